@@ -1,0 +1,36 @@
+"""What ranks can say to each other: a closed list of verbs, out of place, the group an argument.
+
+`verbs.py` is the vocabulary, `transport.py` how gloo and NCCL carry each word, `call.py` what a
+ledger may know of a call. Derived in lesson 01; all later lessons speak with these words alone.
+"""
+
+from course_lib.collectives.call import Verb, current
+from course_lib.collectives.transport import Handle
+from course_lib.collectives.verbs import (
+    all_gather,
+    all_reduce,
+    all_to_all,
+    barrier,
+    broadcast,
+    gather,
+    recv,
+    reduce_scatter,
+    scatter,
+    send,
+)
+
+__all__ = [
+    "Handle",
+    "Verb",
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "current",
+    "gather",
+    "recv",
+    "reduce_scatter",
+    "scatter",
+    "send",
+]

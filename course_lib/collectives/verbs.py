@@ -1,0 +1,287 @@
+"""The vocabulary: ten verbs, each out of place, synchronous or (async_op=True) as a handle.
+
+A piece is what one rank holds of a tensor cut along `dim`; pieces may be uneven. Lesson 01 derives
+the ring behind all_reduce, all_gather and reduce_scatter, and the bytes each verb has to send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.collectives.call import (
+    Group,
+    check_own_piece,
+    check_peer,
+    check_whole,
+    chunk_sizes,
+    piece_sizes,
+    place,
+    verb,
+    with_dims,
+    without_history,
+)
+from course_lib.collectives.transport import (
+    all_gather_single,
+    deliver,
+    dim_back,
+    dim_first,
+    exchange,
+    on_wire,
+    pass_along,
+    reduce_scatter_single,
+    row_bytes,
+    uses_gloo,
+)
+
+# Each reduction as torch.distributed names it, and as it is done over a leading dim in one process.
+REDUCTIONS: dict[str, tuple[dist.ReduceOp, Callable[[Tensor], Tensor]]] = {
+    "sum": (dist.ReduceOp.SUM, lambda parts: parts.sum(0, dtype=parts.dtype)),
+    "max": (dist.ReduceOp.MAX, lambda parts: parts.amax(0)),
+    "min": (dist.ReduceOp.MIN, lambda parts: parts.amin(0)),
+    "product": (dist.ReduceOp.PRODUCT, lambda parts: parts.prod(0, dtype=parts.dtype)),
+}
+
+
+def reduction(op: str) -> tuple[dist.ReduceOp, Callable[[Tensor], Tensor]]:
+    if op not in REDUCTIONS:
+        raise ValueError(f"op={op!r} is not a reduction; choose one of {', '.join(REDUCTIONS)}")
+    return REDUCTIONS[op]
+
+
+def all_reduce(x: Tensor, group: Group, op: str = "sum", *, async_op: bool = False):
+    """Every rank gets the reduction of all ranks' x."""
+    place(group)
+    x = without_history(x, "all_reduce")
+    torch_op, _ = reduction(op)
+    if x.dtype == torch.bool:  # gloo adds the bytes: two Trues would make a 2 that is neither
+        torch_op, _ = reduction({"sum": "max", "product": "min"}.get(op, op))
+    with verb("all_reduce", x, group):
+        fresh = x.clone(memory_format=torch.contiguous_format)
+        out, bring_back = on_wire(fresh, "all_reduce", group)
+        work = dist.all_reduce(out, torch_op, group, async_op=async_op)
+        return deliver(work, lambda: bring_back(out), async_op)
+
+
+def all_gather(
+    x: Tensor,
+    group: Group,
+    dim: int = 0,
+    sizes: Sequence[int] | None = None,
+    *,
+    async_op: bool = False,
+):
+    """Every rank gets all pieces, joined along `dim` in rank order.
+
+    `sizes` are the pieces' lengths along `dim`; without it they are taken to be equal.
+    """
+    n, rank = place(group)
+    piece = dim_first(with_dims(x, "all_gather"), dim)  # (own, …)
+    sizes = piece_sizes(sizes, [piece.shape[0]] * n, "all_gather")
+    check_own_piece(piece, sizes, rank, "all_gather", dim)
+    with verb("all_gather", x, group, sizes=[s * row_bytes(piece) for s in sizes]):
+        piece, bring_back = on_wire(piece, "all_gather", group)
+        out = piece.new_empty((sum(sizes), *piece.shape[1:]))
+        if len(set(sizes)) == 1:
+            work = all_gather_single(out, piece, group, async_op=async_op)
+        else:  # gloo's all-gather refuses uneven pieces: each rank sends its own to every other
+            copies = piece.repeat(n, *[1] * (piece.dim() - 1))
+            work = exchange(out, copies, sizes, [sizes[rank]] * n, group, async_op)
+        return deliver(work, lambda: dim_back(bring_back(out), dim), async_op)
+
+
+def reduce_scatter(
+    x: Tensor,
+    group: Group,
+    dim: int = 0,
+    sizes: Sequence[int] | None = None,
+    op: str = "sum",
+    *,
+    async_op: bool = False,
+):
+    """Every rank gets its own piece, along `dim`, of the reduction of all ranks' x.
+
+    `sizes` are the pieces' lengths; without it x is cut as torch.chunk would cut it.
+    """
+    torch_op, reduce_local = reduction(op)
+    n, rank = place(group)
+    whole = dim_first(with_dims(x, "reduce_scatter"), dim)  # (whole, …)
+    sizes = piece_sizes(sizes, chunk_sizes(whole.shape[0], n), "reduce_scatter")
+    check_whole(whole, sizes, "reduce_scatter", dim)
+    own = sizes[rank]
+    with verb("reduce_scatter", x, group, sizes=[s * row_bytes(whole) for s in sizes]):
+        whole, bring_back = on_wire(whole, "reduce_scatter", group)
+        if len(set(sizes)) == 1 and not uses_gloo(whole, group):
+            out = whole.new_empty((own, *whole.shape[1:]))
+            work = reduce_scatter_single(out, whole, torch_op, group, async_op=async_op)
+            return deliver(work, lambda: dim_back(bring_back(out), dim), async_op)
+        # gloo's own reduce-scatter moves as much as an all-reduce. Sending each rank its piece and
+        # reducing on arrival moves half of that. Uneven pieces take the same road everywhere.
+        arrived = whole.new_empty((n * own, *whole.shape[1:]))
+        work = exchange(arrived, whole, [own] * n, sizes, group, async_op)
+
+        def finish() -> Tensor:
+            pieces = arrived.view(n, own, *arrived.shape[1:])  # (rank it came from, own, …)
+            return dim_back(bring_back(reduce_local(pieces)), dim)
+
+        return deliver(work, finish, async_op)
+
+
+def broadcast(x: Tensor, group: Group, src: int = 0, *, async_op: bool = False):
+    """Every rank gets the x of rank `src` of the group; all hand over a tensor of that shape.
+
+    On gloo with three ranks or more, the asynchronous form takes gloo's tree, whose root sends
+    more than once; the synchronous one passes x along a chain.
+    """
+    n, rank = place(group, src, "src")
+    x = without_history(x, "broadcast")
+    with verb("broadcast", x, group, root=src):
+        fresh = x.clone(memory_format=torch.contiguous_format)
+        out, bring_back = on_wire(fresh, "broadcast", group)
+        if out.is_cuda or not uses_gloo(out, group) or async_op or n < 3:
+            work = dist.broadcast(out, group=group, group_src=src, async_op=async_op)
+            return deliver(work, lambda: bring_back(out), async_op)
+        pass_along(out, group, steps=(rank - src) % n)
+        return bring_back(out)
+
+
+def scatter(
+    x: Tensor | None,
+    group: Group,
+    src: int = 0,
+    dim: int = 0,
+    sizes: Sequence[int] | None = None,
+    *,
+    like: Tensor | None = None,
+    async_op: bool = False,
+):
+    """Rank `src` cuts its x along `dim` (as reduce_scatter cuts); every rank gets its piece.
+
+    The other ranks pass None for x and, in `like`, any tensor with the whole's shape, dtype and
+    device, such as `x` of their own: nothing about the shape crosses the wire.
+    """
+    n, rank = place(group, src, "src")
+    given = x if rank == src else like
+    if given is None:
+        missing = "x, the tensor to cut" if rank == src else "like=, the shape of what will come"
+        raise ValueError(f"scatter from rank {src}: rank {rank} has to pass {missing}")
+    whole = with_dims(given, "scatter").movedim(dim, 0)  # (whole, …)
+    sizes = piece_sizes(sizes, chunk_sizes(whole.shape[0], n), "scatter")
+    check_whole(whole, sizes, "scatter", dim)
+    sent = sizes if rank == src else [0] * n
+    received = [sizes[rank] if r == src else 0 for r in range(n)]
+    in_bytes = [s * row_bytes(whole) for s in sizes]
+    with verb("scatter", given if rank == src else None, group, sizes=in_bytes, root=src):
+        outgoing, bring_back = on_wire(whole[: sum(sent)].contiguous(), "scatter", group)
+        out = outgoing.new_empty((sizes[rank], *whole.shape[1:]))
+        work = exchange(out, outgoing, received, sent, group, async_op)
+        return deliver(work, lambda: dim_back(bring_back(out), dim), async_op)
+
+
+def gather(
+    x: Tensor,
+    group: Group,
+    dst: int = 0,
+    dim: int = 0,
+    sizes: Sequence[int] | None = None,
+    *,
+    async_op: bool = False,
+):
+    """Rank `dst` gets all pieces joined along `dim`, the others None. `sizes` as in all_gather."""
+    n, rank = place(group, dst, "dst")
+    piece = dim_first(with_dims(x, "gather"), dim)  # (own, …)
+    sizes = piece_sizes(sizes, [piece.shape[0]] * n, "gather")
+    check_own_piece(piece, sizes, rank, "gather", dim)
+    sent = [sizes[rank] if r == dst else 0 for r in range(n)]
+    received = sizes if rank == dst else [0] * n
+    with verb("gather", x, group, sizes=[s * row_bytes(piece) for s in sizes], root=dst):
+        piece, bring_back = on_wire(piece, "gather", group)
+        out = piece.new_empty((sum(received), *piece.shape[1:]))
+        work = exchange(out, piece, received, sent, group, async_op)
+
+        def finish() -> Tensor | None:
+            return dim_back(bring_back(out), dim) if rank == dst else None
+
+        return deliver(work, finish, async_op)
+
+
+def all_to_all(
+    pieces: Sequence[Tensor],
+    group: Group,
+    *,
+    like: Sequence[Tensor] | None = None,
+    async_op: bool = False,
+):
+    """Rank i gets piece i of every rank, as a list in rank order.
+
+    Pieces may differ in shape. Where what arrives from a neighbour is shaped unlike what goes to
+    it, `like` says so: one tensor for each rank, of which only the shape counts.
+    """
+    n, _ = place(group)
+    like = list(pieces) if like is None else list(like)
+    if len(pieces) != n or len(like) != n:
+        raise ValueError(
+            f"all_to_all among {n} ranks takes {n} pieces, one for each, and got {len(pieces)}"
+            + (f" with {len(like)} shapes in like=" if len(like) != len(pieces) else "")
+        )
+    kinds = {str(piece.dtype) for piece in pieces}
+    if len(kinds) > 1:
+        raise ValueError(
+            f"all_to_all takes pieces of one dtype, and got {', '.join(sorted(kinds))}"
+        )
+    outgoing = torch.cat([without_history(piece, "all_to_all").reshape(-1) for piece in pieces])
+    sent = [piece.numel() for piece in pieces]
+    received = [shape.numel() for shape in like]
+    in_bytes = [count * outgoing.element_size() for count in sent]
+    with verb("all_to_all", outgoing, group, sizes=in_bytes):
+        outgoing, bring_back = on_wire(outgoing, "all_to_all", group)
+        out = outgoing.new_empty(sum(received))
+        work = exchange(out, outgoing, received, sent, group, async_op)
+
+        def finish() -> list[Tensor]:
+            parts = bring_back(out).split(received)
+            return [part.view(model.shape) for part, model in zip(parts, like, strict=True)]
+
+        return deliver(work, finish, async_op)
+
+
+def send(x: Tensor, group: Group, dst: int, *, async_op: bool = False):
+    """Hand x to rank `dst` of the group, which has to call recv."""
+    check_peer(group, dst, "dst")
+    with verb("send", x, group, root=dst):
+        outgoing, _ = on_wire(without_history(x, "send").contiguous(), "send", group)
+        work = dist.isend(outgoing, group=group, group_dst=dst)
+
+        def finish(keep: Tensor = outgoing) -> None:
+            """Holds the buffer until the transport has read it."""
+
+        return deliver(work, finish, async_op)
+
+
+def recv(
+    shape: Sequence[int],
+    group: Group,
+    src: int,
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    async_op: bool = False,
+):
+    """A tensor of that shape and dtype from rank `src` of the group, which has to call send."""
+    check_peer(group, src, "src")
+    with verb("recv", None, group, root=src):
+        out, bring_back = on_wire(
+            torch.empty(tuple(shape), dtype=dtype, device=device), "recv", group
+        )
+        work = dist.irecv(out, group=group, group_src=src)
+        return deliver(work, lambda: bring_back(out), async_op)
+
+
+def barrier(group: Group) -> None:
+    """Return when every rank of the group has come this far."""
+    place(group)
+    with verb("barrier", None, group):
+        dist.barrier(group)
