@@ -1,0 +1,28 @@
+"""The notebook's side of the course: ranks under a cell, hangs that explain themselves, checks.
+
+`%load_ext course_lib.classroom` brings `%%ranks` and `%ranks`; nothing starts before it is used.
+"""
+
+from __future__ import annotations
+
+
+def load_ipython_extension(shell) -> None:
+    from course_lib.classroom.magic import RanksMagics
+
+    if "RanksMagics" not in shell.magics_manager.registry:
+        shell.register_magics(RanksMagics)
+
+
+def unload_ipython_extension(shell) -> None:
+    magics = shell.magics_manager.registry.pop("RanksMagics", None)
+    if magics is not None and magics.cluster is not None:
+        magics.cluster.stop()
+
+
+def __getattr__(name: str):
+    # Looked up late: a rank imports this package too, and has no use for a notebook's magics.
+    if name in ("push", "pull"):
+        from course_lib.classroom import magic
+
+        return getattr(magic, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

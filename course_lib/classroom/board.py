@@ -1,0 +1,107 @@
+"""A board that all ranks of a notebook share: what each does, and which collectives it has called.
+
+One small file in shared memory, one slot a rank, written only by its owner and read by everybody,
+so that looking at it never waits. Lesson 00 shows what it is for: a hang that explains itself.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+import zlib
+from pathlib import Path
+
+_HEAD = struct.Struct("<QII")  # number, length, checksum
+_COUNT = struct.Struct("<Q")  # calls posted so far
+_STATUS = 4096  # bytes for a rank's status
+_CALL = 512  # bytes for one call
+KEPT = 96  # calls of each rank that the board remembers
+_SLOT = _COUNT.size + _STATUS + KEPT * _CALL
+
+
+class Board:
+    """Slots 0 … n−1 belong to the ranks, slot n to the notebook's own process."""
+
+    def __init__(self, path: Path, slots: int):
+        self.slots = slots
+        with open(path, "r+b") as file:
+            self._memory = mmap.mmap(file.fileno(), slots * _SLOT)
+        self._versions = [0] * slots
+        self._posted = 0  # by the one rank that posts through this object
+
+    @staticmethod
+    def create(path: Path, slots: int) -> Board:
+        path.write_bytes(bytes(slots * _SLOT))
+        return Board(path, slots)
+
+    def set_status(self, slot: int, status: dict) -> None:
+        self._versions[slot] += 1
+        self._write(slot * _SLOT + _COUNT.size, _STATUS, self._versions[slot], status)
+
+    def status(self, slot: int) -> dict:
+        """The last status that could be read whole; empty before the first."""
+        found = self._read(slot * _SLOT + _COUNT.size, _STATUS)
+        return found[1] if found else {}
+
+    def post(self, slot: int, call: dict) -> int:
+        """Add a call to this rank's list; the number it got there, from 1 on."""
+        self._posted += 1
+        self._write(self._place(slot, self._posted), _CALL, self._posted, call)
+        _COUNT.pack_into(self._memory, slot * _SLOT, self._posted)
+        return self._posted
+
+    def newest(self, slot: int) -> int:
+        """The number of the last call of this slot."""
+        return _COUNT.unpack_from(self._memory, slot * _SLOT)[0]
+
+    def calls(self, slot: int, since: int = 0) -> list[tuple[int, dict]]:
+        """(number, call) of the calls after `since` that the board still remembers."""
+        found = [self._read(self._place(slot, k), _CALL) for k in range(KEPT)]
+        return sorted(
+            (item for item in found if item and item[0] > since), key=lambda item: item[0]
+        )
+
+    def call(self, slot: int, number: int) -> dict | None:
+        """One call by its number, or None where it has not come yet or is forgotten."""
+        found = self._read(self._place(slot, number), _CALL)
+        return found[1] if found and found[0] == number else None
+
+    def close(self) -> None:
+        self._memory.close()
+
+    def _place(self, slot: int, number: int) -> int:
+        return slot * _SLOT + _COUNT.size + _STATUS + number % KEPT * _CALL
+
+    def _write(self, at: int, room: int, number: int, value: dict) -> None:
+        text = _fit(value, room - _HEAD.size)
+        # The checksum covers the number too: a reader that meets half a write sees it and skips.
+        self._memory[at + _HEAD.size : at + _HEAD.size + len(text)] = text
+        self._memory[at : at + _HEAD.size] = _HEAD.pack(number, len(text), _check(number, text))
+
+    def _read(self, at: int, room: int) -> tuple[int, dict] | None:
+        for _ in range(20):
+            number, length, check = _HEAD.unpack_from(self._memory, at)
+            if number == 0 or length > room - _HEAD.size:
+                return None
+            text = self._memory[at + _HEAD.size : at + _HEAD.size + length]
+            if _check(number, text) == check:
+                return number, json.loads(text)
+        return None
+
+
+def _check(number: int, text: bytes) -> int:
+    return zlib.crc32(text, number & 0xFFFFFFFF)
+
+
+def _fit(value: dict, room: int) -> bytes:
+    """The value as JSON; where it does not fit, its long strings are cut until it does."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    limit = 200
+    while len(text) > room:
+        if limit < 4:
+            raise ValueError(f"{len(text)} bytes do not fit into the {room} of a board's slot")
+        value = {k: v[:limit] if isinstance(v, str | list) else v for k, v in value.items()}
+        text = json.dumps(value, separators=(",", ":")).encode()
+        limit //= 2
+    return text

@@ -1,0 +1,206 @@
+"""Why a cell did not end well: who waits where, who never came and what it did instead.
+
+Puts together what the board, the ranks' stacks and their errors say, the first cause first, for any
+code that talks through torch: raw collectives, our verbs, DDP, FSDP2. Lesson 00 reads one of these.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from course_lib.classroom.board import Board
+from course_lib.classroom.wire import Outcome, Rank
+
+# Errors that follow from another rank's doing, as the transports word them.
+_TRANSPORT = re.compile(
+    r"gloo|nccl|timed out|timeout|connection (closed|reset|refused)|broken pipe|unbound buffer",
+    re.IGNORECASE,
+)
+_BUILD_PATH = re.compile(r"\[/\S+:\d+\] ")
+_WAITED = ("NeverCame", "Released")
+
+
+@dataclass
+class Fact:
+    """One rank's part in how the cell ended."""
+
+    rank: int
+    kind: str  # ok, died, raised, waited, interrupted, stuck
+    text: str
+    at: float = 0.0
+
+
+@dataclass
+class Scene:
+    """What can be seen of the cell from outside, while it runs and after it."""
+
+    board: Board
+    cell: int
+    participants: list[int]
+    stacks: dict[int, dict] = field(default_factory=dict)
+    statuses: dict[int, dict] = field(default_factory=dict)
+    calls: dict[int, list[dict]] = field(default_factory=dict)
+    facts: list[Fact] = field(default_factory=list)
+    checked: bool = True
+    _waiting: dict[int, tuple] = field(default_factory=dict)
+
+    def look(self, ranks: list[Rank], open_ranks: list[int]) -> None:
+        """Ask the ranks that have not ended where they are."""
+        for r in open_ranks:
+            stack = ranks[r].ask_stack()
+            if stack.get("where"):
+                self.stacks[r] = stack
+
+    def deadlock(self, open_ranks: list[int]) -> str:
+        """In words, when all that still run have waited for each other since the last look."""
+        before, self._waiting = self._waiting, {}
+        for r in open_ranks:
+            status = self._status(r)
+            if status.get("state") != "waiting":
+                return ""
+            self._waiting[r] = (status["key"], status["n"])
+        if before != self._waiting:
+            return ""
+        return "all ranks that have not finished wait for each other"
+
+    def progress(self, open_ranks: list[int], seconds: float) -> str:
+        """One line that shows a long cell to be alive."""
+        doing = []
+        for r in open_ranks:
+            status, stack = self._status(r), self.stacks.get(r, {})
+            if status.get("state") == "waiting":
+                doing.append(f"rank {r} waits in {status['text']} ({status['where']})")
+            elif stack:
+                doing.append(f"rank {r} is in {stack['where']}: {stack['source'][:40]}")
+        return f"{seconds:.0f} s  " + " · ".join(doing or ["running"])
+
+    def close(self, outcomes: dict[int, Outcome]) -> None:
+        """The cell is over: read the board a last time, and say what each rank did."""
+        for r in self.participants:
+            self.statuses[r] = self._status(r)
+            calls = [call for _, call in self.board.calls(r) if call["cell"] == self.cell]
+            self.calls[r] = calls
+        self.facts = [self._fact(outcomes[r]) for r in self.participants]
+
+    def groups_intact(self) -> bool:
+        """Whether every member of every group made the same calls, and none failed on the way."""
+        if not self.checked:
+            return False
+        counted: dict[str, set[int]] = {}
+        for r in self.participants:
+            if "counts" not in self.statuses[r]:
+                return False
+            for key in self.statuses[r]["counts"]:
+                counted.setdefault(key, set())
+        for key in counted:
+            members = re.findall(r"\d+", key.rsplit(":", 1)[1])
+            for r in map(int, members):
+                counted[key].add(self.statuses.get(r, {}).get("counts", {}).get(key, 0))
+        even = all(len(numbers) == 1 for numbers in counted.values())
+        return even and not any(fact.kind == "transport" for fact in self.facts)
+
+    def ordered(self) -> list[Fact]:
+        """The first cause first, then what followed from it."""
+        kinds = ["died", "raised", "stuck", "interrupted", "transport", "waited", "ok"]
+        first = min((fact.at for fact in self.facts if fact.kind == "raised"), default=0.0)
+        # Errors within a tenth of a second have one cause: rank order, the same on every run.
+        late = {f.rank: f.kind == "raised" and f.at - first > 0.1 for f in self.facts}
+        return sorted(self.facts, key=lambda f: (kinds.index(f.kind), late[f.rank], f.rank))
+
+    def _status(self, r: int) -> dict:
+        status = self.board.status(r)
+        return status if status.get("cell") == self.cell else {}
+
+    def _fact(self, outcome: Outcome) -> Fact:
+        r = outcome.rank
+        where = _where(outcome.where, outcome.source)
+        stack = self.stacks.get(r, {})
+        if outcome.status == "ok":
+            return Fact(r, "ok", "finished the cell" + self._last_call(r))
+        if outcome.status == "died":
+            last = self.calls[r][-1] if self.calls[r] else stack
+            where = _where(last.get("where", ""), last.get("source", ""), "; last seen in")
+            return Fact(r, "died", outcome.evalue + where, outcome.at)
+        owed = self._owed(r)
+        if outcome.status == "stuck":
+            doing = (
+                f"did not come back from {stack['where']}: {stack['source']}"
+                if stack
+                else ("did not come back, and did not say where it is")
+            )
+            return Fact(r, "stuck", doing + (f" ({stack['verb']})" if stack.get("verb") else ""))
+        if outcome.ename in _WAITED:
+            call = self.calls[r][-1] if self.calls[r] else {}
+            return Fact(r, "waited", _waited(call, where, self._missing(call)), outcome.at)
+        if outcome.ename == "KeyboardInterrupt":
+            if owed:
+                return Fact(r, "waited", _waited(owed, where, self._missing(owed)), outcome.at)
+            inside = f", inside {stack['inside']}" if stack.get("inside") else ""
+            return Fact(r, "interrupted", f"was still busy{where}{inside}", outcome.at)
+        if _TRANSPORT.search(outcome.evalue) and outcome.ename in (
+            "RuntimeError",
+            "DistBackendError",
+        ):
+            if owed:
+                return Fact(r, "transport", _waited(owed, where, self._missing(owed)), outcome.at)
+            verb = f" in {stack['verb']}" if stack.get("verb") else ""
+            first = _BUILD_PATH.sub("", outcome.evalue.strip().splitlines()[0])[:160]
+            return Fact(
+                r, "transport", f"waited{verb}{where} until torch gave up: {first}", outcome.at
+            )
+        if outcome.ename == "CollectiveMismatch":
+            return Fact(r, "raised", f"stopped: {self._disagreement(r)}", outcome.at)
+        if outcome.ename == "DeadGroup":
+            return Fact(r, "raised", f"stopped: {outcome.evalue}", outcome.at)
+        said = f"{outcome.ename}: {outcome.evalue}" if outcome.evalue else outcome.ename
+        return Fact(r, "raised", f"raised {said}{where}", outcome.at)
+
+    def _owed(self, r: int) -> dict:
+        """The first call of this rank that some other member has not made."""
+        return next((call for call in self.calls[r] if self._missing(call)), {})
+
+    def _missing(self, call: dict) -> list[int]:
+        if not call:
+            return []
+        members = map(int, re.findall(r"\d+", call["key"].rsplit(":", 1)[1]))
+        return [m for m in members if m in self.calls and not self._made(m, call)]
+
+    def _made(self, r: int, call: dict) -> bool:
+        return any(c["key"] == call["key"] and c["n"] >= call["n"] for c in self.calls[r])
+
+    def _disagreement(self, r: int) -> str:
+        """What each member called at the place where rank r's last call met the others'."""
+        mine = self.calls[r][-1]
+        said: dict[str, list[int]] = {}
+        for peer in self.participants:
+            for call in self.calls[peer]:
+                if (call["key"], call["n"]) == (mine["key"], mine["n"]):
+                    said.setdefault(f"{call['text']} in {call['where']}", []).append(peer)
+        parts = [f"{_ranks(who)} {'call' if who[1:] else 'calls'} {s}" for s, who in said.items()]
+        return "the ranks disagree about a collective: " + "; ".join(parts)
+
+    def _last_call(self, r: int) -> str:
+        if not self.checked:
+            return ""
+        if not self.calls[r]:
+            return " without calling any collective"
+        call = self.calls[r][-1]
+        return f"; its last call was {call['text']} in {call['where']}"
+
+
+def _waited(call: dict, where: str, missing: list[int]) -> str:
+    if not call:
+        return f"was waiting{where}"
+    absent = f" for {_ranks(missing)}" if missing else ""
+    how = " (asynchronous)" if call.get("async") else ""
+    at = _where(call["where"], call["source"]) or where
+    return f"waited in {call['text']}{how}{absent}{at}"
+
+
+def _ranks(members: list[int]) -> str:
+    return ("ranks " if members[1:] else "rank ") + ", ".join(map(str, members))
+
+
+def _where(where: str, source: str, words: str = " in") -> str:
+    return f"{words} {where}: {source}" if where else ""

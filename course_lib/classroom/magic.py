@@ -1,0 +1,258 @@
+"""`%%ranks`: a cell that runs on real ranks, and `%ranks`: their state, start and end.
+
+Shows what the ranks print and draw in rank order, the same on every run, and turns every failure
+into one exception in the notebook that explains itself. Lesson 00 introduces both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import os
+import re
+import shlex
+
+import torch
+from IPython import get_ipython
+from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
+from IPython.display import clear_output, display
+
+from course_lib.classroom.cluster import Cluster, Ended
+from course_lib.classroom.wire import Outcome
+
+# Lines of torch's C++ side, with a time in them; what they say we say better.
+_NOISE = re.compile(r"^(\[rank\d+\]:)?\[[WEI]\d{4} .*$\n?", re.MULTILINE)
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class RanksFailed(RuntimeError):
+    """A cell that ended badly on some rank; its text says where, why and what is left."""
+
+    def _render_traceback_(self):
+        return str(self).splitlines()
+
+
+class _Words(argparse.ArgumentParser):
+    def error(self, message):
+        raise ValueError(f"%%ranks: {message}. {self.format_usage().strip()}")
+
+
+def _cell_words() -> argparse.ArgumentParser:
+    words = _Words(prog="%%ranks", add_help=False, allow_abbrev=False)
+    words.add_argument(
+        "which", nargs="?", default="", help="ranks: 0 or 0,2 or 1-3; all by default"
+    )
+    words.add_argument("--world", type=int, help="number of ranks to run with")
+    words.add_argument("--deadline", type=float, help="seconds after which the cell is ended")
+    words.add_argument("--unchecked", action="store_true", help="no referee: for cells that time")
+    return words
+
+
+@magics_class
+class RanksMagics(Magics):
+    def __init__(self, shell):
+        super().__init__(shell)
+        self.cluster: Cluster | None = None
+        self.sources: dict[str, str] = {}  # a function's name → the last cell that defined it
+
+    @cell_magic("ranks")
+    def run_cell(self, line: str, cell: str) -> None:
+        """%%ranks [WHICH] [--world N] [--deadline S] [--unchecked]: run the cell on the ranks."""
+        words = _cell_words().parse_args(shlex.split(line))
+        cluster = self.ready(words.world)
+        which = parse_which(words.which, cluster.world)
+        deadline = words.deadline or float(os.environ.get("COURSE_DEADLINE", 30))
+        if deadline <= 0:
+            raise ValueError(f"--deadline {deadline:g}: a cell needs more than 0 seconds")
+        if not cell.strip():
+            return
+        alive = _Alive()
+        ended = cluster.run(
+            cell,
+            ranks=which,
+            deadline=deadline,
+            checked=not words.unchecked,
+            label=f"cell [{self.shell.execution_count}]",
+            alive=alive.say,
+        )
+        alive.clear()
+        for name in defined_names(cell):
+            self.sources[name] = cell
+        show(ended.outcomes)
+        if ended.failed:
+            failure = RanksFailed(explain(ended, deadline))
+            if ended.interrupted:
+                print(failure)
+                raise KeyboardInterrupt
+            raise failure
+
+    @line_magic("ranks")
+    def steer(self, line: str) -> None:
+        """%ranks [status|start|stop|restart] [--world N]"""
+        words = _Words(prog="%ranks", add_help=False, allow_abbrev=False)
+        words.add_argument("what", nargs="?", default="status")
+        words.add_argument("--world", type=int)
+        asked = words.parse_args(shlex.split(line))
+        if asked.what in ("stop", "restart") and self.cluster:
+            self.cluster.stop()
+        if asked.what in ("start", "restart"):
+            self.ready(asked.world)
+        elif asked.what not in ("status", "stop"):
+            raise ValueError(f"%ranks {asked.what}: say status, start, stop or restart")
+        if self.cluster and self.cluster.running:
+            for text in self.cluster.pull("me.describe()"):
+                print(text)
+        else:
+            print("No ranks are running; the next %%ranks cell starts them.")
+
+    def ready(self, world: int | None = None) -> Cluster:
+        """The running cluster, started or started again where needed."""
+        if world is not None and self.cluster and world != self.cluster.world:
+            self.cluster.stop()
+            print(f"Ranks: {world} instead of {self.cluster.world}, with new, empty variables.")
+            self.cluster = None
+        if self.cluster is None:
+            size = default_world() if world is None else world
+            idle = float(os.environ.get("COURSE_IDLE_MINUTES", 30))
+            notebook = os.environ.get("JPY_SESSION_NAME", os.getcwd())
+            self.cluster = Cluster(size, notebook=notebook, idle_minutes=idle)
+            self.cluster.start()
+        elif not self.cluster.running:
+            print("The ranks had been released; they start again with empty variables.")
+            self.cluster.start()
+        return self.cluster
+
+
+class _Alive:
+    """A line that changes while a long cell runs, and is gone when it has ended."""
+
+    def __init__(self):
+        # Only where a person looks on: in an executed notebook it would leave a trace.
+        self.wanted = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
+        self.handle = None
+
+    def say(self, text: str) -> None:
+        if not self.wanted:
+            return
+        bundle = {"text/plain": text}
+        if self.handle is None:
+            self.handle = display(bundle, raw=True, display_id=True)
+        else:
+            self.handle.update(bundle, raw=True)
+
+    def clear(self) -> None:
+        if self.handle is not None:
+            clear_output()
+
+
+def default_world() -> int:
+    """WORLD_SIZE where it is set, else one rank for each of several GPUs, else two."""
+    text = os.environ.get("WORLD_SIZE", "")
+    if text:
+        if not re.fullmatch(r"-?\d+", text):
+            raise ValueError(f"WORLD_SIZE={text!r} is not a number of ranks")
+        return int(text)
+    gpus = torch.cuda.device_count()
+    return gpus if gpus > 1 else 2
+
+
+def defined_names(cell: str) -> list[str]:
+    """The functions and classes that a cell defines, as far as it can be parsed."""
+    try:
+        tree = ast.parse(cell)
+    except SyntaxError:
+        return []
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node.name for node in tree.body if isinstance(node, kinds)]
+
+
+def parse_which(text: str, world: int) -> list[int] | None:
+    """`0`, `0,2` or `1-3` as a list of ranks; None for all."""
+    if not text or text == "all":
+        return None
+    if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
+        raise ValueError(f"%%ranks {text}: name ranks like 0 or 0,2 or 1-3")
+    found: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    outside = sorted(r for r in found if r >= world)
+    if outside or not found:
+        raise ValueError(
+            f"%%ranks {text}: there is no rank {outside} among {world} ranks (from 0 on)"
+        )
+    return sorted(found)
+
+
+def show(outcomes: list[Outcome]) -> None:
+    """What the ranks printed and displayed, rank after rank."""
+    for outcome in outcomes:
+        tag, text = f"[rank {outcome.rank}] ", ""
+        for output in outcome.outputs:
+            if output["output_type"] == "stream":
+                text += _NOISE.sub("", output["text"])
+            elif output["output_type"] != "error":
+                text = _flush(tag, text)
+                data = output["data"]
+                if set(data) <= {"text/plain"}:
+                    text += data.get("text/plain", "") + "\n"
+                    continue
+                print(tag.strip())
+                display(data, raw=True, metadata=output.get("metadata", {}))
+        _flush(tag, text)
+
+
+def _flush(tag: str, text: str) -> str:
+    for part in text.splitlines():
+        # A progress bar's line is rewritten many times: its last state is what a reader would see.
+        print(tag + part.rsplit("\r", 1)[-1])
+    return ""
+
+
+def explain(ended: Ended, deadline: float) -> str:
+    """The whole story of a failed cell, the first cause first."""
+    facts = ended.scene.ordered()
+    lines = []
+    if ended.interrupted:
+        lines.append("The cell was interrupted.")
+    elif ended.timed_out:
+        lines.append(f"The cell did not end within its {deadline:g} s.")
+    same = {fact.text for fact in facts}
+    if len(same) == 1 and len(facts) > 1:
+        lines.append(f"every rank {facts[0].text}")
+    else:
+        lines.extend(f"rank {fact.rank} {fact.text}" for fact in facts)
+    trace = _learners_trace(ended, facts[0].rank) if facts[0].kind == "raised" else []
+    return "\n".join([*lines, *trace, *ended.notes])
+
+
+def _learners_trace(ended: Ended, rank: int) -> list[str]:
+    """The traceback of the first cause, where it passes through more than the failing line."""
+    for outcome in ended.outcomes:
+        if outcome.rank == rank:
+            errors = [o for o in outcome.outputs if o["output_type"] == "error"]
+            frames = [_ANSI.sub("", t) for o in errors for t in o["traceback"]]
+            shown = "\n".join(frames).splitlines()
+            if sum("line " in t and t.startswith(("Cell", "File")) for t in shown) > 1:
+                return ["", f"On rank {rank}:", *shown[:60], ""]
+    return []
+
+
+def push(**values) -> None:
+    """Copy variables of the notebook to all ranks."""
+    _magics().ready().push(values)
+
+
+def pull(expression: str, rank: int | None = None):
+    """The value of an expression on every rank, as a list in rank order, or on one rank."""
+    cluster = _magics().ready()
+    found = cluster.pull(expression, None if rank is None else [rank])
+    return found if rank is None else found[0]
+
+
+def _magics() -> RanksMagics:
+    shell = get_ipython()
+    found = shell.magics_manager.registry.get("RanksMagics") if shell else None
+    if found is None:
+        raise RuntimeError("run `%load_ext course_lib.classroom` first")
+    return found

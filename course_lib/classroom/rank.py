@@ -1,0 +1,69 @@
+"""One rank of a notebook: a stock IPython kernel that sits in a seat.
+
+Started by `cluster.py`, one process a rank, talking over private files and never over the network.
+It ends with the notebook's process, however that one ended. Lesson 00 meets it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelapp import IPKernelApp
+
+
+class RankKernel(IPythonKernel):
+    """Runs a cell under its seat's referee; answers on the control channel while it is stuck."""
+
+    control_msg_types = [*IPythonKernel.control_msg_types, "stack_request"]
+    seat = None
+
+    async def do_execute(self, code, silent, *args, **kwargs):
+        cell = (self.get_parent().get("metadata") or {}).get("course")
+        if cell is None:
+            return await super().do_execute(code, silent, *args, **kwargs)
+        with self.seat.at_work(code, cell) as referee:
+            reply = await super().do_execute(code, silent, *args, **kwargs)
+        self.seat.report(cell, reply, referee)
+        return reply
+
+    async def stack_request(self, socket, ident, parent):
+        stack = self.seat.stack(threading.main_thread().ident) if self.seat else {}
+        self.session.send(socket, "stack_reply", stack, parent, ident=ident)
+
+
+def sit_down(run_dir: str, rank: int, world: int) -> None:
+    """Take the seat; the notebook's process asks for this first."""
+    from IPython import get_ipython
+
+    from course_lib.classroom.seat import Seat
+
+    shell = get_ipython()
+    shell.kernel.seat = shell.user_ns["__seat__"] = Seat(shell, rank, world, Path(run_dir))
+
+
+def end_with_parent(run_dir: str, parent: int) -> None:
+    """Poll for the parent's end: it frees this rank even where it waits inside a collective."""
+    while os.getppid() == parent:
+        time.sleep(0.3)
+    shutil.rmtree(run_dir, ignore_errors=True)
+    os._exit(1)
+
+
+def main() -> None:
+    run_dir, parent = os.environ["COURSE_RUN_DIR"], int(os.environ["COURSE_PARENT"])
+    warnings.filterwarnings("ignore", message="To exit: use")
+    threading.Thread(target=end_with_parent, args=(run_dir, parent), daemon=True).start()
+    # torch loads while the kernel sets itself up: each takes the better part of a second.
+    threading.Thread(target=__import__, args=("course_lib.ranks",), daemon=True).start()
+    IPKernelApp.launch_instance(argv=sys.argv[1:], kernel_class=RankKernel)
+
+
+if __name__ == "__main__":
+    main()

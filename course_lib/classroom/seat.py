@@ -1,0 +1,244 @@
+"""A rank's seat in the classroom: its groups, its part of the board, what it remembers of cells.
+
+It joins groups, makes them anew after a failure, names whatever still holds a dead one, and keeps
+the referee's books from cell to cell. Runs inside every rank of a notebook (lesson 00).
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import linecache
+import sys
+import time
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from IPython.core.interactiveshell import InteractiveShell
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import ranks
+from course_lib.classroom.board import Board
+from course_lib.classroom.calls import DeadGroup
+from course_lib.classroom.referee import Inbox, Referee
+
+OURS = ("me", "rank", "world", "device", "group", "torch", "dist")
+_LOOKED_AT = 20_000  # objects per variable in the search for dead groups
+_NOT_SEARCHED = (str, int, float, type, types.ModuleType, InteractiveShell)
+
+
+class Seat:
+    def __init__(self, shell, rank: int, world: int, run_dir: Path):
+        self.shell, self.rank, self.world = shell, rank, world
+        self.board = Board(run_dir / "board", world + 1)
+        self.inbox = Inbox(self.board)
+        self.dead: dict[str, str] = {}
+        self.made_in: dict[str, tuple[int, str]] = {}  # variable → (id, the cell that made it)
+        self.generation = 0
+        self.referee: Referee | None = None
+        self._cells: dict[str, str] = {}  # a cell's file name in tracebacks → the cell's label
+        self._here = ""
+        self._given = set(shell.user_ns)
+        _refuse_dead_names(self.dead)
+        self._watch_waits()
+
+    def join(self, rendezvous: str, timeout: float, reason: str = "") -> list[tuple[str, str]]:
+        """Start the groups, or start them anew; the variables that hold one of the dead."""
+        holders = self._bury(reason) if self.generation else []
+        ranks.stop()
+        self.generation += 1
+        # Names of groups are never used twice, so a dead one cannot pass for a living one.
+        dist.distributed_c10d._world.group_count = 1000 * self.generation
+        me = ranks.start(self.rank, self.world, rendezvous=rendezvous, timeout=timeout)
+        # Groups that a cell makes without saying how long they may wait, wait no longer than this.
+        dist.distributed_c10d.default_pg_timeout = timedelta(seconds=timeout)
+        group = dist.group.WORLD
+        self.shell.user_ns.update(
+            me=me,
+            rank=me.rank,
+            world=me.world,
+            device=me.device,
+            group=group,
+            torch=torch,
+            dist=dist,
+        )
+        dist.barrier(group)
+        return holders
+
+    @contextmanager
+    def at_work(self, code: str, cell: dict) -> Iterator[Referee]:
+        """Everything that surrounds one cell on this rank."""
+        self._here = self.shell.compile.get_code_name(code, self.shell.transform_cell(code), 0)
+        self._cells[self._here] = cell["label"]
+        self._bound_waits(cell["group_timeout"])
+        referee = Referee(
+            self.board,
+            self.inbox,
+            self.rank,
+            cell=cell["number"],
+            participants=cell["participants"],
+            deadline=cell["deadline"],
+            dead=self.dead,
+            checked=cell["checked"],
+            find_line=self.find_line,
+        )
+        before = {name: id(value) for name, value in self.shell.user_ns.items()}
+        self.board.set_status(self.rank, {"cell": cell["number"], "state": "running"})
+        self.referee = referee if cell["checked"] else None
+        if cell["checked"] or self.dead:
+            with referee:
+                yield referee
+        else:
+            yield referee
+        self.referee = None
+        for name, value in self.shell.user_ns.items():
+            if before.get(name) != id(value):
+                self.made_in[name] = (id(value), cell["label"])
+
+    def report(self, cell: dict, reply: dict, referee: Referee) -> None:
+        """Say on the board how the cell ended here: the others may be waiting for this rank."""
+        status = {"cell": cell["number"], "at": time.monotonic(), "counts": dict(referee.counts)}
+        if reply["status"] == "ok":
+            self.board.set_status(self.rank, {**status, "state": "done"})
+            return
+        where, source = self._failing_line()
+        error = f"{reply['ename']}: {reply['evalue']}" if reply["evalue"] else reply["ename"]
+        more = {
+            "where": where,
+            "source": source[:80],
+            "ename": reply["ename"],
+            "error": error[:600],
+        }
+        self.board.set_status(self.rank, {**status, "state": "failed", **more})
+
+    def stack(self, thread_id: int) -> dict:
+        """Where this rank is right now, for a hang report; asked from another thread."""
+        frame = sys._current_frames().get(thread_id)
+        where, source = self.find_line(frame)
+        inside, verb = "", ""
+        while frame is not None and frame.f_code.co_filename not in self._cells:
+            inside = frame.f_code.co_name
+            if frame.f_code.co_filename == dist.distributed_c10d.__file__:
+                verb = _describe(frame)
+            frame = frame.f_back
+        return {"where": where, "source": source, "inside": inside, "verb": verb or recorded_verb()}
+
+    def find_line(self, frame) -> tuple[str, str]:
+        """The learner's own line nearest to a frame: in words, and its text."""
+        while frame is not None:
+            if frame.f_code.co_filename in self._cells:
+                return self._line(frame.f_code.co_filename, frame.f_lineno)
+            frame = frame.f_back
+        return "", ""
+
+    def _line(self, file: str, number: int) -> tuple[str, str]:
+        cell = "" if file == self._here else f"{self._cells[file]}, "
+        return f"{cell}line {number}", linecache.getline(file, number).strip()
+
+    def _bound_waits(self, timeout: float) -> None:
+        wanted = timedelta(seconds=timeout)
+        if dist.distributed_c10d.default_pg_timeout != wanted:
+            dist.distributed_c10d.default_pg_timeout = wanted
+            for group in list(dist.distributed_c10d._world.pg_map):
+                dist.distributed_c10d._set_pg_timeout(wanted, group)
+
+    def _failing_line(self) -> tuple[str, str]:
+        """The last line of the learner's that the exception passed through."""
+        found, trace = ("", ""), getattr(sys, "last_traceback", None)
+        while trace is not None:
+            if trace.tb_frame.f_code.co_filename in self._cells:
+                found = self._line(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+            trace = trace.tb_next
+        return found
+
+    def _watch_waits(self) -> None:
+        """Let the referee look out for the others before Python waits for a handle."""
+        wait = dist.Work.wait
+
+        def watched_wait(work, *args, **kwargs):
+            if self.referee is not None:
+                self.referee.before_wait(work)
+            return wait(work, *args, **kwargs)
+
+        dist.Work.wait = watched_wait
+
+    def _bury(self, reason: str) -> list[tuple[str, str]]:
+        holders = []
+        for name, value in list(self.shell.user_ns.items()):
+            if name in self._given or name in OURS or name.startswith("_"):
+                continue
+            if _holds_group(value):
+                holders.append((name, self.made_in.get(name, (0, "an earlier cell"))[1]))
+        held = " and ".join(f"`{name}` (made in {where})" for name, where in holders)
+        sentence = f"this group did not survive {reason or 'an earlier failure'}"
+        sentence += f"; {held} still hold{'s' if len(holders) == 1 else ''} it" if held else ""
+        sentence += ". Make what holds it again: `group` is the new group of all ranks."
+        for name, _ in holders:
+            value = self.shell.user_ns[name]
+            if isinstance(value, torch.nn.Module):  # DDP would fail in its own words first
+                value.register_forward_pre_hook(functools.partial(_refuse, sentence))
+        for group in list(dist.distributed_c10d._world.pg_map):
+            self.dead[group.group_name] = sentence
+        return holders
+
+
+def _refuse(sentence: str, *_) -> None:
+    raise DeadGroup(sentence)
+
+
+def _holds_group(root) -> bool:
+    """Whether a process group or a mesh can be reached from a variable's value."""
+    seen, queue = set(), [root]
+    while queue and len(seen) < _LOOKED_AT:
+        item = queue.pop()
+        if id(item) in seen or isinstance(item, _NOT_SEARCHED):
+            continue
+        seen.add(id(item))
+        if isinstance(item, dist.ProcessGroup | DeviceMesh) or hasattr(type(item), "device_mesh"):
+            return True
+        if isinstance(item, types.FunctionType):  # its globals are the whole namespace
+            queue.extend([item.__closure__, item.__defaults__, item.__kwdefaults__])
+        elif not isinstance(item, types.FrameType):
+            queue.extend(gc.get_referents(item))
+    return False
+
+
+def _refuse_dead_names(dead: dict[str, str]) -> None:
+    """A mesh keeps the names of its groups and looks them up late: answer for the dead ones."""
+    find = dist.distributed_c10d._resolve_process_group
+
+    def find_living(name):
+        if name in dead:
+            raise DeadGroup(dead[name])
+        return find(name)
+
+    for module in (dist.distributed_c10d, sys.modules["torch.distributed.device_mesh"]):
+        if hasattr(module, "_resolve_process_group"):
+            module._resolve_process_group = find_living
+
+
+def _describe(frame) -> str:
+    shapes = [list(v.shape) for v in frame.f_locals.values() if isinstance(v, torch.Tensor)][:2]
+    return f"{frame.f_code.co_name} of {', '.join(map(str, shapes))}" if shapes else ""
+
+
+def recorded_verb() -> str:
+    """The collective that torch's flight recorder holds as unfinished, if any."""
+    dump = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    if dump is None:
+        return ""
+    try:
+        entries = json.loads(dump()).get("entries", [])
+    except RuntimeError:
+        return ""
+    waiting = [e for e in entries if not e.get("retired")]
+    if not waiting:
+        return ""
+    name = waiting[0]["profiling_name"].split(":")[-1]
+    return f"{name} of {waiting[0].get('input_sizes')}"

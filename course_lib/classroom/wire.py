@@ -1,0 +1,139 @@
+"""One rank as the notebook's process sees it: a kernel's process and the channels to it.
+
+The messages are Jupyter's own, over unix sockets in a private folder; nothing listens on a network.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+from jupyter_client.connect import ConnectionFileMixin
+
+
+@dataclass
+class Outcome:
+    """How a cell ended on one rank, and what it showed on the way."""
+
+    rank: int
+    status: str = "running"  # then: ok, error, died, stuck
+    outputs: list[dict] = field(default_factory=list)
+    ename: str = ""
+    evalue: str = ""
+    where: str = ""
+    source: str = ""
+    at: float = 0.0
+    values: dict = field(default_factory=dict)
+    idle: bool = False
+
+    def ended(self) -> bool:
+        return self.status in ("died", "stuck") or (self.status != "running" and self.idle)
+
+
+class Rank:
+    def __init__(self, number: int, folder: Path, env: dict[str, str]):
+        self.number = number
+        path = folder / f"rank-{number}.json"
+        self._ends = ConnectionFileMixin(
+            transport="ipc", ip=str(folder / f"rank-{number}-ipc"), connection_file=str(path)
+        )
+        self._ends.context = zmq.Context.instance()
+        self._ends.session.key = os.urandom(32).hex().encode()
+        self._ends.write_connection_file()
+        self.log = folder / f"rank-{number}.log"
+        with open(self.log, "wb") as log:
+            # Its own session: Ctrl-C in a terminal goes to the notebook, which passes it on.
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "course_lib.classroom.rank", "-f", str(path)]
+                + ["--HistoryManager.enabled=False", "--InlineBackend.close_figures=True"],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.session = self._ends.session
+        self.shell = self._ends.connect_shell()
+        self.iopub = self._ends.connect_iopub()
+        self.control = self._ends.connect_control()
+        self._waiting: dict[str, Outcome] = {}
+
+    def execute(
+        self, code: str, *, cell: dict | None = None, values: dict | None = None
+    ) -> Outcome:
+        """Send code; the outcome fills while `listen` is called. `values` are expressions."""
+        content = {
+            "code": code,
+            "silent": False,
+            "store_history": False,
+            "user_expressions": values or {},
+            "allow_stdin": False,
+            "stop_on_error": False,
+        }
+        metadata = {} if cell is None else {"course": cell}
+        message = self.session.send(self.shell, "execute_request", content, metadata=metadata)
+        outcome = Outcome(self.number)
+        self._waiting = {message["header"]["msg_id"]: outcome}
+        return outcome
+
+    def listen(self) -> None:
+        """Take what has come on both channels, without waiting."""
+        for socket in (self.shell, self.iopub):
+            while socket.poll(0):
+                _, message = self.session.recv(socket, zmq.NOBLOCK)
+                self._take(message)
+
+    def ask_stack(self, patience_ms: int = 500) -> dict:
+        """Where the rank is right now; empty where it does not answer."""
+        try:
+            self.session.send(self.control, "stack_request", {})
+            while self.control.poll(patience_ms):
+                _, message = self.session.recv(self.control, zmq.NOBLOCK)
+                if message["msg_type"] == "stack_reply":
+                    return message["content"]
+        except zmq.ZMQError:
+            pass
+        return {}
+
+    def died(self) -> str:
+        """How the process ended, in words; empty while it lives."""
+        code = self.process.poll()
+        if code is None:
+            return ""
+        if code < 0:
+            name = signal.Signals(-code).name
+            hint = " (often: out of memory)" if name == "SIGKILL" else ""
+            return f"was killed by {name}{hint}"
+        return f"ended with exit code {code}"
+
+    def interrupt(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+
+    def close(self) -> None:
+        for socket in (self.shell, self.iopub, self.control):
+            socket.close(linger=0)
+
+    def _take(self, message: dict) -> None:
+        outcome = self._waiting.get(message["parent_header"].get("msg_id"))
+        if outcome is None:
+            return  # late output of a cell that is over
+        kind, content = message["msg_type"], message["content"]
+        if kind == "execute_reply":
+            outcome.status = "ok" if content["status"] == "ok" else "error"
+            outcome.ename, outcome.evalue = content.get("ename", ""), content.get("evalue", "")
+            outcome.values = content.get("user_expressions", {})
+        elif kind == "status":
+            outcome.idle = content["execution_state"] == "idle"
+        elif kind in ("stream", "display_data", "execute_result", "error"):
+            outcome.outputs.append({"output_type": kind, **content})
