@@ -11,12 +11,14 @@ import atexit
 import base64
 import pickle
 import shutil
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
-import torch
 import zmq
 
 from course_lib.classroom import runs
@@ -26,6 +28,7 @@ from course_lib.classroom.room import check_world, environment
 from course_lib.classroom.wire import Outcome, Rank
 
 START_LIMIT = 60.0  # seconds, on a busy machine
+STARTED_AGAIN = "The ranks were started again: their variables are gone."
 GRACE = 2.5  # seconds that ranks have to come back after the deadline
 
 
@@ -50,10 +53,12 @@ class Cluster:
         self.notebook = notebook
         self.idle_seconds = idle_minutes * 60
         self.ranks: list[Rank] = []
+        self.folder: Path | None = None
         self.cells = 0
+        self.backend = ""
         self._joins = 0
         self._used = time.monotonic()
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()
         atexit.register(self.stop)
 
     @property
@@ -62,32 +67,34 @@ class Cluster:
 
     def start(self, group_timeout: float = 20.0) -> None:
         check_world(self.world)
-        runs.sweep()
-        self.folder = runs.new_folder()
-        try:
-            self.board = Board.create(self.folder / "board", self.world + 1)
-            self.ranks = [
-                Rank(r, self.folder, environment(r, self.world, self.folder))
-                for r in range(self.world)
-            ]
-            runs.write_note(self.folder, [rank.process.pid for rank in self.ranks], self.notebook)
-            take = "from course_lib.classroom.rank import sit_down; sit_down({!r}, {}, {})"
-            self._everywhere(lambda r: take.format(str(self.folder), r, self.world), START_LIMIT)
-            self._join(group_timeout)
-        except BaseException:
-            self.stop()
-            raise
+        with self._busy:
+            runs.sweep()
+            self.folder = folder = runs.new_folder()
+            try:
+                self.board = Board.create(folder / "board", self.world + 1)
+                self.ranks = [
+                    Rank(r, folder, environment(r, self.world, folder)) for r in range(self.world)
+                ]
+                runs.write_note(folder, [rank.process.pid for rank in self.ranks], self.notebook)
+                take = "from course_lib.classroom.rank import sit_down; sit_down({!r}, {}, {})"
+                self._everywhere(lambda r: take.format(str(folder), r, self.world), START_LIMIT)
+                self._join(group_timeout)
+            except BaseException:
+                self.stop()
+                raise
+            self._used = time.monotonic()
         if self.idle_seconds > 0:
             threading.Thread(target=self._release_when_idle, daemon=True).start()
 
     def stop(self) -> None:
         """End every rank and remove its files. Safe to call at any time."""
         ranks, self.ranks = self.ranks, []
+        folder, self.folder = self.folder, None
         for rank in ranks:
             rank.kill()
             rank.close()
-        if hasattr(self, "folder"):
-            shutil.rmtree(self.folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def run(
         self,
@@ -97,14 +104,14 @@ class Cluster:
         deadline: float = 30.0,
         checked: bool = True,
         label: str = "this cell",
+        first_line: int = 1,
         alive: Callable[[str], None] | None = None,
     ) -> Ended:
         """Run a cell on the ranks named (all by default) and wait for them, up to `deadline`."""
         with self._busy:
             try:
-                return self._run(
-                    code, ranks, deadline, checked, label, alive or (lambda text: None)
-                )
+                about = {"checked": checked, "label": label, "first_line": first_line}
+                return self._run(code, ranks, deadline, about, alive or (lambda text: None))
             finally:
                 self._used = time.monotonic()
 
@@ -129,9 +136,8 @@ class Cluster:
             values.append(pickle.loads(base64.b64decode(text)))
         return values
 
-    def _run(self, code, ranks, deadline, checked, label, alive) -> Ended:
-        if not self.running:
-            raise RuntimeError("the ranks are not running")
+    def _run(self, code, ranks, deadline, about, alive) -> Ended:
+        notes = self._replace_lost(0.7 * deadline)
         ranks = list(range(self.world)) if ranks is None else ranks
         self.cells += 1
         began = time.monotonic()
@@ -141,23 +147,23 @@ class Cluster:
             "deadline": began + deadline,
             # Below the deadline, because nothing else frees a rank that waits inside gloo.
             "group_timeout": max(0.5, 0.7 * deadline),
-            "checked": checked,
-            "label": label,
+            **about,
         }
         self.board.set_status(self.world, {"cell": self.cells})
         pending = {r: self.ranks[r].execute(code, cell=cell) for r in ranks}
-        scene = Scene(self.board, self.cells, ranks, checked=checked)
-        ended = Ended(list(pending.values()), scene)
+        scene = Scene(self.board, self.cells, ranks, checked=about["checked"])
+        ended = Ended(list(pending.values()), scene, notes)
         try:
             self._wait(pending, began, deadline, scene, alive)
             ended.timed_out = any(o.status == "running" for o in pending.values())
         except KeyboardInterrupt:
             ended.interrupted = True
-        if ended.timed_out or ended.interrupted:
-            self._free(pending, scene, ended)
-        self._read_board(pending, scene)
-        if ended.failed:
-            self._recover(ended, label, 0.7 * deadline)
+        with _uninterrupted():
+            if ended.timed_out or ended.interrupted:
+                self._free(pending, scene, ended)
+            self._read_board(pending, scene)
+            if ended.failed:
+                self._recover(ended, about["label"], 0.7 * deadline)
         return ended
 
     def _wait(self, pending, began, deadline, scene, alive) -> None:
@@ -232,22 +238,29 @@ class Cluster:
 
     def _recover(self, ended: Ended, label: str, group_timeout: float) -> None:
         """Back to ranks that work: as they are, with new groups, or started again."""
-        lost = [o.rank for o in ended.outcomes if o.status in ("died", "stuck")]
-        if lost:
-            self.restart(group_timeout)
-            ended.notes.append("The ranks were started again: their variables are gone.")
-        elif not ended.scene.groups_intact():
-            if torch.cuda.is_available():  # NCCL: a failed collective needs new processes
-                self.restart(group_timeout)
-                ended.notes.append("The ranks were started again: their variables are gone.")
-                return
+        lost = any(outcome.status in ("died", "stuck") for outcome in ended.outcomes)
+        if not lost and ended.scene.groups_intact():
+            ended.notes.append("The ranks' variables and groups are as they were.")
+            return
+        # After a failed collective on NCCL only new processes are sound.
+        if not lost and self.backend == "gloo":
             try:
                 ended.notes.extend(self._join(group_timeout, f"the failure in {label}"))
+                return
             except RuntimeError:
-                self.restart(group_timeout)
-                ended.notes.append("The ranks were started again: their variables are gone.")
-        else:
-            ended.notes.append("The ranks' variables and groups are as they were.")
+                pass  # a rank that cannot join again is replaced with all others
+        self.restart(group_timeout)
+        ended.notes.append(STARTED_AGAIN)
+
+    def _replace_lost(self, group_timeout: float) -> list[str]:
+        """Replace all where one has ended since the last cell; what to tell the learner."""
+        if not self.running:
+            raise RuntimeError("the ranks are not running; start() them first")
+        lost = [f"rank {rank.number} {rank.died()}" for rank in self.ranks if rank.died()]
+        if not lost:
+            return []
+        self.restart(group_timeout)
+        return [f"Since the last cell {' and '.join(lost)}. {STARTED_AGAIN}"]
 
     def restart(self, group_timeout: float = 20.0) -> None:
         self.stop()
@@ -259,8 +272,11 @@ class Cluster:
         meet = self.folder / f"rendezvous-{self._joins}"
         code = f"__seat__.join({str(meet)!r}, {timeout!r}, {reason!r})"
         found = self._everywhere(
-            lambda r: f"__holders__ = {code}", START_LIMIT, values={"it": "__holders__"}
+            lambda r: f"__holders__ = {code}",
+            START_LIMIT,
+            values={"it": "__holders__", "backend": "me.backend"},
         )
+        self.backend = ast.literal_eval(found[0].values["backend"]["data"]["text/plain"])
         if not reason:
             return []
         holders: dict[tuple[str, str], list[int]] = {}
@@ -299,6 +315,19 @@ class Cluster:
             with self._busy:
                 if self.ranks is mine and time.monotonic() - self._used > self.idle_seconds:
                     self.stop()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A second press of the stop button must not break off the repair; it takes seconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _dead(pending: dict[int, Outcome]) -> int:

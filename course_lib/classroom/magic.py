@@ -61,7 +61,9 @@ class RanksMagics(Magics):
         words = _cell_words().parse_args(shlex.split(line))
         cluster = self.ready(words.world)
         which = parse_which(words.which, cluster.world)
-        deadline = words.deadline or float(os.environ.get("COURSE_DEADLINE", 30))
+        deadline = words.deadline
+        if deadline is None:
+            deadline = float(os.environ.get("COURSE_DEADLINE", 30))
         if deadline <= 0:
             raise ValueError(f"--deadline {deadline:g}: a cell needs more than 0 seconds")
         if not cell.strip():
@@ -72,19 +74,26 @@ class RanksMagics(Magics):
             ranks=which,
             deadline=deadline,
             checked=not words.unchecked,
-            label=f"cell [{self.shell.execution_count}]",
+            label=f"cell [{self._cell_number()}]",
+            first_line=2,  # the magic's own line is the first
             alive=alive.say,
         )
         alive.clear()
         for name in defined_names(cell):
             self.sources[name] = cell
         show(ended.outcomes)
+        if ended.notes and not ended.failed:
+            print(*ended.notes, sep="\n")
         if ended.failed:
             failure = RanksFailed(explain(ended, deadline))
             if ended.interrupted:
                 print(failure)
                 raise KeyboardInterrupt
             raise failure
+
+    def _cell_number(self) -> int:
+        # The number in front of the cell; execution_count is ahead of it in some IPythons.
+        return len(self.shell.history_manager.input_hist_parsed) - 1
 
     @line_magic("ranks")
     def steer(self, line: str) -> None:

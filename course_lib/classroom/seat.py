@@ -42,8 +42,10 @@ class Seat:
         self.made_in: dict[str, tuple[int, str]] = {}  # variable → (id, the cell that made it)
         self.generation = 0
         self.referee: Referee | None = None
-        self._cells: dict[str, str] = {}  # a cell's file name in tracebacks → the cell's label
+        # A cell's file name in tracebacks → its label, and how far its lines are moved there.
+        self._cells: dict[str, tuple[str, int]] = {}
         self._here = ""
+        shell.user_ns["exit"] = shell.user_ns["quit"] = _no_exit
         self._given = set(shell.user_ns)
         _refuse_dead_names(self.dead)
         self._watch_waits()
@@ -75,7 +77,9 @@ class Seat:
     def at_work(self, code: str, cell: dict) -> Iterator[Referee]:
         """Everything that surrounds one cell on this rank."""
         self._here = self.shell.compile.get_code_name(code, self.shell.transform_cell(code), 0)
-        self._cells[self._here] = cell["label"]
+        # IPython drops blank lines at the start, and a magic's own line is not part of the code.
+        blank = code[: len(code) - len(code.lstrip())].count("\n")
+        self._cells[self._here] = (cell["label"], cell["first_line"] - 1 + blank)
         self._bound_waits(cell["group_timeout"])
         referee = Referee(
             self.board,
@@ -91,7 +95,7 @@ class Seat:
         before = {name: id(value) for name, value in self.shell.user_ns.items()}
         self.board.set_status(self.rank, {"cell": cell["number"], "state": "running"})
         self.referee = referee if cell["checked"] else None
-        if cell["checked"] or self.dead:
+        if cell["checked"]:
             with referee:
                 yield referee
         else:
@@ -138,8 +142,9 @@ class Seat:
         return "", ""
 
     def _line(self, file: str, number: int) -> tuple[str, str]:
-        cell = "" if file == self._here else f"{self._cells[file]}, "
-        return f"{cell}line {number}", linecache.getline(file, number).strip()
+        label, moved = self._cells[file]
+        cell = "" if file == self._here else f"{label}, "
+        return f"{cell}line {number + moved}", linecache.getline(file, number).strip()
 
     def _bound_waits(self, timeout: float) -> None:
         wanted = timedelta(seconds=timeout)
@@ -188,6 +193,10 @@ class Seat:
         return holders
 
 
+def _no_exit(*_) -> None:
+    raise RuntimeError("a rank ends with its notebook (or by `%ranks stop`), not from a cell")
+
+
 def _refuse(sentence: str, *_) -> None:
     raise DeadGroup(sentence)
 
@@ -210,8 +219,16 @@ def _holds_group(root) -> bool:
 
 
 def _refuse_dead_names(dead: dict[str, str]) -> None:
-    """A mesh keeps the names of its groups and looks them up late: answer for the dead ones."""
+    """Answer for dead groups wherever torch takes a group, or looks one up by its name."""
     find = dist.distributed_c10d._resolve_process_group
+    outside = dist.distributed_c10d._rank_not_in_group
+
+    def outside_or_dead(group):
+        if isinstance(group, dist.ProcessGroup) and group.group_name in dead:
+            raise DeadGroup(dead[group.group_name])
+        return outside(group)
+
+    dist.distributed_c10d._rank_not_in_group = outside_or_dead
 
     def find_living(name):
         if name in dead:

@@ -1,0 +1,64 @@
+"""Ranks as a notebook has them, shared by the tests of a module and repaired between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from course_lib.classroom.cluster import Cluster, Ended
+from course_lib.classroom.magic import explain
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_runtime(tmp_path_factory) -> Iterator[None]:
+    # A folder of our own, so that a learner's running ranks are not touched.
+    patch = pytest.MonkeyPatch()
+    patch.setenv("COURSE_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
+    patch.delenv("WORLD_SIZE", raising=False)
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session")
+def clusters(_own_runtime) -> Iterator[Callable[[int], Cluster]]:
+    made: dict[int, Cluster] = {}
+
+    def get(world: int) -> Cluster:
+        if world not in made:
+            made[world] = Cluster(world, idle_minutes=0)
+        if not made[world].running:
+            made[world].start()
+        return made[world]
+
+    yield get
+    for cluster in made.values():
+        cluster.stop()
+
+
+@pytest.fixture
+def two(clusters) -> Cluster:
+    return clusters(2)
+
+
+def told(ended: Ended) -> str:
+    """What the learner reads."""
+    assert ended.failed
+    return explain(ended, 30.0)
+
+
+def works(cluster: Cluster) -> None:
+    """The ranks are all there and their group carries a sum."""
+    ended = cluster.run("works = torch.full((3,), rank + 1.0)\ndist.all_reduce(works)")
+    assert not ended.failed, explain(ended, 30.0)
+    total = sum(range(1, cluster.world + 1))
+    assert [t.tolist() for t in cluster.pull("works")] == [[total] * 3] * cluster.world
+
+
+def printed(ended: Ended) -> list[str]:
+    """What each rank wrote to standard output."""
+    assert not ended.failed, explain(ended, 30.0)
+    return [
+        "".join(o["text"] for o in outcome.outputs if o["output_type"] == "stream")
+        for outcome in ended.outcomes
+    ]

@@ -1,0 +1,313 @@
+"""Ranks under a notebook: what a cell keeps, what a failure costs, what is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from course_lib.classroom import room, runs
+from course_lib.classroom.cluster import Cluster
+from tests.classroom.conftest import printed, told, works
+
+
+def alive(pid: int | str) -> bool:
+    try:
+        return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pids(cluster: Cluster) -> list[int]:
+    return [rank.process.pid for rank in cluster.ranks]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_every_rank_knows_itself_and_reaches_the_others(clusters, world):
+    cluster = clusters(world)
+    assert cluster.pull("(me.rank, me.world, rank, world)") == [
+        (r, world, r, world) for r in range(world)
+    ]
+    assert cluster.pull("__import__('os').environ['RANK']") == [str(r) for r in range(world)]
+    works(cluster)
+
+
+def test_variables_last_between_cells_and_travel_both_ways(two):
+    two.push({"given": {"w": torch.arange(3.0), "names": ["a", "b"]}})
+    two.run("mine = given['w'] * (rank + 1)")
+    assert [t.tolist() for t in two.pull("mine")] == [[0, 1, 2], [0, 2, 4]]
+    assert two.pull("given['names']", [1]) == [["a", "b"]]
+    with pytest.raises(RuntimeError, match="rank 0: NameError: name 'nobody' is not defined"):
+        two.pull("nobody")
+
+
+def test_a_pulled_view_does_not_bring_its_storage_along(two):
+    two.run("large = torch.zeros(1_000_000)")
+    began = time.monotonic()
+    (piece,) = two.pull("large[:3]", [0])
+    assert piece.untyped_storage().nbytes() == 12 and time.monotonic() - began < 2
+
+
+def test_only_the_named_ranks_run(two):
+    two.run("seen = 0")
+    two.run("seen = 1", ranks=[1])
+    assert two.pull("seen") == [0, 1]
+
+
+def test_output_and_its_order_belong_to_the_rank(two):
+    ended = two.run("import sys\nprint('out', rank)\nprint('more', file=sys.stderr)")
+    assert [sorted(text.split("\n")) for text in printed(ended)] == [
+        ["", "more", "out 0"],
+        ["", "more", "out 1"],
+    ]
+
+
+def test_an_error_on_one_rank_keeps_all_variables(two):
+    before = pids(two)
+    two.run("kept = rank + 10")
+    text = told(two.run("if rank == 1:\n    1 / 0\ndist.all_reduce(torch.ones(2))"))
+    first, second, last = text.splitlines()
+    assert first == "rank 1 raised ZeroDivisionError: division by zero in line 2: 1 / 0"
+    assert second.startswith("rank 0 waited in all_reduce(sum) of float32[2] for rank 1 in line 3")
+    assert last == "The ranks' variables and groups are as they were."
+    assert two.pull("kept") == [10, 11] and pids(two) == before
+    works(two)
+
+
+def test_the_deadline_frees_sleep_and_loop_and_keeps_variables(two):
+    before = pids(two)
+    two.run("kept = 5")
+    for body in ("import time\nif rank: time.sleep(60)", "while rank:\n    pass"):
+        began = time.monotonic()
+        ended = two.run(body, deadline=1.0)
+        assert ended.timed_out and time.monotonic() - began < 4
+        assert "rank 1 was still busy in line" in told(ended)
+    assert two.pull("kept") == [5, 5] and pids(two) == before
+    works(two)
+
+
+def test_a_rank_that_no_interrupt_reaches_is_replaced(two):
+    body = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+    began = time.monotonic()
+    text = told(two.run(body + "if rank == 0:\n    time.sleep(60)", deadline=1.0))
+    assert "rank 0 did not come back from line 4: time.sleep(60)" in text
+    assert text.endswith("The ranks were started again: their variables are gone.")
+    works(two)
+    assert time.monotonic() - began < 1.0 + 8.0 + 10.0  # the last on a busy machine
+
+
+@pytest.mark.parametrize(
+    ("body", "how"),
+    [
+        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
+        ("ctypes.string_at(0)", "was killed by SIGSEGV"),
+        ("os._exit(7)", "ended with exit code 7"),
+    ],
+)
+def test_a_dead_rank_is_named_and_replaced(two, body, how):
+    began = time.monotonic()
+    code = f"import os, ctypes\nif rank == 1:\n    {body}\ndist.barrier()"
+    text = told(two.run(code))
+    assert text.splitlines()[0].startswith(f"rank 1 {how}")
+    assert "their variables are gone" in text
+    works(two)
+    assert time.monotonic() - began < 25
+
+
+def test_a_rank_that_died_between_cells_is_replaced_and_said(two):
+    os.kill(pids(two)[1], signal.SIGKILL)
+    two.ranks[1].process.wait()
+    ended = two.run("print(rank)")
+    assert printed(ended) == ["0\n", "1\n"]
+    assert ended.notes == [
+        "Since the last cell rank 1 was killed by SIGKILL (often: out of memory). "
+        "The ranks were started again: their variables are gone."
+    ]
+
+
+def test_exit_does_not_end_a_rank(two):
+    before = pids(two)
+    assert "a rank ends with its notebook" in told(two.run("exit()"))
+    assert "raised SystemExit: 3" in told(two.run("import sys\nsys.exit(3)"))
+    assert pids(two) == before
+
+
+def test_a_cell_on_some_ranks_cannot_wait_for_the_others(two):
+    text = told(two.run("dist.all_reduce(torch.ones(2))", ranks=[0]))
+    assert "needs ranks 0, 1, but this cell runs on rank 0 only" in text
+    works(two)
+
+
+@pytest.mark.parametrize("world", [0, -1])
+def test_no_world_without_ranks(world):
+    with pytest.raises(ValueError, match=f"a world of {world} ranks cannot be started"):
+        Cluster(world).start()
+
+
+def test_a_world_above_the_memory_is_refused_with_the_number_that_fits(monkeypatch):
+    monkeypatch.setattr(room, "available_bytes", lambda: 3 * room.RANK_BYTES + 5)
+    with pytest.raises(MemoryError, match=r"8 ranks need about 2.2 GB .* can take 3 "):
+        Cluster(8).start()
+
+
+def test_two_notebooks_have_ranks_of_their_own(two):
+    other = Cluster(2, idle_minutes=0)
+    other.start()
+    try:
+        two.run("x = 1")
+        other.run("x = 2")
+        assert two.pull("x") == [1, 1] and other.pull("x") == [2, 2]
+        assert not set(pids(two)) & set(pids(other))
+    finally:
+        other.stop()
+    works(two)
+
+
+def test_stop_leaves_no_process_and_no_file():
+    cluster = Cluster(2, idle_minutes=0)
+    cluster.start()
+    folder, running = cluster.folder, pids(cluster)
+    assert folder.exists()
+    cluster.stop()
+    cluster.stop()
+    assert not folder.exists()
+    assert not any(alive(pid) for pid in running)
+
+
+def test_idle_ranks_are_released_and_come_back():
+    cluster = Cluster(1, idle_minutes=0.5 / 60)
+    cluster.start()
+    limit = time.monotonic() + 15
+    while cluster.running and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not cluster.running
+    cluster.start()
+    works(cluster)
+    cluster.stop()
+
+
+OWNER = """
+import sys, time
+from course_lib.classroom.cluster import Cluster
+cluster = Cluster(2, idle_minutes=0)
+cluster.start()
+print(cluster.folder, *[rank.process.pid for rank in cluster.ranks], flush=True)
+cluster.run(sys.argv[1], deadline=100.0, checked=False)
+"""
+
+
+@pytest.mark.parametrize(
+    "doing",
+    [
+        "import time\ntime.sleep(90)",
+        "dist.all_reduce(torch.ones(3)) if rank else None\nwhile 1: pass",
+    ],
+)
+def test_no_rank_survives_the_sigkill_of_its_notebook(doing):
+    owner = subprocess.Popen(
+        [sys.executable, "-c", OWNER, doing], stdout=subprocess.PIPE, text=True
+    )
+    folder, *ranks = owner.stdout.readline().split()
+    time.sleep(1.0)  # the cell is under way
+    owner.send_signal(signal.SIGKILL)
+    owner.wait()
+    limit = time.monotonic() + 10
+    while any(alive(pid) for pid in ranks) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not any(alive(pid) for pid in ranks)
+    assert not Path(folder).exists()
+
+
+def test_stray_ranks_are_found_and_ended():
+    code = OWNER.replace("cluster.run", "import os; os.kill(os.getpid(), 19); cluster.run")
+    owner = subprocess.Popen([sys.executable, "-c", code, "1"], stdout=subprocess.PIPE, text=True)
+    folder, *ranks = owner.stdout.readline().split()
+    try:
+        run = next(r for r in runs.all_runs() if str(r.folder) == folder)
+        assert run.owner == owner.pid and [str(pid) for pid in run.ranks] == ranks
+        assert run.owner_alive() and len(run.living_ranks()) == 2
+        assert runs.sweep() == 0, "a living notebook's ranks are not stray"
+        stopped = subprocess.run(
+            [sys.executable, "-m", "course_lib.cli", "stop", "--all", "--json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert stopped.returncode == 0 and str(owner.pid) in stopped.stdout
+        assert not any(alive(pid) for pid in ranks)
+        assert not Path(folder).exists()
+    finally:
+        owner.kill()
+        owner.wait()
+
+
+def test_nothing_listens_beyond_loopback(two):
+    works(two)
+    for pid in pids(two):
+        for connection in psutil.Process(pid).net_connections("inet"):
+            assert connection.laddr.ip in ("127.0.0.1", "::1"), connection
+
+
+def test_a_runtime_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    shared = tmp_path / "shared"
+    shared.mkdir(mode=0o777)
+    shared.chmod(0o777)
+    monkeypatch.setenv("COURSE_RUNTIME_DIR", str(shared))
+    with pytest.raises(RuntimeError, match="not a folder that belongs to you alone"):
+        runs.runtime_root()
+    monkeypatch.setenv("COURSE_RUNTIME_DIR", str(tmp_path / ("long" * 25)))
+    with pytest.raises(RuntimeError, match="too long a path"):
+        runs.new_folder()
+
+
+FAULTS = {
+    "raise": "if rank == {r}: raise KeyError('x')\ndist.all_reduce(torch.ones(3))",
+    "skip": "if rank == {r}: dist.all_reduce(torch.ones(3))",
+    "op": "x = torch.ones(2)\ndist.all_reduce(x) if rank == {r} else dist.broadcast(x, 0)",
+    "reduction": "op = dist.ReduceOp\n"
+    "dist.all_reduce(torch.ones(2), op.MAX if rank == {r} else op.SUM)",
+    "shape": "dist.all_reduce(torch.ones(3000 + rank))",
+    "dtype": "dist.all_reduce(torch.ones(9).to(torch.float64 if rank == {r} else torch.float32))",
+    "receive": "dist.recv(torch.empty(3), (rank + 1) % world)",
+    "memory": "torch.empty(10 ** 15)",
+    "sleep": "import time\nif rank == {r}: time.sleep(60)\ndist.barrier()",
+    "kill": "import os\nif rank == {r}: os.kill(os.getpid(), 9)\ndist.barrier()",
+    "interrupt": "import os\nif rank == {r}: os.kill(os.getpid(), 2)\ndist.barrier()",
+}
+
+
+@pytest.mark.timeout(280)
+def test_many_failures_in_a_row_leave_one_live_cluster(tmp_path, monkeypatch):
+    """Every kind of failure, at random, checked and unchecked; `make test-all` runs fifty."""
+    count = int(os.environ.get("COURSE_FAILURES", 14))
+    monkeypatch.setenv("COURSE_RUNTIME_DIR", str(tmp_path))
+    draw = random.Random(20)
+    kinds = [*FAULTS, *draw.choices(list(FAULTS), k=max(0, count - len(FAULTS)))]
+    draw.shuffle(kinds)
+    me = psutil.Process()
+    before = {child.pid for child in me.children(recursive=True)}
+    files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    cluster = Cluster(2, idle_minutes=0)
+    cluster.start()
+    try:
+        for kind in kinds:
+            checked = draw.random() < 0.7 or kind in ("op", "reduction", "shape", "dtype")
+            code = FAULTS[kind].format(r=draw.randrange(2))
+            ended = cluster.run(code, deadline=2.0, checked=checked)
+            assert ended.failed, (kind, checked)
+            works(cluster)
+            left = {child.pid for child in me.children(recursive=True)} - before
+            assert left == set(pids(cluster)), kind
+            assert [p.name for p in tmp_path.iterdir()] == [cluster.folder.name], kind
+    finally:
+        cluster.stop()
+    assert list(tmp_path.iterdir()) == []
+    assert len(os.listdir("/proc/self/fd")) <= files + 12

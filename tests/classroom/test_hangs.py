@@ -1,0 +1,219 @@
+"""The report of a hang names the line, the call, and the rank that never came, for any code."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.classroom.conftest import printed, told, works
+
+DDP = """
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 5))
+loss = model(torch.randn(2, 4)).sum()
+if rank == 0:
+    loss.backward()
+"""
+FSDP = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+model = torch.nn.Linear(4, 6)
+fully_shard(model, mesh=init_device_mesh(device.type, (world,)))
+if rank == 0:
+    model(torch.randn(2, 4))
+"""
+RAW = """
+x = torch.ones(3, 2)
+if rank == 0:
+    dist.all_reduce(x)
+"""
+
+
+@pytest.mark.parametrize("checked", [True, False])
+@pytest.mark.parametrize(
+    ("code", "call", "line"),
+    [
+        (RAW, "all_reduce", "line 4: dist.all_reduce(x)"),
+        (DDP, "all_reduce", "line 6: loss.backward()"),
+        (FSDP, "all_gather", "line 7: model(torch.randn(2, 4))"),
+    ],
+    ids=["raw", "ddp", "fsdp2"],
+)
+def test_who_waits_where_and_who_never_came(two, code, call, line, checked):
+    began = time.monotonic()
+    text = told(two.run(code, deadline=4.0, checked=checked))
+    waiting, absent = text.splitlines()[:2]
+    assert waiting.startswith("rank 0 waited in ") and call in waiting and line in waiting
+    assert absent.startswith("rank 1 finished the cell")
+    if checked:
+        assert "for rank 1" in waiting and time.monotonic() - began < 3.5, "no need to wait"
+    works(two)
+
+
+def test_three_ranks_the_missing_one_is_named(clusters):
+    cluster = clusters(3)
+    text = told(cluster.run("if rank != 1:\n    dist.barrier()"))
+    assert "rank 0 waited in barrier for rank 1 in line 2" in text
+    assert "rank 2 waited in barrier for rank 1 in line 2" in text
+    works(cluster)
+
+
+def test_ranks_that_wait_for_each_other_are_freed_before_the_deadline(two):
+    began = time.monotonic()
+    text = told(two.run("dist.recv(torch.empty(3), (rank + 1) % world)", deadline=20.0))
+    assert "rank 0 waited in recv(from rank 1) of float32[3] for rank 1" in text
+    assert "rank 1 waited in recv(from rank 0) of float32[3] for rank 0" in text
+    assert time.monotonic() - began < 12
+    works(two)
+
+
+def test_two_groups_in_another_order(two):
+    code = """
+a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
+first, second = (a, b) if rank == 0 else (b, a)
+dist.all_reduce(torch.ones(2), group=first)
+dist.all_reduce(torch.ones(2), group=second)
+"""
+    text = told(two.run(code, deadline=20.0))
+    assert text.count("waited in all_reduce(sum) of float32[2]") == 2 and "line 4" in text
+    works(two)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (
+            "dist.all_reduce(torch.ones(3 + rank))",
+            ["rank 0 calls all_reduce(sum) of float32[3]", "float32[4] in line 1"],
+        ),
+        (
+            "dist.all_reduce(torch.ones(9, dtype=[torch.float32, torch.float64][rank]))",
+            ["float32[9]", "float64[9]"],
+        ),
+        (
+            "x = torch.ones(2)\nif rank: dist.broadcast(x, 0)\nelse: dist.all_reduce(x)",
+            ["rank 0 calls all_reduce(sum) of float32[2] in line 3", "broadcast(root 0)"],
+        ),
+        (
+            "dist.all_reduce(torch.ones(2), [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank])",
+            ["all_reduce(sum)", "rank 1 calls all_reduce(max)"],
+        ),
+        ("dist.broadcast(torch.ones(2), rank)", ["root 0", "root 1"]),
+        (
+            "out = torch.empty(4)\n"
+            "dist.all_to_all_single(out, torch.ones(4), [2, 2], [1, 3] if rank else [2, 2])",
+            ["all_to_all"],
+        ),
+        (
+            "if rank == 0: dist.send(torch.ones(3), 1)\nelse: dist.recv(torch.ones(4), 0)",
+            ["send(to rank 1) of float32[3]", "recv(from rank 0) of float32[4]"],
+        ),
+    ],
+    ids=["shape", "dtype", "verb", "sum-against-max", "root", "splits", "message"],
+)
+def test_ranks_that_disagree_are_told_at_once_and_keep_their_group(two, code, said):
+    two.run("kept = group")
+    began = time.monotonic()
+    text = told(two.run(code))
+    assert time.monotonic() - began < 5
+    assert "the ranks disagree about a collective" in text
+    for part in said:
+        assert part in text
+    works(two)
+    if "send" not in code:
+        assert two.pull("kept is group") == [True, True]
+
+
+def test_calls_in_flight_are_compared_when_the_other_comes(two):
+    code = "h = dist.all_reduce(torch.ones(3 + rank), async_op=True)\nh.wait()"
+    assert "the ranks disagree" in told(two.run(code, deadline=4.0))
+    works(two)
+
+
+def test_a_handle_waited_for_in_vain(two):
+    text = told(
+        two.run("if rank:\n    h = dist.all_reduce(torch.ones(3), async_op=True)\n    h.wait()")
+    )
+    assert "rank 1 waited in all_reduce(sum) of float32[3] (asynchronous) for rank 0" in text
+    works(two)
+
+
+def test_legitimate_programs_pass_the_referee(two):
+    code = """
+from course_lib.collectives import all_gather, all_reduce, reduce_scatter
+x = torch.arange(6.0) + rank
+flight = [all_reduce(x * k, group, async_op=True) for k in range(5)]
+late = dist.all_reduce(x.clone(), async_op=True)     # in flight while messages cross
+box = torch.empty(6)
+if rank == 0:
+    dist.send(x, 1)
+else:
+    dist.recv(box, 0)
+late.wait()
+good = [h.wait()[1].item() for h in reversed(flight)] == [3.0 * k for k in (4, 3, 2, 1, 0)]
+both = [dist.isend(x, 1 - rank), dist.irecv(box, 1 - rank)]
+[h.wait() for h in both]
+mine = [1, 3] if rank else [3, 1]     # rank 0 keeps 3 rows, the rest crosses one by one
+dist.all_to_all_single(torch.empty(4), torch.ones(4), mine, mine)
+names = [None] * world
+dist.all_gather_object(names, {"rank": rank, "odd": "x" * rank})
+print(good, box.tolist() == (torch.arange(6.0) + 1 - rank).tolist(), names[1]["odd"])
+"""
+    assert printed(two.run(code)) == ["True True x\n"] * 2
+
+
+def test_a_failure_in_a_helper_names_the_cell_that_holds_it(two):
+    two.run("def helper(x):\n    return dist.all_reduce(x)", label="cell [4]")
+    text = told(two.run("if rank == 0:\n    helper(torch.ones(1))", label="cell [5]"))
+    assert "in cell [4], line 2: return dist.all_reduce(x)" in text
+
+
+def test_what_holds_a_dead_group_is_named_and_says_so_when_used(two):
+    two.run("mesh = dist.device_mesh.init_device_mesh(device.type, (world,))", label="cell [2]")
+    two.run(
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
+        "mine = [dist.new_group([0, 1])]\nfree = torch.ones(3)",
+        label="cell [3]",
+    )
+    text = told(
+        two.run("model(torch.ones(1, 2)).sum().backward() if rank else None", label="cell [4]")
+    )
+    assert "These hold a dead group, make them again before you use them: " in text
+    for name in (
+        "`model` (made in cell [3])",
+        "`mine` (made in cell [3])",
+        "`mesh` (made in cell [2])",
+    ):
+        assert name in text
+    assert "free" not in text
+    for use in (
+        "model(torch.ones(1, 2))",
+        "dist.all_reduce(torch.ones(1), group=mine[0])",
+        "dist.all_reduce(torch.ones(1), group=mesh.get_group())",
+    ):
+        for checked in (True, False):
+            began = time.monotonic()
+            text = told(two.run(use, checked=checked))
+            assert "this group did not survive the failure in cell [4]" in text, use
+            assert "`group` is the new group of all ranks" in text
+            assert time.monotonic() - began < 3
+    works(two)
+    two.run("del model, mine, mesh")
+
+
+def test_a_long_cell_says_where_it_is(two):
+    said: list[str] = []
+    two.run(
+        "import time\nif rank:\n    time.sleep(3.2)\ndist.barrier()",
+        deadline=10.0,
+        alive=said.append,
+    )
+    assert said and "rank 0 waits in barrier (line 4)" in said[0]
+    assert "rank 1 is in line 3: time.sleep(3.2)" in said[0]
+
+
+def test_an_unchecked_cell_pays_nothing_and_recovers_too(two):
+    two.run("from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes")
+    assert printed(two.run("print(len(modes()))", checked=False)) == ["0\n", "0\n"]
+    assert printed(two.run("print(len(modes()))", checked=True)) == ["1\n", "1\n"]

@@ -1,0 +1,180 @@
+"""`%%ranks` in a real kernel: what a learner sees, what an interrupt does, what ends with it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import nbformat
+import psutil
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError
+
+from course_lib.classroom.magic import default_world, defined_names, parse_which
+
+
+class Session:
+    """A notebook's kernel, cell by cell."""
+
+    def __init__(self):
+        self.client = NotebookClient(
+            nbformat.v4.new_notebook(), timeout=90, kernel_name="python3", allow_errors=True
+        )
+
+    def cell(self, source: str) -> list[dict]:
+        cell = nbformat.v4.new_code_cell(source)
+        self.client.nb.cells.append(cell)
+        return self.client.execute_cell(cell, len(self.client.nb.cells) - 1).outputs
+
+    def text(self, source: str) -> str:
+        outputs = self.cell(source)
+        assert not [o for o in outputs if o["output_type"] == "error"], outputs
+        return "".join(o.get("text", "") for o in outputs)
+
+    def error(self, source: str) -> dict:
+        return next(o for o in self.cell(source) if o["output_type"] == "error")
+
+    def pid(self) -> int:
+        return int(self.text("import os\nprint(os.getpid())"))
+
+
+@pytest.fixture(scope="module")
+def session(_own_runtime) -> Iterator[Session]:
+    opened = Session()
+    with opened.client.setup_kernel():
+        opened.text("%load_ext course_lib.classroom")
+        yield opened
+
+
+def test_a_cell_prints_rank_by_rank(session):
+    assert session.text("%%ranks\nprint('a')\nprint(rank)") == (
+        "[rank 0] a\n[rank 0] 0\n[rank 1] a\n[rank 1] 1\n"
+    )
+    assert session.text("%%ranks 1\nx = 5\nrank") == "[rank 1] 1\n"
+    assert session.text("%%ranks\n   \n") == ""
+
+
+def test_lines_are_counted_as_the_editor_counts_them(session):
+    error = session.error("%%ranks\n\nif rank:\n    1 / 0\n")
+    assert error["ename"] == "RanksFailed"
+    assert "rank 1 raised ZeroDivisionError: division by zero in line 4: 1 / 0" in error["evalue"]
+    assert error["traceback"] == error["evalue"].splitlines()
+
+
+def test_the_story_names_cells_by_their_number(session):
+    session.text("%%ranks\ndef helper():\n    dist.barrier()")
+    number = session.client.nb.cells[-1].execution_count
+    error = session.error("%%ranks\nif rank == 0:\n    helper()")
+    assert (
+        f"rank 0 waited in barrier for rank 1 in cell [{number}], line 3: dist.barrier()"
+        in (error["evalue"])
+    )
+
+
+def test_figures_and_rich_output_come_in_rank_order(session):
+    outputs = session.cell(
+        "%%ranks\nimport matplotlib.pyplot as plt\nfrom IPython.display import HTML, display\n"
+        "plt.plot([0, rank]); plt.show()\ndisplay(HTML(f'<b>{rank}</b>'))"
+    )
+    kinds = [o.get("text", "").strip() or sorted(o["data"])[0] for o in outputs]
+    assert kinds == ["[rank 0]", "image/png", "[rank 0]", "text/html"] + (
+        ["[rank 1]", "image/png", "[rank 1]", "text/html"]
+    )
+    html = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
+    assert html == ["<b>0</b>", "<b>1</b>"]
+
+
+def test_values_cross_between_notebook_and_ranks(session):
+    text = session.text(
+        "from course_lib.classroom import pull, push\npush(given=7)\nprint(pull('given + rank'))\n"
+        "print(pull('rank', rank=1))"
+    )
+    assert text == "[7, 8]\n1\n"
+
+
+def test_wrong_words_are_told_with_the_right_ones(session):
+    for line, message in [
+        ("%%ranks 5\n1", "there is no rank [5] among 2 ranks"),
+        ("%%ranks --dedline 3\n1", "unrecognized arguments: --dedline"),
+        ("%%ranks one\n1", "name ranks like 0 or 0,2 or 1-3"),
+        ("%%ranks --deadline 0\n1", "a cell needs more than 0 seconds"),
+        ("%%ranks --world 0\n1", "a world of 0 ranks cannot be started"),
+        ("%%ranks --world -2\n1", "a world of -2 ranks cannot be started"),
+        ("%ranks dance", "say status, start, stop or restart"),
+    ]:
+        assert message in session.error(line)["evalue"], line
+    assert session.text("%%ranks\nprint(world)") == "[rank 0] 2\n[rank 1] 2\n"
+
+
+def test_another_world_starts_anew_and_says_so(session):
+    session.text("%%ranks\nkept = 1")
+    text = session.text("%%ranks --world 1\nprint('kept' in globals(), world)")
+    assert text == "Ranks: 1 instead of 2, with new, empty variables.\n[rank 0] False 1\n"
+    session.text("%%ranks --world 2\n1")
+
+
+def test_an_interrupt_ends_the_cell_and_keeps_the_ranks(session):
+    session.text("%%ranks\nkept = rank")
+    session.client.timeout = 2  # nbclient interrupts a cell that takes longer
+    session.client.interrupt_on_timeout = True
+    try:
+        outputs = session.cell("%%ranks\nimport time\nif rank:\n    time.sleep(60)\ndist.barrier()")
+    except CellTimeoutError:
+        outputs = session.client.nb.cells[-1].outputs
+    finally:
+        session.client.timeout, session.client.interrupt_on_timeout = 90, False
+    error = next(o for o in outputs if o["output_type"] == "error")
+    assert error["ename"] == "KeyboardInterrupt"
+    told = "".join(o.get("text", "") for o in outputs)
+    assert "The cell was interrupted." in told
+    assert "rank 1 was still busy in line 4: time.sleep(60)" in told
+    assert session.text("%%ranks\nprint(kept)") == "[rank 0] 0\n[rank 1] 1\n"
+
+
+def test_the_status_and_the_stop(session):
+    session.text("%%ranks\n1")
+    status = session.text("%ranks").splitlines()
+    assert status[0].startswith("rank 0 of 2 (on one machine), gloo") and len(status) == 2
+    assert session.text("%ranks stop") == (
+        "No ranks are running; the next %%ranks cell starts them.\n"
+    )
+    again = session.text("%%ranks 0\nprint('here')")
+    assert again.endswith("[rank 0] here\n") and "start again with empty variables" in again
+
+
+def test_a_kernel_that_shuts_down_takes_its_ranks_along():
+    opened = Session()
+    with opened.client.setup_kernel():
+        opened.text("%load_ext course_lib.classroom")
+        opened.text("%%ranks\n1")
+        ranks = psutil.Process(opened.pid()).children(recursive=True)
+        assert len(ranks) == 2
+    limit = time.monotonic() + 10
+    while any(r.is_running() for r in ranks) and time.monotonic() < limit:
+        time.sleep(0.1)
+    assert not any(r.is_running() and r.status() != psutil.STATUS_ZOMBIE for r in ranks)
+
+
+def test_ranks_are_named_in_several_ways():
+    assert parse_which("", 4) is None and parse_which("all", 4) is None
+    assert parse_which("2", 4) == [2] and parse_which("0,2-3", 4) == [0, 2, 3]
+    with pytest.raises(ValueError, match="no rank"):
+        parse_which("3-9", 4)
+
+
+def test_the_world_comes_from_the_environment_or_the_machine(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert default_world() == 3
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(ValueError, match="WORLD_SIZE='two' is not a number of ranks"):
+        default_world()
+    monkeypatch.delenv("WORLD_SIZE")
+    for gpus, ranks in ((0, 2), (1, 2), (4, 4)):
+        monkeypatch.setattr("torch.cuda.device_count", lambda gpus=gpus: gpus)
+        assert default_world() == ranks
+
+
+def test_a_cell_with_a_syntax_error_defines_nothing():
+    assert defined_names("def f(:") == []
+    assert defined_names("def f(): pass\nclass A: pass\nx = 1") == ["f", "A"]
