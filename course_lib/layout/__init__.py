@@ -1,0 +1,18 @@
+"""Where the parts of a tensor lie: the cut rule, the notation with its checker, boxes of a shard.
+
+Lesson 02 introduces all three; read in this order: cut, notation, boxes, errors, agree, check.
+No other rule for cutting is used anywhere in the course.
+"""
+
+from __future__ import annotations
+
+from course_lib.layout.boxes import Box, box, flat_boxes
+from course_lib.layout.check import check
+from course_lib.layout.cut import FlatCut, cut, flat, heads, kv_heads, span
+from course_lib.layout.errors import LayoutError
+from course_lib.layout.notation import Dim, Layout, Statement
+
+__all__ = [
+    "Box", "Dim", "FlatCut", "Layout", "LayoutError", "Statement",
+    "box", "check", "cut", "flat", "flat_boxes", "heads", "kv_heads", "span",
+]  # fmt: skip

@@ -1,0 +1,91 @@
+"""Comparing ranks: copies that should be equal, partial sums that should not.
+
+`Y[b, h]` claims the same numbers on every rank of tp; `Y[b, h]{tp}` that a sum over tp is still to
+come. Lesson 02 shows that a shape cannot tell the two apart, and values can.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.collectives import all_gather, broadcast
+from course_lib.layout.errors import LayoutError
+from course_lib.layout.notation import Layout
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of the mesh as this rank sees it; `group` is None where only numbers were given."""
+
+    name: str
+    rank: int
+    world: int
+    group: dist.ProcessGroup | None
+
+
+def agree(axes: dict[str, Axis], problem: Exception | None) -> None:
+    """Tell every rank of the groups whether one of them has a problem; they all raise, or none."""
+    for axis in axes.values():
+        if axis.group is None:
+            continue
+        said: list[str | None] = [None] * axis.world
+        dist.all_gather_object(said, None if problem is None else str(problem), group=axis.group)
+        others = [text for text in said if text is not None]
+        if problem is None and others:
+            # Kept, not raised: the ranks of the next axis still wait for this one's word.
+            problem = LayoutError(f"another rank found: {others[0]}")
+    if problem is not None:
+        raise problem
+
+
+def compare(layout: Layout, mine: Tensor, axes: dict[str, Axis], tolerance: float | None) -> None:
+    """Hold the values of one tensor against the other ranks', axis by axis."""
+    problem = None
+    for axis in axes.values():
+        if axis.group is None or axis.world == 1 or axis.name in layout.cut_axes:
+            continue
+        gaps, largest = _gaps(mine, axis)
+        allowed = _allowed(mine, tolerance) * largest
+        different = [rank for rank, gap in enumerate(gaps) if not gap <= allowed]
+        if axis.name in layout.owed:
+            if not different and largest > 0:
+                whole = str(Layout(layout.name, layout.dims))
+                problem = problem or LayoutError(
+                    f"{layout} says that a sum over {axis.name} is still owed, but its "
+                    f"{axis.world} ranks hold the same numbers. Was it summed already? (Then write "
+                    f"{whole}.) Summing again would make it {axis.world} times too large"
+                )
+        elif different:
+            worst = max(different, key=lambda rank: gaps[rank])
+            problem = problem or LayoutError(
+                f"{layout.name} is declared whole over {axis.name}, but the ranks of {axis.name} "
+                f"differ: rank {worst} from rank 0 by up to {gaps[worst]:.3g} (largest value "
+                f"{largest:.3g}). Is a sum still owed? (Then write "
+                f"{Layout(layout.name, layout.dims, (*layout.owed, axis.name))}.) Is a dim cut? "
+                f"(Then write which, with @{axis.name}.) Else the copies have drifted apart"
+            )
+    agree(axes, problem)
+
+
+def _gaps(mine: Tensor, axis: Axis) -> tuple[list[float], float]:
+    """How far each rank of the axis is from its rank 0, and the largest value on any of them."""
+    mine = mine.contiguous()
+    first = broadcast(mine, axis.group, src=0)
+    wide = torch.complex128 if mine.is_complex() else torch.float64
+    here, there = mine.to(wide), first.to(wide)
+    same = (here == there) | (here.isnan() & there.isnan())
+    gap = torch.where(same, 0.0, (here - there).abs().nan_to_num(torch.inf, torch.inf))
+    size = here.abs().nan_to_num(0.0, 0.0)
+    both = torch.stack([part.max() if part.numel() else part.sum() for part in (gap, size)])
+    table = all_gather(both[None], axis.group)  # (world, 2)
+    return table[:, 0].tolist(), float(table[:, 1].max())
+
+
+def _allowed(mine: Tensor, tolerance: float | None) -> float:
+    if tolerance is not None:
+        return tolerance
+    return 8 * torch.finfo(mine.dtype).eps if mine.dtype.is_floating_point else 0.0

@@ -1,0 +1,195 @@
+"""The checker: does what is written in the notation hold for the tensors on this rank?
+
+Shapes are checked against the cut rule, alone on each rank; with `values=True` ranks also compare
+what should be equal and what should not. Lesson 02 introduces it; checks of exercises use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.layout.agree import Axis, agree, compare
+from course_lib.layout.boxes import dim_span
+from course_lib.layout.cut import cut
+from course_lib.layout.errors import LayoutError
+from course_lib.layout.notation import Dim, Layout, Statement
+
+Place = tuple[int, int]  # (rank along the axis, length of the axis)
+
+
+def check(
+    statement: str,
+    *,
+    axes: Mapping[str, Place | dist.ProcessGroup] | DeviceMesh | None = None,
+    sizes: Mapping[str, int] | None = None,
+    values: bool = False,
+    tolerance: float | None = None,
+    **tensors: Tensor,
+) -> dict[str, int]:
+    """Raise `LayoutError` unless the tensors lie as `statement` says; return the logical sizes.
+
+    `check("X[b, h] W[h, f@tp] -> Y[b, f@tp]", X=x, W=w, Y=y, axes={"tp": group}, sizes={"f": 7})`.
+    `axes`: for each axis (rank, world) or its process group, or a mesh whose axes have names.
+    A name gets its logical size from `sizes`, or from a tensor that holds the dim whole; a name
+    that is cut everywhere is only held against itself. `values=True` is a collective call: every
+    rank of the groups has to make it. `tolerance` is what equal copies may differ by, relative to
+    their largest value (None: a few roundings).
+    """
+    read = Statement.parse(statement)
+    places = _axes(axes)
+    _same_names(read, tensors)
+    local = {name: _local(name, value) for name, value in tensors.items()}
+    if values and not any(axis.group is not None for axis in places.values()):
+        raise ValueError("values=True compares ranks: give axes as process groups or as a mesh")
+    problem, bound = None, {}
+    try:
+        bound = _shapes(read, local, places, dict(sizes or {}))
+    except LayoutError as error:
+        problem = error
+    if values:
+        agree(places, problem)  # nobody may start to compare while another rank has given up
+    if problem is not None:
+        raise problem
+    if values:
+        for layout in read.layouts:
+            compare(layout, local[layout.name], places, tolerance)
+    return bound
+
+
+def _axes(axes: Mapping | DeviceMesh | None) -> dict[str, Axis]:
+    if isinstance(axes, DeviceMesh):
+        names = axes.mesh_dim_names
+        if not names:
+            raise ValueError("this mesh has no names for its axes; init_device_mesh takes them")
+        axes = {name: axes.get_group(name) for name in names}
+    places = {}
+    for name, value in (axes or {}).items():
+        if isinstance(value, tuple):
+            rank, world = value
+            if not 0 <= rank < world:
+                raise ValueError(f"axes: there is no rank {rank} on {name}, which is {world} long")
+            places[name] = Axis(name, rank, world, None)
+        else:
+            rank, world = dist.get_rank(value), dist.get_world_size(value)
+            places[name] = Axis(name, rank, world, value)
+    return places
+
+
+def _same_names(read: Statement, tensors: Mapping[str, Tensor]) -> None:
+    written = [layout.name for layout in read.layouts]
+    missing = [name for name in written if name not in tensors]
+    extra = [name for name in tensors if name not in written]
+    if missing or extra:
+        parts = [f"no tensor was handed over for {', '.join(missing)}"] if missing else []
+        parts += [f"{', '.join(extra)} does not appear in it"] if extra else []
+        raise ValueError(f"check({str(read)!r}): {' and '.join(parts)}")
+
+
+def _local(name: str, value: Tensor) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}, not a tensor")
+    return value.to_local() if hasattr(value, "to_local") else value.detach()
+
+
+def _shapes(
+    read: Statement, tensors: Mapping[str, Tensor], places: dict[str, Axis], sizes: dict[str, int]
+) -> dict[str, int]:
+    who = _who(places)
+    source = dict.fromkeys(sizes, "sizes")
+    for layout in read.layouts:
+        shape = tuple(tensors[layout.name].shape)
+        if len(shape) != len(layout.dims):
+            raise LayoutError(
+                f"{who}: {layout} has {len(layout.dims)} dims, but {layout.name} has "
+                f"{len(shape)}: its shape is {shape}"
+            )
+        for axis in layout.axes:
+            if axis not in places:
+                known = ", ".join(places) or "none"
+                raise ValueError(f"{layout} speaks of the axis {axis}; the axes given are: {known}")
+        for dim, length in zip(layout.dims, shape, strict=True):
+            if dim.name.isdigit():
+                sizes[dim.name], source[dim.name] = int(dim.name), "the number itself"
+            elif not dim.axes and dim.name not in sizes:
+                sizes[dim.name], source[dim.name] = length, f"{layout.name}{list(shape)}"
+    seen: dict[Dim, tuple[int, str]] = {}
+    for layout in read.layouts:
+        shape = tuple(tensors[layout.name].shape)
+        for position, (dim, length) in enumerate(zip(layout.dims, shape, strict=True)):
+            if dim.name in sizes:
+                start, stop = dim_span(sizes[dim.name], dim, _coords(places))
+                expected, why = stop - start, _why(dim, sizes[dim.name], source[dim.name], places)
+            else:
+                expected, first = seen.setdefault(dim, (length, layout.name))
+                why = (
+                    f"{dim} is {expected} long in {first}; sizes={{{dim.name!r}: …}} can settle it"
+                )
+            if length != expected:
+                hint = _hint(layout, shape, position, sizes, places)
+                raise LayoutError(
+                    f"{who}: {layout.name} has shape {shape}; its dim {position}, {dim}, should be "
+                    f"{expected} long and is {length}. {why}.{hint}"
+                )
+    return {name: size for name, size in sizes.items() if not name.isdigit()}
+
+
+def _hint(
+    layout: Layout,
+    shape: tuple[int, ...],
+    position: int,
+    sizes: Mapping[str, int],
+    places: dict[str, Axis],
+) -> str:
+    """Name the misconception, where the shape gives it away."""
+    dim, length = layout.dims[position], shape[position]
+    whole, coords = sizes.get(dim.name), _coords(places)
+    known = all(d.name in sizes for d in layout.dims)
+    if known and len(shape) == 2:
+        right = [_length(sizes[d.name], d, coords) for d in layout.dims]
+        if list(shape) == right[::-1]:
+            return " Are its two dims swapped? torch.nn.Linear keeps its weight as [out, in]"
+    if whole is None:
+        return ""
+    if dim.axes:
+        over = " and ".join(dim.axes)
+        if length == whole:
+            return f" It holds all {whole}: was it cut over {over}? (Whole is written {dim.name})"
+        if len(dim.axes) > 1 and length == _length(whole, Dim(dim.name, dim.axes[::-1]), coords):
+            order = ", then ".join(dim.axes[::-1])
+            return f" It looks cut over {order}; @({', '.join(dim.axes)}) means the other order"
+        axis = places[dim.axes[0]]
+        even = whole // axis.world + (axis.rank < whole % axis.world)
+        if len(dim.axes) == 1 and length in (even, whole // axis.world):
+            return f" Dims are cut as torch.chunk does: {cut(whole, axis.world)}"
+        return ""
+    for axis in places.values():
+        if axis.name not in layout.axes and length == _length(whole, Dim("", (axis.name,)), coords):
+            return f" Is it cut over {axis.name}? (Then write {dim.name}@{axis.name})"
+    return ""
+
+
+def _why(dim: Dim, whole: int, source: str, places: dict[str, Axis]) -> str:
+    known = f"{dim.name} is {whole} whole (from {source})"
+    if not dim.axes:
+        return known
+    if len(dim.axes) > 1:
+        return f"{known}, cut over {', then '.join(dim.axes)}"
+    axis = places[dim.axes[0]]
+    return f"{known}, over the {axis.world} ranks of {axis.name} that is {cut(whole, axis.world)}"
+
+
+def _length(whole: int, dim: Dim, coords: Mapping[str, Place]) -> int:
+    start, stop = dim_span(whole, dim, coords)
+    return stop - start
+
+
+def _coords(places: dict[str, Axis]) -> dict[str, Place]:
+    return {name: (axis.rank, axis.world) for name, axis in places.items()}
+
+
+def _who(places: dict[str, Axis]) -> str:
+    return ", ".join(f"{axis.name} rank {axis.rank}" for axis in places.values()) or "one process"

@@ -1,0 +1,17 @@
+"""What is held and what was the peak: `held`, `peak`, and budgets per tier.
+
+Lesson 01 introduces the meter; lessons 09 to 12 hold every formula of memory against it.
+Read in this order: storages, tiers, watch, blocks, events, meter, held, budget.
+"""
+
+from __future__ import annotations
+
+from course_lib.memory.budget import Budget, Charge, OutOfMemory, budget, charge
+from course_lib.memory.held import KINDS, Held, held
+from course_lib.memory.meter import Peak, peak
+from course_lib.memory.tiers import TIERS, mark, tier, tier_of
+
+__all__ = [
+    "KINDS", "TIERS", "Budget", "Charge", "Held", "OutOfMemory", "Peak",
+    "budget", "charge", "held", "mark", "peak", "tier", "tier_of",
+]  # fmt: skip

@@ -1,0 +1,167 @@
+"""What a rank holds, to the byte: distinct storages, sorted by use and by tier.
+
+A tied weight is held once, a view holds its whole storage, a placeholder of size 0 holds nothing.
+Lesson 01 introduces the table; lesson 09 sets sixteen bytes per parameter against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import escape
+
+from torch import Tensor, UntypedStorage, nn, optim
+
+from course_lib.memory.meter import Peak
+from course_lib.memory.storages import alive, memory_key, storages
+from course_lib.memory.tiers import TIERS, checked, tier_of
+from course_lib.memory.words import rounded
+
+KINDS = ("parameters", "gradients", "optimizer states", "buffers", "activations", "tensors")
+
+
+@dataclass(frozen=True)
+class Row:
+    """The storages of one kind in one tier."""
+
+    kind: str
+    tier: str
+    storages: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """The answer of `held(...)`: rows, and sums over them. Prints as a table."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def total(self) -> int:
+        """All bytes, in every tier."""
+        return sum(row.nbytes for row in self.rows)
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """Bytes by kind; the five kinds of a training rank are always there, others if met."""
+        sums = dict.fromkeys(KINDS[:5], 0)
+        for row in self.rows:
+            sums[row.kind] = sums.get(row.kind, 0) + row.nbytes
+        return sums
+
+    @property
+    def by_tier(self) -> dict[str, int]:
+        """Bytes by tier, all three."""
+        return {tier: sum(r.nbytes for r in self.rows if r.tier == tier) for tier in TIERS}
+
+    def table(self) -> str:
+        """The rows as aligned text."""
+        cells = [("kind", "tier", "storages", "bytes", ""), *self._cells()]
+        widths = [max(len(row[column]) for row in cells) for column in range(5)]
+        lines = []
+        for row in cells:
+            left = [row[column].ljust(widths[column]) for column in (0, 1)]
+            right = [row[column].rjust(widths[column]) for column in (2, 3, 4)]
+            lines.append("  ".join(left + right).rstrip())
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.table()
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{head}</th>" for head in ("kind", "tier", "storages", "bytes", ""))
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._cells()
+        )
+        caption = "<caption>What this rank holds</caption>"
+        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
+
+    def _cells(self) -> Iterator[tuple[str, str, str, str, str]]:
+        for row in self.rows:
+            yield row.kind, row.tier, str(row.storages), f"{row.nbytes:,}", rounded(row.nbytes)
+        count = sum(row.storages for row in self.rows)
+        yield "total", "", str(count), f"{self.total:,}", rounded(self.total)
+
+
+def held(
+    *objects: object,
+    activations: bool | Peak = False,
+    kinds: Mapping[str, object] | None = None,
+    tiers: Mapping[str, object] | None = None,
+    computes_on: str | None = None,
+) -> Held:
+    """Count the distinct storages behind models, optimizers, tensors, and dicts or lists of them.
+
+    `kinds`: names for what no model or optimizer shows, `{"gradients": [bucket]}`; they win.
+    `activations`: True adds every other tensor alive in the process, and what only autograd's
+    graph keeps; a region `p` of `with peak() as p` adds what that region made and left alive.
+    `tiers`: `{"host": tensors}` says where tensors of a CPU rank lie, beside their own marks.
+    A storage with two uses is counted under the first in the order of KINDS.
+    """
+    found: dict[str, list[UntypedStorage]] = {kind: [] for kind in (*(kinds or {}), *KINDS)}
+    for kind, value in (kinds or {}).items():
+        _collect(value, found, plain=kind)
+    for value in objects:
+        _collect(value, found, plain="tensors")
+    if isinstance(activations, Peak):
+        found["activations"] += activations.made_and_alive()
+    elif activations:
+        found["activations"] += alive()
+    said = {
+        memory_key(storage): checked(tier)
+        for tier, value in (tiers or {}).items()
+        for storage in storages(value)
+    }
+    # What was handed over by hand comes before "everything else alive".
+    order = [*(kinds or {}), *(k for k in KINDS if k != "activations"), "activations"]
+    seen: set[tuple[str, int]] = set()
+    sums: dict[tuple[str, str], list[int]] = {}
+    for kind in dict.fromkeys(order):
+        for storage in found[kind]:
+            key = memory_key(storage)
+            if storage.nbytes() == 0 or key in seen:
+                continue
+            seen.add(key)
+            tier = said.get(key) or tier_of(storage, computes_on)
+            entry = sums.setdefault((kind, tier), [0, 0])
+            entry[0] += 1
+            entry[1] += storage.nbytes()
+    return Held(tuple(Row(kind, tier, *entry) for (kind, tier), entry in sums.items()))
+
+
+def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str) -> None:
+    """Sort the storages of one object into kinds; tensors without a role go under `plain`."""
+    named = plain != "tensors"
+    if isinstance(value, nn.Module):
+        for parameter in value.parameters():
+            _parameter(parameter, found)
+        for buffer in value.buffers():
+            found["buffers"] += storages(buffer)
+    elif isinstance(value, optim.Optimizer):
+        for group in value.param_groups:
+            for parameter in group["params"]:
+                _parameter(parameter, found)
+        for state in value.state.values():
+            found["optimizer states"] += storages(state)
+    elif isinstance(value, nn.Parameter) and not named:
+        _parameter(value, found)
+    elif isinstance(value, (Tensor, UntypedStorage)):
+        found[plain] += storages(value)
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            _collect(inner, found, plain)
+    elif isinstance(value, (list, tuple, set, frozenset)) or hasattr(value, "__next__"):
+        for inner in value:
+            _collect(inner, found, plain)
+    elif value is not None and not isinstance(value, (int, float, str, bool)):
+        raise TypeError(
+            f"held() cannot look into a {type(value).__name__}: hand over its model, "
+            f"its optimizer, or kinds={{'a name': its tensors}}"
+        )
+
+
+def _parameter(parameter: Tensor, found: dict[str, list[UntypedStorage]]) -> None:
+    found["parameters"] += storages(parameter)
+    if parameter.grad is not None:
+        found["gradients"] += storages(parameter.grad)

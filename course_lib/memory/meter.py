@@ -1,0 +1,161 @@
+"""The meter: how many bytes of tensors a region of code needed above what was there before it.
+
+On a CPU it merges torch.profiler's allocator events with a watch over storages, on CUDA it asks the
+allocator. Lesson 01 measures a ring with it; every later lesson holds a formula against it.
+
+Why two witnesses on a CPU, measured with torch 2.13: on a GPT step with fused AdamW both see the
+same peak, to the byte. Alone, the profiler misses frees of memory made before the region (last
+step's gradients) and frees in threads that it does not follow. Alone, the watch misses temporaries
+inside an operation: gloo copies its whole input for `reduce_scatter_tensor` (a peak of 20 MB, not
+of 12). The events are the measure; the watch mends their ends, and stands in where a profiler runs
+already.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar
+
+import torch
+from torch import UntypedStorage
+
+from course_lib.memory.blocks import Point, curve, from_events, merge
+from course_lib.memory.events import AllocatorEvents, profiler_is_free
+from course_lib.memory.storages import alive
+from course_lib.memory.tiers import rank_computes_on
+from course_lib.memory.watch import Watch
+
+# Open CUDA regions, outermost first: who resets the allocator's high-water mark tells the others.
+_open_on_cuda: ContextVar[tuple[Peak, ...]] = ContextVar("open_on_cuda", default=())
+
+
+class Peak:
+    """`with peak() as p:` then `p.bytes`, `p.held_after`, `p.timeline`, `p.made_and_alive()`."""
+
+    def __init__(self, device: str | torch.device | None, by: str | None):
+        self.device = torch.device(device or rank_computes_on())
+        ways = ("allocator",) if self.device.type == "cuda" else ("profiler", "watch")
+        if by is not None and by not in ways:
+            raise ValueError(
+                f"the peak on {self.device.type} is measured by {' or '.join(ways)}, not {by!r}"
+            )
+        self._wanted = by
+        self._by: str | None = None
+        self._watch: Watch | None = None
+        self._events: AllocatorEvents | None = None
+        self._start = 0
+        self._done = False
+
+    # ---- results
+    @property
+    def bytes(self) -> int:
+        """The most that was held at once above the start of the region; never below 0."""
+        self._finished("bytes")
+        return self._bytes
+
+    @property
+    def held_after(self) -> int:
+        """What the region left behind; negative where it freed more of the old than it made."""
+        self._finished("held_after")
+        return self._held_after
+
+    @property
+    def timeline(self) -> list[Point]:
+        """(seconds, nbytes, what) after every change, in bytes above the start."""
+        self._finished("timeline")
+        return self._timeline
+
+    @property
+    def by(self) -> str:
+        """Who measured: "profiler", "watch" (no temporaries inside operations) or "allocator"."""
+        self._finished("by")
+        return self._by
+
+    def made_and_alive(self) -> Iterator[UntypedStorage]:
+        """Storages that the region made and that still exist."""
+        if self._watch is None:
+            raise RuntimeError("this region has not been entered")
+        return self._watch.made_and_alive()
+
+    def __repr__(self) -> str:
+        if not self._done:
+            return "Peak(open)" if self._watch is not None else "Peak(not entered)"
+        return f"Peak({self._bytes:,} bytes by {self._by}, {self._held_after:,} held after)"
+
+    # ---- the region
+    def __enter__(self) -> Peak:
+        if self._watch is not None:
+            raise RuntimeError("a peak measures one region: write `with peak() as p:` again")
+        self._watch = Watch(alive(), keep_dead=True)
+        if self.device.type == "cuda":
+            self._enter_cuda()
+        elif self._wanted != "watch":
+            if profiler_is_free():
+                self._events = AllocatorEvents()
+            elif self._wanted == "profiler":
+                self._watch = None
+                raise RuntimeError(
+                    "no profiler to measure with: one is running already (an outer peak(), or your "
+                    "own torch.profiler) and a second would end it, or this torch has none. Leave "
+                    "out by='profiler', and the watch measures"
+                )
+        self._start = time.time_ns()
+        self._watch.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._watch.__exit__(*exception)
+        time.sleep(0.002)  # threads of a backend that wait for the GIL to let go of their tensors
+        stop = time.time_ns()
+        lives = [life for life in self._watch.lives() if life.device == self.device.type]
+        events = self._events.stop() if self._events is not None else None
+        self._events = None
+        if self._wanted == "profiler" and events is None and self.device.type == "cpu":
+            raise RuntimeError("another profiler was started inside the region and ended this one")
+        reports = None if events is None else from_events(events)
+        points = curve(merge(reports, lives), self._start, stop)
+        self._timeline = points
+        self._bytes = max(point.nbytes for point in points)
+        self._held_after = points[-1].nbytes
+        self._by = "watch" if events is None else "profiler"
+        if self.device.type == "cuda":
+            self._exit_cuda()
+        self._done = True
+
+    def _enter_cuda(self) -> None:
+        torch.cuda.synchronize(self.device)
+        outer = _open_on_cuda.get()
+        for region in outer:
+            region._note_cuda()
+        torch.cuda.reset_peak_memory_stats(self.device)
+        self._base = self._high = torch.cuda.memory_allocated(self.device)
+        self._token = _open_on_cuda.set((*outer, self))
+
+    def _note_cuda(self) -> None:
+        self._high = max(self._high, torch.cuda.max_memory_allocated(self.device))
+
+    def _exit_cuda(self) -> None:
+        """Bytes come from the allocator (rounded up to 512); the timeline stays the watch's."""
+        torch.cuda.synchronize(self.device)
+        self._note_cuda()
+        _open_on_cuda.reset(self._token)
+        self._bytes = self._high - self._base
+        self._held_after = torch.cuda.memory_allocated(self.device) - self._base
+        self._by = "allocator"
+
+    def _finished(self, name: str) -> None:
+        if not self._done:
+            raise RuntimeError(f"{name} is known when the region has ended: read it after the with")
+
+
+def peak(*, device: str | torch.device | None = None, by: str | None = None) -> Peak:
+    """Measure a region: `with peak() as p: ...`, then `p.bytes`.
+
+    `device`: where to measure; by default where this rank computes. `by`: "profiler" or "watch" on
+    a CPU ("profiler" where it is free), "allocator" on CUDA. Regions may be nested: the inner ones
+    are measured by the watch. Not seen on a CPU: what threads of your own allocate. A backend's
+    thread may hold the copy that it made a moment longer than the region. On CUDA
+    `reset_peak_memory_stats` is called at entry.
+    """
+    return Peak(device, by)

@@ -1,0 +1,90 @@
+"""Three places where a rank can keep bytes: device, host, disk.
+
+On a GPU rank a tensor's device tells the first two apart; on a CPU rank one memory plays both
+parts, and code that offloads says so with `tier` or `mark`. Lesson 12 derives what each tier buys.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import torch
+from torch import UntypedStorage
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from course_lib.dispatch import LightMode
+from course_lib.memory.storages import storages
+
+TIERS = ("device", "host", "disk")
+_MARK = "_course_lib_tier"  # kept on the storage itself: it lives and dies with the memory
+Anything = TypeVar("Anything")
+
+
+def rank_computes_on() -> str:
+    """The device type whose memory is the rank's "device" tier, unless a caller says otherwise."""
+    return "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
+
+
+def checked(name: str) -> str:
+    """`name`, if it is a tier."""
+    if name not in TIERS:
+        raise ValueError(f"there is no tier {name!r}; the tiers are {', '.join(TIERS)}")
+    return name
+
+
+def mark(value: Anything, name: str) -> Anything:
+    """Declare that the tensors of `value` lie in the tier `name`, and return `value`.
+
+    Inside a `budget`, make the tensor under `tier(name)` instead: a mark comes after the bytes
+    have been counted where they were made.
+    """
+    checked(name)
+    for storage in storages(value):
+        setattr(storage, _MARK, name)
+    return value
+
+
+def tier_of(storage: UntypedStorage, computes_on: str | None = None) -> str:
+    """The tier of a storage: its mark; else disk if it maps a file; else by its device."""
+    marked = getattr(storage, _MARK, None)
+    if marked is not None:
+        return marked
+    if storage.device.type == "cpu":
+        if storage.filename is not None:
+            return "disk"
+        if (computes_on or rank_computes_on()) != "cpu":
+            return "host"
+    return "device"
+
+
+class tier(LightMode):
+    """`with tier("host"):` what is allocated inside lies in that tier; budgets hear of it too."""
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = checked(name)
+        self._told: list[list[str]] = []
+
+    def __enter__(self) -> tier:
+        # The stack of modes travels into autograd's threads; a context variable would not.
+        self._told = [
+            mode.making for mode in _get_current_dispatch_mode_stack() if hasattr(mode, "making")
+        ]
+        for making in self._told:
+            making.append(self.name)
+        return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        for making in self._told:
+            making.pop()
+        super().__exit__(*exception)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # DTensor and its like unwrap first: their inner operations count
+        given = {storage._cdata for storage in storages((args, kwargs))}
+        result = func(*args, **(kwargs or {}))
+        for storage in storages(result):
+            if storage._cdata not in given:
+                setattr(storage, _MARK, self.name)
+        return result
