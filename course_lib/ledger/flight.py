@@ -1,0 +1,189 @@
+"""Calls under way: when each was complete, how long its caller stood still, what it sent.
+
+A call is complete when its last piece of work is, which may be long before anybody waits for it.
+Lesson 01 draws it; lesson 09 hides collectives under a backward and shows that by these times.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from functools import partial
+from threading import Lock
+from time import perf_counter, sleep
+from types import FrameType
+from weakref import WeakKeyDictionary
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.collectives import Verb, current
+from course_lib.ledger.book import Record
+from course_lib.ledger.clock import DeviceTimes
+from course_lib.ledger.wire import Flow
+
+
+class Landing:
+    """One piece of work of a record, on its way to being complete."""
+
+    def __init__(self, flights: Flights, record: Record, verb: Verb | None) -> None:
+        self.record = record
+        self.verb = verb  # the verb it was issued by: who waits inside that is synchronous
+        self.complete = False
+        self.timed_by_device = False
+        self._flights = flights
+
+    def completed(self, _future: object = None) -> None:
+        """Called by torch, on the thread of the backend, at the moment of completion."""
+        self._flights.land(self, perf_counter())
+
+    def waited(self, start: float, end: float, synchronous: bool) -> None:
+        self.record.waits.append((start, end))
+        if synchronous:
+            self.record.asynchronous = False
+        self._flights.land(self, end)
+
+
+class Flights:
+    """All works that a ledger still expects news of.
+
+    torch hands the caller the same Python object for a work as it handed us, for as long as one of
+    us holds it. So the newest work is held until it is waited for or overtaken; from then on it
+    lives as long as its caller wants, and no buffer is kept alive by the ledger.
+    """
+
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
+        self._lock = Lock()
+        self._pending: dict[Record, int] = {}  # how many works of a record are not complete
+        self._landing_of: WeakKeyDictionary[dist.Work, Landing] = WeakKeyDictionary()
+        self._newest: dist.Work | None = None
+        self._landing_of_storage: dict[int, Landing] = {}
+        self._tellers: WeakKeyDictionary[partial, torch.futures.Future] = WeakKeyDictionary()
+        self._device_times: list[DeviceTimes] = []
+
+    def depart(self, record: Record, on_gloo: bool, new_group: bool) -> Landing:
+        """A torch operation is about to be issued for this record."""
+        with self._lock:
+            self._pending[record] = self._pending.get(record, 0) + 1
+        self._flow.begin(record, on_gloo, new_group)
+        return Landing(self, record, current.get())
+
+    def follow(self, landing: Landing, work: dist.Work | None, on_device: DeviceTimes | None):
+        """The operation was issued; `work` is torch's handle of it (None: it is over already)."""
+        if work is None:
+            landing.record.asynchronous = False
+            landing.completed()
+            return
+        self._landing_of[work] = landing
+        self._newest = work
+        try:
+            future = work.get_future()
+        except RuntimeError:
+            return  # point-to-point and coalesced works have no future: the wait ends them
+        if on_device is not None:
+            landing.timed_by_device = True
+            self._device_times.append(on_device)
+        tell = partial(landing.completed if on_device is None else on_device.arrived)
+        self._tellers[tell] = future
+        future.add_done_callback(tell)
+
+    def returned(self, landing: Landing, tensors: Iterable[Tensor]) -> None:
+        """A functional collective gives tensors, no handle; `wait_tensor` waits for one."""
+        for tensor in tensors:
+            self._landing_of_storage[_storage(tensor)] = landing
+
+    def waited(self, work: dist.Work, start: float, caller: FrameType) -> None:
+        """Somebody's `work.wait()` has returned."""
+        end = perf_counter()
+        landing = self._landing_of.pop(work, None)
+        if landing is None:
+            return
+        if self._newest is work:
+            self._newest = None
+        inside_verb = landing.verb is not None and current.get() is landing.verb
+        landing.waited(start, end, synchronous=inside_verb or _is_blocking_call(caller))
+
+    def waited_for_tensor(self, tensor: Tensor, start: float) -> None:
+        landing = self._landing_of_storage.pop(_storage(tensor), None)
+        if landing is not None:
+            self._newest = None
+            landing.waited(start, perf_counter(), synchronous=False)
+
+    def land(self, landing: Landing, when: float) -> None:
+        record = landing.record
+        with self._lock:
+            if landing.complete:
+                return
+            landing.complete = True
+            if not landing.timed_by_device:
+                record.end = max(when, record.end or when)
+            self._pending[record] -= 1
+            last = self._pending[record] == 0
+            if last:
+                del self._pending[record]
+        if last:
+            self._flow.end(record)
+
+    def refresh(self, wait: bool) -> None:
+        """Book what is known by now; `wait` also for the times that GPUs are still measuring."""
+        # Whoever waits for a future may go on before those whom it has to tell are told. A teller
+        # lives until it has told and its thread has let go of it.
+        patience = perf_counter() + 1.0
+        while perf_counter() < patience and any(f.done() for f in list(self._tellers.values())):
+            sleep(1e-4)
+        self._device_times = [t for t in self._device_times if not t.book(wait)]
+
+    def close(self) -> None:
+        """Let go of every work. What is still under way may yet be told to be complete."""
+        self.refresh(wait=False)
+        self._flow.close()
+        self._newest = None
+        self._landing_of_storage.clear()
+
+
+class Waits:
+    """Listens to `Work.wait()` of torch for as long as any ledger is open.
+
+    It is a method of a class in C++ and the only place where a wait, and the end of a
+    point-to-point message, can be seen. The listeners live on the method that stands in for it.
+    """
+
+    def __init__(self, flights: Flights) -> None:
+        self._flights = flights
+
+    def __enter__(self) -> None:
+        if not hasattr(dist.Work.wait, "listeners"):
+            dist.Work.wait = _listening(dist.Work.wait)
+        self._method = dist.Work.wait
+        self._method.listeners.append(self._flights)
+
+    def __exit__(self, *_: object) -> None:
+        self._method.listeners.remove(self._flights)
+        if not self._method.listeners and dist.Work.wait is self._method:
+            dist.Work.wait = self._method.stands_in_for
+
+
+def _listening(original):
+    def wait(self: dist.Work, *args: object, **kwargs: object):
+        start = perf_counter()
+        result = original(self, *args, **kwargs)
+        for flights in list(wait.listeners):
+            flights.waited(self, start, sys._getframe(1))
+        return result
+
+    wait.listeners = []
+    wait.stands_in_for = original
+    return wait
+
+
+def _is_blocking_call(caller: FrameType) -> bool:
+    """Whether a wait comes from a call of torch.distributed that returns only when all is done."""
+    # The manager of coalesced calls also lives there; its `wait` is the caller's own.
+    in_distributed = caller.f_globals.get("__name__") == "torch.distributed.distributed_c10d"
+    return in_distributed and caller.f_code.co_name != "wait"
+
+
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata

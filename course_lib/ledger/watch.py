@@ -1,0 +1,212 @@
+"""The ledger: it watches the torch operations of this rank go by and books the collectives.
+
+All of them come past a torch dispatch mode, whoever issued them and in the backward too; ours are
+booked as the verb that they are made of. Lesson 01 opens its first ledger; all later ones use it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from time import perf_counter
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from course_lib.collectives import Verb, current
+from course_lib.dispatch import LightMode
+from course_lib.ledger import calls, origin
+from course_lib.ledger.book import Book, Record
+from course_lib.ledger.clock import DeviceTimes
+from course_lib.ledger.flight import Flights, Landing, Waits
+from course_lib.ledger.forms import must
+from course_lib.ledger.wire import Flow
+
+Operation = torch._ops.OpOverload
+
+
+@contextmanager
+def ledger(
+    mesh: DeviceMesh | None = None, *, axes: Mapping[str, dist.ProcessGroup] | None = None
+) -> Iterator[Book]:
+    """Book every collective that this rank issues inside, by whatever code.
+
+    `mesh` gives its groups the names of its axes, `axes` names single groups; a group without a
+    name goes by its ranks. Ledgers may be nested: each books everything. A ledger follows the
+    thread that opens it and autograd's, not other threads of one's own.
+    """
+    flow = Flow()
+    flights = Flights(flow)
+    book = Book(_axes(mesh, axes), flow, flights.refresh)
+    try:
+        with Waits(flights), Watch(book, flights):
+            yield book
+    finally:
+        book.close()
+        flights.close()
+
+
+class Watch(LightMode):
+    """Sees each torch operation before it runs, and lets it run unchanged."""
+
+    supports_higher_order_operators = True  # they pass, as everything does that is no collective
+
+    def __init__(self, book: Book, flights: Flights) -> None:
+        super().__init__()
+        self._book = book
+        self._flights = flights
+        self._opener = threading.get_ident()
+        self._roads: dict[object, Callable] = {}
+        self._of_verb: dict[Verb, Record] = {}
+        self._groups_seen: set[str] = set()
+        self._functional: list[Landing] | None = None
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True  # what torch.compile has made goes by as it would without a ledger
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(_is_distributed(kind) for kind in types):
+            # A DTensor goes first, by its own rules: it takes itself apart into plain tensors and
+            # the collectives that come past here again.
+            return NotImplemented
+        road = self._roads.get(func)
+        if road is None:
+            road = self._roads[func] = self._road(func)
+        return road(func, args, kwargs or {})
+
+    def _road(self, func: object) -> Callable:
+        name = func._schema.name if isinstance(func, Operation) else ""
+        if name in calls.READERS:
+            return self._collective
+        if name == "_c10d_functional::wait_tensor":
+            return self._wait_tensor
+        if name in calls.NO_COLLECTIVES or not name.startswith(calls.FUNCTIONAL):
+            return self._plain
+        return self._functional_collective
+
+    def _plain(self, func: Operation, args: tuple, kwargs: dict):
+        return func(*args, **kwargs)
+
+    def _collective(self, func: Operation, args: tuple, kwargs: dict):
+        call, verb = calls.read(func, args, kwargs), current.get()
+        backend = calls.backend_of(call.group, call.device)
+        record = self._of_verb.get(verb) if verb is not None else None
+        if new := record is None:
+            record = self._record(call, verb)
+        new_group = call.group.group_name not in self._groups_seen
+        self._groups_seen.add(call.group.group_name)
+        on_device = DeviceTimes(record, call.device) if backend == "nccl" else None
+        landing = self._flights.depart(record, backend == "gloo", new_group)
+        if new:
+            self._book.records.append(record)
+            record.start = perf_counter()
+        try:
+            result = func(*args, **kwargs)
+        except BaseException:
+            # It was refused on this rank: nothing was begun.
+            landing.completed()
+            if new:
+                self._book.records.remove(record)
+            raise
+        if verb is not None:
+            self._of_verb[verb] = record
+        if self._functional is not None:
+            self._functional.append(landing)
+        self._flights.follow(landing, _work(result), on_device)
+        return result
+
+    def _functional_collective(self, func: Operation, args: tuple, kwargs: dict):
+        tensor = next(iter(calls.tensors_in([*args, *kwargs.values()])), None)
+        key = getattr(torch._C.DispatchKey, tensor.device.type.upper(), None)
+        if key is None:  # a device that only pretends, such as meta
+            return func(*args, **kwargs)
+        # Its body issues the real collective. This mode is off while it handles an operation, so it
+        # goes on again for the body, which is entered directly in order not to come back here; the
+        # ledgers round this one see the body alone, and have to be told what it is the body of.
+        watches = [self, *(m for m in _get_current_dispatch_mode_stack() if type(m) is Watch)]
+        outer = [watch._functional for watch in watches]
+        for watch in watches:
+            watch._functional = []
+        try:
+            with self:
+                result = func.redispatch(torch._C.DispatchKeySet(key), *args, **kwargs)
+            for watch in watches:
+                for landing in watch._functional:
+                    watch._flights.returned(landing, calls.tensors_in(result))
+        finally:
+            for watch, before in zip(watches, outer, strict=True):
+                watch._functional = before
+        return result
+
+    def _wait_tensor(self, func: Operation, args: tuple, kwargs: dict):
+        start = perf_counter()
+        result = func(*args, **kwargs)
+        self._flights.waited_for_tensor(args[0] if args else kwargs["tensor"], start)
+        return result
+
+    def _record(self, call: calls.Call, verb: Verb | None) -> Record:
+        if verb is not None:
+            call = _as_verb(call, verb)
+        functional = self._functional is not None
+        site, phase, issuer = origin.find(call.wants_gradient, functional, self._opener)
+        return Record(
+            op=call.op,
+            axis=self._book.axis_of(call.group),
+            ranks=call.group.size(),
+            phase=self._book.marked_phase or phase,
+            elements=call.elements,
+            dtype=call.dtype,
+            payload=call.payload,
+            must=call.must,
+            site=site,
+            issued_by=issuer,
+            start=perf_counter(),
+        )
+
+
+def _as_verb(call: calls.Call, verb: Verb) -> calls.Call:
+    """A torch operation that is a part of one of our verbs, as that verb."""
+    n, rank = verb.group.size(), verb.group.rank()
+    own = verb.sizes[rank] if verb.sizes is not None else 0
+    return replace(
+        call,
+        op=verb.op,
+        group=verb.group,
+        elements=verb.elements,
+        dtype="" if verb.op == "barrier" else call.dtype,
+        payload=verb.payload,
+        must=must(verb.op, n, rank, verb.payload, own, verb.root or 0),
+    )
+
+
+def _is_distributed(kind: type) -> bool:
+    """Whether a class of tensors comes from torch.distributed, or is derived from one that does."""
+    return any(base.__module__.startswith("torch.distributed.") for base in kind.__mro__)
+
+
+def _work(result: object) -> dist.Work | None:
+    """The handle in what a c10d operation returns: the last of its results, or the only one."""
+    last = result[-1] if isinstance(result, (tuple, list)) and result else result
+    return dist.Work.unbox(last) if isinstance(last, torch.ScriptObject) else None
+
+
+def _axes(
+    mesh: DeviceMesh | None, axes: Mapping[str, dist.ProcessGroup] | None
+) -> dict[str, dist.ProcessGroup]:
+    named = dict(axes or {})
+    if mesh is not None:
+        if mesh.mesh_dim_names is None:
+            raise ValueError(
+                "the mesh has no names for its axes; build it with mesh_dim_names=, "
+                "or name the groups with axes="
+            )
+        named.update({name: mesh.get_group(name) for name in mesh.mesh_dim_names})
+    for name, group in named.items():
+        if not isinstance(group, dist.ProcessGroup):
+            raise TypeError(f"axes[{name!r}] has to be a group of ranks, not {group!r}")
+    return named
