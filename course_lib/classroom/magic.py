@@ -18,11 +18,11 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import clear_output, display
 
 from course_lib.classroom.cluster import Cluster, Ended
+from course_lib.classroom.room import check_world
 from course_lib.classroom.wire import Outcome
 
 # Lines of torch's C++ side, with a time in them; what they say we say better.
 _NOISE = re.compile(r"^(\[rank\d+\]:)?\[[WEI]\d{4} .*$\n?", re.MULTILINE)
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class RanksFailed(RuntimeError):
@@ -117,6 +117,7 @@ class RanksMagics(Magics):
     def ready(self, world: int | None = None) -> Cluster:
         """The running cluster, started or started again where needed."""
         if world is not None and self.cluster and world != self.cluster.world:
+            check_world(world)  # before anything is given up for it
             self.cluster.stop()
             print(f"Ranks: {world} instead of {self.cluster.world}, with new, empty variables.")
             self.cluster = None
@@ -124,8 +125,9 @@ class RanksMagics(Magics):
             size = default_world() if world is None else world
             idle = float(os.environ.get("COURSE_IDLE_MINUTES", 30))
             notebook = os.environ.get("JPY_SESSION_NAME", os.getcwd())
-            self.cluster = Cluster(size, notebook=notebook, idle_minutes=idle)
-            self.cluster.start()
+            cluster = Cluster(size, notebook=notebook, idle_minutes=idle)
+            cluster.start()
+            self.cluster = cluster
         elif not self.cluster.running:
             print("The ranks had been released; they start again with empty variables.")
             self.cluster.start()
@@ -231,20 +233,10 @@ def explain(ended: Ended, deadline: float) -> str:
         lines.append(f"every rank {facts[0].text}")
     else:
         lines.extend(f"rank {fact.rank} {fact.text}" for fact in facts)
-    trace = _learners_trace(ended, facts[0].rank) if facts[0].kind == "raised" else []
-    return "\n".join([*lines, *trace, *ended.notes])
-
-
-def _learners_trace(ended: Ended, rank: int) -> list[str]:
-    """The traceback of the first cause, where it passes through more than the failing line."""
-    for outcome in ended.outcomes:
-        if outcome.rank == rank:
-            errors = [o for o in outcome.outputs if o["output_type"] == "error"]
-            frames = [_ANSI.sub("", t) for o in errors for t in o["traceback"]]
-            shown = "\n".join(frames).splitlines()
-            if sum("line " in t and t.startswith(("Cell", "File")) for t in shown) > 1:
-                return ["", f"On rank {rank}:", *shown[:60], ""]
-    return []
+    first = next(o for o in ended.outcomes if o.rank == facts[0].rank)
+    if facts[0].kind == "raised" and len(first.trail) > 1:
+        lines.append("It got there through " + ", then ".join(first.trail[:-1]))
+    return "\n".join([*lines, *ended.notes])
 
 
 def push(**values) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.classroom.board import Board
 from course_lib.classroom.calls import Call, read_call
+from course_lib.dispatch import LightMode
 
 PATIENCE = 0.5  # seconds; how long a call from C++ looks out for the others before it goes ahead
 
@@ -77,7 +77,7 @@ class Appointment:
     entered: bool = False  # torch has been called: from here on the group depends on the others
 
 
-class Referee(TorchDispatchMode):
+class Referee(LightMode):
     """Active while a cell runs on a rank. `checked=False` only refuses dead groups."""
 
     def __init__(

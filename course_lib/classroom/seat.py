@@ -111,13 +111,15 @@ class Seat:
         if reply["status"] == "ok":
             self.board.set_status(self.rank, {**status, "state": "done"})
             return
-        where, source = self._failing_line()
+        trail = self._trail()
+        where, source = trail[-1] if trail else ("", "")
         error = f"{reply['ename']}: {reply['evalue']}" if reply["evalue"] else reply["ename"]
         more = {
             "where": where,
             "source": source[:80],
             "ename": reply["ename"],
             "error": error[:600],
+            "trail": [f"{w}: {s[:80]}" for w, s in trail[-8:]],
         }
         self.board.set_status(self.rank, {**status, "state": "failed", **more})
 
@@ -153,12 +155,12 @@ class Seat:
             for group in list(dist.distributed_c10d._world.pg_map):
                 dist.distributed_c10d._set_pg_timeout(wanted, group)
 
-    def _failing_line(self) -> tuple[str, str]:
-        """The last line of the learner's that the exception passed through."""
-        found, trace = ("", ""), getattr(sys, "last_traceback", None)
+    def _trail(self) -> list[tuple[str, str]]:
+        """The learner's own lines that the exception passed through, the outermost first."""
+        found, trace = [], getattr(sys, "last_traceback", None)
         while trace is not None:
             if trace.tb_frame.f_code.co_filename in self._cells:
-                found = self._line(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+                found.append(self._line(trace.tb_frame.f_code.co_filename, trace.tb_lineno))
             trace = trace.tb_next
         return found
 

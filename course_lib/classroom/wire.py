@@ -28,6 +28,7 @@ class Outcome:
     where: str = ""
     source: str = ""
     at: float = 0.0
+    trail: list[str] = field(default_factory=list)
     values: dict = field(default_factory=dict)
     idle: bool = False
 
@@ -50,7 +51,8 @@ class Rank:
             # Its own session: Ctrl-C in a terminal goes to the notebook, which passes it on.
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "course_lib.classroom.rank", "-f", str(path)]
-                + ["--HistoryManager.enabled=False", "--InlineBackend.close_figures=True"],
+                # Its own tracebacks would take a second to draw, and nobody sees them.
+                + ["--HistoryManager.enabled=False", "--InteractiveShell.xmode=Minimal"],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

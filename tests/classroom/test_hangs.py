@@ -8,41 +8,35 @@ import pytest
 
 from tests.classroom.conftest import printed, told, works
 
-DDP = """
-torch.manual_seed(0)
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 5))
-loss = model(torch.randn(2, 4)).sum()
-if rank == 0:
-    loss.backward()
-"""
-FSDP = """
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-model = torch.nn.Linear(4, 6)
-fully_shard(model, mesh=init_device_mesh(device.type, (world,)))
-if rank == 0:
-    model(torch.randn(2, 4))
-"""
-RAW = """
-x = torch.ones(3, 2)
-if rank == 0:
-    dist.all_reduce(x)
-"""
+RAW = ("x = torch.ones(3, 2)", "\nif rank == 0:\n    dist.all_reduce(x)\n")
+DDP = (
+    "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 5))",
+    "loss = model(torch.randn(2, 4)).sum()\nif rank == 0:\n    loss.backward()",
+)
+FSDP = (
+    "from torch.distributed.device_mesh import init_device_mesh\n"
+    "from torch.distributed.fsdp import fully_shard\n"
+    "model = torch.nn.Linear(4, 6)\n"
+    "fully_shard(model, mesh=init_device_mesh(device.type, (world,)))",
+    "if rank == 0:\n    model(torch.randn(2, 4))",
+)
 
 
 @pytest.mark.parametrize("checked", [True, False])
 @pytest.mark.parametrize(
-    ("code", "call", "line"),
+    ("cells", "call", "line"),
     [
-        (RAW, "all_reduce", "line 4: dist.all_reduce(x)"),
-        (DDP, "all_reduce", "line 6: loss.backward()"),
-        (FSDP, "all_gather", "line 7: model(torch.randn(2, 4))"),
+        (RAW, "all_reduce", "line 3: dist.all_reduce(x)"),
+        (DDP, "all_reduce", "line 3: loss.backward()"),
+        (FSDP, "all_gather", "line 2: model(torch.randn(2, 4))"),
     ],
     ids=["raw", "ddp", "fsdp2"],
 )
-def test_who_waits_where_and_who_never_came(two, code, call, line, checked):
+def test_who_waits_where_and_who_never_came(two, cells, call, line, checked):
+    made, hangs = cells
+    assert not two.run(made, deadline=60.0).failed
     began = time.monotonic()
-    text = told(two.run(code, deadline=4.0, checked=checked))
+    text = told(two.run(hangs, deadline=4.0, checked=checked))
     waiting, absent = text.splitlines()[:2]
     assert waiting.startswith("rank 0 waited in ") and call in waiting and line in waiting
     assert absent.startswith("rank 1 finished the cell")
@@ -75,8 +69,10 @@ first, second = (a, b) if rank == 0 else (b, a)
 dist.all_reduce(torch.ones(2), group=first)
 dist.all_reduce(torch.ones(2), group=second)
 """
+    began = time.monotonic()
     text = told(two.run(code, deadline=20.0))
     assert text.count("waited in all_reduce(sum) of float32[2]") == 2 and "line 4" in text
+    assert time.monotonic() - began < 12
     works(two)
 
 
@@ -167,6 +163,10 @@ def test_a_failure_in_a_helper_names_the_cell_that_holds_it(two):
     two.run("def helper(x):\n    return dist.all_reduce(x)", label="cell [4]")
     text = told(two.run("if rank == 0:\n    helper(torch.ones(1))", label="cell [5]"))
     assert "in cell [4], line 2: return dist.all_reduce(x)" in text
+    two.run("def deep(n):\n    return 1 / n if n == 0 else deep(n - 1)", label="cell [6]")
+    text = told(two.run("deep(1)", label="cell [7]"))
+    assert "ZeroDivisionError: division by zero in cell [6], line 2" in text
+    assert "It got there through line 1: deep(1), then cell [6], line 2: return 1 / n" in text
 
 
 def test_what_holds_a_dead_group_is_named_and_says_so_when_used(two):

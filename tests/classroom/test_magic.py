@@ -94,6 +94,7 @@ def test_values_cross_between_notebook_and_ranks(session):
 
 
 def test_wrong_words_are_told_with_the_right_ones(session):
+    session.text("%%ranks\nkept = 3")
     for line, message in [
         ("%%ranks 5\n1", "there is no rank [5] among 2 ranks"),
         ("%%ranks --dedline 3\n1", "unrecognized arguments: --dedline"),
@@ -104,7 +105,8 @@ def test_wrong_words_are_told_with_the_right_ones(session):
         ("%ranks dance", "say status, start, stop or restart"),
     ]:
         assert message in session.error(line)["evalue"], line
-    assert session.text("%%ranks\nprint(world)") == "[rank 0] 2\n[rank 1] 2\n"
+    # Nothing was given up for a wish that cannot be met.
+    assert session.text("%%ranks\nprint(world, kept)") == "[rank 0] 2 3\n[rank 1] 2 3\n"
 
 
 def test_another_world_starts_anew_and_says_so(session):

@@ -1,0 +1,187 @@
+"""The processes of one notebook's ranks: started, spoken to, given groups, ended without a trace.
+
+`cluster.py` runs a learner's cells on them. Our own code goes through `everywhere`, which expects
+it to succeed; lesson 00 meets the ranks themselves.
+"""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import base64
+import pickle
+import shutil
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import zmq
+
+from course_lib.classroom import runs
+from course_lib.classroom.board import Board
+from course_lib.classroom.room import check_world, environment
+from course_lib.classroom.wire import Outcome, Rank
+
+START_LIMIT = 60.0  # seconds, on a busy machine
+
+
+class Crew:
+    def __init__(
+        self,
+        world: int,
+        *,
+        notebook: str = "",
+        idle_minutes: float = 30.0,
+        env: Mapping[str, str] | None = None,
+    ):
+        self.world = world
+        self.env = dict(env or {})  # over what every rank gets
+        self.notebook = notebook
+        self.idle_seconds = idle_minutes * 60
+        self.ranks: list[Rank] = []
+        self.folder: Path | None = None
+        self.backend = ""
+        self._joins = 0
+        self._used = time.monotonic()
+        self._busy = threading.RLock()
+        atexit.register(self.stop)
+
+    @property
+    def running(self) -> bool:
+        return bool(self.ranks)
+
+    def start(self, group_timeout: float = 20.0) -> None:
+        check_world(self.world)
+        with self._busy:
+            runs.sweep()
+            self.folder = folder = runs.new_folder()
+            try:
+                self.board = Board.create(folder / "board", self.world + 1)
+                self.ranks = [
+                    Rank(r, folder, environment(r, self.world, folder) | self.env)
+                    for r in range(self.world)
+                ]
+                runs.write_note(folder, [rank.process.pid for rank in self.ranks], self.notebook)
+                take = "from course_lib.classroom.rank import sit_down; sit_down({!r}, {}, {})"
+                self.everywhere(lambda r: take.format(str(folder), r, self.world), START_LIMIT)
+                self.join(group_timeout)
+            except BaseException:
+                self.stop()
+                raise
+            self._used = time.monotonic()
+        if self.idle_seconds > 0:
+            threading.Thread(target=self._release_when_idle, daemon=True).start()
+
+    def stop(self) -> None:
+        """End every rank and remove its files. Safe to call at any time."""
+        ranks, self.ranks = self.ranks, []
+        folder, self.folder = self.folder, None
+        for rank in ranks:
+            rank.kill()
+            rank.close()
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def restart(self, group_timeout: float = 20.0) -> None:
+        self.stop()
+        self.start(group_timeout)
+
+    def push(self, values: dict, ranks: list[int] | None = None) -> None:
+        """Copy values into the ranks' variables."""
+        text = base64.b64encode(pickle.dumps(values)).decode()
+        code = (
+            f"__import__('course_lib.classroom.values').classroom.values.take({text!r}, globals())"
+        )
+        self.everywhere(lambda r: code, 60.0, ranks)
+
+    def pull(self, expression: str, ranks: list[int] | None = None) -> list:
+        """The value of an expression on each rank, in rank order."""
+        ask = f"__import__('course_lib.classroom.values').classroom.values.give({expression})"
+        found = self.everywhere(lambda r: "", 60.0, ranks, values={"it": ask})
+        values = []
+        for outcome in found:
+            it = outcome.values["it"]
+            if it["status"] != "ok":
+                raise RuntimeError(f"rank {outcome.rank}: {it['ename']}: {it['evalue']}")
+            text = it["data"]["text/plain"].strip("'")
+            values.append(pickle.loads(base64.b64decode(text)))
+        return values
+
+    def join(self, timeout: float, reason: str = "") -> list[str]:
+        """Groups for all ranks, made anew; notes for the learner about what held the old ones."""
+        self._joins += 1
+        meet = self.folder / f"rendezvous-{self._joins}"
+        code = f"__seat__.join({str(meet)!r}, {timeout!r}, {reason!r})"
+        found = self.everywhere(
+            lambda r: f"__holders__ = {code}",
+            START_LIMIT,
+            values={"it": "__holders__", "backend": "me.backend"},
+        )
+        self.backend = ast.literal_eval(found[0].values["backend"]["data"]["text/plain"])
+        if not reason:
+            return []
+        holders: dict[tuple[str, str], list[int]] = {}
+        for outcome in found:
+            for holder in ast.literal_eval(outcome.values["it"]["data"]["text/plain"]):
+                holders.setdefault(holder, []).append(outcome.rank)
+        notes = ["The groups were made anew; the ranks' other variables are as they were."]
+        if holders:
+            named = ", ".join(f"`{name}` (made in {where})" for name, where in holders)
+            notes.append(f"These hold a dead group, make them again before you use them: {named}.")
+        return notes
+
+    def everywhere(
+        self,
+        code: Callable[[int], str],
+        limit: float,
+        ranks: list[int] | None = None,
+        values: dict[str, str] | None = None,
+    ) -> list[Outcome]:
+        """Run our own code, which is expected to succeed, on the ranks named (all by default)."""
+        ranks = list(range(self.world)) if ranks is None else ranks
+        pending = {r: self.ranks[r].execute(code(r), values=values) for r in ranks}
+        self.drain(pending, limit)
+        for r, outcome in pending.items():
+            if outcome.status == "ok":
+                continue
+            how = (
+                outcome.evalue
+                if outcome.status == "died"
+                else (f"{outcome.ename}: {outcome.evalue}" if outcome.ename else "did not answer")
+            )
+            log = self.ranks[r].log.read_text(errors="replace").strip().splitlines()[-8:]
+            raise RuntimeError(
+                f"rank {r} {how} (limit {limit:g} s)" + "".join(f"\n  {t}" for t in log)
+            )
+        return list(pending.values())
+
+    def drain(self, pending: dict[int, Outcome], seconds: float) -> None:
+        """Listen until all have ended, up to a bound."""
+        limit = time.monotonic() + seconds
+        while any(not o.ended() for o in pending.values()) and time.monotonic() < limit:
+            self.listen(pending, 50)
+
+    def listen(self, pending: dict[int, Outcome], patience_ms: int) -> None:
+        """Take what the ranks have sent; a process that ended has died."""
+        poller = zmq.Poller()
+        for r, outcome in pending.items():
+            if not outcome.ended():
+                poller.register(self.ranks[r].shell, zmq.POLLIN)
+                poller.register(self.ranks[r].iopub, zmq.POLLIN)
+        poller.poll(patience_ms)
+        for r, outcome in pending.items():
+            if outcome.ended():
+                continue
+            self.ranks[r].listen()
+            how = self.ranks[r].died()
+            if how and not outcome.ended():
+                outcome.status, outcome.evalue, outcome.at = "died", how, time.monotonic()
+
+    def _release_when_idle(self) -> None:
+        mine = self.ranks
+        while self.ranks is mine:
+            time.sleep(min(5.0, self.idle_seconds / 4))
+            with self._busy:
+                if self.ranks is mine and time.monotonic() - self._used > self.idle_seconds:
+                    self.stop()
