@@ -1,0 +1,95 @@
+"""`python3 -m tools.bootstrap TARGET`: the environment first, then the target.
+
+Exit codes: 0 good, 1 refused or failed, 2 no such target, 130 interrupted.
+No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Callable
+
+from . import shared, tasks
+from .environment import Environment, clean, ensure
+from .pip_words import diagnose
+from .say import Refusal, complain, say
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = ("classroom",)
+EVERYTHING = ("classroom", "deepspeed", "dev", "huggingface")
+
+HELP = """The targets; each works alone on a fresh clone.
+  make lab         JupyterLab on the first lesson (loopback, with a token)
+  make test        ruff, pytest, every notebook at world 2
+  make test-all    also what is slow, and every notebook at worlds 3 and 4
+  make setup       .venv with everything, and nothing else
+  make notebooks   execute the lessons anew and write them back normalised
+  make exercises   generate exercises/ from solutions/
+  make bench       the benchmarks
+  make clean       remove .venv
+Variables: PYTHON=/path/to/python   COURSE_VENV=/a/shared/environment (checked, never changed)
+  TORCH_INDEX_URL=...   LAB_ARGS="..."   PYTEST_ARGS="..."   BENCH_ARGS="..."
+  and all of pip's own: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, HTTPS_PROXY, TMPDIR"""
+
+
+def _as_interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _setup(root: Path, environment: Environment) -> int:
+    say(f"ready: {environment.python}")
+    return 0
+
+
+Task = Callable[[Path, Environment], int]
+TARGETS: dict[str, tuple[tuple[str, ...], Task]] = {
+    "setup": (EVERYTHING, _setup),
+    "lab": (LAB, tasks.lab),
+    "test": (EVERYTHING, tasks.test),
+    "test-all": (EVERYTHING, tasks.test_all),
+    "notebooks": (EVERYTHING, tasks.notebooks),
+    "exercises": (LAB, tasks.exercises),
+    "bench": (EVERYTHING, tasks.bench),
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Run the target that is named; say how, if none is."""
+    target = arguments[0] if arguments else "help"
+    if target in ("help", "-h", "--help"):
+        print(HELP)
+        return 0
+    if len(arguments) > 1 or target not in {"clean", *TARGETS}:
+        complain(f"no such target: {' '.join(arguments)}\n{HELP}")
+        return 2
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    try:
+        if target == "clean":
+            clean(ROOT)
+            return 0
+        extras, task = TARGETS[target]
+        named = os.environ.get("COURSE_VENV")
+        if named:
+            environment = shared.check(ROOT, Path(named).expanduser().absolute(), extras)
+        else:
+            environment = ensure(ROOT, extras)
+        return task(ROOT, environment)
+    except Refusal as refusal:
+        complain(str(refusal))
+        return 1
+    except OSError as error:
+        told = diagnose(str(error))
+        if told is None:
+            raise
+        complain(f"{error}\n{told}")
+        return 1
+    except KeyboardInterrupt:
+        complain("interrupted; the next run repairs what was left half-done")
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

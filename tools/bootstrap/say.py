@@ -1,0 +1,56 @@
+"""How the bootstrap speaks: one line a step, and a refusal that carries its remedy.
+
+Every way in which setting up can fail ends in a Refusal: what happened, then what to do.
+No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+
+class Refusal(Exception):
+    """Setting up cannot go on: the cause, and what the reader can do about it."""
+
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.remedy = remedy
+        self.halfway = False  # whether packages may have been left half-written
+
+    def __str__(self) -> str:
+        return f"{self.cause}\nRemedy: {self.remedy}"
+
+
+def say(text: str) -> None:
+    """One step, at once, even into a pipe."""
+    print(f"[course] {text}", flush=True)
+
+
+def complain(text: str) -> None:
+    """The same on stderr, after everything already said."""
+    sys.stdout.flush()
+    print("\n".join(f"[course] {line}" for line in text.splitlines()), file=sys.stderr, flush=True)
+
+
+def size(count: float) -> str:
+    """A size on a disk, in words."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
+
+
+class Watch:
+    """Seconds since it was made, in words."""
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._start
+
+    def __str__(self) -> str:
+        seconds = self.seconds
+        if seconds < 60:
+            return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
