@@ -36,7 +36,15 @@ def lab(context: typer.Context) -> None:
 
     options = lab_options(context.args)
     sys.argv = ["jupyter-lab", *options]
+    # Kernels find the library from any folder; the notice about news stays away from a first visit.
+    put_first("PYTHONPATH", ROOT)
+    put_first("JUPYTER_CONFIG_PATH", ROOT / "course_lib" / "classroom" / "jupyter")
     LabApp.launch_instance(argv=options)
+
+
+def put_first(variable: str, path: Path) -> None:
+    parts = [str(path), *filter(None, os.environ.get(variable, "").split(os.pathsep))]
+    os.environ[variable] = os.pathsep.join(parts)
 
 
 def lab_options(extra: list[str]) -> list[str]:
@@ -50,7 +58,6 @@ def lab_options(extra: list[str]) -> list[str]:
         f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.contents_manager_class=course_lib.classroom.saving.WholeFiles",
-        "--LabApp.news_url=None",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
     if os.geteuid() == 0:  # rented nodes and containers log in as root

@@ -32,6 +32,16 @@ class RanksFailed(RuntimeError):
         return str(self).splitlines()
 
 
+class CellInterrupted(KeyboardInterrupt):
+    """The learner's interrupt, passed on with the story of what it ended."""
+
+    def _render_traceback_(self):
+        return ["KeyboardInterrupt", *str(self).splitlines()]
+
+
+CellInterrupted.__name__ = "KeyboardInterrupt"  # the name by which notebooks know an interrupt
+
+
 class _Words(argparse.ArgumentParser):
     def error(self, message):
         raise ValueError(f"%%ranks: {message}. {self.format_usage().strip()}")
@@ -85,11 +95,8 @@ class RanksMagics(Magics):
         if ended.notes and not ended.failed:
             print(*ended.notes, sep="\n")
         if ended.failed:
-            failure = RanksFailed(explain(ended, deadline))
-            if ended.interrupted:
-                print(failure)
-                raise KeyboardInterrupt
-            raise failure
+            kind = CellInterrupted if ended.interrupted else RanksFailed
+            raise kind(explain(ended, deadline))
 
     def _cell_number(self) -> int:
         # The number in front of the cell; execution_count is ahead of it in some IPythons.
