@@ -1,0 +1,100 @@
+"""Mistakes in course_lib/classroom/."""
+
+from tests.mutation import Mutant
+
+ROOM = "course_lib/classroom/"
+CLUSTER = "tests/classroom/test_cluster.py::"
+HANGS = "tests/classroom/test_hangs.py::"
+BOARD = "tests/classroom/test_board.py::"
+SAVING = "tests/classroom/test_saving.py::"
+DISAGREE = f"{HANGS}test_ranks_that_disagree_are_told_at_once_and_keep_their_group"
+
+MUTANTS = [
+    Mutant(
+        "classroom-max-passes-as-sum",
+        ROOM + "calls.py",
+        'words = op + (f"({reduction})" if reduction else',
+        'words = op + ("(sum)" if reduction else',
+        (f"{DISAGREE}[sum-against-max]",),
+        "a sum that meets a maximum is wrong without a word",
+        "T35",
+    ),
+    Mutant(
+        "classroom-handles-not-watched",
+        ROOM + "seat.py",
+        "                self.referee.before_wait(work)",
+        "                pass",
+        (f"{HANGS}test_ranks_that_wait_for_each_other_are_freed_before_the_deadline",),
+        "two ranks that both receive wait inside gloo, where nobody can free them",
+        "T30",
+    ),
+    Mutant(
+        "classroom-dead-groups-usable",
+        ROOM + "seat.py",
+        "isinstance(group, dist.ProcessGroup) and group.group_name in dead",
+        "False",
+        (f"{HANGS}test_what_holds_a_dead_group_is_named_and_says_so_when_used",),
+        "a group from before a failure is used after it",
+        "T35",
+    ),
+    Mutant(
+        "classroom-ranks-outlive-the-notebook",
+        ROOM + "rank.py",
+        "    while os.getppid() == parent:",
+        "    while True:",
+        (f"{CLUSTER}test_no_rank_survives_the_sigkill_of_its_notebook",),
+        "ranks stay behind when the notebook is killed",
+        "T35",
+    ),
+    Mutant(
+        "classroom-consequence-first",
+        ROOM + "hangs.py",
+        'kinds = ["died", "raised", "stuck", "interrupted", "transport", "waited", "ok"]',
+        'kinds = ["waited", "died", "raised", "stuck", "interrupted", "transport", "ok"]',
+        (f"{CLUSTER}test_an_error_on_one_rank_keeps_all_variables",),
+        "the rank that waited hides the one that failed",
+        "T35",
+    ),
+    Mutant(
+        "classroom-lines-off-by-the-magic",
+        ROOM + "seat.py",
+        '(cell["label"], cell["first_line"] - 1 + blank)',
+        '(cell["label"], blank)',
+        ("tests/classroom/test_magic.py::test_lines_are_counted_as_the_editor_counts_them",),
+        "the report points at the line above",
+    ),
+    Mutant(
+        "classroom-half-a-write-is-read",
+        ROOM + "board.py",
+        "            if _check(number, text) == check:",
+        "            if True:",
+        (f"{BOARD}test_half_a_write_is_not_read",),
+        "a status is read while it is being written",
+    ),
+    Mutant(
+        "classroom-saved-in-place",
+        ROOM + "saving.py",
+        "        with os.fdopen(handle, mode, **options) as file:",
+        "        with open(path, mode, **options) as file:",
+        (f"{SAVING}test_a_failure_at_any_point_keeps_the_old_file",),
+        "a full disk takes the saved notebook along",
+    ),
+    Mutant(
+        "classroom-groups-never-renewed",
+        ROOM + "hangs.py",
+        '        return even and not any(fact.kind == "transport" for fact in self.facts)',
+        "        return True",
+        (f"{HANGS}test_what_holds_a_dead_group_is_named_and_says_so_when_used",),
+        "a group on which a call is still owed stays in use",
+        "T35",
+    ),
+    Mutant(
+        "classroom-deadlock-of-all-unseen",
+        ROOM + "hangs.py",
+        "        if before != self._waiting:",
+        "        if True:",
+        (f"{HANGS}test_two_groups_in_another_order",),
+        "ranks that wait for each other use up the whole deadline",
+        "T30",
+    ),
+]

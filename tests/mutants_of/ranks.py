@@ -1,0 +1,125 @@
+"""Mistakes in course_lib/ranks.py."""
+
+from tests.mutation import Mutant
+
+FILE = "course_lib/ranks.py"
+
+MUTANTS = [
+    Mutant(
+        "ranks-no-loopback",
+        FILE,
+        'os.environ.setdefault("GLOO_SOCKET_IFNAME", name)',
+        "pass",
+        (
+            "tests/test_ranks_loopback.py::test_gloo_listens_on_loopback_whatever_the_host_name"
+            "[as-shipped]",
+        ),
+        "gloo listens on the address of the host's name, open to the network",
+        "T35",
+    ),
+    Mutant(
+        "ranks-chosen-interface-overruled",
+        FILE,
+        'os.environ.setdefault("GLOO_SOCKET_IFNAME", name)',
+        'os.environ["GLOO_SOCKET_IFNAME"] = name',
+        ("tests/test_ranks_loopback.py::test_an_interface_that_was_chosen_is_left_alone",),
+        "what a cluster's owner has set is lost",
+    ),
+    Mutant(
+        "ranks-nccl-shares-a-gpu",
+        FILE,
+        "if count >= here and dist",
+        "if count >= 1 and dist",
+        ("tests/test_ranks.py::test_choose",),
+        "two ranks on one GPU under NCCL hang at the first collective",
+    ),
+    Mutant(
+        "ranks-gpus-for-the-world",
+        FILE,
+        "here = world if local_world is None else local_world",
+        "here = world",
+        ("tests/test_ranks.py::test_choose",),
+        "on several nodes the GPUs of one are held against the ranks of all",
+    ),
+    Mutant(
+        "ranks-group-without-timeout",
+        FILE,
+        "return dist.new_group(members, timeout=timedelta(seconds=timeout))",
+        "return dist.new_group(members)",
+        (
+            "tests/test_ranks.py::test_a_group_of_some_ranks",
+            "tests/test_ranks.py::test_a_groups_timeout_ends_a_wait",
+            "tests/test_ranks.py::test_the_mesh[2-2]",
+        ),
+        "a rank that waits in a group of its own waits for torch's half hour",
+        "T30",
+    ),
+    Mutant(
+        "ranks-start-without-timeout",
+        FILE,
+        "        timeout=timedelta(seconds=timeout),\n        device_id",
+        "        device_id",
+        ("tests/test_ranks.py::test_a_start_gives_up_after_its_timeout",),
+        "a rank whose neighbour never starts waits for torch's half hour",
+        "T30",
+    ),
+    Mutant(
+        "ranks-mesh-transposed",
+        FILE,
+        "grid = torch.arange(me.world).view(dp, tp)",
+        "grid = torch.arange(me.world).view(tp, dp).t()",
+        ("tests/test_ranks.py::test_the_mesh[2-2]",),
+        "tensor parallelism crosses nodes: ranks far apart share a tp group",
+        "T29",
+    ),
+    Mutant(
+        "ranks-mesh-axes-swapped",
+        FILE,
+        "for lines in (grid.t().tolist(), grid.tolist()):",
+        "for lines in (grid.tolist(), grid.t().tolist()):",
+        ("tests/test_ranks.py::test_the_mesh[2-2]", "tests/test_ranks.py::test_the_mesh[1-3]"),
+        "dp and tp are exchanged; a square mesh still starts",
+        "T29",
+    ),
+    Mutant(
+        "ranks-stop-once",
+        FILE,
+        "    if dist.is_initialized():\n        dist.destroy",
+        "    if True:\n        dist.destroy",
+        ("tests/test_ranks.py::test_stop_twice_and_start_again[1]",),
+        "a second stop raises over the error that led to it",
+    ),
+    Mutant(
+        "ranks-slurm-one-node-for-all",
+        FILE,
+        'return rank, world, int(env.get("SLURM_LOCALID", 0)), tasks[node]',
+        'return rank, world, int(env.get("SLURM_LOCALID", 0)), tasks[0]',
+        ("tests/test_ranks_launchers.py::test_who_the_environment_says",),
+        "a node with fewer tasks than the first looks for GPUs it does not have",
+    ),
+    Mutant(
+        "ranks-slurm-repeats-ignored",
+        FILE,
+        "for _ in range(int(times or 1))",
+        "for _ in range(1)",
+        ("tests/test_ranks_launchers.py::test_who_the_environment_says",),
+        "8(x3),2 is read as two nodes",
+    ),
+    Mutant(
+        "ranks-slurm-zeros-lost",
+        FILE,
+        'return re.sub(r"\\[(\\d+)[^\\]]*\\]", r"\\1", found.group())',
+        'return re.sub(r"\\[0*(\\d+)[^\\]]*\\]", r"\\1", found.group())',
+        ("tests/test_ranks_launchers.py::test_the_first_host_of_a_list",),
+        "gpu[07-09] is taken for gpu7, which nobody can reach",
+    ),
+    Mutant(
+        "ranks-fixed-port",
+        FILE,
+        'str(20000 + int(env.get("SLURM_JOB_ID", 0)) % 20000)',
+        '"29500"',
+        ("tests/test_ranks_launchers.py::test_slurm_gives_all_nodes_one_address",),
+        "two jobs on one node meet at the same port",
+        "T35",
+    ),
+]

@@ -1,0 +1,150 @@
+"""The registry of mistakes is sound, its runner is honest, and (slow) every mistake is noticed."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+
+import pytest
+
+from tests.mutants import MUTANTS, ROOT, main
+from tests.mutation import Mutant, run_all
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
+def test_the_entry_is_sound(mutant):
+    assert mutant.faults(ROOT) == []
+    assert mutant.why
+    assert mutant.trap is None or mutant.trap.startswith("T")
+
+
+def test_every_mutant_has_a_name_of_its_own():
+    assert [name for name, times in Counter(one.id for one in MUTANTS).items() if times > 1] == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_every_mutant_is_killed():
+    alive = [verdict for verdict in run_all(MUTANTS, ROOT) if not verdict.killed]
+    assert not alive, "\n".join(f"{one.mutant.id}: {one.said}" for one in alive)
+
+
+# --- the runner, on a toy course -----------------------------------------------------------------
+
+
+@pytest.fixture
+def toy(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "course_lib").mkdir()
+    (tmp_path / "tests" / "outcomes.py").write_text((ROOT / "tests" / "outcomes.py").read_text())
+    (tmp_path / "course_lib" / "__init__.py").write_text("")
+    (tmp_path / "course_lib" / "sums.py").write_text(
+        textwrap.dedent(
+            """
+            def add(a, b):
+                return a + b
+
+            def unused():
+                return 1
+            """
+        )
+    )
+    (tmp_path / "tests" / "test_sums.py").write_text(
+        textwrap.dedent(
+            """
+            import pytest
+            from course_lib.sums import add
+
+            @pytest.mark.parametrize("a", [0, 1])
+            def test_add(a):
+                assert add(a, 2) == a + 2
+
+            def test_commutes():
+                assert add(2, 3) == add(3, 2)
+
+            @pytest.fixture
+            def broken():
+                assert add(1, 1) == 2
+
+            def test_behind_a_fixture(broken):
+                pass
+
+            def test_never_passes():
+                assert False
+            """
+        )
+    )
+    return tmp_path
+
+
+def verdict_of(toy, old, new, *tests):
+    tests = tuple(f"tests/test_sums.py::{test}" for test in tests)
+    (verdict,) = run_all([Mutant("toy", "course_lib/sums.py", old, new, tests, "toy")], toy, jobs=1)
+    assert "a + b" in (toy / "course_lib" / "sums.py").read_text()
+    return verdict
+
+
+def test_a_mistake_that_is_noticed_is_killed(toy):
+    assert verdict_of(toy, "a + b", "a - b", "test_add[1]", "test_commutes").killed
+
+
+def test_a_mistake_that_one_of_its_tests_misses_lives(toy):
+    verdict = verdict_of(toy, "a + b", "a + b + 1", "test_add", "test_commutes")
+    assert not verdict.killed
+    assert verdict.said == "not noticed by tests/test_sums.py::test_commutes"
+
+
+def test_a_module_that_no_longer_imports_proves_nothing(toy):
+    verdict = verdict_of(toy, "def add(", "def sub(", "test_add")
+    assert not verdict.killed
+    assert "nothing could be collected" in verdict.said
+
+
+def test_a_failing_fixture_proves_nothing(toy):
+    assert not verdict_of(toy, "a + b", "a - b", "test_behind_a_fixture").killed
+
+
+def test_a_test_that_fails_anyway_proves_nothing(toy):
+    verdict = verdict_of(toy, "a + b", "a - b", "test_never_passes")
+    assert not verdict.killed
+    assert "without the mistake not passed" in verdict.said
+
+
+def test_a_parameter_that_does_not_exist_proves_nothing(toy):
+    assert not verdict_of(toy, "a + b", "a - b", "test_add[2]").killed
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"old": "a * b"}, "is 0 times in"),
+        ({"old": "return "}, "is 2 times in"),
+        ({"new": "a +"}, "invalid syntax"),
+        ({"new": "a + b"}, "old and new are the same"),
+        ({"path": "course_lib/none.py"}, "No such file"),
+        ({"tests": ("tests/test_sums.py::test_none",)}, "there is no test"),
+        ({"tests": ("tests/test_none.py",)}, "there is no test"),
+        ({"tests": ()}, "names no test"),
+    ],
+)
+def test_faults_of_an_entry_are_found_without_running(toy, changes, fault):
+    good = {
+        "id": "toy",
+        "path": "course_lib/sums.py",
+        "old": "a + b",
+        "new": "a - b",
+        "tests": ("tests/test_sums.py::test_add[1]",),
+        "why": "toy",
+    }
+    assert Mutant(**good).faults(toy) == []
+    (said,) = Mutant(**{**good, **changes}).faults(toy)
+    assert fault in said
+
+
+def test_the_command(capsys):
+    assert main(["--list", "--id", "ranks-mesh"]) == 0
+    listed = capsys.readouterr().out
+    assert "ranks-mesh-transposed" in listed
+    assert "verbs-" not in listed
+    with pytest.raises(SystemExit):
+        main(["--id", "no-such-mutant"])

@@ -1,0 +1,81 @@
+"""The rules that notebooks are held to while they are tested: what may stand in them, and do."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+
+import pytest
+
+from tests.kernel_watch import Watch
+from tests.notebook_lint import faults_of_source
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = 1\nprint('!', x != 2, '%d' % x)",
+        "%load_ext course_lib.classroom\n%matplotlib inline",
+        "%%ranks 0 --deadline 3\nprint(me.rank)",
+        "%%ranks",
+        "%ranks status",
+        "# !ls\n'''\n!ls\n%foo\n'''",
+        "",
+    ],
+)
+def test_what_may_stand_in_a_notebook(source):
+    assert faults_of_source(source) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("!ls", "runs a shell command"),
+        ("!!ls", "runs a shell command"),
+        ("if True:\n    files = !ls", "runs a shell command"),
+        ("get_ipython().system('ls')", "runs a shell command"),
+        ("%sx ls", "runs a shell by %sx"),
+        ("%%sh\nls", "runs a shell by %%sh"),
+        ("%%script python\nprint()", "runs a shell by %%script"),
+        ("%time x = 1", "uses %time;"),
+        ("for i in range(2):\n    %foo", "uses %foo;"),
+        ("%%timeit\n1", "uses %%timeit;"),
+        ("print?", "uses %pinfo;"),
+        ("%%ranks\n%%bash\nls", "runs a shell by %%bash"),
+        ("%%ranks 0\n\n%foo", "uses %foo;"),
+        ("cd nowhere", "is not Python"),
+        ("x = = 1", "is not Python"),
+    ],
+)
+def test_what_may_not(source, fault):
+    (said,) = faults_of_source(source)
+    assert fault in said
+
+
+def test_the_watch_counts_only_what_a_cell_does(monkeypatch):
+    for name in ("run", "call", "getoutput", "Popen"):
+        monkeypatch.setattr(subprocess, name, getattr(subprocess, name))
+    monkeypatch.setattr(os, "system", os.system)
+    monkeypatch.setattr("threading.excepthook", lambda args: None)
+    watch = Watch()
+    watch.install()
+    inside_a_library = {"__name__": "somewhere"}
+    inside_a_cell = {"__name__": "__main__"}
+    code = (
+        "import os, subprocess, threading\n"
+        "subprocess.run(['sh', '-c', 'exit 3'])\n"
+        "subprocess.call('exit 4', shell=True)\n"
+        "subprocess.getoutput('exit 5')\n"
+        "os.system('exit 6')\n"
+        "subprocess.Popen('exit 7', shell=True).wait()\n"
+        "subprocess.Popen('sleep 60', shell=True).kill()\n"
+        "subprocess.run('true', check=True)\n"
+    )
+    exec(code, inside_a_library)
+    assert json.loads(watch.report()) == []
+    exec(code, inside_a_cell)
+    said = json.loads(watch.report())
+    assert [int(re.search(r"ended with (\d)", one).group(1)) for one in said] == [3, 4, 5, 6, 7]
+    assert json.loads(watch.report()) == []
