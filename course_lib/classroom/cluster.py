@@ -55,7 +55,10 @@ class Cluster(Crew):
         """Run a cell on the ranks named (all by default) and wait for them, up to `deadline`."""
         with self._busy:
             try:
-                about = {"checked": checked, "label": label, "first_line": first_line}
+                # Lines are counted as in the editor, where a magic's own line comes first.
+                if first_line > 1 and not code.lstrip().startswith("%%"):
+                    code = "#\n" * (first_line - 1) + code
+                about = {"checked": checked, "label": label}
                 return self._run(code, ranks, deadline, about, alive or (lambda text: None))
             finally:
                 self._used = time.monotonic()

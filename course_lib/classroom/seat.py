@@ -77,9 +77,9 @@ class Seat:
     def at_work(self, code: str, cell: dict) -> Iterator[Referee]:
         """Everything that surrounds one cell on this rank."""
         self._here = self.shell.compile.get_code_name(code, self.shell.transform_cell(code), 0)
-        # IPython drops blank lines at the start, and a magic's own line is not part of the code.
+        # IPython drops blank lines at the start; a learner's editor counts them.
         blank = code[: len(code) - len(code.lstrip())].count("\n")
-        self._cells[self._here] = (cell["label"], cell["first_line"] - 1 + blank)
+        self._cells[self._here] = (cell["label"], blank)
         self._bound_waits(cell["group_timeout"])
         referee = Referee(
             self.board,

@@ -33,6 +33,9 @@ class Recorder:
         return self.codes.pop(0) if self.codes else 0
 
 
+PYTEST = "pytest -n auto --maxprocesses 4 --dist loadfile"
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     """An environment in a folder that holds one lesson and one solution."""
@@ -54,10 +57,10 @@ def test_make_test(here: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
     record = Recorder()
     monkeypatch.setattr(tasks, "_run", record)
     assert tasks.test(here.folder.parent, here) == 0
-    assert ran(record)[:3] == ["ruff format --check .", "ruff check .", "pytest"]
+    assert ran(record)[:3] == ["ruff format --check .", "ruff check .", PYTEST]
     strict = ran(record)[3]
     assert strict.startswith("pytest --nbval --nbval-current-env")
-    assert strict.endswith("-n auto --dist loadfile notebooks solutions")
+    assert strict.endswith("--dist loadfile notebooks solutions")
     variables = record.calls[3][1]
     assert variables["WORLD_SIZE"] == "2"
     assert variables["MPLBACKEND"] == "untouched"
@@ -93,7 +96,7 @@ def test_make_test_all(here: Environment, monkeypatch: pytest.MonkeyPatch) -> No
     record = Recorder()
     monkeypatch.setattr(tasks, "_run", record)
     assert tasks.test_all(here.folder.parent, here) == 0
-    assert ran(record)[2] == "pytest -m ", "the slow marks too"
+    assert ran(record)[2] == f"{PYTEST} -m ", "the slow marks too"
     modes = [(command[2], variables["WORLD_SIZE"]) for command, variables in record.calls[3:]]
     assert modes == [("--nbval", "2"), ("--nbval-lax", "3"), ("--nbval-lax", "4")]
 

@@ -57,9 +57,9 @@ MUTANTS = [
     ),
     Mutant(
         "classroom-lines-off-by-the-magic",
-        ROOM + "seat.py",
-        '(cell["label"], cell["first_line"] - 1 + blank)',
-        '(cell["label"], blank)',
+        ROOM + "magic.py",
+        "first_line=2,",
+        "first_line=1,",
         ("tests/classroom/test_magic.py::test_lines_are_counted_as_the_editor_counts_them",),
         "the report points at the line above",
     ),

@@ -21,6 +21,8 @@ from .say import Refusal, Watch, complain, say
 
 COURSE = "import sys; sys.argv[0] = 'course'; from course_lib.cli import app; app()"
 NOTHING_COLLECTED = 5  # pytest's exit code where no test was found
+# A file's tests share ranks and kernels, so a file is never split over processes.
+PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 FAR_BACKSTOP = "900"  # seconds a cell may take before nbval ends it; ranks end far earlier
 
 
@@ -98,7 +100,13 @@ def _format(root: Path, environment: Environment) -> Outcome:
 
 def _pytest(more: list[str]) -> Check:
     def run(root: Path, environment: Environment) -> Outcome:
-        arguments = ["-m", "pytest", *more, *shlex.split(os.environ.get("PYTEST_ARGS", ""))]
+        arguments = [
+            "-m",
+            "pytest",
+            *PARALLEL,
+            *more,
+            *shlex.split(os.environ.get("PYTEST_ARGS", "")),
+        ]
         return _step("pytest", arguments, root, environment)
 
     return run
@@ -112,7 +120,7 @@ def _nbval(world: int, *, strict: bool) -> Check:
             return Outcome(name, None, "no notebook is there")
         arguments = [
             "-m", "pytest", "--nbval" if strict else "--nbval-lax", "--nbval-current-env",
-            "--nbval-cell-timeout", FAR_BACKSTOP, "-n", "auto", "--dist", "loadfile", *folders,
+            "--nbval-cell-timeout", FAR_BACKSTOP, *PARALLEL, *folders,
         ]  # fmt: skip
         with _private_ipython(root, environment) as variables:
             variables["WORLD_SIZE"] = str(world)
