@@ -1,0 +1,116 @@
+"""Time by size, and the straight line through it: T = α + β · bytes.
+
+α is what a collective costs however little it moves, 1/β the bytes per second that it reaches when
+it moves much. Measured where it is drawn; no constant of any machine. Lesson 01 fits the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank
+
+MARKS = ("o", "s", "^", "D", "v", "P")
+
+
+class Fit(NamedTuple):
+    """The two numbers of a link, as seen by one collective on one machine at one time."""
+
+    alpha: float  # seconds
+    beta: float  # seconds per byte
+
+    def seconds(self, bytes_: float) -> float:
+        return self.alpha + self.beta * bytes_
+
+    @property
+    def bytes_per_second(self) -> float:
+        return 1 / self.beta
+
+    @property
+    def half(self) -> float:
+        """The size at which as much time goes into starting as into moving."""
+        return self.alpha / self.beta
+
+
+def fit(bytes_: Sequence[float], seconds: Sequence[float]) -> Fit:
+    """The line that has the least *relative* error: small messages count as much as large ones."""
+    if len(bytes_) != len(seconds) or len(bytes_) < 2:
+        raise ValueError(
+            f"a line needs two points or more, each with a size and a time; "
+            f"there are {len(bytes_)} sizes and {len(seconds)} times"
+        )
+    # Least squares of (α + β b − t) / t: two normal equations, solved by hand.
+    weights = [1 / t**2 for t in seconds]
+    w = sum(weights)
+    wb = sum(k * b for k, b in zip(weights, bytes_, strict=True))
+    wbb = sum(k * b * b for k, b in zip(weights, bytes_, strict=True))
+    wt = sum(k * t for k, t in zip(weights, seconds, strict=True))
+    wbt = sum(k * b * t for k, b, t in zip(weights, bytes_, seconds, strict=True))
+    determinant = w * wbb - wb * wb
+    if determinant <= 0:
+        raise ValueError("all sizes are the same: a line cannot be laid through one size")
+    beta = (w * wbt - wb * wt) / determinant
+    alpha = (wt - beta * wb) / w
+    # A noisy machine can tilt the line below zero; a message takes no negative time.
+    return Fit(max(alpha, 1e-9), max(beta, 1e-15))
+
+
+def bandwidth(
+    measured: Mapping[str, Sequence[tuple[float, float]]],
+    fits: Mapping[str, Fit] | None = None,
+    *,
+    title: str = "",
+) -> Picture:
+    """Draw (bytes, seconds) of one collective or several, with the fitted line of each.
+
+    Left the time, right the bytes per second; both axes are logarithmic.
+    """
+    if not measured or any(len(points) < 2 for points in measured.values()):
+        raise ValueError("each collective needs two sizes or more, as (bytes, seconds)")
+    fits = fits or {}
+    alt = _in_words(measured, fits, title)
+
+    def paint(figure) -> None:
+        left, right = figure.subplots(1, 2)
+        for i, (name, points) in enumerate(measured.items()):
+            sizes, times = [b for b, _ in points], [t for _, t in points]
+            look = {"color": of_rank(i), "marker": MARKS[i % len(MARKS)], "linestyle": "none"}
+            left.plot(sizes, [t * 1e3 for t in times], label=name, **look)
+            right.plot(sizes, [b / t / 1e9 for b, t in points], label=name, **look)
+            if name in fits:
+                line = [fits[name].seconds(b) for b in sizes]
+                dashes = {"color": of_rank(i), "linewidth": 1.2, "linestyle": "--"}
+                left.plot(sizes, [t * 1e3 for t in line], label=f"{name}: α + β · bytes", **dashes)
+                speed = [b / t / 1e9 for b, t in zip(sizes, line, strict=True)]
+                right.plot(sizes, speed, **dashes)
+        left.set_ylabel("milliseconds")
+        right.set_ylabel("GB per second")
+        left.legend(frameon=False, fontsize=8)
+        for axis in (left, right):
+            axis.set_xscale("log")
+            axis.set_yscale("log")
+            axis.set_xlabel("bytes that each rank has to send")
+            axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
+            for side in ("top", "right"):
+                axis.spines[side].set_visible(False)
+        if title:
+            figure.suptitle(title, fontsize=10, color=INK)
+
+    return draw((8.0, 3.2), alt, paint)
+
+
+def _in_words(measured: Mapping, fits: Mapping[str, Fit], title: str) -> str:
+    told = []
+    for name, points in measured.items():
+        sizes = [b for b, _ in points]
+        span = f"{min(sizes):,.0f} to {max(sizes):,.0f} bytes"
+        said = f"{name} measured at {len(points)} sizes from {span}"
+        if name in fits:
+            said += (
+                f"; the line through them starts at {fits[name].alpha * 1e3:.2g} ms and approaches "
+                f"{fits[name].bytes_per_second / 1e9:.2g} GB per second"
+            )
+        told.append(said)
+    head = f"{title}. " if title else ""
+    return f"{head}Time and bytes per second against size, both logarithmic. {'. '.join(told)}."
