@@ -1,0 +1,110 @@
+"""A learner's answer as text: whether there is one yet, and what of its cell a judge has to run.
+
+Trial runs below the answer stay out: they need what only the learner's own ranks hold. From lesson
+01 on.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The cells that a judge runs, helpers first, and what the last of them says."""
+
+    name: str
+    cells: tuple[str, ...]
+    attempted: bool
+    free_names: frozenset[str]  # names that the answer takes from outside its own cells
+
+
+def read(name: str, sources: Mapping[str, str]) -> Answer:
+    """The answer `name`, with the helpers that it calls from other cells.
+
+    `sources` gives for each function the last cell that defined it. A cell that cannot be parsed
+    raises the SyntaxError that says why.
+    """
+    if name not in sources:
+        return Answer(name, (), False, frozenset())
+    trees: dict[str, ast.Module] = {}
+    _collect(name, sources, trees)
+    cells = tuple(_definitions_only(source, tree) for source, tree in trees.items())
+    kept = [ast.parse(cell) for cell in cells]
+    used, bound = set().union(*map(_loaded, kept)), set().union(*map(_bound, kept))
+    function = next(n for n in trees[sources[name]].body if getattr(n, "name", "") == name)
+    return Answer(name, cells, not _is_blank(function), frozenset(used - bound))
+
+
+def _collect(name: str, sources: Mapping[str, str], trees: dict[str, ast.Module]) -> None:
+    source = sources[name]
+    if source in trees:
+        return
+    tree = ast.parse(source)
+    here = {node.name for node in tree.body if isinstance(node, _DEFINITIONS)}
+    if name not in here:
+        raise SyntaxError(f"the cell kept for {name} does not define it at its top level")
+    trees[source] = tree
+    for helper in sorted(_loaded(tree) - here):
+        if helper in sources:
+            _collect(helper, sources, trees)
+    trees[source] = trees.pop(source)  # after its helpers
+
+
+def _definitions_only(source: str, tree: ast.Module) -> str:
+    """The cell with everything but definitions, imports and constants blanked, line for line."""
+    kept = source.splitlines()
+    lines = [""] * len(kept)
+    for node in tree.body:
+        if _belongs(node):
+            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+            lines[first - 1 : node.end_lineno] = kept[first - 1 : node.end_lineno]
+    return "\n".join(lines) + "\n"
+
+
+def _belongs(node: ast.stmt) -> bool:
+    if isinstance(node, (*_DEFINITIONS, ast.Import, ast.ImportFrom)):
+        return True
+    if not isinstance(node, (ast.Assign, ast.AnnAssign)):
+        return False
+    return not any(isinstance(part, (ast.Call, ast.Await)) for part in ast.walk(node))
+
+
+def _is_blank(function: ast.stmt) -> bool:
+    """Whether a body says nothing yet: `...`, `pass`, or the error that nbgrader puts there."""
+    body = list(getattr(function, "body", []))
+    if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
+        body = body[1:] if isinstance(body[0].value.value, str) else body
+    return all(_says_nothing(node) for node in body)
+
+
+def _says_nothing(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return node.value.value is ...
+    if isinstance(node, ast.Raise) and node.exc is not None:
+        return ast.unparse(node.exc).startswith("NotImplementedError")
+    return isinstance(node, ast.Pass)
+
+
+def _loaded(tree: ast.AST) -> set[str]:
+    nodes = ast.walk(tree)
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _bound(tree: ast.AST) -> set[str]:
+    """Every name that is given a value anywhere in the cell: roughly, and that is enough."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, _DEFINITIONS):
+            found.add(node.name)
+        elif isinstance(node, ast.arg):
+            found.add(node.arg)
+        elif isinstance(node, ast.alias):
+            found.add((node.asname or node.name).split(".")[0])
+    return found

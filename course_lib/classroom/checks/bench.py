@@ -1,0 +1,87 @@
+"""The judge's bench: what runs on its ranks round a learner's function, and measures it.
+
+Nothing that the function prints comes through, whatever it returns is described before it is
+believed. From lesson 01 on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+from course_lib.ledger import ledger
+
+_KEPT = "__kept__"
+
+
+class _Nowhere(io.TextIOBase):
+    """Takes megabytes and keeps none."""
+
+    def write(self, text: str) -> int:
+        return len(text)
+
+
+def clear(namespace: dict) -> None:
+    """Forget everything that an earlier answer defined, and put back what it may have changed."""
+    if _KEPT not in namespace:
+        namespace[_KEPT] = set(namespace) | {_KEPT}
+    for name in set(namespace) - namespace[_KEPT] - {"__holders__"}:
+        del namespace[name]
+    everyone = dist.group.WORLD
+    namespace.update(
+        torch=torch, dist=dist, group=everyone, rank=everyone.rank(), world=everyone.size()
+    )
+
+
+def healthy() -> bool:
+    """Whether a sum in a group of its own still comes out, and a ledger still sees it.
+
+    It also takes the first call of everything upon itself, so that no trial is charged for that.
+    """
+    n = dist.get_world_size()
+    made = dist.new_group(list(range(n)))
+    x = torch.tensor([dist.get_rank() + 1.0])
+    with ledger() as book:
+        dist.all_reduce(x, group=made)
+    dist.destroy_process_group(made)
+    return x.item() == n * (n + 1) / 2 and book.count("all_reduce") == 1
+
+
+def group(members: list[int]) -> dist.ProcessGroup:
+    """A fresh group for one trial; every rank has to call this."""
+    return dist.new_group(members)
+
+
+def end(made: dist.ProcessGroup) -> None:
+    if made is not dist.GroupMember.NON_GROUP_MEMBER:
+        dist.destroy_process_group(made)
+
+
+def inputs(length: int, seed: int, rank: int) -> torch.Tensor:
+    """The numbers of one rank in a trial; the judge makes the same ones to compare with."""
+    made = torch.Generator().manual_seed(seed * 1009 + rank)
+    return torch.randn(length, generator=made, dtype=torch.float64)
+
+
+def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
+    """Call `function(x, group)` under a ledger and say what came back and what was sent."""
+    before = x.clone()
+    nowhere = _Nowhere()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), ledger() as book:
+        out = function(x, made)
+    is_tensor = isinstance(out, torch.Tensor)
+    as_expected = is_tensor and out.shape == before.shape and out.dtype == before.dtype
+    return {
+        "kind": type(out).__name__,
+        "shape": list(out.shape) if is_tensor else None,
+        "dtype": str(out.dtype).removeprefix("torch.") if is_tensor else None,
+        "out": out.detach().clone() if as_expected else None,
+        "changed": not torch.equal(x, before),
+        "ops": dict(Counter(record.op for record in book.records)),
+        "bytes": int(book.bytes(column="must")),
+    }

@@ -1,0 +1,122 @@
+"""The learner's desk: what `check`, `hint`, `predict` and `measured` do in a notebook.
+
+It belongs to one notebook's shell and holds its judge, the hints given and the predictions made.
+Lesson 00 introduces it, lesson 01 uses it first.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections import Counter
+from collections.abc import Mapping
+
+from IPython import get_ipython
+
+from course_lib.classroom.checks import frame
+from course_lib.classroom.checks.judge import Judge
+
+
+class Desk:
+    """One learner's checks, hints and predictions, for as long as the notebook's kernel lives."""
+
+    def __init__(self) -> None:
+        self.judge = Judge()
+        self.hints_given: Counter[str] = Counter()
+        self.predictions: dict[str, object] = {}
+        self.verdicts: dict[str, frame.Verdict] = {}
+        atexit.register(self.judge.stop)
+
+    def check(self, name: str, sources: Mapping[str, str]) -> frame.Verdict:
+        """Try the answer `name`, whose text is in `sources` by the name of each function."""
+        verdict = frame.judge(frame.find(name), sources, self.judge)
+        self.verdicts[name] = verdict
+        return verdict
+
+    def hint(self, name: str) -> str:
+        """The next hint, each more telling than the one before."""
+        hints = frame.find(name).hints
+        if self.hints_given[name] == len(hints):
+            return "\n".join(["These were all the hints:", *_numbered(hints)])
+        self.hints_given[name] += 1
+        return _numbered(hints)[self.hints_given[name] - 1]
+
+    def predict(self, question: str, value: object, unit: str) -> str:
+        """Note a prediction; `...` or None is a blank."""
+        if value is None or value is ...:
+            self.predictions.pop(question, None)
+            return f"Prediction {question}: not attempted."
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise TypeError(
+                f"a prediction is a number or, left blank, `...`; {question} got {value!r}"
+            )
+        self.predictions[question] = value
+        return f"Prediction {question}: {_written(value, unit)}."
+
+    def measured(self, question: str, value: float, unit: str) -> str:
+        """What was measured beside what was predicted."""
+        said = f"Measured {question}: {_written(value, unit)}."
+        if question not in self.predictions:
+            return f"{said} Prediction: not attempted."
+        guess = self.predictions[question]
+        if guess == value:
+            return f"{said} Prediction: the same."
+        ratio = f", {guess / value:.3g} times as much" if value else ""
+        return f"{said} Prediction: {_written(guess, unit)}{ratio}."
+
+
+def check(name: str) -> frame.Verdict:
+    """Check the answer that the last `%%ranks` cell defining `name` holds."""
+    return _desk().check(name, _sources())
+
+
+def hint(name: str) -> None:
+    """Show the next hint to an exercise."""
+    print(_desk().hint(name))
+
+
+def predict(question: str, value: float | None = None, unit: str = "") -> None:
+    """Write a prediction down. Left blank (`...`) it counts as not attempted, and all goes on."""
+    print(_desk().predict(question, value, unit))
+
+
+def measured(question: str, value: float, unit: str = "") -> None:
+    """Set what was measured beside the prediction."""
+    print(_desk().measured(question, value, unit))
+
+
+def cell_of(name: str) -> str:
+    """The text of the last `%%ranks` cell that defined `name`, to run it on other ranks too."""
+    sources = _sources()
+    if name not in sources:
+        raise KeyError(f"no %%ranks cell has defined {name} yet; run the cell that holds it")
+    return sources[name]
+
+
+def _desk() -> Desk:
+    shell = _shell()
+    desk = getattr(shell, "course_desk", None)
+    if desk is None:
+        desk = shell.course_desk = Desk()
+    return desk
+
+
+def _sources() -> Mapping[str, str]:
+    magics = _shell().magics_manager.registry.get("RanksMagics")
+    if magics is None:
+        raise RuntimeError("run `%load_ext course_lib.classroom` first")
+    return magics.sources
+
+
+def _shell():
+    shell = get_ipython()
+    if shell is None:
+        raise RuntimeError("checks, hints and predictions belong to a notebook; this is none")
+    return shell
+
+
+def _numbered(hints: tuple[str, ...]) -> list[str]:
+    return [f"Hint {i} of {len(hints)}: {text}" for i, text in enumerate(hints, 1)]
+
+
+def _written(value: object, unit: str) -> str:
+    return f"{value:,} {unit}".rstrip()

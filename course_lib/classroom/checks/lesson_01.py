@@ -1,0 +1,268 @@
+"""What right means for the exercises of lesson 01, and how wrong answers are recognised.
+
+An answer is tried on two and on three ranks with fresh numbers, and held against the sum (values)
+and against the ring's budget (messages and bytes, from the ledger).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.frame import Exercise, Finding
+from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
+from course_lib.layout import cut
+
+TOLERANCE = 1e-10  # float64
+ITEM = 8  # bytes of a float64
+POINT_TO_POINT = {"send", "recv", "barrier"}
+
+
+class Trial(NamedTuple):
+    """One call of the learner's function on a group, and what it gave on each rank."""
+
+    members: list[int]
+    inputs: list[Tensor]
+    reports: list[dict]
+    when: str
+
+    @property
+    def n(self) -> int:
+        return len(self.members)
+
+    @property
+    def length(self) -> int:
+        return len(self.inputs[0])
+
+    @property
+    def total(self) -> Tensor:
+        return torch.stack(self.inputs).sum(0)
+
+    def right(self, rank: int) -> Tensor:
+        """For each element, whether this rank has the sum."""
+        return (self.reports[rank]["out"] - self.total).abs() <= TOLERANCE
+
+
+def judge_ring(answer: Answer, judge: Judge) -> None:
+    """Try ring_all_reduce; raise the Finding that explains best what is wrong."""
+    judge.take(answer)
+    seed = int.from_bytes(os.urandom(3), "big")
+    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
+    part = 4 + seed % 5
+    # Lengths that divide come first: what is wrong there is the ring, not the cut.
+    even = [(three, 3 * part), (two, 2 * part)]
+    # In the last of these, with fewer elements than ranks, somebody's chunk is empty.
+    uneven = [(three, 3 * part + 1 + seed % 2), (two, 2 * part + 1), (three, 2)]
+    trials = [_try(answer, judge, members, length, seed) for members, length in even]
+    _look_at_values(answer, trials)
+    try:
+        more = [_try(answer, judge, members, length, seed) for members, length in uneven]
+    except Finding as finding:
+        if finding.name not in ("raised", "deadlock"):
+            raise
+        text = f"Lengths that divide by the number of ranks come out right. {finding.text}"
+        raise Finding("uneven lengths", text) from None
+    _look_at_values(answer, more)
+    for trial in trials + more:
+        _look_at_traffic(trial)
+
+
+def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: int) -> Trial:
+    when = f"on {len(members)} ranks with {length} elements"
+    call = (
+        f"bench.report({answer.name}, bench.inputs({length}, {seed}, __trial__.rank()), __trial__)"
+    )
+    reports = judge.trial(answer, call, members, when)
+    numbers = [bench.inputs(length, seed, r) for r in range(len(members))]
+    trial = Trial(members, numbers, reports, when)
+    _look_at_results(trial)
+    return trial
+
+
+def _look_at_results(trial: Trial) -> None:
+    """Refuse what is no result at all, and a changed input, whatever the values are."""
+    for rank, report in enumerate(trial.reports):
+        if report["kind"] == "NoneType":
+            raise Finding(
+                "nothing returned",
+                f"Rank {rank} got None back {trial.when}: every rank has to return the sum.",
+            )
+        if report["out"] is None:
+            got = report["kind"]
+            if report["shape"] is not None:
+                got = f"a tensor of shape {report['shape']} and dtype {report['dtype']}"
+            raise Finding(
+                "wrong shape",
+                f"Rank {rank} got {got} back {trial.when}; "
+                f"expected is a tensor of shape [{trial.length}] and dtype float64, like x.",
+            )
+    for rank, report in enumerate(trial.reports):
+        if report["changed"]:
+            raise Finding(
+                "input changed",
+                f"Your function changed its input x on rank {rank} {trial.when}. The caller still "
+                "needs x: work on a copy. (A chunk or slice of x is a view: it shares x's memory.)",
+            )
+
+
+def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
+    wrong = [t for t in trials if not all(t.right(r).all() for r in range(t.n))]
+    if not wrong:
+        return
+    if all(t.n == 2 for t in wrong):
+        refuse_world_numbers(answer, wrong[0].when)
+    raise _wrong_values(wrong, trials)
+
+
+def _wrong_values(wrong: list[Trial], trials: list[Trial]) -> Finding:
+    trial = wrong[0]
+    n, total = trial.n, trial.total
+    results = [report["out"] for report in trial.reports]
+    if all(torch.allclose(out, total / n, rtol=0, atol=TOLERANCE) for out in results):
+        return Finding(
+            "mean",
+            f"Every rank has the mean, the sum divided by {n}. An all-reduce here is the sum.",
+        )
+    whole = [bool(trial.right(r).all()) for r in range(n)]
+    if any(whole):
+        have, lack = (", ".join(str(r) for r in range(n) if whole[r] is w) for w in (True, False))
+        return Finding(
+            "not on every rank",
+            f"{trial.when.capitalize()} the sum is on rank {have} and not on rank {lack}: that is "
+            "a reduce. In an all-reduce every rank ends with the whole sum.",
+        )
+    if all(t.length % t.n for t in wrong) and not _whole_chunks_wrong(trial):
+        return Finding(
+            "remainder dropped",
+            "Lengths that divide by the number of ranks come out right. "
+            f"{trial.when.capitalize()} the last {trial.length % n} of each result are wrong: "
+            "cutting in whole n-ths leaves them out.",
+        )
+    evidence = _counted(trial)
+    if all(t.n == 3 for t in wrong) and any(t.n == 2 for t in trials):
+        return Finding(
+            "right for two only",
+            "Two ranks come out right and three do not: on two, the neighbour to the left is also "
+            "the one to the right, and counting up or down is the same (mod 2): an index is off. "
+            f"{evidence}",
+        )
+    if "2 times" in evidence or "3 times" in evidence:
+        return Finding("added twice", f"Some numbers were added more than once. {evidence}")
+    if _only_own_chunk(trial):
+        return Finding(
+            "half of the way",
+            f"Each rank holds the finished sum in one of its {n} chunks, another one on each rank, "
+            "and nowhere else: that is a reduce-scatter. The finished chunks have yet to go round.",
+        )
+    return Finding("wrong values", f"The results are not the sum. {evidence}")
+
+
+def _whole_chunks_wrong(trial: Trial) -> bool:
+    """Whether anything is wrong before the remainder."""
+    whole = trial.length - trial.length % trial.n
+    return not all(trial.right(r)[:whole].all() for r in range(trial.n))
+
+
+def _only_own_chunk(trial: Trial) -> bool:
+    if trial.length % trial.n:
+        return False
+    done = [trial.right(r).view(trial.n, -1).all(1) for r in range(trial.n)]  # (chunk,)
+    each_has_one = all(int(chunks.sum()) == 1 for chunks in done)
+    return each_has_one and bool(torch.stack(done).any(0).all())
+
+
+def _counted(trial: Trial) -> str:
+    """Whose numbers are counted how often in a wrong piece, where the values show it."""
+    for rank, report in enumerate(trial.reports):
+        start = 0
+        for size in cut(trial.length, trial.n):
+            piece = slice(start, start + size)
+            start += size
+            if trial.right(rank)[piece].all():
+                continue
+            place = f"elements {piece.start} to {piece.stop - 1} on rank {rank}"
+            place = f"{trial.when.capitalize()}, {place}"
+            columns = torch.stack([x[piece] for x in trial.inputs], 1)  # (size, n)
+            if size <= trial.n:
+                return f"{place} are wrong."
+            times = torch.linalg.lstsq(columns, report["out"][piece, None]).solution[:, 0]
+            if (columns @ times - report["out"][piece]).abs().max() > 1e-8:
+                return (
+                    f"{place} are no mixture of these elements of the ranks: chunks were mixed up."
+                )
+            if (times - times.round()).abs().max() > 1e-6:
+                return f"{place} are wrong."
+            odd = [(r, int(t)) for r, t in enumerate(times.round()) if int(t) != 1]
+            told = " and ".join(f"those of rank {r} {t} times" for r, t in odd)
+            return f"{place} count {told}, instead of once."
+    return ""
+
+
+def _look_at_traffic(trial: Trial) -> None:
+    """Hold messages and bytes against the ring's budget."""
+    n = trial.n
+    for rank, report in enumerate(trial.reports):
+        ready_made = sorted(set(report["ops"]) - POINT_TO_POINT)
+        if ready_made:
+            raise Finding(
+                "ready-made collective",
+                f"The sum is right, but rank {rank} called {' and '.join(ready_made)}: build it "
+                "from sends and receives, which is what such a call is made of.",
+            )
+    messages = [report["ops"].get("send", 0) for report in trial.reports]
+    sent = [report["bytes"] for report in trial.reports]
+    may_send, step = 2 * (n - 1), max(cut(trial.length, n)) * ITEM
+    whole, limit = trial.length * ITEM, may_send * step
+    head = f"The sum is right, but not within the budget {trial.when}: "
+    fair = f"allowed are {may_send} messages and {limit} bytes a rank"
+    if sum(bytes_ > limit for bytes_ in sent) == 1:
+        rank = max(range(n), key=sent.__getitem__)
+        raise Finding(
+            "all through one rank",
+            f"{head}rank {rank} sends {sent[rank]} bytes and the others at most "
+            f"{min(sent)} ({fair}). All roads lead through rank {rank}: the more ranks, the longer "
+            "everybody waits for it.",
+        )
+    if n > 2 and all(bytes_ >= (n - 1) * whole for bytes_ in sent):
+        raise Finding(
+            "whole tensors",
+            f"{head}each rank sends {min(sent)} bytes, a whole tensor of {whole} {n - 1} times "
+            f"({fair}). A rank needs the whole sum, not everybody's whole tensor.",
+        )
+    for rank in range(n):
+        if sent[rank] > limit or messages[rank] > may_send:
+            raise Finding(
+                "over budget",
+                f"{head}rank {rank} sends {messages[rank]} messages, {sent[rank]} bytes; {fair}.",
+            )
+
+
+EXERCISES = (
+    Exercise(
+        name="ring_all_reduce",
+        title="A ring all-reduce for any length",
+        points=4,
+        judge=judge_ring,
+        when_right=(
+            "The sum on every rank, on two ranks and on three, for lengths that divide and lengths "
+            "that do not, in 2(n−1) messages and 2(n−1)/n of the tensor for each rank."
+        ),
+        hints=(
+            "On paper first: three ranks, three chunks. After how many steps has one chunk been "
+            "through every rank, and where is it then?",
+            "Two rounds of n−1 steps. In both, each rank sends one chunk to its right neighbour "
+            "and receives one from its left. Only what becomes of the arrival differs: in the "
+            "first round it is added, in the second it takes the old one's place.",
+            "What a rank sends in a step is what it received in the step before. So one number "
+            "says which chunk is sent, and it goes down by one (mod n) in each step.",
+            "Any length: chunks of ceil(length/n), the last shorter or empty, as "
+            "course_lib.layout.cut(length, n) gives them. The receiver has to know how long the "
+            "chunk is that comes.",
+        ),
+    ),
+)

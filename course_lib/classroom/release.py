@@ -1,0 +1,161 @@
+"""Exercises from solutions: the same notebooks with the answers taken out, byte for byte the same.
+
+nbgrader's own steps do the work, without its database, so that its stock commands give the same
+notebooks. What is in exercises/ is never written by hand.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+SOLUTIONS, EXERCISES = "solutions", "exercises"
+# What stands where an answer stood. Without an error in it, so that a blank notebook runs through
+# and every check says "not attempted" for itself.
+STUB = "# Your answer goes here.\n..."
+
+
+class BadSolution(ValueError):
+    """A solution notebook that cannot become an exercise; says which cell, and what to do."""
+
+
+def configuration():
+    """nbgrader's configuration, for this module and for `nbgrader_config.py` alike."""
+    from traitlets.config import Config
+
+    settings = Config()
+    settings.CourseDirectory.source_directory = SOLUTIONS
+    settings.CourseDirectory.release_directory = EXERCISES
+    settings.ClearSolutions.code_stub = {"python": STUB}
+    return settings
+
+
+def exercise_from(solution: NotebookNode) -> NotebookNode:
+    """The notebook that a learner gets for this one."""
+    from nbgrader import preprocessors as steps
+
+    settings = configuration()
+    notebook, resources = nbformat.from_dict(solution), {}
+    # The order of nbgrader's generate_assignment; checksums again after the last change.
+    for step in (
+        steps.LockCells,
+        steps.ClearSolutions,
+        steps.ClearOutput,
+        steps.CheckCellMetadata,
+        steps.ComputeChecksums,
+        steps.ClearHiddenTests,
+        steps.ClearMarkScheme,
+        steps.ComputeChecksums,
+        steps.CheckCellMetadata,
+    ):
+        notebook, resources = step(config=settings).preprocess(notebook, resources)
+    return notebook
+
+
+def release(root: Path) -> list[str]:
+    """Write exercises/ from solutions/; the files that changed, were added or went away."""
+    changed = []
+    for path, text in _wanted(Path(root)).items():
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            write_whole(path, text)
+            changed.append(_name(path, root))
+    for path in _orphans(Path(root)):
+        path.unlink()
+        changed.append(_name(path, root))
+    return changed
+
+
+def check(root: Path) -> list[str]:
+    """What in exercises/ is not what solutions/ gives, in words; empty when all is well."""
+    differences = []
+    for path, text in _wanted(Path(root)).items():
+        if not path.exists():
+            differences.append(f"{_name(path, root)} is missing: run `course release`")
+        elif path.read_text(encoding="utf-8") != text:
+            differences.append(f"{_name(path, root)} {_difference(path, text)}")
+    for path in _orphans(Path(root)):
+        differences.append(
+            f"{_name(path, root)} has no solution that it could come from: delete it"
+        )
+    return differences
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that, whatever happens, it is the old one or the new one and never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, path.stat().st_mode if path.exists() else 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def as_text(notebook: NotebookNode) -> str:
+    """A notebook as it stands in a file."""
+    return nbformat.writes(notebook, version=4) + "\n"
+
+
+def _wanted(root: Path) -> dict[Path, str]:
+    """Every file of exercises/ with its text."""
+    wanted = {}
+    for path in sorted((root / SOLUTIONS).glob("*/*.ipynb")):
+        solution = nbformat.read(path, as_version=4)
+        _demand_an_exercise(solution, _name(path, root))
+        target = root / EXERCISES / path.relative_to(root / SOLUTIONS)
+        wanted[target] = as_text(exercise_from(solution))
+    return wanted
+
+
+def _orphans(root: Path) -> list[Path]:
+    wanted = _wanted(root)
+    return [path for path in sorted((root / EXERCISES).glob("*/*.ipynb")) if path not in wanted]
+
+
+def _demand_an_exercise(notebook: NotebookNode, name: str) -> None:
+    """Refuse a solution whose release would give an answer away, or could not be graded."""
+    graded = 0
+    for index, cell in enumerate(notebook.cells):
+        marks = cell.metadata.get("nbgrader", {})
+        graded += bool(marks.get("grade"))
+        has_region = "### BEGIN SOLUTION" in cell.source
+        if has_region and not marks.get("solution"):
+            raise BadSolution(
+                f"{name}, cell {index}: an answer stands in a cell that is not marked as a "
+                "solution; mark it as one, or the answer would be handed out"
+            )
+        if marks.get("solution") and cell.cell_type == "code" and not has_region:
+            raise BadSolution(
+                f"{name}, cell {index}: a solution cell needs ### BEGIN SOLUTION and "
+                "### END SOLUTION round the answer, or its %%ranks line and signature go as well"
+            )
+    if not graded:
+        raise BadSolution(f"{name}: no cell is marked as a test with points, so nothing is graded")
+
+
+def _difference(path: Path, text: str) -> str:
+    """Which cells of a file in exercises/ are not what they should be."""
+    remedy = "an exercise is changed in solutions/ and made by `course release`"
+    try:
+        found = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    except (nbformat.reader.NotJSONError, nbformat.validator.NotebookValidationError, KeyError):
+        return f"is not a notebook any more: {remedy}"
+    expected = nbformat.reads(text, as_version=4)
+    ids = [cell.get("id", "?") for cell in expected.cells]
+    here = {cell.get("id", "?"): cell for cell in found.cells}
+    odd = [c.id for c in expected.cells if here.get(c.id) != c] + [i for i in here if i not in ids]
+    cells = f" in cell {', '.join(odd)}" if odd else ""
+    return f"differs{cells} from what its solution gives: {remedy}"
+
+
+def _name(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix()

@@ -1,0 +1,357 @@
+"""The checks of lesson 01: the reference is accepted, each plausible mistake is refused by name.
+
+Every answer here runs on the judge's real ranks. Mistakes that merely raise, hang or kill cost one
+check and no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from course_lib.classroom.checks import answer, frame, judge, lesson_01
+from course_lib.classroom.checks.desk import Desk
+
+ROOT = Path(__file__).resolve().parent.parent
+NAME = "ring_all_reduce"
+NOTEBOOK = ROOT / "solutions" / "01_collectives" / f"{NAME}.ipynb"
+
+RING = '''
+from course_lib.layout import cut
+
+
+def ring_all_reduce(x, group):
+    """The sum of all ranks' x."""
+    n, rank = group.size(), group.rank()
+    chunks = list(x.clone().split(cut(len(x), n)))
+    for step in range(2 * (n - 1)):
+        going, coming = (rank - step) % n, (rank - step - 1) % n
+        arrival = torch.empty_like(chunks[coming])
+        sending = dist.isend(chunks[going], group=group, group_dst=(rank + 1) % n)
+        dist.irecv(arrival, group=group, group_src=(rank - 1) % n).wait()
+        sending.wait()
+        chunks[coming] = chunks[coming] + arrival if step < n - 1 else arrival
+    return torch.cat(chunks)
+'''
+
+
+def changed(old: str, new: str) -> str:
+    """The right answer with one mistake in it."""
+    assert RING.count(old) == 1, old
+    return RING.replace(old, new)
+
+
+THROUGH_RANK_0 = """
+def ring_all_reduce(x, group):
+    n, rank = group.size(), group.rank()
+    total = x.clone()
+    if rank == 0:
+        for other in range(1, n):
+            arrival = torch.empty_like(x)
+            dist.recv(arrival, group=group, group_src=other)
+            total += arrival
+        for other in range(1, n):
+            dist.send(total, group=group, group_dst=other)
+    else:
+        dist.send(x, group=group, group_dst=0)
+        dist.recv(total, group=group, group_src=0)
+    return total
+"""
+WHOLE_TENSORS = """
+def ring_all_reduce(x, group):
+    n, rank = group.size(), group.rank()
+    total, passing = x.clone(), x.clone()
+    for _ in range(n - 1):
+        arrival = torch.empty_like(x)
+        sending = dist.isend(passing, group=group, group_dst=(rank + 1) % n)
+        dist.irecv(arrival, group=group, group_src=(rank - 1) % n).wait()
+        sending.wait()
+        total += arrival
+        passing = arrival
+    return total
+"""
+ONLY_A_REDUCE = """
+def ring_all_reduce(x, group):
+    n, rank = group.size(), group.rank()
+    total = x.clone()
+    if rank != n - 1:
+        arrival = torch.empty_like(x)
+        dist.recv(arrival, group=group, group_src=rank + 1)
+        total += arrival
+    if rank != 0:
+        dist.send(total, group=group, group_dst=rank - 1)
+    return total
+"""
+DROPS_THE_REST = (
+    changed("cut(len(x), n)", "[len(x) // n] * n")
+    .replace("x.clone().split", "x[: len(x) // n * n].clone().split")
+    .replace("torch.cat(chunks)", "torch.cat([*chunks, x[len(x) // n * n :]])")
+)
+TWO_HALVES = """
+def ring_all_reduce(x, group):
+    front, back = x[: len(x) // 2], x[len(x) // 2 :]
+    return torch.cat([ring(front, group), ring(back, group)])
+""" + RING.replace("ring_all_reduce", "ring")
+
+# How an answer is wrong, and the name under which it is refused.
+WRONG = {
+    "everything through rank 0": (THROUGH_RANK_0, "all through one rank"),
+    "everybody's whole tensor round the ring": (WHOLE_TENSORS, "whole tensors"),
+    "torch's own": (
+        "def ring_all_reduce(x, group):\n"
+        "    y = x.clone()\n    dist.all_reduce(y, group=group)\n    return y\n",
+        "ready-made collective",
+    ),
+    "a reduce": (ONLY_A_REDUCE, "not on every rank"),
+    "half of the way": (changed("2 * (n - 1)", "n - 1"), "half of the way"),
+    "the remainder dropped": (DROPS_THE_REST, "remainder dropped"),
+    "added in both rounds": (changed(" if step < n - 1 else arrival", ""), "added twice"),
+    "counting up": (
+        changed(
+            "(rank - step) % n, (rank - step - 1) % n", "(rank + step) % n, (rank + step + 1) % n"
+        ),
+        "right for two only",
+    ),
+    "in place": (
+        changed("x.clone().split", "x.split").replace(
+            "chunks[coming] = chunks[coming] + arrival if step < n - 1 else arrival",
+            "chunks[coming].copy_(chunks[coming] + arrival if step < n - 1 else arrival)",
+        ),
+        "input changed",
+    ),
+    "the mean": (changed("torch.cat(chunks)", "torch.cat(chunks) / n"), "mean"),
+    "chunks all of one length": (
+        changed("cut(len(x), n)", "-(-len(x) // n)"),
+        "uneven lengths",
+    ),
+    "twice as many pieces": (TWO_HALVES, "over budget"),
+    "the notebook's own rank and world": (
+        changed("n, rank = group.size(), group.rank()", "n = world"),
+        "not of the group",
+    ),
+    "the notebook's own rank": (
+        changed("n, rank = group.size(), group.rank()", "n = group.size()"),
+        "not of the group",
+    ),
+    "nothing returned": (changed("return torch", "torch"), "nothing returned"),
+    "half the precision": (changed("cat(chunks)", "cat(chunks).float()"), "wrong shape"),
+    "padded and not trimmed": (
+        changed("torch.cat(chunks)", "torch.cat([*chunks, x[:1]])"),
+        "wrong shape",
+    ),
+}  # fmt: skip
+
+# Answers that do not come back, or not in one piece.
+BROKEN = {
+    "raises": ("def ring_all_reduce(x, group):\n    return x[group.rank()] / 0 + y\n", "raised"),
+    "all receive first": (
+        "def ring_all_reduce(x, group):\n"
+        "    n, rank = group.size(), group.rank()\n"
+        "    arrival = torch.empty_like(x)\n"
+        "    dist.recv(arrival, group=group, group_src=(rank - 1) % n)\n"
+        "    dist.send(x, group=group, group_dst=(rank + 1) % n)\n"
+        "    return x + arrival\n",
+        "deadlock",
+    ),
+    "no end": ("def ring_all_reduce(x, group):\n    while True:\n        x = x + 0\n", "no end"),
+    "kills its rank": (
+        "import os, signal\n\n"
+        "def ring_all_reduce(x, group):\n"
+        "    if group.rank() == 1:\n        os.kill(os.getpid(), signal.SIGKILL)\n    return x\n",
+        "killed",
+    ),
+    "ends the interpreter": ("def ring_all_reduce(x, group):\n    raise SystemExit(3)\n", "raised"),
+}
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    made.judge.stop()
+
+
+def judged(desk: Desk, source: str) -> frame.Verdict:
+    return desk.check(NAME, {NAME: source})
+
+
+def reference() -> str:
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    source = next(c.source for c in cells if f"def {NAME}" in c.source)
+    return source.split("\n", 1)[1]  # without the magic's line
+
+
+def test_the_reference_answer_is_right(desk):
+    verdict = judged(desk, reference())
+    assert (verdict.outcome, verdict.points, verdict.name) == ("right", 4, ""), str(verdict)
+
+
+def test_the_right_ring_of_these_tests_is_right(desk):
+    began = time.monotonic()
+    assert judged(desk, RING).outcome == "right"
+    assert time.monotonic() - began < 15  # seconds, on a busy machine with ranks to start
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_plausible_mistake_is_refused_by_its_name(desk, mistake):
+    source, name = WRONG[mistake]
+    verdict = judged(desk, source)
+    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
+
+
+def test_mistakes_of_different_kinds_go_by_different_names():
+    assert len({name for _, name in WRONG.values()}) == len(WRONG) - 2  # two kinds come twice
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_answer_costs_one_check(desk, how, monkeypatch):
+    source, name = BROKEN[how]
+    if name == "no end":
+        monkeypatch.setattr(judge, "LIMIT", 3.0)
+    verdict = judged(desk, source)
+    assert (verdict.outcome, verdict.name) == ("wrong", name), str(verdict)
+    assert judged(desk, RING).outcome == "right"
+
+
+def test_an_answer_that_prints_megabytes_is_judged_by_what_it_does(desk):
+    noisy = changed("    n, rank", "    print('x' * 5_000_000)\n    n, rank")
+    assert judged(desk, noisy).outcome == "right"
+
+
+def test_an_answer_that_breaks_its_ranks_harms_no_later_check(desk):
+    ruin = "    dist.all_reduce = None\n    dist.destroy_process_group()\n    return"
+    assert judged(desk, changed("    return", ruin)).name == "broke its ranks"
+    assert judged(desk, RING).outcome == "right"
+
+
+def test_nothing_of_an_earlier_answer_is_left(desk):
+    helper = "def right_of(rank, n):\n    return (rank + 1) % n\n"
+    split = changed("(rank + 1) % n)", "right_of(rank, n))")
+    assert desk.check(NAME, {NAME: split, "right_of": helper}).outcome == "right"
+    verdict = judged(desk, split)  # the helper's cell is gone
+    assert verdict.name == "raised"
+    assert "right_of" in verdict.text
+
+
+def test_a_failure_is_told_with_its_line_and_rank(desk):
+    verdict = judged(desk, BROKEN["raises"][0])
+    assert "rank 0 raised NameError: name 'y' is not defined in your cell, line 3:" in verdict.text
+
+
+def test_a_deadlock_is_told_rank_by_rank(desk):
+    verdict = judged(desk, BROKEN["all receive first"][0])
+    assert "nobody has sent" in verdict.text
+    assert "waited in recv(from rank 2)" in verdict.text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "...",
+        "pass",
+        "raise NotImplementedError()",
+        "# YOUR CODE HERE\n    raise NotImplementedError",
+    ],
+)
+def test_a_blank_is_not_attempted(desk, body):
+    source = f'def ring_all_reduce(x, group):\n    """Its doc line."""\n    {body}\n'
+    verdict = judged(desk, source)
+    assert (verdict.outcome, verdict.points) == ("not attempted", 0)
+
+
+def test_a_cell_that_was_never_run_is_not_attempted(desk):
+    verdict = desk.check(NAME, {})
+    assert verdict.outcome == "not attempted"
+    assert "run the cell" in verdict.text
+
+
+def test_a_cell_that_python_cannot_read_says_where(desk):
+    verdict = judged(desk, "x = 1\ndef ring_all_reduce(x, group)\n    return x\n")
+    assert verdict.name == "syntax"
+    assert "line 3" in verdict.text  # the line of the magic is the first
+
+
+def test_trial_runs_below_the_answer_stay_out():
+    cell = RING + "\nmine = torch.ones(3)\nSIZE = 3\nprint(ring_all_reduce(mine, group))\n"
+    found = answer.read(NAME, {NAME: cell})
+    assert "print" not in found.cells[-1]
+    assert "mine" not in found.cells[-1]
+    assert "SIZE = 3" in found.cells[-1]
+    # What is kept stays on its line, so that an error names the line that the learner sees.
+    kept, written = found.cells[-1].splitlines(), cell.splitlines()
+    assert all(line in ("", written[i]) for i, line in enumerate(kept))
+    assert "group" not in found.free_names
+
+
+def test_counting_finds_whose_numbers_were_added_how_often():
+    inputs = [lesson_01.bench.inputs(12, 7, r) for r in range(3)]
+    wrong = inputs[0] + inputs[1] + inputs[2]
+    wrong[4:8] += inputs[2][4:8] - inputs[0][4:8]
+    reports = [{"out": wrong}] * 3
+    told = lesson_01._counted(lesson_01.Trial([0, 1, 2], inputs, reports, "here"))
+    assert told == (
+        "Here, elements 4 to 7 on rank 0 count those of rank 0 0 times and those of rank 2 "
+        "2 times, instead of once."
+    )
+
+
+def test_hints_come_in_steps_and_never_run_out(desk):
+    ring = frame.find(NAME)
+    told = [desk.hint(NAME) for _ in range(len(ring.hints) + 1)]
+    assert told[0].startswith(f"Hint 1 of {len(ring.hints)}: ")
+    assert len(set(told)) == len(told)
+    assert told[-1].startswith("These were all the hints")
+    assert desk.hint(NAME) == told[-1]
+
+
+def test_neither_a_hint_nor_a_verdict_gives_the_answer_away():
+    said = " ".join(frame.find(NAME).hints) + frame.find(NAME).when_right
+    for piece in ("isend(", "irecv(", "% n", "for step", "torch.cat"):
+        assert piece not in said
+
+
+def test_an_unknown_exercise_is_refused_with_those_there_are(desk):
+    with pytest.raises(ValueError, match="ring_all_reduce"):
+        desk.check("ring_all_reduct", {})
+
+
+def test_a_verdict_shows_its_outcome_in_words_and_its_points_to_a_grader(desk):
+    verdict = frame.Verdict("f", frame.WRONG, "mean", "a < b & c", 0, 4)
+    assert repr(verdict) == "0"
+    assert "wrong" in verdict._repr_html_()
+    assert "a &lt; b &amp; c" in verdict._repr_html_()
+    assert repr(frame.Verdict("f", frame.RIGHT, "", "yes", 4, 4)) == "4"
+
+
+def test_predictions_are_noted_compared_and_may_be_left_blank(desk):
+    assert desk.predict("01.wire", ..., "MB") == "Prediction 01.wire: not attempted."
+    assert "not attempted" in desk.measured("01.wire", 4.0, "MB")
+    assert desk.predict("01.wire", 8, "MB") == "Prediction 01.wire: 8 MB."
+    told = desk.measured("01.wire", 4.0, "MB")
+    assert told == "Measured 01.wire: 4.0 MB. Prediction: 8 MB, 2 times as much."
+    desk.predict("01.wire", 4, "MB")
+    assert desk.measured("01.wire", 4.0, "MB").endswith("Prediction: the same.")
+    with pytest.raises(TypeError, match="is a number"):
+        desk.predict("01.wire", "four", "MB")
+
+
+def test_points_are_those_of_the_notebook():
+    cells = nbformat.read(NOTEBOOK, as_version=4).cells
+    graded = [c.metadata.nbgrader for c in cells if c.metadata.get("nbgrader", {}).get("grade")]
+    assert [g.points for g in graded] == [frame.find(NAME).points]
+
+
+def test_a_judge_that_is_stopped_leaves_nothing(desk):
+    desk.check(NAME, {NAME: RING})
+    pids = [rank.process.pid for rank in desk.judge.ranks]
+    assert len(pids) == 3
+    folder = desk.judge.folder
+    desk.judge.stop()
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    assert not folder.exists()
+    assert judged(desk, RING).outcome == "right"  # and it starts again when it is needed

@@ -1,0 +1,162 @@
+"""Exercises are what their solutions give: no answer in them, nothing by hand or half written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib.classroom import notebooks, release
+
+ROOT = Path(__file__).resolve().parent.parent
+ONE = Path("01_collectives") / "ring_all_reduce.ipynb"
+
+
+@pytest.fixture
+def tree(tmp_path) -> Path:
+    """A copy of the solutions, released."""
+    shutil.copytree(ROOT / "solutions", tmp_path / "solutions")
+    release.release(tmp_path)
+    return tmp_path
+
+
+def edit(path: Path, change) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    change(notebook)
+    nbformat.write(notebook, path)
+
+
+def test_the_committed_exercises_are_what_the_solutions_give():
+    assert release.check(ROOT) == []
+
+
+def test_releasing_twice_changes_nothing(tree):
+    first = (tree / "exercises" / ONE).read_bytes()
+    assert release.release(tree) == []
+    assert (tree / "exercises" / ONE).read_bytes() == first
+    assert release.check(tree) == []
+
+
+def test_no_answer_and_no_output_is_handed_out(tree):
+    text = (tree / "exercises" / ONE).read_text()
+    notebook = nbformat.reads(text, as_version=4)
+    assert "SOLUTION" not in text
+    assert "isend(chunks" not in text
+    assert all(not c.get("outputs") and c.get("execution_count") is None for c in notebook.cells)
+    answer = next(c for c in notebook.cells if "def ring_all_reduce" in c.source)
+    assert answer.source.startswith("%%ranks\n")  # the magic and the signature are still there
+    assert answer.source.endswith("# Your answer goes here.\n    ...")
+
+
+def test_a_check_cell_is_locked_and_has_its_points_and_checksum(tree):
+    cells = nbformat.read(tree / "exercises" / ONE, as_version=4).cells
+    graded = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade")]
+    assert [c.metadata.nbgrader.points for c in graded] == [4]
+    assert graded[0].metadata.editable is False
+    assert graded[0].metadata.nbgrader.schema_version == 3
+    assert len(graded[0].metadata.nbgrader.checksum) == 32
+
+
+def test_a_hand_edit_is_found_and_undone(tree):
+    path = tree / "exercises" / ONE
+    edit(path, lambda nb: nb.cells[0].update(source="changed by hand"))
+    (said,) = release.check(tree)
+    assert "ring_all_reduce-question" in said
+    assert "solutions/" in said
+    assert release.release(tree) == [f"exercises/{ONE.as_posix()}"]
+    assert release.check(tree) == []
+
+
+def test_a_missing_a_broken_and_a_stray_exercise_are_each_named(tree):
+    path = tree / "exercises" / ONE
+    path.write_text("not a notebook")
+    assert "not a notebook any more" in release.check(tree)[0]
+    path.unlink()
+    assert "missing" in release.check(tree)[0]
+    stray = path.parent / "stray.ipynb"
+    shutil.copy(tree / "solutions" / ONE, stray)
+    assert any("stray.ipynb has no solution" in said for said in release.check(tree))
+    release.release(tree)
+    assert not stray.exists()
+    assert path.exists()
+
+
+def test_a_changed_solution_shows_as_a_difference(tree):
+    edit(tree / "solutions" / ONE, lambda nb: nb.cells[0].update(source="another question"))
+    assert len(release.check(tree)) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda nb: nb.cells[2].metadata.pop("nbgrader"), "not marked as a solution"),
+        (lambda nb: nb.cells[2].update(source="%%ranks\ny = 1"), "### BEGIN SOLUTION"),
+        (lambda nb: nb.cells[-1].metadata.pop("nbgrader"), "nothing is graded"),
+    ],
+)
+def test_a_solution_that_would_make_a_bad_exercise_is_refused(tree, change, says):
+    before = (tree / "exercises" / ONE).read_bytes()
+    edit(tree / "solutions" / ONE, change)
+    with pytest.raises(release.BadSolution, match=says):
+        release.release(tree)
+    assert (tree / "exercises" / ONE).read_bytes() == before
+
+
+def test_a_disk_that_fills_up_leaves_the_old_file_whole(tmp_path, monkeypatch):
+    path = tmp_path / "a.ipynb"
+    path.write_text("old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        release.write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.ipynb"]
+
+
+def test_a_written_file_keeps_its_permissions(tmp_path):
+    path = tmp_path / "a.ipynb"
+    release.write_whole(path, "first")
+    assert path.stat().st_mode & 0o777 == 0o644
+    path.chmod(0o600)
+    release.write_whole(path, "second")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.slow
+def test_a_blank_exercise_runs_through_and_is_not_attempted():
+    path = ROOT / "exercises" / ONE
+    ran = notebooks.execute(nbformat.read(path, as_version=4), path, 2)
+    assert not [o for c in ran.cells for o in c.get("outputs", []) if o.output_type == "error"]
+    verdict = ran.cells[-1].outputs[-1].data
+    assert verdict["text/plain"] == "0"
+    assert "not attempted" in verdict["text/html"]
+
+
+@pytest.mark.slow
+def test_stock_nbgrader_gives_the_same_notebook(tree):
+    shutil.copy(ROOT / "nbgrader_config.py", tree)
+    ours = json.loads((tree / "exercises" / ONE).read_text())
+    shutil.rmtree(tree / "exercises")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_DIR": str(tree / "none")}
+    # nbgrader calls alembic by its name.
+    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
+    done = subprocess.run(
+        [sys.executable, "-m", "nbgrader", "generate_assignment", ONE.parent.name],
+        cwd=tree,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tree / "exercises" / ONE).read_text()) == ours
