@@ -1,0 +1,168 @@
+"""Committed notebooks: executed, with stable ids, and no path, user, time or widget in them."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course_lib.classroom import notebooks, release
+
+ROOT = Path(__file__).resolve().parent.parent
+EXECUTED = sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("solutions/*/*.ipynb")])
+LESSONS = sorted(ROOT.glob("notebooks/*.ipynb"))
+FOREIGN = re.compile(
+    r"/home/|/root\b|/tmp/|/work/|/opt/|site-packages|0x[0-9a-f]{6,}|\x1b\["
+    r"|\d{4}-\d\d-\d\dT\d\d:\d\d"
+)
+
+
+def short(path: Path) -> str:
+    return path.stem
+
+
+def read(path: Path):
+    return nbformat.read(path, as_version=4)
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=short)
+def test_a_committed_notebook_is_normal(path):
+    text = path.read_text(encoding="utf-8")
+    assert release.as_text(notebooks.normalise(read(path))) == text
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=short)
+def test_a_committed_notebook_was_executed_from_top_to_bottom(path):
+    cells = [c for c in read(path).cells if c.cell_type == "code"]
+    assert [c.execution_count for c in cells] == list(range(1, len(cells) + 1))
+    for cell in cells:
+        errors = [o for o in cell.outputs if o.output_type == "error"]
+        assert bool(errors) == ("raises-exception" in cell.metadata.get("tags", []))
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=short)
+def test_a_committed_notebook_tells_nothing_of_the_machine_it_ran_on(path):
+    for cell in read(path).cells:
+        outputs = list(cell.get("outputs", []))
+        shown = [cell.source, *[str({k: v for k, v in o.items() if k != "data"}) for o in outputs]]
+        shown += [v for o in outputs for k, v in o.get("data", {}).items() if k != "image/png"]
+        for text in shown:
+            assert not FOREIGN.search(text), FOREIGN.search(text)
+        assert not [o for o in outputs if o.get("name") == "stderr"]
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=short)
+def test_a_committed_notebook_is_small_and_so_is_each_figure(path):
+    assert path.stat().st_size < 1_500_000
+    for cell in read(path).cells:
+        for output in cell.get("outputs", []):
+            if "image/png" in output.get("data", {}):
+                assert len(base64.b64decode(output.data["image/png"])) < 200_000
+                assert len(output.metadata["image/png"]["alt"]) > 40
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=short)
+def test_no_notebook_hides_a_failure_or_says_that_a_thing_is_easy(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "code":
+            assert not re.search(r"^\s*!|^%%(bash|sh|script|px)", cell.source, re.MULTILINE)
+        else:
+            assert not re.search(r"\b(easy|easily|simply|just|obviously|trivial\w*)\b", cell.source)
+            assert len(cell.source.split()) < 220, f"cut this cell: {cell.source[:60]}"
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=short)
+def test_what_a_lesson_imports_from_the_course_is_there(path):
+    for cell in read(path).cells:
+        if cell.cell_type != "code":
+            continue
+        source = "\n".join(t for t in cell.source.splitlines() if not t.startswith("%"))
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.ImportFrom) and node.module.startswith("course_lib"):
+                assert (ROOT / node.module.replace(".", "/")).with_suffix(".py").exists() or (
+                    ROOT / node.module.replace(".", "/") / "__init__.py"
+                ).exists()
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=short)
+def test_links_between_notebooks_lead_somewhere(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown":
+            for target in re.findall(r"\]\((\.\.?/[^)#]+)\)", cell.source):
+                assert (path.parent / target).exists(), target
+
+
+def dirty():
+    stream = new_output("stream", name="stdout", text="a\n")
+    more = new_output("stream", name="stdout", text="b\n")
+    empty = new_output("display_data", data={})
+    widget = new_output(
+        "display_data", data={"application/vnd.jupyter.widget-view+json": {"model_id": "1"}}
+    )
+    error = new_output(
+        "error", ename="E", evalue="no", traceback=["\x1b[31mFile /home/ada/x.py:3\x1b[0m", "no"]
+    )
+    told = new_output("error", ename="E", evalue="no", traceback=["\x1b[31mrank 0\x1b[0m\nno"])
+    cell = new_code_cell("1", outputs=[stream, more, empty, widget, error, told])
+    cell.metadata = {"execution": {"iopub.status.busy": "2030-01-01T00:00:00Z"}, "tags": ["t"]}
+    named = new_code_cell("2", metadata={"nbgrader": {"grade_id": "mine"}})
+    book = new_notebook(cells=[cell, new_code_cell("1"), new_markdown_cell("1"), named])
+    book.metadata = {
+        "kernelspec": {"name": "ada-env", "display_name": "Ada's", "language": "python"},
+        "language_info": {"name": "python", "version": "3.11.7"},
+        "widgets": {"state": {}},
+    }
+    return book
+
+
+def test_normalising_leaves_the_lesson_and_nothing_else():
+    clean = notebooks.normalise(dirty())
+    first = clean.cells[0]
+    assert clean.metadata == {
+        "kernelspec": notebooks.KERNEL,
+        "language_info": {"name": "python"},
+    }
+    assert first.metadata == {"tags": ["t"]}
+    assert [o.output_type for o in first.outputs] == ["stream", "error", "error"]
+    assert first.outputs[0].text == "a\nb\n"
+    assert first.outputs[1].traceback == ["E: no"]
+    assert first.outputs[2].traceback == ["rank 0", "no"]
+
+
+def test_ids_come_from_the_text_and_are_never_taken_twice():
+    ids = [cell.id for cell in notebooks.normalise(dirty()).cells]
+    assert ids[1] == f"{ids[0]}-2"
+    assert ids[2] not in ids[:2]
+    assert ids[3] == "mine"
+    assert [cell.id for cell in notebooks.normalise(dirty()).cells] == ids
+
+
+def test_normalising_twice_is_normalising_once():
+    once = notebooks.normalise(dirty())
+    assert release.as_text(notebooks.normalise(once)) == release.as_text(once)
+
+
+def test_a_notebook_that_fails_is_left_as_it_was(tmp_path):
+    path = tmp_path / "a.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("1 / 0")]), path)
+    before = path.read_bytes()
+    with pytest.raises(notebooks.NotebookFailed, match=r"a\.ipynb did not run through.*") as caught:
+        notebooks.refresh([path], 2)
+    assert "ZeroDivisionError" in str(caught.value)
+    assert path.read_bytes() == before
+
+
+def test_a_refreshed_notebook_ran_in_this_python_with_the_world_asked_for(tmp_path):
+    import sys
+
+    path = tmp_path / "a.ipynb"
+    source = "import os, sys\nprint(os.environ['WORLD_SIZE'], sys.executable == EXECUTABLE)"
+    source = source.replace("EXECUTABLE", repr(sys.executable))
+    nbformat.write(new_notebook(cells=[new_code_cell(source)]), path)
+    notebooks.refresh([path], 3)
+    assert read(path).cells[0].outputs[0].text == "3 True\n"
