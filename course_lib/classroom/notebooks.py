@@ -50,7 +50,7 @@ def execute(notebook: NotebookNode, path: Path, world: int) -> NotebookNode:
         client = NotebookClient(
             notebook,
             kernel_name="python3",
-            kernel_manager_class=_manager(folder),
+            kernel_manager_class=kernel_over_files(folder),
             timeout=CELL_LIMIT,
             record_timing=False,
             resources={"metadata": {"path": str(path.resolve().parent)}},
@@ -64,7 +64,7 @@ def execute(notebook: NotebookNode, path: Path, world: int) -> NotebookNode:
             ) from None
 
 
-def _manager(folder: str) -> type:
+def kernel_over_files(folder: str) -> type:
     """Starts this very Python as a kernel, whatever kernels are installed, on private sockets."""
     from jupyter_client import AsyncKernelManager
     from jupyter_client.kernelspec import KernelSpecManager

@@ -6,12 +6,12 @@ notebooks. What is in exercises/ is never written by hand.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+
+from course_lib.classroom.whole import replacing
 
 SOLUTIONS, EXERCISES = "solutions", "exercises"
 # What stands where an answer stood. Without an error in it, so that a blank notebook runs through
@@ -85,19 +85,9 @@ def check(root: Path) -> list[str]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that, whatever happens, it is the old one or the new one and never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, path.stat().st_mode if path.exists() else 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(str(path), encoding="utf-8", newline="\n") as file:
+        file.write(text)
 
 
 def as_text(notebook: NotebookNode) -> str:
