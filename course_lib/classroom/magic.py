@@ -212,6 +212,8 @@ def show(outcomes: list[Outcome]) -> None:
                 print(tag.strip())
                 display(data, raw=True, metadata=output.get("metadata", {}))
         _flush(tag, text)
+        if outcome.dropped:
+            print(f"{tag}… and {outcome.dropped:,} characters more, which are not shown")
 
 
 def _flush(tag: str, text: str) -> str:

@@ -15,6 +15,8 @@ from pathlib import Path
 import zmq
 from jupyter_client.connect import ConnectionFileMixin
 
+MOST_PRINTED = 20_000  # characters of a rank's text in one cell that a notebook keeps
+
 
 @dataclass
 class Outcome:
@@ -31,6 +33,8 @@ class Outcome:
     trail: list[str] = field(default_factory=list)
     values: dict = field(default_factory=dict)
     idle: bool = False
+    printed: int = 0  # characters
+    dropped: int = 0
 
     def ended(self) -> bool:
         return self.status in ("died", "stuck") or (self.status != "running" and self.idle)
@@ -137,5 +141,11 @@ class Rank:
             outcome.values = content.get("user_expressions", {})
         elif kind == "status":
             outcome.idle = content["execution_state"] == "idle"
-        elif kind in ("stream", "display_data", "execute_result", "error"):
+        elif kind == "stream":
+            # A loop that prints must not fill the notebook, nor this process's memory.
+            kept = content["text"][: MOST_PRINTED - outcome.printed]
+            outcome.printed += len(kept)
+            outcome.dropped += len(content["text"]) - len(kept)
+            outcome.outputs.append({"output_type": kind, **content, "text": kept})
+        elif kind in ("display_data", "execute_result", "error"):
             outcome.outputs.append({"output_type": kind, **content})

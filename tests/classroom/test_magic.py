@@ -138,6 +138,12 @@ def test_an_interrupt_ends_the_cell_and_keeps_the_ranks(session):
     assert session.text("%%ranks\nprint(kept)") == "[rank 0] 0\n[rank 1] 1\n"
 
 
+def test_a_rank_that_prints_without_end_does_not_fill_the_notebook(session):
+    text = session.text("%%ranks 1\nfor k in range(40_000):\n    print('a line of text', k)")
+    assert text.startswith("[rank 1] a line of text 0\n") and len(text) < 100_000
+    assert "characters more, which are not shown" in text.splitlines()[-1]
+
+
 def test_the_status_and_the_stop(session):
     session.text("%%ranks\n1")
     status = session.text("%ranks").splitlines()
