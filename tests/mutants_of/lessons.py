@@ -95,9 +95,9 @@ MUTANTS = [
     ),
     Mutant(
         "release-half-written-files-stay",
-        "course_lib/classroom/release.py",
-        "        os.unlink(temporary)\n        raise",
-        "        raise",
+        "course_lib/classroom/whole.py",
+        "            os.unlink(beside)\n        raise",
+        "            pass\n        raise",
         ("tests/test_release.py::test_a_disk_that_fills_up_leaves_the_old_file_whole",),
         "a full disk leaves pieces behind",
     ),
