@@ -21,11 +21,11 @@ _OPS = {
     "allreduce_coalesced_": ("all_reduce", "in"),
     "broadcast_": ("broadcast", "in"),
     "reduce_": ("reduce", "in"),
-    "allgather_": ("all_gather", "in"),
+    "allgather_": ("all_gather", "out"),  # pieces may be uneven where the backend allows it
     "_allgather_base_": ("all_gather", "in"),
     "allgather_coalesced_": ("all_gather", "in"),
     "allgather_into_tensor_coalesced_": ("all_gather", "in"),
-    "reduce_scatter_": ("reduce_scatter", "out"),
+    "reduce_scatter_": ("reduce_scatter", "in"),
     "_reduce_scatter_base_": ("reduce_scatter", "out"),
     "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "out"),
     "gather_": ("gather", "in"),

@@ -97,6 +97,11 @@ dist.all_reduce(torch.ones(2), group=second)
         ),
         ("dist.broadcast(torch.ones(2), rank)", ["root 0", "root 1"]),
         (
+            "x = torch.ones(3 + rank)\n"
+            "dist.all_gather([torch.empty_like(x) for _ in range(world)], x)",
+            ["rank 0 calls all_gather of float32[3]", "rank 1 calls all_gather of float32[4]"],
+        ),
+        (
             "out = torch.empty(4)\n"
             "dist.all_to_all_single(out, torch.ones(4), [2, 2], [1, 3] if rank else [2, 2])",
             ["all_to_all"],
@@ -106,7 +111,7 @@ dist.all_reduce(torch.ones(2), group=second)
             ["send(to rank 1) of float32[3]", "recv(from rank 0) of float32[4]"],
         ),
     ],
-    ids=["shape", "dtype", "verb", "sum-against-max", "root", "splits", "message"],
+    ids=["shape", "dtype", "verb", "sum-against-max", "root", "list", "splits", "message"],
 )
 def test_ranks_that_disagree_are_told_at_once_and_keep_their_group(two, code, said):
     two.run("kept = group")

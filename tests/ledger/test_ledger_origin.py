@@ -24,7 +24,7 @@ ASK = "def ask():\n\n    return origin.find(False, False, threading.get_ident())
 @pytest.mark.parametrize(
     ("filename", "site"),
     [
-        ("/tmp/ipykernel_4711/1234.py", "cell:3"),
+        ("/var/folders/ipykernel_4711/1234.py", "cell:3"),
         ("<ipython-input-3-abcdef>", "cell:3"),
         ("/home/somebody/train.py", "train.py:3"),
     ],
