@@ -88,7 +88,7 @@ class Cluster(Crew):
             if not all(outcome.ended() for outcome in pending.values()):
                 self._free(pending, scene, ended)
             self._read_board(pending, scene)
-            if ended.failed:
+            if ended.failed or scene.groups_destroyed():
                 self._recover(ended, about["label"], 0.7 * deadline)
         return ended
 

@@ -83,9 +83,13 @@ class Scene:
             self.calls[r] = calls
         self.facts = [self._fact(outcomes[r]) for r in self.participants]
 
+    def groups_destroyed(self) -> bool:
+        """Whether the cell itself has taken some rank out of all groups."""
+        return any(status.get("alone") for status in self.statuses.values())
+
     def groups_intact(self) -> bool:
         """Whether every member of every group made the same calls, and none failed on the way."""
-        if not self.checked:
+        if not self.checked or self.groups_destroyed():
             return False
         counted: dict[str, set[int]] = {}
         for r in self.participants:

@@ -76,7 +76,7 @@ class Seat:
     @contextmanager
     def at_work(self, code: str, cell: dict) -> Iterator[Referee]:
         """Everything that surrounds one cell on this rank."""
-        self._here = self.shell.compile.get_code_name(code, self.shell.transform_cell(code), 0)
+        self._here = self._name_of(code)
         # IPython drops blank lines at the start; a learner's editor counts them.
         blank = code[: len(code) - len(code.lstrip())].count("\n")
         self._cells[self._here] = (cell["label"], blank)
@@ -108,6 +108,7 @@ class Seat:
     def report(self, cell: dict, reply: dict, referee: Referee) -> None:
         """Say on the board how the cell ended here: the others may be waiting for this rank."""
         status = {"cell": cell["number"], "at": time.monotonic(), "counts": dict(referee.counts)}
+        status["alone"] = not dist.is_initialized()  # the cell itself has destroyed the groups
         if reply["status"] == "ok":
             self.board.set_status(self.rank, {**status, "state": "done"})
             return
@@ -154,6 +155,14 @@ class Seat:
             dist.distributed_c10d.default_pg_timeout = wanted
             for group in list(dist.distributed_c10d._world.pg_map):
                 dist.distributed_c10d._set_pg_timeout(wanted, group)
+
+    def _name_of(self, code: str) -> str:
+        """The file name that IPython gives a cell in tracebacks."""
+        try:
+            transformed = self.shell.transform_cell(code)
+        except Exception:  # not Python: running it will say so in its own words
+            transformed = code
+        return self.shell.compile.get_code_name(code, transformed, 0)
 
     def _trail(self) -> list[tuple[str, str]]:
         """The learner's own lines that the exception passed through, the outermost first."""

@@ -133,6 +133,22 @@ def test_a_rank_that_died_between_cells_is_replaced_and_said(two):
     ]
 
 
+@pytest.mark.parametrize("code", ["def f(:", "x = (", "'''open", "%nosuch", "    x = 1\n  y = 2"])
+def test_a_cell_that_is_not_python_costs_that_cell(two, code):
+    assert "raised" in told(two.run(code))
+    works(two)
+
+
+def test_a_cell_that_destroys_its_groups_gets_new_ones(two):
+    two.run("kept = rank")
+    for who in (None, [0]):
+        ended = two.run("dist.destroy_process_group()", ranks=who)
+        assert not ended.failed
+        assert ended.notes[0].startswith("The groups were made anew")
+        works(two)
+    assert two.pull("kept") == [0, 1]
+
+
 def test_exit_does_not_end_a_rank(two):
     before = pids(two)
     assert "a rank ends with its notebook" in told(two.run("exit()"))
