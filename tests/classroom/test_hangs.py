@@ -36,12 +36,12 @@ def test_who_waits_where_and_who_never_came(two, cells, call, line, checked):
     made, hangs = cells
     assert not two.run(made, deadline=60.0).failed
     began = time.monotonic()
-    text = told(two.run(hangs, deadline=40.0 if checked else 4.0, checked=checked))
+    text = told(two.run(hangs, deadline=4.0, checked=checked))
     waiting, absent = text.splitlines()[:2]
     assert waiting.startswith("rank 0 waited in ") and call in waiting and line in waiting
     assert absent.startswith("rank 1 finished the cell")
     if checked:
-        assert "for rank 1" in waiting and time.monotonic() - began < 30, "no need to wait"
+        assert "for rank 1" in waiting and time.monotonic() - began < 3.5, "no need to wait"
     works(two)
 
 
@@ -55,10 +55,10 @@ def test_three_ranks_the_missing_one_is_named(clusters):
 
 def test_ranks_that_wait_for_each_other_are_freed_before_the_deadline(two):
     began = time.monotonic()
-    text = told(two.run("dist.recv(torch.empty(3), (rank + 1) % world)", deadline=60.0))
+    text = told(two.run("dist.recv(torch.empty(3), (rank + 1) % world)", deadline=20.0))
     assert "rank 0 waited in recv(from rank 1) of float32[3] for rank 1" in text
     assert "rank 1 waited in recv(from rank 0) of float32[3] for rank 0" in text
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 12
     works(two)
 
 
@@ -70,9 +70,9 @@ dist.all_reduce(torch.ones(2), group=first)
 dist.all_reduce(torch.ones(2), group=second)
 """
     began = time.monotonic()
-    text = told(two.run(code, deadline=60.0))
+    text = told(two.run(code, deadline=20.0))
     assert text.count("waited in all_reduce(sum) of float32[2]") == 2 and "line 4" in text
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 12
     works(two)
 
 
@@ -116,8 +116,8 @@ dist.all_reduce(torch.ones(2), group=second)
 def test_ranks_that_disagree_are_told_at_once_and_keep_their_group(two, code, said):
     two.run("kept = group")
     began = time.monotonic()
-    text = told(two.run(code, deadline=60.0))
-    assert time.monotonic() - began < 40
+    text = told(two.run(code))
+    assert time.monotonic() - began < 5
     assert "the ranks disagree about a collective" in text
     for part in said:
         assert part in text
@@ -202,7 +202,7 @@ def test_what_holds_a_dead_group_is_named_and_says_so_when_used(two):
             text = told(two.run(use, checked=checked))
             assert "this group did not survive the failure in cell [4]" in text, use
             assert "`group` is the new group of all ranks" in text
-            assert time.monotonic() - began < 20
+            assert time.monotonic() - began < 3
     works(two)
     two.run("del model, mine, mesh")
 
