@@ -121,10 +121,8 @@ class Crew:
         self.backend = ast.literal_eval(found[0].values["backend"]["data"]["text/plain"])
         if not reason:
             return []
-        holders: dict[tuple[str, str], list[int]] = {}
-        for outcome in found:
-            for holder in ast.literal_eval(outcome.values["it"]["data"]["text/plain"]):
-                holders.setdefault(holder, []).append(outcome.rank)
+        told = [ast.literal_eval(o.values["it"]["data"]["text/plain"]) for o in found]
+        holders = dict.fromkeys(holder for each in told for holder in each)  # each named once
         notes = ["The groups were made anew; the ranks' other variables are as they were."]
         if holders:
             named = ", ".join(f"`{name}` (made in {where})" for name, where in holders)

@@ -188,8 +188,10 @@ def parse_which(text: str, world: int) -> list[int] | None:
     for part in text.split(","):
         first, _, last = part.partition("-")
         found.update(range(int(first), int(last or first) + 1))
+    if not found:
+        raise ValueError(f"%%ranks {text}: a range counts upwards, like 1-3")
     outside = sorted(r for r in found if r >= world)
-    if outside or not found:
+    if outside:
         raise ValueError(
             f"%%ranks {text}: there is no rank {outside} among {world} ranks (from 0 on)"
         )

@@ -78,7 +78,7 @@ class Appointment:
 
 
 class Referee(LightMode):
-    """Active while a cell runs on a rank. `checked=False` only refuses dead groups."""
+    """Active on a rank while a checked cell runs there."""
 
     def __init__(
         self,
@@ -90,14 +90,13 @@ class Referee(LightMode):
         participants: list[int],
         deadline: float,
         dead: dict[str, str],
-        checked: bool,
         find_line: Callable,
     ):
         super().__init__()
         self.board, self.inbox, self.rank = board, inbox, rank
         self.office = board.slots - 1  # the notebook's own slot
         self.cell, self.participants, self.deadline = cell, set(participants), deadline
-        self.dead, self.checked, self.find_line = dead, checked, find_line
+        self.dead, self.find_line = dead, find_line
         # Calls on each group in this cell: unequal among its members means that one is owed.
         self.counts: Counter[str] = Counter()
         self._promised: dict[int, tuple[dist.Work, Appointment]] = {}
@@ -108,7 +107,7 @@ class Referee(LightMode):
         if func.namespace not in ("c10d", "_c10d_functional"):
             return func(*args, **kwargs)
         call = read_call(func, args, kwargs, self.dead)
-        if call is None or not self.checked or len(call.members) < 2:
+        if call is None or len(call.members) < 2:
             return func(*args, **kwargs)
         meeting = self._announce(call)
         if not call.asynchronous:

@@ -89,7 +89,6 @@ class Seat:
             participants=cell["participants"],
             deadline=cell["deadline"],
             dead=self.dead,
-            checked=cell["checked"],
             find_line=self.find_line,
         )
         before = {name: id(value) for name, value in self.shell.user_ns.items()}

@@ -173,6 +173,8 @@ def test_ranks_are_named_in_several_ways():
     assert parse_which("2", 4) == [2] and parse_which("0,2-3", 4) == [0, 2, 3]
     with pytest.raises(ValueError, match="no rank"):
         parse_which("3-9", 4)
+    with pytest.raises(ValueError, match="a range counts upwards"):
+        parse_which("3-1", 4)
 
 
 def test_the_world_comes_from_the_environment_or_the_machine(monkeypatch):
