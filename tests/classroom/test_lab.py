@@ -13,7 +13,7 @@ import psutil
 import pytest
 import typer
 
-from course_lib.cli import lab_options
+from course_lib.cli.lab import lab_options
 
 
 @pytest.fixture(scope="module")
