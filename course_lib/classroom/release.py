@@ -25,25 +25,40 @@ class BadSolution(ValueError):
 
 def configuration():
     """nbgrader's configuration, for this module and for `nbgrader_config.py` alike."""
+    from nbgrader.converters import GenerateAssignment
     from traitlets.config import Config
 
     settings = Config()
     settings.CourseDirectory.source_directory = SOLUTIONS
     settings.CourseDirectory.release_directory = EXERCISES
     settings.ClearSolutions.code_stub = {"python": STUB}
+    settings.GenerateAssignment.preprocessors = _with_ours(
+        GenerateAssignment.preprocessors.default()
+    )
     return settings
+
+
+def _with_ours(steps: list[type]) -> list[type]:
+    """nbgrader's steps, with ours in the place of the one that takes answers out."""
+    from nbgrader.preprocessors import ClearSolutions
+
+    from course_lib.classroom.blanks import ClearAnswers
+
+    return [ClearAnswers if step is ClearSolutions else step for step in steps]
 
 
 def exercise_from(solution: NotebookNode) -> NotebookNode:
     """The notebook that a learner gets for this one."""
     from nbgrader import preprocessors as steps
 
+    from course_lib.classroom.blanks import ClearAnswers
+
     settings = configuration()
     notebook, resources = nbformat.from_dict(solution), {}
     # The order of nbgrader's generate_assignment; checksums again after the last change.
     for step in (
         steps.LockCells,
-        steps.ClearSolutions,
+        ClearAnswers,
         steps.ClearOutput,
         steps.CheckCellMetadata,
         steps.ComputeChecksums,

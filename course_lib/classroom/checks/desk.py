@@ -7,11 +7,13 @@ Lesson 00 introduces it, lesson 01 uses it first.
 from __future__ import annotations
 
 import atexit
+import sys
 from collections import Counter
 from collections.abc import Mapping
 
 from IPython import get_ipython
 
+from course_lib.classroom import progress
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.judge import Judge
 
@@ -26,10 +28,13 @@ class Desk:
         self.verdicts: dict[str, frame.Verdict] = {}
         atexit.register(self.judge.stop)
 
-    def check(self, name: str, sources: Mapping[str, str]) -> frame.Verdict:
-        """Try the answer `name`, whose text is in `sources` by the name of each function."""
-        verdict = frame.judge(frame.find(name), sources, self.judge)
+    def check(
+        self, name: str, sources: Mapping[str, str], values: Mapping[str, object] | None = None
+    ) -> frame.Verdict:
+        """Try the answer `name`: a function's text is in `sources`, numbers are in `values`."""
+        verdict = frame.judge(frame.find(name), sources, values or {}, self.judge)
         self.verdicts[name] = verdict
+        self._record("check", **verdict.as_fact())
         return verdict
 
     def hint(self, name: str) -> str:
@@ -38,6 +43,7 @@ class Desk:
         if self.hints_given[name] == len(hints):
             return "\n".join(["These were all the hints:", *_numbered(hints)])
         self.hints_given[name] += 1
+        self._record("hint", exercise=name, number=self.hints_given[name])
         return _numbered(hints)[self.hints_given[name] - 1]
 
     def predict(self, question: str, value: object, unit: str) -> str:
@@ -50,6 +56,7 @@ class Desk:
                 f"a prediction is a number or, left blank, `...`; {question} got {value!r}"
             )
         self.predictions[question] = value
+        self._record("prediction", question=question, value=value, unit=unit)
         return f"Prediction {question}: {_written(value, unit)}."
 
     def measured(self, question: str, value: float, unit: str) -> str:
@@ -58,15 +65,23 @@ class Desk:
         if question not in self.predictions:
             return f"{said} Prediction: not attempted."
         guess = self.predictions[question]
+        self._record("measured", question=question, value=value, unit=unit, predicted=guess)
         if guess == value:
             return f"{said} Prediction: the same."
         ratio = f", {guess / value:.3g} times as much" if value else ""
         return f"{said} Prediction: {_written(guess, unit)}{ratio}."
 
+    def _record(self, kind: str, **fact: object) -> None:
+        """Into the workspace's progress file, where the notebook lies in a workspace."""
+        found = progress.here()
+        trouble = found.record(kind, **fact) if found else ""
+        if trouble:
+            print(trouble, file=sys.stderr)
+
 
 def check(name: str) -> frame.Verdict:
-    """Check the answer that the last `%%ranks` cell defining `name` holds."""
-    return _desk().check(name, _sources())
+    """Check the answer `name`: a function from a `%%ranks` cell, or a variable with numbers."""
+    return _desk().check(name, _sources(), _shell().user_ns)
 
 
 def hint(name: str) -> None:

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from course_lib.classroom.checks import answer
+from course_lib.classroom.checks import answer, thought
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.thought import Thought
 
 if TYPE_CHECKING:
     from course_lib.classroom.checks.judge import Judge
@@ -22,17 +24,9 @@ NOT_ATTEMPTED, WRONG, RIGHT = "not attempted", "wrong", "right"
 _MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓"}  # never by colour alone
 
 
-class Finding(Exception):
-    """What is wrong with an answer: the misconception's name, and words for the learner."""
-
-    def __init__(self, name: str, text: str):
-        super().__init__(text)
-        self.name, self.text = name, text
-
-
 @dataclass(frozen=True)
 class Exercise:
-    """One exercise; `judge` raises a Finding or returns."""
+    """A function to write; `judge` raises a Finding or returns."""
 
     name: str  # the function that the learner writes
     title: str
@@ -53,6 +47,16 @@ class Verdict:
     points: int
     of: int
 
+    def as_fact(self) -> dict:
+        """What a progress file keeps of it."""
+        return {
+            "exercise": self.exercise,
+            "outcome": self.outcome,
+            "name": self.name,
+            "points": self.points,
+            "of": self.of,
+        }
+
     def __str__(self) -> str:
         head = f"{_MARKS[self.outcome]} {self.exercise}: {self.outcome}"
         return f"{head} ({self.points} of {self.of} points)\n{self.text}"
@@ -71,43 +75,81 @@ class Verdict:
         )
 
 
-def exercises() -> dict[str, Exercise]:
-    """Every exercise of the course by name, from the files `lesson_*.py` beside this one."""
+def lessons() -> dict[str, tuple[Exercise | Thought, ...]]:
+    """The exercises of each lesson, "01" to its own, from the files `lesson_*` beside this one."""
     package = importlib.import_module("course_lib.classroom.checks")
-    found: dict[str, Exercise] = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        if module.name.startswith("lesson_"):
-            lesson = importlib.import_module(f"{package.__name__}.{module.name}")
-            found.update({exercise.name: exercise for exercise in lesson.EXERCISES})
-    return found
+    names = sorted(m.name for m in pkgutil.iter_modules(package.__path__))
+    return {
+        name.removeprefix("lesson_"): importlib.import_module(
+            f"{package.__name__}.{name}"
+        ).EXERCISES
+        for name in names
+        if name.startswith("lesson_")
+    }
 
 
-def find(name: str) -> Exercise:
+def exercises() -> dict[str, Exercise | Thought]:
+    """Every exercise of the course by name."""
+    return {one.name: one for lesson in lessons().values() for one in lesson}
+
+
+def find(name: str) -> Exercise | Thought:
     known = exercises()
     if name not in known:
         raise ValueError(f"there is no exercise {name!r}; the exercises are {', '.join(known)}")
     return known[name]
 
 
-def judge(exercise: Exercise, sources: Mapping[str, str], judge: Judge) -> Verdict:
-    """Try an answer. Whatever it does, this returns a verdict and leaves a judge that works."""
+def judge(
+    exercise: Exercise | Thought,
+    sources: Mapping[str, str],
+    values: Mapping[str, object],
+    judge: Judge,
+) -> Verdict:
+    """Try an answer. Whatever it does, this returns a verdict and leaves a judge that works.
 
-    def verdict(outcome: str, text: str, name: str = "", points: int = 0) -> Verdict:
-        return Verdict(exercise.name, outcome, name, text, points, exercise.points)
+    `sources` gives for each function the last cell that defined it, `values` the variables of the
+    notebook, where numbers are looked up.
+    """
+    try:
+        if isinstance(exercise, Thought):
+            blank = _try_numbers(exercise, values.get(exercise.name))
+        else:
+            blank = _try_function(exercise, sources, judge)
+    except Finding as finding:
+        return Verdict(exercise.name, WRONG, finding.name, finding.text, 0, exercise.points)
+    if blank:
+        return Verdict(exercise.name, NOT_ATTEMPTED, "", blank, 0, exercise.points)
+    points = exercise.points
+    return Verdict(exercise.name, RIGHT, "", exercise.when_right, points, points)
 
+
+def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) -> str:
+    """A Finding where the function is wrong; why it counts as not attempted, or nothing."""
     try:
         found = answer.read(exercise.name, sources)
     except SyntaxError as error:
         where = f" in line {error.lineno + 1}" if error.lineno else ""
-        return verdict(WRONG, f"Python cannot read the cell{where}: {error.msg}.", "syntax")
+        raise Finding("syntax", f"Python cannot read the cell{where}: {error.msg}.") from None
+    if not found.cells:
+        return f"No %%ranks cell has defined {exercise.name} yet: run the cell that holds it."
     if not found.attempted:
-        missing = f"No %%ranks cell has defined {exercise.name} yet: run the cell that holds it."
-        return verdict(NOT_ATTEMPTED, _BLANK if found.cells else missing)
-    try:
-        exercise.judge(found, judge)
-    except Finding as finding:
-        return verdict(WRONG, finding.text, finding.name)
-    return verdict(RIGHT, exercise.when_right, points=exercise.points)
+        return "Its body is still empty. Write it, run its cell, then run this one again."
+    exercise.judge(found, judge)
+    return ""
 
 
-_BLANK = "Its body is still empty. Write it, run its cell, then run this one again."
+def _try_numbers(question: Thought, given: object) -> str:
+    blank = thought.blanks(question, given)
+    if blank:
+        missing = "" if len(blank) == len(question.fields) else f" for {_listed(blank)}"
+        return (
+            f"Still blank{missing}. Write a number in the place of each `...` in the cell that "
+            f"holds `{question.name}`, run that cell, then run this one again."
+        )
+    question.judge(thought.as_numbers(question, given))
+    return ""
+
+
+def _listed(names: list) -> str:
+    return ", ".join(repr(name) for name in names)

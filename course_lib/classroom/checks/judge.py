@@ -7,7 +7,7 @@ rank ends in a finding that says so, and the next check meets ranks that work. F
 from __future__ import annotations
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Finding
+from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.crew import START_LIMIT
 from course_lib.classroom.hangs import Fact

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise, Finding
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
 from course_lib.layout import cut
 

@@ -1,0 +1,117 @@
+"""A learner's progress: one line of JSON for each check, hint and prediction, in a plain file.
+
+Lines are only ever added, so a line that was half written costs itself and no other. Lesson 00
+shows the file, `course status` reads it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+FILE, MARK = "progress.jsonl", ".course"  # the mark makes a folder somebody's workspace
+PATIENCE = 5.0  # seconds for another notebook that is writing a line
+
+
+@dataclass(frozen=True)
+class Log:
+    """What a progress file says, and which of its lines say nothing any more."""
+
+    events: list[dict] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)  # line numbers, from 1
+
+    def of(self, kind: str, **same: object) -> list[dict]:
+        """The events of one kind in their order, narrowed by what they have to say."""
+        found = (e for e in self.events if e["kind"] == kind)
+        return [e for e in found if all(e.get(k) == v for k, v in same.items())]
+
+    def best(self, exercise: str) -> dict | None:
+        """The check of an exercise that reached the most points, the earliest of such."""
+        checks = self.of("check", exercise=exercise)
+        return max(checks, key=lambda e: e.get("points", 0)) if checks else None
+
+
+class Progress:
+    """The progress file of one workspace."""
+
+    def __init__(self, workspace: Path):
+        self.path = Path(workspace) / FILE
+
+    def record(self, kind: str, **fact: object) -> str:
+        """Add a line; empty when it is written, else a sentence that says why it is not."""
+        now = datetime.now().astimezone().isoformat(timespec="seconds")
+        line = json.dumps({"at": now, "kind": kind, **fact}, ensure_ascii=False)
+        try:
+            with self._alone() as file:
+                # After a line that broke off, a new one begins on a line of its own.
+                if file.tell() and not self._ends_well():
+                    line = f"\n{line}"
+                file.write(f"{line}\n".encode())
+                file.flush()
+        except OSError as error:
+            return (
+                f"Your progress was not written to {self.path.name} ({error.strerror or error}); "
+                "everything else works. Free some space, or make the file writable, and run the "
+                "cell again."
+            )
+        return ""
+
+    def read(self) -> Log:
+        """Everything that was recorded; a file that is not there yet says nothing."""
+        try:
+            lines = self.path.read_bytes().splitlines()
+        except FileNotFoundError:
+            return Log()
+        events, damaged = [], []
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                event = json.loads(line)
+            except ValueError:
+                event = None
+            if isinstance(event, dict) and isinstance(event.get("kind"), str):
+                events.append(event)
+            else:
+                damaged.append(number)
+        return Log(events, damaged)
+
+    @contextmanager
+    def _alone(self) -> Iterator:
+        """The file at its end, with no other notebook writing."""
+        with open(self.path, "ab") as file:
+            limit = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > limit:
+                        raise OSError(0, f"another program held it for {PATIENCE:g} s") from None
+                    time.sleep(0.02)
+            file.seek(0, os.SEEK_END)
+            yield file
+
+    def _ends_well(self) -> bool:
+        with open(self.path, "rb") as file:
+            file.seek(-1, os.SEEK_END)
+            return file.read(1) == b"\n"
+
+
+def here(folder: Path | None = None) -> Progress | None:
+    """The progress of the workspace that this folder lies in; None outside of any workspace."""
+    try:
+        start = (folder or Path.cwd()).resolve()
+    except OSError:  # the folder itself is gone
+        return None
+    for place in (start, *start.parents):
+        if (place / MARK).is_dir():
+            return Progress(place)
+    return None
