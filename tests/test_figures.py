@@ -11,7 +11,7 @@ from collections import namedtuple
 import pytest
 import torch
 
-from course_lib.figures import Fit, bandwidth, colours, fit, timeline, who_holds
+from course_lib.figures import Fit, bandwidth, colours, fit, ranks_map, timeline, who_holds
 
 Span = namedtuple("Span", "op start end waits")
 
@@ -47,6 +47,17 @@ def test_who_holds_refuses_a_picture_of_what_is_not_so():
     doubled = [[2 * x[0][0], x[0][1]], x[1]]
     with pytest.raises(ValueError, match=r"after, rank 0, chunk 0.*no sum of the ranks' own"):
         who_holds({"after": doubled}, x)
+
+
+def test_a_map_says_who_computes_where():
+    words = ranks_map(["cuda:0", "cuda:1", "cuda:0"], "gloo", title="Three on two").alt
+    assert words == (
+        "Three on two. The notebook runs cells on 3 ranks: rank 0 and rank 2 on cuda:0; "
+        "rank 1 on cuda:1. The ranks speak gloo to each other."
+    )
+    assert "speak" not in ranks_map(["cpu"], "gloo").alt
+    with pytest.raises(ValueError, match="no ranks to draw"):
+        ranks_map([], "gloo")
 
 
 def test_a_timeline_tells_counts_and_order_but_no_times():
@@ -115,7 +126,11 @@ def draw_bandwidth():
     return bandwidth({"a": [(1.0, 1.0), (2.0, 2.0)], "b": [(1.0, 2.0), (2.0, 3.0)]})
 
 
-@pytest.mark.parametrize("draw", [draw_holds, draw_narrow, draw_timeline, draw_bandwidth])
+def draw_map():
+    return ranks_map([f"cuda:{r % 3}" for r in range(8)], "gloo", title="eight on three")
+
+
+@pytest.mark.parametrize("draw", [draw_holds, draw_narrow, draw_timeline, draw_bandwidth, draw_map])
 def test_each_picture_is_small_a_white_card_and_cuts_nothing_off(draw):
     picture = draw()
     assert len(picture.png) < 200_000

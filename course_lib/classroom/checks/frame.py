@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from course_lib.classroom.checks.judge import Judge
 
 NOT_ATTEMPTED, WRONG, RIGHT = "not attempted", "wrong", "right"
-_MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓"}  # never by colour alone
+MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓"}  # never by colour alone
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Verdict:
         }
 
     def __str__(self) -> str:
-        head = f"{_MARKS[self.outcome]} {self.exercise}: {self.outcome}"
+        head = f"{MARKS[self.outcome]} {self.exercise}: {self.outcome}"
         return f"{head} ({self.points} of {self.of} points)\n{self.text}"
 
     def __repr__(self) -> str:

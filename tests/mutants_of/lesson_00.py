@@ -1,0 +1,69 @@
+"""Mistakes in the checks of lesson 00, and in the picture that it draws."""
+
+from tests.mutation import Mutant
+
+CHECKS = "course_lib/classroom/checks/lesson_00.py"
+TESTS = "tests/test_checks_00.py::"
+MEAN = f"{TESTS}test_a_plausible_mean_is_refused_by_its_name"
+COUNT = f"{TESTS}test_a_plausible_count_is_refused_by_its_name"
+
+MUTANTS = [
+    Mutant(
+        "lesson-00-input-not-compared",
+        CHECKS,
+        'if report["changed"]:',
+        "if False:",
+        (f"{MEAN}[in place]",),
+        "an answer that destroys the caller's tensor passes",
+        "T1",
+    ),
+    Mutant(
+        "lesson-00-only-three-ranks",
+        CHECKS,
+        "for members in ([0, 1, 2], [1, 2]):",
+        "for members in ([0, 1, 2],):",
+        (f"{MEAN}[the notebook's world]", f"{MEAN}[a third of it]"),
+        "the world's size passes for the group's",
+        "T29",
+    ),
+    Mutant(
+        "lesson-00-traffic-not-held",
+        CHECKS,
+        'if report["bytes"] > allowed:',
+        "if False:",
+        (f"{MEAN}[everybody's x]",),
+        "gathering everybody's tensor passes for an all-reduce",
+    ),
+    Mutant(
+        "lesson-00-notebook-counted-as-rank",
+        CHECKS,
+        '"c": 0, "d": RANKS',
+        '"c": 1, "d": RANKS',
+        (f"{TESTS}test_the_reference_is_accepted",),
+        "the notebook's own process is taken for a rank",
+    ),
+    Mutant(
+        "lesson-00-truth-is-a-number",
+        "course_lib/classroom/checks/thought.py",
+        "if isinstance(value, bool) or not isinstance",
+        "if not isinstance",
+        (f"{COUNT}[yes and no]",),
+        "True counts as the number one",
+    ),
+    Mutant(
+        "lesson-00-blank-is-wrong",
+        "course_lib/classroom/checks/thought.py",
+        " or given[f] is ... or given[f] is None]",
+        "]",
+        (f"{TESTS}test_a_blank_is_not_attempted",),
+        "a dictionary that was not filled in counts as wrong",
+    ),
+    Mutant(
+        "lesson-00-map-forgets-shared-devices",
+        "course_lib/figures/ranks_map.py",
+        "if d == place)} on {place}",
+        "if d == place or len(places) > 1)} on {place}",
+        ("tests/test_figures.py::test_a_map_says_who_computes_where",),
+        "the words of the map put a rank on a device that is not its own",
+    ),
+]
