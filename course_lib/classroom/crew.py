@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import atexit
 import base64
+import os
 import pickle
 import shutil
 import threading
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import zmq
 
-from course_lib.classroom import runs
+from course_lib.classroom import leases, runs
 from course_lib.classroom.board import Board
 from course_lib.classroom.room import check_world, environment
 from course_lib.classroom.wire import Outcome, Rank
@@ -41,6 +42,7 @@ class Crew:
         self.idle_seconds = idle_minutes * 60
         self.ranks: list[Rank] = []
         self.folder: Path | None = None
+        self.lease: leases.Lease | None = None
         self.backend = ""
         self._joins = 0
         self._used = time.monotonic()
@@ -54,27 +56,48 @@ class Crew:
     def start(self, group_timeout: float = 20.0) -> None:
         check_world(self.world)
         with self._busy:
+            env = os.environ | self.env
+            self.lease = leases.take(self.world, notebook=self.notebook, env=env)
+            self._start_ranks(group_timeout)
+
+    def stop(self) -> None:
+        """End every rank, remove its files, give the lease back. Safe to call at any time."""
+        self._end_ranks()
+        lease, self.lease = self.lease, None
+        if lease is not None:
+            lease.give_back()
+
+    def restart(self, group_timeout: float = 20.0) -> None:
+        """New processes on what the old ones held: nobody takes it in between."""
+        self._end_ranks()
+        if self.lease is None:
+            self.start(group_timeout)
+            return
+        with self._busy:
+            self._start_ranks(group_timeout)
+
+    def _start_ranks(self, group_timeout: float) -> None:
+        try:
             runs.sweep()
             self.folder = folder = runs.new_folder()
-            try:
-                self.board = Board.create(folder / "board", self.world + 1)
-                self.ranks = [
-                    Rank(r, folder, environment(r, self.world, folder) | self.env)
-                    for r in range(self.world)
-                ]
-                runs.write_note(folder, [rank.process.pid for rank in self.ranks], self.notebook)
-                take = "from course_lib.classroom.rank import sit_down; sit_down({!r}, {}, {})"
-                self.everywhere(lambda r: take.format(str(folder), r, self.world), START_LIMIT)
-                self.join(group_timeout)
-            except BaseException:
-                self.stop()
-                raise
-            self._used = time.monotonic()
+            self.board = Board.create(folder / "board", self.world + 1)
+            for r in range(self.world):
+                env = environment(r, self.world, folder, self.lease, self.env)
+                self.ranks.append(Rank(r, folder, env))
+            pids = [rank.process.pid for rank in self.ranks]
+            self.lease.bound_memory(pids)
+            runs.write_note(folder, pids, self.notebook)
+            take = "from course_lib.classroom.rank import sit_down; sit_down({!r}, {}, {})"
+            self.everywhere(lambda r: take.format(str(folder), r, self.world), START_LIMIT)
+            self.join(group_timeout)
+        except BaseException:
+            self.stop()
+            raise
+        self._used = time.monotonic()
         if self.idle_seconds > 0:
             threading.Thread(target=self._release_when_idle, daemon=True).start()
 
-    def stop(self) -> None:
-        """End every rank and remove its files. Safe to call at any time."""
+    def _end_ranks(self) -> None:
         ranks, self.ranks = self.ranks, []
         folder, self.folder = self.folder, None
         for rank in ranks:
@@ -82,10 +105,6 @@ class Crew:
             rank.close()
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def restart(self, group_timeout: float = 20.0) -> None:
-        self.stop()
-        self.start(group_timeout)
 
     def push(self, values: dict, ranks: list[int] | None = None) -> None:
         """Copy values into the ranks' variables."""

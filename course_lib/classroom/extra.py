@@ -37,6 +37,8 @@ def extra_ranks(world: int) -> Iterator[ExtraRanks]:
     cluster = Cluster(world, notebook="extra ranks")
     cluster.start()
     try:
+        for text in cluster.lease.told:
+            print(text)
         yield ExtraRanks(cluster)
     finally:
         cluster.stop()

@@ -16,8 +16,8 @@ from IPython import get_ipython
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import clear_output, display
 
+from course_lib.classroom import room
 from course_lib.classroom.cluster import Cluster, Ended
-from course_lib.classroom.room import check_world
 from course_lib.classroom.wire import Outcome
 
 # Lines of torch's C++ side, with a time in them; what they say we say better.
@@ -111,19 +111,21 @@ class RanksMagics(Magics):
         if asked.what in ("stop", "restart") and self.cluster:
             self.cluster.stop()
         if asked.what in ("start", "restart"):
-            self.ready(asked.world)
+            self.ready(asked.world, tell=False)  # the status below says it
         elif asked.what not in ("status", "stop"):
             raise ValueError(f"%ranks {asked.what}: say status, start, stop or restart")
         if self.cluster and self.cluster.running:
             for text in self.cluster.pull("me.describe()"):
                 print(text)
+            for text in self.cluster.lease.status():
+                print(text)
         else:
             print("No ranks are running; the next %%ranks cell starts them.")
 
-    def ready(self, world: int | None = None) -> Cluster:
+    def ready(self, world: int | None = None, *, tell: bool = True) -> Cluster:
         """The running cluster, started or started again where needed."""
         if world is not None and self.cluster and world != self.cluster.world:
-            check_world(world)  # before anything is given up for it
+            room.check_world(world)  # before anything is given up for it
             self.cluster.stop()
             print(f"Ranks: {world} instead of {self.cluster.world}, with new, empty variables.")
             self.cluster = None
@@ -137,6 +139,10 @@ class RanksMagics(Magics):
         elif not self.cluster.running:
             print("The ranks had been released; they start again with empty variables.")
             self.cluster.start()
+        else:
+            return self.cluster
+        for text in self.cluster.lease.told if tell else []:
+            print(text)
         return self.cluster
 
 
@@ -163,14 +169,16 @@ class _Alive:
 
 
 def default_world() -> int:
-    """WORLD_SIZE where it is set, else one rank for each of several GPUs, else two."""
+    """WORLD_SIZE where it is set, else one rank for each of several GPUs, else two.
+
+    On a node that several learners share, their part of it counts, not the whole.
+    """
     text = os.environ.get("WORLD_SIZE", "")
     if text:
         if not re.fullmatch(r"-?\d+", text):
             raise ValueError(f"WORLD_SIZE={text!r} is not a number of ranks")
         return int(text)
-    gpus = torch.cuda.device_count()
-    return gpus if gpus > 1 else 2
+    return room.default_world(torch.cuda.device_count())
 
 
 def defined_names(cell: str) -> list[str]:

@@ -1,16 +1,19 @@
 """Whether this machine has room for so many ranks, and the environment each of them gets.
 
-A refusal comes before anything is started, with the number that would fit.
+A refusal comes before anything is started, with the number that would fit. Lesson 00 starts ranks.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-
-RANK_BYTES = 260 << 20  # a rank with torch loaded, before any model
+from course_lib.classroom.leases.claims import others
+from course_lib.classroom.leases.lease import Lease
+from course_lib.classroom.leases.machine import available_bytes, look
+from course_lib.classroom.leases.report import living_claims
+from course_lib.classroom.leases.share import RANK_BYTES, check_memory, part
 
 
 def check_world(world: int) -> None:
@@ -25,25 +28,22 @@ def check_world(world: int) -> None:
             f"are free; this machine can take {fits} (close other notebooks, or end stray ranks "
             "with `course stop --all`)"
         )
+    machine = look()
+    check_memory(world, part(machine, 0), machine, others(living_claims()[0]))
 
 
-def available_bytes() -> int:
-    """Free memory, within the limit of a container where there is one."""
-    free = psutil.virtual_memory().available
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = Path("/sys/fs/cgroup/memory.current").read_text().strip()
-        return free if limit == "max" else min(free, int(limit) - int(used))
-    except (OSError, ValueError):
-        return free
+def default_world(gpus: int) -> int:
+    """How many ranks to start where nobody said, on a machine with so many GPUs."""
+    return part(look(), gpus).default_world()
 
 
-def environment(rank: int, world: int, folder: Path) -> dict[str, str]:
-    """A rank's variables: who it is, for libraries that ask, and its share of the cores."""
+def environment(
+    rank: int, world: int, folder: Path, lease: Lease, own: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """A rank's variables: who it is, for libraries that ask, `own`, and what it may use."""
     env = dict(os.environ)
     for name in ("MASTER_ADDR", "MASTER_PORT"):  # left by a launcher; no port is used here
         env.pop(name, None)
-    threads = max(1, (os.cpu_count() or 1) // world)
     package = str(Path(__file__).resolve().parents[2])
     env.update(
         COURSE_RUN_DIR=str(folder),
@@ -55,7 +55,6 @@ def environment(rank: int, world: int, folder: Path) -> dict[str, str]:
         WORLD_SIZE=str(world),
         LOCAL_WORLD_SIZE=str(world),
         TORCH_FR_BUFFER_SIZE=env.get("TORCH_FR_BUFFER_SIZE", "200"),
-        OMP_NUM_THREADS=env.get("OMP_NUM_THREADS", str(threads)),
         MPLBACKEND="module://matplotlib_inline.backend_inline",
     )
-    return env
+    return env | dict(own or {}) | lease.variables

@@ -15,7 +15,9 @@ def _own_runtime(tmp_path_factory) -> Iterator[None]:
     # A folder of our own, so that a learner's running ranks are not touched.
     patch = pytest.MonkeyPatch()
     patch.setenv("COURSE_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
-    patch.delenv("WORLD_SIZE", raising=False)
+    patch.setenv("COURSE_LEASES", str(tmp_path_factory.mktemp("leases")))
+    for name in ("WORLD_SIZE", "COURSE_LEARNERS", "COURSE_SHARE_GPUS"):
+        patch.delenv(name, raising=False)
     yield
     patch.undo()
 

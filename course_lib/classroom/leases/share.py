@@ -1,0 +1,94 @@
+"""What one notebook may take of a node: everything, or the fair part that an instructor set.
+
+COURSE_LEARNERS says how many share the node. Without it the machine is one person's, and only what
+that person's other notebooks hold is left out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from course_lib.classroom.leases.claims import Claim, names, used
+from course_lib.classroom.leases.machine import Machine
+
+RANK_BYTES = 260 << 20  # a rank with torch loaded, before any model
+# Address space that a rank counts as its data (with threads' stacks) after its first cells: 384 MB.
+LEAST_DATA = 512 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """The most that one notebook takes; `learners` is 0 on a machine of one's own."""
+
+    learners: int
+    gpus: int
+    cores: int
+    memory: int
+
+    def default_world(self) -> int:
+        """A rank for each of several GPUs, else two, where a shared node's part has room for it."""
+        ranks = self.gpus if self.gpus > 1 else 2
+        return min(ranks, max(1, self.memory // RANK_BYTES)) if self.learners else ranks
+
+
+def learners() -> int:
+    """How many share this node, 0 where nobody said."""
+    text = os.environ.get("COURSE_LEARNERS", "")
+    if text and not (text.isascii() and text.isdigit() and int(text) > 0):
+        raise ValueError(
+            f"COURSE_LEARNERS={text!r} is not a number of learners: set how many share this node, "
+            "or unset it on a machine of your own"
+        )
+    return int(text or 0)
+
+
+def part(machine: Machine, gpus: int) -> Part:
+    """The part of one notebook on this machine with so many GPUs."""
+    many = learners()
+    if not many:
+        return Part(0, gpus, machine.own_cores, machine.own_memory)
+    return Part(
+        many,
+        max(1, gpus // many),
+        max(1, min(machine.own_cores, machine.cores // many)),
+        min(machine.own_memory, machine.memory // many),
+    )
+
+
+def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Claim]) -> int:
+    """The bytes that so many ranks may claim; a MemoryError where they do not fit."""
+    need = world * RANK_BYTES
+    said = f"{world} ranks need about {need / 1e9:.1f} GB"
+    if part.learners and need > part.memory:
+        fits = part.memory // RANK_BYTES
+        advice = f"ask for {fits}" if fits else "ask your instructor for another node"
+        raise MemoryError(
+            f"{said}, and a notebook's part of this node is {part.memory / 1e9:.1f} GB "
+            f"({machine.memory / 1e9:.1f} GB for {part.learners} learners); {advice}"
+        )
+    left = max(0, machine.memory - used(others)[1])
+    if need > left:
+        raise MemoryError(
+            f"{said}, and of this node's {machine.memory / 1e9:.1f} GB {left / 1e9:.1f} GB are not "
+            f"held by others; {_held(others)}. It takes {left // RANK_BYTES} until one of them "
+            "says `%ranks stop`"
+        )
+    return min(part.memory, left) if part.learners else need
+
+
+def threads(world: int, cores: int, learners: int, env: Mapping[str, str]) -> int:
+    """OpenMP threads for each rank; what the user has set wins, on a shared node up to the part."""
+    fair = max(1, cores // world)
+    first = env.get("OMP_NUM_THREADS", "").split(",")[0].strip()  # a list has one for each level
+    if not (first.isascii() and first.isdigit() and int(first) > 0):
+        return fair
+    return min(fair, int(first)) if learners else int(first)
+
+
+def _held(others: Sequence[Claim]) -> str:
+    largest = sorted(others, key=lambda claim: -claim.memory)[:6]
+    each = [f"{names([claim])} {claim.memory / 1e9:.1f} GB" for claim in largest]
+    more = [f"{len(others) - len(largest)} more"] if len(others) > len(largest) else []
+    return "who holds what: " + ", ".join([*each, *more])
