@@ -253,8 +253,8 @@ MUTANTS = [
     Mutant(
         "leases-deeper-groups-unseen",
         LEASES + "machine.py",
-        "    mine = groups(membership, control)\n",
-        "    mine = [control]\n",
+        "    mine = cgroup.limits(control, membership)\n",
+        "    mine = node\n",
         (f"{TESTS}test_what_the_process_may_really_use",),
         "a hub's limit for one user is not seen",
     ),

@@ -7,13 +7,12 @@ with a limit. What stands at the root holds for the node, what stands deeper for
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-MEMBERSHIP, CONTROL = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+from course_lib.classroom import cgroup
 
 
 @dataclass(frozen=True)
@@ -26,59 +25,26 @@ class Machine:
     own_memory: int
 
 
-def look(membership: Path = MEMBERSHIP, control: Path = CONTROL) -> Machine:
+def look(membership: Path = cgroup.OWN, control: Path = cgroup.ROOT) -> Machine:
     """This machine as the process finds it."""
     mask = getattr(os, "sched_getaffinity", None)  # Linux alone has it
     cores = len(mask(0)) if mask else os.cpu_count() or 1
-    cores = min([cores, *_quotas([control])])
-    memory = min([psutil.virtual_memory().total, *(most for most, _ in _limits([control]))])
-    mine = groups(membership, control)
-    return Machine(
-        cores,
-        memory,
-        own_cores=min([cores, *_quotas(mine)]),
-        own_memory=min([memory, *(most for most, _ in _limits(mine))]),
-    )
+    node = cgroup.limits(control, membership, node=True)
+    mine = cgroup.limits(control, membership)
+    cores = _least(cores, _whole(node.cores))
+    memory = _least(psutil.virtual_memory().total, node.memory)
+    return Machine(cores, memory, _least(cores, _whole(mine.cores)), _least(memory, mine.memory))
 
 
-def available_bytes(membership: Path = MEMBERSHIP, control: Path = CONTROL) -> int:
+def available_bytes(membership: Path = cgroup.OWN, control: Path = cgroup.ROOT) -> int:
     """Free memory, within the limits of every control group that this process is in."""
-    left = [most - used for most, used in _limits(groups(membership, control))]
-    return max(0, min([psutil.virtual_memory().available, *left]))
+    return _least(psutil.virtual_memory().available, cgroup.limits(control, membership).left)
 
 
-def groups(membership: Path, control: Path) -> list[Path]:
-    """The folders of this process's control groups (version 2), the innermost first."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return []
-    inner = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    folder = control / inner.lstrip("/")
-    return [each for each in (folder, *folder.parents) if each.is_relative_to(control)]
+def _least(here: int, limit: int | None) -> int:
+    return here if limit is None else min(here, limit)
 
 
-def _quotas(folders: list[Path]) -> Iterator[int]:
-    """Whole cores, at least one, wherever processor time is limited."""
-    for folder in folders:
-        try:
-            quota, period = (folder / "cpu.max").read_text().split()
-            if quota != "max":
-                yield max(1, int(quota) // int(period))
-        except (OSError, ValueError):
-            continue
-
-
-def _limits(folders: list[Path]) -> Iterator[tuple[int, int]]:
-    """(limit, used) in bytes wherever memory is limited."""
-    for folder in folders:
-        try:
-            limit = (folder / "memory.max").read_text().strip()
-            if limit == "max":
-                continue
-            used = int((folder / "memory.current").read_text())
-            # Files read a while ago count as used, and are given up for the asking.
-            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-            yield int(limit), used - int(stat.get("inactive_file", 0))
-        except (OSError, ValueError):
-            continue
+def _whole(cores: float | None) -> int | None:
+    """Whole cores, at least one: a rank is given no half of one."""
+    return None if cores is None else max(1, int(cores))

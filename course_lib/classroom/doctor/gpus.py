@@ -1,0 +1,112 @@
+"""The GPUs as the driver shows them: that they answer, are free, in a mode that ranks can use.
+
+Lesson 01 draws what their links carry; `torch_build.py` asks whether torch can use them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from course_lib.classroom.doctor.finding import Finding, size
+from course_lib.classroom.doctor.smi import (
+    FIELDS,
+    Gpu,
+    Smi,
+    links_in_words,
+    nvidia_smi,
+    read_cuda,
+    read_gpus,
+    read_links,
+    read_users,
+)
+
+DRIVER = Path("/proc/driver/nvidia/version")
+FORMAT = "--format=csv,noheader,nounits"
+BUSY = 1e9  # bytes in use that are more than the driver's own
+WITH_GPUS = "start the container with --gpus all (the NVIDIA Container Toolkit), or the job with"
+
+
+def listed(smi: Smi = nvidia_smi) -> list[Gpu]:
+    """The GPUs that nvidia-smi lists; none where it does not answer."""
+    answer = smi([f"--query-gpu={FIELDS}", FORMAT])
+    return read_gpus(answer.out) if answer.good else []
+
+
+def cuda_of_driver(smi: Smi = nvidia_smi) -> str:
+    return read_cuda(smi([]).out)
+
+
+def has_driver(smi: Smi = nvidia_smi, driver: Path = DRIVER) -> bool:
+    return driver.exists() or bool(listed(smi))
+
+
+def gpus(smi: Smi = nvidia_smi, driver: Path = DRIVER) -> list[Finding]:
+    """All of them in one line, then a line for each that ranks would trip over."""
+    answer = smi([f"--query-gpu={FIELDS}", FORMAT])
+    found = read_gpus(answer.out) if answer.good else []
+    if not found:
+        return [_none(answer.code, answer.said or answer.out.strip(), driver)]
+    names = {}
+    for gpu in found:
+        names.setdefault(f"{gpu.name}, {_memory(gpu)}", []).append(gpu.index)
+    told = "; ".join(f"{len(indices)} × {name}" for name, indices in names.items())
+    told += f"; driver {found[0].driver}, CUDA up to {cuda_of_driver(smi) or 'unknown'}"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        told += f"; CUDA_VISIBLE_DEVICES={visible!r} narrows them"
+    users = read_users(smi(["--query-compute-apps=gpu_uuid,pid,used_memory", FORMAT]).out)
+    return [Finding("GPUs", "ok", told), *(f for gpu in found for f in _each(gpu, users))]
+
+
+def _none(code: int | None, said: str, driver: Path) -> Finding:
+    if not driver.exists() and code is None:
+        return Finding("GPUs", "ok", "none, and no NVIDIA driver: ranks compute on the CPU")
+    if code is None:
+        told = f"a driver is loaded, and nvidia-smi does not answer: {said}"
+        more = "in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        return Finding("GPUs", "bad", told, f"{more}; else put nvidia-smi on the PATH")
+    told = f"nvidia-smi finds none: {' '.join(said.split())[:300] or 'it printed nothing'}"
+    remedy = "reboot if the driver was just updated, else install it again (nvidia-smi must list "
+    return Finding("GPUs", "bad", told, f"{remedy}every GPU); {WITH_GPUS} --gres=gpu:2")
+
+
+def _memory(gpu: Gpu) -> str:
+    return "the machine's memory" if gpu.total is None else size(gpu.total)
+
+
+def _each(gpu: Gpu, users: dict[str, list[tuple[int, int | None]]]) -> list[Finding]:
+    name, found = f"GPU {gpu.index}", []
+    back = f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"
+    if gpu.mode == "Prohibited":
+        told = "its compute mode is Prohibited: no program may use it"
+        found.append(Finding(name, "bad", told, back))
+    elif gpu.mode.startswith("Exclusive"):
+        told = f"its compute mode is {gpu.mode}: two ranks cannot share it"
+        found.append(Finding(name, "note", told, back))
+    if gpu.mig:
+        told = "MIG is on: it is seen as slices, and NCCL does not join slices of one GPU"
+        found.append(Finding(name, "note", told, f"sudo nvidia-smi -i {gpu.index} -mig 0"))
+    others = [user for user in users.get(gpu.uuid, []) if user[0] != os.getpid()]
+    if others or (gpu.used or 0) > BUSY:
+        by = f"{len(others)} process(es)" if others else "somebody outside this container"
+        told = f"{size(gpu.used or 0)} of {_memory(gpu)} are in use by {by}"
+        remedy = "see `nvidia-smi`; choose others with CUDA_VISIBLE_DEVICES, or wait until it ends"
+        found.append(Finding(name, "note", told, remedy))
+    return found
+
+
+def links(smi: Smi = nvidia_smi) -> list[Finding]:
+    """How the GPUs reach each other; nothing is said of fewer than two."""
+    if len(listed(smi)) < 2:
+        return []
+    pairs = read_links(smi(["topo", "-m"]).out)
+    if not pairs:
+        told = "`nvidia-smi topo -m` tells nothing about them"
+        return [Finding("links", "note", told, "run it by hand and add what it says to a report")]
+    told = links_in_words(pairs)
+    kinds = {"NV": "NVLink", "PI": "PCIe", "PX": "PCIe", "PH": "PCIe", "NO": "PCIe", "SY": "PCIe"}
+    told += f" ({', '.join(sorted({kinds.get(one[:2], one) for one in pairs.values()}))})"
+    if "SYS" in pairs.values():
+        told += "; SYS goes from one CPU socket to another"
+    return [Finding("links", "ok", told)]

@@ -1,0 +1,129 @@
+"""Cores, memory, shared memory and open files: what the machine gives this process, not the box.
+
+Lesson 00 prints the same numbers of the reader's own machine.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from course_lib.classroom import cgroup
+from course_lib.classroom.doctor.finding import Finding, size
+
+SHM = Path("/dev/shm")
+# NCCL opens some ten MB for each neighbour of each rank; a container starts with 64 MB in all.
+SHM_PER_GPU = 64e6
+SHM_COMFORT = 1e9
+SHM_LEAST = 16e6
+SHM_REMEDY = (
+    "a container gets more with `docker run --shm-size=8g` (or --ipc=host; in Kubernetes an "
+    "emptyDir with medium: Memory on /dev/shm); else `sudo mount -o remount,size=8G /dev/shm`"
+)
+FILES_LEAST, FILES_COMFORT = 256, 1024
+
+
+def cpu(allowed: int | None = None, limits: cgroup.Limits | None = None) -> list[Finding]:
+    """The cores that this process may use."""
+    box = os.cpu_count() or 1
+    allowed = _affinity(box) if allowed is None else allowed
+    quota = (limits or cgroup.limits()).cores
+    usable = min(allowed, quota) if quota is not None else allowed
+    told = f"{usable:g} core{'s' if usable != 1 else ''} for this process"
+    why = []
+    if allowed != box:
+        why.append(f"it may run on {allowed} of {box}")
+    if quota is not None:
+        why.append(f"its container's quota is {quota:g}")
+    told += f" ({'; '.join(why)})" if why else ""
+    if usable < 2:
+        more = "give the container or job two cores or more (docker --cpus, SLURM --cpus-per-task)"
+        told += ": two ranks take turns, and everything takes about twice as long"
+        return [Finding("CPU", "note", told, more)]
+    return [Finding("CPU", "ok", told)]
+
+
+def _affinity(box: int) -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else box
+
+
+def memory(
+    total: int | None = None, available: int | None = None, limits: cgroup.Limits | None = None
+) -> list[Finding]:
+    """Whether two ranks fit, and four, which some exercises start."""
+    import psutil
+
+    from course_lib.classroom.room import RANK_BYTES
+
+    now = psutil.virtual_memory()
+    total = now.total if total is None else total
+    free = now.available if available is None else available
+    limits = limits or cgroup.limits()
+    told = f"{size(total)}, {size(free)} of it available"
+    if limits.memory is not None and limits.memory < total:
+        told += f"; the container's limit is {size(limits.memory)}, {size(limits.left or 0)} left"
+        free = min(free, limits.left or 0)
+    remedy = (
+        "close other notebooks, end stray ranks with `course stop --all`, or give the machine or "
+        "container more memory (docker --memory, SLURM --mem)"
+    )
+    for ranks, level in ((2, "bad"), (4, "note")):
+        if free < ranks * RANK_BYTES:
+            told += f"; {ranks} ranks need {size(ranks * RANK_BYTES)}"
+            return [Finding("memory", level, told, remedy)]
+    return [Finding("memory", "ok", told)]
+
+
+def shared_memory(folder: Path = SHM, gpus: int = 0, free: int | None = None) -> list[Finding]:
+    """Room in /dev/shm: NCCL's ranks and DataLoader's workers meet there, gloo's ranks do not."""
+    name = "shared memory"
+    if not folder.is_dir():
+        if sys.platform != "linux":
+            return [Finding(name, "ok", f"no {folder} on this system, and none is needed")]
+        return [Finding(name, "bad", f"{folder} is not there", f"sudo mount -t tmpfs shm {folder}")]
+    room = shutil.disk_usage(folder)
+    free = room.free if free is None else free
+    told = f"{folder}: {size(room.total)}, {size(free)} free"
+    refused = _try_to_write(folder)
+    if refused:
+        return [Finding(name, "bad", f"{told}; {refused}", SHM_REMEDY)]
+    needed = max(SHM_LEAST, SHM_PER_GPU * gpus if gpus > 1 else 0)
+    if free < needed:
+        who = f"NCCL on {gpus} GPUs needs" if gpus > 1 else "torch's own workers need"
+        return [Finding(name, "bad", f"{told}; {who} {size(needed)}", SHM_REMEDY)]
+    if free < SHM_COMFORT:
+        more = "enough for these ranks; DataLoader's workers may run out of it"
+        return [Finding(name, "note", f"{told}; {more}", SHM_REMEDY)]
+    return [Finding(name, "ok", told)]
+
+
+def _try_to_write(folder: Path) -> str:
+    """Why a megabyte cannot be written there; empty where it can."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return "it is full" if full else f"it cannot be written ({error.strerror})"
+    return ""
+
+
+def open_files(soft: int | None = None) -> list[Finding]:
+    """How many files and sockets this process may hold open."""
+    import resource
+
+    if soft is None:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if soft == resource.RLIM_INFINITY:
+        return [Finding("open files", "ok", "no limit")]
+    told, remedy = f"{soft} at most", "`ulimit -n 4096` in the shell that starts JupyterLab"
+    if soft < FILES_LEAST:
+        return [Finding("open files", "bad", f"{told}; a notebook with ranks needs 256", remedy)]
+    if soft < FILES_COMFORT:
+        return [Finding("open files", "note", f"{told}; many notebooks at once need 1024", remedy)]
+    return [Finding("open files", "ok", told)]

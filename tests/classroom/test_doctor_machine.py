@@ -1,0 +1,224 @@
+"""The doctor's probes of the machine, each held against a small machine made for the purpose."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from course_lib.classroom import cgroup
+from course_lib.classroom.cgroup import Limits
+from course_lib.classroom.doctor import machine, network, places
+from course_lib.classroom.doctor.finding import Finding
+from course_lib.classroom.room import RANK_BYTES
+
+GB = 10**9
+
+
+def only(found: list[Finding]) -> Finding:
+    assert len(found) == 1, found
+    assert found[0].level == "ok" or found[0].remedy
+    return found[0]
+
+
+# --- cores and memory ----------------------------------------------------------------------------
+
+
+def groups(tmp_path: Path, own: str, files: dict[str, str]) -> Limits:
+    for name, text in files.items():
+        (tmp_path / "fs" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "fs" / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    return cgroup.limits(tmp_path / "fs", tmp_path / "own")
+
+
+def test_control_groups_of_version_2_the_tightest_counts(tmp_path: Path) -> None:
+    files = {
+        "job/cpu.max": "150000 100000\n",
+        "job/memory.max": "8000000000\n",
+        "job/memory.current": "3000000000\n",
+        "job/memory.stat": "anon 5\ninactive_file 1000000000\n",
+        "job/step/cpu.max": "max 100000\n",
+        "job/step/memory.max": "max\n",
+        "other/cpu.max": "10000 100000\n",
+    }
+    limits = groups(tmp_path, "0::/job/step\n", files)
+    assert limits == Limits(1.5, 8_000_000_000, 6_000_000_000)
+
+
+def test_control_groups_of_version_1(tmp_path: Path) -> None:
+    files = {
+        "cpu,cpuacct/docker/a/cpu.cfs_quota_us": "400000",
+        "cpu,cpuacct/docker/a/cpu.cfs_period_us": "100000",
+        "cpu,cpuacct/cpu.cfs_quota_us": "-1",
+        "cpu,cpuacct/cpu.cfs_period_us": "100000",
+        "memory/memory.limit_in_bytes": "9223372036854771712",
+        "memory/memory.usage_in_bytes": "5",
+        "memory/docker/memory.limit_in_bytes": "4000000000",
+        "memory/docker/memory.usage_in_bytes": "5000000000",
+    }
+    own = "3:memory:/docker/a\n2:cpu,cpuacct:/docker/a\n1:pids:/x\n"
+    assert groups(tmp_path, own, files) == Limits(4.0, 4_000_000_000, 0)
+
+
+def test_a_container_that_sees_its_own_group_as_the_top(tmp_path: Path) -> None:
+    limits = groups(tmp_path, "0::/../abc\n", {"cpu.max": "50000 100000"})
+    assert limits == Limits(0.5, None, None)
+    assert cgroup.limits(tmp_path / "nothing", tmp_path / "nothing") == Limits()
+
+
+def test_cores_are_those_of_the_process_not_of_the_box() -> None:
+    found = only(machine.cpu(8, Limits(cores=3.5)))
+    assert found.level == "ok" and found.found.startswith("3.5 cores for this process")
+    assert only(machine.cpu(2, Limits(cores=16))).found.startswith("2 cores for this process")
+    one = only(machine.cpu(1, Limits()))
+    assert one.level == "note" and "two ranks take turns" in one.found
+    assert only(machine.cpu(limits=Limits())).found.startswith(
+        f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} "
+    )
+
+
+@pytest.mark.parametrize(
+    ("ranks", "limits", "level"),
+    [
+        (9.0, Limits(), "ok"),
+        (3.9, Limits(), "note"),
+        (1.9, Limits(), "bad"),
+        (9.0, Limits(memory=2 * GB, left=RANK_BYTES), "bad"),
+        (9.0, Limits(memory=2 * GB, left=5 * RANK_BYTES), "ok"),
+        (9.0, Limits(memory=64 * GB, left=0), "ok"),
+    ],
+)
+def test_memory_has_to_hold_two_ranks(ranks: float, limits: Limits, level: str) -> None:
+    found = only(machine.memory(16 * GB, int(ranks * RANK_BYTES), limits))
+    assert found.level == level, found
+    assert level == "ok" or "ranks need" in found.found
+    if limits.memory == 2 * GB:
+        assert "the container's limit is 2 GB" in found.found
+
+
+@pytest.mark.parametrize(
+    ("free", "gpus", "level"),
+    [
+        (8 * GB, 8, "ok"),
+        (64_000_000, 0, "note"),  # what a container has unless it is told otherwise
+        (64_000_000, 1, "note"),
+        (64_000_000, 2, "bad"),
+        (400_000_000, 8, "bad"),
+        (600_000_000, 8, "note"),
+        (1_000_000, 0, "bad"),
+    ],
+)
+def test_shared_memory_has_to_hold_nccls_ranks(
+    tmp_path: Path, free: int, gpus: int, level: str
+) -> None:
+    found = only(machine.shared_memory(tmp_path, gpus, free))
+    assert found.level == level, found
+    assert level == "ok" or "docker run --shm-size=8g" in found.remedy
+
+
+def test_shared_memory_is_tried_by_writing_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert only(machine.shared_memory(tmp_path, 0, 8 * GB)).level == "ok"
+    assert list(tmp_path.iterdir()) == []
+    for number, says in ((errno.ENOSPC, "it is full"), (errno.EACCES, "it cannot be written")):
+
+        def refuse(number: int = number, **_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+        found = only(machine.shared_memory(tmp_path, 0, 8 * GB))
+        assert (found.level, says in found.found) == ("bad", True), found
+
+
+def test_shared_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for system, level in (("linux", "bad"), ("darwin", "ok")):
+        monkeypatch.setattr("sys.platform", system)
+        assert only(machine.shared_memory(tmp_path / "shm")).level == level
+
+
+@pytest.mark.parametrize(
+    ("soft", "level"), [(64, "bad"), (255, "bad"), (256, "note"), (1024, "ok"), (-1, "ok")]
+)
+def test_open_files(soft: int, level: str) -> None:
+    assert only(machine.open_files(soft)).level == level
+
+
+# --- folders and network -------------------------------------------------------------------------
+
+
+def test_temporary_files_are_tried_by_writing_one(tmp_path: Path) -> None:
+    assert only(places.temporary(tmp_path)).level == "ok"
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "gone", tmp_path / "file"):
+        found = only(places.temporary(folder))
+        assert found.level == "bad" and str(folder) in found.found and "TMPDIR" in found.remedy
+
+
+def test_the_ranks_sockets_need_a_folder_of_ones_own_with_a_short_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "open").mkdir(mode=0o777)
+    (tmp_path / "open").chmod(0o777)
+    cases = {
+        tmp_path / "file" / "below": "no folder for the ranks' sockets can be made",
+        tmp_path / "open": "is not a folder that belongs to you alone",
+        tmp_path / ("x" * 80): "is too long a path",
+    }
+    for folder, says in cases.items():
+        monkeypatch.setenv("COURSE_RUNTIME_DIR", str(folder))
+        found = only(places.runtime())
+        assert found.level == "bad" and says in found.found, found
+        assert found.remedy.startswith("set COURSE_RUNTIME_DIR to a short path")
+
+
+def test_the_ranks_sockets_are_tried_and_nothing_is_left(monkeypatch, tmp_path_factory) -> None:
+    folder = tmp_path_factory.mktemp("s")
+    monkeypatch.setenv("COURSE_RUNTIME_DIR", str(folder))
+    assert only(places.runtime()).level == "ok"
+    assert list(folder.iterdir()) == []
+
+    def no_sockets(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("socket.socket.bind", no_sockets)
+        found = only(places.runtime())
+    assert found.level == "bad" and "Operation not supported" in found.found
+    assert list(folder.iterdir()) == []
+
+
+def test_disks_are_judged_by_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, level in ((100e6, "bad"), (1e9, "note"), (3e9, "ok")):
+        usage = type("Usage", (), {"free": free})
+        monkeypatch.setattr("shutil.disk_usage", lambda folder, usage=usage: usage)
+        assert only(places.disk(tmp_path, tmp_path)).level == level
+
+
+def test_loopback_is_used_and_its_loss_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert only(network.loopback()).level == "ok"
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise OSError("Network is unreachable")
+
+    monkeypatch.setattr("socket.create_connection", unreachable)
+    found = only(network.loopback())
+    assert found.level == "bad" and "Network is unreachable" in found.found
+
+
+def test_a_machine_whose_name_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert only(network.host_name("localhost")).found.endswith("an address of the loopback")
+
+    def unknown(*_: object) -> None:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", unknown)
+    found = only(network.host_name("no-such-host"))
+    assert found.level == "note" and "hostname" in found.remedy
+    assert "no-such-host" not in found.found, "names of machines stay out of reports"
