@@ -233,7 +233,9 @@ def test_nobody_leaves_a_barrier_before_all_have_come(pool, world):
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 def test_verb_on_cuda_tensors_carried_by_gloo(pool, check):
     # More ranks than this machine has GPUs: gloo carries the tensors, through the host if it must.
-    world = min(4, torch.cuda.device_count() + 1)
+    world = torch.cuda.device_count() + 1
+    if world > 4:  # beyond the pool: there every rank of four has a GPU of its own, and NCCL
+        pytest.skip(f"{world - 1} GPUs: gloo carries tensors where ranks outnumber them")
     pool.run(world, run_check_on_cuda, check.__name__)
 
 

@@ -29,9 +29,12 @@ HELP = """The targets; each works alone on a fresh clone.
   make notebooks   execute the lessons anew and write them back normalised
   make exercises   generate exercises/ from solutions/
   make bench       the benchmarks
+  make accept-gpu  everything on a node with GPUs; writes accept-gpu-DATE.json to send back
   make clean       remove .venv
 Variables: PYTHON=/path/to/python   COURSE_VENV=/a/shared/environment (checked, never changed)
+  COURSE_WORK=/where/your/own/copies/are (default: work/ here; ~/course-work where that is read-only)
   TORCH_INDEX_URL=...   LAB_ARGS="..."   PYTEST_ARGS="..."   BENCH_ARGS="..."
+  ACCEPT_ARGS="--out FILE --rehearse"
   and all of pip's own: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, HTTPS_PROXY, TMPDIR"""
 
 
@@ -53,6 +56,7 @@ TARGETS: dict[str, tuple[tuple[str, ...], Task]] = {
     "notebooks": (EVERYTHING, tasks.notebooks),
     "exercises": (LAB, tasks.exercises),
     "bench": (EVERYTHING, tasks.bench),
+    "accept-gpu": (EVERYTHING, tasks.accept_gpu),
 }
 
 

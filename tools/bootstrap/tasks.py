@@ -71,6 +71,13 @@ def bench(root: Path, environment: Environment) -> int:
     return course(root, environment, "bench", *arguments)
 
 
+def accept_gpu(root: Path, environment: Environment) -> int:
+    """Everything on a node with GPUs, and one file that tells how it went."""
+    arguments = shlex.split(os.environ.get("ACCEPT_ARGS", ""))
+    command = [str(environment.python), "-m", "tools.accept_gpu", *arguments]
+    return _run(command, root, child_environment(root, environment))
+
+
 def notebooks(root: Path, environment: Environment) -> int:
     """Execute every notebook anew and write it back normalised."""
     return course(root, environment, "notebooks")

@@ -1,0 +1,368 @@
+"""`make accept-gpu`: what counts as acceptance, how its stages read what they ran, a rehearsal.
+
+The stages run here for real, on small courses of a few tests; only the GPUs are elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+
+from course_lib.classroom.doctor import torch_build
+from course_lib.classroom.doctor.torch_build import Torch
+from tools.accept_gpu import __main__ as accept
+from tools.accept_gpu import reading, running, stages
+from tools.accept_gpu.stages import Place, Stage
+from tools.accept_gpu.verdict import why_not
+from tools.bootstrap import tasks
+from tools.bootstrap.environment import Environment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# --- the verdict ---------------------------------------------------------------------------------
+
+
+def results(world: int = 4) -> list[dict[str, Any]]:
+    """What the stages of a node with `world` GPUs say where all is well."""
+    good: dict[str, dict[str, Any]] = {
+        "doctor": {"backends": ["nccl"]},
+        "tests": {"skipped": [{"name": "t", "why": "no Chromium"}]},
+        "gpu tests": {"skipped": []},
+        f"bandwidth at world {world}": {"backends": ["nccl"]},
+    }
+    for n in sorted({2, world}):
+        good[f"notebooks at world {n}"] = {"world": n, "nccl_communicators": {str(n): 3}}
+    order = [stage.name for stage in stages.stages(world)]
+    assert sorted(order) == sorted(good)
+    return [{"name": name, "ok": True, "found": "fine", **good[name]} for name in order]
+
+
+def reasons(found: list[dict[str, Any]], gpus: int = 4, rehearsal: bool = False) -> list[str]:
+    wanted = [stage.name for stage in stages.stages(max(2, gpus))]
+    return why_not(found, wanted, gpus, rehearsal)
+
+
+def test_all_well_on_nccl_is_accepted() -> None:
+    assert reasons(results()) == []
+    assert reasons(results(2), gpus=2) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "change", "says"),
+    [
+        ("doctor", {"ok": False, "found": "to be mended: disk"}, "doctor: to be mended: disk"),
+        ("doctor", {"backends": ["gloo"]}, "doctor: the ranks spoke gloo, not nccl"),
+        ("tests", {"ok": False, "found": "9 passed, 1 failed"}, "tests: 9 passed, 1 failed"),
+        ("gpu tests", {"skipped": [{"name": "a", "why": "b"}]}, "gpu tests: a was skipped (b)"),
+        (
+            "notebooks at world 4", {"nccl_communicators": {"2": 9}},
+            "notebooks at world 4: NCCL made no communicator of 4 ranks",
+        ),
+        ("bandwidth at world 4", {"backends": []}, "bandwidth at world 4: the ranks spoke nothing"),
+    ],
+)  # fmt: skip
+def test_one_thing_amiss_is_not_accepted(stage: str, change: dict[str, Any], says: str) -> None:
+    found = results()
+    next(one for one in found if one["name"] == stage).update(change)
+    (reason,) = reasons(found)
+    assert reason.startswith(says)
+
+
+def test_a_part_a_rehearsal_or_one_gpu_is_not_accepted() -> None:
+    assert reasons(results()[1:]) == ["doctor was not run"]
+    assert reasons(results(), rehearsal=True) == ["this was a rehearsal"]
+    assert reasons(results(2), gpus=1) == ["torch sees 1 GPU(s), and NCCL needs two or more"]
+
+
+# --- reading -------------------------------------------------------------------------------------
+
+
+def test_nccls_own_words_are_counted_once_for_each_communicator(tmp_path: Path) -> None:
+    line = "box:{pid}:1 [0] NCCL INFO ncclCommInitRankConfig comm 0xab rank {r} nranks {n} cudaDev "
+    line += "{r} nvmlDev {r} busId 1000 commId 0x1 - Init {what}\n"
+    for rank in range(4):
+        text = line.format(pid=rank, r=rank, n=4, what="START")
+        text += line.format(pid=rank, r=rank, n=4, what="COMPLETE")
+        text += line.format(pid=rank, r=rank % 2, n=2, what="COMPLETE")
+        (tmp_path / str(rank)).write_text(text)
+    assert reading.read_nccl(tmp_path) == {2: 2, 4: 1}
+    (tmp_path / "0").write_text(line.format(pid=0, r=0, n=4, what="START"))
+    assert 4 not in reading.read_nccl(tmp_path)
+
+
+# --- the stages, on a small course ---------------------------------------------------------------
+
+TESTS = """
+import pytest
+
+def test_good(): pass
+@pytest.mark.parametrize("n", [1, 2])
+def test_bad(n): assert n == 1, "two is too many"
+@pytest.mark.skip(reason="no such device")
+def test_left_out(): pass
+@pytest.fixture
+def broken(): raise OSError("no fixture")
+def test_in_error(broken): pass
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    # The stages' own pytest needs no plugin here, and loading them all takes seconds.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    (tmp_path / "course").mkdir()
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "course" / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    return Place(tmp_path / "course", tmp_path / "scratch")
+
+
+def test_tests_are_counted_with_names_and_reasons(toy: Place) -> None:
+    (toy.root / "tests").mkdir()
+    (toy.root / "tests" / "test_toy.py").write_text(TESTS)
+    found = stages.tests(toy, 120)
+    assert (found["ok"], found["passed"], found["found"]) == (
+        False, 2, "2 passed, 2 failed, 1 skipped",
+    )  # fmt: skip
+    names = [one["name"].rpartition("::")[2] for one in found["failed"]]
+    assert sorted(names) == ["test_bad[2]", "test_in_error"]
+    assert "two is too many" in found["failed"][0]["why"]
+    assert found["skipped"][0]["why"] == "no such device"
+
+
+def test_a_run_in_which_nothing_passed_is_no_success(toy: Place) -> None:
+    (toy.root / "tests").mkdir()
+    (toy.root / "tests" / "test_toy.py").write_text(TESTS)
+    found = stages.tests(toy, 120, "-k", "left_out")
+    assert (found["ok"], found["found"]) == (False, "0 passed, 1 skipped")
+
+
+def test_tests_that_are_not_there_are_no_success(toy: Place) -> None:
+    found = stages.tests(toy, 120)
+    assert not found["ok"] and found["found"] == "pytest itself ended with 5"
+    assert any("collected 0 items" in line for line in found["tail"]), found["tail"]
+
+
+NOTEBOOK = """\
+import os
+where = os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid()))
+assert os.environ["NCCL_DEBUG"] == "INFO"
+world = os.environ["WORLD_SIZE"]
+with open(where, "w") as file:
+    print(f"comm 0x1 rank 0 nranks {world} cudaDev 0 - Init COMPLETE", file=file)
+"""
+
+
+def test_notebooks_run_at_the_world_asked_for_and_nccl_is_listened_to(
+    toy: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTEST_PLUGINS", "nbval.plugin")
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK, id="one")])
+    (toy.root / "notebooks").mkdir()
+    nbformat.write(book, toy.root / "notebooks" / "toy.ipynb")
+    found = stages.notebooks(toy, 120, 3)
+    assert found["ok"], found
+    assert found["nccl_communicators"] == {"3": 1} and found["world"] == 3
+    assert found["found"] == "1 passed; NCCL communicators: 1 of 3 ranks"
+
+
+def test_a_stage_that_crashes_is_a_result_like_any_other(toy: Place) -> None:
+    def crash(place: Place, limit: float) -> dict[str, Any]:
+        raise RuntimeError("ended with 3 and no report")
+
+    told = accept.run(Stage("doctor", "doctor", 5.0, crash), toy)
+    assert (told["name"], told["ok"]) == ("doctor", False)
+    assert told["found"] == "RuntimeError: ended with 3 and no report"
+
+
+def test_what_outlives_its_limit_is_ended_with_its_children(
+    toy: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "PATIENCE", 0.2)
+    # A shell's background child does not hear the interrupt: only its group's end reaches it.
+    command = ["sh", "-c", "sleep 600 & echo $!; wait"]
+    ended = running.bounded(command, 3.0, toy.root, toy.scratch, os.environ)
+    assert ended.code is None
+    pid = int(ended.out.read_text())
+    assert all_end([psutil.Process(pid)] if psutil.pid_exists(pid) else [])
+
+
+def all_end(processes: list[psutil.Process]) -> bool:
+    """Whether they end by themselves; if not, they are ended here, so that none stays behind."""
+    alive = psutil.wait_procs(processes, 15)[1]
+    for process in alive:
+        process.kill()
+    return not alive
+
+
+# --- the whole command ---------------------------------------------------------------------------
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    torch = Torch("2.13.0", None, count, None)
+    monkeypatch.setattr(torch_build, "of_this_process", lambda: torch)
+
+
+def test_the_make_target_passes_the_options_on_and_the_exit_code_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def record(command: list[str], root: Path, variables: dict[str, str]) -> int:
+        calls.append((command, root))
+        return 7
+
+    monkeypatch.setattr(tasks, "_run", record)
+    monkeypatch.setenv("ACCEPT_ARGS", "--rehearse --out 'a file.json'")
+    environment = Environment(tmp_path, tmp_path / "bin" / "python", True)
+    assert tasks.accept_gpu(ROOT, environment) == 7
+    ((command, root),) = calls
+    assert command[1:] == ["-m", "tools.accept_gpu", "--rehearse", "--out", "a file.json"]
+    assert (command[0], root) == (str(environment.python), ROOT)
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_without_two_gpus_it_refuses(
+    gpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_gpus(monkeypatch, gpus)
+    monkeypatch.setattr(accept, "stages", lambda world: [])  # were it to go on, it would be quick
+    assert accept.main(["--out", str(tmp_path / "v.json")]) == 1
+    told = capsys.readouterr().err
+    assert f"torch sees {gpus} GPU(s) here; acceptance needs two or more" in told
+    assert 'ACCEPT_ARGS="--rehearse"' in told
+    assert not (tmp_path / "v.json").exists()
+
+
+def test_a_place_that_cannot_be_written_is_found_before_the_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with_gpus(monkeypatch, 2)
+    monkeypatch.setattr(accept, "stages", lambda world: [stage("tests", True)])
+    assert accept.main(["--out", str(tmp_path / "no" / "v.json")]) == 1
+    told = capsys.readouterr().err
+    assert "cannot be written (No such file or directory)" in told
+    assert "tests (at most" not in told, "no stage was begun"
+
+
+def test_an_unknown_stage_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        accept.main(["--only", "docter"])
+    assert ended.value.code == 2 and "no stage is called docter" in capsys.readouterr().err
+
+
+def stage(name: str, ok: bool, found: str = "") -> Stage:
+    return Stage(name, "tests", 60.0, lambda place, limit: {"ok": ok, "found": found})
+
+
+def test_stages_go_on_and_the_verdict_is_written_without_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ana")
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    with_gpus(monkeypatch, 2)
+    chosen = [stage("tests", False, "lost in /home/ana/x on node7"), stage("gpu tests", True)]
+    monkeypatch.setattr(accept, "stages", lambda world: chosen)
+    out = tmp_path / "v.json"
+    assert accept.main(["--out", str(out)]) == 1
+    verdict = json.loads(out.read_text())
+    assert [one["ok"] for one in verdict["stages"]] == [False, True], "one failed, the next ran"
+    assert verdict["why_not"] == ["tests: lost in ~/x on <host>"]
+    assert (verdict["accepted"], verdict["finished"], verdict["rehearsal"]) == (False, True, False)
+    told = capsys.readouterr().err
+    assert "1/2 tests: FAILED" in told and "2/2 gpu tests: ok" in told
+    monkeypatch.setattr(accept, "stages", lambda world: [stage("tests", True)])
+    assert accept.main(["--out", str(out)]) == 0
+    verdict = json.loads(out.read_text())
+    assert verdict["accepted"] is True and verdict["why_not"] == []
+
+
+def test_a_rehearsal_measures_for_real(tmp_path: Path) -> None:
+    out = tmp_path / "v.json"
+    command = [sys.executable, "-m", "tools.accept_gpu", "--rehearse", "--only", "bandwidth"]
+    variables = {**os.environ, "COURSE_RUNTIME_DIR": str(tmp_path / "r")}
+    done = subprocess.run(
+        [*command, "--out", str(out)], cwd=ROOT, env=variables, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    verdict = json.loads(out.read_text())
+    assert (verdict["accepted"], verdict["rehearsal"]) == (False, True)
+    assert (
+        "this was a rehearsal" in verdict["why_not"] and "doctor was not run" in verdict["why_not"]
+    )
+    (measured,) = verdict["stages"]
+    assert measured["ok"] and measured["rows"][-1]["bytes"] == 1 << 24
+    assert "right on every rank" in measured["found"]
+    assert verdict["versions"]["torch"] and verdict["date"].endswith("+00:00")
+    text = out.read_text()
+    assert str(Path.home()) + "/" not in text
+    assert f'"{socket.gethostname()}"' not in text
+
+
+HANG = """\
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_interrupted_it_ends_its_stage_and_keeps_what_was_done(tmp_path: Path) -> None:
+    """SIGTERM, as a scheduler sends it, in the middle of a stage."""
+    out = tmp_path / "v.json"
+    (tmp_path / "hang.py").write_text(HANG)
+    program = f"""
+import runpy, sys
+from tools.accept_gpu import running, stages
+running.PATIENCE = 0.5
+hang = lambda place, limit: place.python(limit, {str(tmp_path / "hang.py")!r})
+stages.stages = lambda world: [
+    stages.Stage("tests", "tests", 60.0, lambda place, limit: {{"ok": True, "found": ""}}),
+    stages.Stage("gpu tests", "tests", 500.0, hang),
+]
+sys.argv = ["accept_gpu", "--rehearse", "--out", {str(out)!r}]
+runpy.run_module("tools.accept_gpu", run_name="__main__")
+"""
+    running_one = subprocess.Popen(
+        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        for line in running_one.stderr:
+            if "2/2 gpu tests (" in line:
+                break
+        below = psutil.Process(running_one.pid)
+        children = wait_for_children(below, 2)
+        running_one.send_signal(signal.SIGTERM)
+        rest = running_one.communicate(timeout=120)[1]
+    finally:
+        running_one.kill()
+        running_one.wait()
+    assert all_end(children)
+    assert running_one.returncode == 130 and "interrupted" in rest
+    verdict = json.loads(out.read_text())
+    assert (verdict["finished"], verdict["accepted"]) == (False, False)
+    assert [one["name"] for one in verdict["stages"]] == ["tests"]
+
+
+def wait_for_children(process: psutil.Process, count: int) -> list[psutil.Process]:
+    """The stage's process and the one it started, as soon as both are there."""
+    for _ in range(1200):
+        found = process.children(recursive=True)
+        if len(found) >= count:
+            return found
+        psutil.wait_procs(found or [process], 0.1)
+    raise AssertionError("the stage did not start")

@@ -1,0 +1,24 @@
+"""`python -m tools.accept_gpu.measure WORLD`: the doctor's all-reduce on so many ranks, as JSON.
+
+A process of its own, so that one that hangs can be ended. No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from course_lib.classroom.doctor.finding import Check
+from course_lib.classroom.doctor.guard import guarded
+from course_lib.classroom.doctor.real_ranks import RealRanks
+
+
+def main(world: int) -> None:
+    ranks = RealRanks(world)
+    found = guarded(Check("all-reduce", ranks.look, 300.0))
+    answer = {"backend": ranks.backend, "rows": ranks.rows}
+    print(json.dumps({**answer, "findings": [one.as_json() for one in found]}))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

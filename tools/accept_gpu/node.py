@@ -1,0 +1,44 @@
+"""The node as far as a verdict tells it: GPUs, links, versions, the commit. No names of anybody.
+
+No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import course_lib
+from course_lib.classroom.doctor import gpus, smi, torch_build
+from course_lib.classroom.doctor.commands import ask
+
+
+def describe(root: Path) -> dict[str, Any]:
+    listed = gpus.listed()
+    torch = torch_build.of_this_process()
+    return {
+        "gpus": [{"name": one.name, "memory": one.total} for one in listed],
+        "links": smi.links_in_words(smi.read_links(smi.nvidia_smi(["topo", "-m"]).out)),
+        "driver": listed[0].driver if listed else "",
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": {
+            "course": course_lib.__version__,
+            "python": platform.python_version(),
+            "torch": torch.version,
+            "cuda": torch.cuda or "",
+            "nccl": torch.nccl or "",
+        },
+        "commit": commit(root),
+    }
+
+
+def commit(root: Path) -> str:
+    """The commit, and whether files were changed since; empty where git does not know."""
+    found = ask(["git", "rev-parse", "HEAD"], folder=root)
+    if not found.good:
+        return ""
+    changed = ask(["git", "status", "--porcelain", "--untracked-files=no"], folder=root).out
+    return found.out.strip() + (" with changes" if changed.strip() else "")

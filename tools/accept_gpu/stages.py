@@ -1,0 +1,143 @@
+"""The stages: doctor, all tests, the gpu tests, every notebook at two worlds, bandwidths.
+
+Each returns what it found as plain data with `ok`; one that crashes or runs out of time is a stage
+that failed, and the others go on. No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.accept_gpu.reading import read_junit, read_nccl
+from tools.accept_gpu.running import Ended, bounded
+
+Found = dict[str, Any]
+PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A name, the name under which --only asks for it, its seconds at most, what it does."""
+
+    name: str
+    group: str
+    limit: float
+    run: Callable[[Place, float], Found]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage runs, and where it may put what it writes."""
+
+    root: Path
+    scratch: Path
+
+    def python(self, limit: float, *arguments: str, **variables: str) -> Ended:
+        command = [sys.executable, *arguments]
+        return bounded(command, limit, self.root, self.scratch, {**os.environ, **variables})
+
+
+def stages(world: int) -> list[Stage]:
+    """All of them, for a node whose GPUs make `world` ranks."""
+    worlds = sorted({2, world})
+    return [
+        Stage("doctor", "doctor", 900, doctor),
+        Stage("tests", "tests", 1800, lambda place, limit: tests(place, limit, *PARALLEL)),
+        Stage("gpu tests", "tests", 600, lambda place, limit: tests(place, limit, "-m", "gpu")),
+        *(Stage(f"notebooks at world {n}", "notebooks", 1800, _notebooks_at(n)) for n in worlds),
+        Stage(f"bandwidth at world {world}", "bandwidth", 400, _bandwidth_at(world)),
+    ]
+
+
+def _notebooks_at(world: int) -> Callable[[Place, float], Found]:
+    return lambda place, limit: notebooks(place, limit, world)
+
+
+def _bandwidth_at(world: int) -> Callable[[Place, float], Found]:
+    return lambda place, limit: bandwidth(place, limit, world)
+
+
+def doctor(place: Place, limit: float) -> Found:
+    """`course doctor --json`, whole."""
+    ended = place.python(limit, "-m", "course_lib.cli", "doctor", "--json")
+    report = _document(ended)
+    red = [one["name"] for one in report["checks"] if one["level"] == "bad"]
+    told = f"to be mended: {', '.join(red)}" if red else f"{len(report['checks'])} checks, none bad"
+    backends = sorted({row["backend"] for row in report["bandwidth"]})
+    return {"ok": report["ok"] and ended.code == 0, "found": told, "backends": backends,
+            "report": report}  # fmt: skip
+
+
+def tests(place: Place, limit: float, *options: str) -> Found:
+    """pytest, counted from its own report."""
+    return _pytest(place, limit, [*options], {})
+
+
+def notebooks(place: Place, limit: float, world: int) -> Found:
+    """Every notebook on `world` ranks; and which communicators NCCL says it made meanwhile."""
+    folders = [
+        one for one in ("notebooks", "solutions") if any(place.root.glob(f"{one}/**/*.ipynb"))
+    ]
+    nccl = Path(tempfile.mkdtemp(prefix="nccl-", dir=place.scratch))
+    variables = {
+        "WORLD_SIZE": str(world),
+        "IPYTHONDIR": tempfile.mkdtemp(prefix="ipython-", dir=place.scratch),
+        "NCCL_DEBUG": "INFO",
+        "NCCL_DEBUG_SUBSYS": "INIT",
+        "NCCL_DEBUG_FILE": str(nccl / "%p"),
+    }
+    # One after the other: each takes all the GPUs that its ranks want.
+    options = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout", "900", *folders]
+    found = _pytest(place, limit, options, variables)
+    made = read_nccl(nccl)
+    told = ", ".join(f"{times} of {ranks} ranks" for ranks, times in made.items())
+    found["found"] += f"; NCCL communicators: {told or 'none'}"
+    found["nccl_communicators"] = {str(ranks): times for ranks, times in made.items()}
+    found["world"] = world
+    return found
+
+
+def bandwidth(place: Place, limit: float, world: int) -> Found:
+    """All-reduce by size on `world` real ranks."""
+    ended = place.python(limit, "-m", "tools.accept_gpu.measure", str(world))
+    measured = _document(ended)
+    red = [one for one in measured["findings"] if one["level"] == "bad"]
+    told = "; ".join(one["found"] for one in red or measured["findings"])
+    return {"ok": not red and bool(measured["rows"]), "found": told, "world": world,
+            "backends": [measured["backend"]], "rows": measured["rows"]}  # fmt: skip
+
+
+def _pytest(place: Place, limit: float, options: list[str], variables: dict[str, str]) -> Found:
+    handle, name = tempfile.mkstemp(suffix=".xml", dir=place.scratch)
+    os.close(handle)
+    ended = place.python(
+        limit, "-m", "pytest", f"--junitxml={name}", "-p", "no:cacheprovider", *options, **variables
+    )
+    if ended.code is None:
+        return {"ok": False, "found": f"not done after {limit:g} s", "tail": ended.tail()}
+    if ended.code not in (0, 1):
+        told = f"pytest itself ended with {ended.code}"
+        return {"ok": False, "found": told, "tail": ended.tail()}
+    counts = read_junit(Path(name))
+    numbers = {"failed": len(counts["failed"]), "skipped": len(counts["skipped"])}
+    more = "".join(f", {n} {word}" for word, n in numbers.items() if n)
+    good = ended.code == 0 and counts["passed"] > 0 and not counts["failed"]
+    return {"ok": good, "found": f"{counts['passed']} passed{more}", **counts}
+
+
+def _document(ended: Ended) -> dict[str, Any]:
+    """The JSON that a stage's command printed; else what it said, as an error."""
+    if ended.code is None:
+        raise RuntimeError(f"not done after {ended.seconds:.0f} s: {' | '.join(ended.tail()[-3:])}")
+    try:
+        return json.loads(ended.out.read_text())
+    except ValueError:
+        last = " | ".join(ended.tail()[-5:])
+        raise RuntimeError(f"ended with {ended.code} and no report: {last}") from None
