@@ -14,8 +14,9 @@ import nbformat
 import psutil
 import pytest
 
-from course_lib.classroom.checks import answer, frame, judge, lesson_01
+from course_lib.classroom.checks import answer, bench, frame, judge
 from course_lib.classroom.checks.desk import Desk
+from course_lib.classroom.checks.lesson_01 import ring
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "ring_all_reduce"
@@ -289,11 +290,11 @@ def test_trial_runs_below_the_answer_stay_out():
 
 
 def test_counting_finds_whose_numbers_were_added_how_often():
-    inputs = [lesson_01.bench.inputs(12, 7, r) for r in range(3)]
+    inputs = [bench.inputs(12, 7, r) for r in range(3)]
     wrong = inputs[0] + inputs[1] + inputs[2]
     wrong[4:8] += inputs[2][4:8] - inputs[0][4:8]
     reports = [{"out": wrong}] * 3
-    told = lesson_01._counted(lesson_01.Trial([0, 1, 2], inputs, reports, "here"))
+    told = ring._counted(ring.Trial([0, 1, 2], inputs, reports, "here"))
     assert told == (
         "Here, elements 4 to 7 on rank 0 count those of rank 0 0 times and those of rank 2 "
         "2 times, instead of once."

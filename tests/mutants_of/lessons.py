@@ -3,12 +3,16 @@
 from tests.mutation import Mutant
 
 CHECKS = "course_lib/classroom/checks/"
+FIRST = CHECKS + "lesson_01/"
 JUDGED = "tests/test_checks_01.py::test_a_plausible_mistake_is_refused_by_its_name"
+NUMBERS = "tests/test_checks_01_numbers.py::"
+THOUGHT = "tests/test_thought.py::"
+PROGRESS = "tests/classroom/test_progress.py::"
 
 MUTANTS = [
     Mutant(
         "checks-budget-not-held",
-        CHECKS + "lesson_01.py",
+        FIRST + "ring.py",
         "if sent[rank] > limit or messages[rank] > may_send:",
         "if False:",
         (f"{JUDGED}[twice as many pieces]",),
@@ -25,7 +29,7 @@ MUTANTS = [
     ),
     Mutant(
         "checks-two-are-the-first-two",
-        CHECKS + "lesson_01.py",
+        FIRST + "ring.py",
         "three, two = [0, 1, 2], [1, 2]",
         "three, two = [0, 1, 2], [0, 1]",
         (f"{JUDGED}[the notebook's own rank]",),
@@ -34,7 +38,7 @@ MUTANTS = [
     ),
     Mutant(
         "checks-only-lengths-that-divide",
-        CHECKS + "lesson_01.py",
+        FIRST + "ring.py",
         "uneven = [(three, 3 * part + 1 + seed % 2), (two, 2 * part + 1), (three, 2)]",
         "uneven = [(three, 3 * part), (two, 2 * part)]",
         (f"{JUDGED}[the remainder dropped]", f"{JUDGED}[chunks all of one length]"),
@@ -43,7 +47,7 @@ MUTANTS = [
     ),
     Mutant(
         "checks-only-two-ranks",
-        CHECKS + "lesson_01.py",
+        FIRST + "ring.py",
         "even = [(three, 3 * part), (two, 2 * part)]",
         "even = [(two, 2 * part)]",
         (f"{JUDGED}[counting up]",),
@@ -116,5 +120,127 @@ MUTANTS = [
         "if False:",
         ("tests/test_notebooks.py::test_normalising_leaves_the_lesson_and_nothing_else",),
         "a committed traceback tells where its writer's home is",
+    ),
+    Mutant(
+        "thought-nan-is-a-number",
+        CHECKS + "thought.py",
+        "    if not math.isfinite(number):\n",
+        "    if False:\n",
+        (f"{NUMBERS}test_what_is_no_number_is_told_so[nan-ring_bytes]",),
+        "NaN is judged as a number",
+    ),
+    Mutant(
+        "thought-true-is-one",
+        CHECKS + "thought.py",
+        "isinstance(value, bool) or ",
+        "",
+        (f"{NUMBERS}test_what_is_no_number_is_told_so[True-who_hangs]",),
+        "True passes for 1",
+    ),
+    Mutant(
+        "thought-blank-is-wrong",
+        CHECKS + "thought.py",
+        "if f not in given or given[f] is ... or given[f] is None]",
+        "if f not in given]",
+        (
+            f"{THOUGHT}test_blanks_are_not_attempted",
+            f"{THOUGHT}test_half_a_blank_names_what_is_missing_and_judges_nothing",
+            f"{NUMBERS}test_the_numbers_of_the_exercise_are_blank[tree_or_ring]",
+        ),
+        "a blank counts as a wrong number",
+    ),
+    Mutant(
+        "thought-two-digits-are-enough",
+        CHECKS + "thought.py",
+        "CLOSE = 0.005",
+        "CLOSE = 0.05",
+        (f"{THOUGHT}test_three_digits_are_enough_and_two_are_not",),
+        "a formula that leaves out what is small passes",
+    ),
+    Mutant(
+        "thought-a-guess-is-a-mistake",
+        CHECKS + "thought.py",
+        "if len(about) > max(1, len(wrong) / 2):",
+        "if about:",
+        (f"{THOUGHT}test_a_mistake_beside_another_wrong_number_is_named_all_the_same",),
+        "one number of two is taken for proof of a wrong idea",
+    ),
+    Mutant(
+        "thought-silent-mistakes-speak",
+        CHECKS + "thought.py",
+        "return name in mistake.values and close(value, mistake.values[name])",
+        "return name not in mistake.values or close(value, mistake.values[name])",
+        (f"{THOUGHT}test_a_mistake_says_nothing_about_fields_that_it_does_not_mention",),
+        "a mistake explains numbers that it does not lead to",
+    ),
+    Mutant(
+        "thought-units-not-told",
+        CHECKS + "thought.py",
+        "if all(close(given[name], right[name] * scale) for name in wrong):",
+        "if False:",
+        (
+            f"{THOUGHT}test_a_wrong_unit_is_told_from_a_wrong_number",
+            f"{NUMBERS}test_a_misreading_is_refused_by_its_name[ring_bytes-MB]",
+        ),
+        "a right number in another unit is a wrong number",
+    ),
+    Mutant(
+        "blanks-from-the-front",
+        "course_lib/classroom/blanks.py",
+        "for value in reversed(values):",
+        "for value in values:",
+        ("tests/test_blanks.py::test_a_dictionary_keeps_its_keys_and_loses_its_values",),
+        "the second value of a line is cut out where it no longer is",
+    ),
+    Mutant(
+        "blanks-half-of-an-answer",
+        "course_lib/classroom/blanks.py",
+        "not all(_fills_dictionary(one) for one in statements)",
+        "not any(_fills_dictionary(one) for one in statements)",
+        ("tests/test_blanks.py::test_what_is_more_than_dictionaries_is_left_to_nbgrader",),
+        "an answer beside a dictionary is handed out",
+    ),
+    Mutant(
+        "progress-not-written",
+        CHECKS + "desk.py",
+        '        self._record("check", **verdict.as_fact())\n',
+        "",
+        (f"{PROGRESS}test_checks_hints_and_predictions_are_written_down",),
+        "a check leaves no trace",
+    ),
+    Mutant(
+        "progress-everywhere",
+        "course_lib/classroom/progress.py",
+        "        if (place / MARK).is_dir():\n",
+        "        if True:\n",
+        (f"{PROGRESS}test_outside_of_a_workspace_nothing_is_written",),
+        "a file appears wherever a notebook is opened",
+    ),
+    Mutant(
+        "progress-half-a-line-takes-the-next-along",
+        "course_lib/classroom/progress.py",
+        "if file.tell() and not self._ends_well():",
+        "if False:",
+        (
+            f"{PROGRESS}test_a_line_that_broke_off_costs_itself_alone",
+            f"{PROGRESS}test_two_notebooks_that_write_at_once_lose_no_line",
+        ),
+        "the line after one that broke off is lost with it",
+    ),
+    Mutant(
+        "progress-nobody-waits",
+        "course_lib/classroom/progress.py",
+        "                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+        "",
+        (f"{PROGRESS}test_a_writer_waits_for_another_and_not_for_ever",),
+        "two notebooks mend the same broken line",
+    ),
+    Mutant(
+        "progress-a-full-disk-costs-the-verdict",
+        "course_lib/classroom/progress.py",
+        "        except OSError as error:\n            return (\n",
+        "        except KeyError as error:\n            return (\n",
+        (f"{PROGRESS}test_what_cannot_be_written_is_said_and_the_verdict_stands",),
+        "a full disk takes the check along",
     ),
 ]

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from course_lib.ledger import ledger
 
 _KEPT = "__kept__"
+_MOST = 10_000  # elements of a tensor that the judge wants to see; what it asks for is far smaller
 
 
 class _Nowhere(io.TextIOBase):
@@ -69,19 +70,49 @@ def inputs(length: int, seed: int, rank: int) -> torch.Tensor:
 
 
 def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
-    """Call `function(x, group)` under a ledger and say what came back and what was sent."""
+    """Call `function(x, group)`, which owes a tensor like x, and say what came back."""
+    shape, dtype = x.shape, x.dtype
+    out, facts = _watched(function, x, made)
+    is_tensor = isinstance(out, torch.Tensor)
+    as_expected = is_tensor and out.shape == shape and out.dtype == dtype
+    return {
+        **facts,
+        "shape": list(out.shape) if is_tensor else None,
+        "dtype": _dtype(out) if is_tensor else None,
+        "out": out.detach().clone() if as_expected else None,
+    }
+
+
+def report_list(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
+    """Call `function(x, group)`, which owes a list of tensors, and say what came back."""
+    out, facts = _watched(function, x, made)
+    entries = list(out) if isinstance(out, (list, tuple)) else []
+    tensors = [one for one in entries if isinstance(one, torch.Tensor)]
+    starts = [one.data_ptr() for one in tensors if one.numel()]
+    return {
+        **facts,
+        "whole": list(out.shape) if isinstance(out, torch.Tensor) else None,
+        "kinds": [type(one).__name__ for one in entries],
+        "shapes": [list(one.shape) for one in tensors],
+        "dtypes": [_dtype(one) for one in tensors],
+        "entries": [one.detach().clone() if one.numel() < _MOST else None for one in tensors],
+        "one_buffer": len(set(starts)) < len(starts),
+    }
+
+
+def _watched(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> tuple[object, dict]:
+    """What `function(x, group)` returned, under a ledger, and what it did on the way."""
     before = x.clone()
     nowhere = _Nowhere()
     with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), ledger() as book:
         out = function(x, made)
-    is_tensor = isinstance(out, torch.Tensor)
-    as_expected = is_tensor and out.shape == before.shape and out.dtype == before.dtype
-    return {
+    return out, {
         "kind": type(out).__name__,
-        "shape": list(out.shape) if is_tensor else None,
-        "dtype": str(out.dtype).removeprefix("torch.") if is_tensor else None,
-        "out": out.detach().clone() if as_expected else None,
         "changed": not torch.equal(x, before),
         "ops": dict(Counter(record.op for record in book.records)),
         "bytes": int(book.bytes(column="must")),
     }
+
+
+def _dtype(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

@@ -54,20 +54,24 @@ def blanks(thought: Thought, given: object) -> list[Hashable]:
 
 def as_numbers(thought: Thought, given: Mapping) -> dict[Hashable, float]:
     """The learner's numbers as floats, whatever type of number they are."""
-    found = {}
-    for name in thought.fields:
-        value = given[name]
-        single = getattr(value, "item", None)  # a tensor or array with one number in it
-        if callable(single) and getattr(value, "ndim", 0) == 0:
-            value = single()
+    return {name: _as_number(f"{thought.name}[{name!r}]", given[name]) for name in thought.fields}
+
+
+def _as_number(where: str, given: object) -> float:
+    refusal = Finding(
+        "not a number", f"`{where}` is {_shown(given)}, and a number is wanted, without its unit."
+    )
+    try:
+        single = getattr(given, "item", None)  # a tensor or array with one number in it
+        value = single() if callable(single) and getattr(given, "ndim", 0) == 0 else given
         if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise Finding(
-                "not a number",
-                f"`{thought.name}[{name!r}]` is {_shown(value)}, and a number is wanted, without "
-                "its unit.",
-            )
-        found[name] = float(value)
-    return found
+            raise refusal
+        number = float(value)
+    except (RuntimeError, OverflowError):  # a tensor without data; a whole number beyond floats
+        raise refusal from None
+    if not math.isfinite(number):
+        raise refusal
+    return number
 
 
 def compare(
@@ -77,16 +81,34 @@ def compare(
     wrong = [name for name in right if not close(given[name], right[name])]
     if not wrong:
         return
-    for mistake in mistakes:
-        if all(close(given[name], mistake.values[name]) for name in wrong):
-            raise Finding(mistake.name, mistake.text)
+    rest = "" if len(wrong) == len(right) else " The rest is right."
+    told = _listed(wrong)
+    explained = [[name for name in wrong if _explains(m, name, given[name])] for m in mistakes]
+    for mistake, about in zip(mistakes, explained, strict=True):
+        if about == wrong:
+            more = f" That is in {told}.{rest}" if rest else ""
+            raise Finding(mistake.name, mistake.text + more)
     for factor, word in _FACTORS.items():
         for scale, larger in ((factor, "large"), (1 / factor, "small")):
             if all(close(given[name], right[name] * scale) for name in wrong):
-                raise Finding("unit", f"Too {larger} by {word}: look at the unit asked for.")
-    told = " and ".join(repr(name) for name in wrong)
-    rest = "" if len(wrong) == len(right) else " The rest is right."
+                what = f"{told} {'are' if wrong[1:] else 'is'} too {larger} by {word}"
+                raise Finding("unit", f"{what}: look at the unit asked for.{rest}")
+    for mistake, about in zip(mistakes, explained, strict=True):
+        if len(about) > max(1, len(wrong) / 2):
+            more = _listed([name for name in wrong if name not in about])
+            text = f"{mistake.text} That is in {_listed(about)}; {more} is not right either."
+            raise Finding(mistake.name, text)
     raise Finding("wrong number", f"Not right: what you have for {told}.{rest}")
+
+
+def _listed(names: list[Hashable]) -> str:
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _explains(mistake: Mistake, name: Hashable, value: float) -> bool:
+    """A mistake need not say something about every field."""
+    return name in mistake.values and close(value, mistake.values[name])
 
 
 def close(a: float, b: float) -> bool:
@@ -95,5 +117,8 @@ def close(a: float, b: float) -> bool:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"a {type(value).__name__}"
+    try:
+        text = repr(value)
+    except Exception:  # whatever a learner's object does when it is asked for its text
+        text = ""
+    return text if 0 < len(text) <= 40 else f"of type {type(value).__name__}"

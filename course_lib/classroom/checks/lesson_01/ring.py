@@ -1,4 +1,4 @@
-"""What right means for the exercises of lesson 01, and how wrong answers are recognised.
+"""`ring_all_reduce` of lesson 01: what right means, and how wrong answers are recognised.
 
 An answer is tried on two and on three ranks with fresh numbers, and held against the sum (values)
 and against the ring's budget (messages and bytes, from the ledger).
@@ -17,11 +17,10 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
+from course_lib.classroom.checks.lesson_01.rules import ITEM, refuse_changed, refuse_ready_made
 from course_lib.layout import cut
 
 TOLERANCE = 1e-10  # float64
-ITEM = 8  # bytes of a float64
-POINT_TO_POINT = {"send", "recv", "barrier"}
 
 
 class Trial(NamedTuple):
@@ -102,13 +101,7 @@ def _look_at_results(trial: Trial) -> None:
                 f"Rank {rank} got {got} back {trial.when}; "
                 f"expected is a tensor of shape [{trial.length}] and dtype float64, like x.",
             )
-    for rank, report in enumerate(trial.reports):
-        if report["changed"]:
-            raise Finding(
-                "input changed",
-                f"Your function changed its input x on rank {rank} {trial.when}. The caller still "
-                "needs x: work on a copy. (A chunk or slice of x is a view: it shares x's memory.)",
-            )
+    refuse_changed(trial.reports, "x", trial.when)
 
 
 def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
@@ -207,14 +200,7 @@ def _counted(trial: Trial) -> str:
 def _look_at_traffic(trial: Trial) -> None:
     """Hold messages and bytes against the ring's budget."""
     n = trial.n
-    for rank, report in enumerate(trial.reports):
-        ready_made = sorted(set(report["ops"]) - POINT_TO_POINT)
-        if ready_made:
-            raise Finding(
-                "ready-made collective",
-                f"The sum is right, but rank {rank} called {' and '.join(ready_made)}: build it "
-                "from sends and receives, which is what such a call is made of.",
-            )
+    refuse_ready_made(trial.reports, "The sum is right")
     messages = [report["ops"].get("send", 0) for report in trial.reports]
     sent = [report["bytes"] for report in trial.reports]
     may_send, step = 2 * (n - 1), max(cut(trial.length, n)) * ITEM
@@ -243,27 +229,25 @@ def _look_at_traffic(trial: Trial) -> None:
             )
 
 
-EXERCISES = (
-    Exercise(
-        name="ring_all_reduce",
-        title="A ring all-reduce for any length",
-        points=4,
-        judge=judge_ring,
-        when_right=(
-            "The sum on every rank, on two ranks and on three, for lengths that divide and lengths "
-            "that do not, in 2(n−1) messages and 2(n−1)/n of the tensor for each rank."
-        ),
-        hints=(
-            "On paper first: three ranks, three chunks. After how many steps has one chunk been "
-            "through every rank, and where is it then?",
-            "Two rounds of n−1 steps. In both, each rank sends one chunk to its right neighbour "
-            "and receives one from its left. Only what becomes of the arrival differs: in the "
-            "first round it is added, in the second it takes the old one's place.",
-            "What a rank sends in a step is what it received in the step before. So one number "
-            "says which chunk is sent, and it goes down by one (mod n) in each step.",
-            "Any length: chunks of ceil(length/n), the last shorter or empty, as "
-            "course_lib.layout.cut(length, n) gives them. The receiver has to know how long the "
-            "chunk is that comes.",
-        ),
+RING = Exercise(
+    name="ring_all_reduce",
+    title="A ring all-reduce for any length",
+    points=4,
+    judge=judge_ring,
+    when_right=(
+        "The sum on every rank, on two ranks and on three, for lengths that divide and lengths "
+        "that do not, in 2(n−1) messages and 2(n−1)/n of the tensor for each rank."
+    ),
+    hints=(
+        "On paper first: three ranks, three chunks. After how many steps has one chunk been "
+        "through every rank, and where is it then?",
+        "Two rounds of n−1 steps. In both, each rank sends one chunk to its right neighbour "
+        "and receives one from its left. Only what becomes of the arrival differs: in the "
+        "first round it is added, in the second it takes the old one's place.",
+        "What a rank sends in a step is what it received in the step before. So one number "
+        "says which chunk is sent, and it goes down by one (mod n) in each step.",
+        "Any length: chunks of ceil(length/n), the last shorter or empty, as "
+        "course_lib.layout.cut(length, n) gives them. The receiver has to know how long the "
+        "chunk is that comes.",
     ),
 )

@@ -1,0 +1,99 @@
+"""`ring_bytes` of lesson 01: what each rank sends in a ring all-reduce, predicted for four n.
+
+The right numbers come from the ledger's closed form; each misreading of the count is one too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.ledger import forms
+
+RANKS = (2, 3, 4, 8)
+NUMBERS, ITEM = 600_000, 4  # float32, in the question
+PAYLOAD = NUMBERS * ITEM
+
+
+def judge_ring_bytes(given: Mapping) -> None:
+    """Hold the bytes against the closed form, and against what each misreading leads to."""
+    mistakes = (
+        _mistake(
+            "half of the way",
+            "You have the bytes of one round. An all-reduce goes round twice: once until the sums "
+            "are finished, and once more until every rank has them all.",
+            lambda n: forms.reduce_scatter(PAYLOAD, PAYLOAD // n),
+        ),
+        _mistake(
+            "sent and received",
+            "You have counted what a rank sends and what it receives. What it receives is what "
+            "its neighbour sends, and is counted there.",
+            lambda n: 2 * forms.all_reduce(n, PAYLOAD),
+        ),
+        _mistake(
+            "all ranks together",
+            "That is what all ranks send together. What does one of them send?",
+            lambda n: n * forms.all_reduce(n, PAYLOAD),
+        ),
+        _mistake(
+            "whole tensors",
+            "That is a whole tensor in every step. On the ring a rank sends one chunk in a step, "
+            "and there are n chunks.",
+            lambda n: (n - 1) * PAYLOAD,
+        ),
+        _mistake(
+            "whole tensors",
+            "That is a whole tensor in every step of both rounds. On the ring a rank sends one "
+            "chunk in a step, and there are n chunks.",
+            lambda n: 2 * (n - 1) * PAYLOAD,
+        ),
+        _mistake(
+            "one step too many",
+            "That is n steps in each round. A chunk has met every rank one step earlier: it need "
+            "not come home.",
+            lambda n: 2 * PAYLOAD,
+        ),
+        _mistake(
+            "the tensor once",
+            "That is the whole tensor, whatever n is. It is right for one n only: count the steps, "
+            "and the bytes of the chunk that is sent in each.",
+            lambda n: PAYLOAD,
+        ),
+        _mistake(
+            "one message",
+            "Those are the bytes of one message. How many messages does a rank send?",
+            lambda n: PAYLOAD / n,
+        ),
+        _mistake(
+            "numbers, not bytes",
+            "Those are numbers. A float32 takes more than one byte.",
+            lambda n: forms.all_reduce(n, NUMBERS),
+        ),
+    )
+    compare(given, {n: forms.all_reduce(n, PAYLOAD) for n in RANKS}, mistakes)
+
+
+def _mistake(name: str, text: str, sent: Callable[[int], float]) -> Mistake:
+    return Mistake(name, text, {n: sent(n) for n in RANKS})
+
+
+RING_BYTES = Thought(
+    name="ring_bytes",
+    title="Bytes on the ring, predicted",
+    points=2,
+    fields=RANKS,
+    judge=judge_ring_bytes,
+    when_right=(
+        "2(n−1) messages of B/n bytes. From two ranks to eight the bytes grow by three quarters, "
+        "the messages sevenfold: what a ring costs on many ranks is messages. The measurement "
+        "below counts the first three on real ranks."
+    ),
+    hints=(
+        "First the tensor: how many bytes is a float32, and how many bytes are all of them? "
+        "That is B.",
+        "How long is one chunk when n ranks share the tensor, and how many chunks does a rank "
+        "send before each sum is finished somewhere?",
+        "Then the finished sums go round. Does a rank send more, fewer or as many chunks as in "
+        "the first round?",
+    ),
+)

@@ -1,0 +1,192 @@
+"""What is wrong with gathered pieces: what they are, where they stand, what moving them cost.
+
+The findings of `all_gather_uneven` in lesson 01, held against the pieces and a ring's budget.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.judge import refuse_world_numbers
+from course_lib.classroom.checks.lesson_01.rules import ITEM, refuse_changed, refuse_ready_made
+
+_FREE = 8  # bytes by which lengths sent another way may differ, for each pair of ranks
+
+
+class Trial(NamedTuple):
+    """One call of the learner's function on a group, and what it gave on each rank."""
+
+    members: list[int]
+    pieces: list[Tensor]
+    reports: list[dict]
+    when: str
+
+    @property
+    def n(self) -> int:
+        return len(self.members)
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(piece) for piece in self.pieces]
+
+    @property
+    def right(self) -> bool:
+        return not self.wrong_entry()
+
+    def wrong_entry(self) -> tuple[int, int] | None:
+        """The first rank that has a wrong entry, and which."""
+        for rank, report in enumerate(self.reports):
+            for entry, piece in enumerate(self.pieces):
+                if not _same(report["entries"][entry], piece):
+                    return rank, entry
+        return None
+
+
+def look_at_results(trial: Trial) -> None:
+    """Refuse what is no list of pieces at all, and a changed input, whatever the values are."""
+    n, when = trial.n, trial.when
+    for rank, report in enumerate(trial.reports):
+        if report["kind"] == "NoneType":
+            raise Finding(
+                "nothing returned", f"Rank {rank} got None back {when}: return the list of pieces."
+            )
+        if report["whole"] is not None:
+            raise Finding(
+                "joined into one",
+                f"Rank {rank} got one tensor of shape {report['whole']} back {when}; expected is "
+                f"a list of {n} tensors. Once joined, nobody can tell where a piece ends.",
+            )
+        if not len(report["kinds"]) == len(report["entries"]) == n:
+            kinds = ", ".join(report["kinds"][:8]) or "nothing"
+            raise Finding(
+                "not a piece of each rank",
+                f"Rank {rank} got a {report['kind']} back {when} that holds {kinds}; expected is "
+                f"a list of {n} tensors, one for each rank, its own among them.",
+            )
+        if any(dtype != "float64" for dtype in report["dtypes"]):
+            raise Finding(
+                "another dtype",
+                f"Rank {rank} got pieces of dtype {listed(report['dtypes'])} back {when}; a piece "
+                "keeps the dtype that its owner gave it, here float64.",
+            )
+    refuse_changed(trial.reports, "piece", when)
+    longest = [max(trial.lengths)]
+    if min(trial.lengths) < max(trial.lengths):
+        for report in trial.reports:
+            if all(shape == longest for shape in report["shapes"]):
+                raise Finding(
+                    "padding left in",
+                    f"Every piece came back {longest[0]} elements long {when}: as long as the "
+                    "longest. What was added to fill the others up is not theirs.",
+                )
+
+
+def look_at_values(answer: Answer, trials: list[Trial]) -> None:
+    """Hold what every rank got against the pieces."""
+    wrong = [trial for trial in trials if not trial.right]
+    if not wrong:
+        return
+    if all(trial.n == 2 for trial in wrong):
+        refuse_world_numbers(answer, wrong[0].when)
+    trial = wrong[0]
+    evidence = _evidence(trial)
+    if any(report["one_buffer"] for report in trial.reports):
+        raise Finding(
+            "one buffer",
+            "Several entries of the list are the same memory: each arrival overwrote the one "
+            f"before. Every piece needs room of its own. {evidence}",
+        )
+    for way in (1, -1):
+        if all(_turned(trial, rank, way) for rank in range(trial.n)):
+            raise Finding(
+                "order of arrival",
+                "All pieces are there, in the order in which they came: each rank's own first. "
+                f"Entry r of the list has to be rank r's piece, on every rank. {evidence}",
+            )
+    if all(t.n == 3 for t in wrong) and any(t.n == 2 for t in trials):
+        raise Finding(
+            "right for two only",
+            "Two ranks come out right and three do not: among two, the only other rank is both "
+            f"neighbours at once, and one step reaches everybody. {evidence}",
+        )
+    raise Finding("wrong pieces", f"Not every piece is where it should be. {evidence}")
+
+
+def _turned(trial: Trial, rank: int, way: int) -> bool:
+    """Whether a rank holds all pieces, but counted from itself on."""
+    entries = trial.reports[rank]["entries"]
+    pieces = [trial.pieces[(rank + way * step) % trial.n] for step in range(trial.n)]
+    return all(_same(entry, piece) for entry, piece in zip(entries, pieces, strict=True))
+
+
+def _evidence(trial: Trial) -> str:
+    """What the first wrong entry is, where that can be told."""
+    rank, entry = trial.wrong_entry()
+    found = trial.reports[rank]["entries"][entry]
+    owner = next((r for r, piece in enumerate(trial.pieces) if _same(found, piece)), None)
+    what = "no rank's piece as a whole" if owner is None else f"the piece of rank {owner}"
+    return f"{trial.when.capitalize()}, entry {entry} on rank {rank} is {what}."
+
+
+def look_at_traffic(trial: Trial) -> None:
+    """Hold messages and bytes against the ring's budget."""
+    n, when = trial.n, trial.when
+    refuse_ready_made(trial.reports, "The pieces are right")
+    sent = [report["bytes"] for report in trial.reports]
+    messages = [report["ops"].get("send", 0) for report in trial.reports]
+    own = [length * ITEM for length in trial.lengths]
+    lengths = (n - 1) * ITEM
+    may_send = [sum(own) - own[(rank + 1) % n] + lengths for rank in range(n)]
+    over = [
+        rank for rank in range(n) if sent[rank] > may_send[rank] or messages[rank] > 2 * (n - 1)
+    ]
+    if not over:
+        return
+    rank = over[0]
+    head = (
+        f"The pieces are right, but not within the budget {when}: rank {rank} sends "
+        f"{messages[rank]} messages, {sent[rank]} bytes; allowed are {2 * (n - 1)} messages and "
+        f"{may_send[rank]} bytes."
+    )
+    if sent[rank] <= may_send[rank]:
+        raise Finding(
+            "too many messages",
+            f"{head} The bytes are right; each message costs an α of its own. One for a length and "
+            "one for a piece are enough.",
+        )
+    room = lengths + n * (n - 1) * _FREE
+    if all(0 <= bytes_ - (n - 1) * max(own) <= room for bytes_ in sent):
+        raise Finding(
+            "padded",
+            f"{head} Every rank sends pieces as long as the longest, whatever they hold: what "
+            "fills them up is sent as well. The lengths are known; send that much.",
+        )
+    if all(0 <= bytes_ - (n - 1) * mine <= room for bytes_, mine in zip(sent, own, strict=True)):
+        raise Finding(
+            "straight to everybody",
+            f"{head} Each rank sends its own piece {n - 1} times, so the rank with the longest "
+            "piece sends the most and all wait for it. On a ring a piece leaves its owner once, "
+            "and the others pass it on.",
+        )
+    if n > 2 and len(over) == 1:
+        raise Finding(
+            "all through one rank",
+            f"{head} The others send little: all roads lead through rank {rank}. The more ranks, "
+            "the longer everybody waits for it.",
+        )
+    raise Finding("over budget", f"{head} Is a piece, or a length, sent again that was there?")
+
+
+def _same(entry: Tensor | None, piece: Tensor) -> bool:
+    return entry is not None and torch.equal(entry, piece)
+
+
+def listed(parts: list) -> str:
+    """1, 2 and 3."""
+    *first, last = map(str, parts)
+    return f"{', '.join(first)} and {last}" if first else last

@@ -1,0 +1,135 @@
+"""`all_gather_uneven` of lesson 01: pieces whose lengths only their owners know, within a budget.
+
+An answer is tried with pieces of one length, then of different lengths, then with an empty one, and
+held against the pieces, against the messages and against the bytes of a ring.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.lesson_01.pieces import (
+    Trial,
+    listed,
+    look_at_results,
+    look_at_traffic,
+    look_at_values,
+)
+from course_lib.classroom.checks.lesson_01.rules import POINT_TO_POINT
+
+_STOPPED = ("raised", "deadlock", "no room")
+
+
+def judge_uneven(answer: Answer, judge: Judge) -> None:
+    """Try all_gather_uneven; raise the Finding that explains best what is wrong."""
+    judge.take(answer)
+    seed = int.from_bytes(os.urandom(3), "big")
+    chance = random.Random(seed)
+    one, (few, some, many) = 3 + seed % 4, sorted(chance.sample(range(4, 40, 4), 3))
+    apart = chance.sample([few, some, many], 3)
+    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
+    even = [_try(answer, judge, m, [one] * len(m), seed) for m in (three, two)]
+    look_at_values(answer, even)
+    uneven = _uneven(answer, judge, [(three, apart), (two, [few, many])], seed, even)
+    look_at_values(answer, uneven)
+    empty = _with_an_empty_one(answer, judge, [(three, [some, 0, few]), (two, [0, many])], seed)
+    look_at_values(answer, empty)
+    for trial in uneven + empty + even:
+        look_at_traffic(trial)
+
+
+def _uneven(answer: Answer, judge: Judge, cases: list, seed: int, even: list) -> list[Trial]:
+    """Lengths that differ; what stops an answer here is nearly always about lengths."""
+    try:
+        return [_try(answer, judge, members, lengths, seed) for members, lengths in cases]
+    except Finding as finding:
+        if finding.name not in _STOPPED:
+            raise
+        head = "Pieces of one length come out right, pieces of different lengths do not."
+        if all(_sent_pieces_alone(report, trial.n) for trial in even for report in trial.reports):
+            raise Finding(
+                "lengths not sent",
+                f"{head} A rank has to know how long the piece is that comes, and nobody has told "
+                f"it: the lengths have to travel first.\n{_details(finding)}",
+            ) from None
+        raise Finding(
+            "length of another piece",
+            f"{head} Is the room that is made ready as long as the piece that comes in that step?\n"
+            f"{_details(finding)}",
+        ) from None
+
+
+def _sent_pieces_alone(report: dict, n: int) -> bool:
+    return report["ops"].get("send", 0) < n and set(report["ops"]) <= POINT_TO_POINT
+
+
+def _with_an_empty_one(answer: Answer, judge: Judge, cases: list, seed: int) -> list[Trial]:
+    try:
+        return [_try(answer, judge, members, lengths, seed) for members, lengths in cases]
+    except Finding as finding:
+        if finding.name not in _STOPPED:
+            raise
+        raise Finding(
+            "empty piece",
+            "Pieces that hold something come out right, whatever their lengths; an empty one does "
+            "not. If it is left out, sender and receiver both have to leave it out.\n"
+            f"{_details(finding)}",
+        ) from None
+
+
+def _details(finding: Finding) -> str:
+    """What the ranks did, without the general words before it."""
+    return finding.text.split("\n", 1)[-1]
+
+
+def _try(answer: Answer, judge: Judge, members: list[int], lengths: list[int], seed: int) -> Trial:
+    when = f"on {len(members)} ranks with pieces of {listed(lengths)} elements"
+    piece = f"bench.inputs({lengths}[__trial__.rank()], {seed}, __trial__.rank())"
+    call = f"bench.report_list({answer.name}, {piece}, __trial__)"
+    try:
+        reports = judge.trial(answer, call, members, when)
+    except Finding as finding:
+        if finding.name != "raised" or "the ranks disagree" not in finding.text:
+            raise
+        raise Finding(
+            "no room",
+            f"What one rank sends does not fit what another has made ready {when}. Both have to "
+            "agree in length and dtype; torch.empty(k) is float32, whatever the piece is.\n"
+            f"{_details(finding)}",
+        ) from None
+    pieces = [bench.inputs(length, seed, rank) for rank, length in enumerate(lengths)]
+    trial = Trial(members, pieces, reports, when)
+    look_at_results(trial)
+    return trial
+
+
+ALL_GATHER_UNEVEN = Exercise(
+    name="all_gather_uneven",
+    title="An all-gather of uneven pieces",
+    points=4,
+    judge=judge_uneven,
+    when_right=(
+        "Every piece on every rank and in rank order, also an empty one, in 2(n−1) messages. No "
+        "rank sent a filler or a piece twice: what a rank sends is all pieces but its right "
+        "neighbour's, and n−1 lengths. A length costs one α and a few bytes; padding would have "
+        "cost bytes on every rank, in every step."
+    ),
+    hints=(
+        "A receive needs room of the right length. Who knows the length of a piece, and how do "
+        "the others come to know it?",
+        "Two rounds of n−1 steps, each round the second half of the lesson's ring: what came from "
+        "the left in one step goes to the right in the next. The first round carries lengths, one "
+        "number in a message, the second carries the pieces.",
+        "Number what travels by its owner. After k steps, whose length, and whose piece, has just "
+        "come in from the left? That number says which entry of the list it is, and how much room "
+        "its piece needs.",
+        "Room like the piece: `piece.new_empty(k)` has its dtype, and k may be 0. Make a new one "
+        "for each arrival; an empty piece may be sent like any other.",
+    ),
+)

@@ -1,0 +1,222 @@
+"""Progress in a plain file: who writes it, what a damaged line costs, what a full disk does."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from course_lib.classroom import progress
+from course_lib.classroom.checks.desk import Desk
+from course_lib.classroom.progress import FILE, MARK, Progress, here
+
+RIGHT, WRONG = {"A": 2, "B": 1, "C": 0}, {"A": 0, "B": 0, "C": 2}
+
+
+@pytest.fixture
+def workspace(tmp_path) -> Path:
+    """A workspace with a folder of exercises in it."""
+    (tmp_path / "work" / MARK).mkdir(parents=True)
+    (tmp_path / "work" / "exercises" / "01_collectives").mkdir(parents=True)
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def inside(workspace, monkeypatch) -> Path:
+    """The workspace, with this process where the kernel of one of its notebooks would be."""
+    monkeypatch.chdir(workspace / "exercises" / "01_collectives")
+    return workspace
+
+
+def everything(root: Path) -> list[Path]:
+    return sorted(path for path in root.rglob("*") if path.is_file())
+
+
+def use(desk: Desk) -> None:
+    """A learner's quarter of an hour."""
+    desk.check("who_hangs", {}, {"who_hangs": WRONG})
+    desk.hint("who_hangs")
+    desk.check("who_hangs", {}, {"who_hangs": RIGHT})
+    desk.predict("01.two", 8, "MB")
+    desk.predict("01.four", ..., "MB")  # a blank is no prediction
+    desk.measured("01.two", 4.8, "MB")
+
+
+def test_checks_hints_and_predictions_are_written_down(inside):
+    use(Desk())
+    lines = [json.loads(line) for line in (inside / FILE).read_text().splitlines()]
+    assert [line["kind"] for line in lines] == ["check", "hint", "check", "prediction", "measured"]
+    assert all(line["at"][10] == "T" for line in lines)
+    wrong, hint, right, guess, found = lines
+    assert (wrong["exercise"], wrong["outcome"], wrong["points"]) == ("who_hangs", "wrong", 0)
+    assert wrong["name"] == "the first that is listed"
+    assert (hint["exercise"], hint["number"]) == ("who_hangs", 1)
+    assert (right["outcome"], right["points"], right["of"]) == ("right", 3, 3)
+    assert (guess["question"], guess["value"], guess["unit"]) == ("01.two", 8, "MB")
+    assert (found["value"], found["predicted"]) == (4.8, 8)
+    assert everything(inside) == [inside / FILE]
+
+
+def test_answers_are_never_written_down(inside):
+    desk = Desk()
+    desk.check("ring_bytes", {}, {"ring_bytes": {2: 12345, 3: 12345, 4: 12345, 8: 12345}})
+    assert "12345" not in (inside / FILE).read_text()
+
+
+def test_outside_of_a_workspace_nothing_is_written(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    assert here() is None
+    use(Desk())
+    assert everything(tmp_path) == []
+    assert capfd.readouterr().err == ""
+
+
+def test_a_folder_that_is_gone_is_no_workspace(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert here() is None
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_nearest_workspace_is_the_one(workspace):
+    inner = workspace / "exercises" / MARK
+    inner.mkdir()
+    assert here(workspace / "exercises" / "01_collectives").path == workspace / "exercises" / FILE
+    assert here(workspace).path == workspace / FILE
+
+
+def test_a_line_that_broke_off_costs_itself_alone(workspace):
+    book = Progress(workspace)
+    assert book.record("check", exercise="f", points=2) == ""
+    with open(book.path, "a") as file:
+        file.write('{"at": "2026-11-21T23:00:00+01:00", "kind": "che')
+    assert len(book.read().events) == 1
+    assert book.read().damaged == [2]
+    assert book.record("check", exercise="f", points=4) == ""
+    log = book.read()
+    assert [event["points"] for event in log.events] == [2, 4]
+    assert log.damaged == [2]
+    assert log.best("f")["points"] == 4
+
+
+def test_what_is_no_event_is_counted_as_damaged(workspace):
+    book = Progress(workspace)
+    book.path.write_bytes(b'{"kind": "hint"}\n\n[1]\n3\n{"no": "kind"}\n{"kind": 7}\n\xff\xfe{\n')
+    log = book.read()
+    assert [event["kind"] for event in log.events] == ["hint"]
+    assert log.damaged == [3, 4, 5, 6, 7]
+
+
+def test_no_file_says_nothing(workspace):
+    log = Progress(workspace).read()
+    assert (log.events, log.damaged, log.best("f")) == ([], [], None)
+
+
+def test_the_best_check_is_the_first_with_the_most_points(workspace):
+    book = Progress(workspace)
+    for points, number in ((0, 1), (4, 2), (1, 3), (4, 4)):
+        book.record("check", exercise="f", points=points, number=number)
+    assert book.read().best("f")["number"] == 2
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from course_lib.classroom.progress import Progress
+
+book = Progress(Path(sys.argv[1]))
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(200):
+    trouble = book.record("check", writer=sys.argv[2], number=number, text="é" * 500)
+    assert not trouble, trouble
+"""
+
+
+def test_two_notebooks_that_write_at_once_lose_no_line(workspace):
+    Progress(workspace).path.write_text('{"kind": "half')
+    root = Path(__file__).resolve().parents[2]
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(workspace), name],
+            env={**os.environ, "PYTHONPATH": str(root)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for name in "ab"
+    ]
+    try:
+        assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 2
+        for writer in writers:
+            writer.stdin.write("go\n")
+            writer.stdin.flush()
+        for writer in writers:
+            writer.communicate(timeout=60)
+            assert writer.returncode == 0
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+    log = Progress(workspace).read()
+    assert log.damaged == [1]
+    assert len(log.events) == 400
+    for name in "ab":
+        assert [event["number"] for event in log.of("check", writer=name)] == list(range(200))
+
+
+def test_a_writer_waits_for_another_and_not_for_ever(workspace, monkeypatch):
+    book = Progress(workspace)
+    with open(book.path, "ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        monkeypatch.setattr(progress, "PATIENCE", 0.05)
+        trouble = book.record("hint", exercise="f")
+        assert "another program held it" in trouble
+        assert book.path.read_text() == ""
+        monkeypatch.setattr(progress, "PATIENCE", 60.0)
+        said: list[str] = []
+        waiting = threading.Thread(target=lambda: said.append(book.record("hint", exercise="f")))
+        waiting.start()
+        fcntl.flock(other, fcntl.LOCK_UN)
+        waiting.join(60)
+    assert said == [""]
+    assert len(book.read().events) == 1
+
+
+def blocked(path: Path, how: str) -> None:
+    """Make writing to the progress file fail, for real."""
+    if how == "full":
+        if not os.path.exists("/dev/full"):
+            pytest.skip("this system has no /dev/full")
+        path.symlink_to("/dev/full")
+    elif how == "read-only":
+        path.write_text("")
+        path.chmod(0o444)
+        if os.access(path, os.W_OK):
+            pytest.skip("whoever runs this may write to any file")
+    else:
+        path.mkdir()
+
+
+@pytest.mark.parametrize(
+    ("how", "cause"),
+    [
+        ("full", "No space left on device"),
+        ("read-only", "Permission denied"),
+        ("a folder", "Is a directory"),
+    ],
+)
+def test_what_cannot_be_written_is_said_and_the_verdict_stands(inside, how, cause, capfd):
+    blocked(inside / FILE, how)
+    verdict = Desk().check("who_hangs", {}, {"who_hangs": RIGHT})
+    assert verdict.outcome == "right"
+    said = capfd.readouterr().err
+    assert f"was not written to {FILE} ({cause})" in said
+    assert "everything else works" in said
