@@ -279,10 +279,12 @@ def test_a_cell_that_python_cannot_read_says_where(desk):
 
 def test_trial_runs_below_the_answer_stay_out():
     cell = RING + "\nmine = torch.ones(3)\nSIZE = 3\nprint(ring_all_reduce(mine, group))\n"
+    cell += "dist.all_reduce = None\n"
     found = answer.read(NAME, {NAME: cell})
     assert "print" not in found.cells[-1]
     assert "mine" not in found.cells[-1]
     assert "SIZE = 3" in found.cells[-1]
+    assert "all_reduce = None" not in found.cells[-1]
     # What is kept stays on its line, so that an error names the line that the learner sees.
     kept, written = found.cells[-1].splitlines(), cell.splitlines()
     assert all(line in ("", written[i]) for i, line in enumerate(kept))

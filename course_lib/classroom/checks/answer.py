@@ -71,6 +71,10 @@ def _belongs(node: ast.stmt) -> bool:
         return True
     if not isinstance(node, (ast.Assign, ast.AnnAssign)):
         return False
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    parts = [part for target in targets for part in ast.walk(target)]
+    if any(isinstance(part, (ast.Attribute, ast.Subscript)) for part in parts):
+        return False  # a value given to a part of something else, which may be the check's own
     return not any(isinstance(part, (ast.Call, ast.Await)) for part in ast.walk(node))
 
 

@@ -1,0 +1,124 @@
+"""Which submissions a folder holds: nbgrader's layout, a folder a student, or a file a student.
+
+Nothing is opened here, and no link is followed: a link could lead to somebody else's work. No
+lesson derives it.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+_NOT_WORK = {"__pycache__", "timestamp.txt", "feedback"}
+_DEEPEST = 3  # folders below a student's that are looked into
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One notebook that somebody handed in, or the lack of one."""
+
+    student: str
+    path: Path  # the notebook; a folder where it holds none
+    shown: str  # the path as it is written into the results
+    lesson: str = ""  # the folder that nbgrader's layout names a lesson with
+    trouble: str = ""  # why there is nothing to read
+    files: Path | None = None  # a folder of the student's own, with files beside the notebook
+    also: tuple[str, ...] = ()  # where else the same student's name is found
+
+
+def find(folder: Path) -> tuple[list[Submission], list[str]]:
+    """Every submission below `folder` by student, and what was left aside, in words."""
+    found: list[Submission] = []
+    aside: list[str] = []
+    for entry in _entries(folder, aside):
+        if entry.is_dir():
+            found.extend(_of_student(entry, folder, aside))
+        elif entry.suffix == ".ipynb":
+            found.append(Submission(_text(entry.stem), entry, _text(entry.name)))
+        else:
+            aside.append(f"{_text(entry.name)} is no notebook and belongs to no student's folder")
+    return sorted(_with_doubles(found), key=lambda one: (_key(one.student), one.shown)), aside
+
+
+def _of_student(home: Path, folder: Path, aside: list[str]) -> list[Submission]:
+    student = _text(home.name)
+    notebooks, others = [], []
+    for path in _files(home, aside, _DEEPEST):
+        (notebooks if path.suffix == ".ipynb" else others).append(path)
+    if not notebooks:
+        names = ", ".join(_text(path.name) for path in others[:3])
+        said = f"no notebook, but {names}" if others else "the folder is empty"
+        kind = "not a notebook" if others else "empty"
+        return [Submission(student, home, _shown(home, folder), trouble=f"{kind}: {said}")]
+    return [
+        Submission(
+            student,
+            path,
+            _shown(path, folder),
+            lesson=path.relative_to(home).parts[0] if path.parent != home else "",
+            files=path.parent,
+        )
+        for path in notebooks
+    ]
+
+
+def _files(folder: Path, aside: list[str], deeper: int) -> list[Path]:
+    found = []
+    for entry in _entries(folder, aside):
+        if not entry.is_dir():
+            found.append(entry)
+        elif deeper:
+            found.extend(_files(entry, aside, deeper - 1))
+        else:
+            aside.append(f"{_text(str(entry))} lies too deep to be looked into")
+    return found
+
+
+def _entries(folder: Path, aside: list[str]) -> list[Path]:
+    """What lies in a folder and may be work, by name."""
+    try:
+        entries = sorted(folder.iterdir())
+    except OSError as error:
+        aside.append(f"{_text(str(folder))} cannot be read ({error.strerror})")
+        return []
+    kept = []
+    for entry in entries:
+        if entry.name.startswith(".") or entry.name in _NOT_WORK:
+            continue
+        if entry.is_symlink() or not (entry.is_dir() or entry.is_file()):
+            aside.append(f"{_text(str(entry))} is a link or no plain file, and was not followed")
+            continue
+        kept.append(entry)
+    return kept
+
+
+def _with_doubles(found: list[Submission]) -> list[Submission]:
+    """Name on each submission the other places that hold work under the same name."""
+    places: dict[str, set[str]] = defaultdict(set)
+    for one in found:
+        places[_key(one.student)].add(_place(one))
+    told = []
+    for one in found:
+        others = tuple(sorted(places[_key(one.student)] - {_place(one)}))
+        told.append(Submission(**{**one.__dict__, "also": others}))
+    return told
+
+
+def _place(one: Submission) -> str:
+    return one.shown.split("/")[0]
+
+
+def _key(student: str) -> str:
+    return unicodedata.normalize("NFC", student).casefold()
+
+
+def _shown(path: Path, folder: Path) -> str:
+    return _text(path.relative_to(folder).as_posix())
+
+
+def _text(name: str) -> str:
+    """A file's name as text that can be written anywhere, whatever bytes it is made of."""
+    return os.fsencode(name).decode("utf-8", "backslashreplace")

@@ -1,0 +1,111 @@
+"""What was handed out: the exercises of today, cell by cell, in the form that learners get.
+
+It is what a submission is held against: its check cells count, those of the submission never do.
+No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of the hand-out that nbgrader knows by an id."""
+
+    id: str
+    kind: str  # code or markdown
+    source: str
+    checksum: str
+    grade: bool
+    solution: bool
+    points: float
+    exercise: str  # what a check cell checks; empty elsewhere
+
+
+@dataclass(frozen=True)
+class Handout:
+    """One exercise notebook as it is given out today."""
+
+    lesson: str  # 01_collectives
+    name: str  # the file's name without .ipynb
+    cells: tuple[Cell, ...]
+
+    @property
+    def checks(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.grade]
+
+    def as_json(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, told: dict) -> Handout:
+        cells = tuple(Cell(**cell) for cell in told["cells"])
+        return cls(told["lesson"], told["name"], cells)
+
+
+def from_solutions(root: Path) -> list[Handout]:
+    """The exercises made afresh from solutions/, whatever lies in exercises/."""
+    from course_lib.classroom.release import SOLUTIONS, exercise_from
+
+    return _all(root / SOLUTIONS, exercise_from)
+
+
+def from_exercises(root: Path) -> list[Handout]:
+    """The exercises as they lie in exercises/: what a learner's copies were made from."""
+    return _all(root / "exercises", lambda notebook: notebook)
+
+
+def of_lesson(handouts: list[Handout], asked: str) -> list[Handout]:
+    """Those of one lesson, asked for as `1`, `01` or `01_collectives`; none where it is unknown."""
+    number = asked.zfill(2) if asked.isdigit() else asked
+    return [h for h in handouts if h.lesson == asked or h.lesson.split("_")[0] == number]
+
+
+def _all(folder: Path, released) -> list[Handout]:
+    import nbformat  # here, because a submission's judge needs no more of this file than its words
+
+    found = []
+    for path in sorted(folder.glob("*/*.ipynb")):
+        notebook = released(nbformat.read(path, as_version=4))
+        cells = tuple(_cell(cell) for cell in notebook.cells if "nbgrader" in cell.metadata)
+        found.append(Handout(path.parent.name, path.stem, cells))
+    if not found:
+        raise FileNotFoundError(
+            f"there are no exercises in {folder}: run this from a full copy of the course"
+        )
+    return found
+
+
+def _cell(cell: NotebookNode) -> Cell:
+    marks = cell.metadata.nbgrader
+    grade = bool(marks.get("grade"))
+    return Cell(
+        id=marks["grade_id"],
+        kind=cell.cell_type,
+        source=cell.source,
+        checksum=marks.get("checksum", ""),
+        grade=grade,
+        solution=bool(marks.get("solution")),
+        points=float(marks.get("points", 0) or 0),
+        exercise=checked_by(cell.source) if grade else "",
+    )
+
+
+def checked_by(source: str) -> str:
+    """The exercise that a check cell names: the text given to `check`; empty if there is none."""
+    try:
+        tree = ast.parse(source)
+    except SyntaxError:
+        return ""
+    for node in ast.walk(tree):
+        named = isinstance(node, ast.Call) and ast.unparse(node.func) == "check" and node.args
+        if named and isinstance(node.args[0], ast.Constant):
+            return str(node.args[0].value)
+    return ""

@@ -1,0 +1,189 @@
+"""A tree of processes and its limits: how many, how large, how long; and its end, to the last one.
+
+Counted are all processes below one, however they were orphaned: their ancestor takes orphans in
+(Linux), and a mark in their environment is looked for as well. No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+MARK = "COURSE_SUBMISSION"  # a variable whose value names one submission's processes
+_PR_SET_CHILD_SUBREAPER, _PR_SET_PDEATHSIG = 36, 1
+END = 10.0  # seconds within which all processes of a tree have to be gone
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one submission may take."""
+
+    seconds: float = 60.0  # from the moment its ranks are ready
+    memory: int = 4_000_000_000  # bytes, of all its processes together
+    processes: int = 64
+    threads: int = 1000
+    start: float = 180.0  # seconds to get ready: our own work, on a busy machine
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What a tree holds right now."""
+
+    processes: int
+    threads: int
+    memory: int
+
+
+class Tree:
+    """All processes that came from the present one, and those that carry `mark`."""
+
+    def __init__(self, mark: str):
+        self.mark = mark
+        self._me = psutil.Process()
+        self.adopts = adopt_orphans()
+
+    def members(self) -> list[psutil.Process]:
+        found = {p.pid: p for p in self._me.children(recursive=True) if _lives(p)}
+        if not self.adopts:
+            found.update({p.pid: p for p in marked(self.mark) if p.pid != self._me.pid})
+        return list(found.values())
+
+    def taken(self) -> Taken:
+        members = [_status(process) for process in self.members()]
+        threads, memory = (sum(one[i] for one in members) for i in (0, 1))
+        return Taken(len(members), threads, memory)
+
+    def held(self) -> int:
+        """Bytes, with what forked processes share counted once: exact, and slow to find out."""
+        return sum(_share(process) for process in self.members())
+
+    def over(self, limits: Limits) -> tuple[str, str]:
+        """What has been taken too much of: an outcome and the numbers; empty while all is well."""
+        now = self.taken()
+        if now.processes > limits.processes:
+            return "too many processes", f"{now.processes}, allowed are {limits.processes}"
+        if now.threads > limits.threads:
+            return "too many processes", f"{now.threads} threads, allowed are {limits.threads}"
+        if now.memory > limits.memory and (held := self.held()) > limits.memory:
+            told = f"{held / 1e9:.1f} GB, allowed are {limits.memory / 1e9:.1f} GB"
+            return "out of memory", told
+        return "", ""
+
+    def end(self) -> int:
+        """Kill all of them, also those that are born meanwhile; how many were still there."""
+        first = len(self.members())
+        limit = time.monotonic() + END
+        while (members := self.members()) and time.monotonic() < limit:
+            # Stopped first: what is stopped starts no other.
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for process in members:
+                    _signal(process.pid, number)
+            reap()
+            time.sleep(0.01)
+        reap()
+        return first
+
+
+def adopt_orphans() -> bool:
+    """Become the parent of every orphan among one's descendants; False where that cannot be."""
+    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent() -> None:
+    """Be killed when the parent ends, where the system can do that."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def reap() -> dict[int, int]:
+    """Take the exit codes of all children that have ended, adopted ones included."""
+    ended = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The living processes whose environment carries the mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and _lives(process):
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue  # somebody else's, or gone meanwhile
+    return found
+
+
+def sweep(mark: str) -> int:
+    """Kill every process that carries the mark, up to a bound in time; how many there were."""
+    first, limit = len(marked(mark)), time.monotonic() + END
+    while (members := marked(mark)) and time.monotonic() < limit:
+        for process in members:
+            _signal(process.pid, signal.SIGKILL)
+        psutil.wait_procs(members, timeout=0.2)
+    return first
+
+
+def _prctl(option: int, value: int) -> bool:
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        return ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) == 0
+    except (OSError, AttributeError):
+        return False
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _signal(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, number)
+
+
+def _status(process: psutil.Process) -> tuple[int, int]:
+    """Threads and bytes of a process; memory shared with its file on the disk does not count."""
+    try:
+        text = Path(f"/proc/{process.pid}/status").read_text()
+    except FileNotFoundError:
+        return _portable(process)
+    except OSError:
+        return 0, 0
+    told = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    kilobytes = (told.get(name, "0").split()[0] for name in ("RssAnon", "RssShmem", "VmSwap"))
+    return int(told.get("Threads", "1")), sum(int(number) << 10 for number in kilobytes)
+
+
+def _share(process: psutil.Process) -> int:
+    """A process's part of the memory that it holds, alone or with others."""
+    try:
+        text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    except OSError:
+        return _status(process)[1]
+    told = dict(line.split(":", 1) for line in text.splitlines() if line.endswith("kB"))
+    kilobytes = (told.get(name, "0").split()[0] for name in ("Pss_Anon", "Pss_Shmem", "SwapPss"))
+    return sum(int(number) << 10 for number in kilobytes)
+
+
+def _portable(process: psutil.Process) -> tuple[int, int]:
+    try:
+        return process.num_threads(), process.memory_info().rss
+    except psutil.Error:
+        return 0, 0

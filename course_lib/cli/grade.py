@@ -1,0 +1,173 @@
+"""`course grade` and `course check`: answers judged from the shell, many people's or one's own.
+
+Instructors type the first on a folder of submissions, learners the second on their own notebooks;
+both ask the same checks. Lesson 01 has the first exercise.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from course_lib.cli.base import ROOT, Json, app
+
+_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+LEAST_MEMORY = 1_500_000_000  # bytes: the judge and its three ranks alone
+WARNING = (
+    "This runs code that other people wrote, on this machine, as the user {user}. It is kept in "
+    "bounds of time, memory and processes, but not kept from reading what this user can read: use "
+    "an account or a container made for it (docs/instructors.md)."
+)
+
+
+@app.command()
+def grade(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="STUDENT/LESSON/NOTEBOOK.ipynb, "
+                      "STUDENT/NOTEBOOK.ipynb or STUDENT.ipynb below it.")],
+    lesson: Annotated[str, typer.Option(help="Only this lesson, such as 01.")] = "",
+    csv: Annotated[Path, typer.Option(help="Where the rows are written.")] = Path("grades.csv"),
+    as_json: Json = False,
+    limit: Annotated[float, typer.Option(help="Seconds for each notebook.", min=1)] = 60.0,
+    memory: Annotated[str, typer.Option(help="For each notebook, such as 4GB.")] = "4GB",
+    jobs: Annotated[int, typer.Option(help="Notebooks at a time; 0: by cores.", min=0)] = 0,
+    sandboxed: Annotated[
+        bool, typer.Option("--sandboxed", envvar="COURSE_SANDBOX", help="This is a sandbox.")
+    ] = False,
+) -> None:  # fmt: skip
+    """Grade every submission below DIR: a table, and a CSV with a row a student and exercise.
+
+    It runs strangers' code. Exit code 1 where something could not be graded.
+    """
+    from course_lib.classroom.grading import discover, handouts, marking, rows
+    from course_lib.classroom.grading.watch import Limits
+
+    try:
+        limits = Limits(seconds=limit, memory=_bytes(memory))
+    except ValueError as error:
+        raise _wrong(str(error)) from None
+    if not folder.is_dir():
+        raise _wrong(f"{folder} is not a folder: name the one that holds the submissions")
+    given = handouts.from_solutions(ROOT)
+    chosen = handouts.of_lesson(given, lesson) if lesson else given
+    if not chosen:
+        raise _wrong(f"there is no lesson {lesson} with exercises; there are {_lessons(given)}")
+    if os.geteuid() == 0 and not sandboxed:
+        raise _refused(
+            "this runs strangers' code and will not do so as root. Use another account, or a "
+            "container, and say --sandboxed there (docs/instructors.md shows one)"
+        )
+    try:
+        rows.check_target(csv)
+        marking.Grading.check_place()
+    except rows.Refused as error:
+        raise _refused(str(error)) from None
+    submissions, aside = discover.find(folder)
+    wanted = chosen[0].lesson if lesson else ""
+    if wanted:
+        others = {h.lesson for h in given} - {wanted}
+        submissions = [one for one in submissions if one.lesson not in others]
+    for text in [WARNING.format(user=_user()), *aside]:
+        _aside(text)
+    if not submissions:
+        raise _refused(f"there is nothing to grade in {folder}")
+    jobs = jobs or marking.default_jobs(limits)
+    grading = marking.Grading(given, limits, wanted, jobs, _aside, apart=marking.apart())
+    try:
+        found = grading.grade(submissions)
+    except KeyboardInterrupt:
+        raise _refused("stopped; what was running has been ended, and nothing is written") from None
+    if wanted:
+        found = rows.with_missing(found, chosen)
+    trouble = ""
+    try:
+        rows.write_csv(found, csv)
+    except rows.Refused as error:
+        trouble = str(error)
+    failed = sum(not row.graded for row in found)
+    if as_json:
+        told = {"rows": [asdict(row) for row in found], "csv": "" if trouble else str(csv)}
+        print(json.dumps(told | {"not_graded": failed}))
+    else:
+        rows.print_table(found)
+        print(f"{len(found)} row(s), {failed} of them could not be graded.", end=" ")
+        print("" if trouble else f"They are in {csv}.")
+    if trouble:
+        raise _refused(trouble)
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def check(
+    what: Annotated[
+        str, typer.Argument(help="A lesson (01), an exercise, or the path of a notebook.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Check your own answers again, as they stand in your saved notebooks.
+
+    Exit code 0 where all are right.
+    """
+    from course_lib.classroom.grading import recheck
+
+    try:
+        notebooks = recheck.find(what, ROOT, recheck.workspace(ROOT))
+    except recheck.Unknown as error:
+        raise _wrong(str(error)) from None
+    found = []
+    for verdict in recheck.check(notebooks, ROOT):
+        found.append(verdict)
+        if not as_json:
+            print(f"{verdict.text}\n")
+        if verdict.not_recorded:
+            _aside(verdict.not_recorded)
+    if as_json:
+        print(json.dumps({"checks": [asdict(verdict) for verdict in found]}))
+    raise typer.Exit(0 if all(verdict.outcome == "right" for verdict in found) else 1)
+
+
+def _bytes(text: str) -> int:
+    """`4GB`, `4 GiB` or `4000000000`, or a ValueError that shows how to write it."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip().upper())
+    if not found or found[2] not in _UNITS:
+        raise ValueError(f"--memory {text} is no amount of memory; write it like 4GB")
+    amount = int(float(found[1]) * _UNITS[found[2]])
+    if amount < LEAST_MEMORY:
+        raise ValueError(
+            f"--memory {text} is less than the judge's own ranks need; give it "
+            f"{LEAST_MEMORY / 1e9:g}GB or more"
+        )
+    return amount
+
+
+def _lessons(given) -> str:
+    return ", ".join(sorted({one.lesson for one in given}))
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return str(os.getuid())
+
+
+def _aside(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _refused(text: str) -> typer.Exit:
+    _aside(f"course: {text}.")
+    return typer.Exit(1)
+
+
+def _wrong(text: str) -> typer.Exit:
+    _aside(f"course: {text}.")
+    return typer.Exit(2)

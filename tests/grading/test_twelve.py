@@ -1,0 +1,179 @@
+"""A folder of twelve submissions, most of them hostile or broken: right marks, and nothing left."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.grading.hand_in import (
+    MEAN,
+    RIGHT,
+    ROOT,
+    WRONG,
+    answered,
+    blank,
+    body,
+    cell,
+    save,
+    with_cell,
+)  # fmt: skip
+
+HANG = body("while True:\n    pass")
+# A tame one: two hundred children that end by themselves, should nobody end them.
+FORK_BOMB = body(
+    "import os, time\n"
+    "for _ in range(200):\n"
+    "    if os.fork() == 0:\n"
+    "        os.setsid()\n"
+    "        time.sleep(60)\n"
+    "        os._exit(0)\n"
+    "time.sleep(20)"
+)
+MEMORY_HOG = body(
+    "import time\nheld = []\nfor _ in range(40):\n"
+    "    held.append(torch.ones(2**25))\n    time.sleep(0.02)\ntime.sleep(20)"
+)
+KILLS = body("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)")
+FORGED = """
+import atexit
+class Four:
+    def __repr__(self): return "2"
+def check(name): return Four()
+"""
+
+
+def _edited():
+    """The check cell replaced by one that claims all points, and more of that kind above it."""
+    notebook = answered(WRONG)
+    cell(notebook, f"{MEAN}-check").source = "2"
+    return with_cell(notebook, FORGED, place=2)
+
+
+def _previous():
+    """What an older release looked like: another text in a locked cell, and its checksum."""
+    notebook = answered(RIGHT)
+    old = cell(notebook, f"{MEAN}-check")
+    old.source, old.metadata.nbgrader.checksum = f'check("{MEAN}", strict=True)', "0" * 32
+    return notebook
+
+
+def twelve(folder: Path) -> None:
+    """One submission of each kind, in all three layouts."""
+    save(answered(RIGHT), folder / "ana" / "00_start_here" / f"{MEAN}.ipynb")
+    save(answered(WRONG), folder / "bob" / f"{MEAN}.ipynb")
+    save(blank(), folder / "cem.ipynb")
+    save(_edited(), folder / "dee.ipynb")
+    save(answered(HANG), folder / "eli" / f"{MEAN}.ipynb")
+    save(answered(FORK_BOMB), folder / "fay" / f"{MEAN}.ipynb")
+    save(answered(MEMORY_HOG), folder / "gus" / f"{MEAN}.ipynb")
+    save(answered(KILLS), folder / "hal" / f"{MEAN}.ipynb")
+    (folder / "ivy").mkdir()
+    (folder / "ivy" / f"{MEAN}.ipynb").write_text("def mean_over_ranks(x, group): ...\n")
+    save(blank("ring_all_reduce"), folder / "jon" / "ring_all_reduce.ipynb")
+    (folder / "kai.ipynb").write_text("")
+    save(_previous(), folder / "lea" / f"{MEAN}.ipynb")
+
+
+EXPECTED = {
+    "ana": ("right", "", 2),
+    "bob": ("wrong", "sum", 0),
+    "cem": ("not attempted", "", 0),
+    "dee": ("wrong", "sum", 0),
+    "eli": ("wrong", "no end", 0),
+    "fay": ("too many processes", "", 0),
+    "gus": ("out of memory", "", 0),
+    "hal": ("wrong", "killed", 0),
+    "ivy": ("not a notebook", "", 0),
+    "jon": ("wrong lesson", "", 0),
+    "kai": ("empty", "", 0),
+    "lea": ("right", "", 2),
+}
+
+
+def grade(*arguments: object, cwd: Path, **more: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(cwd / "t"), **more}
+    (cwd / "t").mkdir(exist_ok=True)
+    return subprocess.run(
+        [sys.executable, "-m", "course_lib.cli", "grade", *map(str, arguments)],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def left(cwd: Path) -> list[str]:
+    """What still runs with a temporary folder below `cwd`, and what is still in that folder."""
+    alive = []
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+        except (psutil.Error, OSError):
+            continue
+        if environment.get("TMPDIR", "").startswith(str(cwd)):
+            alive.append(" ".join(process.cmdline()))
+    return alive + [str(path) for path in (cwd / "t").iterdir()]
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
+    cwd = tmp_path_factory.mktemp("g")
+    twelve(cwd / "in")
+    options = ("--lesson", "00", "--sandboxed", "--json", "--memory", "2GB", "--limit", "120")
+    return cwd, grade("in", *options, cwd=cwd)
+
+
+def rows_of(graded, student: str) -> list[dict]:
+    rows = json.loads(graded[1].stdout)["rows"]
+    found = [row for row in rows if row["student"] == student]
+    return [row for row in found if row["outcome"] != "not handed in"]
+
+
+@pytest.mark.parametrize("student", EXPECTED)
+def test_each_of_twelve_gets_the_marks_that_it_deserves(graded, student):
+    (row,) = rows_of(graded, student)
+    assert (row["outcome"], row["misconception"], row["points"]) == EXPECTED[student], row
+
+
+def test_what_was_odd_is_said(graded):
+    assert "was edited; graded with the original" in rows_of(graded, "dee")[0]["note"]
+    assert "previous version" in rows_of(graded, "lea")[0]["note"]
+    assert "ring_all_reduce of 01_collectives" in rows_of(graded, "jon")[0]["note"]
+
+
+def test_some_could_not_be_graded_and_the_exit_code_says_so(graded):
+    assert graded[1].returncode == 1
+    assert json.loads(graded[1].stdout)["not_graded"] == 3
+    assert "code that other people wrote" in graded[1].stderr
+
+
+def test_the_csv_says_the_same_in_the_order_of_names(graded):
+    cwd, done = graded
+    with open(cwd / "grades.csv", newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [row["student"] for row in written] == sorted(row["student"] for row in written)
+    told = json.loads(done.stdout)["rows"]
+    assert [(r["student"], r["exercise"], r["outcome"], float(r["points"])) for r in written] == [
+        (r["student"], r["exercise"], r["outcome"], r["points"]) for r in told
+    ]
+
+
+def test_an_exercise_that_was_not_handed_in_has_its_row_too(graded):
+    rows = [r for r in json.loads(graded[1].stdout)["rows"] if r["outcome"] == "not handed in"]
+    assert ("ana", "who_knows", 0, 1) in [
+        (r["student"], r["exercise"], r["points"], r["max"]) for r in rows
+    ]
+
+
+def test_nothing_is_left_of_all_that(graded):
+    assert left(graded[0]) == []
