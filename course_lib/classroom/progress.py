@@ -77,7 +77,7 @@ class Progress:
                 event = json.loads(line)
             except ValueError:
                 event = None
-            if isinstance(event, dict) and isinstance(event.get("kind"), str):
+            if isinstance(event, dict) and _sensible(event):
                 events.append(event)
             else:
                 damaged.append(number)
@@ -103,6 +103,27 @@ class Progress:
         with open(self.path, "rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
+
+
+# What else an event of a kind has to say, and as what.
+_SAID = {
+    "check": {"exercise": str, "outcome": str, "points": int},
+    "hint": {"exercise": str, "number": int},
+    "prediction": {"question": str},
+    "measured": {"question": str},
+}
+
+
+def _sensible(event: dict) -> bool:
+    """Whether this is an event of the kind that a notebook writes: the file is open to editors."""
+    wanted = _SAID.get(event.get("kind") if isinstance(event.get("kind"), str) else "")
+    if wanted is None or any(type(event.get(name)) is not kind for name, kind in wanted.items()):
+        return False
+    try:
+        datetime.fromisoformat(event.get("at", ""))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def here(folder: Path | None = None) -> Progress | None:

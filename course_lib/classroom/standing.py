@@ -33,14 +33,15 @@ def standing(log: Log, lessons: Mapping[str, Iterable[Exercise | Thought]]) -> l
 def _row(log: Log, lesson: str, exercise: Exercise | Thought) -> Row:
     best = log.best(exercise.name) or {}
     checks = log.of("check", exercise=exercise.name)
+    outcome = best.get("outcome", NOT_ATTEMPTED)
     return Row(
         lesson,
         exercise.name,
-        best.get("outcome", NOT_ATTEMPTED),
-        min(int(best.get("points", 0)), exercise.points),
+        outcome if outcome in MARKS else NOT_ATTEMPTED,
+        max(0, min(best.get("points", 0), exercise.points)),
         exercise.points,
-        max((int(e.get("number", 0)) for e in log.of("hint", exercise=exercise.name)), default=0),
-        checks[-1].get("at", "") if checks else "",
+        max((event["number"] for event in log.of("hint", exercise=exercise.name)), default=0),
+        checks[-1]["at"] if checks else "",
     )
 
 

@@ -1,35 +1,95 @@
-"""`course lab`: JupyterLab on this machine alone, behind a token, ready to save whole files.
+"""`course lab`: a learner's workspace in JupyterLab, on this machine alone and behind a token.
 
-Lesson 00 is what it opens.
+It makes the copies, says what is new, and holds the workspace while it runs. Lesson 00 is what it
+opens.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from course_lib.cli.base import ROOT, app
 
-FIRST_LESSON = "notebooks/01_collectives_and_the_ledger.ipynb"
+OTHER_ROOT = ("--ServerApp.root_dir", "--notebook-dir", "--ServerApp.notebook_dir")
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
-def lab(context: typer.Context) -> None:
-    """Open JupyterLab on the first lesson, on this machine alone and behind a token.
+def lab(
+    context: typer.Context,
+    prepare: Annotated[
+        bool, typer.Option("--prepare", help="Make the workspace ready, and start nothing.")
+    ] = False,
+) -> None:
+    """Open JupyterLab on your own copies of the lessons, on this machine alone.
 
-    Whatever follows goes to JupyterLab: `course lab --no-browser --port 9000`.
+    They are in work/, or where COURSE_WORK says. Whatever follows goes to JupyterLab:
+    `course lab --no-browser --port 9000`.
     """
-    from jupyterlab.labapp import LabApp
+    from course_lib.classroom import workspace
+    from course_lib.classroom.workspace import guard, place
 
-    options = lab_options(context.args)
+    options = lab_options(context.args)  # refused before anything is made
+    try:
+        work = workspace.chosen(ROOT)
+        place.make(work, ROOT)
+        if prepare:
+            tell_news(workspace.open_up(ROOT, work))
+            return
+        with guard.only_lab(work) as tell:
+            tell_news(workspace.open_up(ROOT, work))
+            serve(work, options, tell)
+    except workspace.Refused as refusal:
+        print(f"course: {refusal}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def tell_news(news) -> None:
+    for line in news.lines():
+        print(line, flush=True)
+
+
+def serve(work: Path, options: list[str], tell) -> None:
+    """JupyterLab until it is ended; `tell` notes its address for whoever comes second."""
+    from course_lib.classroom.workspace import place
+    from course_lib.classroom.workspace.handed_out import first_lesson
+    from course_lib.classroom.workspace.server import ready
+
+    prepare_environment(work)
+    start = first_lesson(work)
+    page = f"/lab/tree/{start}" if start else "/lab"
+    if not any(o.startswith(("--LabApp.default_url", "--ServerApp.default_url")) for o in options):
+        options = [f"--LabApp.default_url={page}", *options]
+    # Which tabs are open belongs to the workspace: two people may share a user name.
+    layout = place.layout_folder(work)
+    options = [f"--ServerApp.root_dir={work}", f"--LabApp.workspaces_dir={layout}", *options]
     sys.argv = ["jupyter-lab", *options]
+    server = ready(options)
+    if server.wanted not in (0, server.port):
+        print(
+            f"Port {server.wanted} is taken, so this JupyterLab is at port {server.port}: "
+            "follow the address that it prints.",
+            flush=True,
+        )
+    tell(server.connection_url)
+    server.start()
+
+
+def prepare_environment(work: Path) -> None:
+    """What kernels and terminals of this JupyterLab inherit."""
+    from course_lib.classroom.workspace import place
+
+    os.environ[place.VARIABLE] = str(work)  # `course status` and `reset` mean this workspace
     # Kernels find the library from any folder; the notice about news stays away from a first visit.
     put_first("PYTHONPATH", ROOT)
     put_first("JUPYTER_CONFIG_PATH", ROOT / "course_lib" / "classroom" / "jupyter")
-    LabApp.launch_instance(argv=options)
+    if shutil.which("course") is None:  # an environment that does not hold course_lib itself
+        put_first("PATH", place.command_folder(work))
 
 
 def put_first(variable: str, path: Path) -> None:
@@ -39,19 +99,21 @@ def put_first(variable: str, path: Path) -> None:
 
 def lab_options(extra: list[str]) -> list[str]:
     """JupyterLab's options: loopback, a token, no calls home, notebooks saved whole."""
-    refused = [o for o in extra if "allow_unauthenticated_access" in o or o.endswith(".token=")]
-    if refused:
-        raise typer.BadParameter(
-            f"{refused[0]} would open this machine to everybody who reaches it"
-        )
+    for option in extra:
+        if "allow_unauthenticated_access" in option or option.endswith(".token="):
+            raise typer.BadParameter(
+                f"{option} would open this machine to everybody who reaches it"
+            )
+        if option.startswith(OTHER_ROOT):
+            raise typer.BadParameter(
+                f"{option}: the folder is named by a variable, COURSE_WORK=/another/folder make lab"
+            )
     options = [
-        f"--ServerApp.root_dir={ROOT}",
         "--ServerApp.ip=127.0.0.1",
-        "--ServerApp.contents_manager_class=course_lib.classroom.saving.WholeFiles",
+        "--ServerApp.contents_manager_class="
+        "course_lib.classroom.workspace.reading_room.LearnersFiles",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
     if os.geteuid() == 0:  # rented nodes and containers log in as root
         options.append("--allow-root")
-    if not any(o.startswith(("--LabApp.default_url", "--ServerApp.default_url")) for o in extra):
-        options.append(f"--LabApp.default_url=/lab/tree/{FIRST_LESSON}")
     return options + extra

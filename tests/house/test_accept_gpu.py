@@ -288,10 +288,12 @@ def test_stages_go_on_and_the_verdict_is_written_without_names(
     assert verdict["accepted"] is True and verdict["why_not"] == []
 
 
-def test_a_rehearsal_measures_for_real(tmp_path: Path) -> None:
+def test_a_rehearsal_measures_for_real(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     out = tmp_path / "v.json"
     command = [sys.executable, "-m", "tools.accept_gpu", "--rehearse", "--only", "bandwidth"]
-    variables = {**os.environ, "COURSE_RUNTIME_DIR": str(tmp_path / "r")}
+    variables = {**os.environ, "COURSE_RUNTIME_DIR": str(tmp_path_factory.mktemp("r"))}
     done = subprocess.run(
         [*command, "--out", str(out)], cwd=ROOT, env=variables, stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=280, check=False,

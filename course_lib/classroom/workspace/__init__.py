@@ -1,0 +1,35 @@
+"""A learner's workspace: their own copies of lessons and exercises, which no update overwrites.
+
+`course lab` makes and opens it, `course reset` renews what its owner names. Lesson 00 is the first
+that is opened there.
+"""
+
+from __future__ import annotations
+
+from course_lib.classroom.workspace.copying import News, open_up
+from course_lib.classroom.workspace.handed_out import Item, items
+from course_lib.classroom.workspace.place import Refused, chosen, current
+from course_lib.classroom.workspace.renewing import (
+    Renewed,
+    Unknown,
+    as_list,
+    find,
+    renew,
+    untouched,
+)
+
+__all__ = [
+    "Item",
+    "News",
+    "Refused",
+    "Renewed",
+    "Unknown",
+    "as_list",
+    "chosen",
+    "current",
+    "find",
+    "items",
+    "open_up",
+    "renew",
+    "untouched",
+]

@@ -1,0 +1,151 @@
+"""Opening a workspace: what is not there is copied, what is there is left alone, and both are said.
+
+Lesson 00 tells its readers that their copy is their own; this is why.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course_lib.classroom.whole import replacing
+from course_lib.classroom.workspace import place
+from course_lib.classroom.workspace.handed_out import Item, items, version
+from course_lib.classroom.workspace.manifest import Manifest
+
+LIBRARY = "course_lib"
+
+
+@dataclass
+class News:
+    """What an opening did and found."""
+
+    work: Path
+    first: bool = False
+    copied: list[Item] = field(default_factory=list)
+    returned: list[Item] = field(default_factory=list)  # deleted by the learner
+    newer: list[Item] = field(default_factory=list)  # changed in the course since copying
+    renewable: int = 0  # how many of those the learner has not changed
+    gone: list[str] = field(default_factory=list)  # no longer part of the course
+    trouble: str = ""  # with the manifest
+
+    def lines(self) -> list[str]:
+        """For the learner, when `course lab` starts."""
+        if self.first:
+            return [
+                f"Your own copies are in {self.work}: {_counted(self.copied)}. "
+                "No update ever overwrites them."
+            ]
+        said = []
+        if self.trouble:
+            said.append(
+                f"What was copied into {self.work} is not known (its manifest is {self.trouble}), "
+                "so every file there counts as yours and none is overwritten."
+            )
+        if self.copied:
+            said.append(f"New, and copied into {self.work}: {_listed(self.copied)}.")
+        if self.returned:
+            said.append(
+                f"Was gone from {self.work} and is back, as handed out: {_listed(self.returned)}."
+            )
+        said += [
+            f"{str(item).capitalize()} has changed since your copy was made; yours is as it was. "
+            f"`course reset {item.short}` takes the new one and keeps yours in backups/."
+            for item in self.newer
+        ]
+        if self.renewable:
+            said.append(
+                f"`course reset --untouched` renews all that you have not changed, "
+                f"{self.renewable} of these."
+            )
+        said += [f"{path} is no longer part of the course; yours stays." for path in self.gone]
+        return said
+
+
+def open_up(root: Path, work: Path) -> News:
+    """Make the workspace what it should be, without changing a file that is there."""
+    there = items(root)
+    if not there:
+        raise place.Refused(
+            f"There are no lessons in {root}.", "start from a full copy of the course"
+        )
+    place.make(work, root)
+    with place.alone(work):
+        news = _copy_missing(root, work, there)
+        _link_library(root, work)
+    return news
+
+
+def _copy_missing(root: Path, work: Path, there: Sequence[Item]) -> News:
+    manifest = Manifest.read(work)
+    missing = [item for item in there if not os.path.lexists(work / item.path)]
+    news = News(work, first=bool(manifest.trouble) and len(missing) == len(there))
+    news.trouble = "" if news.first else manifest.trouble
+    before = dict(manifest.copies)
+    needed = sum((root / item.path).stat().st_size for item in missing)
+    with place.told(work, needed):
+        for item in there:
+            _look_at(item, root, manifest, news, missing)
+        news.gone = [path for path in before if Item(path) not in there]
+        for path in news.gone:
+            del manifest.copies[path]
+        if manifest.copies != before or manifest.trouble:
+            manifest.write()
+    return news
+
+
+def _look_at(item: Item, root: Path, manifest: Manifest, news: News, missing: list[Item]) -> None:
+    """Copy it, or say that the course has another version by now, or leave it."""
+    data = (root / item.path).read_bytes()
+    ours, copied = version(data), manifest.copies.get(item.path)
+    if item in missing:
+        write(news.work / item.path, data)
+        manifest.copies[item.path] = ours
+        (news.copied if copied is None else news.returned).append(item)
+    elif copied is None:
+        # Of unknown origin: if it is what is handed out today, then that is what was copied.
+        with suppress(OSError):
+            if (news.work / item.path).read_bytes() == data:
+                manifest.copies[item.path] = ours
+    elif copied.cells != ours.cells:
+        if version((news.work / item.path).read_bytes()).cells == ours.cells:
+            manifest.copies[item.path] = ours  # brought up to date by hand
+            return
+        news.newer.append(item)
+        news.renewable += not manifest.touched(item.path)
+
+
+def write(path: Path, data: bytes) -> None:
+    """A file of the workspace, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(str(path), "wb") as file:
+        file.write(data)
+
+
+def _link_library(root: Path, work: Path) -> None:
+    """`course_lib` beside the lessons, for reading; one that points elsewhere is set right."""
+    link, target = work / LIBRARY, root / LIBRARY
+    if work.is_relative_to(root):  # then both may be moved together
+        target = Path(os.path.relpath(target, work))
+    if link.is_symlink():
+        if Path(os.readlink(link)) == target:
+            return
+        link.unlink()
+    if not link.exists():  # a folder of the learner's own stays
+        with suppress(OSError):  # some disks know no links; the lessons do not need it
+            link.symlink_to(target)
+
+
+def _counted(found: Sequence[Item]) -> str:
+    exercises = sum(item.is_exercise for item in found)
+    lessons = len(found) - exercises
+    return (
+        f"{lessons} lesson{'s' * (lessons != 1)} and {exercises} exercise{'s' * (exercises != 1)}"
+    )
+
+
+def _listed(found: Sequence[Item]) -> str:
+    return ", ".join(f"{item} ({item.path})" for item in found)

@@ -1,0 +1,90 @@
+"""What the course hands out: lessons and exercises, and how two versions of one are compared.
+
+Running a lesson and saving it changes outputs and counts, which is no answer: what counts is what
+the cells say, and in which order. Lesson 00 is the first that is handed out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+
+@dataclass(frozen=True)
+class Item:
+    """One notebook; its path is the same in the course and in a workspace."""
+
+    path: str
+
+    @property
+    def lesson(self) -> str:
+        return PurePosixPath(self.path).parts[1][:2]
+
+    @property
+    def is_exercise(self) -> bool:
+        return self.path.startswith("exercises/")
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.path).stem
+
+    def __str__(self) -> str:
+        return f"exercise {self.name}" if self.is_exercise else f"lesson {self.lesson}"
+
+    @property
+    def short(self) -> str:
+        """What `course reset` calls it."""
+        return self.name if self.is_exercise else self.path
+
+
+def items(root: Path) -> list[Item]:
+    """Every lesson, then every exercise, in the order of the course."""
+    found = [
+        *sorted(root.glob("notebooks/[0-9][0-9]_*.ipynb")),
+        *sorted(root.glob("exercises/[0-9][0-9]_*/*.ipynb")),
+    ]
+    return [Item(path.relative_to(root).as_posix()) for path in found]
+
+
+def first_lesson(folder: Path) -> str:
+    """The lesson to open first, as a path; empty where there is none."""
+    found = sorted((folder / "notebooks").glob("[0-9][0-9]_*.ipynb"))
+    return f"notebooks/{found[0].name}" if found else ""
+
+
+def title(root: Path, item: Item) -> str:
+    """The heading that a notebook begins with, without its number; else its name."""
+    try:
+        cell = json.loads((root / item.path).read_bytes())["cells"][0]
+        heading = "".join(cell["source"]).splitlines()[0]
+    except (OSError, ValueError, LookupError, TypeError):
+        heading = ""
+    return heading.lstrip("# ").removeprefix(f"{item.lesson} · ") or item.name
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a notebook was at one time: its bytes, and what its cells say."""
+
+    whole: str
+    cells: str  # empty where it is no notebook
+
+
+def version(data: bytes) -> Version:
+    """The digests of a notebook's text."""
+    return Version(hashlib.sha256(data).hexdigest(), _cells(data))
+
+
+def _cells(data: bytes) -> str:
+    try:
+        said = [
+            [cell["cell_type"], source, *(cell["metadata"].get(k) for k in ("tags", "nbgrader"))]
+            for cell in json.loads(data)["cells"]
+            # JupyterLab adds an empty cell when the last one is run.
+            if (source := "".join(cell["source"])).strip()
+        ]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,62 @@
+"""What JupyterLab may write in a workspace: everything but the library, which is there to be read.
+
+Lessons end by opening a file of it; a key pressed by accident there must not change the course for
+everybody. No lesson derives it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tornado.web import HTTPError
+
+from course_lib.classroom.saving import WholeFiles
+from course_lib.classroom.workspace.copying import LIBRARY
+
+
+class LearnersFiles(WholeFiles):
+    """Jupyter's contents manager that saves whole files, and none behind the library's link."""
+
+    def in_library(self, path: str) -> bool:
+        """Whether a path of the API lies in the linked library, or is the link itself."""
+        first = path.strip("/").split("/")[0]
+        return first == LIBRARY and (Path(self.root_dir) / LIBRARY).is_symlink()
+
+    def refuse(self, path: str) -> None:
+        if self.in_library(path):
+            raise HTTPError(
+                403,
+                f"{path} belongs to the course's library, which is here for reading. Save it under "
+                "another name, outside of course_lib, to change it.",
+            )
+
+    async def save(self, model: dict, path: str = "") -> dict:
+        self.refuse(path)
+        return await super().save(model, path)
+
+    async def delete_file(self, path: str) -> None:
+        self.refuse(path)
+        await super().delete_file(path)
+
+    async def rename_file(self, old_path: str, new_path: str) -> None:
+        self.refuse(old_path)
+        self.refuse(new_path)
+        await super().rename_file(old_path, new_path)
+
+    async def copy(self, from_path: str, to_path: str | None = None) -> dict:
+        self.refuse(to_path or from_path)  # beside itself, if no place is named
+        return await super().copy(from_path, to_path)
+
+    async def create_checkpoint(self, path: str) -> dict:
+        self.refuse(path)
+        return await super().create_checkpoint(path)
+
+    async def list_checkpoints(self, path: str) -> list:
+        # The stock one makes a folder for them by looking.
+        return [] if self.in_library(path) else await super().list_checkpoints(path)
+
+    async def get(self, path: str, *args, **kwargs) -> dict:
+        model = await super().get(path, *args, **kwargs)
+        if self.in_library(path):
+            model["writable"] = False  # JupyterLab opens it read-only
+        return model

@@ -1,0 +1,117 @@
+"""`course status` and `course reset`: where a learner stands, and how a lesson is begun again.
+
+`course status --all` is an instructor's look at a whole room. Lesson 00 names both.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from course_lib.cli.base import ROOT, Json, app
+
+
+@app.command()
+def reset(
+    what: Annotated[
+        str, typer.Argument(help="A lesson (03), an exercise, or a notebook's path.")
+    ] = "",
+    untouched: Annotated[
+        bool, typer.Option("--untouched", help="All that changed in the course and you have not.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Begin a lesson or an exercise again: yours is kept as a backup."""
+    from course_lib.classroom import workspace
+
+    try:
+        work = workspace.current(ROOT)
+        if bool(what) == untouched:
+            raise workspace.Unknown(
+                "Say what to reset, a lesson, an exercise, a notebook's path, or --untouched. "
+                f"There is:\n{workspace.as_list(workspace.items(ROOT))}"
+            )
+        chosen = workspace.untouched(ROOT, work) if untouched else []
+        chosen = chosen or ([] if untouched else workspace.find(what, ROOT, work))
+        done = workspace.renew(chosen, ROOT, work, datetime.now())
+    except workspace.Unknown as unknown:
+        _stop(str(unknown), 2)
+    except workspace.Refused as refusal:
+        _stop(str(refusal), 1)
+    if as_json:
+        print(json.dumps({"workspace": str(work), "reset": [vars(one) for one in done]}))
+        return
+    for one in done:
+        print(_as_line(one))
+    if any(one.was != "the same" for one in done):
+        print("Where one is open in JupyterLab: File, then Reload Notebook from Disk.")
+    if not done:
+        print("Nothing to renew: all that you have not changed is as the course has it.")
+
+
+def _as_line(one) -> str:
+    if one.was == "the same":
+        return f"{one.path} is as handed out already."
+    kept = f"; yours is kept as {one.backup}" if one.backup else ", and there was none before"
+    return f"{one.path} is as handed out{kept}."
+
+
+@app.command()
+def status(
+    everybody: Annotated[
+        Path | None,
+        typer.Option("--all", metavar="DIR", help="Every learner below DIR, such as /home."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show how far you have come: points, hints and predictions of each lesson."""
+    if everybody is None:
+        _own(as_json)
+    elif not everybody.is_dir():
+        _stop(f"{everybody} is not a folder: name the one that holds the learners' folders.", 2)
+    else:
+        _all(everybody.resolve(), as_json)
+
+
+def _own(as_json: bool) -> None:
+    from course_lib.classroom import workspace
+    from course_lib.classroom.workspace import place
+
+    try:
+        work = workspace.current(ROOT)
+    except workspace.Refused as refusal:
+        _stop(str(refusal), 1)
+    if not place.exists(work):
+        _stop(f"There is no workspace at {work} yet: `make lab` makes it.", 1)
+
+    from course_lib.classroom.checks.frame import lessons
+    from course_lib.classroom.workspace import overview, show
+
+    try:
+        found = overview.overview(work, ROOT, lessons())
+    except overview.Unreadable as why:
+        _stop(f"{work}: {why}. Move that file away; a new one is begun by the next check.", 1)
+    print(json.dumps(found) if as_json else show.own(found))
+
+
+def _all(top: Path, as_json: bool) -> None:
+    from course_lib.classroom.checks.frame import lessons
+    from course_lib.classroom.leases import node_report
+    from course_lib.classroom.workspace import overview, show
+
+    room = overview.room(top, ROOT, lessons())
+    node = node_report()
+    if as_json:
+        print(json.dumps({**room, "node": node}))
+    else:
+        show.everybody(room, node)
+
+
+def _stop(text: str, code: int) -> None:
+    print(f"course: {text}", file=sys.stderr)
+    raise typer.Exit(code)

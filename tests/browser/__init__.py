@@ -1,0 +1,1 @@
+"""What a learner sees: JupyterLab in a real browser."""

@@ -1,0 +1,95 @@
+"""A lesson and an exercise in a real browser, as somebody meets them who has never been here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from course_lib.classroom.progress import Progress
+from course_lib.classroom.workspace.manifest import Manifest
+from course_lib.cli.base import ROOT
+from tests.browser.page import NotebookPage
+
+LESSON = "notebooks/00_start_here.ipynb"
+EXERCISE = "exercises/00_start_here/mean_over_ranks.ipynb"
+ANSWER = """%%ranks
+def mean_over_ranks(x, group):
+    y = x.clone()
+    dist.all_reduce(y, group=group)
+    return y"""
+
+
+def test_the_first_lesson_runs_and_shows_its_figures(open_notebook, lab):
+    with open_notebook(LESSON) as page:
+        page.run_all()
+        code = page.code()
+        meant_to_fail = [cell for cell in code if "raises-exception" in cell.tags]
+        assert meant_to_fail and all(cell.errors for cell in meant_to_fail)
+        assert [cell.source for cell in code if cell.errors and cell not in meant_to_fail] == []
+        figures = [cell for cell in code if cell.shows("image/png")]
+        assert len(figures) == 2
+        for cell in figures:
+            look_at_figure(page, cell)
+        assert "Lesson 00" in page.below(page.find("my_progress()")).inner_text()
+    log = Progress(lab.work).read()
+    assert [event["outcome"] for event in log.of("check")] == ["not attempted", "wrong"]
+    assert len(log.of("hint")) == 1
+
+
+def look_at_figure(page: NotebookPage, cell) -> None:
+    """It is drawn, and its words can be opened by those who do not see it."""
+    below = page.below(cell)
+    image = below.locator("img")
+    image.wait_for()
+    assert image.evaluate("one => one.complete && one.naturalWidth") > 100
+    words = below.locator("details")
+    words.locator("summary").click()
+    assert "rank 0" in words.inner_text()
+
+
+def test_an_exercise_answered_wrongly_and_rightly(open_notebook, lab):
+    with open_notebook(EXERCISE) as page:
+        page.run("%load_ext")
+        page.type_into("def mean_over_ranks", ANSWER)
+        page.run("def mean_over_ranks")
+        assert verdict(page) == "✗ mean_over_ranks: wrong (0 of 2 points)"
+        page.type_into("def mean_over_ranks", ANSWER + " / group.size()")
+        page.run("def mean_over_ranks")
+        assert verdict(page) == "✓ mean_over_ranks: right (2 of 2 points)"
+        page.save()
+    manifest = Manifest.read(lab.work)
+    assert manifest.touched(EXERCISE) and manifest.opened(EXERCISE)
+    assert Progress(lab.work).read().best("mean_over_ranks")["points"] == 2
+
+
+def verdict(page: NotebookPage) -> str:
+    return page.below(page.run('check("mean_over_ranks")')).locator("strong").inner_text()
+
+
+def test_the_library_is_there_to_be_read_whatever_is_typed(visit):
+    library = ROOT / "course_lib"
+    before = (library / "ranks.py").read_text()
+    with visit("course_lib/ranks.py") as tab:
+        editor = tab.locator(".jp-FileEditor .cm-content")
+        editor.get_by_text("from __future__ import annotations").click()
+        tab.get_by_text("file is read-only").wait_for()
+        tab.keyboard.type("a key pressed by accident")
+        tab.keyboard.press("Control+S")
+        tab.click(".jp-Notification-Status")  # where what was said stays to be read
+        center = tab.locator(".jp-Notification-Center")
+        center.get_by_text("course_lib/ranks.py is read-only").wait_for()
+    assert (library / "ranks.py").read_text() == before
+    assert not (library / ".ipynb_checkpoints").exists()
+
+
+def test_a_failure_leaves_a_picture(visit):
+    def fail() -> None:
+        with visit("notebooks") as tab:
+            tab.wait_for_selector("#jp-MainMenu")
+            raise RuntimeError("something")
+
+    with pytest.raises(AssertionError, match="something\nWhat the browser showed: ") as failed:
+        fail()
+    picture = Path(str(failed.value).rpartition(": ")[2])
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,271 @@
+"""`course status`: one's own standing, and a room's, whatever stands in somebody's files."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from course_lib.classroom import workspace
+from course_lib.classroom.leases import take
+from course_lib.classroom.progress import Progress
+from course_lib.classroom.workspace.search import search
+from course_lib.cli import app
+from course_lib.cli.base import ROOT
+
+LESSON = "notebooks/00_start_here.ipynb"
+
+
+@pytest.fixture
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "room" / "ana" / "work"
+    monkeypatch.setenv("COURSE_WORK", str(folder))
+    workspace.open_up(ROOT, folder)
+    return folder
+
+
+def course(*arguments: str):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def lesson(number: str, *arguments: str) -> dict:
+    told = json.loads(course("status", "--json", *arguments).stdout)
+    return next(one for one in told["lessons"] if one["lesson"] == number)
+
+
+def check(work: Path, exercise: str, outcome: str, points: int, of: int) -> None:
+    facts = {"exercise": exercise, "outcome": outcome, "points": points, "of": of}
+    assert Progress(work).record("check", name="", **facts) == ""
+
+
+def test_what_a_learner_has_done(work):
+    check(work, "mean_over_ranks", "wrong", 0, 2)
+    check(work, "mean_over_ranks", "right", 2, 2)
+    check(work, "mean_over_ranks", "wrong", 0, 2)
+    book = Progress(work)
+    book.record("hint", exercise="who_knows", number=2)
+    book.record("prediction", question="00.lost", value=2, unit="")
+    book.record("measured", question="00.lost", value=1, unit="", predicted=2)
+    book.record("prediction", question="01.two", value=2, unit="MB")
+    last = book.read().events[2]["at"]
+    told = lesson("00")
+    assert told["title"] == "Start here" and told["notebook"] == LESSON and told["opened"]
+    assert (told["points"], told["of"]) == (2, 3)
+    assert told["predictions"] == {"made": 1, "compared": 1}
+    assert lesson("01")["predictions"] == {"made": 1, "compared": 0}
+    mean = {"exercise": "mean_over_ranks", "outcome": "right", "points": 2, "of": 2, "hints": 0}
+    assert {**mean, "last": last} in told["exercises"], "the best, and when it was last tried"
+    said = course("status").stdout
+    assert (
+        "Lesson 00  Start here: opened, 2 of 3 points, 1 prediction written down, 1 compared"
+        in (said)
+    )
+    assert "  ✓ mean_over_ranks        right, 2 of 2, last checked " in said
+    assert "  ○ who_knows              not attempted, 0 of 1, 2 hints\n" in said
+
+
+def test_opened_or_not(work):
+    assert not lesson("00")["opened"]
+    checkpoint = work / "notebooks" / ".ipynb_checkpoints" / "00_start_here-checkpoint.ipynb"
+    checkpoint.parent.mkdir()
+    checkpoint.write_text("what JupyterLab leaves when a notebook is opened")
+    assert lesson("00")["opened"] and not lesson("01")["opened"]
+    other = next((work / "notebooks").glob("01_*.ipynb"))
+    other.write_text(other.read_text() + "\n")  # saved by another editor
+    assert lesson("01")["opened"]
+
+
+def test_a_half_written_line_is_named_and_the_rest_counts(work):
+    check(work, "who_knows", "right", 1, 1)
+    with open(work / "progress.jsonl", "a") as file:
+        file.write('{"at": "2026-11-21T10:00:00+00:00", "kind": "che')
+    assert lesson("00")["points"] == 1
+    assert "Line 2 of progress.jsonl cannot be read; the rest counts." in course("status").stdout
+    assert json.loads(course("status", "--json").stdout)["damaged_lines"] == [2]
+
+
+def test_no_workspace_yet(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_WORK", str(tmp_path / "none"))
+    ended = course("status")
+    assert ended.exit_code == 1 and "`make lab` makes it" in ended.stderr
+    assert not (tmp_path / "none").exists()
+
+
+STRANGE = [
+    {"exercise": "who_knows", "outcome": "splendid", "points": 1, "of": 1},
+    {"exercise": "who_knows", "outcome": "right", "points": "many", "of": 1},
+    {"exercise": "who_knows", "outcome": "right", "points": float("inf"), "of": 1},
+    {"exercise": ["who_knows"], "outcome": "right", "points": 1, "of": 1},
+    {"exercise": "who_knows", "outcome": "right", "points": 1, "of": 1, "at": 3},
+    {"exercise": "who_knows", "outcome": "right", "points": 1, "of": 1, "at": "\x1b[2Jnow"},
+]
+
+
+@pytest.mark.parametrize("fact", STRANGE, ids=str)
+def test_what_no_notebook_writes_does_not_count(work, fact):
+    assert Progress(work).record("check", **fact) == ""
+    assert lesson("00")["points"] == 0
+    ended = course("status", "--all", str(work.parents[1]))
+    assert ended.exit_code == 0 and "\x1b[2J" not in ended.stdout
+
+
+def test_more_points_than_there_are_do_not_count(work):
+    check(work, "who_knows", "right", 100, 1)
+    assert lesson("00")["points"] == 1
+
+
+@pytest.fixture
+def room(work: Path, tmp_path: Path) -> Path:
+    """ana/work, ben/course-work, cem/course/work, work-dora; twice a learner called ana."""
+    check(work, "mean_over_ranks", "right", 2, 2)
+    for place in ("ben/course-work", "cem/course/work", "work-dora", "ana/second/work"):
+        workspace.open_up(ROOT, tmp_path / "room" / place)
+    check(tmp_path / "room" / "ben" / "course-work", "who_knows", "right", 1, 1)
+    (tmp_path / "room" / "eve").mkdir()
+    (tmp_path / "room" / "eve" / "work").symlink_to(work)
+    (tmp_path / "room" / "eve" / "a").mkdir()
+    (tmp_path / "room" / "eve" / "a" / "work").symlink_to(work)
+    deep = tmp_path / "room" / "eve" / "a" / "b" / "work"
+    workspace.open_up(ROOT, deep)
+    return tmp_path / "room"
+
+
+def test_a_room_of_learners(room):
+    told = json.loads(course("status", "--all", str(room), "--json").stdout)
+    points = {
+        os.path.relpath(one["workspace"], room): (one["name"], one["lessons"][0]["points"])
+        for one in told["learners"]
+    }
+    assert points == {
+        "ana/work": ("ana", 2),
+        "ana/second/work": ("ana", 0),
+        "ben/course-work": ("ben", 1),
+        "cem/course/work": ("cem", 0),
+        "work-dora": ("work-dora", 0),
+    }, "no link is followed, and nothing deeper is searched"
+    assert told["unreadable"] == []
+    assert set(told["node"]) >= {"gpus", "cores", "memory", "claims", "problem"}
+    said = course("status", "--all", str(room)).stdout
+    rows = {line.split("│")[1].strip(): line for line in said.splitlines() if "│" in line}
+    assert set(rows) == {
+        f"ana ({room}/ana/work)",
+        f"ana ({room}/ana/second/work)",
+        "ben",
+        "cem",
+        "work-dora",
+    }, "two of one name are kept apart"
+    assert "│ 1/3 │ " in rows["ben"] and "│ –   │ " in rows["cem"] and "never" in rows["cem"]
+
+
+def test_who_holds_what_stands_below(room, tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_LEASES", str(tmp_path / "leases"))  # where nobody else holds any
+    lease = take(2)
+    try:
+        said = course("status", "--all", str(room)).stdout
+        assert "This node:" in said and f"process {os.getpid()}" in said
+        assert f"  cores: {lease.cores} of " in said
+    finally:
+        lease.give_back()
+    assert f"process {os.getpid()}" not in course("status", "--all", str(room)).stdout
+
+
+def spoil_pipe(file: Path) -> None:
+    os.mkfifo(file)
+
+
+def spoil_link(file: Path) -> None:
+    file.symlink_to("/etc/passwd")
+
+
+def spoil_folder(file: Path) -> None:
+    file.mkdir()
+
+
+def spoil_depth(file: Path) -> None:
+    file.write_text("[" * 200_000)
+
+
+def spoil_size(file: Path) -> None:
+    with open(file, "wb") as made:
+        made.truncate(60_000_000)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (spoil_pipe, "no plain file"),
+        (spoil_link, "no plain file"),
+        (spoil_folder, "no plain file"),
+        (spoil_depth, "no list of events"),
+        (spoil_size, "larger than 50 MB"),
+    ],
+)
+def test_a_progress_file_that_cannot_be_read_costs_its_own_row(room, spoil, reason):
+    bad = room / "cem" / "course" / "work"
+    spoil(bad / "progress.jsonl")
+    told = json.loads(course("status", "--all", str(room), "--json").stdout)
+    assert len(told["learners"]) == 4
+    ((path, why),) = [tuple(one.values()) for one in told["unreadable"]]
+    assert path == str(bad) and reason in why
+    assert f"{bad} cannot be read: progress.jsonl" in course("status", "--all", str(room)).stdout
+
+
+def test_names_that_a_terminal_would_obey_are_made_harmless(room):
+    (room / "ben").rename(room / "b\x1b[2J")
+    said = course("status", "--all", str(room)).stdout
+    assert "\x1b[2J" not in said and "b?[2J" in said
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that somebody without any rights can reach."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+AS_NOBODY = """
+import os, sys, json
+from pathlib import Path
+from course_lib.classroom.workspace.search import search
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+found = search(Path(sys.argv[1]))
+print(json.dumps([found.learners, found.unreadable], default=str))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_homes_and_workspaces_that_are_closed_are_named(open_folder):
+    for place in ("ana/work/.course", "ben/course-work/.course", "cem/x/.course", "cem/.ssh"):
+        (open_folder / place).mkdir(parents=True)
+    (open_folder / "ana").chmod(0o700)
+    (open_folder / "ben" / "course-work").chmod(0o700)
+    done = subprocess.run(
+        [sys.executable, "-c", AS_NOBODY, str(open_folder)],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    learners, unreadable = json.loads(done.stdout)
+    assert learners == [["cem", f"{open_folder}/cem/x"]]
+    assert unreadable == [
+        [f"{open_folder}/ana", "Permission denied"],
+        [f"{open_folder}/ben/course-work", "Permission denied"],
+    ]
+
+
+def test_all_of_something_else(tmp_path):
+    ended = course("status", "--all", str(tmp_path / "nowhere"))
+    assert ended.exit_code == 2 and "is not a folder" in ended.stderr
+    (tmp_path / "empty").mkdir()
+    ended = course("status", "--all", str(tmp_path / "empty"))
+    assert ended.exit_code == 0 and "No workspace was found" in ended.stdout
+
+
+def test_a_workspace_itself_is_found_too(work):
+    assert search(work).learners == [("work", work)]
