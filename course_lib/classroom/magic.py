@@ -108,10 +108,16 @@ class RanksMagics(Magics):
         words.add_argument("what", nargs="?", default="status")
         words.add_argument("--world", type=int)
         asked = words.parse_args(shlex.split(line))
+        world = asked.world
+        if world is not None:
+            room.check_world(world)  # before anything is given up for it
         if asked.what in ("stop", "restart") and self.cluster:
             self.cluster.stop()
+        if asked.what == "restart" and self.cluster:
+            world = world or self.cluster.world
+            self.cluster = None
         if asked.what in ("start", "restart"):
-            self.ready(asked.world, tell=False)  # the status below says it
+            self.ready(world, tell=False)  # the status below says it
         elif asked.what not in ("status", "stop"):
             raise ValueError(f"%ranks {asked.what}: say status, start, stop or restart")
         if self.cluster and self.cluster.running:

@@ -120,6 +120,16 @@ def test_another_world_starts_anew_and_says_so(session):
     session.text("%%ranks --world 2\n1")
 
 
+def test_a_restart_says_what_there_is_and_keeps_the_number(session):
+    session.text("%%ranks\nkept = 1")
+    text = session.text("%ranks restart --world 1")
+    assert text.startswith("rank 0 of 1 ") and "released" not in text
+    assert session.text("%ranks restart").startswith("rank 0 of 1 ")
+    assert "world of 0 ranks" in session.error("%ranks restart --world 0")["evalue"]
+    assert session.text("%%ranks\nprint('kept' in globals(), world)") == "[rank 0] False 1\n"
+    session.text("%%ranks --world 2\n1")
+
+
 def test_an_interrupt_ends_the_cell_and_keeps_the_ranks(session):
     session.text("%%ranks\nkept = rank")
     session.client.timeout = 2  # nbclient interrupts a cell that takes longer

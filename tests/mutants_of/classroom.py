@@ -97,4 +97,12 @@ MUTANTS = [
         "ranks that wait for each other use up the whole deadline",
         "T30",
     ),
+    Mutant(
+        "classroom-restart-forgets-the-world",
+        ROOM + "magic.py",
+        "            world = world or self.cluster.world\n",
+        "",
+        ("tests/classroom/test_magic.py::test_a_restart_says_what_there_is_and_keeps_the_number",),
+        "a learner who works with one rank gets two after a restart",
+    ),
 ]

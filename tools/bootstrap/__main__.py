@@ -32,7 +32,7 @@ HELP = """The targets; each works alone on a fresh clone.
   make accept-gpu  everything on a node with GPUs; writes accept-gpu-DATE.json to send back
   make clean       remove .venv
 Variables: PYTHON=/path/to/python   COURSE_VENV=/a/shared/environment (checked, never changed)
-  COURSE_WORK=/where/your/own/copies/are (default: work/ here; ~/course-work where that is read-only)
+  COURSE_WORK=/your/own/copies (default: work/ here; ~/course-work where that is read-only)
   TORCH_INDEX_URL=...   LAB_ARGS="..."   PYTEST_ARGS="..."   BENCH_ARGS="..."
   ACCEPT_ARGS="--out FILE --rehearse"
   and all of pip's own: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, HTTPS_PROXY, TMPDIR"""
