@@ -34,14 +34,17 @@ def _row(log: Log, lesson: str, exercise: Exercise | Thought) -> Row:
     best = log.best(exercise.name) or {}
     checks = log.of("check", exercise=exercise.name)
     outcome = best.get("outcome", NOT_ATTEMPTED)
+    known = outcome in MARKS
     return Row(
         lesson,
         exercise.name,
-        outcome if outcome in MARKS else NOT_ATTEMPTED,
-        max(0, min(best.get("points", 0), exercise.points)),
+        outcome if known else NOT_ATTEMPTED,
+        max(0, min(best.get("points", 0), exercise.points)) if known else 0,
         exercise.points,
-        max((event["number"] for event in log.of("hint", exercise=exercise.name)), default=0),
-        checks[-1]["at"] if checks else "",
+        max(
+            (event.get("number", 0) for event in log.of("hint", exercise=exercise.name)), default=0
+        ),
+        checks[-1].get("at", "") if checks else "",
     )
 
 

@@ -64,7 +64,8 @@ def exported(cwd: Path) -> dict[str, tuple[float, float]]:
     return {row["student_id"]: (float(row["score"]), float(row["max_score"])) for row in found}
 
 
-@pytest.mark.parametrize("name", [WHO, pytest.param(MEAN, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [WHO, MEAN])
 def test_stock_commands_give_the_same_notebook_and_the_same_marks(tmp_path_factory, name):
     cwd = tmp_path_factory.mktemp("n")
     lesson, file = LESSONS[name], f"{name}.ipynb"

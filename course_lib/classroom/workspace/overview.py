@@ -37,7 +37,7 @@ def overview(work: Path, root: Path, lessons: Lessons) -> dict:
     return {
         "workspace": str(work),
         "lessons": told,
-        "last": max((e["at"] for e in log.events), default=""),
+        "last": max((e.get("at", "") for e in log.events), default=""),
         "damaged_lines": log.damaged,
     }
 
