@@ -53,6 +53,13 @@ def mean_over_ranks(x, group):
 """,
         "too much sent",
     ),
+    "divided by the elements": (changed("group.size()", "x.numel()"),
+        "divided by the elements"),
+    "torch's world": (changed("group.size()", "dist.get_world_size()"), "not of the group"),
+    "no group": (changed(", group=group)", ")"), "group left out"),
+    "returned on rank 0": (
+        changed(MEANS, "if group.rank() == 0:\n        " + MEANS), "not returned everywhere",
+    ),
     "the largest": (
         changed("dist.all_reduce(total,", "dist.all_reduce(total, dist.ReduceOp.MAX,"),
         "wrong values",
@@ -69,6 +76,9 @@ GUESSES = {
         "the notebook is no rank",
     ),
     "push goes nowhere": ({"d": 0}, "push reaches all"),
+    "push goes to one": ({"d": 1}, "push reaches all"),
+    "several at once": ({"c": 3, "d": 4, "e": 1}, "several ideas"),
+    "one idea and one slip": ({"a": 2, "e": 1}, "a range counts both ends"),
     "everything everywhere": (dict.fromkeys(RIGHT, 3), "variables are not shared"),
     "two ranks in the world": ({"a": 2, "d": 2}, "wrong number"),
     "in words": ({"b": "one"}, "not a number"),
@@ -114,6 +124,18 @@ def test_a_plausible_count_is_refused_by_its_name(desk, guess):
     change, name = GUESSES[guess]
     verdict = desk.check("who_knows", {}, {"who_knows": {**RIGHT, **change}})
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
+
+
+def test_several_ideas_are_told_one_by_one(desk):
+    text = desk.check("who_knows", {}, {"who_knows": {**RIGHT, "c": 3, "e": 1}}).text
+    assert "'c': A cell without `%%ranks`" in text
+    assert "'e': `%%ranks 1-2` names both ends" in text
+
+
+def test_a_group_of_two_is_not_called_two_ranks(desk):
+    text = desk.check("mean_over_ranks", {"mean_over_ranks": WRONG["the notebook's world"][0]}).text
+    assert "It fails on a group of 2 out of 3 ranks. It reads `world`, which counts" in text
+    assert "it is the wrong number." in text
 
 
 @pytest.mark.parametrize("given", [None, ..., {}, dict.fromkeys(RIGHT, ...), {**RIGHT, "c": ...}])

@@ -146,6 +146,13 @@ def test_all_that_is_right_so_far_is_said(desk):
     assert text == "Not right: what you have for 3 and 8. The rest is right."
 
 
+def test_what_fits_two_ideas_is_asked_about(desk):
+    text = answered(desk, "ring_bytes", per_n(lambda n: 2 * (n - 1) * B)).text
+    assert "a whole tensor in each step, or what all ranks send together" in text
+    text = answered(desk, "ring_bytes", per_n(lambda n: (n - 1) * B)).text
+    assert "everything to everybody" in text
+
+
 def spellings(value: float) -> set[str]:
     """How somebody might write the number, in several units, with two digits or more."""
     found = set()

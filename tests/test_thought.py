@@ -106,6 +106,20 @@ def test_what_is_no_number_is_refused_and_shown(given, shown):
     assert "without its unit" in found.text
 
 
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ("rank 2", "without quotes: write 2."),
+        ("70 MB", "without quotes: write 70."),
+        ("1 or 2", "without its unit."),
+        ([0, 1, 2], "one number, not a collection"),
+    ],
+    ids=str,
+)
+def test_what_to_write_instead_is_said_where_it_can_be_told(given, advice):
+    assert advice in wrong(b=given).text
+
+
 @pytest.mark.parametrize("given", [[240.0, 70.0, 11.0, 0.0], 240, "all of it", torch.ones(4)])
 def test_what_is_no_dictionary_is_refused(given):
     found = verdict(given)

@@ -7,7 +7,33 @@ TESTS = "tests/test_checks_00.py::"
 MEAN = f"{TESTS}test_a_plausible_mean_is_refused_by_its_name"
 COUNT = f"{TESTS}test_a_plausible_count_is_refused_by_its_name"
 
+WRITTEN = "tests/test_thought.py::test_what_to_write_instead_is_said_where_it_can_be_told"
+
 MUTANTS = [
+    Mutant(
+        "lesson-00-one-idea-alone",
+        CHECKS,
+        "        apart=True,\n",
+        "",
+        (f"{COUNT}[several at once]", f"{TESTS}test_several_ideas_are_told_one_by_one"),
+        "several ideas at once go by no name",
+    ),
+    Mutant(
+        "lesson-00-elements-unnamed",
+        CHECKS,
+        "inputs.sum(0) / inputs.shape[1]",
+        "inputs.sum(0) / inputs.shape[1] / 2",
+        (f"{MEAN}[divided by the elements]",),
+        "the mean over the elements goes by no name",
+    ),
+    Mutant(
+        "lesson-00-words-not-read",
+        "course_lib/classroom/checks/thought.py",
+        "    if isinstance(given, str):",
+        "    if isinstance(given, bytes):",
+        (f"{WRITTEN}[rank 2-without quotes: write 2.]",),
+        "a rank in words is told about units",
+    ),
     Mutant(
         "lesson-00-input-not-compared",
         CHECKS,

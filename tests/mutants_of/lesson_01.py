@@ -9,7 +9,129 @@ UNEVEN = "tests/test_checks_01_more.py::test_a_plausible_mistake_is_refused_by_i
 NUMBERS = "tests/test_checks_01_numbers.py::"
 BOOKS = "tests/test_exercises.py::"
 
+BUDGET = "tests/test_checks_01_budget.py::"
+LIKELY = f"{BUDGET}test_a_likely_ring_is_refused_by_its_name"
+LIKELY_GATHER = f"{BUDGET}test_a_likely_all_gather_is_refused_by_its_name"
+
 MUTANTS = [
+    Mutant(
+        "ring-long-messages-pass",
+        FIRST + "ring_budget.py",
+        " and max(longest) <= chunk * ITEM:\n        return",
+        ":\n        return",
+        (
+            f"{LIKELY}[the rest in the last chunk]",
+            f"{JUDGED}[everybody's whole tensor round the ring]",
+        ),
+        "a message longer than the budget passes where their number is right",
+    ),
+    Mutant(
+        "ring-budget-rounded-down",
+        FIRST + "ring_budget.py",
+        "2 * (n - 1), max(cut(length, n))",
+        "2 * (n - 1), max(1, length // n)",
+        (f"{BUDGET}test_padding_that_keeps_the_budget_is_right",),
+        "an answer that keeps the budget to the element is refused",
+    ),
+    Mutant(
+        "ring-steps-not-counted",
+        FIRST + "ring_budget.py",
+        "if counts in ({2 * n - 1}, {2 * n}) and",
+        "if counts in () and",
+        (f"{LIKELY}[n steps in each round]", f"{LIKELY}[n steps in one round]"),
+        "one step too many goes by no name",
+    ),
+    Mutant(
+        "ring-room-is-like-any-error",
+        FIRST + "ring.py",
+        'if "the ranks disagree" not in finding.text:',
+        "if True:",
+        (f"{LIKELY}[the lesson's]",),
+        "the lesson's ring with uneven lengths goes by no name",
+    ),
+    Mutant(
+        "bench-empty-is-what-lay-there",
+        CHECKS + "bench.py",
+        "torch.use_deterministic_algorithms(True, warn_only=True)",
+        "torch.use_deterministic_algorithms(False)",
+        (f"{LIKELY}[read before the wait]",),
+        "what is read too early is taken for somebody's numbers",
+    ),
+    Mutant(
+        "judge-left-early-is-a-deadlock",
+        CHECKS + "judge.py",
+        "if waiting and left and all(",
+        "if waiting and left and not all(",
+        (f"{BUDGET}test_a_send_that_nobody_waited_for_is_told_from_a_deadlock",),
+        "who forgot a wait is told to wait less",
+    ),
+    Mutant(
+        "judge-senders-wait-to-receive",
+        CHECKS + "judge.py",
+        'if all(fact.text.startswith("waited in recv(") for fact in facts):',
+        "if True:",
+        (f"{LIKELY}[all send first]",),
+        "ranks that wait to send are told that they wait to receive",
+    ),
+    Mutant(
+        "judge-torch-s-rank-not-seen",
+        CHECKS + "answer.py",
+        'text.endswith(("get_rank()", "get_world_size()"))',
+        'text.endswith(("rank ()",))',
+        (f"{LIKELY}[torch's rank]",),
+        "dist.get_rank() goes by no name",
+    ),
+    Mutant(
+        "judge-no-group-blames-the-first-line",
+        CHECKS + "judge.py",
+        "                _refuse_other_ranks(ended, when)\n",
+        "",
+        (
+            f"{LIKELY}[no group]",
+            "tests/test_checks_00.py::test_a_plausible_mean_is_refused_by_its_name[no group]",
+        ),
+        "a forgotten group= is blamed on the cell's first line",
+    ),
+    Mutant(
+        "judge-some-returned-is-none-returned",
+        CHECKS + "judge.py",
+        "    if nothing and some:",
+        "    if not some and nothing and some:",
+        (f"{LIKELY}[one rank returns]",),
+        "a rank that returned is told that none did",
+    ),
+    Mutant(
+        "uneven-silence-is-one-buffer",
+        FIRST + "pieces.py",
+        'if not any(report["ops"] for report in trial.reports):',
+        "if False:",
+        (f"{LIKELY_GATHER}[my own n times]",),
+        "an arrival is spoken of where there was none",
+    ),
+    Mutant(
+        "uneven-last-step-unnamed",
+        FIRST + "pieces.py",
+        "if more == too_much and",
+        "if more != too_much and",
+        (f"{LIKELY_GATHER}[n steps]", f"{LIKELY_GATHER}[n steps for the pieces]"),
+        "one step too many goes by no name",
+    ),
+    Mutant(
+        "uneven-ready-made-asks-for-room",
+        FIRST + "uneven.py",
+        "            refuse_ready_made(trial.reports, head[:-1])\n",
+        "            _details\n",
+        (f"{LIKELY_GATHER}[torch's own, with room like mine]",),
+        "torch's own all-gather is told about room",
+    ),
+    Mutant(
+        "desk-ratio-of-accidents",
+        CHECKS + "desk.py",
+        "_FEW = 20",
+        "_FEW = 0",
+        (f"{BUDGET}test_few_accidents_are_compared_without_a_ratio",),
+        "2 of 4 accidents are 2 times as much",
+    ),
     Mutant(
         "uneven-bytes-not-held",
         FIRST + "pieces.py",

@@ -12,9 +12,9 @@ PROGRESS = "tests/classroom/test_progress.py::"
 MUTANTS = [
     Mutant(
         "checks-budget-not-held",
-        FIRST + "ring.py",
-        "if sent[rank] > limit or messages[rank] > may_send:",
-        "if False:",
+        FIRST + "ring_budget.py",
+        "if all(len(sizes) <= may_send for sizes in messages) and",
+        "if",
         (f"{JUDGED}[twice as many pieces]",),
         "a right sum in too many messages passes",
     ),

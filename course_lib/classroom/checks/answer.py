@@ -21,6 +21,7 @@ class Answer:
     cells: tuple[str, ...]
     attempted: bool
     free_names: frozenset[str]  # names that the answer takes from outside its own cells
+    world_calls: frozenset[str] = frozenset()  # "dist.get_rank()": asks the world, not the group
 
 
 def read(name: str, sources: Mapping[str, str]) -> Answer:
@@ -37,7 +38,8 @@ def read(name: str, sources: Mapping[str, str]) -> Answer:
     kept = [ast.parse(cell) for cell in cells]
     used, bound = set().union(*map(_loaded, kept)), set().union(*map(_bound, kept))
     function = next(n for n in trees[sources[name]].body if getattr(n, "name", "") == name)
-    return Answer(name, cells, not _is_blank(function), frozenset(used - bound))
+    calls = frozenset().union(*map(_world_calls, kept))
+    return Answer(name, cells, not _is_blank(function), frozenset(used - bound), calls)
 
 
 def _collect(name: str, sources: Mapping[str, str], trees: dict[str, ast.Module]) -> None:
@@ -92,6 +94,13 @@ def _says_nothing(node: ast.stmt) -> bool:
     if isinstance(node, ast.Raise) and node.exc is not None:
         return ast.unparse(node.exc).startswith("NotImplementedError")
     return isinstance(node, ast.Pass)
+
+
+def _world_calls(tree: ast.AST) -> set[str]:
+    """Calls of torch's own questions for rank and size that name no group."""
+    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and not (n.args or n.keywords)]
+    asked = {ast.unparse(call) for call in calls}
+    return {text for text in asked if text.endswith(("get_rank()", "get_world_size()"))}
 
 
 def _loaded(tree: ast.AST) -> set[str]:

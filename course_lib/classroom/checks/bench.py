@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
@@ -103,15 +103,34 @@ def report_list(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) ->
 def _watched(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> tuple[object, dict]:
     """What `function(x, group)` returned, under a ledger, and what it did on the way."""
     before = x.clone()
-    nowhere = _Nowhere()
-    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere), ledger() as book:
+    with _silence(), _empty_is_nan(), ledger() as book:
         out = function(x, made)
     return out, {
         "kind": type(out).__name__,
         "changed": not torch.equal(x, before),
         "ops": dict(Counter(record.op for record in book.records)),
+        "messages": [record.payload for record in book.records if record.op == "send"],
         "bytes": int(book.bytes(column="must")),
     }
+
+
+@contextlib.contextmanager
+def _silence() -> Iterator[None]:
+    nowhere = _Nowhere()
+    with contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+        yield
+
+
+@contextlib.contextmanager
+def _empty_is_nan() -> Iterator[None]:
+    """torch.empty gives NaNs: what is read before it has arrived shows, whatever lay there."""
+    before = torch.are_deterministic_algorithms_enabled()
+    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=only_warned)
 
 
 def _dtype(tensor: torch.Tensor) -> str:

@@ -17,6 +17,8 @@ from course_lib.classroom import progress
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.judge import Judge
 
+_FEW = 20  # whole counts up to here are compared at a glance, and a ratio of them only confuses
+
 
 class Desk:
     """One learner's checks, hints and predictions, for as long as the notebook's kernel lives."""
@@ -68,7 +70,8 @@ class Desk:
         self._record("measured", question=question, value=value, unit=unit, predicted=guess)
         if guess == value:
             return f"{said} Prediction: the same."
-        ratio = f", {guess / value:.3g} times as much" if value else ""
+        few = all(isinstance(one, int) and abs(one) <= _FEW for one in (guess, value))
+        ratio = "" if few or not value else f", {guess / value:.3g} times as much"
         return f"{said} Prediction: {_written(guess, unit)}{ratio}."
 
     def _record(self, kind: str, **fact: object) -> None:

@@ -21,6 +21,8 @@ _BROKEN = (
     "part of torch. Leave both to the caller"
 )
 _OURS = ("rank", "world", "me")
+_GAVE_UP = "until torch gave up: Timed out"  # both ends of the message had been called for
+_BEYOND = "but this cell runs on ranks"  # in the referee's words
 
 
 class Judge(Cluster):
@@ -64,6 +66,7 @@ class Judge(Cluster):
         ended = self.run(code, ranks=members, deadline=LIMIT, label="the check")
         if ended.failed:
             if members != list(range(WORLD)):
+                _refuse_other_ranks(ended, when)
                 refuse_world_numbers(answer, when)
             raise _finding(ended, when)
         try:
@@ -76,14 +79,53 @@ class Judge(Cluster):
 
 def refuse_world_numbers(answer: Answer, when: str) -> None:
     """A Finding where an answer that fails in a smaller group reads the whole world's numbers."""
-    misused = sorted(answer.free_names.intersection(_OURS))
+    misused = sorted(answer.free_names.intersection(_OURS) | answer.world_calls)
     if misused:
         names = " and ".join(f"`{name}`" for name in misused)
+        count, are = ("count", "they are the wrong numbers")
+        if len(misused) == 1:
+            count, are = ("counts", "it is the wrong number")
         raise Finding(
             "not of the group",
-            f"It fails {when}. It reads {names}, which count all ranks of the notebook; in a "
-            "smaller group they are the wrong numbers. Ask the group: group.rank(), group.size().",
+            f"It fails {when}. It reads {names}, which {count} all ranks of the notebook; in a "
+            f"smaller group {are}. Ask the group: group.rank(), group.size().",
         )
+
+
+def refuse_none(reports: list[dict], when: str, owed: str) -> None:
+    """A Finding where a rank got None back; `owed` says what it should have got."""
+    nothing = [rank for rank, report in enumerate(reports) if report["kind"] == "NoneType"]
+    some = [rank for rank in range(len(reports)) if rank not in nothing]
+    if nothing and some:
+        ranks = ("rank " if len(some) == 1 else "ranks ") + " and ".join(map(str, some))
+        raise Finding(
+            "not returned everywhere",
+            f"Only {ranks} returned something {when}; every rank has to return {owed}.",
+        )
+    if nothing:
+        raise Finding(
+            "nothing returned",
+            f"Every rank got None back {when}; each has to return {owed}. Did you forget `return`?",
+        )
+
+
+def on(members: list[int]) -> str:
+    """Where a trial runs, in words: the numbers of a smaller group are not those of the world."""
+    n = len(members)
+    return f"on {n} ranks" if n == WORLD else f"on a group of {n} out of {WORLD} ranks"
+
+
+def _refuse_other_ranks(ended: Ended, when: str) -> None:
+    """A Finding where a call went to ranks outside the group that the function was given."""
+    for fact in ended.scene.ordered():
+        if fact.kind == "raised" and _BEYOND in fact.text:
+            line = fact.text.rpartition("%%ranks in ")[2]
+            raise Finding(
+                "group left out",
+                f"It fails {when}. A call without `group=` goes to all ranks of the notebook; the "
+                "function was given a group of some of them. Pass `group=group` in every call.\n"
+                f"rank {fact.rank} in {line}",
+            )
 
 
 def _finding(ended: Ended, when: str) -> Finding:
@@ -98,9 +140,12 @@ def _finding(ended: Ended, when: str) -> Finding:
     if first.kind == "raised":
         return Finding("raised", f"It stopped with an error {when}.{_advice(first)}\n{told}")
     waiting = [fact for fact in facts if fact.kind in ("waited", "transport")]
+    left = [fact.rank for fact in facts if fact.kind == "ok"]
+    if waiting and left and all(_GAVE_UP in fact.text for fact in waiting):
+        return Finding("send not waited for", f"{_left_early(left, when)}\n{told}")
     if waiting and all(fact.kind in ("waited", "transport", "ok") for fact in facts):
         return Finding(
-            "deadlock", f"The ranks waited for each other {when}.{_stuck(waiting)}\n{told}"
+            "deadlock", f"The ranks waited for each other {when}.{_stuck(facts)}\n{told}"
         )
     return Finding(
         "no end", f"It had not ended after {LIMIT:g} s {when}: a loop without end?\n{told}"
@@ -120,10 +165,22 @@ def _advice(first: Fact) -> str:
     return ""
 
 
-def _stuck(waiting: list[Fact]) -> str:
-    if all("recv(" in fact.text for fact in waiting):
-        return (
-            " Each waits to receive, and nobody has sent: start one of the two, the send or the "
-            "receive, without waiting for it."
-        )
+def _left_early(left: list[int], when: str) -> str:
+    """Every message that is waited for has been sent off, and yet one did not arrive."""
+    who = f"Rank {left[0]}" if len(left) == 1 else "A rank"
+    return (
+        f"{who} left before its send was done {when}, and the one that receives waits for ever. "
+        "Keep what isend returns, and wait for it before you go on."
+    )
+
+
+def _stuck(facts: list[Fact]) -> str:
+    """What to say to ranks of which each waits for a message, or for one to be taken."""
+    begin = " Start one of the two, the send or the receive, without waiting for it."
+    if all(fact.text.startswith("waited in recv(") for fact in facts):
+        return f" Each waits to receive, and nobody has sent.{begin}"
+    if all(fact.text.startswith("waited in send(") for fact in facts):
+        return f" Each waits until its message is taken, and nobody takes one.{begin}"
+    if any(fact.kind == "ok" for fact in facts):
+        return " Somebody has finished: does every receive have its send, and every send a receive?"
     return ""

@@ -14,7 +14,7 @@ from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
 
 TOLERANCE = 1e-10  # float64
@@ -26,7 +26,7 @@ def judge_mean(answer: Answer, judge: Judge) -> None:
     seed = int.from_bytes(os.urandom(3), "big")
     for members in ([0, 1, 2], [1, 2]):
         length, n = 5 + seed % 4, len(members)
-        when = f"on {n} ranks"
+        when = on(members)
         x = f"bench.inputs({length}, {seed}, __trial__.rank())"
         call = f"bench.report(mean_over_ranks, {x}, __trial__)"
         reports = judge.trial(answer, call, members, when)
@@ -37,11 +37,8 @@ def judge_mean(answer: Answer, judge: Judge) -> None:
 
 
 def _look_at_results(reports: list[dict], when: str) -> None:
+    refuse_none(reports, when, "the mean")
     for rank, report in enumerate(reports):
-        if report["kind"] == "NoneType":
-            raise Finding(
-                "nothing returned", f"Rank {rank} got None back {when}: did you forget `return`?"
-            )
         if report["out"] is None:
             raise Finding(
                 "wrong shape",
@@ -98,6 +95,12 @@ def _look_at_values(answer: Answer, reports: list[dict], inputs: torch.Tensor, w
                 f"The sum is divided by {wrong_n} {when}. Ask the group how many ranks it has: "
                 "group.size().",
             )
+    if everywhere(inputs.sum(0) / inputs.shape[1]):
+        raise Finding(
+            "divided by the elements",
+            "You divided by the number of elements of x. The mean is taken over the ranks: divide "
+            "by how many of them the group has.",
+        )
     if everywhere(inputs.mean(0) / n):
         raise Finding("divided twice", "The mean is divided by the number of ranks once more.")
     raise Finding("wrong values", f"What comes back {when} is not the mean of the ranks' x.")
@@ -153,6 +156,11 @@ def judge_who_knows(given: Mapping) -> None:
                 {**right, "d": 0},
             ),
             Mistake(
+                "push reaches all",
+                "`push` without more words copies to every rank, not to one.",
+                {"d": 1},
+            ),
+            Mistake(
                 "the notebook is no rank",
                 "The notebook's own process is not one of the ranks: count the ranks alone.",
                 notebook_counts,
@@ -164,6 +172,7 @@ def judge_who_knows(given: Mapping) -> None:
                 everywhere,
             ),
         ),
+        apart=True,
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -59,7 +60,8 @@ def as_numbers(thought: Thought, given: Mapping) -> dict[Hashable, float]:
 
 def _as_number(where: str, given: object) -> float:
     refusal = Finding(
-        "not a number", f"`{where}` is {_shown(given)}, and a number is wanted, without its unit."
+        "not a number",
+        f"`{where}` is {_shown(given)}, and a number is wanted, without its unit{_advice(given)}.",
     )
     try:
         single = getattr(given, "item", None)  # a tensor or array with one number in it
@@ -74,10 +76,26 @@ def _as_number(where: str, given: object) -> float:
     return number
 
 
+def _advice(given: object) -> str:
+    """What to write instead, where that can be told."""
+    if isinstance(given, str):
+        found = re.findall(r"[-+]?\d+(?:\.\d+)?", given)
+        return f" and without quotes: write {found[0]}" if len(found) == 1 else ""
+    if isinstance(given, list | tuple | set):
+        return ": one number, not a collection of them"
+    return ""
+
+
 def compare(
-    given: Mapping[Hashable, float], right: Mapping[Hashable, float], mistakes: tuple[Mistake, ...]
+    given: Mapping[Hashable, float],
+    right: Mapping[Hashable, float],
+    mistakes: tuple[Mistake, ...],
+    apart: bool = False,
 ) -> None:
-    """Raise the Finding that explains best what differs from `right`."""
+    """Raise the Finding that explains best what differs from `right`.
+
+    Where each field is a question `apart`, several of the mistakes may have been made at once.
+    """
     wrong = [name for name in right if not close(given[name], right[name])]
     if not wrong:
         return
@@ -98,7 +116,21 @@ def compare(
             more = _listed([name for name in wrong if name not in about])
             text = f"{mistake.text} That is in {_listed(about)}; {more} is not right either."
             raise Finding(mistake.name, text)
+    if apart:
+        _refuse_each(given, wrong, mistakes)
     raise Finding("wrong number", f"Not right: what you have for {told}.{rest}")
+
+
+def _refuse_each(given: Mapping, wrong: list[Hashable], mistakes: tuple[Mistake, ...]) -> None:
+    """A Finding with the idea behind each wrong field, where at least one has an idea behind it."""
+    ideas = {
+        name: next((m for m in mistakes if _explains(m, name, given[name])), None) for name in wrong
+    }
+    called = {idea.name for idea in ideas.values() if idea}
+    if not called:
+        return
+    told = [f"{name!r}: {idea.text if idea else 'not right.'}" for name, idea in ideas.items()]
+    raise Finding(called.pop() if len(called) == 1 else "several ideas", "\n".join(told))
 
 
 def _listed(names: list[Hashable]) -> str:

@@ -32,20 +32,15 @@ def judge_ring_bytes(given: Mapping) -> None:
         ),
         _mistake(
             "all ranks together",
-            "That is what all ranks send together. What does one of them send?",
+            "That is either a whole tensor in each step, or what all ranks send together: which "
+            "was it? Wanted is what one rank sends, and in a step it sends one chunk of n.",
             lambda n: n * forms.all_reduce(n, PAYLOAD),
         ),
         _mistake(
             "whole tensors",
-            "That is a whole tensor in every step. On the ring a rank sends one chunk in a step, "
-            "and there are n chunks.",
+            "That is everything to everybody: a whole tensor for each of the other ranks. On the "
+            "ring a rank sends one chunk in a step, and there are n chunks.",
             lambda n: (n - 1) * PAYLOAD,
-        ),
-        _mistake(
-            "whole tensors",
-            "That is a whole tensor in every step of both rounds. On the ring a rank sends one "
-            "chunk in a step, and there are n chunks.",
-            lambda n: 2 * (n - 1) * PAYLOAD,
         ),
         _mistake(
             "one step too many",

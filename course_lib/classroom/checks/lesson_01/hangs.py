@@ -98,7 +98,8 @@ WHO_HANGS = Thought(
         "For each rank ask two questions: what does it wait for, and which rank would have to "
         "come so that it goes on? Draw the arrows.",
         "Follow the arrows from rank to rank until you come to one that waits for nobody, or for "
-        "something that cannot happen any more.",
+        "something that cannot happen any more. Where the arrows form a circle, look for the one "
+        "in it that stands in another call than the rest.",
         "In A: all ranks go through the loop the same number of times. How many all_reduce calls "
         "has each made when it comes to the last line, and what if one made fewer?",
         "In B: who has not sent yet, and what is it doing instead? In C: sort the lines by time.",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.judge import refuse_world_numbers
+from course_lib.classroom.checks.judge import refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.lesson_01.rules import ITEM, refuse_changed, refuse_ready_made
 
 _FREE = 8  # bytes by which lengths sent another way may differ, for each pair of ranks
@@ -50,11 +50,8 @@ class Trial(NamedTuple):
 def look_at_results(trial: Trial) -> None:
     """Refuse what is no list of pieces at all, and a changed input, whatever the values are."""
     n, when = trial.n, trial.when
+    refuse_none(trial.reports, when, "the list of pieces")
     for rank, report in enumerate(trial.reports):
-        if report["kind"] == "NoneType":
-            raise Finding(
-                "nothing returned", f"Rank {rank} got None back {when}: return the list of pieces."
-            )
         if report["whole"] is not None:
             raise Finding(
                 "joined into one",
@@ -95,6 +92,12 @@ def look_at_values(answer: Answer, trials: list[Trial]) -> None:
         refuse_world_numbers(answer, wrong[0].when)
     trial = wrong[0]
     evidence = _evidence(trial)
+    if not any(report["ops"] for report in trial.reports):
+        raise Finding(
+            "nobody asked",
+            "No rank sent or received anything, and without a message no rank can know what the "
+            f"others hold. {evidence}",
+        )
     if any(report["one_buffer"] for report in trial.reports):
         raise Finding(
             "one buffer",
@@ -159,6 +162,7 @@ def look_at_traffic(trial: Trial) -> None:
             f"{head} The bytes are right; each message costs an α of its own. One for a length and "
             "one for a piece are enough.",
         )
+    _refuse_last_step(trial, messages, [a - b for a, b in zip(sent, may_send, strict=True)], head)
     room = lengths + n * (n - 1) * _FREE
     if all(0 <= bytes_ - (n - 1) * max(own) <= room for bytes_ in sent):
         raise Finding(
@@ -180,6 +184,22 @@ def look_at_traffic(trial: Trial) -> None:
             "the longer everybody waits for it.",
         )
     raise Finding("over budget", f"{head} Is a piece, or a length, sent again that was there?")
+
+
+def _refuse_last_step(trial: Trial, messages: list[int], more: list[int], head: str) -> None:
+    """A Finding where every rank goes on until its own length or piece has come home to it."""
+    n = trial.n
+    going_home = [trial.lengths[(rank + 1) % n] * ITEM for rank in range(n)]
+    for extra, too_much in (
+        (2, [piece + ITEM for piece in going_home]),
+        (1, going_home),
+        (1, [ITEM] * n),
+    ):
+        if more == too_much and all(count == 2 * (n - 1) + extra for count in messages):
+            raise Finding(
+                "one step too many",
+                f"{head} n−1 steps are enough in a round; the n-th brings each rank its own home.",
+            )
 
 
 def _same(entry: Tensor | None, piece: Tensor) -> bool:

@@ -16,8 +16,9 @@ from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
-from course_lib.classroom.checks.lesson_01.rules import ITEM, refuse_changed, refuse_ready_made
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_01.ring_budget import look_at_traffic
+from course_lib.classroom.checks.lesson_01.rules import refuse_changed
 from course_lib.layout import cut
 
 TOLERANCE = 1e-10  # float64
@@ -65,15 +66,27 @@ def judge_ring(answer: Answer, judge: Judge) -> None:
     except Finding as finding:
         if finding.name not in ("raised", "deadlock"):
             raise
-        text = f"Lengths that divide by the number of ranks come out right. {finding.text}"
-        raise Finding("uneven lengths", text) from None
+        raise _about_lengths(finding) from None
     _look_at_values(answer, more)
     for trial in trials + more:
-        _look_at_traffic(trial)
+        look_at_traffic(trial.reports, trial.length, trial.when)
+
+
+def _about_lengths(finding: Finding) -> Finding:
+    """What stops an answer only where the chunks differ in length."""
+    head = "Lengths that divide by the number of ranks come out right."
+    if "the ranks disagree" not in finding.text:
+        return Finding("uneven lengths", f"{head} {finding.text}")
+    details = finding.text.split("\n", 1)[-1]
+    return Finding(
+        "room of another length",
+        f"{head} Otherwise chunks differ: if the receiver makes room as long as what it sends, the "
+        f"chunk that comes may have another length.\n{details}",
+    )
 
 
 def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: int) -> Trial:
-    when = f"on {len(members)} ranks with {length} elements"
+    when = f"{on(members)} with {length} elements"
     call = (
         f"bench.report({answer.name}, bench.inputs({length}, {seed}, __trial__.rank()), __trial__)"
     )
@@ -86,12 +99,8 @@ def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: in
 
 def _look_at_results(trial: Trial) -> None:
     """Refuse what is no result at all, and a changed input, whatever the values are."""
+    refuse_none(trial.reports, trial.when, "the sum")
     for rank, report in enumerate(trial.reports):
-        if report["kind"] == "NoneType":
-            raise Finding(
-                "nothing returned",
-                f"Rank {rank} got None back {trial.when}: every rank has to return the sum.",
-            )
         if report["out"] is None:
             got = report["kind"]
             if report["shape"] is not None:
@@ -102,6 +111,17 @@ def _look_at_results(trial: Trial) -> None:
                 f"expected is a tensor of shape [{trial.length}] and dtype float64, like x.",
             )
     refuse_changed(trial.reports, "x", trial.when)
+
+
+def _how_often(times: Tensor) -> str:
+    """What was not counted once: by rank, how often."""
+    counted = dict(enumerate(map(int, times.round())))
+    missing = " and ".join(f"rank {r}" for r, t in counted.items() if t == 0)
+    extra = " and ".join(
+        f"those of rank {r} {t} times" for r, t in counted.items() if t not in (0, 1)
+    )
+    parts = [f"do not contain those of {missing} at all"] if missing else []
+    return " and ".join([*parts, *([f"count {extra}"] if extra else [])])
 
 
 def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
@@ -116,6 +136,14 @@ def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
 def _wrong_values(wrong: list[Trial], trials: list[Trial]) -> Finding:
     trial = wrong[0]
     n, total = trial.n, trial.total
+    for rank, report in enumerate(trial.reports):
+        if report["out"].isnan().any():  # as the bench fills what torch.empty gives
+            return Finding(
+                "read too early",
+                f"{trial.when.capitalize()}, rank {rank} holds numbers that no rank had: what lay "
+                "in the room for an arrival. Was it read before its wait(), or did nothing "
+                "come?",
+            )
     results = [report["out"] for report in trial.reports]
     if all(torch.allclose(out, total / n, rtol=0, atol=TOLERANCE) for out in results):
         return Finding(
@@ -191,42 +219,8 @@ def _counted(trial: Trial) -> str:
                 )
             if (times - times.round()).abs().max() > 1e-6:
                 return f"{place} are wrong."
-            odd = [(r, int(t)) for r, t in enumerate(times.round()) if int(t) != 1]
-            told = " and ".join(f"those of rank {r} {t} times" for r, t in odd)
-            return f"{place} count {told}, instead of once."
+            return f"{place} {_how_often(times)}, instead of once."
     return ""
-
-
-def _look_at_traffic(trial: Trial) -> None:
-    """Hold messages and bytes against the ring's budget."""
-    n = trial.n
-    refuse_ready_made(trial.reports, "The sum is right")
-    messages = [report["ops"].get("send", 0) for report in trial.reports]
-    sent = [report["bytes"] for report in trial.reports]
-    may_send, step = 2 * (n - 1), max(cut(trial.length, n)) * ITEM
-    whole, limit = trial.length * ITEM, may_send * step
-    head = f"The sum is right, but not within the budget {trial.when}: "
-    fair = f"allowed are {may_send} messages and {limit} bytes a rank"
-    if sum(bytes_ > limit for bytes_ in sent) == 1:
-        rank = max(range(n), key=sent.__getitem__)
-        raise Finding(
-            "all through one rank",
-            f"{head}rank {rank} sends {sent[rank]} bytes and the others at most "
-            f"{min(sent)} ({fair}). All roads lead through rank {rank}: the more ranks, the longer "
-            "everybody waits for it.",
-        )
-    if n > 2 and all(bytes_ >= (n - 1) * whole for bytes_ in sent):
-        raise Finding(
-            "whole tensors",
-            f"{head}each rank sends {min(sent)} bytes, a whole tensor of {whole} {n - 1} times "
-            f"({fair}). A rank needs the whole sum, not everybody's whole tensor.",
-        )
-    for rank in range(n):
-        if sent[rank] > limit or messages[rank] > may_send:
-            raise Finding(
-                "over budget",
-                f"{head}rank {rank} sends {messages[rank]} messages, {sent[rank]} bytes; {fair}.",
-            )
 
 
 RING = Exercise(
@@ -236,18 +230,20 @@ RING = Exercise(
     judge=judge_ring,
     when_right=(
         "The sum on every rank, on two ranks and on three, for lengths that divide and lengths "
-        "that do not, in 2(n−1) messages and 2(n−1)/n of the tensor for each rank."
+        "that do not, in at most 2(n−1) messages of each rank and none longer than ⌈length/n⌉."
     ),
     hints=(
-        "On paper first: three ranks, three chunks. After how many steps has one chunk been "
-        "through every rank, and where is it then?",
+        "Begin with what is new. Where the length does not divide, which of your chunks are "
+        "longer, and in which step does a rank send one length and receive another? The receiver "
+        "has to know how long the chunk is that comes.",
+        "Any length: chunks of ceil(length/n), the last shorter or empty, as "
+        "course_lib.layout.cut(length, n) gives them. All ranks cut alike, so a rank can tell "
+        "another's chunk by its number: room for an arrival is as long as that chunk.",
         "Two rounds of n−1 steps. In both, each rank sends one chunk to its right neighbour "
         "and receives one from its left. Only what becomes of the arrival differs: in the "
         "first round it is added, in the second it takes the old one's place.",
         "What a rank sends in a step is what it received in the step before. So one number "
-        "says which chunk is sent, and it goes down by one (mod n) in each step.",
-        "Any length: chunks of ceil(length/n), the last shorter or empty, as "
-        "course_lib.layout.cut(length, n) gives them. The receiver has to know how long the "
-        "chunk is that comes.",
+        "says which chunk is sent, and it goes down by one (mod n) in each step; what comes has "
+        "the number below.",
     ),
 )

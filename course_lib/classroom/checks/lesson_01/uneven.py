@@ -13,7 +13,7 @@ from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_01.pieces import (
     Trial,
     listed,
@@ -21,7 +21,7 @@ from course_lib.classroom.checks.lesson_01.pieces import (
     look_at_traffic,
     look_at_values,
 )
-from course_lib.classroom.checks.lesson_01.rules import POINT_TO_POINT
+from course_lib.classroom.checks.lesson_01.rules import POINT_TO_POINT, refuse_ready_made
 
 _STOPPED = ("raised", "deadlock", "no room")
 
@@ -52,6 +52,8 @@ def _uneven(answer: Answer, judge: Judge, cases: list, seed: int, even: list) ->
         if finding.name not in _STOPPED:
             raise
         head = "Pieces of one length come out right, pieces of different lengths do not."
+        for trial in even:
+            refuse_ready_made(trial.reports, head[:-1])
         if all(_sent_pieces_alone(report, trial.n) for trial in even for report in trial.reports):
             raise Finding(
                 "lengths not sent",
@@ -89,7 +91,7 @@ def _details(finding: Finding) -> str:
 
 
 def _try(answer: Answer, judge: Judge, members: list[int], lengths: list[int], seed: int) -> Trial:
-    when = f"on {len(members)} ranks with pieces of {listed(lengths)} elements"
+    when = f"{on(members)} with pieces of {listed(lengths)} elements"
     piece = f"bench.inputs({lengths}[__trial__.rank()], {seed}, __trial__.rank())"
     call = f"bench.report_list({answer.name}, {piece}, __trial__)"
     try:
@@ -115,10 +117,10 @@ ALL_GATHER_UNEVEN = Exercise(
     points=4,
     judge=judge_uneven,
     when_right=(
-        "Every piece on every rank and in rank order, also an empty one, in 2(n−1) messages. No "
-        "rank sent a filler or a piece twice: what a rank sends is all pieces but its right "
-        "neighbour's, and n−1 lengths. A length costs one α and a few bytes; padding would have "
-        "cost bytes on every rank, in every step."
+        "Every piece on every rank and in rank order, also an empty one, in at most 2(n−1) "
+        "messages. No rank sent a filler or a piece twice: what a rank sends is all pieces but its "
+        "right neighbour's, and n−1 lengths. A length costs one α and a few bytes; padding would "
+        "have cost bytes on every rank, in every step."
     ),
     hints=(
         "A receive needs room of the right length. Who knows the length of a piece, and how do "
