@@ -25,6 +25,9 @@ from tests.grading.hand_in import (
     with_cell,
 )  # fmt: skip
 
+# Keeps two cores at work for over a minute; what each of the twelve does has a quick test elsewhere.
+pytestmark = pytest.mark.slow
+
 HANG = body("while True:\n    pass")
 # A tame one: two hundred children that end by themselves, should nobody end them.
 FORK_BOMB = body(
