@@ -25,7 +25,7 @@ from tests.grading.hand_in import (
     with_cell,
 )  # fmt: skip
 
-# Keeps two cores at work for over a minute; what each of the twelve does has a quick test elsewhere.
+# Two cores for over a minute; what each of the twelve does has a quick test elsewhere.
 pytestmark = pytest.mark.slow
 
 HANG = body("while True:\n    pass")
