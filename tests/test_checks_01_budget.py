@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from course_lib.classroom.checks import frame, judge
+from course_lib.classroom.checks import bench, frame, judge
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.hangs import Fact, Scene
 from tests.test_checks_01 import RING, changed
@@ -128,6 +129,21 @@ def desk() -> Iterator[Desk]:
 def refused(verdict: frame.Verdict, name: str, words: str) -> None:
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
     assert words in verdict.text
+
+
+def test_what_has_not_arrived_is_no_number():
+    seen = []
+
+    def look(x, group):
+        seen.append(torch.empty_like(x))
+        return x.clone()
+
+    x = torch.zeros(4096, dtype=torch.float64)
+    for _ in range(3):  # what a freed tensor leaves behind is zeros, and no NaN
+        before = torch.are_deterministic_algorithms_enabled()
+        bench.report(look, x, None)
+        assert torch.are_deterministic_algorithms_enabled() is before
+    assert all(torch.isnan(empty).all() for empty in seen)
 
 
 def test_padding_that_keeps_the_budget_is_right(desk):
