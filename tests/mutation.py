@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -78,13 +79,19 @@ def exists(node: str, root: Path) -> bool:
     file, *names = node.split("[")[0].split("::")
     if not (root / file).is_file():
         return False
-    body: Sequence[ast.stmt] = ast.parse((root / file).read_text()).body
+    body: Sequence[ast.stmt] = _parsed((root / file).read_text())
     for name in names:
         inside = [one for one in body if getattr(one, "name", None) == name]
         if not inside:
             return False
         body = inside[0].body
     return True
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str) -> Sequence[ast.stmt]:
+    """A file's statements; hundreds of entries name the same few files."""
+    return ast.parse(text).body
 
 
 def run_all(mutants: Sequence[Mutant], root: Path, jobs: int = 0) -> Iterator[Verdict]:
