@@ -106,6 +106,9 @@ def start(
     device = _claim_device(choice.device_type, local_rank)
     if local_world == world:
         _bind_to_loopback()
+    # torch then holds a new group back until every rank has connected; left alone, one that drops
+    # the group at once breaks the connection that its neighbour is still making.
+    os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
     # With NCCL, tensors that live on the CPU (object lists, checkpoints) still travel, by gloo.
     torch_backend = "cpu:gloo,cuda:nccl" if choice.backend == "nccl" else "gloo"
     dist.init_process_group(

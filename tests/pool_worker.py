@@ -122,6 +122,8 @@ class Worker:
 
     def call(self, module: str, file: str, name: str, packed_args: bytes, seed: int) -> None:
         before = Surroundings()
+        # Not at the end of the call that made them: a neighbour may still be using its own.
+        destroy_groups_of_the_test()
         try:
             fn = getattr(load(module, file), name)
             args = pickle.loads(packed_args)
@@ -147,8 +149,6 @@ class Worker:
         else:
             before.restore()
             clean = dist.is_initialized() and dist.group.WORLD is self.default_group()
-            if clean:
-                destroy_groups_of_the_test()
             self.say("done", packed, clean, time.monotonic())
 
 

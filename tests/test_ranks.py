@@ -7,6 +7,7 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as c10d
 
 from course_lib import ranks
 
@@ -266,3 +267,28 @@ def test_a_rank_claims_its_gpu(pool):
     for rank, (*_, me) in enumerate(pool.run(2, current_gpu)):
         assert me.device == torch.device("cuda", rank % torch.cuda.device_count())
         assert me.backend == ("nccl" if torch.cuda.device_count() >= 2 else "gloo")
+
+
+def when_a_group_is_there(me, slow):
+    """(when this rank had connected, when new_group let it go)."""
+    plain, connected = c10d._new_process_group_helper, []
+
+    def connect(*args, **kwargs):
+        made = plain(*args, **kwargs)
+        if me.rank == slow:
+            time.sleep(0.5)
+        connected.append(time.monotonic())
+        return made
+
+    c10d._new_process_group_helper = connect
+    try:
+        ranks.new_group(me, list(range(me.world)))
+    finally:
+        c10d._new_process_group_helper = plain
+    return connected[0], time.monotonic()
+
+
+def test_nobody_gets_a_group_before_everybody_has_connected(pool):
+    """Else a rank that drops it at once breaks the connection its neighbour is still making."""
+    times = pool.run(3, when_a_group_is_there, 2)
+    assert min(free for _, free in times) >= max(connected for connected, _ in times)

@@ -82,6 +82,15 @@ MUTANTS = [
         "T29",
     ),
     Mutant(
+        "ranks-groups-before-all-have-connected",
+        FILE,
+        'setdefault("TORCH_DIST_INIT_BARRIER", "1")',
+        'setdefault("TORCH_DIST_INIT_BARRIER", "0")',
+        ("tests/test_ranks.py::test_nobody_gets_a_group_before_everybody_has_connected",),
+        "a rank that drops a group at once breaks the connection its neighbour is still making",
+        "T35",
+    ),
+    Mutant(
         "ranks-stop-once",
         FILE,
         "    if dist.is_initialized():\n        dist.destroy",
