@@ -52,15 +52,20 @@ def reduction(op: str) -> tuple[dist.ReduceOp, Callable[[Tensor], Tensor]]:
     return REDUCTIONS[op]
 
 
-def all_reduce(x: Tensor, group: Group, op: str = "sum", *, async_op: bool = False):
-    """Every rank gets the reduction of all ranks' x."""
+def all_reduce(
+    x: Tensor, group: Group, op: str = "sum", *, donated: bool = False, async_op: bool = False
+):
+    """Every rank gets the reduction of all ranks' x.
+
+    `donated`: nobody will look at x again, so its memory may become the result's.
+    """
     place(group)
     x = without_history(x, "all_reduce")
     torch_op, _ = reduction(op)
     if x.dtype == torch.bool:  # gloo adds the bytes: two Trues would make a 2 that is neither
         torch_op, _ = reduction({"sum": "max", "product": "min"}.get(op, op))
     with verb("all_reduce", x, group):
-        fresh = x.clone(memory_format=torch.contiguous_format)
+        fresh = x.contiguous() if donated else x.clone(memory_format=torch.contiguous_format)
         out, bring_back = on_wire(fresh, "all_reduce", group)
         work = dist.all_reduce(out, torch_op, group, async_op=async_op)
         return deliver(work, lambda: bring_back(out), async_op)

@@ -7,9 +7,11 @@ believed. From lesson 01 on.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import torch
 import torch.distributed as dist
@@ -69,6 +71,11 @@ def inputs(length: int, seed: int, rank: int) -> torch.Tensor:
     return torch.randn(length, generator=made, dtype=torch.float64)
 
 
+def part(name: str) -> ModuleType:
+    """A module of the checks by its name, "lesson_02.trial": what a lesson runs on the ranks."""
+    return importlib.import_module(f"course_lib.classroom.checks.{name}")
+
+
 def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
     """Call `function(x, group)`, which owes a tensor like x, and say what came back."""
     shape, dtype = x.shape, x.dtype
@@ -103,12 +110,17 @@ def report_list(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) ->
 def _watched(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> tuple[object, dict]:
     """What `function(x, group)` returned, under a ledger, and what it did on the way."""
     before = x.clone()
+    out, facts = watched(lambda: function(x, made))
+    return out, {**facts, "kind": type(out).__name__, "changed": not torch.equal(x, before)}
+
+
+def watched(action: Callable[[], object]) -> tuple[object, dict]:
+    """What `action()` returned, in silence and under a ledger, and what went over the wire."""
     with _silence(), _empty_is_nan(), ledger() as book:
-        out = function(x, made)
+        out = action()
     return out, {
-        "kind": type(out).__name__,
-        "changed": not torch.equal(x, before),
         "ops": dict(Counter(record.op for record in book.records)),
+        "phases": dict(Counter(f"{record.op} {record.phase}" for record in book.records)),
         "messages": [record.payload for record in book.records if record.op == "send"],
         "bytes": int(book.bytes(column="must")),
     }

@@ -1,0 +1,9 @@
+"""One dense, readable decoder, GPT-2 or Llama by its config: what all later lessons cut.
+
+`config.py` says what a model is, `model.py` is the model. Lesson 05 takes its block.
+"""
+
+from course_lib.gpt.config import Config
+from course_lib.gpt.model import GPT, MLP, Attention, Block, Heads, RMSNorm
+
+__all__ = ["GPT", "MLP", "Attention", "Block", "Config", "Heads", "RMSNorm"]

@@ -1,0 +1,183 @@
+"""The dense decoder: GPT-2 or Llama by its config, whole on one device, readable alone.
+
+Every later lesson cuts this model and is held against it. Its two wide layers are single products,
+`qkv` and `gate_up`, because products that share an input then also share one message about it. The
+block is in lesson 05, the model in lesson 08.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from course_lib.gpt.config import Config
+
+
+class RMSNorm(nn.Module):
+    """x over its root mean square, times a weight; the mean is taken in float32 or better."""
+
+    def __init__(self, size: int, epsilon: float):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.epsilon = epsilon
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x if x.dtype == torch.float64 else x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)  # (…, 1)
+        return self.weight * (wide * scale).to(x.dtype)
+
+
+def norm(config: Config) -> nn.Module:
+    if config.norm == "rms":
+        return RMSNorm(config.hidden, config.epsilon)
+    return nn.LayerNorm(config.hidden, config.epsilon, bias=config.bias)
+
+
+def rotate(x: Tensor, base: float) -> Tensor:
+    """Rotary positions: each pair of numbers of a head turned by an angle that grows with s.
+
+    The pairs are number i and number i + d/2, as Llama's published weights have them.
+    """
+    s, d = x.shape[-2:]
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    exponent = torch.arange(0, d, 2, device=x.device, dtype=torch.float32) / d  # (d/2,)
+    angle = torch.outer(torch.arange(s, device=x.device, dtype=torch.float32), 1.0 / base**exponent)
+    cos, sin = angle.cos().to(wide), angle.sin().to(wide)  # (s, d/2)
+    first, second = x.to(wide).chunk(2, dim=-1)  # (b, heads, s, d/2) each
+    turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return turned.to(x.dtype)
+
+
+class Heads(nn.Module):
+    """What happens inside the heads: no head ever reads another's numbers, whoever holds it."""
+
+    def __init__(self, dropout: float):
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # q: (b, heads, s, d); k, v: (b, kv heads, s, d), each serving equally many heads
+        p = self.dropout if self.training else 0.0
+        shared = k.shape[1] < q.shape[1]
+        return F.scaled_dot_product_attention(
+            q, k, v, dropout_p=p, is_causal=True, enable_gqa=shared
+        )
+
+
+class Attention(nn.Module):
+    """Causal attention. Query head i reads key/value head i // (heads / kv heads).
+
+    A rank that holds some of the heads runs this same code, with smaller `heads` and `kv_heads`.
+    """
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.heads, self.kv_heads = config.heads, config.kv_heads
+        self.head_size, self.rotary = config.head_size, config.position == "rotary"
+        self.rotary_base = config.rotary_base
+        wide = (config.heads + 2 * config.kv_heads) * config.head_size
+        self.qkv = nn.Linear(config.hidden, wide, bias=config.bias)  # rows: all q, all k, all v
+        self.core = Heads(config.attention_dropout)
+        self.out = nn.Linear(config.heads * config.head_size, config.hidden, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, s, _ = x.shape
+        sizes = [self.heads * self.head_size] + 2 * [self.kv_heads * self.head_size]
+        parts = self.qkv(x).split(sizes, dim=-1)  # (b, s, heads·d) and twice (b, s, kv heads·d)
+        q, k, v = (part.view(b, s, -1, self.head_size).transpose(1, 2) for part in parts)
+        if self.rotary:
+            q, k = rotate(q, self.rotary_base), rotate(k, self.rotary_base)
+        y = self.core(q, k, v)  # (b, heads, s, d)
+        return self.out(y.transpose(1, 2).reshape(b, s, -1))
+
+
+class MLP(nn.Module):
+    """Widen, bend, narrow: GPT-2's GELU, or Llama's SwiGLU, whose gate and up are one product."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.activation = config.activation
+        if self.activation == "swiglu":  # rows: all of gate, all of up
+            self.gate_up = nn.Linear(config.hidden, 2 * config.inner, bias=config.bias)
+        else:
+            self.up = nn.Linear(config.hidden, config.inner, bias=config.bias)
+        self.down = nn.Linear(config.inner, config.hidden, bias=config.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.activation == "swiglu":
+            gate, up = self.gate_up(x).chunk(2, dim=-1)  # (b, s, inner) each
+            return self.down(F.silu(gate) * up)
+        approximate = "tanh" if self.activation == "gelu_tanh" else "none"
+        return self.down(F.gelu(self.up(x), approximate=approximate))
+
+
+class Block(nn.Module):
+    """x plus what attention says, plus what the MLP says of that; each looks at a normed copy."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.norm_1, self.attention = norm(config), Attention(config)
+        self.norm_2, self.mlp = norm(config), MLP(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:  # (b, s, h)
+        x = x + self.dropout(self.attention(self.norm_1(x)))
+        return x + self.dropout(self.mlp(self.norm_2(x)))
+
+
+class GPT(nn.Module):
+    """Tokens in, logits over the vocabulary out."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config = config
+        self.tokens = nn.Embedding(config.vocabulary, config.hidden)
+        learned = config.position == "learned"
+        self.positions = nn.Embedding(config.length, config.hidden) if learned else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = norm(config)
+        self.head = nn.Linear(config.hidden, config.vocabulary, bias=False)
+        self.start()
+
+    @torch.no_grad()
+    def start(self) -> None:
+        """GPT-2's initial weights: small normals, smaller where a branch joins the residual."""
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif parameter.dim() > 1:
+                joins = name.endswith(("out.weight", "down.weight"))
+                scale = (2 * self.config.layers) ** -0.5 if joins else 1.0
+                parameter.normal_(0.0, 0.02 * scale)
+        if self.config.tied:
+            self.head.weight = self.tokens.weight
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """(b, s) token ids to (b, s, h)."""
+        s, longest = ids.shape[-1], self.config.length
+        if s > longest:
+            raise ValueError(
+                f"a sequence of {s} tokens is longer than length={longest} in the config; cut it, "
+                "or make the model with a greater length"
+            )
+        x = self.tokens(ids)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(s, device=ids.device))
+        return self.dropout(x)
+
+    def states(self, ids: Tensor) -> Tensor:
+        """(b, s) token ids to the last hidden states, (b, s, h), normed for the head."""
+        x = self.embed(ids)
+        for block in self.blocks:
+            if self.config.recompute and torch.is_grad_enabled():
+                x = checkpoint(block, x, use_reentrant=False)
+            else:
+                x = block(x)
+        return self.norm(x)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(b, s) token ids to logits, (b, s, v)."""
+        return self.head(self.states(ids))

@@ -1,0 +1,98 @@
+"""Attention by heads: no head reads another's numbers, so each rank computes its own heads alone.
+
+`qkv` is cut by columns along the heads, `out` by rows the same way: one all-reduce forward, one
+backward, as in the MLP. A key/value head held by several ranks owes the sum of their gradients; the
+dropout inside heads draws from a stream of the rank's own. Lesson 05 derives it.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from course_lib.collectives.call import Group, place
+from course_lib.gpt import Attention
+from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
+from course_lib.tensor_parallel.randomness import private
+
+
+def shard_attention(
+    attention: Attention,
+    group: Group,
+    *,
+    holders: Group | None = None,
+    overlap: bool = True,
+) -> Attention:
+    """Lay the plan over a dense attention, in place: it keeps its code and gets fewer heads.
+
+    `holders` is the group of the ranks that hold this rank's key/value heads, from `holders_of`;
+    without it one is made where it is needed.
+    """
+    n, rank = place(group)
+    if isinstance(attention.out, RowParallelLinear):
+        raise ValueError("this attention is cut already; a plan is laid over a dense one")
+    heads, kv_heads, size = attention.heads, attention.kv_heads, attention.head_size
+    share = shares(heads, kv_heads, n)[rank]
+    if holders is None:
+        holders = holders_of(heads, kv_heads, group)
+    shared = None
+    if len(share.holders) > 1:
+        start = share.heads * size  # after this rank's rows of q come those of k and v
+        shared = (start, start + 2 * share.kv_heads * size, holders)
+    attention.qkv = ColumnParallelLinear.from_dense(
+        attention.qkv,
+        group,
+        rows=joined_rows(share, heads, kv_heads, size),
+        shared=shared,
+        overlap=overlap,
+    )
+    attention.out = RowParallelLinear.from_dense(
+        attention.out, group, columns=[(share.q[0] * size, share.q[1] * size)]
+    )
+    attention.heads, attention.kv_heads = share.heads, share.kv_heads
+    attention.core = PrivateHeads(attention.core, group, start=share.q[0], whole=heads)
+    return attention
+
+
+def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
+    """The group of the ranks that hold this rank's key/value heads; None where it is alone.
+
+    Every rank of `group` has to call this. Made once, it serves all layers alike.
+    """
+    n, rank = place(group)
+    holders = shares(heads, kv_heads, n)[rank].holders
+    if len(holders) == 1:
+        return None
+    if len(holders) == n:
+        return group
+    members = dist.get_process_group_ranks(group)
+    return dist.new_group(
+        [members[r] for r in holders],
+        timeout=_timeout(group),
+        use_local_synchronization=True,  # the other ranks of the world need not take part
+    )
+
+
+class PrivateHeads(nn.Module):
+    """The dense `Heads` on some of the heads, with random numbers that no other rank draws."""
+
+    def __init__(self, heads: nn.Module, group: Group, *, start: int, whole: int):
+        super().__init__()
+        self.inner, self.group = heads, group
+        self.start, self.whole = start, whole
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not (self.training and self.inner.dropout):
+            return self.inner(q, k, v)
+        with private(self.group, dim=1, start=self.start, whole=self.whole):
+            return self.inner(q, k, v)  # (b, heads/tp, s, d)
+
+
+def _timeout(group: Group) -> timedelta:
+    """A new group waits as long as the one that it is a part of."""
+    for backend in group._device_types:
+        return group._get_backend(backend).options._timeout
+    return dist.distributed_c10d.default_pg_timeout

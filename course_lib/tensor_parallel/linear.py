@@ -1,0 +1,240 @@
+"""A linear layer cut over ranks: by columns of the math's W[h, f] (over f), or by rows (over h).
+
+torch.nn.Linear keeps its weight as [f, h]: a column of the math is a row of that. Columns take the
+whole X[b, h] and give Y[b, f@tp]; rows take X[b, h@tp] and give a sum, paid at once. Lesson 02
+derives both, lesson 03 their messages, lesson 04 joins them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.collectives.call import Group, place
+from course_lib.layout import cut
+from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
+from course_lib.tensor_parallel.products import column_products, row_product
+
+Spans = Sequence[tuple[int, int]]
+
+
+class ColumnParallelLinear(nn.Module):
+    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]: nothing is sent forward, dX is summed backward.
+
+    The initial weights are those that nn.Linear would have drawn, for any number of ranks.
+    `sizes` cuts f otherwise than torch.chunk does; `gather_output` joins Y on every rank.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        group: Group,
+        *,
+        bias: bool = True,
+        sizes: Sequence[int] | None = None,
+        gather_output: bool = False,
+        overlap: bool = True,
+        sum_in: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        n, rank = place(group)
+        self.inputs, self.outputs, self.group = inputs, outputs, group
+        self.sizes = _sizes(outputs, n, sizes, "outputs")
+        self.gather_output, self.overlap, self.sum_in = gather_output, overlap, sum_in
+        self.shared: tuple[int, int, Group] | None = None
+        # Drawn whole, so that the numbers do not depend on how many share them; then cut.
+        dense = nn.Linear(inputs, outputs, bias, device=device, dtype=dtype)
+        self._take(dense, [_span(self.sizes, rank)])
+
+    @classmethod
+    def from_dense(
+        cls,
+        dense: nn.Linear,
+        group: Group,
+        *,
+        rows: Spans | None = None,
+        shared: tuple[int, int, Group] | None = None,
+        gather_output: bool = False,
+        overlap: bool = True,
+        sum_in: torch.dtype | None = None,
+    ) -> ColumnParallelLinear:
+        """This rank's part of a layer that every rank holds whole.
+
+        `rows` are the spans of the dense weight's rows that it takes, one after another: a fused
+        weight is cut inside each of its parts. `shared` says which of the rows taken, from start to
+        stop, other ranks hold as well, and the group of those: their gradients are summed over it.
+        """
+        _whole(dense)
+        n, rank = place(group)
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.inputs, layer.outputs, layer.group = dense.in_features, dense.out_features, group
+        layer.sizes = cut(dense.out_features, n) if rows is None else None
+        if gather_output and rows is not None:
+            raise ValueError("gather_output joins pieces in rank order; with rows=, join them here")
+        layer.gather_output, layer.overlap, layer.sum_in = gather_output, overlap, sum_in
+        layer.shared = shared
+        layer._take(dense, [_span(layer.sizes, rank)] if rows is None else rows)
+        return layer
+
+    def forward(self, x: Tensor) -> Tensor:  # (…, h) -> (…, f/tp)
+        if x.shape[-1] != self.inputs:
+            n = self.group.size()
+            looks = x.shape[-1] in cut(self.inputs, n)
+            raise ValueError(
+                f"rank {self.group.rank()}: a column-parallel layer takes the whole input, "
+                f"{self.inputs} wide, and got {x.shape[-1]}."
+                + (
+                    f" Is it cut over the {n} ranks already? Join it with conjugates.gather, or "
+                    "let the layer before this one do so (gather_output=True)"
+                    if looks
+                    else " Which layer made it?"
+                )
+            )
+        weight, bias = self.weight, self.bias
+        if self.shared is not None:
+            weight = copy_rows(weight, *self.shared)
+            bias = None if bias is None else copy_rows(bias, *self.shared)
+        (y,) = column_products(
+            x, [weight], [bias], self.group, overlap=self.overlap, sum_in=self.sum_in
+        )
+        if self.gather_output:
+            y = gather(y, self.group, -1, self.sizes, after=REPLICATED)  # (…, f)
+        return y
+
+    def _take(self, dense: nn.Linear, rows: Spans) -> None:
+        self.weight = _part(dense.weight, rows)  # (f/tp, h)
+        if dense.bias is None:
+            self.register_parameter("bias", None)
+        else:
+            self.bias = _part(dense.bias, rows)  # (f/tp,)
+
+    def extra_repr(self) -> str:
+        return (
+            f"inputs={self.inputs}, outputs={self.weight.shape[0]} of {self.outputs}, "
+            f"bias={self.bias is not None}, rank={self.group.rank()} of {self.group.size()}"
+        )
+
+
+class RowParallelLinear(nn.Module):
+    """Y[b, f] = X[b, h@tp] W[h@tp, f] summed over the ranks, + bias[f], which is added once.
+
+    The bias is whole on every rank: it is added after the sum, so its gradient is the same
+    everywhere without a message. `split_input` takes the whole X and cuts it here.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        group: Group,
+        *,
+        bias: bool = True,
+        sizes: Sequence[int] | None = None,
+        split_input: bool = False,
+        sum_in: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        n, rank = place(group)
+        self.inputs, self.outputs, self.group = inputs, outputs, group
+        self.sizes = _sizes(inputs, n, sizes, "inputs")
+        self.split_input, self.sum_in = split_input, sum_in
+        dense = nn.Linear(inputs, outputs, bias, device=device, dtype=dtype)
+        self._take(dense, [_span(self.sizes, rank)])
+
+    @classmethod
+    def from_dense(
+        cls,
+        dense: nn.Linear,
+        group: Group,
+        *,
+        columns: Spans | None = None,
+        split_input: bool = False,
+        sum_in: torch.dtype | None = None,
+    ) -> RowParallelLinear:
+        """This rank's part of a layer that every rank holds whole.
+
+        `columns` are the spans of the dense weight's columns that it takes: those that belong to
+        the numbers which the layer before it leaves on this rank.
+        """
+        _whole(dense)
+        n, rank = place(group)
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.inputs, layer.outputs, layer.group = dense.in_features, dense.out_features, group
+        layer.sizes = cut(dense.in_features, n) if columns is None else None
+        if split_input and columns is not None:
+            raise ValueError("split_input cuts as torch.chunk does; with columns=, cut it here")
+        layer.split_input, layer.sum_in = split_input, sum_in
+        layer._take(dense, [_span(layer.sizes, rank)] if columns is None else columns)
+        return layer
+
+    def forward(self, x: Tensor) -> Tensor:  # (…, h/tp) -> (…, f)
+        own, n, rank = self.weight.shape[1], self.group.size(), self.group.rank()
+        if self.split_input:
+            if x.shape[-1] != self.inputs:
+                raise ValueError(
+                    f"rank {rank}: with split_input=True this layer cuts a whole input, "
+                    f"{self.inputs} wide, and got {x.shape[-1]}; if that is cut already, leave "
+                    "split_input out"
+                )
+            x = split(x, self.group, -1, self.sizes)
+        elif x.shape[-1] != own:
+            whole = x.shape[-1] == self.inputs
+            raise ValueError(
+                f"rank {rank}: a row-parallel layer takes this rank's part of the input, {own} of "
+                f"{self.inputs} over {n} ranks, and got {x.shape[-1]}."
+                + (
+                    " That is the whole: pass split_input=True, or cut it with conjugates.split"
+                    if whole
+                    else " Is it cut by the same rule as this layer's weight?"
+                )
+            )
+        return row_product(x, self.weight, self.bias, self.group, sum_in=self.sum_in)
+
+    def _take(self, dense: nn.Linear, columns: Spans) -> None:
+        self.weight = _part(dense.weight, columns, dim=1)  # (f, h/tp)
+        if dense.bias is None:
+            self.register_parameter("bias", None)
+        else:
+            self.bias = _part(dense.bias, [(0, self.outputs)])  # (f,), whole
+
+    def extra_repr(self) -> str:
+        return (
+            f"inputs={self.weight.shape[1]} of {self.inputs}, outputs={self.outputs}, "
+            f"bias={self.bias is not None}, rank={self.group.rank()} of {self.group.size()}"
+        )
+
+
+def _part(whole: Tensor, spans: Spans, dim: int = 0) -> nn.Parameter:
+    parts = [whole.detach().narrow(dim, start, stop - start) for start, stop in spans]
+    return nn.Parameter(torch.cat(parts, dim), requires_grad=whole.requires_grad)
+
+
+def _span(sizes: Sequence[int], rank: int) -> tuple[int, int]:
+    return sum(sizes[:rank]), sum(sizes[: rank + 1])
+
+
+def _sizes(total: int, n: int, sizes: Sequence[int] | None, name: str) -> list[int]:
+    if sizes is None:
+        return cut(total, n)
+    if len(sizes) != n or min(sizes) < 0 or sum(sizes) != total:
+        raise ValueError(
+            f"sizes={list(sizes)} has to give each of {n} ranks its part of {name}={total}, 0 or "
+            f"more, and to add up to {total}"
+        )
+    return list(sizes)
+
+
+def _whole(dense: nn.Module) -> None:
+    if isinstance(dense, (ColumnParallelLinear, RowParallelLinear)):
+        raise ValueError(f"this layer is cut already: {dense}; a plan is laid over a dense one")
+    if not isinstance(dense, nn.Linear):
+        raise TypeError(f"a torch.nn.Linear can be cut here, and this is a {type(dense).__name__}")

@@ -1,0 +1,95 @@
+"""The plan of a whole model, laid over the dense one from outside, in one visible order.
+
+What is cut is said here and nowhere else; what is not cut is the same on every rank, and
+`check_replicas` holds it to that. Lesson 05 takes a block, lesson 08 the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import collectives
+from course_lib.collectives.call import Group, place
+from course_lib.gpt import GPT, Block
+from course_lib.tensor_parallel.attention import holders_of, shard_attention
+from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from course_lib.tensor_parallel.mlp import shard_mlp
+
+
+def parallelize(model: GPT | Block, mesh: DeviceMesh, *, overlap: bool = True) -> GPT | Block:
+    """Cut a dense model (or one block of it) over the mesh's axis tp, in place.
+
+    Every rank brings the whole model with the same weights, and keeps its share.
+    """
+    group = _tp(mesh)
+    blocks = [model] if isinstance(model, Block) else list(model.blocks)
+    for block in blocks:
+        if isinstance(block.mlp.down, RowParallelLinear):
+            raise ValueError("this model is cut already; a plan is laid over a dense one")
+    check_replicas(model, group)
+    holders = None
+    if blocks:
+        attention = blocks[0].attention
+        holders = holders_of(attention.heads, attention.kv_heads, group)
+    for block in blocks:
+        shard_attention(block.attention, group, holders=holders, overlap=overlap)
+        shard_mlp(block.mlp, group, overlap=overlap)
+    return model
+
+
+def check_replicas(model: nn.Module, group: Group) -> None:
+    """Raise unless every parameter that is not cut is the same on all ranks of the group.
+
+    Every rank has to call this. Copies that have drifted apart go on training, and the loss goes
+    on falling: nothing else says so.
+    """
+    n, rank = place(group)
+    whole = list(replicated(model))
+    if not whole:
+        return
+    own = torch.stack([_fingerprint(p) for _, p in whole])  # (parameters, 2)
+    every = collectives.all_gather(own[None], group)  # (n, parameters, 2)
+    same = ((every == every[:1]) | (every.isnan() & every[:1].isnan())).all(-1)  # (n, parameters)
+    if bool(same.all()):
+        return
+    names = [name for i, (name, _) in enumerate(whole) if not same[:, i].all()]
+    ranks = [r for r in range(n) if not same[r].all()]
+    shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    raise RuntimeError(
+        f"rank {rank}: {len(names)} of {len(whole)} parameters that should be the same on all {n} "
+        f"ranks differ on rank {' and '.join(map(str, ranks))} from rank 0: {shown}. Was the model "
+        "made from another seed there, or was a gradient not summed, or a mask not shared?"
+    )
+
+
+def replicated(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """The parameters that every rank holds whole: all but those of the cut layers, whose row bias
+    is whole as well."""
+    for prefix, module in model.named_modules(remove_duplicate=True):
+        for name, parameter in module.named_parameters(recurse=False):
+            cut = isinstance(module, ColumnParallelLinear) or (
+                isinstance(module, RowParallelLinear) and name == "weight"
+            )
+            if not cut:
+                yield f"{prefix}.{name}" if prefix else name, parameter
+
+
+def _fingerprint(x: Tensor) -> Tensor:
+    """Two numbers that change when any number of x does, and when two of them change places."""
+    flat = x.detach().double().reshape(-1)
+    weights = torch.linspace(1.0, 2.0, max(1, flat.numel()), dtype=flat.dtype, device=flat.device)
+    return torch.stack((flat.sum(), torch.dot(flat, weights[: flat.numel()])))
+
+
+def _tp(mesh: DeviceMesh) -> Group:
+    names = mesh.mesh_dim_names or ()
+    if "tp" not in names:
+        raise ValueError(
+            f"the mesh has the axes {', '.join(names) or '(without names)'} and no axis 'tp' to "
+            "cut over; make it with ranks.mesh(me, dp=…, tp=…)"
+        )
+    return mesh.get_group("tp")

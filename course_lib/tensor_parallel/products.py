@@ -1,0 +1,115 @@
+"""The two products under the cut layers, with their messages placed where they cost least.
+
+By columns, dX is ready before dW: its sum travels while dW is computed, and several products of one
+X send one sum. By rows, the sum is taken in the product's own memory. Lesson 04 measures both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from course_lib.collectives import all_reduce
+from course_lib.collectives.call import Group, place
+
+
+def column_products(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    group: Group,
+    *,
+    overlap: bool = True,
+    sum_in: torch.dtype | None = None,
+) -> list[Tensor]:
+    """x times each weight (f/tp, h) of this rank; all of them share one f, so one sum of dX.
+
+    `overlap=False` waits for that sum before the weights' gradients are computed.
+    """
+    place(group)
+    given = _autocast(x.device, x, *weights, *biases)
+    return list(_ColumnProducts.apply(group, overlap, sum_in, *given))
+
+
+def row_product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    group: Group,
+    *,
+    sum_in: torch.dtype | None = None,
+) -> Tensor:
+    """x (…, h/tp) times this rank's weight (f, h/tp), summed over the ranks; then one bias."""
+    place(group)
+    return _RowProduct.apply(group, sum_in, *_autocast(x.device, x, weight, bias))
+
+
+class _ColumnProducts(Function):
+    @staticmethod
+    def forward(ctx, group, overlap, sum_in, x, *weights_and_biases):
+        half = len(weights_and_biases) // 2
+        weights, biases = weights_and_biases[:half], weights_and_biases[half:]
+        ctx.group, ctx.overlap, ctx.sum_in = group, overlap, sum_in
+        ctx.save_for_backward(x, *weights)
+        return tuple(F.linear(x, w, b) for w, b in zip(weights, biases, strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *dys):
+        x, *weights = ctx.saved_tensors
+        half = len(weights)
+        needs_x, needs_weight = ctx.needs_input_grad[3], ctx.needs_input_grad[4 : 4 + half]
+        needs_bias = ctx.needs_input_grad[4 + half :]
+        flat = [dy.reshape(-1, dy.shape[-1]) for dy in dys]  # (b·s, f/tp) each
+        dx = handle = None
+        if needs_x:
+            part = flat[0] @ weights[0]  # (b·s, h), this rank's part of a sum
+            for dy, weight in zip(flat[1:], weights[1:], strict=True):
+                part.addmm_(dy, weight)
+            handle = _start_sum(part.view(x.shape), ctx.group, ctx.sum_in)
+            if not ctx.overlap:
+                dx = handle.wait()
+        rows = x.reshape(-1, x.shape[-1])  # (b·s, h)
+        dws = [dy.t() @ rows if needs_weight[i] else None for i, dy in enumerate(flat)]
+        dbs = [dy.sum(0) if needs_bias[i] else None for i, dy in enumerate(flat)]
+        if needs_x:
+            dx = handle.wait().to(x.dtype)
+        return None, None, None, dx, *dws, *dbs
+
+
+class _RowProduct(Function):
+    @staticmethod
+    def forward(ctx, group, sum_in, x, weight, bias):
+        ctx.save_for_backward(x, weight)
+        part = F.linear(x, weight)  # (…, f), this rank's part of a sum
+        y = _start_sum(part, group, sum_in).wait().to(part.dtype)
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        _, _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        flat = dy.reshape(-1, dy.shape[-1])  # (b·s, f), the same on every rank
+        dx = (flat @ weight).view(x.shape) if needs_x else None
+        dw = flat.t() @ x.reshape(-1, x.shape[-1]) if needs_weight else None
+        return None, None, dx, dw, flat.sum(0) if needs_bias else None
+
+
+def _start_sum(part: Tensor, group: Group, dtype: torch.dtype | None):
+    """The sum of all ranks' parts, under way; nobody looks at a part again."""
+    return all_reduce(part if dtype is None else part.to(dtype), group, donated=True, async_op=True)
+
+
+def _autocast(device: torch.device, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+    """The tensors as autocast would give them to a product, where it is on."""
+    if not torch.is_autocast_enabled(device.type):
+        return tensors
+    dtype = torch.get_autocast_dtype(device.type)
+    narrow = (torch.float32, torch.float16, torch.bfloat16)  # autocast leaves float64 alone
+    return tuple(t.to(dtype) if t is not None and t.dtype in narrow else t for t in tensors)
