@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from course_lib.collectives.call import Group, place
 from course_lib.gpt import Attention
-from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from course_lib.tensor_parallel.grouped import Grouped
+from course_lib.tensor_parallel.linear import ColumnParallelLinear, OnRanks, RowParallelLinear
 from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
 from course_lib.tensor_parallel.randomness import private
 
@@ -76,13 +77,14 @@ def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
     )
 
 
-class PrivateHeads(nn.Module):
+class PrivateHeads(OnRanks):
     """The dense `Heads` on some of the heads, with random numbers that no other rank draws."""
 
     def __init__(self, heads: nn.Module, group: Group, *, start: int, whole: int):
         super().__init__()
         self.inner, self.group = heads, group
         self.start, self.whole = start, whole
+        self.training = heads.training
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if not (self.training and self.inner.dropout):

@@ -7,6 +7,7 @@ derives both, lesson 03 their messages, lesson 04 joins them.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import torch
@@ -15,12 +16,27 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group, place
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
+from course_lib.tensor_parallel.grouped import Grouped
 from course_lib.tensor_parallel.products import column_products, row_product
 
 Spans = Sequence[tuple[int, int]]
 
 
-class ColumnParallelLinear(nn.Module):
+class OnRanks(nn.Module):
+    """A module that holds groups of ranks. A deep copy of it talks to the same ranks."""
+
+    group: Group
+    shared: tuple[int, int, Group] | None = None
+
+    def __deepcopy__(self, memo: dict):
+        for group in (self.group, *(self.shared or ())[2:]):
+            memo[id(group)] = group  # connections to other processes: there is nothing to copy
+        made = memo[id(self)] = self.__class__.__new__(self.__class__)
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
+
+
+class ColumnParallelLinear(OnRanks):
     """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]: nothing is sent forward, dX is summed backward.
 
     The initial weights are those that nn.Linear would have drawn, for any number of ranks.
@@ -46,7 +62,6 @@ class ColumnParallelLinear(nn.Module):
         self.inputs, self.outputs, self.group = inputs, outputs, group
         self.sizes = _sizes(outputs, n, sizes, "outputs")
         self.gather_output, self.overlap, self.sum_in = gather_output, overlap, sum_in
-        self.shared: tuple[int, int, Group] | None = None
         # Drawn whole, so that the numbers do not depend on how many share them; then cut.
         dense = nn.Linear(inputs, outputs, bias, device=device, dtype=dtype)
         self._take(dense, [_span(self.sizes, rank)])
@@ -73,6 +88,7 @@ class ColumnParallelLinear(nn.Module):
         n, rank = place(group)
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
+        layer.training = dense.training
         layer.inputs, layer.outputs, layer.group = dense.in_features, dense.out_features, group
         layer.sizes = cut(dense.out_features, n) if rows is None else None
         if gather_output and rows is not None:
@@ -121,7 +137,7 @@ class ColumnParallelLinear(nn.Module):
         )
 
 
-class RowParallelLinear(nn.Module):
+class RowParallelLinear(OnRanks):
     """Y[b, f] = X[b, h@tp] W[h@tp, f] summed over the ranks, + bias[f], which is added once.
 
     The bias is whole on every rank: it is added after the sum, so its gradient is the same
@@ -168,6 +184,7 @@ class RowParallelLinear(nn.Module):
         n, rank = place(group)
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
+        layer.training = dense.training
         layer.inputs, layer.outputs, layer.group = dense.in_features, dense.out_features, group
         layer.sizes = cut(dense.in_features, n) if columns is None else None
         if split_input and columns is not None:

@@ -48,7 +48,7 @@ def check_replicas(model: nn.Module, group: Group) -> None:
     on falling: nothing else says so.
     """
     n, rank = place(group)
-    whole = list(replicated(model))
+    whole = [(name, p) for name, p in replicated(model) if not p.is_meta]  # meta: no numbers yet
     if not whole:
         return
     own = torch.stack([_fingerprint(p) for _, p in whole])  # (parameters, 2)

@@ -65,7 +65,7 @@ class _ColumnProducts(Function):
         half = len(weights)
         needs_x, needs_weight = ctx.needs_input_grad[3], ctx.needs_input_grad[4 : 4 + half]
         needs_bias = ctx.needs_input_grad[4 + half :]
-        flat = [dy.reshape(-1, dy.shape[-1]) for dy in dys]  # (b·s, f/tp) each
+        flat = [_rows(dy) for dy in dys]  # (b·s, f/tp) each
         dx = handle = None
         if needs_x:
             part = flat[0] @ weights[0]  # (b·s, h), this rank's part of a sum
@@ -74,7 +74,7 @@ class _ColumnProducts(Function):
             handle = _start_sum(part.view(x.shape), ctx.group, ctx.sum_in)
             if not ctx.overlap:
                 dx = handle.wait()
-        rows = x.reshape(-1, x.shape[-1])  # (b·s, h)
+        rows = _rows(x)  # (b·s, h)
         dws = [dy.t() @ rows if needs_weight[i] else None for i, dy in enumerate(flat)]
         dbs = [dy.sum(0) if needs_bias[i] else None for i, dy in enumerate(flat)]
         if needs_x:
@@ -95,10 +95,15 @@ class _RowProduct(Function):
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
         _, _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        flat = dy.reshape(-1, dy.shape[-1])  # (b·s, f), the same on every rank
+        flat = _rows(dy)  # (b·s, f), the same on every rank
         dx = (flat @ weight).view(x.shape) if needs_x else None
-        dw = flat.t() @ x.reshape(-1, x.shape[-1]) if needs_weight else None
+        dw = flat.t() @ _rows(x) if needs_weight else None
         return None, None, dx, dw, flat.sum(0) if needs_bias else None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """(…, f) as (rows, f). Counted, and not -1: a rank's part of f may be empty."""
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
 def _start_sum(part: Tensor, group: Group, dtype: torch.dtype | None):
