@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from course_lib.collectives.call import Group, place
 from course_lib.gpt import Attention
-from course_lib.tensor_parallel.grouped import Grouped
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, OnRanks, RowParallelLinear
 from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
 from course_lib.tensor_parallel.randomness import private

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group, place
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
-from course_lib.tensor_parallel.grouped import Grouped
 from course_lib.tensor_parallel.products import column_products, row_product
 
 Spans = Sequence[tuple[int, int]]
