@@ -4,6 +4,6 @@
 """
 
 from course_lib.gpt.config import Config
-from course_lib.gpt.model import GPT, MLP, Attention, Block, Heads, RMSNorm
+from course_lib.gpt.model import GPT, MLP, Attention, Block, Cache, Heads, RMSNorm
 
-__all__ = ["GPT", "MLP", "Attention", "Block", "Config", "Heads", "RMSNorm"]
+__all__ = ["GPT", "MLP", "Attention", "Block", "Cache", "Config", "Heads", "RMSNorm"]

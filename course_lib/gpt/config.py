@@ -119,5 +119,5 @@ def _known(keys: Mapping) -> None:
     for key in keys:
         if key not in names:
             near = difflib.get_close_matches(str(key), names, n=1)
-            meant = f"; did you mean {near[0]!r}?" if near else ""
+            meant = f"; did you mean {near[0]!r}?" if near else "."
             raise ValueError(f"a config has no key {key!r}{meant} Its keys: {', '.join(names)}")

@@ -7,6 +7,8 @@ block is in lesson 05, the model in lesson 08.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -35,19 +37,41 @@ def norm(config: Config) -> nn.Module:
     return nn.LayerNorm(config.hidden, config.epsilon, bias=config.bias)
 
 
-def rotate(x: Tensor, base: float) -> Tensor:
+def rotate(x: Tensor, base: float, first: int = 0) -> Tensor:
     """Rotary positions: each pair of numbers of a head turned by an angle that grows with s.
 
-    The pairs are number i and number i + d/2, as Llama's published weights have them.
+    The pairs are number i and number i + d/2, as Llama's published weights have them; `first` is
+    the position of the first token in x.
     """
     s, d = x.shape[-2:]
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     exponent = torch.arange(0, d, 2, device=x.device, dtype=torch.float32) / d  # (d/2,)
-    angle = torch.outer(torch.arange(s, device=x.device, dtype=torch.float32), 1.0 / base**exponent)
+    angle = torch.outer(
+        torch.arange(first, first + s, device=x.device, dtype=torch.float32), 1.0 / base**exponent
+    )
     cos, sin = angle.cos().to(wide), angle.sin().to(wide)  # (s, d/2)
     first, second = x.to(wide).chunk(2, dim=-1)  # (b, heads, s, d/2) each
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return turned.to(x.dtype)
+
+
+class Cache:
+    """The keys and values of the tokens so far, (b, kv heads, s, d), so that none is made twice."""
+
+    def __init__(self):
+        self.k: Tensor | None = None
+        self.v: Tensor | None = None
+
+    @property
+    def length(self) -> int:
+        return 0 if self.k is None else self.k.shape[2]
+
+    def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values, the new ones last."""
+        if self.k is not None:
+            k, v = torch.cat((self.k, k), dim=2), torch.cat((self.v, v), dim=2)
+        self.k, self.v = k, v
+        return k, v
 
 
 class Heads(nn.Module):
@@ -61,9 +85,14 @@ class Heads(nn.Module):
         # q: (b, heads, s, d); k, v: (b, kv heads, s, d), each serving equally many heads
         p = self.dropout if self.training else 0.0
         shared = k.shape[1] < q.shape[1]
-        return F.scaled_dot_product_attention(
-            q, k, v, dropout_p=p, is_causal=True, enable_gqa=shared
-        )
+        new, known = q.shape[2], k.shape[2]
+        if new == known:
+            return F.scaled_dot_product_attention(
+                q, k, v, dropout_p=p, is_causal=True, enable_gqa=shared
+            )
+        # The first new token sees all that came before it, and itself.
+        seen = torch.ones(new, known, dtype=torch.bool, device=q.device).tril(known - new)
+        return F.scaled_dot_product_attention(q, k, v, seen, p, enable_gqa=shared)
 
 
 class Attention(nn.Module):
@@ -82,13 +111,17 @@ class Attention(nn.Module):
         self.core = Heads(config.attention_dropout)
         self.out = nn.Linear(config.heads * config.head_size, config.hidden, bias=config.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        b, s, _ = x.shape
+    def forward(self, x: Tensor, past: Cache | None = None) -> Tensor:
         sizes = [self.heads * self.head_size] + 2 * [self.kv_heads * self.head_size]
-        parts = self.qkv(x).split(sizes, dim=-1)  # (b, s, heads·d) and twice (b, s, kv heads·d)
+        joined = self.qkv(x)  # (b, s, heads·d + 2·kv heads·d)
+        b, s = joined.shape[:2]
+        parts = joined.split(sizes, dim=-1)
         q, k, v = (part.view(b, s, -1, self.head_size).transpose(1, 2) for part in parts)
         if self.rotary:
-            q, k = rotate(q, self.rotary_base), rotate(k, self.rotary_base)
+            first = 0 if past is None else past.length
+            q, k = rotate(q, self.rotary_base, first), rotate(k, self.rotary_base, first)
+        if past is not None:
+            k, v = past.extend(k, v)
         y = self.core(q, k, v)  # (b, heads, s, d)
         return self.out(y.transpose(1, 2).reshape(b, s, -1))
 
@@ -122,8 +155,8 @@ class Block(nn.Module):
         self.norm_2, self.mlp = norm(config), MLP(config)
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:  # (b, s, h)
-        x = x + self.dropout(self.attention(self.norm_1(x)))
+    def forward(self, x: Tensor, past: Cache | None = None) -> Tensor:  # (b, s, h)
+        x = x + self.dropout(self.attention(self.norm_1(x), past))
         return x + self.dropout(self.mlp(self.norm_2(x)))
 
 
@@ -155,29 +188,32 @@ class GPT(nn.Module):
         if self.config.tied:
             self.head.weight = self.tokens.weight
 
-    def embed(self, ids: Tensor) -> Tensor:
-        """(b, s) token ids to (b, s, h)."""
-        s, longest = ids.shape[-1], self.config.length
-        if s > longest:
+    def embed(self, ids: Tensor, first: int = 0) -> Tensor:
+        """(b, s) token ids, the first of them at position `first`, to (b, s, h)."""
+        stop, longest = first + ids.shape[-1], self.config.length
+        if stop > longest:
             raise ValueError(
-                f"a sequence of {s} tokens is longer than length={longest} in the config; cut it, "
-                "or make the model with a greater length"
+                f"a sequence of {stop} tokens is longer than length={longest} in the config; cut "
+                "it, or make the model with a greater length"
             )
         x = self.tokens(ids)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(s, device=ids.device))
+            x = x + self.positions(torch.arange(first, stop, device=ids.device))
         return self.dropout(x)
 
-    def states(self, ids: Tensor) -> Tensor:
-        """(b, s) token ids to the last hidden states, (b, s, h), normed for the head."""
-        x = self.embed(ids)
-        for block in self.blocks:
-            if self.config.recompute and torch.is_grad_enabled():
+    def states(self, ids: Tensor, past: Sequence[Cache] | None = None) -> Tensor:
+        """(b, s) token ids to the last hidden states, (b, s, h), normed for the head.
+
+        `past` is a cache for each block, of the tokens that came before these.
+        """
+        x = self.embed(ids, past[0].length if past else 0)
+        for i, block in enumerate(self.blocks):
+            if self.config.recompute and torch.is_grad_enabled() and past is None:
                 x = checkpoint(block, x, use_reentrant=False)
             else:
-                x = block(x)
+                x = block(x, past[i] if past else None)
         return self.norm(x)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, past: Sequence[Cache] | None = None) -> Tensor:
         """(b, s) token ids to logits, (b, s, v)."""
-        return self.head(self.states(ids))
+        return self.head(self.states(ids, past))

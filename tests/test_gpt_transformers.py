@@ -1,0 +1,181 @@
+"""The dense decoder against transformers' GPT-2 and Llama: logits and every gradient, in float64.
+
+The weights are random and copied over by this file's own few lines; the library's come later.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from course_lib.gpt import GPT, Config
+
+SIZES = {"vocabulary": 41, "length": 13, "hidden": 24, "layers": 2, "heads": 6, "inner": 20}
+
+
+@pytest.fixture(scope="module")
+def transformers():
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def stirred(model, seed=1):
+    """Every parameter random, so that no bias is zero and no norm is one."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for one in model.parameters():
+            one.add_(0.3 * torch.randn_like(one))
+    return model.double().eval()
+
+
+def gpt2(transformers, config):
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=config.vocabulary, n_positions=config.length, n_embd=config.hidden,
+            n_layer=config.layers, n_head=config.heads, n_inner=config.inner,
+            activation_function="gelu_new" if config.activation == "gelu_tanh" else "gelu",
+            layer_norm_epsilon=config.epsilon, tie_word_embeddings=config.tied,
+            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
+        )
+    )  # fmt: skip
+
+
+def llama(transformers, config):
+    model = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=config.vocabulary, max_position_embeddings=config.length,
+            hidden_size=config.hidden, num_hidden_layers=config.layers,
+            num_attention_heads=config.heads, num_key_value_heads=config.kv_heads,
+            intermediate_size=config.inner, rms_norm_eps=config.epsilon,
+            rope_theta=config.rotary_base, tie_word_embeddings=config.tied,
+            attention_bias=config.bias, mlp_bias=config.bias,
+            bos_token_id=0, eos_token_id=0,
+        )
+    )  # fmt: skip
+    d = config.head_size  # a base that was not taken up would be compared with itself
+    turns = config.rotary_base ** -(torch.arange(0, d, 2).double() / d)
+    torch.testing.assert_close(model.model.rotary_emb.inv_freq.double(), turns, rtol=1e-6, atol=0)
+    return model
+
+
+def from_gpt2(theirs, config):
+    """Our names for GPT-2's tensors; its Conv1D keeps weights as (inputs, outputs)."""
+    for i in range(config.layers):
+        ours, block = f"blocks.{i}.", f"transformer.h.{i}."
+        pairs = [("norm_1", "ln_1"), ("norm_2", "ln_2")]
+        pairs += [("attention.qkv", "attn.c_attn"), ("attention.out", "attn.c_proj")]
+        pairs += [("mlp.up", "mlp.c_fc"), ("mlp.down", "mlp.c_proj")]
+        for name, other in pairs:
+            weight = theirs[f"{block}{other}.weight"]
+            yield f"{ours}{name}.weight", weight.T if weight.dim() == 2 else weight
+            yield f"{ours}{name}.bias", theirs[f"{block}{other}.bias"]
+    yield "tokens.weight", theirs["transformer.wte.weight"]
+    yield "positions.weight", theirs["transformer.wpe.weight"]
+    yield "norm.weight", theirs["transformer.ln_f.weight"]
+    yield "norm.bias", theirs["transformer.ln_f.bias"]
+    if not config.tied:
+        yield "head.weight", theirs["lm_head.weight"]
+
+
+def from_llama(theirs, config):
+    """Our names for Llama's tensors: what shares an input is one product here, row by row."""
+    joined = {
+        "attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+        "attention.out": ["self_attn.o_proj"],
+        "mlp.gate_up": ["mlp.gate_proj", "mlp.up_proj"],
+        "mlp.down": ["mlp.down_proj"],
+    }
+    for i in range(config.layers):
+        ours, block = f"blocks.{i}.", f"model.layers.{i}."
+        yield f"{ours}norm_1.weight", theirs[f"{block}input_layernorm.weight"]
+        yield f"{ours}norm_2.weight", theirs[f"{block}post_attention_layernorm.weight"]
+        for name, parts in joined.items():
+            for kind in ("weight", "bias") if config.bias else ("weight",):
+                yield (
+                    f"{ours}{name}.{kind}",
+                    torch.cat([theirs[f"{block}{part}.{kind}"] for part in parts]),
+                )
+    yield "tokens.weight", theirs["model.embed_tokens.weight"]
+    yield "norm.weight", theirs["model.norm.weight"]
+    if not config.tied:
+        yield "head.weight", theirs["lm_head.weight"]
+
+
+def in_float64(model):
+    """Llama's RMSNorm works in float32 whatever comes; torch's own keeps to its input's dtype."""
+    for name, inner in list(model.named_modules()):
+        if type(inner).__name__ == "LlamaRMSNorm":
+            norm = nn.RMSNorm(inner.weight.shape[0], inner.variance_epsilon).double()
+            norm.weight = inner.weight
+            model.set_submodule(name, norm)
+    return model
+
+
+def ours_like(theirs, config, names):
+    """Our model with their weights; none may be missing or left over."""
+    model = GPT(config).double().eval()
+    weights = dict(names(theirs.state_dict(), config))
+    if config.tied:
+        weights["head.weight"] = weights["tokens.weight"]
+    model.load_state_dict(weights)
+    return model
+
+
+def compared(theirs, config, names):
+    """(largest difference of the logits, of each gradient by name) of one step on random tokens."""
+    ours = ours_like(theirs, config, names)
+    ids = torch.randint(config.vocabulary, (3, config.length))
+    logits, want = ours(ids), theirs(input_ids=ids, use_cache=False).logits
+    for one in (logits, want):
+        loss = F.cross_entropy(one[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+        loss.backward()
+    expected = dict(names({name: one.grad for name, one in theirs.named_parameters()}, config))
+    gradients = {name: one.grad for name, one in ours.named_parameters()}
+    assert gradients.keys() == expected.keys()
+    assert want.std() > 0.1 and all(one.abs().max() > 1e-5 for one in expected.values())
+    assert logits.shape == want.shape
+    off = {name: (one - expected[name]).abs().max().item() for name, one in gradients.items()}
+    return (logits - want).abs().max().item(), off
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [{}, {"tied": False, "epsilon": 1e-3}, {"activation": "gelu", "heads": 3}],
+    ids=["published", "untied", "exact-gelu"],
+)
+def test_gpt2(transformers, traits):
+    config = Config.gpt2(**{**SIZES, **traits})
+    logits, gradients = compared(stirred(gpt2(transformers, config)), config, from_gpt2)
+    assert logits < 1e-10
+    assert max(gradients.values()) < 1e-10, gradients
+
+
+@pytest.mark.parametrize(
+    "traits",
+    [
+        {"kv_heads": 2},
+        {"kv_heads": 1, "tied": True, "rotary_base": 500.0},
+        {"bias": True, "epsilon": 1e-3},
+    ],
+    ids=["grouped", "one-kv-tied", "biases"],
+)
+def test_llama(transformers, traits):
+    # Both take cosines and sines in float32 and widen them then, so float64 shows no trace of it.
+    config = Config.llama(**{**SIZES, **traits})
+    theirs = in_float64(stirred(llama(transformers, config)))
+    logits, gradients = compared(theirs, config, from_llama)
+    assert logits < 1e-10
+    assert max(gradients.values()) < 1e-10, gradients
+
+
+def test_llama_with_its_own_norm(transformers):
+    """Untouched, with norms in float32: nearer than ten float32 roundings of the largest logit."""
+    config = Config.llama(**SIZES, kv_heads=3)
+    theirs = stirred(llama(transformers, config))
+    ours = ours_like(theirs, config, from_llama)
+    ids = torch.randint(config.vocabulary, (3, config.length))
+    with torch.no_grad():
+        logits, want = ours(ids), theirs(input_ids=ids, use_cache=False).logits
+    off = (logits - want).abs().max()
+    assert 0 < off < 10 * torch.finfo(torch.float32).eps * want.abs().max()
