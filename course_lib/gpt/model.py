@@ -37,17 +37,17 @@ def norm(config: Config) -> nn.Module:
     return nn.LayerNorm(config.hidden, config.epsilon, bias=config.bias)
 
 
-def rotate(x: Tensor, base: float, first: int = 0) -> Tensor:
+def rotate(x: Tensor, base: float, start: int = 0) -> Tensor:
     """Rotary positions: each pair of numbers of a head turned by an angle that grows with s.
 
-    The pairs are number i and number i + d/2, as Llama's published weights have them; `first` is
+    The pairs are number i and number i + d/2, as Llama's published weights have them; `start` is
     the position of the first token in x.
     """
     s, d = x.shape[-2:]
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     exponent = torch.arange(0, d, 2, device=x.device, dtype=torch.float32) / d  # (d/2,)
     angle = torch.outer(
-        torch.arange(first, first + s, device=x.device, dtype=torch.float32), 1.0 / base**exponent
+        torch.arange(start, start + s, device=x.device, dtype=torch.float32), 1.0 / base**exponent
     )
     cos, sin = angle.cos().to(wide), angle.sin().to(wide)  # (s, d/2)
     first, second = x.to(wide).chunk(2, dim=-1)  # (b, heads, s, d/2) each

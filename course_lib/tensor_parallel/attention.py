@@ -60,7 +60,8 @@ def shard_attention(
 def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
     """The group of the ranks that hold this rank's key/value heads; None where it is alone.
 
-    Every rank of `group` has to call this. Made once, it serves all layers alike.
+    Every rank of the world has to call this, with the group that it is in itself: torch makes a
+    group with all of them or, at times, not at all. Made once, it serves all layers alike.
     """
     n, rank = place(group)
     holders = shares(heads, kv_heads, n)[rank].holders
@@ -69,11 +70,11 @@ def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
     if len(holders) == n:
         return group
     members = dist.get_process_group_ranks(group)
-    return dist.new_group(
-        [members[r] for r in holders],
-        timeout=_timeout(group),
-        use_local_synchronization=True,  # the other ranks of the world need not take part
-    )
+    own = tuple(members[r] for r in holders)
+    every: list[tuple[int, ...]] = [()] * dist.get_world_size()
+    dist.all_gather_object(every, own)  # of the other replicas too
+    made = {one: dist.new_group(list(one), timeout=_timeout(group)) for one in sorted(set(every))}
+    return made[own]
 
 
 class PrivateHeads(OnRanks):

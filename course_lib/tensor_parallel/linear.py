@@ -115,14 +115,20 @@ class ColumnParallelLinear(OnRanks):
         if self.shared is not None:
             weight = copy_rows(weight, *self.shared)
             bias = None if bias is None else copy_rows(bias, *self.shared)
-        (y,) = column_products(
-            x, [weight], [bias], self.group, overlap=self.overlap, sum_in=self.sum_in
-        )
+        y = self.product(x, weight, bias)
         if self.gather_output:
             y = gather(y, self.group, -1, self.sizes, after=REPLICATED)  # (…, f)
         return y
 
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The product with its messages; lesson 06 puts others in their place."""
+        (y,) = column_products(
+            x, [weight], [bias], self.group, overlap=self.overlap, sum_in=self.sum_in
+        )
+        return y
+
     def _take(self, dense: nn.Linear, rows: Spans) -> None:
+        self.rows = list(rows)  # of the dense weight
         self.weight = _part(dense.weight, rows)  # (f/tp, h)
         if dense.bias is None:
             self.register_parameter("bias", None)
@@ -213,9 +219,14 @@ class RowParallelLinear(OnRanks):
                     else " Is it cut by the same rule as this layer's weight?"
                 )
             )
+        return self.product(x)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The product with its messages; lesson 06 puts others in their place."""
         return row_product(x, self.weight, self.bias, self.group, sum_in=self.sum_in)
 
     def _take(self, dense: nn.Linear, columns: Spans) -> None:
+        self.columns = list(columns)  # of the dense weight
         self.weight = _part(dense.weight, columns, dim=1)  # (f, h/tp)
         if dense.bias is None:
             self.register_parameter("bias", None)

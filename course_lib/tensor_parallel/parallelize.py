@@ -16,29 +16,77 @@ from course_lib import collectives
 from course_lib.collectives.call import Group, place
 from course_lib.gpt import GPT, Block
 from course_lib.tensor_parallel.attention import holders_of, shard_attention
+from course_lib.tensor_parallel.embedding import (
+    VocabularyParallelEmbedding,
+    VocabularyParallelHead,
+    check_vocabulary,
+    padded_vocabulary,
+)
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 from course_lib.tensor_parallel.mlp import shard_mlp
+from course_lib.tensor_parallel.sequence import Tokens
+from course_lib.tensor_parallel.sequence_plan import scatter_model
 
 
-def parallelize(model: GPT | Block, mesh: DeviceMesh, *, overlap: bool = True) -> GPT | Block:
+def parallelize(
+    model: GPT | Block,
+    mesh: DeviceMesh,
+    *,
+    sequence: bool = False,
+    keep: bool = True,
+    multiple_of: int = 1,
+    overlap: bool = True,
+) -> GPT | Block:
     """Cut a dense model (or one block of it) over the mesh's axis tp, in place.
 
-    Every rank brings the whole model with the same weights, and keeps its share.
+    Every rank brings the whole model with the same weights, and keeps its share; a model without
+    numbers yet (on torch's meta device) will do, to be filled afterwards. `sequence` cuts the
+    tokens between the layers too, and then `keep` holds the gathered inputs for the backward.
+    `multiple_of` pads the vocabulary. The logits that a cut model gives are this rank's part.
     """
     group = _tp(mesh)
     blocks = [model] if isinstance(model, Block) else list(model.blocks)
-    for block in blocks:
-        if isinstance(block.mlp.down, RowParallelLinear):
-            raise ValueError("this model is cut already; a plan is laid over a dense one")
+    if any(isinstance(block.mlp.down, RowParallelLinear) for block in blocks):
+        raise ValueError("this model is cut already; a plan is laid over a dense one")
+    if sequence and isinstance(model, Block):
+        raise ValueError(
+            "sequence=True needs the whole model, whose embedding knows how many tokens there are; "
+            "for one block see sequence_plan.scatter_block"
+        )
+    if isinstance(model, GPT):  # what cannot be cut is refused while nothing is
+        check_vocabulary(model.tokens.num_embeddings, group.size())
+        padded_vocabulary(model.tokens.num_embeddings, multiple_of)
     check_replicas(model, group)
-    holders = None
-    if blocks:
-        attention = blocks[0].attention
-        holders = holders_of(attention.heads, attention.kv_heads, group)
+    attention = blocks[0].attention
+    holders = holders_of(attention.heads, attention.kv_heads, group)
     for block in blocks:
         shard_attention(block.attention, group, holders=holders, overlap=overlap)
         shard_mlp(block.mlp, group, overlap=overlap)
+    if isinstance(model, Block):
+        return model
+    shard_vocabulary(model, group, multiple_of=multiple_of, overlap=overlap)
+    if sequence:
+        scatter_model(model, Tokens(group), keep=keep)
     return model
+
+
+def shard_vocabulary(
+    model: GPT, group: Group, *, multiple_of: int = 1, overlap: bool = True
+) -> None:
+    """The table of words and the head, cut alike; a tied head stays the same parameter."""
+    tied = model.head.weight is model.tokens.weight
+    table = VocabularyParallelEmbedding.from_dense(model.tokens, group, multiple_of=multiple_of)
+    if tied:
+        weight = table.weight
+    else:
+        rows = nn.Embedding.from_pretrained(model.head.weight.detach(), freeze=False)
+        rows = VocabularyParallelEmbedding.from_dense(rows, group, multiple_of=multiple_of)
+        weight = rows.weight.requires_grad_(model.head.weight.requires_grad)
+    model.tokens = table
+    model.head = VocabularyParallelHead(weight, group, overlap=overlap)
+
+
+CUT = (ColumnParallelLinear, VocabularyParallelEmbedding, VocabularyParallelHead)
 
 
 def check_replicas(model: nn.Module, group: Group) -> None:
@@ -71,7 +119,7 @@ def replicated(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     is whole as well."""
     for prefix, module in model.named_modules(remove_duplicate=True):
         for name, parameter in module.named_parameters(recurse=False):
-            cut = isinstance(module, ColumnParallelLinear) or (
+            cut = isinstance(module, CUT) or (
                 isinstance(module, RowParallelLinear) and name == "weight"
             )
             if not cut:

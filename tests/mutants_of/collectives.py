@@ -14,8 +14,8 @@ MUTANTS = [
     Mutant(
         "verbs-all-reduce-in-place",
         VERBS,
-        f'{CLONE}out, bring_back = on_wire(fresh, "all_reduce", group)',
-        'out, bring_back = on_wire(x, "all_reduce", group)',
+        "fresh = x.contiguous() if donated else x.clone(memory_format=torch.contiguous_format)",
+        "fresh = x.contiguous()",
         (f"{CALLS}test_inputs_stay_and_results_are_fresh[2-sync-contiguous]",),
         "the caller's tensor is overwritten, and with it what autograd had saved",
         "T1",
@@ -32,8 +32,8 @@ MUTANTS = [
     Mutant(
         "verbs-clone-keeps-strides",
         VERBS,
-        f'{CLONE}out, bring_back = on_wire(fresh, "all_reduce", group)',
-        'out, bring_back = on_wire(x.clone(), "all_reduce", group)',
+        "fresh = x.contiguous() if donated else x.clone(memory_format=torch.contiguous_format)",
+        "fresh = x if donated else x.clone()",
         (f"{CALLS}test_inputs_stay_and_results_are_fresh[2-sync-transposed]",),
         "a transposed tensor comes back with its old strides, or not at all",
         "T29",

@@ -21,8 +21,8 @@ MUTANTS = [
     Mutant(
         "checks-input-not-compared",
         CHECKS + "bench.py",
-        '"changed": not torch.equal(x, before),',
-        '"changed": False,',
+        '"changed": not torch.equal(x, before)}',
+        '"changed": False}',
         (f"{JUDGED}[in place]",),
         "an answer that destroys the caller's tensor passes",
         "T1",

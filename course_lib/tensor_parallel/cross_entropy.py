@@ -1,0 +1,229 @@
+"""The loss of logits cut over the vocabulary: three numbers a token meet, the logits never do.
+
+A rank knows its largest logit, its sum of exponentials and, perhaps, the target's logit. Two small
+all-reduces make them whole; the backward, softmax minus one-hot, asks nobody. Lesson 07 derives it.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from course_lib.collectives import all_reduce
+from course_lib.collectives.call import Group, place
+from course_lib.layout import span
+
+IGNORED = -100  # as in torch
+REDUCTIONS = ("mean", "sum", "none")
+_CHUNK = 1 << 19  # numbers worked on at once: what stays in a cache, and bounds the memory
+
+
+def cross_entropy(
+    logits: Tensor,
+    targets: Tensor,
+    group: Group,
+    *,
+    vocabulary: int,
+    padded: int | None = None,
+    ignore_index: int = IGNORED,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    check: bool = True,
+) -> Tensor:
+    """torch's cross_entropy for this rank's logits (…, v/tp) and the targets (…), whole ids.
+
+    `vocabulary` is the number of real words, `padded` the number of logits that are cut over the
+    ranks where that is more: what lies beyond takes no part. A mean over no token at all is 0.
+    `check` looks for targets out of range, which on a GPU makes the host wait.
+    """
+    n, rank = place(group)
+    padded = vocabulary if padded is None else padded
+    start, stop = span(padded, n, rank)
+    _check_shapes(logits, targets, (start, stop), vocabulary, padded, n, rank)
+    check_options(label_smoothing, reduction)
+    flat = targets.reshape(-1)
+    if check:
+        check_targets(flat, vocabulary, ignore_index)
+    real = max(0, min(stop, vocabulary) - start)  # of this rank's logits, those of real words
+    losses = _CrossEntropy.apply(
+        logits.reshape(flat.numel(), logits.shape[-1]), flat, group, start, real, vocabulary,
+        ignore_index, float(label_smoothing),
+    )  # fmt: skip
+    return reduced(losses, flat, ignore_index, reduction).reshape(
+        targets.shape if reduction == "none" else ()
+    )
+
+
+def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    """One loss a token (0 where ignored) to the one that is asked for."""
+    if reduction == "none":
+        return losses
+    total = losses.sum()
+    return total if reduction == "sum" else total / (targets != ignore_index).sum().clamp(min=1)
+
+
+class _CrossEntropy(Function):
+    @staticmethod
+    def forward(ctx, logits, targets, group, start, real, vocabulary, ignore_index, smoothing):
+        own = local_numbers(logits, targets, start, real, smoothing)
+        norms, losses = combine(own, targets, group, real, vocabulary, ignore_index, smoothing)
+        # The logits are kept as they are, not their softmax: the caller's own memory, no other.
+        ctx.save_for_backward(logits, targets, norms)
+        ctx.where = (start, real, vocabulary, ignore_index, smoothing)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        logits, targets, norms = ctx.saved_tensors
+        out = torch.empty_like(logits)  # (t, v/tp)
+        weight = torch.where(targets == ctx.where[3], 0.0, grad.to(norms.dtype))  # (t,)
+        gradient(logits, targets, norms, weight, out, *ctx.where)
+        return out, *[None] * 7
+
+
+def local_numbers(
+    logits: Tensor, targets: Tensor, start: int, real: int, smoothing: float
+) -> Tensor:
+    """What this rank knows of each token, (4, t): its largest logit, the sum of exponentials of
+    what each lies below that, the target's logit or 0, and, where labels are smoothed, the sum of
+    what each lies below."""
+    own = logits.new_zeros((4, logits.shape[0]), dtype=wide_dtype(logits.dtype))
+    own[0] = -math.inf
+    if not real:
+        return own
+    for rows in chunks(logits):
+        words = logits[rows, :real]  # (chunk, real)
+        own[0, rows] = words.amax(-1)
+        local = targets[rows] - start
+        here = (local >= 0) & (local < real)
+        found = words.gather(-1, local.clamp(0, real - 1)[:, None])[:, 0]
+        own[2, rows] = torch.where(here, found, 0.0)
+        below = words - finite(own[0, rows])[:, None]  # as wide as `own`, whatever the logits are
+        if smoothing:
+            own[3, rows] = below.sum(-1)
+        torch.sum(below.exp_(), dim=-1, out=own[1, rows])
+        del below  # before the next one is made
+    return own
+
+
+def combine(
+    own: Tensor,
+    targets: Tensor,
+    group: Group,
+    real: int,
+    vocabulary: int,
+    ignore_index: int,
+    smoothing: float,
+) -> tuple[Tensor, Tensor]:
+    """Two all-reduces: for the backward, (2, t), each token's largest logit of all and one over its
+    sum of exponentials below that; and its loss, (t,)."""
+    most = all_reduce(own[0], group, "max")
+    # Sums can only be added up where they lie below the same logit: each is moved to the largest.
+    nearer = torch.where(own[0] == -math.inf, 0.0, own[0] - most)
+    parts = [own[1] * nearer.exp(), own[2]]
+    if smoothing:
+        parts.append(own[3] + real * nearer)
+    sums = all_reduce(torch.stack(parts), group, donated=True)
+    # The largest is taken off the target's logit, not added to the log: what is near cancels well.
+    losses = sums[0].log() - (1 - smoothing) * (sums[1] - most)
+    if smoothing:
+        losses = losses - smoothing / vocabulary * sums[2]
+    ignored = targets == ignore_index
+    # An ignored token may have a row of -inf: e to the minus infinity is 0, and no NaN.
+    norms = torch.where(ignored, math.inf, most), torch.where(ignored, 0.0, sums[0].reciprocal())
+    return torch.stack(norms), torch.where(ignored, 0.0, losses)
+
+
+def gradient(
+    logits: Tensor,
+    targets: Tensor,
+    norms: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    start: int,
+    real: int,
+    vocabulary: int,
+    ignore_index: int,
+    smoothing: float,
+) -> None:
+    """(softmax − one-hot) times each token's weight into `out`, which may be the logits' memory."""
+    out[:, real:] = 0.0
+    if not real:
+        return
+    local = targets - start
+    here = (local >= 0) & (local < real)
+    share = torch.where(here, (smoothing - 1) * weight, 0.0)  # (t,)
+    local, scale = local.clamp(0, real - 1), norms[1] * weight
+    for rows in chunks(logits):
+        given, made = logits[rows, :real], out[rows, :real]
+        words = made if made.dtype == norms.dtype else torch.empty_like(made, dtype=norms.dtype)
+        torch.sub(given, norms[0, rows, None], out=words)
+        words.exp_().mul_(scale[rows, None])
+        if smoothing:
+            words -= smoothing / vocabulary * weight[rows, None]
+        words.scatter_add_(-1, local[rows, None], share[rows, None])
+        if words is not made:
+            made.copy_(words)
+
+
+def finite(most: Tensor) -> Tensor:
+    """The largest of each row as it can be taken off: 0 where the row is all -inf."""
+    return torch.where(most == -math.inf, 0.0, most)
+
+
+def chunks(logits: Tensor):
+    """Slices of tokens, few enough that their logits stay in a cache."""
+    tokens, width = logits.shape
+    step = max(1, _CHUNK // max(1, width))
+    return [slice(i, min(tokens, i + step)) for i in range(0, tokens, step)]
+
+
+def check_options(label_smoothing: float, reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction={reduction!r} is none of {', '.join(REDUCTIONS)}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing={label_smoothing} has to lie from 0 to 1")
+
+
+def check_targets(targets: Tensor, vocabulary: int, ignore_index: int) -> None:
+    """Refuse a target that is no word: it would belong to no rank, and its loss would be wrong."""
+    wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignore_index)
+    if bool(wrong.any()):
+        first = int(targets[wrong][0])
+        raise ValueError(
+            f"{int(wrong.sum())} targets are out of range, the first of them {first}: words are 0 "
+            f"to {vocabulary - 1}, and ignore_index is {ignore_index}"
+        )
+
+
+def _check_shapes(logits, targets, own, vocabulary, padded, n, rank) -> None:
+    start, stop = own
+    if vocabulary < 1 or padded < vocabulary:
+        raise ValueError(f"padded={padded} has to be at least vocabulary={vocabulary}, and that 1")
+    if logits.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"rank {rank}: logits of shape {tuple(logits.shape)} need targets of shape "
+            f"{tuple(logits.shape[:-1])}, and got {tuple(targets.shape)}"
+        )
+    if logits.shape[-1] != stop - start:
+        whole = n > 1 and logits.shape[-1] in (vocabulary, padded)
+        raise ValueError(
+            f"rank {rank}: of {padded} logits over {n} ranks, this one has {start} to {stop}, that "
+            f"is {stop - start}, and got {logits.shape[-1]}."
+            + (
+                " Those are all: each rank would count every word, and the loss would be too high "
+                f"by log {n}. Pass this rank's own, or use torch's cross_entropy"
+                if whole
+                else " Was the head cut by another rule, or padded to another length (padded=)?"
+            )
+        )
+
+
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Sums over a vocabulary are taken in float32 at least."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

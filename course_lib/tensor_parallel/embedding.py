@@ -1,0 +1,129 @@
+"""The table of words cut over the vocabulary: who does not have a word contributes zeros.
+
+One all-reduce completes the lookup. The head is the same table used as a weight, so a rank that
+holds some words' rows also computes those words' logits, and a tied table stays one parameter.
+Lesson 07 derives it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.collectives.call import Group, place
+from course_lib.layout import span
+from course_lib.tensor_parallel.conjugates import reduce
+from course_lib.tensor_parallel.linear import OnRanks
+from course_lib.tensor_parallel.products import column_products
+
+
+def padded_vocabulary(vocabulary: int, multiple_of: int = 1) -> int:
+    """The next multiple: rows beyond the vocabulary are no words, and stay zero."""
+    if multiple_of < 1:
+        raise ValueError(f"multiple_of={multiple_of} has to be 1 or more")
+    return -(-vocabulary // multiple_of) * multiple_of
+
+
+class VocabularyParallelEmbedding(OnRanks):
+    """(b, s) ids to (b, s, h): this rank holds rows `start` to `stop` of the padded table.
+
+    The initial rows are those that nn.Embedding would have drawn, for any number of ranks.
+    """
+
+    def __init__(
+        self,
+        vocabulary: int,
+        hidden: int,
+        group: Group,
+        *,
+        multiple_of: int = 1,
+        check: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        self._place(vocabulary, hidden, group, multiple_of, check)
+        self._take(nn.Embedding(vocabulary, hidden, device=device, dtype=dtype).weight)
+
+    @classmethod
+    def from_dense(
+        cls, dense: nn.Embedding, group: Group, *, multiple_of: int = 1, check: bool = True
+    ) -> VocabularyParallelEmbedding:
+        """This rank's rows of a table that every rank holds whole."""
+        if isinstance(dense, cls):
+            raise ValueError(f"this table is cut already: {dense}; a plan is laid over a dense one")
+        table = cls.__new__(cls)
+        nn.Module.__init__(table)
+        table._place(dense.num_embeddings, dense.embedding_dim, group, multiple_of, check)
+        table._take(dense.weight)
+        table.training = dense.training
+        return table
+
+    def forward(self, ids: Tensor) -> Tensor:  # (b, s) -> (b, s, h)
+        return reduce(self.own_rows(ids), self.group)
+
+    def own_rows(self, ids: Tensor) -> Tensor:
+        """This rank's part of the lookup, a sum still owed: zeros for others' words."""
+        if self.check:
+            check_ids(ids, self.vocabulary, self.group.rank())
+        local = ids - self.start
+        here = (local >= 0) & (local < self.weight.shape[0])  # (b, s)
+        if not self.weight.shape[0]:
+            return self.weight.new_zeros((*ids.shape, self.hidden)) + self.weight.sum()
+        rows = F.embedding(torch.where(here, local, 0), self.weight)  # (b, s, h)
+        return torch.where(here[..., None], rows, 0.0)
+
+    def _place(
+        self, vocabulary: int, hidden: int, group: Group, multiple_of: int, check: bool
+    ) -> None:
+        n, rank = place(group)
+        check_vocabulary(vocabulary, n)
+        self.vocabulary, self.hidden, self.group, self.check = vocabulary, hidden, group, check
+        self.padded = padded_vocabulary(vocabulary, multiple_of)
+        self.start, self.stop = span(self.padded, n, rank)
+
+    def _take(self, whole: Tensor) -> None:
+        real = whole.detach()[self.start : min(self.stop, self.vocabulary)]
+        missing = self.stop - self.start - real.shape[0]
+        rows = torch.cat((real, real.new_zeros((missing, self.hidden))))  # (v/tp, h)
+        self.weight = nn.Parameter(rows, requires_grad=whole.requires_grad)
+
+    def extra_repr(self) -> str:
+        return (
+            f"words {self.start} to {self.stop} of {self.vocabulary} (padded to {self.padded}), "
+            f"hidden={self.hidden}, rank={self.group.rank()} of {self.group.size()}"
+        )
+
+
+class VocabularyParallelHead(OnRanks):
+    """(b, s, h) to this rank's logits (b, s, v/tp), with the rows of a cut table as its weight."""
+
+    def __init__(self, weight: nn.Parameter, group: Group, *, overlap: bool = True):
+        super().__init__()
+        place(group)
+        self.weight, self.group, self.overlap = weight, group, overlap
+        self.register_parameter("bias", None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (logits,) = column_products(x, [self.weight], [None], self.group, overlap=self.overlap)
+        return logits
+
+
+def check_vocabulary(vocabulary: int, n: int) -> None:
+    """Refuse more ranks than words."""
+    if vocabulary < n:
+        raise ValueError(
+            f"a vocabulary of {vocabulary} words cannot be cut over {n} ranks: {n - vocabulary} of "
+            f"them would have no word. Use at most {vocabulary} ranks on this axis"
+        )
+
+
+def check_ids(ids: Tensor, vocabulary: int, rank: int) -> None:
+    """Refuse an id that is no word: it would be nobody's row, and come back as zeros."""
+    wrong = (ids < 0) | (ids >= vocabulary)
+    if bool(wrong.any()):
+        raise ValueError(
+            f"rank {rank}: {int(wrong.sum())} ids are out of range, the first of them "
+            f"{int(ids[wrong][0])}: words are 0 to {vocabulary - 1}"
+        )

@@ -1,0 +1,119 @@
+"""Head and loss in one, a few tokens at a time: no rank ever holds its shard of the logits.
+
+The forward keeps three numbers a token and forgets the logits; the backward computes them again.
+One product more, for a peak that no longer grows with tokens times vocabulary. Lesson 07.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from course_lib.collectives import all_reduce
+from course_lib.collectives.call import Group, place
+from course_lib.layout import span
+from course_lib.tensor_parallel.cross_entropy import (
+    IGNORED,
+    check_options,
+    check_targets,
+    combine,
+    gradient,
+    local_numbers,
+    reduced,
+    wide_dtype,
+)
+from course_lib.tensor_parallel.products import _autocast as autocast
+
+
+def head_cross_entropy(
+    states: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    group: Group,
+    *,
+    vocabulary: int,
+    padded: int | None = None,
+    tokens_at_once: int | None = None,
+    ignore_index: int = IGNORED,
+    label_smoothing: float = 0.0,
+    reduction: str = "mean",
+    check: bool = True,
+) -> Tensor:
+    """cross_entropy(states @ weight.T, targets), for states (…, h) that all ranks hold and this
+    rank's rows (v/tp, h) of the head.
+
+    `tokens_at_once` bounds the logits that are alive; without it an eighth of all. The gradient of
+    the states is summed over the ranks, once.
+    """
+    n, rank = place(group)
+    padded = vocabulary if padded is None else padded
+    start, stop = span(padded, n, rank)
+    if weight.shape[0] != stop - start or weight.shape[1] != states.shape[-1]:
+        raise ValueError(
+            f"rank {rank}: words {start} to {stop} of {padded} over {n} ranks and states of width "
+            f"{states.shape[-1]} need a weight of shape ({stop - start}, {states.shape[-1]}), and "
+            f"got {tuple(weight.shape)}"
+        )
+    if states.shape[:-1] != targets.shape:
+        raise ValueError(
+            f"rank {rank}: states of shape {tuple(states.shape)} need targets of shape "
+            f"{tuple(states.shape[:-1])}, and got {tuple(targets.shape)}"
+        )
+    check_options(label_smoothing, reduction)
+    flat = targets.reshape(-1)
+    if check:
+        check_targets(flat, vocabulary, ignore_index)
+    real = max(0, min(stop, vocabulary) - start)
+    step = max(1, -(-flat.numel() // 8) if tokens_at_once is None else tokens_at_once)
+    rows = states.reshape(flat.numel(), states.shape[-1])  # (t, h)
+    rows, weight = autocast(rows.device, rows, weight)
+    losses = _HeadCrossEntropy.apply(
+        rows, weight, flat, group, step, start, real, vocabulary, ignore_index,
+        float(label_smoothing),
+    )  # fmt: skip
+    return reduced(losses, flat, ignore_index, reduction).reshape(
+        targets.shape if reduction == "none" else ()
+    )
+
+
+class _HeadCrossEntropy(Function):
+    @staticmethod
+    def forward(
+        ctx, states, weight, targets, group, step, start, real, vocabulary, ignore_index, smoothing
+    ):
+        own = states.new_empty((4, len(targets)), dtype=wide_dtype(states.dtype))
+        for rows in _slices(len(targets), step):
+            logits = states[rows] @ weight.t()  # (step, v/tp)
+            own[:, rows] = local_numbers(logits, targets[rows], start, real, smoothing)
+            del logits  # before the next ones are made
+        norms, losses = combine(own, targets, group, real, vocabulary, ignore_index, smoothing)
+        ctx.save_for_backward(states, weight, targets, norms)
+        ctx.group, ctx.step = group, step
+        ctx.where = (start, real, vocabulary, ignore_index, smoothing)
+        return losses
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        states, weight, targets, norms = ctx.saved_tensors
+        token = torch.where(targets == ctx.where[3], 0.0, grad.to(norms.dtype))  # (t,)
+        needs_states, needs_weight = ctx.needs_input_grad[:2]
+        d_states = torch.empty_like(states) if needs_states else None
+        d_weight = torch.zeros_like(weight) if needs_weight else None
+        for rows in _slices(len(targets), ctx.step):
+            logits = states[rows] @ weight.t()  # (step, v/tp)
+            gradient(logits, targets[rows], norms[:, rows], token[rows], logits, *ctx.where)
+            if needs_states:
+                torch.mm(logits, weight, out=d_states[rows])
+            if needs_weight:
+                d_weight.addmm_(logits.t(), states[rows])
+            del logits
+        if needs_states:
+            d_states = all_reduce(d_states, ctx.group, donated=True)
+        return d_states, d_weight, *[None] * 8
+
+
+def _slices(tokens: int, step: int) -> list[slice]:
+    return [slice(i, min(tokens, i + step)) for i in range(0, tokens, step)]

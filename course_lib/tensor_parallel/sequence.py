@@ -1,0 +1,171 @@
+"""Sequence parallelism: between the cut layers each rank keeps its own tokens, (b, s/tp, h).
+
+The all-reduce after a row-parallel layer is a reduce-scatter and an all-gather; the all-gather
+moves to the next column-parallel layer, and norms and dropout in between see 1/tp of the tokens.
+The gathered X is kept for the backward, or gathered again to save memory. Lesson 06 derives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from course_lib.collectives import all_gather, reduce_scatter
+from course_lib.collectives.call import Group, place
+from course_lib.layout import cut
+from course_lib.tensor_parallel.conjugates import copy
+from course_lib.tensor_parallel.products import _autocast as autocast
+from course_lib.tensor_parallel.products import _rows as rows_of
+
+S = 1  # the dim of tokens in (b, s, h)
+
+
+class Tokens:
+    """How many tokens the sequence under way has: a rank cannot tell from its own part of them.
+
+    The model's embedding writes it, every layer of the plan reads it.
+    """
+
+    def __init__(self, group: Group):
+        place(group)
+        self.group, self.length = group, 0
+
+    @property
+    def sizes(self) -> list[int]:
+        return cut(self.length, self.group.size())
+
+    def span(self) -> tuple[int, int]:
+        sizes, rank = self.sizes, self.group.rank()
+        return sum(sizes[:rank]), sum(sizes[: rank + 1])
+
+    def check(self, x: Tensor, who: str) -> list[int]:
+        """The parts' lengths, once it is sure that x is this rank's."""
+        sizes, rank = self.sizes, self.group.rank()
+        if x.dim() < 2 or x.shape[S] != sizes[rank]:
+            raise ValueError(
+                f"rank {rank}: {who} takes this rank's {sizes[rank]} of {self.length} tokens along "
+                f"dim {S}, and got a tensor of shape {tuple(x.shape)}. Did another sequence begin "
+                "before the backward of this one had recomputed it?"
+            )
+        return sizes
+
+    def __deepcopy__(self, memo: dict) -> Tokens:
+        made = memo[id(self)] = Tokens(self.group)
+        made.length = self.length
+        return made
+
+
+def gathered_products(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor | None],
+    group: Group,
+    sizes: Sequence[int],
+    *,
+    keep: bool = True,
+) -> list[Tensor]:
+    """This rank's tokens x (b, s/tp, h), gathered, times each weight (f/tp, h): (b, s, f/tp) each.
+
+    `keep` holds the gathered X for the backward; without it, X is gathered once more there, while
+    dX is computed. The reduce-scatter of dX runs under the weights' gradients.
+    """
+    place(group)
+    given = autocast(x.device, x, *weights, *biases)
+    return list(_GatheredProducts.apply(group, list(sizes), keep, *given))
+
+
+def scattered_product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sizes: Sequence[int]
+) -> Tensor:
+    """x (b, s, h/tp) times this rank's weight (f, h/tp), summed; of the sum this rank's tokens,
+    (b, s/tp, f). The bias owes no sum: its gradient is taken of the gathered dY, which is whole.
+    """
+    place(group)
+    given = autocast(x.device, x, weight, bias)
+    return _ScatteredProduct.apply(group, list(sizes), *given)
+
+
+class _GatheredProducts(Function):
+    @staticmethod
+    def forward(ctx, group, sizes, keep, x, *weights_and_biases):
+        half = len(weights_and_biases) // 2
+        weights, biases = weights_and_biases[:half], weights_and_biases[half:]
+        whole = all_gather(x, group, S, sizes)  # (b, s, h)
+        ctx.group, ctx.sizes, ctx.keep = group, sizes, keep
+        ctx.save_for_backward(whole if keep else x, *weights)
+        return tuple(F.linear(whole, w, b) for w, b in zip(weights, biases, strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, *dys):
+        kept, *weights = ctx.saved_tensors
+        half = len(weights)
+        needs_x, needs_weight = ctx.needs_input_grad[3], ctx.needs_input_grad[4 : 4 + half]
+        needs_bias = ctx.needs_input_grad[4 + half :]
+        again = None
+        if not ctx.keep and any(needs_weight):
+            again = all_gather(kept, ctx.group, S, ctx.sizes, async_op=True)
+        flat = [rows_of(dy) for dy in dys]  # (b·s, f/tp) each
+        scattering = None
+        if needs_x:
+            part = flat[0] @ weights[0]  # (b·s, h), this rank's part of a sum
+            for dy, weight in zip(flat[1:], weights[1:], strict=True):
+                part.addmm_(dy, weight)
+            part = part.view(*dys[0].shape[:-1], part.shape[-1])  # (b, s, h)
+            scattering = reduce_scatter(part, ctx.group, S, ctx.sizes, async_op=True)
+        dws = [None] * half
+        if any(needs_weight):
+            rows = rows_of(kept if again is None else again.wait())  # (b·s, h)
+            dws = [dy.t() @ rows if needs_weight[i] else None for i, dy in enumerate(flat)]
+        dbs = [dy.sum(0) if needs_bias[i] else None for i, dy in enumerate(flat)]
+        dx = scattering.wait() if needs_x else None  # (b, s/tp, h)
+        return None, None, None, dx, *dws, *dbs
+
+
+class _ScatteredProduct(Function):
+    @staticmethod
+    def forward(ctx, group, sizes, x, weight, bias):
+        ctx.group, ctx.sizes = group, sizes
+        ctx.save_for_backward(x, weight)
+        y = reduce_scatter(F.linear(x, weight), group, S, sizes)  # (b, s/tp, f)
+        return y if bias is None else y.add_(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        _, _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        whole = all_gather(dy, ctx.group, S, ctx.sizes)  # (b, s, f)
+        flat = rows_of(whole)
+        dx = (flat @ weight).view(x.shape) if needs_x else None
+        dw = flat.t() @ rows_of(x) if needs_weight else None
+        return None, None, dx, dw, flat.sum(0) if needs_bias else None
+
+
+def in_bytes(b: int, s: int, h: int, n: int, item: int, *, keep: bool) -> dict[str, float]:
+    """What a rank sends for one pair of layers, column then row, forward and backward, by formula.
+
+    With X kept: 4 moves of (n−1)/n of b·s·h, exactly what two all-reduces cost. Gathered again: 5.
+    Exact where n divides s.
+    """
+    move = (n - 1) * b * s * h * item / n
+    return {
+        "forward": 2 * move,
+        "backward": (2 if keep else 3) * move,
+        "all": (4 if keep else 5) * move,
+    }
+
+
+def shared_once(*parameters: torch.nn.Parameter | None, group: Group) -> list[Tensor | None]:
+    """Parameters that every rank uses on its own tokens: their gradients owe a sum, sent as one."""
+    given = [p for p in parameters if p is not None]
+    if not given:
+        return list(parameters)
+    packed = copy(torch.cat([p.reshape(-1) for p in given]), group)
+    parts = iter(packed.split([p.numel() for p in given]))
+    return [None if p is None else next(parts).view(p.shape) for p in parameters]
