@@ -49,9 +49,10 @@ def healthy() -> bool:
     n = dist.get_world_size()
     made = dist.new_group(list(range(n)))
     x = torch.tensor([dist.get_rank() + 1.0])
-    with ledger() as book:
+    with _empty_is_nan(), ledger() as book:  # the first of these imports half of torch
         dist.all_reduce(x, group=made)
     dist.destroy_process_group(made)
+    torch.ones(1, requires_grad=True).exp().sum().backward()
     return x.item() == n * (n + 1) / 2 and book.count("all_reduce") == 1
 
 
