@@ -1,0 +1,286 @@
+"""`sharded_init` of lesson 02: parts of a layer whose numbers do not depend on how many hold them.
+
+The whole is what torch.nn.Linear would have drawn. An answer is held against its parts, against the
+generator's state afterwards, against what it keeps in memory and against sending nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
+from course_lib.classroom.checks.lesson_02.results import Owed, look_at_results, tried, where
+from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS
+from course_lib.layout import span
+
+
+class Trial(NamedTuple):
+    """One call on a group, the dense layer that it should be a part of, and what came back."""
+
+    way: str
+    h: int
+    f: int
+    reports: list[dict]
+    owed: list[list[Owed]]
+    following: Tensor  # the generator's next numbers after the dense layer
+    seed: int
+    when: str
+
+    @property
+    def n(self) -> int:
+        return len(self.reports)
+
+
+def judge_init(answer: Answer, judge: Judge) -> None:
+    """Try sharded_init; raise the Finding that explains best what is wrong."""
+    judge.take(answer)
+    seed = int.from_bytes(os.urandom(3), "big")
+    p = 2 + seed % 3
+    three, two = [0, 1, 2], [1, 2]
+    even = [
+        _try(answer, judge, way, three, 3 * p, 3 * p + 6, seed, True) for way in (COLUMNS, ROWS)
+    ]
+    _look_at_values(answer, even)
+    uneven = [
+        _try(answer, judge, COLUMNS, three, 3 * p + 2, 3 * p + 7, seed, False),
+        _try(answer, judge, ROWS, two, 2 * p + 1, 2 * p + 4, seed, False),
+    ]
+    _look_at_values(answer, uneven)
+    for trial in even + uneven:
+        _look_at_traffic(trial)
+    for trial in even + uneven:
+        _look_at_generator(trial)
+        _look_at_memory(trial)
+
+
+def _try(
+    answer: Answer,
+    judge: Judge,
+    way: str,
+    members: list[int],
+    h: int,
+    f: int,
+    seed: int,
+    even: bool,
+) -> Trial:
+    when = where(members, f"W[{h}, {f}] cut by {way}")
+    call = (
+        f'bench.part("lesson_02.trial").initial({answer.name}, {h}, {f}, "{way}", {seed}, '
+        "__trial__)"
+    )
+    reports = tried(answer, judge, call, members, when, even)
+    weight, bias, following = dense(h, f, seed)
+    n = len(members)
+    owed = [parts(weight, bias, way, n, rank) for rank in range(n)]
+    for report in reports:  # float32, as torch.nn.Linear has it
+        report["dtypes"] = ["float64" if d == "float32" else d for d in report["dtypes"]]
+    look_at_results(reports, owed, when)
+    return Trial(way, h, f, reports, owed, following, seed, when)
+
+
+def dense(h: int, f: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What one process has: weight, bias, and what the generator gives after them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = nn.Linear(h, f)
+        following = torch.rand(3, dtype=torch.float64)
+    return layer.weight.detach(), layer.bias.detach(), following
+
+
+def parts(weight: Tensor, bias: Tensor, way: str, n: int, rank: int) -> list[Owed]:
+    """What one rank holds, in torch.nn.Linear's shapes: weight[f, h]."""
+    f, h = weight.shape
+    if way == COLUMNS:
+        own = slice(*span(f, n, rank))
+        return [Owed("weight", weight[own], weight), Owed("bias", bias[own], bias)]
+    own = slice(*span(h, n, rank))
+    return [Owed("weight", weight[:, own], weight), Owed("bias", bias, bias)]
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Drawn by the same generator in the same order: equal but for the last bit of a scaling."""
+    return a.shape == b.shape and torch.allclose(a.float(), b, rtol=1e-6, atol=1e-9)
+
+
+def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
+    wrong = [(t, part) for t in trials for part in range(2) if _wrong_ranks(t, part)]
+    if not wrong:
+        return
+    if all(trial.n == 2 for trial, _ in wrong):
+        refuse_world_numbers(answer, wrong[0][0].when)
+    # The bias is drawn after the weight. And one of the two cuts may say more than the other.
+    first = min(part for _, part in wrong)
+    found = [_wrong_value(trial, first) for trial, part in wrong if part == first]
+    raise next((one for one in found if one.name != "other numbers"), found[0])
+
+
+def _wrong_ranks(trial: Trial, part: int) -> list[int]:
+    return [
+        rank
+        for rank, report in enumerate(trial.reports)
+        if not same(report["entries"][part], trial.owed[rank][part].part)
+    ]
+
+
+def _wrong_value(trial: Trial, part: int) -> Finding:
+    wrong = _wrong_ranks(trial, part)
+    rank, n = wrong[0], trial.n
+    name = trial.owed[0][part].name
+    got = [report["entries"][part] for report in trial.reports]
+    right = [owed[part].part for owed in trial.owed]
+    head = f"The {name} on rank {rank} is not the dense layer's {trial.when}."
+    scaled = _ratio(got[rank], right[rank])
+    if scaled is not None:
+        if trial.way == ROWS and math.isclose(scaled, math.sqrt(n), rel_tol=0.05):
+            return Finding(
+                "fan-in of the part",
+                f"{head} It is {scaled:.3g} times too large. The bound of the numbers is one over "
+                "the square root of h, the number of inputs that are summed: of the whole layer, "
+                "not of this rank's part.",
+            )
+        if scaled == 0:
+            return Finding("zeros", f"{head} It is all zeros.")
+        return Finding("another scale", f"{head} It is {scaled:.3g} times the right one.")
+    alike = all(one.shape == got[0].shape and same(one, got[0]) for one in got)
+    if part == 1:
+        if trial.way == ROWS and not alike:
+            return Finding(
+                "bias differs by rank",
+                f"{head} By rows every rank holds the same whole bias, and these differ.",
+            )
+        return Finding(
+            "bias drawn otherwise",
+            f"{head} torch.nn.Linear draws the whole weight, then the bias, with the weight's "
+            "bound: one over the square root of all h inputs.",
+        )
+    if alike and any(report["ops"] for report in trial.reports):
+        return Finding(
+            "rank 0's part everywhere",
+            f"{head} All ranks hold the same part, as one of them has sent it. Each needs its own.",
+        )
+    if alike:
+        return Finding(
+            "same numbers on every rank",
+            f"{head} All ranks hold the same numbers. With one seed, ranks that each draw a part "
+            "of their own draw the same part: then the layer repeats itself.",
+        )
+    if _own_seeds(trial, got):
+        return Finding(
+            "a seed for each rank",
+            f"{head} Each rank has set a seed of its own. Then the parts differ, but the model "
+            "depends on how many ranks there are; and whatever is to be drawn alike later on, such "
+            "as a mask of dropout, no longer is.",
+        )
+    h_part = trial.owed[rank][0].part.shape[1]
+    if got[rank].abs().max() > 1.001 / math.sqrt(max(1, min(h_part, trial.h))):
+        return Finding(
+            "another distribution",
+            f"{head} Some numbers lie beyond the bound that torch.nn.Linear has: one over the "
+            "square root of the number of inputs.",
+        )
+    return Finding(
+        "other numbers",
+        f"{head} The numbers come from elsewhere in the generator's stream, or from another seed: "
+        "another number of ranks would give another model. Which numbers of the whole layer are "
+        "this rank's, and how many does the generator give before them?",
+    )
+
+
+def _own_seeds(trial: Trial, got: list[Tensor]) -> bool:
+    """Whether each rank drew a layer of its part's size, or the whole, from the seed plus r."""
+    for step, plus in itertools.product((1, 10, 100, 1000), (0, 1)):
+        drawn = []
+        for rank in range(trial.n):
+            f, h = got[rank].shape
+            small, _, _ = dense(h, f, trial.seed + step * rank + plus)
+            weight, bias, _ = dense(trial.h, trial.f, trial.seed + step * rank + plus)
+            large = parts(weight, bias, trial.way, trial.n, rank)[0].part
+            drawn.append((small, large))
+        if any(
+            all(same(one, pair[kind]) for one, pair in zip(got, drawn, strict=True))
+            for kind in (0, 1)
+        ):
+            return True
+    return False
+
+
+def _ratio(got: Tensor, right: Tensor) -> float | None:
+    """How many times `right` a tensor is, where it is that throughout."""
+    if got.shape != right.shape or not right.numel():
+        return None
+    scale = float(got.double().norm() / right.double().norm())
+    for signed in (scale, -scale):
+        if torch.allclose(got.double(), signed * right.double(), rtol=1e-5, atol=1e-8):
+            return signed
+    return None
+
+
+def _look_at_traffic(trial: Trial) -> None:
+    for rank, report in enumerate(trial.reports):
+        if report["ops"]:
+            ops = " and ".join(f"{count} × {op}" for op, count in report["ops"].items())
+            raise Finding(
+                "sent",
+                f"The numbers are right, but rank {rank} calls {ops} {trial.when}. All ranks have "
+                "the same seed: what one of them can draw, each can draw.",
+            )
+
+
+def _look_at_generator(trial: Trial) -> None:
+    for rank, report in enumerate(trial.reports):
+        if not torch.equal(report["next"], trial.following):
+            raise Finding(
+                "generator out of step",
+                f"The numbers are right, but afterwards the generator of rank {rank} does not "
+                f"stand where the dense layer would have left it, {trial.when}. The next layer "
+                "would be another one; ranks that stand in different places also drop different "
+                "neurons. Every rank has to draw as much as the whole.",
+            )
+
+
+def _look_at_memory(trial: Trial) -> None:
+    for rank, report in enumerate(trial.reports):
+        for entry, kept, owed in zip(
+            report["entries"], report["kept"], trial.owed[rank], strict=True
+        ):
+            if (
+                kept > entry.numel() * entry.element_size()
+                and owed.part.numel() < owed.whole.numel()
+            ):
+                raise Finding(
+                    "whole kept alive",
+                    f"The numbers are right, but rank {rank} still keeps {kept} bytes for a "
+                    f"{owed.name} of {entry.numel() * entry.element_size()}, {trial.when}. A slice "
+                    "is a view: as long as it lives, so does the whole layer behind it.",
+                )
+
+
+SHARDED_INIT = Exercise(
+    name="sharded_init",
+    title="One model, whatever the number of ranks",
+    points=3,
+    judge=judge_init,
+    when_right=(
+        "Each rank holds its part of the layer that one process would have drawn, on two ranks and "
+        "on three, and for both cuts; nothing was sent, nothing of the rest is kept, and every "
+        "generator stands where it would after the whole layer."
+    ),
+    hints=(
+        "What should not depend on the number of ranks: the numbers of the whole layer. So begin "
+        "with all of them; which of torch's own classes draws them, and in what order?",
+        "Every rank may draw the whole and keep a part: all have the same seed. course_lib.layout."
+        "span(f, n, rank) says where a part begins and ends.",
+        "torch.nn.Linear keeps its weight as [f, h]. Columns of W[h, f] are rows there.",
+        "A slice shares its memory with the whole. What makes a tensor with a memory of its own, "
+        "so that the rest can go?",
+    ),
+)

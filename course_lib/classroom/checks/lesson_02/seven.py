@@ -1,0 +1,176 @@
+"""`seven_by_five` of lesson 02: a weight that no number of ranks divides, cut both ways.
+
+What each rank holds, what is owed, and what that costs, from the cut rule and the ledger's forms; a
+misreading is another cut, another sum or another count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.layout import cut
+from course_lib.ledger import forms
+
+B, H, F, RANKS, ITEM = 4, 7, 5, 3, 4  # X[4, 7] W[7, 5] on three ranks, float32: in the question
+HELD = ("columns: W on rank 0", "columns: W on rank 2", "rows: W on rank 0", "rows: W on rank 2")
+OWED = ("columns: owed", "rows: owed")
+BYTES = ("columns: bytes", "rows: bytes")
+FIELDS = HELD + OWED + BYTES
+
+
+def _held(by_columns: Sequence[int], by_rows: Sequence[int]) -> dict[str, float]:
+    """Elements of W on ranks 0 and 2, where each rank's share of f, and of h, is so long."""
+    counts = (H * by_columns[0], H * by_columns[-1], F * by_rows[0], F * by_rows[-1])
+    return dict(zip(HELD, counts, strict=True))
+
+
+def _costs(by_columns: float, by_rows: float, times: float) -> dict[str, float]:
+    """So many elements owed, and that many bytes times a factor."""
+    owed = (by_columns, by_rows)
+    sent = [times * elements * ITEM for elements in owed]
+    return dict(zip(OWED + BYTES, (*owed, *sent), strict=True))
+
+
+def _bytes(times: float, item: int = ITEM) -> dict[str, float]:
+    return dict(zip(BYTES, (times * B * H * item, times * B * F * item), strict=True))
+
+
+RING = forms.all_reduce(RANKS, RANKS) / RANKS  # of what is owed, the part that a rank sends
+RIGHT = {**_held(cut(F, RANKS), cut(H, RANKS)), **_costs(B * H, B * F, RING)}
+
+
+def judge_seven(given: Mapping) -> None:
+    """Hold the numbers against the cut rule and the forms, and against each misreading."""
+    compare(given, RIGHT, _mistakes())
+
+
+def _mistakes() -> tuple[Mistake, ...]:
+    swapped = _held(cut(F, RANKS), cut(H, RANKS))
+    return (
+        Mistake(
+            "the other direction",
+            "By columns Y is not owed anything, by rows dX is not. Which dim does the product run "
+            "over that leaves a sum: the one that is cut.",
+            _costs(B * F, B * H, RING),
+        ),
+        Mistake(
+            "rows and columns swapped",
+            "You have columns where rows are asked for, and rows for columns. By columns each rank "
+            "holds some of the columns of W[h, f], all h numbers of each.",
+            {
+                **dict(zip(HELD, [swapped[name] for name in HELD[2:] + HELD[:2]], strict=True)),
+                **_costs(B * F, B * H, RING),
+            },
+        ),
+        Mistake(
+            "as evenly as it goes",
+            "You have spread what is left over as evenly as it goes. The course cuts a dim as "
+            "torch.chunk does: pieces of ⌈length/n⌉ until nothing is left, so the last rank is the "
+            "one that gets less.",
+            _held(_balanced(F), _balanced(H)),
+        ),
+        Mistake(
+            "the rest on the last rank",
+            "You have rounded down and given the last rank all that is left over. The course "
+            "rounds up: pieces of ⌈length/n⌉ until nothing is left.",
+            _held(_rounded_down(F), _rounded_down(H)),
+        ),
+        Mistake(
+            "padded",
+            "You have the same on every rank, as if the dim were filled up. A dim is not padded: "
+            "the last rank holds what is left.",
+            _held([-(-F // RANKS)] * RANKS, [-(-H // RANKS)] * RANKS),
+        ),
+        Mistake(
+            "a third of everything",
+            "You have divided by three. A rank holds whole columns, or whole rows.",
+            _held([F / RANKS] * RANKS, [H / RANKS] * RANKS),
+        ),
+        Mistake(
+            "the whole weight",
+            "That is all of W. Each rank holds a part of it.",
+            _held([F] * RANKS, [H] * RANKS),
+        ),
+        Mistake(
+            "only the length",
+            "That is how many columns, or rows, a rank holds. Each column has h numbers, each row "
+            "f.",
+            dict(
+                zip(
+                    HELD,
+                    (cut(F, 3)[0], cut(F, 3)[-1], cut(H, 3)[0], cut(H, 3)[-1]),
+                    strict=True,
+                )
+            ),
+        ),
+        Mistake(
+            "the weight's gradient owed",
+            "That is the size of W's gradient. It is owed where each rank has other rows of X, "
+            "that is, where b is cut. Here every rank has its own part of dW, and needs no more.",
+            _costs(H * F, H * F, RING),
+        ),
+        Mistake(
+            "both directions",
+            "You have counted Y and dX for both cuts. In each, one of the two is owed a sum.",
+            _costs(B * F + B * H, B * F + B * H, RING),
+        ),
+        Mistake(
+            "nothing owed backward",
+            "Forward is not all: go through the backward's products as well. One of them runs over "
+            "f.",
+            {OWED[0]: 0, BYTES[0]: 0},
+        ),
+        Mistake(
+            "half of the way",
+            "Those are the bytes of a reduce-scatter. Every rank needs the whole sum: an "
+            "all-reduce has a second half.",
+            _bytes(RING / 2),
+        ),
+        Mistake(
+            "the tensor once",
+            "Those are the bytes of the tensor itself. Of an all-reduce over n ranks each sends "
+            "2(n−1)/n of it.",
+            _bytes(1),
+        ),
+        Mistake(
+            "all ranks together",
+            "That is what all three ranks send together. Asked for is one rank's part.",
+            _bytes(RING * RANKS),
+        ),
+        Mistake(
+            "numbers, not bytes",
+            "Those are numbers. A float32 takes more than one byte.",
+            _bytes(RING, 1),
+        ),
+    )
+
+
+def _balanced(length: int) -> list[int]:
+    return [length // RANKS + (rank < length % RANKS) for rank in range(RANKS)]
+
+
+def _rounded_down(length: int) -> list[int]:
+    piece = length // RANKS
+    return [piece] * (RANKS - 1) + [length - piece * (RANKS - 1)]
+
+
+SEVEN_BY_FIVE = Thought(
+    name="seven_by_five",
+    title="Seven by five on three ranks",
+    points=2,
+    fields=FIELDS,
+    judge=judge_seven,
+    when_right=(
+        "No rank's share need be equal: only all ranks have to cut by one rule. And what is owed "
+        "does not depend on W at all: by columns as many numbers as X has, by rows as many as Y."
+    ),
+    hints=(
+        "Cut first the dim, then count: five columns over three ranks, each as many as ⌈5/3⌉ until "
+        "nothing is left. How many numbers has one column?",
+        "By columns, three products: Y sums over h, dX over f, dW over b. Which of these dims is "
+        "cut? The result of that product is owed, with all its numbers. By rows the same.",
+        "What is owed is summed by an all-reduce over three ranks; of its bytes each rank sends "
+        "2(n−1)/n.",
+    ),
+)

@@ -1,0 +1,237 @@
+"""Which rank holds which block of a matrix: a row for each product, the matrices to scale.
+
+Drawn from the ranks' own tensors and their layouts in the notation; what a layout says and the
+tensors do not keep is refused. Lesson 02 draws its two cuts, lesson 04 the two in a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+from course_lib.layout import Layout, Statement, check
+
+LARGEST = 1.35  # inches of the longest dim in a picture
+SMALLEST = 0.2  # and of the shortest: a bias is a line otherwise
+SHEET = 0.09  # inches by which each sheet of a sum lies beside the one before
+PAPER = "#e4e4e4"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One tensor as it lies on the ranks: the size of each block along the dim that is cut."""
+
+    layout: Layout
+    shape: tuple[int, int]  # whole; one dim is a row
+    cut: int | None  # 0: its rows are on several ranks, 1: its columns
+    pieces: tuple[int, ...]  # of each rank, along that dim
+    owed: bool
+
+    @property
+    def size(self) -> str:
+        return " × ".join(str(n) for n in self.shape[-len(self.layout.dims) :])
+
+
+def blocks(
+    statements: str | Sequence[str],
+    held: Sequence[Mapping[str, Tensor]],
+    *,
+    axis: str = "tp",
+    title: str = "",
+) -> Picture:
+    """Draw `statements`, such as "X[b, h] W[h, f@tp] -> Y[b, f@tp]", as `held[rank]` lies.
+
+    A block has the colour of the rank that holds it; what every rank holds whole is grey and
+    hatched; a sum that is still owed is a sheet for each rank's part of it. Tensors have one dim or
+    two, and are cut over one axis, or whole, or owed a sum.
+    """
+    lines = [statements] if isinstance(statements, str) else list(statements)
+    read = [Statement.parse(line) for line in lines]
+    rows = [(s, [_matrix(one, held, axis) for one in s.layouts]) for s in read]
+    for line, (statement, _) in zip(lines, rows, strict=True):
+        _hold(line, statement, held, axis)
+    longest = max(length for _, ms in rows for m in ms for length in m.shape)
+    scale = LARGEST / longest
+    alt = _in_words(rows, title)
+    width = max(_width(ms, scale, len(held)) for _, ms in rows)
+    heights = [max(_high(m, scale, len(held)) for m in ms) + 0.72 for _, ms in rows]
+    size = (width, sum(heights) + (0.35 if title else 0.05))
+    return draw(size, alt, lambda figure: _paint(figure, rows, heights, scale, width, held, title))
+
+
+def _matrix(layout: Layout, held: Sequence[Mapping[str, Tensor]], axis: str) -> Matrix:
+    tensors = [mine[layout.name] for mine in held if layout.name in mine]
+    if len(tensors) != len(held):
+        raise ValueError(f"{layout}: not every rank has handed over its {layout.name}")
+    if not 1 <= len(layout.dims) <= 2 or any(axis != one for one in layout.axes):
+        raise ValueError(
+            f"{layout} cannot be drawn: a tensor of one dim or two, whole, or cut over {axis}, or "
+            f"owed a sum over it"
+        )
+    dims = [dim.axes == (axis,) for dim in layout.dims]
+    at = dims.index(True) if any(dims) else None
+    pieces = tuple(t.shape[at] for t in tensors) if at is not None else ()
+    shape = list(tensors[0].shape)
+    if at is not None:
+        shape[at] = sum(pieces)
+    if len(shape) == 1:
+        shape, at = [1, *shape], None if at is None else 1
+    return Matrix(layout, (shape[0], shape[1]), at, pieces, bool(layout.owed))
+
+
+def _hold(line: str, statement: Statement, held: Sequence[Mapping[str, Tensor]], axis: str) -> None:
+    """Refuse what the shapes and values of the tensors do not bear out."""
+    n = len(held)
+    names = [layout.name for layout in statement.layouts]
+    sizes: dict[str, int] = {}
+    for layout in statement.layouts:
+        for i, dim in enumerate(layout.dims):
+            if not dim.name.isdigit():
+                lengths = [mine[layout.name].shape[i] for mine in held]
+                sizes.setdefault(dim.name, sum(lengths) if dim.axes else lengths[0])
+    for rank, mine in enumerate(held):
+        parts = {name: mine[name] for name in names}
+        check(line, axes={axis: (rank, n)}, sizes=sizes, **parts)
+    for layout in statement.layouts:
+        if layout.cut_axes or n == 1:
+            continue
+        first, *others = (mine[layout.name].detach().cpu().double() for mine in held)
+        alike = [torch.allclose(first, other, rtol=1e-5, atol=1e-8) for other in others]
+        if layout.owed and any(alike):
+            raise ValueError(
+                f"{layout}: a sum is said to be owed, and two ranks hold the same numbers; was it "
+                "taken already?"
+            )
+        if not layout.owed and not all(alike):
+            raise ValueError(
+                f"{layout} is said to be whole on every rank, and the ranks hold other numbers"
+            )
+
+
+def _box(matrix: Matrix, scale: float) -> tuple[float, float]:
+    """Width and height of a matrix, in inches."""
+    high, wide = (max(SMALLEST, length * scale) for length in matrix.shape)
+    return wide, high
+
+
+def _high(matrix: Matrix, scale: float, n: int) -> float:
+    return _box(matrix, scale)[1] + SHEET * (n - 1) * matrix.owed
+
+
+def _step(matrix: Matrix, scale: float, n: int) -> float:
+    """How much of a line a matrix takes: itself, or its name where that is longer."""
+    wide = _box(matrix, scale)[0] + SHEET * (n - 1) * matrix.owed
+    return max(wide, 0.085 * max(len(str(matrix.layout)), 7)) + 0.42
+
+
+def _width(matrices: list[Matrix], scale: float, n: int) -> float:
+    return sum(_step(m, scale, n) for m in matrices) + 0.25
+
+
+def _paint(figure, rows, heights, scale, width, held, title) -> None:
+    figure.set_layout_engine("none")
+    axis = figure.add_axes((0, 0, 1, 1))
+    total = sum(heights) + (0.35 if title else 0.05)
+    axis.set_xlim(0, width)
+    axis.set_ylim(total, 0)
+    axis.axis("off")
+    top = 0.05
+    if title:
+        axis.text(width / 2, 0.2, title, ha="center", va="center", fontsize=10, color=INK)
+        top = 0.35
+    for (statement, matrices), height in zip(rows, heights, strict=True):
+        _line(axis, statement, matrices, top + (height - 0.5) / 2, top + height - 0.34, scale, held)
+        top += height
+
+
+def _line(axis, statement, matrices, middle, label, scale, held) -> None:
+    left, n = 0.2, len(held)
+    for i, matrix in enumerate(matrices):
+        step = _step(matrix, scale, n)
+        if i:
+            sign = "=" if i == len(statement.inputs) else "×"
+            axis.text(left - 0.02, middle, sign, ha="center", va="center", fontsize=13, color=INK)
+        centre = left + step / 2
+        _draw_matrix(axis, matrix, centre, middle, scale, n)
+        name = str(matrix.layout)
+        axis.text(
+            centre, label, name, ha="center", va="center", fontsize=8.5, color=INK,
+            family="DejaVu Sans Mono",
+        )  # fmt: skip
+        size = f"{matrix.size}, a sum owed" if matrix.owed else matrix.size
+        axis.text(centre, label + 0.17, size, ha="center", va="center", fontsize=7.5, color=QUIET)
+        left += step
+
+
+def _draw_matrix(axis, matrix: Matrix, centre: float, middle: float, scale: float, n: int) -> None:
+    wide, high = _box(matrix, scale)
+    spread = SHEET * (n - 1) * matrix.owed
+    left, top = centre - (wide + spread) / 2, middle - (high + spread) / 2
+    if matrix.owed:
+        for rank in reversed(range(n)):  # rank 0 in front
+            by = SHEET * rank
+            _tile(axis, left + by, top + spread - by, wide, high, rank, "")
+        parts = " + ".join(map(str, range(n)))
+        _label(axis, left + wide / 2, top + spread + high / 2, parts, of_rank(0), "white")
+        return
+    if matrix.cut is None:
+        _rectangle(axis, left, top, wide, high, PAPER, "////", "#ffffff")
+        _label(axis, left + wide / 2, top + high / 2, "all", PAPER, INK)
+        return
+    start, whole = 0, matrix.shape[matrix.cut]
+    for rank, piece in enumerate(matrix.pieces):
+        share, before = piece / whole, start / whole
+        if matrix.cut:
+            _tile(axis, left + before * wide, top, share * wide, high, rank, str(rank))
+        else:
+            _tile(axis, left, top + before * high, wide, share * high, rank, str(rank))
+        start += piece
+
+
+def _tile(axis, left, top, wide, high, rank: int, text: str) -> None:
+    if not wide or not high:
+        return
+    colour = of_rank(rank)
+    _rectangle(axis, left, top, wide, high, colour, hatch_of_rank(rank), "#ffffff")
+    if text:
+        _label(axis, left + wide / 2, top + high / 2, text, colour, ink_on(colour))
+
+
+def _rectangle(axis, left, top, wide, high, colour, hatch, edge) -> None:
+    from matplotlib.patches import Rectangle
+
+    look = {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": 1.0}
+    axis.add_patch(Rectangle((left, top), wide, high, **look))
+
+
+def _label(axis, x, y, text, colour, ink) -> None:
+    axis.text(
+        x, y, text, ha="center", va="center", fontsize=8, fontweight="bold", color=ink,
+        bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
+    )  # fmt: skip
+
+
+def _in_words(rows: list[tuple[Statement, list[Matrix]]], title: str) -> str:
+    head = f"{title}. " if title else ""
+    told = []
+    for statement, matrices in rows:
+        said = "; ".join(_told(matrix) for matrix in matrices)
+        told.append(f"{statement}: {said}.")
+    return f"{head}Matrices to scale, each block in the colour of its rank. {' '.join(told)}"
+
+
+def _told(matrix: Matrix) -> str:
+    name = f"{matrix.layout.name}, {matrix.size},"
+    if matrix.owed:
+        return f"{name} is a part of a sum on every rank, and the sum is owed"
+    if matrix.cut is None:
+        return f"{name} is whole on every rank"
+    what = "rows" if matrix.cut == 0 else "columns"
+    if matrix.shape[0] == 1 and len(matrix.layout.dims) == 1:
+        what = "numbers"
+    shares = ", ".join(f"{piece} on rank {r}" for r, piece in enumerate(matrix.pieces))
+    return f"{name} has its {what} cut: {shares}"
