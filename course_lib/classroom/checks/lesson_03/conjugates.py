@@ -1,0 +1,272 @@
+"""`conjugates` of lesson 03: what right means for f and g, and how wrong pairs are recognised.
+
+A pair is tried alone, beside others that need the same tensors, and in a net that learns; held
+against dense results (values and gradients) and against one message each, in its own phase.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
+from course_lib.classroom.checks.lesson_03 import pair_in_use
+from course_lib.classroom.checks.lesson_03.pair_in_use import close
+from course_lib.classroom.checks.lesson_03.trial import numbers
+from course_lib.ledger import forms
+
+ITEM = 8  # bytes of a float64
+_CALL = "bench.part('lesson_03.trial').{what}({name}, __trial__, {seed}, {more})"
+
+
+class Trial(NamedTuple):
+    """One run of the learner's pair on a group, and what each rank reports of it."""
+
+    members: list[int]
+    seed: int
+    shape: list[int]
+    reports: list[dict]
+    when: str
+
+    @property
+    def n(self) -> int:
+        return len(self.members)
+
+    def each(self, name: str, shape: list[int] | None = None) -> list[Tensor]:
+        """The numbers of that name, of every rank."""
+        return [numbers(self.seed, name, r, *(shape or self.shape)) for r in range(self.n)]
+
+    def same(self, name: str, shape: list[int] | None = None) -> Tensor:
+        """The numbers of that name which all ranks hold."""
+        return numbers(self.seed, name, 0, *(shape or self.shape))
+
+
+def judge_conjugates(answer: Answer, judge: Judge) -> None:
+    """Try f and g; raise the Finding that explains best what is wrong."""
+    refuse_ready_made(answer)
+    judge.take(answer)
+    seed = int.from_bytes(os.urandom(3), "big")
+    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
+    shape = [3 + seed % 3, 7 + seed % 2]
+
+    def tried(what: str, members: list[int], *more: object) -> Trial:
+        given = ", ".join(map(str, more or (shape,)))
+        call = _CALL.format(what=what, name=answer.name, seed=seed, more=given)
+        reports = judge.trial(answer, call, members, on(members))
+        return Trial(members, seed, shape, reports, on(members))
+
+    first = [tried("alone", members) for members in (three, two)]
+    for trial in first:
+        _look_alone(answer, trial)
+    for members in (three, two):
+        pair_in_use.look_shared(tried("shared", members))
+    pair_in_use.look_layouts(tried("layouts", three))
+    for members, hidden in ((three, 7), (two, 5)):
+        dims = [4, 3 + seed % 2, hidden, 2]
+        pair_in_use.look_net(tried("net", members, dims), dims)
+
+
+def refuse_ready_made(answer: Answer) -> None:
+    """A Finding where the answer takes the pairs out of the library's own file."""
+    for cell in answer.cells:
+        for node in ast.walk(ast.parse(cell)):
+            names = [one.name for one in getattr(node, "names", []) if isinstance(one, ast.alias)]
+            names += [getattr(node, "module", None) or ""]
+            if any("tensor_parallel" in name for name in names):
+                raise Finding(
+                    "ready-made pair",
+                    "It imports from course_lib.tensor_parallel, where these pairs stand ready. "
+                    "Write the backward yourself, with torch.autograd.Function.",
+                )
+
+
+def _look_alone(answer: Answer, trial: Trial) -> None:
+    for report in trial.reports:
+        if not report["pair"]:
+            raise Finding(
+                "not a pair",
+                f"`conjugates(group)` gave a {report['kind']} back; expected are two functions, "
+                "`return f, g`. Each takes one tensor, and the group is the one given here.",
+            )
+    for which in "fg":
+        _refuse_no_tensor(trial, which)
+    x, total = trial.same("x"), sum(trial.each("p"))
+    if _all(trial, "f", "out", lambda r: trial.n * x) and _all(
+        trial, "g", "out", lambda r: trial.each("p")[r]
+    ):
+        raise Finding(
+            "swapped",
+            "The two are exchanged: the first sums on the way there, the second does not. f stands "
+            "at the entrance and hands x on; g stands at the exit and sums.",
+        )
+    _refuse_changed(trial)
+    _look_at_values(answer, trial, x, total)
+    for which in "fg":
+        _look_at_way_back(trial, which)
+    _look_at_gradients(trial)
+    _look_at_traffic(trial)
+
+
+def _refuse_no_tensor(trial: Trial, which: str) -> None:
+    for rank, report in enumerate(trial.reports):
+        found = report[which]
+        if found["out"] is None:
+            got = found["kind"]
+            if found["shape"] is not None:
+                got = f"a tensor of shape {found['shape']} and dtype {found['dtype']}"
+            advice = " Did you forget `return`?" if got == "NoneType" else ""
+            raise Finding(
+                "not like x",
+                f"{which}(x) gave {got} on rank {rank}, {trial.when}; both f and g give a tensor "
+                f"of x's shape {trial.shape} and dtype float64.{advice}",
+            )
+
+
+def _refuse_changed(trial: Trial) -> None:
+    for which in "fg":
+        if any(report[which]["changed"] for report in trial.reports):
+            raise Finding(
+                f"{which} in place",
+                f"{which}(x) changed the x that it was given. `dist.all_reduce(t)` writes its "
+                "result into t. Whoever made x may have kept it for the backward, as exp keeps "
+                "its result, and autograd is not told: sum a copy.",
+            )
+
+
+def _all(trial: Trial, which: str, key: str, expected: Callable[[int], Tensor]) -> bool:
+    """Whether on every rank a tensor of f's or g's report is what is expected there."""
+    found = [report[which][key] for report in trial.reports]
+    return all(one is not None and close(one, expected(r)) for r, one in enumerate(found))
+
+
+def _look_at_values(answer: Answer, trial: Trial, x: Tensor, total: Tensor) -> None:
+    if not _all(trial, "f", "out", lambda r: x):
+        summed = _all(trial, "f", "out", lambda r: trial.n * x)
+        more = " It is n times x: a sum over ranks that all hold the same." if summed else ""
+        raise Finding(
+            "f changes its values",
+            f"f(x) is not x, {trial.when}. On the way there f does nothing.{more}",
+        )
+    if _all(trial, "g", "out", lambda r: total):
+        return
+    if _all(trial, "g", "out", lambda r: trial.each("p")[r]):
+        raise Finding(
+            "nothing summed",
+            f"g(p) is p, {trial.when}. The ranks hold parts of a sum, and g is where it is made.",
+        )
+    if _all(trial, "g", "out", lambda r: total / trial.n):
+        raise Finding(
+            "mean", f"g(p) is the mean, the sum divided by {trial.n}. The parts make a sum."
+        )
+    if trial.n == 2:
+        refuse_world_numbers(answer, trial.when)
+    raise Finding("not the sum", f"g(p) is not the sum of all ranks' p, {trial.when}.")
+
+
+def _look_at_way_back(trial: Trial, which: str) -> None:
+    if any(report[which]["grad"] is None for report in trial.reports):
+        raise Finding(
+            "no way back",
+            f"No gradient came back through {which}, {trial.when}. What is made from x.detach() "
+            "or under no_grad has no history; a torch.autograd.Function that is called by "
+            "`.apply(x)` and whose backward returns a gradient has.",
+        )
+
+
+def _look_at_gradients(trial: Trial) -> None:
+    n, w, v = trial.n, trial.each("w"), trial.same("v")
+    if not _all(trial, "f", "grad", lambda r: sum(w)):
+        if _all(trial, "f", "grad", lambda r: w[r]):
+            raise Finding(
+                "nothing summed on the way back",
+                "Through f each rank gets its own part of x's gradient. All ranks used x, so its "
+                "gradient is the sum of what all of them send back: a broadcast, transposed.",
+            )
+        if _all(trial, "f", "grad", lambda r: sum(w) / n):
+            raise Finding(
+                "mean on the way back",
+                f"Through f comes the mean of the ranks' gradients, the sum divided by {n}. The "
+                "mean belongs to ranks that see different data; here all are parts of one net.",
+            )
+        raise Finding(
+            "gradient of f",
+            f"The gradient of x behind f is not the sum of the ranks' gradients, {trial.when}.",
+        )
+    if not _all(trial, "g", "grad", lambda r: v):
+        if _all(trial, "g", "grad", lambda r: n * v):
+            raise Finding(
+                "summed on the way back as well",
+                f"Through g comes {n} times the gradient. Behind g every rank holds the same sum "
+                "and goes on alike, so the gradient that comes is whole already, on each of them.",
+            )
+        if _all(trial, "g", "grad", lambda r: v / n):
+            raise Finding(
+                "mean on the way back",
+                f"Through g comes the gradient divided by {n}. Each part of a sum has the whole "
+                "gradient of the sum.",
+            )
+        raise Finding(
+            "gradient of g",
+            f"The gradient of a part behind g is not that of the sum, {trial.when}.",
+        )
+
+
+def _look_at_traffic(trial: Trial) -> None:
+    payload = torch.Size(trial.shape).numel() * ITEM
+    may_send = forms.all_reduce(trial.n, payload)
+    for which, phase, silent in (("f", "back", "there"), ("g", "there", "back")):
+        for rank, report in enumerate(trial.reports):
+            one, other = report[which][phase], report[which][silent]
+            ways = {"there": "on the way there", "back": "on the way back"}
+            if other["ops"]:
+                raise Finding(
+                    "sends where nothing is owed",
+                    f"The numbers are right, but {which} also calls {listed(other['ops'])} "
+                    f"{ways[silent]} (rank {rank}, {trial.when}). What is the same on every rank "
+                    "need not be sent.",
+                )
+            if sum(one["ops"].values()) != 1 or one["bytes"] > may_send:
+                raise Finding(
+                    "more than one all-reduce",
+                    f"The numbers are right, but {which} calls {listed(one['ops'])} "
+                    f"{ways[phase]} and has to send {one['bytes']} bytes (rank {rank}, "
+                    f"{trial.when}); one all-reduce, {may_send:g} bytes, is enough.",
+                )
+
+
+def listed(ops: dict[str, int]) -> str:
+    return " and ".join(f"{count} × {op}" for op, count in sorted(ops.items())) or "nothing"
+
+
+CONJUGATES = Exercise(
+    name="conjugates",
+    title="f and g, with what torch gives you",
+    points=4,
+    judge=judge_conjugates,
+    when_right=(
+        "f hands on and sums on the way back, g sums and hands back: one all-reduce each, in its "
+        "own phase. Nothing that others need was written into, neither a tensor that an operation "
+        "had kept nor a gradient that two branches share, and the cut net learns what the whole "
+        "one learns, with its activations kept or computed again."
+    ),
+    hints=(
+        "Write down for each of the two what the ranks hold before it and after it: the same x on "
+        "all, or of each rank its own. The way back goes from the second to the first.",
+        "A torch.autograd.Function has two static methods: forward(ctx, x, group), which may put "
+        "the group on ctx, and backward(ctx, dy), which returns one gradient for each argument of "
+        "forward; None for those that have none.",
+        "dist.all_reduce writes into the tensor that it is given. Who else may hold that tensor? "
+        "On the way there the operation that made it, on the way back another branch that the "
+        "same gradient goes to.",
+        "f's forward and g's backward return what they are given (x.view_as(x) is enough). f's "
+        "backward and g's forward are the same three lines: copy, sum the copy, return it.",
+    ),
+)

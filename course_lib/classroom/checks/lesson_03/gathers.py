@@ -1,0 +1,275 @@
+"""`gather_from` of lesson 03: one forward, two right backwards, each within its budget.
+
+An answer is tried with pieces of one length, then uneven ones along other dims, with the same work
+behind it on every rank and with work of each rank's own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_03.conjugates import listed, refuse_ready_made
+from course_lib.classroom.checks.lesson_03.pair_in_use import close
+from course_lib.classroom.checks.lesson_03.trial import numbers
+from course_lib.ledger import forms
+
+ITEM = 8  # bytes of a float64
+REPLICATED, SHARDED = "replicated", "sharded"
+_KNOWN_BY_SIZES = ("raised", "deadlock")
+
+
+class Trial(NamedTuple):
+    """One call of the learner's function on a group, and what it gave on each rank."""
+
+    members: list[int]
+    seed: int
+    whole: list[int]
+    dim: int
+    sizes: list[int]
+    after: str
+    reports: list[dict]
+    when: str
+
+    @property
+    def n(self) -> int:
+        return len(self.members)
+
+    @property
+    def x(self) -> Tensor:
+        return numbers(self.seed, "x", 0, *self.whole)
+
+    def piece(self, whole: Tensor, rank: int) -> Tensor:
+        return whole.split(self.sizes, self.dim)[rank]
+
+    def coming_back(self, rank: int) -> Tensor:
+        """The gradient of the whole that comes back on one rank, alone."""
+        name = "v" if self.after == REPLICATED else "w"
+        owner = 0 if self.after == REPLICATED else rank
+        return 2 * self.x * numbers(self.seed, name, owner, *self.whole)
+
+    @property
+    def summed(self) -> Tensor:
+        return sum(self.coming_back(r) for r in range(self.n))
+
+    def gives(self, expected: Callable[[int], Tensor]) -> bool:
+        """Whether the gradient on every rank is what `expected(rank)` says."""
+        found = [report["grad"] for report in self.reports]
+        return all(close(one, expected(r)) for r, one in enumerate(found) if expected(r).numel())
+
+    @property
+    def gives_sum(self) -> bool:
+        return self.gives(lambda r: self.piece(self.summed, r))
+
+    @property
+    def gives_own_part(self) -> bool:
+        return self.gives(lambda r: self.piece(self.coming_back(r), r))
+
+    @property
+    def right(self) -> bool:
+        return self.gives_own_part if self.after == REPLICATED else self.gives_sum
+
+
+def judge_gather(answer: Answer, judge: Judge) -> None:
+    """Try gather_from; raise the Finding that explains best what is wrong."""
+    refuse_ready_made(answer)
+    judge.take(answer)
+    seed = int.from_bytes(os.urandom(3), "big")
+    chance = random.Random(seed)
+    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
+    one, (few, some, many) = 2 + seed % 3, chance.sample(range(1, 6), 3)
+    shape = [3, 4, 2]
+
+    def tried(members: list[int], dim: int, sizes: list[int]) -> list[Trial]:
+        return _try(answer, judge, members, seed, shape, dim, sizes)
+
+    even = [*tried(three, 0, [one] * 3), *tried(two, 0, [one] * 2)]
+    _look_at_gradients(answer, even)
+    cases = [(three, 1, [few, some, many]), (two, -1, [many, few]), (three, -2, [some, 0, many])]
+    try:
+        uneven = [trial for case in cases for trial in tried(*case)]
+    except Finding as finding:
+        if finding.name not in _KNOWN_BY_SIZES:
+            raise
+        raise Finding(
+            "sizes not used",
+            "Pieces of one length along dim 0 come out right; pieces of other lengths, one of them "
+            "empty, or along another dim, do not. `sizes` has every rank's length along `dim`.\n"
+            f"{finding.text.split(chr(10), 1)[-1]}",
+        ) from None
+    _look_at_gradients(answer, uneven)
+    for trial in even + uneven:
+        _look_at_budget(trial)
+
+
+def _try(
+    answer: Answer,
+    judge: Judge,
+    members: list[int],
+    seed: int,
+    shape: list[int],
+    dim: int,
+    sizes: list[int],
+) -> list[Trial]:
+    """The same pieces with the same work on every rank behind them, and with each rank's own."""
+    when = f"{on(members)} with sizes {sizes} along dim {dim}"
+    given = f"{answer.name}, __trial__, {seed}, {shape}, {dim}, {sizes}, after"
+    call = f"[bench.part('lesson_03.trial').gathered({given}) for after in {(REPLICATED, SHARDED)}]"
+    reports = judge.trial(answer, call, members, when)
+    whole = list(shape)
+    whole[dim] = sum(sizes)
+    trials = [
+        Trial(members, seed, whole, dim, sizes, after, list(of_ranks), f"{when}, after={after!r}")
+        for after, of_ranks in zip((REPLICATED, SHARDED), zip(*reports, strict=True), strict=True)
+    ]
+    for trial in trials:
+        _look_at_results(trial)
+    return trials
+
+
+def _look_at_results(trial: Trial) -> None:
+    """Refuse what is no gathered tensor, wherever its gradient goes."""
+    refuse_none(trial.reports, trial.when, "the whole tensor")
+    for rank, report in enumerate(trial.reports):
+        if report["out"] is None:
+            got = report["kind"]
+            got = f"a tensor of shape {report['shape']}" if report["shape"] is not None else got
+            raise Finding(
+                "not the whole",
+                f"Rank {rank} got {got} back {trial.when}; expected is one tensor of shape "
+                f"{trial.whole} and dtype float64: all pieces joined along `dim`.",
+            )
+        if report["changed"]:
+            raise Finding("input changed", f"x was changed on rank {rank}, {trial.when}.")
+        if not close(report["out"], trial.x):
+            raise Finding(
+                "pieces out of place",
+                f"The result on rank {rank} is not the pieces joined in rank order, {trial.when}.",
+            )
+        if report["grad"] is None:
+            raise Finding(
+                "no way back",
+                f"No gradient came back to x on rank {rank}, {trial.when}. The verbs of "
+                "course_lib.collectives have none; a torch.autograd.Function gives them one.",
+            )
+
+
+def _look_at_gradients(answer: Answer, trials: list[Trial]) -> None:
+    wrong = [trial for trial in trials if not trial.right]
+    if not wrong:
+        return
+    if all(trial.n == 2 for trial in wrong):
+        refuse_world_numbers(answer, wrong[0].when)
+    copies = [trial for trial in wrong if trial.after == REPLICATED and trial.gives_sum]
+    alone = [trial for trial in wrong if trial.after == SHARDED and trial.gives_own_part]
+    if copies and alone:
+        raise Finding(
+            "exchanged",
+            "The two backwards stand in each other's place. After the same work on every rank, "
+            "each comes back with the whole gradient; after work of its own, with a part of it.",
+        )
+    if copies:
+        raise Finding(
+            "copies summed",
+            f"With after={REPLICATED!r} the gradient is n times too large. Every rank went on "
+            "alike, and what comes back on each is the whole gradient already: a sum over ranks "
+            "counts its n copies.",
+        )
+    if alone:
+        raise Finding(
+            "a sum left out",
+            f"With after={SHARDED!r} each rank has the gradient of its own work alone. The other "
+            "ranks worked with this piece as well, and owe their parts of its gradient.",
+        )
+    _other_gradients(wrong[0])
+
+
+def _other_gradients(trial: Trial) -> None:
+    n, total = trial.n, trial.coming_back(0) if trial.after == REPLICATED else trial.summed
+    if trial.gives(lambda r: trial.piece(total, r) / n):
+        raise Finding(
+            "mean",
+            f"The gradient is divided by {n}, {trial.when}. What the ranks send back are parts of "
+            "one gradient, and parts add up.",
+        )
+    if any(trial.gives(lambda r, k=k: trial.piece(total, (r + k) % n)) for k in range(1, n)):
+        raise Finding(
+            "another rank's piece",
+            f"Each rank has the gradient of another rank's piece, {trial.when}.",
+        )
+    raise Finding("gradient of the pieces", f"The gradient of x is not right, {trial.when}.")
+
+
+def _look_at_budget(trial: Trial) -> None:
+    """What is sent in each phase, and what is kept from one to the other."""
+    payload = torch.Size(trial.whole).numel() * ITEM
+    for rank, report in enumerate(trial.reports):
+        own = trial.piece(trial.x, rank).numel() * ITEM
+        there, back = report["there"], report["back"]
+        may = forms.all_gather(trial.n, own)
+        if sum(there["ops"].values()) != 1 or there["bytes"] > may:
+            raise Finding(
+                "more than the pieces",
+                f"The numbers are right, but on the way there rank {rank} calls "
+                f"{listed(there['ops'])} and has to send {there['bytes']} bytes ({trial.when}). "
+                f"One all-gather of the pieces as they are takes {may}.",
+            )
+        if trial.after == REPLICATED and back["ops"]:
+            raise Finding(
+                "sent for nothing",
+                f"The numbers are right, but on the way back rank {rank} calls "
+                f"{listed(back['ops'])} ({trial.when}). Every rank has the whole gradient; its "
+                "piece of it lies there.",
+            )
+        if trial.after == SHARDED:
+            _look_at_sum(trial, rank, back, forms.reduce_scatter(payload, own))
+        if report["kept"]:
+            raise Finding(
+                "kept for nothing",
+                f"The numbers are right, but {report['kept']} bytes of tensors are kept for the "
+                f"backward on rank {rank} ({trial.when}). Joining pieces is linear: its backward "
+                "needs lengths, and no value of x.",
+            )
+
+
+def _look_at_sum(trial: Trial, rank: int, back: dict, may: int) -> None:
+    if sum(back["ops"].values()) == 1 and back["bytes"] <= may:
+        return
+    raise Finding(
+        "more than its piece",
+        f"The numbers are right, but on the way back rank {rank} calls {listed(back['ops'])} and "
+        f"has to send {back['bytes']} bytes ({trial.when}). It needs the sum of its own piece "
+        f"only: a reduce-scatter takes {may}.",
+    )
+
+
+GATHER_FROM = Exercise(
+    name="gather_from",
+    title="A gather with both its backwards",
+    points=4,
+    judge=judge_gather,
+    when_right=(
+        "One all-gather on the way there. On the way back nothing at all where all ranks go on "
+        "alike, and one reduce-scatter where each works on its own; along any dim, for uneven and "
+        "empty pieces, with nothing kept in between."
+    ),
+    hints=(
+        "The forward is the same in both cases. What comes back on a rank is the gradient of the "
+        "whole tensor: in which of the two cases do the ranks come back with different ones?",
+        "Where they come back with parts of a sum, a rank needs the sum, but of its own piece "
+        "only. Which verb of lesson 01 gives that, and what does it take to cut unevenly?",
+        "Put the group, dim, sizes and the choice on ctx; the backward returns one gradient for x "
+        "and None for each of the other arguments.",
+        "`dy.split(sizes, dim)` gives views of all pieces, also empty ones. The verbs take "
+        "`group`, `dim` and `sizes` in this order.",
+    ),
+)

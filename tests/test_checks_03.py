@@ -1,0 +1,96 @@
+"""Lesson 03's two functions: pairs that are right are accepted, each likely mistake has its name.
+
+Every answer here runs on the judge's real ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course_lib.classroom.checks import frame
+from course_lib.classroom.checks.desk import Desk
+from tests.plausible_03 import BY_HAND, GATHER, GATHERS, HOOK, PAIR, PAIRS, PLAIN_G, changed
+
+ROOT = Path(__file__).resolve().parent.parent
+SOLUTIONS, EXERCISES = ROOT / "solutions" / "03_f_and_g", ROOT / "exercises" / "03_f_and_g"
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    made.judge.stop()
+
+
+def judged(desk: Desk, name: str, source: str) -> frame.Verdict:
+    return desk.check(name, {name: source})
+
+
+def cell(folder: Path, name: str) -> str:
+    cells = nbformat.read(folder / f"{name}.ipynb", as_version=4).cells
+    return next(c.source for c in cells if c.id == f"{name}-answer").split("\n", 1)[1]
+
+
+@pytest.mark.parametrize("name", ["conjugates", "gather_from"])
+def test_the_reference_answer_is_right_and_what_is_handed_out_is_blank(desk, name):
+    verdict = judged(desk, name, cell(SOLUTIONS, name))
+    assert (verdict.outcome, verdict.points, verdict.name) == ("right", 4, ""), str(verdict)
+    assert judged(desk, name, cell(EXERCISES, name)).outcome == "not attempted"
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("conjugates", PAIR),
+        ("conjugates", HOOK),
+        ("conjugates", PLAIN_G),
+        ("gather_from", GATHER),
+        ("gather_from", BY_HAND),
+    ],
+    ids=["two classes", "a hook and a detour", "torch's sum as g", "a class", "sent by hand"],
+)
+def test_another_right_answer_is_right(desk, name, source):
+    verdict = judged(desk, name, source)
+    assert (verdict.outcome, verdict.name) == ("right", ""), str(verdict)
+
+
+@pytest.mark.parametrize("mistake", PAIRS)
+def test_a_likely_pair_is_refused_by_its_name(desk, mistake):
+    source, name, words = PAIRS[mistake]
+    verdict = judged(desk, "conjugates", source)
+    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
+    assert words in verdict.text
+
+
+@pytest.mark.parametrize("mistake", GATHERS)
+def test_a_likely_gather_is_refused_by_its_name(desk, mistake):
+    source, name, words = GATHERS[mistake]
+    verdict = judged(desk, "gather_from", source)
+    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
+    assert words in verdict.text
+
+
+def test_a_pair_that_breaks_costs_one_check(desk):
+    some = "        if group.rank():\n            dist.all_reduce(y, group=group)\n"
+    hangs = changed(PAIR, ("        dist.all_reduce(y, group=group)\n", some))
+    assert judged(desk, "conjugates", hangs).name in ("deadlock", "no end", "raised")
+    raises = "def conjugates(group):\n    return 1 / 0\n"
+    assert judged(desk, "conjugates", raises).name == "raised"
+    assert judged(desk, "conjugates", PAIR).outcome == "right"
+
+
+def test_no_hint_gives_an_answer_away():
+    for name in ("conjugates", "gather_from"):
+        said = " ".join(frame.find(name).hints) + frame.find(name).when_right
+        for piece in (
+            "clone(",
+            "all_reduce(t",
+            "reduce_scatter(dy",
+            "group.rank()]",
+            ".apply(x, g",
+        ):
+            assert piece not in said
