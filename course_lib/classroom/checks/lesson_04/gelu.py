@@ -1,0 +1,175 @@
+"""`gelu_counterexample` of lesson 04: why the first weight of an MLP is not cut by rows.
+
+Any pair is tried by computing; only then are the four values looked at. What each wrong idea about
+GELU would give follows from the learner's own pair.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from itertools import pairwise, product
+
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.thought import Mistake, Thought, close, compare
+
+PAIR = ("a", "b")
+VALUES = ("GELU(a) + GELU(b)", "GELU(a + b)", "ReLU(a) + ReLU(b)", "ReLU(a + b)")
+Bend = Callable[[float], float]
+
+
+def distribution(x: float) -> float:
+    """The part of a standard normal that lies below x."""
+    return (1 + math.erf(x / math.sqrt(2))) / 2
+
+
+def gelu(x: float) -> float:
+    return x * distribution(x)
+
+
+def relu(x: float) -> float:
+    return max(x, 0.0)
+
+
+def silu(x: float) -> float:
+    return x / (1 + math.exp(-x))
+
+
+def judge_gelu(given: Mapping) -> None:
+    """First whether the pair is what is asked for, then whether its values are."""
+    a, b = (given[name] for name in PAIR)
+    _refuse_equal(a, b)
+    _refuse_larger(a, b)
+    right = _values(a, b, gelu, relu)
+    compare({name: given[name] for name in VALUES}, right, _mistakes(a, b))
+
+
+def _values(a: float, b: float, bend: Bend, other: Bend) -> dict[str, float]:
+    """The four values, had GELU and ReLU been these functions."""
+    return dict(
+        zip(
+            VALUES, (bend(a) + bend(b), bend(a + b), other(a) + other(b), other(a + b)), strict=True
+        )
+    )
+
+
+def _refuse_equal(a: float, b: float) -> None:
+    """A Finding where one of the two functions gives the same on both sides."""
+    if abs(a) > 1e3 or abs(b) > 1e3:
+        raise Finding("far out", "Numbers of that size are no smallest example: stay near zero.")
+    if a == 0 or b == 0:
+        raise Finding(
+            "zero",
+            "One of your two numbers is zero, and there the two sides are equal: GELU(0) is 0, so "
+            "a rank whose part is zero adds nothing, before or after. Both parts have to matter.",
+        )
+    apart = abs(gelu(a) + gelu(b) - gelu(a + b))
+    if apart < 0.01 * max(abs(gelu(a + b)), 1e-3):
+        side = "GELU(x) is nearly x" if a > 0 else "GELU(x) is nearly 0"
+        raise Finding(
+            "straight part",
+            f"With these two the sides of GELU differ by less than a hundredth: so far out {side}, "
+            "a straight line, and a straight line may be taken before the sum or after it. Look "
+            "where the function bends.",
+        )
+    if relu(a) + relu(b) == relu(a + b):
+        raise Finding(
+            "same sign",
+            "For GELU that is a counterexample, for ReLU it is none: two numbers of the same sign "
+            "lie on the same straight piece of ReLU. The pair has to show it for both functions.",
+        )
+
+
+def _refuse_larger(a: float, b: float) -> None:
+    """A Finding where the pair is a counterexample, but another one than the smallest."""
+    if a != round(a) or b != round(b):
+        raise Finding(
+            "not whole", "It is a counterexample; asked for are whole numbers, like 7 and -4."
+        )
+    if abs(a) + abs(b) > _least():
+        raise Finding(
+            "not the smallest",
+            f"It is a counterexample. |a| + |b| is {abs(a) + abs(b):g}; there is one with less.",
+        )
+
+
+def _least() -> float:
+    """The smallest |a| + |b| of whole numbers for which both functions differ, by trying them."""
+    found = [
+        abs(a) + abs(b)
+        for a, b in product(range(-3, 4), repeat=2)
+        if not close(gelu(a) + gelu(b), gelu(a + b)) and relu(a) + relu(b) != relu(a + b)
+    ]
+    return min(found)
+
+
+def _mistakes(a: float, b: float) -> tuple[Mistake, ...]:
+    first, second = VALUES[:2], VALUES[2:]
+    gelus, relus = _values(a, b, gelu, relu), _values(a, b, relu, relu)
+    swapped = {x: gelus[y] for pair in (first, second) for x, y in pairwise((*pair, pair[0]))}
+    return (
+        Mistake(
+            "taken for odd",
+            "You have used GELU(-x) = -GELU(x). It is not so: x stays as it is on one side of "
+            "zero and nearly vanishes on the other.",
+            _values(a, b, lambda x: math.copysign(gelu(abs(x)), x), relu),
+        ),
+        Mistake(
+            "ReLU's values",
+            "Those are ReLU's values. GELU is x times the part of a standard normal below x: "
+            "smaller than x for a positive number, and not zero for a negative one.",
+            relus,
+        ),
+        Mistake(
+            "cut off below zero",
+            "You have let GELU of a negative number be zero. It is small and negative there: x "
+            "times the part of a standard normal that lies below x.",
+            _values(a, b, lambda x: relu(gelu(x)), relu),
+        ),
+        Mistake(
+            "SiLU's values",
+            "That is x · sigmoid(x), which is SiLU, the bend in SwiGLU. GELU takes the normal "
+            "distribution in the sigmoid's place.",
+            _values(a, b, silu, relu),
+        ),
+        Mistake(
+            "the distribution alone",
+            "That is the part of a standard normal below x. GELU(x) is x times that.",
+            _values(a, b, distribution, relu),
+        ),
+        Mistake(
+            "equal sides",
+            "You have the same number on both sides, which would make the pair no counterexample. "
+            "Work each side out by itself.",
+            {first[0]: gelus[first[1]], second[0]: relus[second[1]]},
+        ),
+        Mistake(
+            "sides exchanged",
+            "The two sides have changed places: to the left each number goes through the function "
+            "alone and the results are added, to the right the numbers are added first.",
+            swapped,
+        ),
+    )
+
+
+GELU = Thought(
+    name="gelu_counterexample",
+    title="The smallest counterexample",
+    points=2,
+    fields=(*PAIR, *VALUES),
+    judge=judge_gelu,
+    when_right=(
+        "What one rank pushes up, the other pulls down, and only the sum of the two knows where "
+        "the bend is. So a sum that is owed has to be paid before any function that is not "
+        "linear: cut by rows, the first weight of an MLP costs an all-reduce in front of its GELU."
+    ),
+    hints=(
+        "Where would the two sides be equal? If the function were a straight line through zero. "
+        "So look for two numbers that do not lie on the same straight piece.",
+        "ReLU first, because it can be done in the head: for which signs of a and b does it "
+        "matter whether you add before or after?",
+        "GELU(x) = x · Φ(x), where Φ(x) is the part of a standard normal distribution that lies "
+        "below x. In Python: `x * (1 + math.erf(x / 2**0.5)) / 2`, or torch's own "
+        "`torch.nn.functional.gelu` of a tensor.",
+    ),
+)
