@@ -1,0 +1,13 @@
+"""The exercises of lesson 05 in the order in which the lesson lists them.
+
+Four functions, each tried on the judge's ranks: two about where heads are, two about dropout.
+"""
+
+from __future__ import annotations
+
+from course_lib.classroom.checks.lesson_05.kv_plan import KV_HEADS
+from course_lib.classroom.checks.lesson_05.qkv import SHARD_QKV
+from course_lib.classroom.checks.lesson_05.recompute import RECOMPUTE
+from course_lib.classroom.checks.lesson_05.streams import STREAMS
+
+EXERCISES = (SHARD_QKV, KV_HEADS, STREAMS, RECOMPUTE)

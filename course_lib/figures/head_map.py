@@ -1,0 +1,106 @@
+"""Which rank holds which heads: query heads in a row, and below each the key/value head it reads.
+
+Drawn from the weights themselves: every head that a rank holds is found among the whole model's by
+its numbers. Lesson 05 draws uneven cuts, and key/value heads that several ranks hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from course_lib.figures.colours import INK, Picture, draw, hatch_of_rank, ink_on, of_rank
+
+TILE = 0.52  # inches
+Holders = dict[str, list[tuple[int, ...]]]  # part → for each head, the ranks that hold it
+
+
+def head_map(
+    whole: Mapping[str, Tensor], held: Sequence[Mapping[str, Tensor]], *, title: str = ""
+) -> Picture:
+    """Draw who holds each head: `whole[part]` is (heads, …), `held[rank][part]` a rank's own.
+
+    The part with the most heads comes first; a head of another part stands below those that read
+    it. A head that is none of the whole's, or that nobody holds, is refused.
+    """
+    most = max(len(tensor) for tensor in whole.values())
+    for part, tensor in whole.items():
+        if most % len(tensor):
+            raise ValueError(
+                f"{len(tensor)} heads of {part} cannot stand below {most}: no multiple of each "
+                "other"
+            )
+    owners = {part: _owners(part, whole[part], [own[part] for own in held]) for part in whole}
+    size = (TILE * most + 1.0, TILE * len(whole) + (1.45 if title else 1.05))
+    return draw(size, _in_words(owners, title), lambda figure: _paint(figure, owners, most, title))
+
+
+def _owners(part: str, whole: Tensor, held: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    found: list[list[int]] = [[] for _ in whole]
+    for rank, own in enumerate(held):
+        for number, head in enumerate(own):
+            here = [i for i, one in enumerate(whole) if torch.equal(one, head)]
+            if not here:
+                raise ValueError(
+                    f"rank {rank}: its head {number} of {part} is none of the whole model's"
+                )
+            found[here[0]].append(rank)
+    missing = [i for i, ranks in enumerate(found) if not ranks]
+    if missing:
+        raise ValueError(f"no rank holds head {missing[0]} of {part}")
+    return [tuple(ranks) for ranks in found]
+
+
+def _paint(figure, owners: Holders, most: int, title: str) -> None:
+    axis = figure.subplots()
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    for row, ranks_of in enumerate(owners.values()):
+        wide = most // len(ranks_of)
+        for head, ranks in enumerate(ranks_of):
+            _tile(axis, head * wide, row, wide, ranks)
+    axis.set_xlim(-0.05, most + 0.05)
+    axis.set_ylim(len(owners) + 0.05, -0.05)
+    axis.set_aspect("equal", anchor="N")
+    axis.set_yticks([row + 0.5 for row in range(len(owners))], list(owners))
+    axis.set_xticks([head + 0.5 for head in range(most)], range(most))
+    axis.set_xlabel("query head")
+    axis.tick_params(length=0, labelcolor=INK)
+    for side in axis.spines.values():
+        side.set_visible(False)
+
+
+def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...]) -> None:
+    """One head: a stripe for each rank that holds it, with its number."""
+    from matplotlib.patches import Rectangle
+
+    stripe = (wide - 0.1) / len(ranks)
+    for i, rank in enumerate(ranks):
+        colour, corner = of_rank(rank), (left + 0.05 + i * stripe, row + 0.05)
+        axis.add_patch(
+            Rectangle(
+                corner, stripe, 0.9, facecolor=colour, edgecolor="#ffffff",
+                hatch=hatch_of_rank(rank), linewidth=0.0,
+            )
+        )  # fmt: skip
+        axis.text(
+            corner[0] + stripe / 2, row + 0.5, str(rank), ha="center", va="center", fontsize=8,
+            color=ink_on(colour), fontweight="bold",
+            bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
+        )  # fmt: skip
+
+
+def _in_words(owners: Holders, title: str) -> str:
+    told = [
+        f"{part}: "
+        + "; ".join(
+            f"head {head} on {' and '.join(f'rank {r}' for r in ranks)}"
+            for head, ranks in enumerate(ranks_of)
+        )
+        + "."
+        for part, ranks_of in owners.items()
+    ]
+    head = f"{title}. " if title else ""
+    return f"{head}Which rank holds which head. {' '.join(told)}"
