@@ -1,0 +1,195 @@
+"""Mistakes in course_lib/tensor_parallel/attention.py, qkv_layout.py, and rows that ranks share."""
+
+from tests.mutation import Mutant
+
+FILE = "course_lib/tensor_parallel/attention.py"
+LAYOUT = "course_lib/tensor_parallel/qkv_layout.py"
+LINEAR = "course_lib/tensor_parallel/linear.py"
+TESTS = "tests/tensor_parallel/test_attention.py::"
+LAYOUTS = "tests/tensor_parallel/test_qkv_layout.py::"
+DENSE = f"{TESTS}test_attention_is_the_dense_one_and_sends_one_sum_each_way"
+HEADS = f"{LAYOUTS}test_every_query_head_has_one_rank_and_its_key_value_head_beside_it"
+SPANS = f"{LAYOUTS}test_the_spans_are_the_rows_of_a_ranks_heads_in_every_layout"
+TURNED = f"{LAYOUTS}test_layouts_turn_into_one_another_and_back"
+
+MUTANTS = [
+    Mutant(
+        "attention-fused-cut-straight",
+        FILE,
+        "        rows=joined_rows(share, heads, kv_heads, size),\n",
+        "        rows=[(3 * share.q[0] * size, 3 * share.q[1] * size)],\n",
+        (f"{DENSE}[2-None]",),
+        "a straight cut of [q | k | v] gives the first rank queries and no values",
+        "T13",
+    ),
+    Mutant(
+        "attention-out-cut-by-numbers",
+        FILE,
+        "        attention.out, group, columns=[(share.q[0] * size, share.q[1] * size)]\n",
+        "        attention.out, group\n",
+        (f"{DENSE}[3-None]",),
+        "the columns of out are cut through the middle of a head",
+        "T29",
+    ),
+    Mutant(
+        "attention-shared-rows-not-summed",
+        LINEAR,
+        "        if self.shared is not None:\n            weight",
+        "        if False:\n            weight",
+        (f"{DENSE}[2-None]",),
+        "copies of a key/value head each learn from their own queries, and drift apart",
+        "T13",
+    ),
+    Mutant(
+        "attention-shared-biases-not-summed",
+        LINEAR,
+        "            bias = None if bias is None else copy_rows(bias, *self.shared)",
+        "            pass",
+        (f"{DENSE}[2-None]",),
+        "the weights of a shared head are summed, its biases are forgotten",
+        "T16",
+    ),
+    Mutant(
+        "attention-all-rows-summed",
+        FILE,
+        "        start = share.heads * size  # after this rank's rows of q come those of k and v",
+        "        start = 0",
+        (f"{DENSE}[3-None]",),
+        "rows of q, each rank's own, are summed with another head's",
+        "T13",
+    ),
+    Mutant(
+        "attention-values-not-summed",
+        FILE,
+        "        shared = (start, start + 2 * share.kv_heads * size, holders)",
+        "        shared = (start, start + share.kv_heads * size, holders)",
+        (f"{DENSE}[2-None]",),
+        "keys are summed and values are not",
+        "T13",
+    ),
+    Mutant(
+        "attention-holders-by-halves",
+        FILE,
+        "    made = {one: dist.new_group(list(one), timeout=_timeout(group)) "
+        "for one in sorted(set(every))}",
+        "    made = {own: dist.new_group(list(own), timeout=_timeout(group), "
+        "use_local_synchronization=True)}",
+        (f"{TESTS}test_the_ranks_that_hold_a_key_value_head_are_neighbours",),
+        "torch names such a group by how many groups a rank is in, and ranks wait for each other",
+    ),
+    Mutant(
+        "attention-one-mask-for-all-heads",
+        FILE,
+        "        if not (self.training and self.inner.dropout):",
+        "        if True:",
+        (f"{TESTS}test_heads_drop_out_each_rank_by_itself_and_the_shared_stream_stays_shared",),
+        "heads of different ranks drop out at the same places",
+        "T14",
+    ),
+    Mutant(
+        "attention-masks-of-the-first-heads",
+        FILE,
+        "        with private(self.group, dim=1, start=self.start, whole=self.whole):",
+        "        with private(self.group, dim=1, start=0, whole=self.whole):",
+        (f"{TESTS}test_with_masks_by_logical_index_dropout_is_the_dense_one[2]",),
+        "every rank takes the masks of the first rank's heads",
+        "T14",
+    ),
+    Mutant(
+        "attention-trains-in-evaluation",
+        FILE,
+        "        self.training = heads.training\n",
+        "",
+        (f"{TESTS}test_in_evaluation_nothing_is_drawn",),
+        "a model in evaluation draws random numbers once it is cut",
+        "T14",
+    ),
+    Mutant(
+        "attention-cut-twice",
+        FILE,
+        "    if isinstance(attention.out, RowParallelLinear):",
+        "    if False:",
+        (f"{TESTS}test_heads_that_cannot_be_placed_and_plans_laid_twice_are_refused",),
+        "a second plan fails halfway, or cuts what is left once more",
+    ),
+    Mutant(
+        "qkv-copies-share-no-queries",
+        LAYOUT,
+        "        start = a * each + sum(counts[:place])",
+        "        start = a * each",
+        (HEADS,),
+        "all holders of a key/value head take the same queries",
+        "T13",
+    ),
+    Mutant(
+        "qkv-holders-off-by-a-place",
+        LAYOUT,
+        "        holders = tuple(range(rank - place, rank - place + copies))",
+        "        holders = tuple(range(rank, rank + copies))",
+        (HEADS,),
+        "gradients are summed with ranks that hold another head",
+        "T13",
+    ),
+    Mutant(
+        "qkv-values-where-keys-are",
+        LAYOUT,
+        "(after_q + k[0], after_q + k[1]), (after_k + v[0], after_k + v[1])]",
+        "(after_q + k[0], after_q + k[1]), (after_q + v[0], after_q + v[1])]",
+        (SPANS,),
+        "keys twice and values never",
+        "T13",
+    ),
+    Mutant(
+        "qkv-grouped-v-before-k",
+        LAYOUT,
+        "    return torch.cat((q, k, v), dim=1).reshape(joined.shape)",
+        "    return torch.cat((q, v, k), dim=1).reshape(joined.shape)",
+        (TURNED,),
+        "keys and values change places in a checkpoint that goes kv head by kv head",
+        "T13",
+    ),
+    Mutant(
+        "qkv-grouped-read-as-joined",
+        LAYOUT,
+        "    parts = (blocks[:, :each], blocks[:, each : each + 1], blocks[:, each + 1 :])",
+        "    parts = (blocks,)",
+        (TURNED,),
+        "a grouped weight is taken as it lies; every shape fits",
+        "T13",
+    ),
+    Mutant(
+        "qkv-grouped-spans-without-k-and-v",
+        LAYOUT,
+        "        first = kv * (each + 2)  # the block in which this kv head's q heads begin",
+        "        first = kv * each",
+        (SPANS,),
+        "the blocks of a grouped weight are counted without their keys and values",
+        "T13",
+    ),
+    Mutant(
+        "qkv-conv1d-not-turned",
+        LAYOUT,
+        "    return stored.t().contiguous() if stored.dim() == 2 else stored",
+        "    return stored.reshape(stored.shape[::-1]) if stored.dim() == 2 else stored",
+        (TURNED,),
+        "the right shape and the wrong numbers",
+        "T29",
+    ),
+    Mutant(
+        "qkv-any-number-of-rows",
+        LAYOUT,
+        "    if size * (heads + 2 * kv_heads) != joined.shape[0]:",
+        "    if False:",
+        (f"{LAYOUTS}test_a_weight_of_the_wrong_length_is_named",),
+        "a transposed weight ends in torch's words about a split",
+    ),
+    Mutant(
+        "qkv-heads-that-do-not-divide",
+        LAYOUT,
+        "    if heads < 1 or kv_heads < 1 or heads % kv_heads:",
+        "    if heads < 1 or kv_heads < 1:",
+        (f"{LAYOUTS}test_heads_that_cannot_be_placed_are_named",),
+        "6 query heads over 4 key/value heads lose two of the six",
+        "T13",
+    ),
+]

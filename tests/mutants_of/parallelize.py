@@ -1,0 +1,101 @@
+"""Mistakes in course_lib/tensor_parallel/parallelize.py."""
+
+from tests.mutation import Mutant
+
+FILE = "course_lib/tensor_parallel/parallelize.py"
+TESTS = "tests/tensor_parallel/test_parallelize.py::"
+DENSE = f"{TESTS}test_a_whole_model_trains_as_the_dense_one"
+BLOCK = f"{TESTS}test_a_block_sends_two_sums_forward_and_two_backward"
+DRIFT = f"{TESTS}test_copies_that_differ_are_found_and_named"
+REFUSED = f"{TESTS}test_what_cannot_be_cut_is_refused_before_anything_is_changed"
+
+MUTANTS = [
+    Mutant(
+        "parallelize-the-other-axis",
+        FILE,
+        '    return mesh.get_group("tp")',
+        '    return mesh.get_group("dp")',
+        (f"{DENSE}[2-1]", f"{BLOCK}[gpt2-2]"),
+        "cut over the replicas, or, with one of them, not at all: every number is right",
+    ),
+    Mutant(
+        "parallelize-copies-unchecked",
+        FILE,
+        "    check_replicas(model, group)\n    attention",
+        "    attention",
+        (REFUSED,),
+        "each rank brings another model, and the parts of no model train together",
+        "T15",
+    ),
+    Mutant(
+        "parallelize-only-the-sum",
+        FILE,
+        "    return torch.stack((flat.sum(), torch.dot(flat, weights[: flat.numel()])))",
+        "    return torch.stack((flat.sum(), flat.sum()))",
+        (DRIFT,),
+        "numbers that have changed places have the same sum",
+        "T15",
+    ),
+    Mutant(
+        "parallelize-nan-is-drift",
+        FILE,
+        "    same = ((every == every[:1]) | (every.isnan() & every[:1].isnan())).all(-1)",
+        "    same = (every == every[:1]).all(-1)",
+        (DRIFT,),
+        "copies that hold the same NaN are said to have drifted apart",
+    ),
+    Mutant(
+        "parallelize-row-bias-forgotten",
+        FILE,
+        '                isinstance(module, RowParallelLinear) and name == "weight"',
+        "                isinstance(module, RowParallelLinear)",
+        (DRIFT,),
+        "the bias of a row-parallel layer is a copy, and nobody looks at it",
+        "T16",
+    ),
+    Mutant(
+        "parallelize-parts-are-copies",
+        FILE,
+        "            cut = isinstance(module, CUT) or (",
+        "            cut = False and (",
+        (f"{DENSE}[2-1]",),
+        "the check compares parts of a weight that have to differ",
+    ),
+    Mutant(
+        "parallelize-twice",
+        FILE,
+        "    if any(isinstance(block.mlp.down, RowParallelLinear) for block in blocks):",
+        "    if False:",
+        (REFUSED,),
+        "a second plan over the first fails halfway",
+    ),
+    Mutant(
+        "parallelize-attention-left-whole",
+        FILE,
+        "        shard_attention(block.attention, group, holders=holders, overlap=overlap)\n",
+        "",
+        (f"{BLOCK}[gpt2-2]",),
+        "the attention is computed whole on every rank: right, and for nothing",
+        "T4",
+    ),
+    Mutant(
+        "parallelize-overlap-forgotten",
+        FILE,
+        "        shard_mlp(block.mlp, group, overlap=overlap)\n",
+        "        shard_mlp(block.mlp, group)\n",
+        ("tests/tensor_parallel/test_overlap.py::"
+         "test_the_choice_reaches_every_plans_first_layer",),
+        "whoever measures without overlap measures with it",
+    ),
+    Mutant(
+        "parallelize-residual-masks-private",
+        "course_lib/gpt/model.py",
+        "        return x + self.dropout(self.mlp(self.norm_2(x)))",
+        "        if self.training and torch.distributed.is_initialized():\n"
+        "            torch.rand(torch.distributed.get_rank())\n"
+        "        return x + self.dropout(self.mlp(self.norm_2(x)))",
+        (f"{TESTS}test_dropout_on_copies_is_shared_and_inside_heads_is_not[3-config1-False]",),
+        "the masks of the residual differ by rank: copies drift while the loss still falls",
+        "T14",
+    ),
+]  # fmt: skip

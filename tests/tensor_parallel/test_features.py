@@ -1,0 +1,199 @@
+"""Cut layers beside torch's own features: recomputation, autocast, copies, state, the compiler.
+
+What works is held to the numbers without the feature, and what does not is said by a test too.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+
+import torch
+import torch.distributed as dist
+from torch.utils.checkpoint import checkpoint
+
+from course_lib import ranks
+from course_lib.gpt import GPT, MLP, Block, Config
+from course_lib.ledger import ledger
+from course_lib.tensor_parallel import parallelize, shard_mlp
+from tests.tensor_parallel.parts import close, held, made, randomized, said
+
+CONFIG = Config.llama(hidden=24, heads=6, kv_heads=2, inner=10, bias=True)
+GPT2 = Config.gpt2(vocabulary=9, length=6, layers=1, hidden=15, heads=5, inner=7)
+
+
+def cut_block(me, config=CONFIG, label="block", dtype=torch.float64):
+    dense = randomized(Block(config).to(me.device), label)
+    mesh = ranks.mesh(me, dp=1, tp=me.world)
+    return parallelize(copy.deepcopy(dense).to(dtype), mesh), dense.to(dtype)
+
+
+def recomputed(me):
+    """y and all gradients of a block, kept and recomputed in both of torch's ways; its messages."""
+    block, _ = cut_block(me)
+    found, messages = [], []
+    for reentrant in (None, True, False):
+        block.zero_grad()
+        x = made("x", 2, 5, 24, device=me.device, grad=True)
+        with ledger(axes={"tp": dist.group.WORLD}) as book:
+            y = block(x) if reentrant is None else checkpoint(block, x, use_reentrant=reentrant)
+            y.square().sum().backward()
+        found.append([y.detach(), x.grad, *(p.grad for p in block.parameters())])
+        messages.append((book.count(phase="forward"), book.count(phase="backward")))
+    for other in found[1:]:
+        assert all(map(torch.equal, found[0], other))
+    return messages
+
+
+def test_recomputing_gives_the_same_bits_for_two_sums_more(pool):
+    assert pool.run(2, recomputed, timeout=60) == [[(2, 2), (2, 4), (2, 4)]] * 2
+
+
+def narrow(me):
+    """A block in float32 under autocast to bfloat16, cut and dense; what it sends is narrow too."""
+    cut, dense = cut_block(me, dtype=torch.float32)
+    where = held(dense, lambda twin: parallelize(twin, ranks.mesh(me, dp=1, tp=me.world)))
+    exact = copy.deepcopy(dense)
+    x = made("x", 2, 5, 24, dtype=torch.float32, device=me.device)
+    owed = made("owed", 2, 5, 24, dtype=torch.float32, device=me.device)
+    exact(x).backward(owed)
+    kinds = []
+    for model in (dense, cut):
+        with ledger(axes={"tp": dist.group.WORLD}) as book:
+            with torch.autocast(me.device.type, torch.bfloat16):
+                y = model(x)
+                inner = model.mlp(x)
+            y.backward(owed)
+            kinds.append((y.dtype, inner.dtype, {r.dtype for r in book.records}))
+    assert kinds == [
+        (torch.float32, torch.bfloat16, set()),
+        (torch.float32, torch.bfloat16, {"bfloat16"}),
+    ]
+    # bfloat16 keeps 8 bits: a rounding is at most 2^-9 of a number. Some ten of them lie between a
+    # gradient and the loss, and a sum over ranks adds one for each; the largest is held to sixteen.
+    bound = 16 * 2**-9
+    whole, wide = dict(dense.named_parameters()), dict(exact.named_parameters())
+    for name, p in cut.named_parameters():
+        assert p.grad.dtype == torch.float32 and p.grad.isfinite().all()
+        close(f"{name} of the dense one", whole[name].grad, wide[name].grad, bound)
+        close(name, p.grad, wide[name].grad.reshape(-1)[where[name]], bound)
+        assert not torch.equal(p.grad, wide[name].grad.reshape(-1)[where[name]])  # it was narrow
+    # float64 is left alone, as autocast leaves it alone.
+    with torch.autocast(me.device.type, torch.bfloat16):
+        wide_block, _ = cut_block(me)
+        assert wide_block.mlp(x.double()).dtype == torch.float64
+
+
+def test_autocast_narrows_products_and_messages_and_no_gradient(pool):
+    pool.run(2, narrow)
+
+
+def copied(me):
+    """A deep copy has parameters of its own and talks to the same ranks."""
+    config = CONFIG.changed(attention_dropout=0.1, kv_heads=1)  # with rows that ranks share
+    block, _ = cut_block(me, config)
+    twin = copy.deepcopy(block)
+    assert twin.attention.qkv.group is block.attention.qkv.group
+    assert twin.attention.core.group is block.attention.core.group
+    assert twin.attention.qkv.shared == block.attention.qkv.shared
+    x = made("x", 2, 5, 24, device=me.device)
+    grads = []
+    for model in (block.eval(), twin.eval()):
+        model(x).square().sum().backward()
+        grads.append([p.grad for p in model.parameters()])
+    assert all(map(torch.equal, *grads))
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.zero_()
+    assert all(p.abs().sum() > 0 for p in block.parameters())
+
+
+def test_a_deep_copy_talks_to_the_same_ranks(pool):
+    pool.run(2, copied)
+
+
+def stored(me):
+    """A rank's state through a file into another cut model; a dense state does not fit."""
+    mesh = ranks.mesh(me, dp=1, tp=me.world)
+    dense = randomized(GPT(GPT2).to(me.device), "one")
+    cut = parallelize(copy.deepcopy(dense), mesh)
+    other = parallelize(randomized(GPT(GPT2).to(me.device), "another"), mesh)
+    assert list(cut.state_dict()) == list(dense.state_dict())  # the names stay
+    file = io.BytesIO()
+    torch.save(cut.state_dict(), file)
+    file.seek(0)
+    ids = made("ids", 2, 5).abs().mul(100).long().to(me.device) % 9
+    before = other(ids)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert not torch.allclose(before, cut(ids)) and torch.equal(other(ids), cut(ids))
+    return said(RuntimeError, other.load_state_dict, dense.state_dict())
+
+
+def test_a_ranks_state_goes_through_a_file(pool):
+    for message in pool.run(2, stored):
+        assert "size mismatch for blocks.0.attention.qkv.weight" in message
+
+
+def frozen(me):
+    """What does not want a gradient costs no message, and what is frozen stays frozen when cut."""
+    dense = randomized(MLP(GPT2).to(me.device), "mlp")
+    dense.up.requires_grad_(False)
+    mlp = shard_mlp(dense, dist.group.WORLD)
+    wants = {name: p.requires_grad for name, p in mlp.named_parameters()}
+    counts = []
+    for grad in (False, True):
+        x = made("x", 3, 15, device=me.device, grad=grad)
+        with ledger(axes={"tp": dist.group.WORLD}) as book:
+            mlp(x).sum().backward()
+        counts.append((book.count(phase="forward"), book.count(phase="backward")))
+    with torch.no_grad(), ledger(axes={"tp": dist.group.WORLD}) as book:
+        mlp(x)
+    return wants, counts, book.count()
+
+
+def test_what_is_frozen_stays_so_and_sends_nothing(pool):
+    wants = {"up.weight": False, "up.bias": False, "down.weight": True, "down.bias": True}
+    assert pool.run(2, frozen) == [(wants, [(1, 0), (1, 1)], 1)] * 2
+
+
+def compiled(me):
+    """With breaks in the graph: the same numbers. As one graph: refused, and by what."""
+    mlp = shard_mlp(randomized(MLP(GPT2).to(me.device), "mlp"), dist.group.WORLD)
+    found = []
+    for model in (mlp, torch.compile(mlp, backend="eager")):
+        mlp.zero_grad()
+        x = made("x", 3, 15, device=me.device, grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = model(x)
+        y.square().sum().backward()
+        found.append([y.detach(), x.grad, *(p.grad for p in mlp.parameters())])
+    for got, want in zip(found[1], found[0], strict=True):
+        close("compiled", got, want)
+    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
+    torch._dynamo.reset()
+    whole = torch.compile(mlp, backend="eager", fullgraph=True)
+    return breaks, said(torch._dynamo.exc.Unsupported, whole, x)
+
+
+def test_the_compiler_breaks_its_graph_at_the_messages(pool):
+    for breaks, message in pool.run(2, compiled, timeout=120):
+        assert breaks >= 1  # a verb announces itself in a ContextVar, which the compiler cannot see
+        assert "ContextVar" in message
+
+
+def on_meta(me):
+    with torch.device("meta"):
+        model = GPT(GPT2)
+    cut = parallelize(model, ranks.mesh(me, dp=1, tp=me.world))
+    want = parallelize(randomized(GPT(GPT2), "one"), ranks.mesh(me, dp=1, tp=me.world))
+    assert all(p.is_meta for p in cut.parameters())
+    shapes = {name: tuple(p.shape) for name, p in cut.named_parameters()}
+    assert shapes == {name: tuple(p.shape) for name, p in want.named_parameters()}
+    return shapes
+
+
+def test_a_model_on_meta_is_cut_without_numbers(pool):
+    for shapes in pool.run(2, on_meta):
+        assert shapes["blocks.0.mlp.down.weight"][0] == 15

@@ -1,0 +1,155 @@
+"""The MLP over ranks against the dense one: numbers, gradients, steps, and what it may send.
+
+One all-reduce forward and one backward, whatever bends the numbers in between; inner widths that
+do not divide, and one that leaves the last rank nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from course_lib import ranks
+from course_lib.gpt import MLP, Config
+from course_lib.ledger import ledger
+from course_lib.tensor_parallel import shard_mlp
+from tests.tensor_parallel.parts import (
+    WORLDS,
+    Momentum,
+    close,
+    fewer,
+    group_of,
+    held,
+    made,
+    randomized,
+    said,
+    same_gradients,
+    same_parameters,
+)
+
+H, BATCH = 6, (2, 5)
+
+
+def dense_mlp(label, activation, inner, bias, device):
+    config = Config(hidden=H, heads=2, inner=inner, activation=activation, bias=bias)
+    return randomized(MLP(config).to(device), label)
+
+
+KINDS = [
+    ("gelu", 7, True),
+    ("gelu_tanh", 11, True),
+    ("swiglu", 7, True),
+    ("swiglu", 10, False),
+    ("gelu_tanh", 9, False),  # on four ranks 3, 3, 3 and nothing
+    ("swiglu", 5, True),  # on four ranks 2, 2, 1 and nothing
+]
+
+
+def against_dense(me, members):
+    """For every kind: y, all gradients, weights after three steps, and the messages of a step."""
+    group = group_of(me, members)
+    if members is not None and me.rank not in members:
+        return None
+    missing, messages = [], []
+    for kind in KINDS:
+        dense = dense_mlp(kind, *kind, me.device)
+        cut, where = shard_mlp(copy.deepcopy(dense), group), None
+        where = held(dense, lambda twin: shard_mlp(twin, group))
+        missing.append(fewer(where, dense))
+        descents = Momentum(dense), Momentum(cut)
+        for step in range(3):
+            x = made(("x", kind, step), *BATCH, H, device=me.device, grad=True)
+            mine = x.detach().clone().requires_grad_()
+            owed = made(("owed", kind, step), *BATCH, H, device=me.device)
+            want = dense(x)
+            want.backward(owed)
+            with ledger(axes={"tp": group}) as book:
+                got = cut(mine)
+                got.backward(owed)
+            messages.append([(r.op, r.axis, r.phase, r.elements) for r in book.records])
+            close(f"{kind}: y", got, want)
+            close(f"{kind}: dX", mine.grad, x.grad)
+            same_gradients(str(kind), cut, dense, where)
+            for descent in descents:
+                descent.step()
+            same_parameters(f"{kind} after {step + 1} steps", cut, dense, where)
+    return missing, messages
+
+
+@pytest.mark.parametrize(("world", "members"), [*((w, None) for w in WORLDS), (4, (0, 2, 3))])
+def test_the_mlp_is_the_dense_one_and_sends_one_sum_each_way(pool, world, members):
+    phi = BATCH[0] * BATCH[1] * H
+    one_each = [("all_reduce", "tp", "forward", phi), ("all_reduce", "tp", "backward", phi)]
+    found = [one for one in pool.run(world, against_dense, members) if one is not None]
+    assert len(found) == len(members or range(world))
+    for missing, messages in found:
+        assert messages == [one_each] * (3 * len(KINDS))
+        assert min(missing) > 0 or world == 1
+
+
+def bytes_sent(me):
+    group = dist.group.WORLD
+    mlp = shard_mlp(dense_mlp("bytes", "swiglu", 12, True, me.device), group)
+    x = made("x", *BATCH, H, device=me.device, grad=True)
+    with ledger(axes={"tp": group}) as book:
+        mlp(x).sum().backward()
+    return book.bytes(), book.bytes(phase="forward"), book.count()
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_ranks_bytes_are_four_phi_times_its_share_of_the_ring(pool, world):
+    phi = BATCH[0] * BATCH[1] * H
+    want = 4 * phi * (world - 1) / world * 8  # in float64, 8 bytes a number
+    assert pool.run(world, bytes_sent) == [(want, want / 2, 2)] * world
+
+
+def gate_beside_up(me):
+    """Which rows of gate, and which of up, a rank holds; and the columns of down."""
+    dense = dense_mlp("rows", "swiglu", 7, True, me.device)
+    where = held(dense, lambda twin: shard_mlp(twin, dist.group.WORLD))
+    rows = where["gate_up.bias"]
+    down = where["down.weight"][0]  # indices of the first row: the columns
+    return rows[rows < 7].tolist(), (rows[rows >= 7] - 7).tolist(), down.tolist()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_column_of_up_lies_beside_its_own_gate(pool, world):
+    found = pool.run(world, gate_beside_up)
+    assert all(gate == up == down for gate, up, down in found)
+    assert [row for gate, *_ in found for row in gate] == list(range(7))
+
+
+def refused(me):
+    group = dist.group.WORLD
+    mlp = dense_mlp("twice", "gelu", 8, True, me.device)
+    alone = ranks.new_group(me, [0])
+    outside = said(ValueError, shard_mlp, mlp, alone) if me.rank else ""
+    kept = type(mlp.up).__name__
+    again = shard_mlp(mlp, group)
+    assert again is mlp
+    rows = type(mlp.down).__name__
+    return outside, kept, rows, said(ValueError, shard_mlp, mlp, group)
+
+
+def test_a_plan_is_laid_once_and_by_members(pool):
+    for rank, (outside, kept, rows, twice) in enumerate(pool.run(2, refused)):
+        assert "not in the group" in outside or not rank
+        assert (kept, rows) == ("Linear", "RowParallelLinear")  # a refusal changes nothing
+        assert "cut already" in twice
+
+
+def split_of_the_sum(me):
+    """Why columns come first: the bend of a sum is not the sum of the bends."""
+    group = dist.group.WORLD
+    mlp = shard_mlp(dense_mlp("bend", "gelu", 8, True, me.device), group)
+    x = made("x", 3, H, device=me.device)
+    with ledger(axes={"tp": group}) as book, torch.no_grad():
+        widened = mlp.up(x)
+    return widened.shape, book.count()
+
+
+def test_nothing_is_sent_between_the_two_layers(pool):
+    assert pool.run(3, split_of_the_sum) == [((3, k), 0) for k in (3, 3, 2)]

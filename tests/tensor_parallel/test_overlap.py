@@ -1,0 +1,123 @@
+"""When the sum of dX is under way: begun before dW is computed, waited for after it.
+
+No clock: the order in which operations are launched says it. A dispatch mode writes down matrix
+products and collectives, the handle of a verb its wait; the ledger shows the same as spans.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch.distributed as dist
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from course_lib import ranks
+from course_lib.collectives import Handle
+from course_lib.gpt import MLP, Attention, Block, Config
+from course_lib.ledger import ledger
+from course_lib.tensor_parallel import ColumnParallelLinear, parallelize, shard_attention, shard_mlp
+from tests.tensor_parallel.parts import made, randomized
+
+H, F = 6, 8  # of X, and of W over all ranks
+
+
+class Order(TorchDispatchMode):
+    """Products by what they make, sums, and waits, in the order in which they are launched."""
+
+    def __init__(self):
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        if name in ("aten::mm", "aten::addmm_"):
+            self.seen.append(f"product {'×'.join(map(str, result.shape))}")
+        elif name == "c10d::allreduce_":
+            self.seen.append("sum begins")
+        return result
+
+    def __enter__(self):
+        wait, seen = Handle.wait, self.seen
+
+        def listening(handle):
+            if handle._work is not None:
+                seen.append("waited")
+            return wait(handle)
+
+        self._wait, Handle.wait = wait, listening
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        Handle.wait = self._wait
+        return super().__exit__(*error)
+
+
+def order_of_a_backward(me, overlap):
+    group = dist.group.WORLD
+    dense = randomized(nn.Linear(H, F, device=me.device), "w")
+    layer = ColumnParallelLinear.from_dense(dense, group, overlap=overlap)
+    x = made("x", 5, H, device=me.device, grad=True)
+    y = layer(x)
+    with Order() as order:
+        y.sum().backward()
+    return order.seen
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_sum_of_dx_travels_while_dw_is_computed(pool, world):
+    for rank, seen in enumerate(pool.run(world, order_of_a_backward, True)):
+        width = [4, 4] if world == 2 else [3, 3, 2]
+        dx, dw = f"product 5×{H}", f"product {width[rank]}×{H}"
+        assert seen == [dx, "sum begins", dw, "waited"]
+    for seen in pool.run(world, order_of_a_backward, False):
+        assert [one.split()[0] for one in seen] == ["product", "sum", "waited", "product"]
+
+
+def chosen(me):
+    """`overlap` reaches the layer that it is meant for, from each of the plans."""
+    mesh, group = ranks.mesh(me, dp=1, tp=me.world), dist.group.WORLD
+    gelu = Config(hidden=12, heads=3, inner=7)
+    swiglu = Config.llama(hidden=12, heads=3, inner=7)
+    found = []
+    for overlap in (True, False):
+        option = {"overlap": overlap}
+        found += [
+            shard_mlp(MLP(gelu), group, **option).up.overlap,
+            shard_mlp(MLP(swiglu), group, **option).gate_up.overlap,
+            shard_attention(Attention(swiglu), group, **option).qkv.overlap,
+        ]
+        dense = Block(gelu)
+        for p in dense.parameters():
+            nn.init.ones_(p)
+        block = parallelize(dense, mesh, **option)
+        found += [block.mlp.up.overlap, block.attention.qkv.overlap]
+    return found
+
+
+def test_the_choice_reaches_every_plans_first_layer(pool):
+    assert pool.run(2, chosen) == [5 * [True] + 5 * [False]] * 2
+
+
+def spans(me):
+    """The backward of a layer as the ledger has it, the wait for the sum among it."""
+    group, found = dist.group.WORLD, []
+    dense = randomized(nn.Linear(H, F, device=me.device), "w")
+    for overlap in (True, False):
+        layer = ColumnParallelLinear.from_dense(copy.deepcopy(dense), group, overlap=overlap)
+        x = made("x", 5, H, device=me.device, grad=True)
+        with ledger(axes={"tp": group}) as book:
+            layer(x).sum().backward()
+        (span,) = book.spans()
+        (waited,) = span.waits
+        assert span.start <= waited[0] <= waited[1] and span.end is not None
+        found.append((span.op, span.phase, span.asynchronous, span.payload))
+    return found
+
+
+def test_the_ledger_shows_one_span_with_one_wait(pool):
+    one = ("all_reduce", "backward", True, 5 * H * 8)
+    for found in pool.run(2, spans):
+        assert found[0] == one and (found[1][0], found[1][3]) == (one[0], one[3])
