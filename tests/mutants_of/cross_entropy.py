@@ -1,0 +1,298 @@
+"""Mistakes in course_lib/tensor_parallel/cross_entropy.py and fused_cross_entropy.py."""
+
+from tests.mutation import Mutant
+
+PLAIN = "course_lib/tensor_parallel/cross_entropy.py"
+FUSED = "course_lib/tensor_parallel/fused_cross_entropy.py"
+TESTS = "tests/tensor_parallel/test_cross_entropy.py::"
+ONE = "tests/tensor_parallel/test_fused.py::"
+
+LABELS = TESTS + "test_every_label_on_every_rank[2]"
+OPTIONS = TESTS + "test_ignored_smoothed_reduced_and_padded[2]"
+FAR = TESTS + "test_logits_far_from_zero_and_infinite_ones[2]"
+NARROW = TESTS + "test_narrow_logits_are_summed_in_float32[1]"
+KEPT = TESTS + "test_the_callers_logits_are_untouched_and_backward_goes_twice[2]"
+COUNTED = TESTS + "test_two_small_sums_forward_and_nothing_backward[2-float64]"
+PEAK = TESTS + "test_the_peak_is_one_shard_of_logits[float32-0-0.0]"
+REFUSED = TESTS + "test_what_would_be_a_wrong_number_is_an_error"
+FUSED_DENSE = ONE + "test_head_and_loss_in_one_are_the_product_and_the_loss[2]"
+FUSED_NARROW = ONE + "test_narrow_numbers_are_those_of_head_and_loss_apart[1]"
+FUSED_COUNTED = ONE + "test_two_small_sums_forward_and_one_of_the_states_backward[nothing]"
+FUSED_PEAK = ONE + "test_the_peak_is_at_most_a_quarter_of_a_shard[float32-True]"
+FUSED_PEAK_BF16 = ONE + "test_the_peak_is_at_most_a_quarter_of_a_shard[bfloat16-False]"
+FUSED_REFUSED = ONE + "test_what_does_not_fit_is_refused"
+
+
+def plain(name: str, old: str, new: str, tests: tuple[str, ...], why: str, trap=None) -> Mutant:
+    return Mutant(f"cross-entropy-{name}", PLAIN, old, new, tests, why, trap)
+
+
+def fused(name: str, old: str, new: str, tests: tuple[str, ...], why: str, trap=None) -> Mutant:
+    return Mutant(f"fused-{name}", FUSED, old, new, tests, why, trap)
+
+
+MUTANTS = [
+    plain(
+        "logits-overwritten",
+        "        out = torch.empty_like(logits)  # (t, v/tp)\n",
+        "        out = logits\n",
+        (KEPT,),
+        "the backward writes its softmax into the logits: a second one starts from that",
+        "T6",
+    ),
+    plain(
+        "logits-lowered-in-place",
+        "below = words - finite(own[0, rows])[:, None]",
+        "below = words.sub_(finite(own[0, rows])[:, None])",
+        (KEPT, LABELS),
+        "the forward takes the largest off the caller's own logits",
+        "T6",
+    ),
+    plain(
+        "first-word-of-a-shard",
+        "        local = targets[rows] - start\n        here = (local >= 0) & (local < real)",
+        "        local = targets[rows] - start\n        here = (local > 0) & (local < real)",
+        (LABELS,),
+        "a shard's first word is nobody's",
+        "T7",
+    ),
+    plain(
+        "word-after-a-shard",
+        "    local = targets - start\n    here = (local >= 0) & (local < real)",
+        "    local = targets - start\n    here = (local >= 0) & (local <= real)",
+        (LABELS,),
+        "the gradient of the next rank's first word goes to this rank's last as well",
+        "T7",
+    ),
+    plain(
+        "others-labels-count",
+        "own[2, rows] = torch.where(here, found, 0.0)",
+        "own[2, rows] = found",
+        (LABELS,),
+        "a rank that does not own the target adds the logit at its edge",
+        "T7",
+    ),
+    plain(
+        "ignored-loss",
+        "torch.where(ignored, 0.0, losses)",
+        "losses",
+        (OPTIONS,),
+        "an ignored token looks like another rank's: its loss is the logsumexp",
+        "T8",
+    ),
+    plain(
+        "ignored-gradient",
+        "weight = torch.where(targets == ctx.where[3], 0.0, grad.to(norms.dtype))  # (t,)",
+        "weight = grad.to(norms.dtype)",
+        (OPTIONS,),
+        "an ignored token teaches: with smoothed labels, all words",
+        "T8",
+    ),
+    plain(
+        "ignored-infinite",
+        "norms = torch.where(ignored, math.inf, most), torch.where("
+        "ignored, 0.0, sums[0].reciprocal())",
+        "norms = most, sums[0].reciprocal()",
+        (FAR,),
+        "an ignored row of -inf spoils the gradient with NaN",
+        "T8",
+    ),
+    plain(
+        "nothing-to-learn",
+        ".sum().clamp(min=1)",
+        ".sum()",
+        (OPTIONS,),
+        "the mean over no token is 0/0",
+        "T8",
+    ),
+    plain(
+        "mean-over-all",
+        "total / (targets != ignore_index).sum().clamp(min=1)",
+        "total / max(1, targets.numel())",
+        (OPTIONS,),
+        "ignored tokens are counted by the mean",
+        "T8",
+    ),
+    plain(
+        "padding-takes-part",
+        "real = max(0, min(stop, vocabulary) - start)  # of this rank's logits",
+        "real = stop - start  # of this rank's logits",
+        (LABELS,),
+        "logits of padding are part of the softmax",
+        "T9",
+    ),
+    plain(
+        "padding-gradient",
+        "    out[:, real:] = 0.0\n",
+        "    out[:, real:] = 1.0\n",
+        (LABELS,),
+        "rows that are no words get a gradient",
+        "T9",
+    ),
+    plain(
+        "smoothing-over-own-words",
+        "losses = losses - smoothing / vocabulary * sums[2]",
+        "losses = losses - smoothing / real * sums[2] if real else losses",
+        (OPTIONS,),
+        "labels are smoothed over this rank's words",
+        "T10",
+    ),
+    plain(
+        "smoothed-gradient-over-own-words",
+        "words -= smoothing / vocabulary * weight[rows, None]",
+        "words -= smoothing / real * weight[rows, None]",
+        (OPTIONS,),
+        "the gradient smooths over this rank's words",
+        "T10",
+    ),
+    plain(
+        "smoothing-not-moved",
+        "own[3] + real * nearer",
+        "own[3]",
+        (OPTIONS,),
+        "sums of logits are added up that lie below different ones",
+        "T10",
+    ),
+    plain(
+        "smoothing-not-summed",
+        "smoothing / vocabulary * sums[2]",
+        "smoothing / vocabulary * (own[3] + real * nearer)",
+        (OPTIONS,),
+        "each rank smooths with its own logits: ranks' losses differ",
+        "T10",
+    ),
+    plain(
+        "full-logits",
+        "    if logits.shape[-1] != stop - start:",
+        "    if logits.shape[-1] < stop - start:",
+        (REFUSED,),
+        "the full logits give a loss that is too high by log N",
+        "T11",
+    ),
+    plain(
+        "no-maximum",
+        'most = all_reduce(own[0], group, "max")',
+        'most = all_reduce(own[0], group, "max") * 0',
+        (FAR,),
+        "exponentials overflow",
+        "T12",
+    ),
+    plain(
+        "own-maximum",
+        "nearer = torch.where(own[0] == -math.inf, 0.0, own[0] - most)",
+        "nearer = torch.zeros_like(most)",
+        (LABELS,),
+        "sums that lie below different logits are added up",
+        "T12",
+    ),
+    plain(
+        "maximum-added-back",
+        "losses = sums[0].log() - (1 - smoothing) * (sums[1] - most)",
+        "losses = sums[0].log() + most - (1 - smoothing) * sums[1] - smoothing * most",
+        (FAR,),
+        "logits far from 0 round the loss to their own last digit",
+        "T12",
+    ),
+    plain(
+        "dead-shard",
+        "return torch.where(most == -math.inf, 0.0, most)",
+        "return most",
+        (FAR,),
+        "a shard of nothing but -inf makes NaN of every loss",
+        "T12",
+    ),
+    plain(
+        "narrow-sums",
+        "return torch.float64 if dtype == torch.float64 else torch.float32",
+        "return dtype",
+        (NARROW,),
+        "bf16 logits are summed in bf16",
+        "T12",
+    ),
+    plain(
+        "three-messages",
+        "    sums = all_reduce(torch.stack(parts), group, donated=True)",
+        "    sums = torch.stack([all_reduce(part, group) for part in parts])",
+        (COUNTED,),
+        "the sums travel one by one",
+    ),
+    plain(
+        "whole-at-once",
+        "    step = max(1, _CHUNK // max(1, width))",
+        "    step = max(1, tokens)",
+        (PEAK,),
+        "a second shard of memory for what lies below the largest",
+    ),
+    plain(
+        "exponentials-kept",
+        "        ctx.save_for_backward(logits, targets, norms)\n        ctx.where",
+        "        ctx.save_for_backward(logits, targets, norms, logits.exp())\n        ctx.where",
+        (PEAK,),
+        "exponentials are held for the backward beside the logits",
+    ),
+    plain(
+        "range-unchecked",
+        "wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignore_index)",
+        "wrong = (targets < 0) & (targets != ignore_index)",
+        (REFUSED,),
+        "a target beyond the vocabulary is nobody's, and its loss the logsumexp",
+    ),
+    fused(
+        "states-not-summed",
+        "            d_states = all_reduce(d_states, ctx.group, donated=True)",
+        "            pass",
+        (FUSED_DENSE, FUSED_COUNTED),
+        "each rank keeps its own words' part of the states' gradient",
+    ),
+    fused(
+        "last-chunk-only",
+        "d_weight.addmm_(logits.t(), states[rows])",
+        "d_weight.copy_(logits.t() @ states[rows])",
+        (FUSED_DENSE,),
+        "the head learns from the last tokens alone",
+    ),
+    fused(
+        "all-at-once",
+        "-(-flat.numel() // 8) if tokens_at_once is None",
+        "flat.numel() if tokens_at_once is None",
+        (FUSED_PEAK,),
+        "a whole shard of logits after all",
+    ),
+    fused(
+        "logits-live-on",
+        "            del logits  # before the next ones are made\n",
+        "            ctx.last = logits\n",
+        (FUSED_PEAK,),
+        "two pieces of logits are alive at once",
+    ),
+    fused(
+        "autocast-in-forward-alone",
+        "    rows, weight = autocast(rows.device, rows, weight)\n",
+        "",
+        (FUSED_NARROW,),
+        "the backward computes other logits than the forward did",
+    ),
+    fused(
+        "ignored-token",
+        "token = torch.where(targets == ctx.where[3], 0.0, grad.to(norms.dtype))  # (t,)",
+        "token = grad.to(norms.dtype)",
+        (FUSED_DENSE,),
+        "an ignored token teaches: with smoothed labels, all words",
+        "T8",
+    ),
+    fused(
+        "whole-head",
+        "if weight.shape[0] != stop - start or",
+        "if weight.shape[0] < stop - start or",
+        (FUSED_REFUSED,),
+        "a head that is not cut gives a loss that is too high by log N",
+        "T11",
+    ),
+    plain(
+        "gradient-at-once",
+        "    for rows in chunks(logits):\n        given,",
+        "    for rows in [slice(None)]:\n        given,",
+        (FUSED_PEAK_BF16,),
+        "in bf16 the gradient takes twice its size in float32 besides",
+    ),
+]
