@@ -40,7 +40,7 @@ def norm(pieces: Iterable[Piece], groups: Sequence[Group], p: float = 2.0) -> Te
         place(group)
     own = [piece for piece in _once(pieces) if _counts_here(piece, groups)]
     parts = [_part(piece, p) for piece in own]
-    device = next((x.tensor.device for x in own), _device(groups))
+    device = next((x.tensor.device for x in own), device_of(*groups))
     total = torch.zeros((), dtype=torch.float64, device=device)
     if parts:
         stacked = torch.stack([part.to(device) for part in parts])
@@ -105,7 +105,8 @@ def _part(piece: Piece, p: float) -> Tensor:
     return size**p
 
 
-def _device(groups: Sequence[Group]) -> torch.device:
+def device_of(*groups: Group) -> torch.device:
+    """Where a rank of these groups keeps its tensors."""
     nccl = any(kind.type == "cuda" for group in groups for kind in group._device_types)
     own_gpu = nccl and torch.cuda.is_available()
     return torch.device("cuda", torch.cuda.current_device()) if own_gpu else torch.device("cpu")

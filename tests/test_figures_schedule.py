@@ -134,6 +134,9 @@ def test_a_schedule_is_one_step_that_all_ranks_took():
         schedule([])
 
 
+LONG = "A title that is a good deal wider than what it stands above, by far"
+
+
 def numbers(heads: int, seed: int = 2) -> torch.Tensor:
     return torch.randn(heads, 2, 5, generator=torch.Generator().manual_seed(seed))
 
@@ -165,7 +168,12 @@ def drawn() -> list:
     back = [Visit(name, "backward", calls * 2) for name in ("mlp.down", "mlp.up", "norm_1")]
     whole = {"q": numbers(4), "k": numbers(2, 3)}
     held = [{"q": whole["q"][r::2], "k": whole["k"]} for r in range(2)]
-    return [schedule([there + back], title="x"), head_map(whole, held, title="x")]
+    three = {"q": numbers(2), "k": numbers(2), "v": numbers(2)}
+    return [
+        *(schedule([there + back], title=title) for title in ("", "x", LONG)),
+        *(head_map(whole, held, title=title) for title in ("", "x", LONG)),
+        *(head_map(three, [three], title=title) for title in ("", LONG)),
+    ]
 
 
 def test_pictures_are_cards_that_read_in_any_mode_and_cut_nothing_off():

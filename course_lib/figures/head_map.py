@@ -33,7 +33,8 @@ def head_map(
                 "other"
             )
     owners = {part: _owners(part, whole[part], [own[part] for own in held]) for part in whole}
-    size = (TILE * most + 1.0, TILE * len(whole) + (1.45 if title else 1.05))
+    wide = max(TILE * most + 1.0, 0.085 * len(title) + 0.3)  # wide enough for its title
+    size = (wide, TILE * len(whole) + (1.25 if title else 0.95))
     return draw(size, _in_words(owners, title), lambda figure: _paint(figure, owners, most, title))
 
 

@@ -99,7 +99,7 @@ def schedule(visits_by_rank: Sequence[Sequence[Visit]], *, title: str = "") -> P
     if not names or (lanes[BACKWARD] and [visit.part for visit in lanes[BACKWARD]] != names):
         raise ValueError("a schedule needs a forward, and a backward that takes its parts in turn")
     lanes = {phase: visits for phase, visits in lanes.items() if visits}
-    width = len(names) * (WIDE + GAP) + 1.1
+    width = max(len(names) * (WIDE + GAP) + 1.1, 0.085 * len(title) + 0.3)  # for its title too
     height = 0.55 + sum(map(_height, lanes.values())) + (0.25 if title else 0.0)
     alt = _in_words(lanes, title)
     return draw((width, height), alt, lambda figure: _paint(figure, lanes, names, title))

@@ -66,6 +66,9 @@ def gather(
 ) -> Tensor:
     """All ranks' pieces, joined along `dim`. There are two right backwards; `after` chooses.
 
+    `sizes` are the pieces' lengths; without it they are taken to be equal. (`cut(whole, n)` are
+    those of `split`, which may differ.)
+
     after="replicated": every rank goes on to do the same with the whole. Each then comes back with
     the whole gradient, and takes its own piece of it.
     after="sharded": every rank goes on to do something of its own with the whole. What comes back
@@ -89,10 +92,12 @@ def reduce_scatter(
     return _ReduceScatter.apply(x, group, dim, sizes)
 
 
-def copy_rows(x: Tensor, start: int, stop: int, group: Group) -> Tensor:
+def copy_rows(
+    x: Tensor, start: int, stop: int, group: Group, *, sum_in: torch.dtype | None = None
+) -> Tensor:
     """f for some rows of a weight alone: those that other ranks of `group` hold as well."""
     place(group)
-    return _CopyRows.apply(x, start, stop, group)
+    return _CopyRows.apply(x, start, stop, group, sum_in)
 
 
 def _sum(x: Tensor, group: Group, dtype: torch.dtype | None) -> Tensor:
@@ -163,12 +168,12 @@ class _ReduceScatter(Function):
 
 class _CopyRows(Function):
     @staticmethod
-    def forward(ctx, x, start, stop, group):
-        ctx.start, ctx.stop, ctx.group = start, stop, group
+    def forward(ctx, x, start, stop, group, sum_in):
+        ctx.start, ctx.stop, ctx.group, ctx.sum_in = start, stop, group, sum_in
         return x.view_as(x)
 
     @staticmethod
     def backward(ctx, grad):
-        shared = reduce(grad[ctx.start : ctx.stop], ctx.group)
+        shared = reduce(grad[ctx.start : ctx.stop], ctx.group, sum_in=ctx.sum_in)
         grad = torch.cat((grad[: ctx.start], shared, grad[ctx.stop :]))
-        return grad, None, None, None
+        return grad, None, None, None, None

@@ -113,8 +113,9 @@ class ColumnParallelLinear(OnRanks):
             )
         weight, bias = self.weight, self.bias
         if self.shared is not None:
-            weight = copy_rows(weight, *self.shared)
-            bias = None if bias is None else copy_rows(bias, *self.shared)
+            weight = copy_rows(weight, *self.shared, sum_in=self.sum_in)
+            if bias is not None:
+                bias = copy_rows(bias, *self.shared, sum_in=self.sum_in)
         y = self.product(x, weight, bias)
         if self.gather_output:
             y = gather(y, self.group, -1, self.sizes, after=REPLICATED)  # (…, f)

@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import collectives
 from course_lib.collectives.call import Group, place
 from course_lib.gpt import GPT, Block
+from course_lib.norms import device_of as own_device
 from course_lib.tensor_parallel.attention import holders_of, shard_attention
 from course_lib.tensor_parallel.embedding import (
     VocabularyParallelEmbedding,
@@ -90,25 +91,49 @@ CUT = (ColumnParallelLinear, VocabularyParallelEmbedding, VocabularyParallelHead
 
 
 def check_replicas(model: nn.Module, group: Group) -> None:
-    """Raise unless every parameter that is not cut is the same on all ranks of the group.
+    """Raise unless every parameter that is not cut is the same on all ranks of the group, and the
+    key/value rows that some ranks share are the same on those.
 
     Every rank has to call this. Copies that have drifted apart go on training, and the loss goes
     on falling: nothing else says so.
     """
+    place(group)
+    _compare(group, [(name, p) for name, p in replicated(model) if not p.is_meta])
+    shared: dict[str, tuple[Group, list[tuple[str, Tensor]]]] = {}
+    for prefix, module in model.named_modules():
+        rows = getattr(module, "shared", None)
+        if isinstance(module, ColumnParallelLinear) and rows is not None:
+            start, stop, holders = rows
+            _, named = shared.setdefault(holders.group_name, (holders, []))
+            for name, parameter in module.named_parameters(prefix, recurse=False):
+                if not parameter.is_meta:
+                    named.append((f"{name}, rows {start} to {stop}", parameter[start:stop]))
+    for holders, named in shared.values():
+        _compare(holders, named)
+
+
+def _compare(group: Group, named: list[tuple[str, Tensor]]) -> None:
     n, rank = place(group)
-    whole = [(name, p) for name, p in replicated(model) if not p.is_meta]  # meta: no numbers yet
-    if not whole:
+    device = named[0][1].device if named else own_device(group)
+    counts = collectives.all_gather(torch.tensor([len(named)], device=device), group)
+    if len(set(counts.tolist())) > 1:
+        raise RuntimeError(
+            f"rank {rank}: the ranks of this group of {n} do not hold the same model: they have "
+            f"{', '.join(map(str, counts.tolist()))} parameters that should be the same. Was it "
+            "made from another config there?"
+        )
+    if not named:
         return
-    own = torch.stack([_fingerprint(p) for _, p in whole])  # (parameters, 2)
+    own = torch.stack([fingerprint(p) for _, p in named])  # (parameters, 2)
     every = collectives.all_gather(own[None], group)  # (n, parameters, 2)
-    same = ((every == every[:1]) | (every.isnan() & every[:1].isnan())).all(-1)  # (n, parameters)
+    same = (every == every[:1]).all(-1)  # (n, parameters)
     if bool(same.all()):
         return
-    names = [name for i, (name, _) in enumerate(whole) if not same[:, i].all()]
+    names = [name for i, (name, _) in enumerate(named) if not same[:, i].all()]
     ranks = [r for r in range(n) if not same[r].all()]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     raise RuntimeError(
-        f"rank {rank}: {len(names)} of {len(whole)} parameters that should be the same on all {n} "
+        f"rank {rank}: {len(names)} of {len(named)} parameters that should be the same on all {n} "
         f"ranks differ on rank {' and '.join(map(str, ranks))} from rank 0: {shown}. Was the model "
         "made from another seed there, or was a gradient not summed, or a mask not shared?"
     )
@@ -126,11 +151,13 @@ def replicated(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
                 yield f"{prefix}.{name}" if prefix else name, parameter
 
 
-def _fingerprint(x: Tensor) -> Tensor:
-    """Two numbers that change when any number of x does, and when two of them change places."""
-    flat = x.detach().double().reshape(-1)
-    weights = torch.linspace(1.0, 2.0, max(1, flat.numel()), dtype=flat.dtype, device=flat.device)
-    return torch.stack((flat.sum(), torch.dot(flat, weights[: flat.numel()])))
+def fingerprint(x: Tensor) -> Tensor:
+    """Two whole numbers of a tensor's bits: one changes when any single bit of x does, the other
+    also when two of its numbers change places."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    bits = x.detach().contiguous().view(-1).view(kinds[x.element_size()]).long()
+    odd = 2 * torch.arange(bits.numel(), device=bits.device) + 1  # its product loses no bit
+    return torch.stack((bits.sum(), ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum()))
 
 
 def _tp(mesh: DeviceMesh) -> Group:

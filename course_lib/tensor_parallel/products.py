@@ -32,7 +32,7 @@ def column_products(
     `overlap=False` waits for that sum before the weights' gradients are computed.
     """
     place(group)
-    given = _autocast(x.device, x, *weights, *biases)
+    given = autocast(x.device, x, *weights, *biases)
     return list(_ColumnProducts.apply(group, overlap, sum_in, *given))
 
 
@@ -46,7 +46,7 @@ def row_product(
 ) -> Tensor:
     """x (…, h/tp) times this rank's weight (f, h/tp), summed over the ranks; then one bias."""
     place(group)
-    return _RowProduct.apply(group, sum_in, *_autocast(x.device, x, weight, bias))
+    return _RowProduct.apply(group, sum_in, *autocast(x.device, x, weight, bias))
 
 
 class _ColumnProducts(Function):
@@ -65,20 +65,23 @@ class _ColumnProducts(Function):
         half = len(weights)
         needs_x, needs_weight = ctx.needs_input_grad[3], ctx.needs_input_grad[4 : 4 + half]
         needs_bias = ctx.needs_input_grad[4 + half :]
-        flat = [_rows(dy) for dy in dys]  # (b·s, f/tp) each
-        dx = handle = None
+        flat = [rows_of(dy) for dy in dys]  # (b·s, f/tp) each
+        dx = under_way = None
         if needs_x:
             part = flat[0] @ weights[0]  # (b·s, h), this rank's part of a sum
             for dy, weight in zip(flat[1:], weights[1:], strict=True):
                 part.addmm_(dy, weight)
-            handle = _start_sum(part.view(x.shape), ctx.group, ctx.sum_in)
-            if not ctx.overlap:
-                dx = handle.wait()
-        rows = _rows(x)  # (b·s, h)
+            part = part.view(x.shape)
+            if ctx.overlap:
+                under_way = _sum(part, ctx.group, ctx.sum_in, async_op=True)
+            else:
+                dx = _sum(part, ctx.group, ctx.sum_in)
+        rows = rows_of(x)  # (b·s, h)
         dws = [dy.t() @ rows if needs_weight[i] else None for i, dy in enumerate(flat)]
         dbs = [dy.sum(0) if needs_bias[i] else None for i, dy in enumerate(flat)]
-        if needs_x:
-            dx = handle.wait().to(x.dtype)
+        if under_way is not None:
+            dx = under_way.wait()
+        dx = None if dx is None else dx.to(x.dtype)
         return None, None, None, dx, *dws, *dbs
 
 
@@ -87,7 +90,7 @@ class _RowProduct(Function):
     def forward(ctx, group, sum_in, x, weight, bias):
         ctx.save_for_backward(x, weight)
         part = F.linear(x, weight)  # (…, f), this rank's part of a sum
-        y = _start_sum(part, group, sum_in).wait().to(part.dtype)
+        y = _sum(part, group, sum_in).to(part.dtype)
         return y if bias is None else y.add_(bias)
 
     @staticmethod
@@ -95,23 +98,24 @@ class _RowProduct(Function):
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
         _, _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
-        flat = _rows(dy)  # (b·s, f), the same on every rank
+        flat = rows_of(dy)  # (b·s, f), the same on every rank
         dx = (flat @ weight).view(x.shape) if needs_x else None
-        dw = flat.t() @ _rows(x) if needs_weight else None
+        dw = flat.t() @ rows_of(x) if needs_weight else None
         return None, None, dx, dw, flat.sum(0) if needs_bias else None
 
 
-def _rows(x: Tensor) -> Tensor:
+def rows_of(x: Tensor) -> Tensor:
     """(…, f) as (rows, f). Counted, and not -1: a rank's part of f may be empty."""
     return x.reshape(x.shape[:-1].numel(), x.shape[-1])
 
 
-def _start_sum(part: Tensor, group: Group, dtype: torch.dtype | None):
-    """The sum of all ranks' parts, under way; nobody looks at a part again."""
-    return all_reduce(part if dtype is None else part.to(dtype), group, donated=True, async_op=True)
+def _sum(part: Tensor, group: Group, dtype: torch.dtype | None, async_op: bool = False):
+    """The sum of all ranks' parts, or its handle; nobody looks at a part again."""
+    part = part if dtype is None else part.to(dtype)
+    return all_reduce(part, group, donated=True, async_op=async_op)
 
 
-def _autocast(device: torch.device, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
+def autocast(device: torch.device, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """The tensors as autocast would give them to a product, where it is on."""
     if not torch.is_autocast_enabled(device.type):
         return tensors

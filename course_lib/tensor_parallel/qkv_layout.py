@@ -99,14 +99,20 @@ def join(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def separate(joined: Tensor, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     """The three weights (or biases) in a joined one."""
-    size = joined.shape[0] // (heads + 2 * kv_heads)
-    if size * (heads + 2 * kv_heads) != joined.shape[0]:
+    size = head_size_of(joined, heads, kv_heads)
+    return joined.split([heads * size, kv_heads * size, kv_heads * size])
+
+
+def head_size_of(weight: Tensor, heads: int, kv_heads: int) -> int:
+    """How many rows a head has in a weight of all q, k and v, or a clear refusal."""
+    blocks = heads + 2 * kv_heads
+    if weight.shape[0] % blocks:
         raise ValueError(
             f"a joined weight of {heads} query heads and {kv_heads} key/value heads has a multiple "
-            f"of {heads} + 2·{kv_heads} = {heads + 2 * kv_heads} rows, and this one has "
-            f"{joined.shape[0]}; is it transposed, as GPT-2's Conv1D keeps it?"
+            f"of {heads} + 2·{kv_heads} = {blocks} rows, and this one has {weight.shape[0]}; is it "
+            "transposed, as GPT-2's Conv1D keeps it?"
         )
-    return joined.split([heads * size, kv_heads * size, kv_heads * size])
+    return weight.shape[0] // blocks
 
 
 def from_conv1d(stored: Tensor) -> Tensor:
@@ -120,8 +126,7 @@ def to_conv1d(weight: Tensor) -> Tensor:
 
 def from_grouped(stored: Tensor, heads: int, kv_heads: int) -> Tensor:
     """The joined weight (or bias) of one that goes kv head by kv head."""
-    each = heads // kv_heads
-    size = stored.shape[0] // (heads + 2 * kv_heads)
+    each, size = heads // kv_heads, head_size_of(stored, heads, kv_heads)
     blocks = stored.view(kv_heads, each + 2, size, *stored.shape[1:])
     parts = (blocks[:, :each], blocks[:, each : each + 1], blocks[:, each + 1 :])
     return torch.cat([part.reshape(-1, *stored.shape[1:]) for part in parts])
@@ -129,7 +134,7 @@ def from_grouped(stored: Tensor, heads: int, kv_heads: int) -> Tensor:
 
 def to_grouped(joined: Tensor, heads: int, kv_heads: int) -> Tensor:
     each, rest = heads // kv_heads, joined.shape[1:]
-    size = joined.shape[0] // (heads + 2 * kv_heads)
+    size = head_size_of(joined, heads, kv_heads)
     q, k, v = separate(joined, heads, kv_heads)
     q = q.view(kv_heads, each, size, *rest)
     k, v = (part.view(kv_heads, 1, size, *rest) for part in (k, v))

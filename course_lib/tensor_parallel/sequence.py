@@ -19,8 +19,7 @@ from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, place
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import copy
-from course_lib.tensor_parallel.products import _autocast as autocast
-from course_lib.tensor_parallel.products import _rows as rows_of
+from course_lib.tensor_parallel.products import autocast, rows_of
 
 S = 1  # the dim of tokens in (b, s, h)
 

@@ -43,8 +43,8 @@ MUTANTS = [
     Mutant(
         "attention-shared-biases-not-summed",
         LINEAR,
-        "            bias = None if bias is None else copy_rows(bias, *self.shared)",
-        "            pass",
+        "            if bias is not None:\n                bias = copy_rows",
+        "            if False:\n                bias = copy_rows",
         (f"{DENSE}[2-None]",),
         "the weights of a shared head are summed, its biases are forgotten",
         "T16",
@@ -178,7 +178,7 @@ MUTANTS = [
     Mutant(
         "qkv-any-number-of-rows",
         LAYOUT,
-        "    if size * (heads + 2 * kv_heads) != joined.shape[0]:",
+        "    if weight.shape[0] % blocks:",
         "    if False:",
         (f"{LAYOUTS}test_a_weight_of_the_wrong_length_is_named",),
         "a transposed weight ends in torch's words about a split",

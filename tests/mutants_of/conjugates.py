@@ -118,8 +118,8 @@ MUTANTS = [
     Mutant(
         "conjugates-rows-sum-everything",
         FILE,
-        "        shared = reduce(grad[ctx.start : ctx.stop], ctx.group)",
-        "        shared = reduce(grad, ctx.group)[ctx.start : ctx.stop]",
+        "        shared = reduce(grad[ctx.start : ctx.stop], ctx.group, sum_in=ctx.sum_in)",
+        "        shared = reduce(grad, ctx.group, sum_in=ctx.sum_in)[ctx.start : ctx.stop]",
         (TABLE,),
         "the right numbers for a multiple of the bytes",
     ),

@@ -267,4 +267,12 @@ MUTANTS = [
         (f"{FIGURES}test_a_map_of_heads_refuses_what_is_not_so",),
         "a head that nobody holds is drawn as if it were held",
     ),
+    Mutant(
+        "l05-title-cut-off",
+        "course_lib/figures/head_map.py",
+        "    wide = max(TILE * most + 1.0, 0.085 * len(title) + 0.3)",
+        "    wide = TILE * most + 1.0",
+        (f"{FIGURES}{CARDS}",),
+        "a long title runs off a narrow picture",
+    ),
 ]

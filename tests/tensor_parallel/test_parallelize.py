@@ -211,7 +211,7 @@ def test_dropout_on_copies_is_shared_and_inside_heads_is_not(pool, world, config
 def drifted(me):
     """Each way in which copies may differ, on one rank or two; what the check says of it."""
     mesh, group = ranks.mesh(me, dp=1, tp=me.world), dist.group.WORLD
-    cut = parallelize(model_of(GPT2, "drift", me.device).float(), mesh)
+    cut = parallelize(model_of(GPT2, "drift", me.device), mesh)
     check_replicas(cut, group)
     found, names = [], [name for name, _ in replicated(cut)]
     norm, positions = cut.blocks[1].norm_2.weight, cut.positions.weight
@@ -256,6 +256,43 @@ def test_copies_that_differ_are_found_and_named(pool):
         assert "differ on rank 1 from rank 0: positions.weight" in found[1]
         assert "rank 2 from rank 0: blocks.0.attention.out.bias" in found[2]
         assert "3 of" in found[3] and "differ on rank 1 and 2 from rank 0" in found[3]
+
+
+def drifted_head(me):
+    mesh, group = ranks.mesh(me, dp=1, tp=me.world), dist.group.WORLD
+    cut = parallelize(model_of(FEW, "head", me.device), mesh)
+    check_replicas(cut, group)
+    with torch.no_grad():
+        weight = cut.blocks[1].attention.qkv.weight  # (q rows, then k and v rows), which are shared
+        weight[0] += me.rank  # this rank's own queries: no copy
+        check_replicas(cut, group)
+        if me.rank == 3:
+            weight[-1, 0] = torch.nextafter(weight[-1, 0], weight.new_tensor(9.0))
+    # Ranks 0 and 1 hold one head, 2 and 3 the other: the first two have nothing to complain of.
+    try:
+        check_replicas(cut, group)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def test_a_shared_head_that_drifts_is_found_and_named(pool):
+    quiet, also_quiet, *loud = pool.run(4, drifted_head)
+    assert quiet == also_quiet == ""
+    for one in loud:
+        assert "differ on rank 1 from rank 0: blocks.1.attention.qkv.weight, rows" in one
+
+
+def fewer_layers(me):
+    config = GPT2.changed(layers=1 + (me.rank == 1))
+    model = model_of(config, 0, me.device)
+    return said(RuntimeError, check_replicas, model, dist.group.WORLD)
+
+
+def test_a_model_with_other_layers_is_refused_in_words(pool):
+    for rank, one in enumerate(pool.run(3, fewer_layers)):
+        assert f"rank {rank}: " in one and "do not hold the same model" in one
+        assert "another config" in one
 
 
 def refused(me):
