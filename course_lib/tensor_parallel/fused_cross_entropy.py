@@ -24,7 +24,7 @@ from course_lib.tensor_parallel.cross_entropy import (
     reduced,
     wide_dtype,
 )
-from course_lib.tensor_parallel.products import _autocast as autocast
+from course_lib.tensor_parallel.products import autocast
 
 
 def head_cross_entropy(

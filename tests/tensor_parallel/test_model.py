@@ -140,9 +140,7 @@ def carried(me, config, sequence):
 
     with torch.device("meta"):
         empty = GPT(config).double()
-    with ledger() as book:
-        parallelize(empty, mesh, **lay)
-    assert not book.records  # no numbers, nothing to compare
+    parallelize(empty, mesh, **lay)  # no numbers, nothing to compare
     assert all(p.is_meta for p in empty.parameters())
     assert (empty.head.weight is empty.tokens.weight) == config.tied
     shapes = {name: t.shape for name, t in empty.state_dict().items()}
