@@ -74,20 +74,18 @@ def _paint(figure, owners: Holders, most: int, title: str) -> None:
 
 
 def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...]) -> None:
-    """One head: a stripe for each rank that holds it, with its number."""
+    """One head: a bar over all of it for each rank that holds it whole, with the rank's number."""
     from matplotlib.patches import Rectangle
 
-    stripe = (wide - 0.1) / len(ranks)
+    width, bar = wide - 0.1, 0.9 / len(ranks)
     for i, rank in enumerate(ranks):
-        colour, corner = of_rank(rank), (left + 0.05 + i * stripe, row + 0.05)
-        axis.add_patch(
-            Rectangle(
-                corner, stripe, 0.9, facecolor=colour, edgecolor="#ffffff",
-                hatch=hatch_of_rank(rank), linewidth=0.0,
-            )
-        )  # fmt: skip
+        colour, corner = of_rank(rank), (left + 0.05, row + 0.05 + i * bar)
+        gap = 0.04 if i + 1 < len(ranks) else 0.0  # between one bar and the next
+        look = {"facecolor": colour, "edgecolor": "#ffffff", "hatch": hatch_of_rank(rank)}
+        axis.add_patch(Rectangle(corner, width, bar - gap, linewidth=0.0, **look))
         axis.text(
-            corner[0] + stripe / 2, row + 0.5, str(rank), ha="center", va="center", fontsize=8,
+            corner[0] + width / 2, corner[1] + bar / 2, str(rank), ha="center", va="center",
+            fontsize=8 if len(ranks) < 4 else 6,
             color=ink_on(colour), fontweight="bold",
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip
