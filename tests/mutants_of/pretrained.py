@@ -204,6 +204,13 @@ MUTANTS = [
         BARE,
         "a checkpoint of the model without its head is not read",
     ),
+    wrong("sketch")(
+        "sketch-first-part",
+        "shape[dim] = sum(part.shape[dim] for part in parts)",
+        "shape[dim] = parts[0].shape[dim]",
+        OWN + "[2]",
+        "q, k and v joined are as long as q on meta",
+    ),
     config(
         "gpt2-without-biases",
         "    if not config.bias:\n",

@@ -53,8 +53,8 @@ MUTANTS = [
     ),
     load(
         "frozen-thawed",
-        "made[old].requires_grad_(old.requires_grad)",
-        "made[old].requires_grad_(True)",
+        "nn.Parameter(empty, requires_grad=old.requires_grad)",
+        "nn.Parameter(empty)",
         DTYPES,
         "frozen parameters are trained",
     ),
@@ -118,7 +118,7 @@ MUTANTS = [
     save(
         "all-in-memory",
         "writer.put(name, numbers)",
-        "writer.put(name, numbers), stack.callback(len, numbers)",
+        "writer.put(name, numbers), vars(writer).setdefault('kept', []).append(numbers)",
         HOLDS,
         "what has been written is kept",
         "T31",

@@ -1,0 +1,22 @@
+"""Hugging Face weights in and out, slice by slice: a checkpoint describes logical tensors.
+
+In the order of reading: header, reader (files); config, sketch, names (what is what); together,
+hub, load, writer, save. Lesson 08 takes them up, lesson 14 goes on from here.
+"""
+
+from course_lib.pretrained.config import from_transformers, read_config, to_transformers
+from course_lib.pretrained.header import CheckpointError
+from course_lib.pretrained.load import from_pretrained, load
+from course_lib.pretrained.reader import Checkpoint
+from course_lib.pretrained.save import save
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointError",
+    "from_pretrained",
+    "from_transformers",
+    "load",
+    "read_config",
+    "save",
+    "to_transformers",
+]

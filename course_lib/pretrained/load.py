@@ -1,0 +1,237 @@
+"""Weights in: each rank reads its own slices of what is cut, and what is copied whole.
+
+First everything is checked, names and shapes and dtypes and files, then the first number is
+changed. What went wrong on one rank is raised on all. Lesson 08.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.collectives.call import Group
+from course_lib.gpt import GPT, Config
+from course_lib.pretrained.config import family, read_config
+from course_lib.pretrained.header import DTYPES, CheckpointError
+from course_lib.pretrained.hub import locate
+from course_lib.pretrained.names import (
+    HEAD,
+    STORED_HEAD,
+    TABLE,
+    Stored,
+    Weight,
+    check_model,
+    held,
+    ignored,
+    places,
+    prefix_of,
+    weights_of,
+)
+from course_lib.pretrained.reader import Checkpoint
+from course_lib.pretrained.sketch import Sketching, without_numbers
+from course_lib.pretrained.together import together
+from course_lib.tensor_parallel import parallelize
+from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
+
+# Keys of a config that neither change the logits nor a shape: a checkpoint may differ in them.
+FREE = {"dropout", "attention_dropout", "recompute", "length"}
+
+
+def from_pretrained(
+    source: str | os.PathLike,
+    mesh: DeviceMesh | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype | None = None,
+    **options: object,
+) -> GPT:
+    """The model of a checkpoint, in eval mode; with a mesh, cut over its axis tp.
+
+    It is made without numbers, cut, and filled: no rank ever holds the whole. `dtype` is the stored
+    one unless given, `options` are those of `parallelize`.
+    """
+    if mesh is None and options:
+        raise TypeError(f"{', '.join(options)} says how to cut a model, and no mesh was given")
+    with together(groups_of(None, mesh), f"reading {source}"):
+        path = locate(source)
+        config = read_config(_folder(path) / "config.json")
+        dtype = dtype or _stored_dtype(path, config)
+        model = without_numbers(config).to(dtype).eval()
+    if mesh is not None:
+        with Sketching():
+            parallelize(model, mesh, **options)
+    return load(model, path, mesh, device=device)
+
+
+def load(
+    model: GPT,
+    source: str | os.PathLike,
+    mesh: DeviceMesh | None = None,
+    *,
+    device: torch.device | str = "cpu",
+) -> GPT:
+    """Fill a model from a checkpoint, in place; all ranks that share it have to call this.
+
+    Parameters on torch's meta device come to `device`, others stay where they are. Numbers are
+    brought to the model's dtype.
+    """
+    groups = groups_of(model, mesh)
+    with contextlib.ExitStack() as stack:
+        with together(groups, f"checking {source}"):
+            check_model(model)
+            path = locate(source)
+            _same_config(model.config, _folder(path) / "config.json")
+            checkpoint = stack.enter_context(Checkpoint(path))
+            weights = _checked(model, checkpoint)
+        with together(groups, f"reading {source}"):
+            _check_tied(model, weights, checkpoint)
+            _materialize(model, device)
+            for weight in weights:
+                _fill(model, weight, checkpoint)
+    return model
+
+
+def groups_of(model: GPT | None, mesh: DeviceMesh | None) -> list[Group]:
+    """The groups whose ranks load or save together: the mesh's, or the one that cut the model."""
+    if mesh is not None:
+        return [mesh.get_group(axis) for axis in range(mesh.ndim)]
+    table = getattr(model, "tokens", None)
+    return [table.group] if isinstance(table, VocabularyParallelEmbedding) else []
+
+
+def _checked(model: GPT, checkpoint: Checkpoint) -> list[Weight]:
+    """The model's weights and where they lie, once the checkpoint has them all and no others."""
+    config, slots = model.config, checkpoint.slots
+    prefix = prefix_of(config, slots)
+    weights = weights_of(config, prefix)
+    wanted = {part.name: part.shape(weight) for weight in weights for part in weight.parts}
+    lost = sorted(wanted.keys() - slots.keys())
+    if lost:
+        tied = "; if the head is the table of tokens, its config says tie_word_embeddings=true"
+        raise CheckpointError(
+            f"{checkpoint.path}: {len(lost)} of the {len(wanted)} tensors that the model needs are "
+            f"missing: {_some(lost)}{tied if lost == [STORED_HEAD] else ''}"
+        )
+    more = [name for name in slots if name not in wanted and not ignored(config, name, prefix)]
+    if config.tied:
+        more = [name for name in more if name != STORED_HEAD]
+    if more:
+        raise CheckpointError(
+            f"{checkpoint.path}: {len(more)} tensors have no place in this model of "
+            f"{config.layers} layers: {_some(sorted(more))}"
+        )
+    for name, shape in wanted.items():
+        _check_slot(checkpoint, name, shape)
+    return weights
+
+
+def _check_slot(checkpoint: Checkpoint, name: str, shape: tuple[int, ...]) -> None:
+    slot = checkpoint.slots[name]
+    if slot.shape != shape:
+        turned = slot.shape == shape[::-1]
+        raise CheckpointError(
+            f"{checkpoint.path}: {name} is {slot.shape}, and the model's config makes it {shape}"
+            + ("; is it transposed?" if turned else "")
+        )
+    if slot.dtype not in DTYPES:
+        raise CheckpointError(
+            f"{checkpoint.path}: {name} is stored as {slot.dtype}, and a weight here is one of "
+            f"{', '.join(DTYPES)}; was the checkpoint quantized?"
+        )
+
+
+def _same_config(config: Config, path: Path) -> None:
+    """Hold the model against the checkpoint's config.json, if there is one: shapes alone would let
+    another epsilon or another rotary base pass."""
+    if not path.exists():
+        return
+    theirs = read_config(path)
+    kinds = family(config), family(theirs)
+    if kinds[0] != kinds[1]:
+        raise CheckpointError(f"{path} is a {kinds[1]}'s, and the model is a {kinds[0]}")
+    other = theirs.as_dict()
+    off = [
+        f"{key}={value!r} (there {other[key]!r})"
+        for key, value in config.as_dict().items()
+        if key not in FREE and other[key] != value
+    ]
+    if off:
+        raise CheckpointError(
+            f"the model differs from {path} in {', '.join(off)}; make it with "
+            "pretrained.read_config, or with from_pretrained"
+        )
+
+
+def _stored_dtype(path: Path, config: Config) -> torch.dtype:
+    """The dtype that the table of tokens is stored in."""
+    with Checkpoint(path) as checkpoint:
+        name = weights_of(config, prefix_of(config, checkpoint.slots))[0].parts[0].name
+        slot = checkpoint.slots.get(name)
+        return torch.float32 if slot is None else DTYPES.get(slot.dtype, torch.float32)
+
+
+def _check_tied(model: GPT, weights: Sequence[Weight], checkpoint: Checkpoint) -> None:
+    """A tied head that is stored as well has to be the table; each rank compares its own rows."""
+    if not model.config.tied or STORED_HEAD not in checkpoint.slots:
+        return
+    table = next(weight for weight in weights if weight.name == TABLE)
+    _check_slot(checkpoint, STORED_HEAD, table.shape)
+    for part, start, stop, _ in places(table, held(model, table)):
+        one, other = (checkpoint.read(name, 0, start, stop) for name in (part.name, STORED_HEAD))
+        if not torch.equal(one, other):
+            raise CheckpointError(
+                f"{checkpoint.path}: {STORED_HEAD} differs from {part.name}, and the config says "
+                "that they are one; put tie_word_embeddings=false into config.json"
+            )
+
+
+def _materialize(model: GPT, device: torch.device | str) -> None:
+    """Give the parameters on meta memory of their own; what was one parameter stays one."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, old in module.named_parameters(recurse=False):
+            if old.is_meta:
+                if old not in made:
+                    empty = torch.empty(old.shape, dtype=old.dtype, device=device)
+                    made[old] = nn.Parameter(empty, requires_grad=old.requires_grad)
+                setattr(module, name, made[old])
+
+
+@torch.no_grad()
+def _fill(model: GPT, weight: Weight, checkpoint: Checkpoint) -> None:
+    parameter, piece = model.get_parameter(weight.name), held(model, weight)
+    if weight.name in (TABLE, HEAD):
+        parameter[piece.length :] = 0.0  # padding: rows of no word
+    for part, start, stop, at in places(weight, piece):
+        dim = 1 - piece.dim if part.transposed else piece.dim
+        found = part.turned(checkpoint.read(part.name, dim, start, stop))
+        own = parameter.narrow(piece.dim, at, stop - start)
+        own.copy_(found)
+        _check_range(own, found, part, checkpoint)
+
+
+def _check_range(own: Tensor, found: Tensor, part: Stored, checkpoint: Checkpoint) -> None:
+    if torch.finfo(own.dtype).max >= torch.finfo(found.dtype).max:
+        return
+    lost = int((own.isinf() & ~found.isinf().to(own.device)).sum())
+    if lost:
+        raise CheckpointError(
+            f"{checkpoint.path}: {lost} numbers of {part.name}, stored as {found.dtype}, up to "
+            f"{found[found.isfinite()].abs().max().item():.4g}, are too large for {own.dtype}, "
+            f"which ends at {torch.finfo(own.dtype).max:.4g}; load it as bfloat16 or float32"
+        )
+
+
+def _folder(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
+
+
+def _some(names: Sequence[str]) -> str:
+    rest = len(names) - 4
+    return ", ".join(names[:4]) + (f" and {rest} more" if rest > 0 else "")

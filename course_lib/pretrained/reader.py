@@ -1,0 +1,142 @@
+"""A checkpoint of one file or many, read by exact byte ranges: a rank pays for what it takes.
+
+Not through a memory map: that brings in whole pages, and what the kernel reads ahead. Rows of a
+stored tensor are one read, columns are one for each row. Lesson 08 counts the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from course_lib.pretrained.header import DTYPES, CheckpointError, Slot, read_header, read_json
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+AT_ONCE = 1 << 24  # bytes asked for in one call, and held beside the tensor for as long
+
+
+class Checkpoint:
+    """The tensors of a checkpoint by name; their headers are read, their numbers on demand."""
+
+    def __init__(self, path: str | os.PathLike):
+        self.path = Path(path)
+        self.folder = self.path if self.path.is_dir() else self.path.parent
+        self.slots: dict[str, Slot] = {}
+        self.files: dict[str, int] = {}  # the open file that each tensor is in
+        self._open: list[int] = []
+        try:
+            index = self._index()
+            if index is None:
+                self._take(self.path if self.path.is_file() else self.path / WHOLE, None)
+            else:
+                for file in sorted(set(index.values())):
+                    self._take(self.folder / file, {name for name in index if index[name] == file})
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, name: str, dim: int = 0, start: int = 0, stop: int | None = None) -> Tensor:
+        """The part of a tensor from `start` to `stop` along `dim`, in the dtype it is stored in."""
+        slot, file = self.slots[name], self.files[name]
+        size = slot.shape[dim]
+        stop = size if stop is None else stop
+        inner = (slot.stop - slot.start) // math.prod(slot.shape[: dim + 1])  # bytes of one step
+        outer, run = math.prod(slot.shape[:dim]), (stop - start) * inner
+        found = bytearray(outer * run)
+        view = memoryview(found)
+        if run == size * inner:  # all of dim: what follows joins on
+            outer, run = 1, outer * run
+        for row in range(outer):
+            at = slot.start + row * size * inner + start * inner
+            self._fill(file, view[row * run : (row + 1) * run], at, name)
+        shape = (*slot.shape[:dim], stop - start, *slot.shape[dim + 1 :])
+        return torch.frombuffer(found, dtype=DTYPES[slot.dtype]).view(shape)
+
+    def close(self) -> None:
+        while self._open:
+            os.close(self._open.pop())
+
+    def __enter__(self) -> Checkpoint:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fill(self, file: int, view: memoryview, at: int, name: str) -> None:
+        done = 0
+        while done < len(view):
+            got = os.pread(file, min(len(view) - done, AT_ONCE), at + done)
+            if not got:
+                raise CheckpointError(
+                    f"{self.path}: the file ended at byte {at + done}, in the middle of {name}; "
+                    "is somebody writing it?"
+                )
+            view[done : done + len(got)] = got
+            done += len(got)
+
+    def _index(self) -> dict[str, str] | None:
+        """Tensor to file, from the index; None where one file holds all."""
+        path = self.path
+        if not path.exists():
+            raise FileNotFoundError(f"there is no checkpoint at {path}")
+        if path.is_dir():
+            if (path / WHOLE).exists():
+                return None
+            path = path / INDEX
+            if not path.exists():
+                raise _nothing(self.path)
+        elif path.suffix != ".json":
+            return None
+        told = read_json(path.read_bytes(), path)
+        index = told.get("weight_map")
+        if not isinstance(index, dict) or not index:
+            raise CheckpointError(f"{path} has no weight_map, which says what is in which file")
+        for name, file in index.items():
+            # A file of this folder: an index from elsewhere must not read our other files.
+            if not isinstance(file, str) or Path(file).name != file or file in ("", ".", ".."):
+                raise CheckpointError(f"{path} places {name} in {file!r}, which is no file's name")
+        return index
+
+    def _take(self, path: Path, named: set[str] | None) -> None:
+        """Open a file and hold what it has against what the index says of it."""
+        try:
+            file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            what = f", in which the index places {len(named)} tensors, such as {min(named)}"
+            raise type(error)(
+                f"{path}{what if named else ''}, cannot be opened: {error.strerror}"
+            ) from error
+        self._open.append(file)
+        if hasattr(os, "posix_fadvise"):  # do not read ahead into what belongs to other ranks
+            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+        slots = read_header(file, path)
+        if named is not None and named != slots.keys():
+            lost, more = sorted(named - slots.keys()), sorted(slots.keys() - named)
+            raise CheckpointError(
+                f"{path} and the index disagree: {len(lost)} tensors of the index are not in it"
+                f"{', such as ' + lost[0] if lost else ''}, and {len(more)} of its own are not in "
+                f"the index{', such as ' + more[0] if more else ''}; are the files of one save?"
+            )
+        self.slots |= slots
+        self.files |= dict.fromkeys(slots, file)
+
+
+def _nothing(folder: Path) -> CheckpointError:
+    pickles = sorted(one.name for one in folder.glob("pytorch_model*.bin"))
+    more = (
+        f" {pickles[0]} is a pickle, which may run any program while it is read: load it where "
+        "you trust it, and save it with transformers' save_pretrained, which writes safetensors"
+        if pickles
+        else " Is it a folder that save_pretrained or pretrained.save wrote?"
+    )
+    return CheckpointError(f"{folder} holds neither {WHOLE} nor {INDEX}.{more}")

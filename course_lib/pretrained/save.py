@@ -1,0 +1,168 @@
+"""Weights out: gathered tensor by tensor to one rank, which writes each and lets it go.
+
+No rank ever holds the whole model, the files know nothing of how it was cut, and transformers loads
+them. Lesson 08.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import collectives
+from course_lib.collectives.call import Group
+from course_lib.gpt import GPT
+from course_lib.pretrained.config import to_transformers
+from course_lib.pretrained.header import NAMES, CheckpointError
+from course_lib.pretrained.load import groups_of
+from course_lib.pretrained.names import Piece, Weight, check_model, held, places, weights_of
+from course_lib.pretrained.together import together
+from course_lib.pretrained.writer import Kinds, Writer
+from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
+
+
+def save(
+    model: GPT,
+    folder: str | os.PathLike,
+    mesh: DeviceMesh | None = None,
+    *,
+    config: Mapping | None = None,
+    shard_bytes: float = 5e9,
+) -> None:
+    """Write a checkpoint as transformers writes it; every rank of the mesh has to call this.
+
+    Rank 0 writes. `config` are further keys for config.json, such as those of the checkpoint that
+    the model came from. What stood in the folder stays there until all is written, or for good if
+    the writing fails; then every rank raises.
+    """
+    groups, what = groups_of(model, mesh), f"saving to {folder}"
+    with together(groups, what):
+        check_model(model)
+        group = _cut_over(model, mesh)
+        weights = weights_of(model.config)
+        kinds = _kinds(model, weights)
+        pieces = [held(model, weight) for weight in weights]
+    first = all(one.rank() == 0 for one in groups)
+    # Other replicas have the same numbers: they only hear whether it goes well.
+    gathers = group is not None and all(
+        one.rank() == 0 for one in groups if one.group_name != group.group_name
+    )
+    everyone = [pieces]
+    if gathers:
+        everyone = [pieces] * group.size()
+        dist.all_gather_object(everyone, pieces, group=group)
+    with contextlib.ExitStack() as stack:
+        writer = None
+        with together(groups, what):
+            if first:
+                keys = to_transformers(model.config, model.tokens.weight.dtype, config)
+                for weight, ranks in zip(weights, zip(*everyone, strict=True), strict=True):
+                    _check_covered(weight, ranks)
+                writer = Writer(folder, kinds, keys, shard_bytes)
+                stack.callback(writer.discard)
+        for number, weight in enumerate(weights):
+            ranks = [one[number] for one in everyone]
+            parts = _gathered(model, weight, ranks, group if gathers else None)
+            with together(groups, what):
+                if writer is not None:
+                    _write(writer, weight, ranks, parts)
+            del parts
+        with together(groups, what):
+            if writer is not None:
+                writer.finish()
+
+
+def _cut_over(model: GPT, mesh: DeviceMesh | None) -> Group | None:
+    """The group that the model is cut over, if it is; and without a mesh no two ranks may write."""
+    table = model.tokens
+    if not isinstance(table, VocabularyParallelEmbedding):
+        return None
+    if mesh is None and table.group.size() != dist.get_world_size():
+        raise CheckpointError(
+            f"the model is cut over {table.group.size()} of {dist.get_world_size()} ranks, and "
+            "without mesh= each replica would write the same files; pass the mesh"
+        )
+    if mesh is not None and mesh.get_group("tp").group_name != table.group.group_name:
+        raise CheckpointError("the model was cut over another mesh's axis tp; pass that mesh")
+    return table.group
+
+
+def _kinds(model: GPT, weights: Sequence[Weight]) -> Kinds:
+    """The dtype and shape of every tensor that will be stored."""
+    kinds = {}
+    for weight in weights:
+        own = model.get_parameter(weight.name)
+        if own.is_meta or own.dtype not in NAMES:
+            trouble = "has no numbers yet" if own.is_meta else f"is {own.dtype}"
+            raise CheckpointError(f"{weight.name} {trouble}, and cannot be saved so")
+        for part in weight.parts:
+            kinds[part.name] = own.dtype, part.shape(weight)
+    return kinds
+
+
+def _gathered(
+    model: GPT, weight: Weight, ranks: Sequence[Piece], group: Group | None
+) -> list[Tensor]:
+    """Every rank's piece of a weight, on rank 0; a weight that each has whole is not sent."""
+    own = model.get_parameter(weight.name).detach()
+    if group is None or all(piece == Piece(0, ((0, weight.shape[0]),)) for piece in ranks):
+        return [own]
+    mine = ranks[group.rank()]
+    flat = own.narrow(mine.dim, 0, mine.length).reshape(-1)  # without padding
+    shapes = [_shape(weight, piece) for piece in ranks]
+    joined = collectives.gather(flat, group, sizes=[shape.numel() for shape in shapes])
+    if joined is None:
+        return []
+    flats = joined.split([shape.numel() for shape in shapes])
+    return [flat.view(shape) for flat, shape in zip(flats, shapes, strict=True)]
+
+
+def _write(
+    writer: Writer, weight: Weight, ranks: Sequence[Piece], pieces: Sequence[Tensor]
+) -> None:
+    for name, numbers in _assembled(weight, ranks, pieces).items():
+        writer.put(name, numbers)
+
+
+def _assembled(
+    weight: Weight, ranks: Sequence[Piece], pieces: Sequence[Tensor]
+) -> dict[str, bytearray]:
+    """The bytes of each stored tensor, put together in the memory that the file will take."""
+    dtype, buffers, views = pieces[0].dtype, {}, {}
+    for part in weight.parts:
+        shape = torch.Size(part.shape(weight))
+        buffers[part.name] = bytearray(shape.numel() * dtype.itemsize)
+        stored = torch.frombuffer(buffers[part.name], dtype=dtype).view(shape)
+        views[part.name] = part.turned(stored)  # in our order of dims
+    for piece, numbers in zip(ranks, pieces, strict=False):
+        for part, start, stop, at in places(weight, piece):
+            here = views[part.name].narrow(piece.dim, start, stop - start)
+            here.copy_(numbers.narrow(piece.dim, at, stop - start))
+    return buffers
+
+
+def _check_covered(weight: Weight, ranks: Sequence[Piece]) -> None:
+    """Refuse to write a tensor of which some numbers are on no rank."""
+    at = 0
+    for start, stop in sorted(span for piece in ranks for span in piece.spans):
+        if start > at:
+            break
+        at = max(at, stop)
+    size = weight.shape[ranks[0].dim]
+    if at != size:
+        raise CheckpointError(
+            f"{weight.name}: the ranks hold {at} of {size} along dim {ranks[0].dim} without a gap; "
+            "was the model cut by another plan?"
+        )
+
+
+def _shape(weight: Weight, piece: Piece) -> torch.Size:
+    shape = list(weight.shape)
+    shape[piece.dim] = piece.length
+    return torch.Size(shape)
