@@ -97,6 +97,8 @@ MISREAD = [
     ("tp_pays", "without alpha", sizes(alphas=0), "no α"),
     ("tp_pays", "one alpha", sizes(alphas=1), "one α for all"),
     ("tp_pays", "one round", sizes(alphas=7, sent=0.875), "half of the way"),
+    ("tp_pays", "α's of one round", sizes(alphas=7), "α's of one round"),
+    ("tp_pays", "five products", sizes(work=40), "no dX"),
     ("tp_pays", "elements", sizes(item=1), "elements, not bytes"),
     ("tp_pays", "four bytes", sizes(item=4), "float32"),
     ("tp_pays", "h wide inside", sizes(work=12), "no wider inside"),

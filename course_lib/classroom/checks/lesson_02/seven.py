@@ -50,8 +50,8 @@ def _mistakes() -> tuple[Mistake, ...]:
     return (
         Mistake(
             "the other direction",
-            "By columns Y is not owed anything, by rows dX is not. Which dim does the product run "
-            "over that leaves a sum: the one that is cut.",
+            "By columns Y is not owed anything, by rows dX is not. A sum is owed by the product "
+            "that runs over the cut dim: find it for each cut.",
             _costs(B * F, B * H, RING),
         ),
         Mistake(

@@ -92,6 +92,12 @@ _IDEAS = (
         {"products": 4},
     ),
     (
+        "no dX",
+        "One product is missing: the gradient of X. Who trains a model wants it, for the layer "
+        "before this one; it is what f sums.",
+        {"products": 5},
+    ),
+    (
         "one all-reduce",
         "You have counted one all-reduce in a step. There is one in each direction: g in the "
         "forward, f in the backward.",
@@ -126,6 +132,12 @@ _IDEAS = (
         "You have one α for an all-reduce. It is a ring: each of its steps costs one, and they "
         "come one after the other.",
         {"alphas": 1},
+    ),
+    (
+        "α's of one round",
+        "Your α's are those of one round, your bytes those of two. An all-reduce goes round the "
+        "ring twice, in messages too.",
+        {"alphas": N - 1},
     ),
     (
         "half of the way",
@@ -172,9 +184,10 @@ TP_PAYS = Thought(
     fields=FIELDS,
     judge=judge_tp_pays,
     when_right=(
-        "Products grow with h², messages with h: a link only says from where on it pays. On the "
-        "fast link it is the α's that have to be made up for, on the slow one the bytes too. That "
-        "is why tensor parallelism stays inside a node, and why it is for wide models."
+        "Products grow with h², messages with h: a link only says from where on it pays. At the "
+        "sizes from which it is faster, the fast link's α's cost more than its bytes; on the slow "
+        "link the bytes decide. That is why tensor parallelism stays inside a node, and why it is "
+        "for wide models."
     ),
     hints=(
         "One rank alone: b·s rows are multiplied with A, which is h × 4h, and then with B. How "
