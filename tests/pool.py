@@ -29,9 +29,7 @@ from tests.failures import Failure, RanksFailed, how_it_ended, told
 ROOT = Path(__file__).resolve().parent.parent
 START_LIMIT = 120.0  # seconds; importing torch on a busy machine takes a while
 GROUP_SHARE = 2 / 3  # of a call's timeout: gloo gives up first, and with a traceback
-# Seconds that the other ranks get to end after one has failed: the first error that a process tells
-# of takes a while on a busy machine.
-GRACE = 6.0
+GRACE = 3.0  # seconds that the other ranks get to end after one has failed
 
 
 class Rank:

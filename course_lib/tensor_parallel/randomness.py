@@ -137,7 +137,7 @@ class LogicalMasks(TorchFunctionMode):
         if func is _logical_mode:
             return self
         if func in _NOT_ANSWERED:
-            raise NotImplementedError(
+            raise RuntimeError(
                 f"logical_masks() knows F.dropout and F.scaled_dot_product_attention, and not "
                 f"{func.__name__}; write the model with those two, or test it without this mode"
             )
