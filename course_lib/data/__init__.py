@@ -1,0 +1,11 @@
+"""What a language model is trained on: text that is everywhere, a tokenizer of our own, batches.
+
+In the order of reading: corpus (text to tokens), prepare (once, on one rank, told to the others,
+kept in a folder), batches (who gets which rows). Lesson 08 derives who has to get the same.
+"""
+
+from course_lib.data.batches import Batch, Batches
+from course_lib.data.corpus import Corpus, corpus, encode, train_tokenizer
+from course_lib.data.prepare import prepare
+
+__all__ = ["Batch", "Batches", "Corpus", "corpus", "encode", "prepare", "train_tokenizer"]
