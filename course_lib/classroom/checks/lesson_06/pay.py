@@ -1,0 +1,187 @@
+"""`pay_sums` of lesson 06: of ten gradients those that owe a sum, settled in one message.
+
+An answer settles the gradients of a small decoder in three steps of training, on real ranks, beside
+one process; what it did to each parameter is recognised, and the ledger holds it to the budget.
+"""
+
+from __future__ import annotations
+
+import os
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_06 import decoder
+from course_lib.classroom.checks.lesson_06.pay_trial import ALONE, MEAN, RIGHT, TIMES
+from course_lib.classroom.checks.lesson_06.ready import take
+from course_lib.ledger import forms
+
+ITEM = 8  # bytes of a float64
+OWED = ("positions", "norm.weight", "norm.bias", "q_norm.weight", "out.bias")
+# What to ask of who has left a gradient as it was; a question, and not the answer.
+ASK = {
+    "positions": "Which rows of the table does a rank read, and which rows of its gradient are "
+    "zero on it?",
+    "norm.weight": "On which tokens does a rank use it?",
+    "norm.bias": "It stands beside the norm's weight. On which tokens does a rank use it?",
+    "q_norm.weight": "It stands behind the gather, and sees all tokens. Of which heads?",
+    "out.bias": "Is it added before the reduce-scatter or behind it? To which tokens, then?",
+}
+
+
+def judge_pay(answer: Answer, judge: Judge) -> None:
+    """Three steps on three ranks and on two, with lengths that do not divide."""
+    take(answer, judge, "pay_trial")
+    seed = int.from_bytes(os.urandom(3), "big")
+    tried = []
+    for members, length in (([0, 1, 2], 7), ([1, 2], 5), ([0, 1, 2], 2)):
+        when = f"{on(members)} with {length} tokens"
+        call = f'bench.part("lesson_06.pay_trial").run({answer.name}, {length}, {seed}, __trial__)'
+        tried.append((judge.trial(answer, call, members, when), when))
+    for reports, when in tried:
+        _look_at_results(reports, when)
+    wrong = [(r, w) for r, w in tried if any(set(s[0].values()) != {RIGHT} for s in _found(r))]
+    if wrong and all(len(reports) == 2 for reports, _ in wrong):
+        refuse_world_numbers(answer, wrong[0][1])
+    for look in (_look_at_gradients, _look_at_traffic, _look_at_steps):
+        for reports, when in tried:
+            look(reports, when)
+
+
+def _found(reports: list[dict]) -> list[tuple[dict, dict]]:
+    """Of each rank, in the first step: what each gradient is, and how far it is off."""
+    return [(report["steps"][0]["found"], report["steps"][0]["off"]) for report in reports]
+
+
+def _look_at_results(reports: list[dict], when: str) -> None:
+    firsts = [report["steps"][0] for report in reports]
+    refuse_none(firsts, when, "the dictionary of gradients")
+    for rank, first in enumerate(firsts):
+        what, _, name = first["problem"].partition(" ")
+        if what == "no":
+            raise Finding(
+                "not a dictionary",
+                f"Rank {rank} returned a {first['kind']} {when}; expected is a dictionary with all "
+                f"{len(decoder.SHAPES)} gradients under their names.",
+            )
+        if what == "missing":
+            raise Finding(
+                "a gradient missing",
+                f"Under {name!r} rank {rank} returned no tensor, {when}. All "
+                f"{len(decoder.SHAPES)} gradients come back, also those that owed nothing.",
+            )
+        if what == "shape":
+            raise Finding(
+                "wrong shape",
+                f"The gradient of {name} came back in another shape or dtype than it had, on rank "
+                f"{rank}, {when}. A gradient is shaped like its parameter.",
+            )
+
+
+def _look_at_gradients(reports: list[dict], when: str) -> None:
+    found = _found(reports)
+    names = list(decoder.SHAPES)
+    cut = [name for name in decoder.CUT if any(one[name] != RIGHT for one, _ in found)]
+    if cut:
+        raise Finding(
+            "summed what is cut",
+            f"{cut[0]} is cut: each rank has the rows of its own heads, and all there is of their "
+            f"gradient. Something was done to it, {when}.",
+        )
+    for name in names:
+        words = {one[name] for one, _ in found}
+        if words == {RIGHT}:
+            continue
+        rank = max(range(len(found)), key=lambda r: found[r][1][name])
+        off = f"On rank {rank} it is off by {found[rank][1][name]:.0%} of its size, {when}."
+        if words <= {MEAN, RIGHT} and MEAN in words:
+            raise Finding(
+                "mean",
+                f"The gradient of {name} is a mean over the ranks, and should be their sum: each "
+                f"has a part of it and no estimate of the whole. {off}",
+            )
+        if words <= {TIMES, RIGHT} and TIMES in words and name not in OWED:
+            raise Finding(
+                "summed what was whole",
+                f"{name} comes back {len(found)} times too large. All ranks do the same with it, "
+                f"on all tokens: each had the whole gradient already. {off}",
+            )
+        if words <= {ALONE, RIGHT} and name in OWED:
+            if all({f[one] for f, _ in found} != {RIGHT} for one in OWED):
+                raise Finding(
+                    "nothing summed",
+                    f"Every rank kept all of its own gradients. {off} Look for parameters that "
+                    "every rank holds whole, and does different work with.",
+                )
+            raise Finding(
+                "a debt left", f"The gradient of {name} is a part of a sum. {off} {ASK[name]}"
+            )
+        raise Finding("wrong gradient", f"The gradient of {name} is not the dense one's. {off}")
+
+
+def _look_at_traffic(reports: list[dict], when: str) -> None:
+    """One all-reduce, and no number in it that owes nothing."""
+    n = len(reports)
+    sizes = {name: _count(decoder.SHAPES[name]) for name in OWED}
+    fair = forms.all_reduce(n, ITEM * sum(sizes.values()))
+    for rank, report in enumerate(reports):
+        first = report["steps"][0]
+        sent = " and ".join(f"{k} {op}" for op, k in first["ops"].items()) or "nothing"
+        head = f"All ten gradients are right. Rank {rank} sends {sent}, {when}. "
+        if first["ops"] != {"all_reduce": 1}:
+            if set(first["ops"]) == {"all_reduce"}:
+                raise Finding(
+                    "a message for each",
+                    f"{head}The debts are small, and each message costs its α. Join them, sum "
+                    "once, take them apart.",
+                )
+            raise Finding(
+                "another message", f"{head}Every rank wants the sum: one all-reduce does it."
+            )
+        if first["bytes"] > fair + 1e-9:
+            raise Finding(
+                "more than is owed",
+                f"{head}It carries {first['bytes']} bytes where {fair:g} would do: something in it "
+                "owes nothing.",
+            )
+
+
+def _look_at_steps(reports: list[dict], when: str) -> None:
+    for rank, report in enumerate(reports):
+        for step, one in enumerate(report["steps"]):
+            if one["problem"] or set(one["found"].values()) != {RIGHT}:
+                raise Finding(
+                    "another later step",
+                    f"Step 1 is right and step {step + 1} is not, on rank {rank}, {when}. Does "
+                    "your function keep something between calls?",
+                )
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for size in shape:
+        count *= size
+    return count
+
+
+PAY_SUMS = Exercise(
+    name="pay_sums",
+    title="Who owes a sum?",
+    points=4,
+    judge=judge_pay,
+    when_right=(
+        "In three steps of training all ten gradients were those of one process, on two ranks and "
+        "on three, even where a rank had no token; and one message carried the debts and nothing "
+        "else. Not what a parameter is called decides, but whether all ranks do the same with it."
+    ),
+    hints=(
+        "Take the parameters one by one and ask two questions. Does every rank hold it whole? And "
+        "if so: do all ranks do the same with it, on the same tokens and heads?",
+        "What is cut has one owner, and owes nothing. What is whole, and used alike on all tokens, "
+        "has its whole gradient on every rank: a sum makes it too large. Who is left?",
+        "There is one among them that has nothing to do with the tokens being cut: it would owe "
+        "its sum in lesson 05 as well.",
+        "One message: torch.cat of the flattened ones, a sum, `split` by their sizes, `view_as`.",
+    ),
+)

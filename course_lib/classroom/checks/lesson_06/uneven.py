@@ -1,0 +1,291 @@
+"""`uneven_loss` of lesson 06: positions and a mean over pieces of several lengths, one of them 0.
+
+An answer is tried in two steps of training the table of positions; each wrong idea is worked out
+and compared, and the ledger holds messages and bytes against a budget.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_06 import uneven_trial as trial
+from course_lib.classroom.checks.lesson_06.ready import take
+from course_lib.layout import cut
+from course_lib.ledger import forms
+
+TOLERANCE, ITEM = 1e-10, 8
+
+
+class Trial:
+    """Two steps of the learner's function on a group, beside one process."""
+
+    def __init__(self, reports: list[dict], sizes: trial.Sizes, seed: int, when: str):
+        self.reports, self.sizes, self.when = reports, sizes, when
+        self.n = len(reports)
+        self.tokens = cut(sizes.s, self.n)
+        self.dense = trial.numbers(sizes, seed)
+
+    def errors(self, starts: list[int]) -> list[Tensor]:
+        """Of each rank's tokens, where its first one is taken to stand at `starts[rank]`."""
+        x, target = (t[0].split(self.tokens, 1) for t in (self.dense.xs, self.dense.targets))
+        return [
+            (x[r] + self.dense.table[a : a + self.tokens[r]] - target[r]).square()
+            for r, a in enumerate(starts)
+        ]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        return [sum(self.tokens[:r]) for r in range(self.n)]
+
+    @cached_property
+    def steps(self) -> list[tuple[float, Tensor, Tensor]]:
+        """Of one process, for each step: the loss and the gradients of x and the table."""
+        table, found = self.dense.table, []
+        for x, target in zip(self.dense.xs, self.dense.targets, strict=True):
+            leaves = [t.clone().requires_grad_() for t in (x, table)]
+            loss = (leaves[0] + leaves[1][: self.sizes.s] - target).square().mean()
+            loss.backward()
+            found.append((loss.item(), leaves[0].grad, leaves[1].grad))
+            table = table - trial.RATE * leaves[1].grad
+        return found
+
+
+def judge_uneven(answer: Answer, judge: Judge) -> None:
+    """Try uneven_loss; raise the Finding that explains best what is wrong."""
+    take(answer, judge, "uneven_trial")
+    seed = int.from_bytes(os.urandom(3), "big")
+    cases = [([0, 1, 2], 7), ([1, 2], 5), ([0, 1, 2], 2)]
+    tried = []
+    for members, s in cases:
+        sizes = trial.Sizes(2, s, 3 + seed % 2, 9)
+        when = f"{on(members)} with {s} tokens"
+        part = 'bench.part("lesson_06.uneven_trial")'
+        call = f"{part}.run({answer.name}, {part}.{sizes!r}, {seed}, __trial__)"
+        one = Trial(judge.trial(answer, call, members, when), sizes, seed, when)
+        _look_at_results(one)
+        tried.append(one)
+    wrong = [one for one in tried if not _right(one)]
+    if wrong and all(one.n == 2 for one in wrong):
+        refuse_world_numbers(answer, wrong[0].when)
+    for look in (_look_at_loss, _look_at_gradients, _look_at_traffic, _look_at_steps):
+        for one in tried:
+            look(one)
+
+
+def _close(a: float | None, b: float) -> bool:
+    return a is not None and math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+
+
+def _near(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a - b).abs() <= TOLERANCE).all())
+
+
+def _right(one: Trial) -> bool:
+    return all(_close(report["out"], one.steps[0][0]) for report in one.reports)
+
+
+def _look_at_results(one: Trial) -> None:
+    refuse_none(one.reports, one.when, "the mean over all tokens")
+    for rank, report in enumerate(one.reports):
+        if report["out"] is None:
+            got = f"shape {report['shape']}" if report["shape"] is not None else report["kind"]
+            raise Finding(
+                "not a loss",
+                f"Rank {rank} got {got} back {one.when}; expected is a float64 tensor with one "
+                "number in it.",
+            )
+        if report["changed"]:
+            raise Finding("input changed", f"x or the table was changed on rank {rank}.")
+
+
+def _look_at_loss(one: Trial) -> None:
+    if _right(one):
+        return
+    outs = [report["out"] for report in one.reports]
+    empty = [rank for rank, t in enumerate(one.tokens) if not t]
+    if empty and any(math.isnan(out) for out in outs):
+        raise Finding(
+            "no tokens",
+            f"Rank {empty[0]} has no token {one.when}, and the mean of nothing is NaN. Divide "
+            "once, by what all ranks have together.",
+        )
+    for name, text, wanted in _losses(one):
+        if all(_close(out, want) for out, want in zip(outs, wanted, strict=True)):
+            raise Finding(name, f"{text} ({one.when}.)")
+    raise Finding("wrong loss", f"That is not the mean over all tokens, {one.when}.")
+
+
+def _losses(one: Trial) -> Iterator[tuple[str, str, list[float]]]:
+    """Wrong ideas about the value, and what each would give on every rank."""
+    n, count = one.n, one.sizes.b * one.sizes.s * one.sizes.h
+    sums = [float(e.sum()) for e in one.errors(one.starts)]
+    counts = [one.sizes.b * t * one.sizes.h for t in one.tokens]
+    means = [total / max(1, many) for total, many in zip(sums, counts, strict=True)]
+    yield (
+        "own mean",
+        "Each rank has the mean over its own tokens. Wanted is one number, over all.",
+        means,
+    )
+    yield (
+        "own share",
+        "Each rank has its own tokens' share of the mean. The shares have to be added up.",
+        [total / count for total in sums],
+    )
+    yield (
+        "mean of means",
+        "That is the mean of the ranks' means. A token of a rank with few then counts more than "
+        "one of a rank with many.",
+        [sum(means) / n] * n,
+    )
+    yield "sum of means", "The ranks' means were added up.", [sum(means)] * n
+    yield "sum", "That is the sum over all tokens, not their mean.", [sum(sums)] * n
+    yield (
+        "divided by n",
+        f"The mean over all tokens was divided by {n} again.",
+        [sum(sums) / count / n] * n,
+    )
+    for name, text, starts in (
+        ("from 0 everywhere", "Every rank took positions from 0 on.", [0] * n),
+        (
+            "places as if it divided",
+            "Rank r took its first token to stand at r times its own number of tokens. The ranks "
+            "before it may have more.",
+            [r * one.tokens[r] for r in range(n)],
+        ),
+        (
+            "places as if it divided",
+            "Rank r took its first token to stand at r·(s // n). The first ranks have more tokens "
+            "than that.",
+            [r * (one.sizes.s // n) for r in range(n)],
+        ),
+    ):
+        if starts != one.starts:
+            value = sum(float(e.sum()) for e in one.errors(starts)) / count
+            yield name, text, [value] * n
+
+
+def _look_at_gradients(one: Trial) -> None:
+    _, dx, dtable = one.steps[0]
+    for rank, report in enumerate(one.reports):
+        if report["grads"] is None:
+            raise Finding(
+                "no way back",
+                f"The loss is right on rank {rank}, and no gradient finds back from it, "
+                f"{one.when}. A plain sum over the ranks keeps no graph; g of lesson 03 does.",
+            )
+    mine = dx.split(one.tokens, 1)
+    grads = [report["grads"] for report in one.reports]
+    for factor, name, text in (
+        (float(one.n), "n times the gradient",
+         f"The gradient of x is {one.n} times too large {one.when}. The sum's backward has summed "
+         "once more: every rank starts its backward from the same loss, and each summand's "
+         "gradient is that of the sum."),
+        (1 / one.n, "gradient divided by n",
+         f"The gradient of x is divided by {one.n}, {one.when}. The value is a mean over tokens, "
+         "and no mean over ranks."),
+    ):  # fmt: skip
+        if all(_near(g[0], factor * m) for g, m in zip(grads, mine, strict=True)):
+            raise Finding(name, text)
+    wrong = [r for r in range(one.n) if not _near(grads[r][0], mine[r])]
+    if wrong:
+        raise Finding(
+            "wrong gradient",
+            f"The loss is right. The gradient of x on rank {wrong[0]} is not that of one process, "
+            f"{one.when}.",
+        )
+    own = []
+    for start, part in zip(one.starts, mine, strict=True):
+        alone = torch.zeros_like(dtable)
+        alone[start : start + part.shape[1]] = part.sum(0)
+        own.append(alone)
+    tables = [g[1] for g in grads]
+    if all(_near(t, o) for t, o in zip(tables, own, strict=True)):
+        raise Finding(
+            "the table's debt",
+            f"Each rank has the gradient of the rows that its own tokens read, and zeros in the "
+            f"others, {one.when}. Every rank holds the whole table: after the first step the "
+            "copies differ.",
+        )
+    wrong = [r for r in range(one.n) if not _near(tables[r], dtable)]
+    if wrong:
+        raise Finding(
+            "wrong table",
+            f"The gradient of the table on rank {wrong[0]} is not that of one process, {one.when}.",
+        )
+
+
+def _look_at_traffic(one: Trial) -> None:
+    n, (*_, h, longest) = one.n, one.sizes
+    two = forms.all_reduce(n, 2 * ITEM)
+    table = forms.all_reduce(n, longest * h * ITEM)
+    for rank, report in enumerate(one.reports):
+        forward, backward = report["forward"], report["backward"]
+        sent = " and ".join(f"{k} {op}" for op, k in forward["ops"].items()) or "nothing"
+        head = f"Values are right. Rank {rank} sends {sent} forward, {one.when}. "
+        if forward["bytes"] > two:
+            raise Finding(
+                "tokens on the way",
+                f"{head}That is {forward['bytes']} bytes for a mean. Which number does another "
+                "rank need of all your tokens?",
+            )
+        if sum(forward["ops"].values()) > 1:
+            raise Finding(
+                "two messages",
+                f"{head}One will do: what each rank knows about the lengths need not be sent, and "
+                "numbers that are sent may travel together.",
+            )
+        if backward["bytes"] > table or sum(backward["ops"].values()) > 1:
+            raise Finding(
+                "over budget backward",
+                f"{head}Backward it sends {backward['bytes']} bytes in "
+                f"{sum(backward['ops'].values())} messages; one sum of the table's gradient is "
+                f"{table:g} bytes.",
+            )
+
+
+def _look_at_steps(one: Trial) -> None:
+    for rank, report in enumerate(one.reports):
+        for step, (loss, dx, dtable) in enumerate(one.steps):
+            seen = report["steps"][step] if step < len(report["steps"]) else {"grads": None}
+            right = [dx.split(one.tokens, 1)[rank], dtable]
+            if not (
+                seen["grads"]
+                and _close(seen["out"], loss)
+                and all(map(_near, seen["grads"], right))
+            ):
+                raise Finding(
+                    "another second step",
+                    f"Step {step + 1} is not that of one process on rank {rank}, {one.when}.",
+                )
+
+
+UNEVEN_LOSS = Exercise(
+    name="uneven_loss",
+    title="A length that does not divide",
+    points=3,
+    judge=judge_uneven,
+    when_right=(
+        "Every token stood at its own position and counted once, whoever held it; a rank without "
+        "tokens gave a zero to the sum and no NaN. Gradients and two steps of training were those "
+        "of one process, for one small message forward and the table's sum backward."
+    ),
+    hints=(
+        "`course_lib.layout.cut(length, n)` says how many tokens each rank has. Where does yours "
+        "begin? (`span` says it too.)",
+        "A mean is a sum divided by a count. Which of the two can every rank work out alone?",
+        "Summing over the ranks in the forward: what is the gradient of one summand? Lesson 03 has "
+        "the pair whose backward does nothing.",
+        "The table is a copy on every rank, and each rank reads other rows of it. Which pair "
+        "stands before a copy that takes part in different work?",
+    ),
+)

@@ -1,0 +1,110 @@
+"""Which rows of a batch each rank of a (dp, tp) mesh has seen: a strip of places for each rank.
+
+Drawn from the row numbers that the ranks were given. Along tp the strips are the same, down dp they
+complete each other. Lesson 08 draws every mesh that its ranks can form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+
+TILE, NAME, HIGH, GAP, HEAD = 0.13, 0.62, 0.36, 0.28, 0.52  # inches
+Shape = tuple[int, int]  # (dp, tp)
+EMPTY = "#f2f2f2"
+
+
+def mesh_rows(seen: Mapping[Shape, Sequence[Sequence[int]]], *, title: str = "") -> Picture:
+    """Draw, for each mesh (dp, tp), the rows that each of its ranks has seen in one step.
+
+    `seen[shape][rank]` are row numbers; a strip has a place for each row that any rank has seen.
+    """
+    if not seen:
+        raise ValueError("there is no mesh to draw: give the rows of each rank, by (dp, tp)")
+    for (dp, tp), ranks in seen.items():
+        if dp * tp != len(ranks):
+            raise ValueError(
+                f"a mesh of dp={dp} and tp={tp} has {dp * tp} ranks, and here are the rows of "
+                f"{len(ranks)}"
+            )
+    orders = {shape: _order(ranks) for shape, ranks in seen.items()}
+    box = NAME + TILE * max(map(len, orders.values())) + 0.16
+    width = max(tp for _, tp in seen) * (box + GAP) + 0.9
+    heights = {(dp, tp): HEAD + dp * (HIGH + 0.16) for dp, tp in seen}
+    width = max(width, 0.085 * len(title) + 0.3)
+
+    def paint(figure) -> None:
+        axis = figure.subplots()
+        axis.set_xlim(0, width)
+        axis.set_ylim(sum(heights.values()) + 0.1, -0.05)
+        axis.axis("off")
+        if title:
+            figure.suptitle(title, fontsize=10, color=INK)
+        top = 0.0
+        for shape, ranks in seen.items():
+            _mesh(axis, shape, ranks, orders[shape], top, box)
+            top += heights[shape]
+
+    size = (width, sum(heights.values()) + (0.55 if title else 0.3))
+    return draw(size, _in_words(seen, orders, title), paint)
+
+
+def _order(ranks: Sequence[Sequence[int]]) -> list[int]:
+    """Every row that somebody has seen, in the order in which ranks first name it."""
+    return list(dict.fromkeys(row for rows in ranks for row in rows))
+
+
+def _mesh(axis, shape: Shape, ranks, order: list[int], top: float, box: float) -> None:
+    dp, tp = shape
+    axis.text(0.05, top + 0.16, f"dp = {dp}, tp = {tp}", fontsize=9, fontweight="bold", color=INK)
+    for t in range(tp):
+        centre = 0.8 + t * (box + GAP) + box / 2
+        axis.text(centre, top + 0.38, f"tp {t}", fontsize=8, color=QUIET, ha="center")
+    for d in range(dp):
+        middle = top + HEAD + d * (HIGH + 0.16) + HIGH / 2
+        axis.text(0.35, middle, f"dp {d}", fontsize=8, color=QUIET, va="center", ha="center")
+        for t in range(tp):
+            rank = d * tp + t
+            _rank(axis, 0.8 + t * (box + GAP), middle, rank, ranks[rank], order)
+
+
+def _rank(axis, left: float, middle: float, rank: int, rows, order: list[int]) -> None:
+    from matplotlib.patches import Rectangle
+
+    low, own = middle - HIGH / 2, set(rows)
+    look = {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank), "edgecolor": "#ffffff"}
+    axis.add_patch(Rectangle((left, low), NAME - 0.08, HIGH, linewidth=0, **look))
+    axis.text(
+        left + (NAME - 0.08) / 2, middle, f"rank {rank}", fontsize=8, ha="center", va="center",
+        color=ink_on(of_rank(rank)),
+        bbox={"facecolor": of_rank(rank), "edgecolor": "none", "pad": 0.8},
+    )  # fmt: skip
+    for k, row in enumerate(order):
+        fill = INK if row in own else EMPTY
+        at = (left + NAME + k * TILE, low + 0.05)
+        frame = {"facecolor": fill, "edgecolor": QUIET, "linewidth": 0.5}
+        axis.add_patch(Rectangle(at, TILE - 0.02, HIGH - 0.1, **frame))
+
+
+def _in_words(seen: Mapping, orders: Mapping, title: str) -> str:
+    told = []
+    for (dp, tp), ranks in seen.items():
+        order, said = orders[dp, tp], []
+        for rank, rows in enumerate(ranks):
+            places = sorted(order.index(row) + 1 for row in set(rows))
+            said.append(f"rank {rank} at dp {rank // tp}, tp {rank % tp} sees {_spans(places)}")
+        told.append(f"dp = {dp}, tp = {tp}, a step of {len(order)} rows: {'; '.join(said)}.")
+    head = f"{title}. " if title else ""
+    return f"{head}{' '.join(told)}"
+
+
+def _spans(places: Sequence[int]) -> str:
+    """[1, 2, 3, 7] as "1 to 3 and 7"."""
+    spans: list[list[int]] = []
+    for place in places:
+        if spans and spans[-1][1] == place - 1:
+            spans[-1][1] = place
+        else:
+            spans.append([place, place])
+    return " and ".join(f"{a} to {b}" if a < b else f"{a}" for a, b in spans) or "none"

@@ -1,0 +1,95 @@
+"""A lookup in a table cut over its words: a row for each rank, a tile for each token.
+
+Drawn from the ranks' own parts: a tile has the colour of the rank that found the word, or says
+that its row is zeros; below stands their sum. Lesson 07 draws four words on two ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+
+TILE, LABEL = 0.55, 1.75  # inches
+
+
+def word_rows(
+    ids: Tensor,
+    parts: Sequence[Tensor],
+    whole: Tensor,
+    spans: Sequence[tuple[int, int]],
+    *,
+    title: str = "",
+) -> Picture:
+    """Draw who found which of `ids` (t,): `parts[rank]` and `whole` are (t, h).
+
+    `spans[rank]` are the words that a rank holds, first and one past the last. What is no lookup is
+    refused: parts that do not add up to the whole, a word that two ranks found, or nobody.
+    """
+    if not torch.allclose(torch.stack(list(parts)).sum(0), whole):
+        raise ValueError("the ranks' parts do not add up to the whole: is it the same lookup?")
+    finders = []
+    for place, word in enumerate(ids.tolist()):
+        found = [rank for rank, part in enumerate(parts) if bool(part[place].any())]
+        if len(found) != 1:
+            who = f"ranks {', '.join(map(str, found))}" if found else "nobody"
+            raise ValueError(f"word {word} of token {place} was found by {who}; one rank holds it")
+        finders.append(found[0])
+    words, alt = ids.tolist(), _in_words(ids.tolist(), finders, spans, title)
+    wide = max(LABEL + TILE * len(words) + 0.3, 0.085 * len(title) + 0.3)
+    size = (wide, TILE * (len(parts) + 1) + (1.2 if title else 0.9))
+    return draw(size, alt, lambda figure: _paint(figure, words, finders, spans, title))
+
+
+def _paint(figure, words, finders, spans, title: str) -> None:
+    axis = figure.subplots()
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    n = len(spans)
+    for column, finder in enumerate(finders):
+        for rank in range(n):
+            _tile(axis, column, rank, finder if finder == rank else None)
+        _tile(axis, column, n + 0.15, finder)
+    axis.plot([0, len(words)], [n + 0.075] * 2, color=QUIET, linewidth=0.8)
+    axis.set_xlim(-0.05, len(words) + 0.05)
+    axis.set_ylim(n + 1.2, -0.05)
+    axis.set_aspect("equal", anchor="W")
+    held = [f"rank {rank}: words {a} to {z - 1}" for rank, (a, z) in enumerate(spans)]
+    axis.set_yticks([*(rank + 0.5 for rank in range(n)), n + 0.65], [*held, "their sum"])
+    axis.set_xticks([column + 0.5 for column in range(len(words))], words)
+    axis.set_xlabel("word looked up")
+    axis.tick_params(length=0, labelcolor=INK)
+    for side in axis.spines.values():
+        side.set_visible(False)
+
+
+def _tile(axis, left: float, top: float, rank: int | None) -> None:
+    """A row of the table in its rank's colour, or a row of zeros."""
+    from matplotlib.patches import Rectangle
+
+    corner, middle = (left + 0.05, top + 0.05), (left + 0.5, top + 0.5)
+    text = {"ha": "center", "va": "center", "fontsize": 8}
+    if rank is None:
+        look = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
+        axis.add_patch(Rectangle(corner, 0.9, 0.9, **look))
+        axis.text(*middle, "zeros", color=QUIET, **text)
+        return
+    colour = of_rank(rank)
+    look = {"facecolor": colour, "edgecolor": "#ffffff", "hatch": hatch_of_rank(rank)}
+    axis.add_patch(Rectangle(corner, 0.9, 0.9, linewidth=0.0, **look))
+    behind = {"facecolor": colour, "edgecolor": "none", "pad": 0.8}
+    axis.text(*middle, str(rank), color=ink_on(colour), fontweight="bold", bbox=behind, **text)
+
+
+def _in_words(words, finders, spans, title: str) -> str:
+    told = []
+    for rank, (start, stop) in enumerate(spans):
+        found = [str(word) for word, finder in zip(words, finders, strict=True) if finder == rank]
+        what = f"finds {', '.join(found)} and has zeros for the rest" if found else "has only zeros"
+        told.append(f"rank {rank} holds words {start} to {stop - 1}, {what}")
+    head = f"{title}. " if title else ""
+    looked_up = ", ".join(map(str, words))
+    return f"{head}Looked up are the words {looked_up}: {'; '.join(told)}."

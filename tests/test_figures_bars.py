@@ -1,0 +1,71 @@
+"""Bars are as long as their bytes, begin at 0, and carry their number."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from course_lib.figures import bars
+from course_lib.figures.bars import FILLS, shown
+
+PANELS = {
+    "sent": {"gathered": 4_000_000.0, "cut": 400_000.0, "fused": 1_000_000.0},
+    "peak": {"gathered": 27e6, "cut": 9e6, "fused": 0.0},
+}
+
+
+def pixels(picture):
+    from PIL import Image
+
+    return Image.open(io.BytesIO(picture.png)).convert("RGB")
+
+
+def test_a_number_is_written_with_its_unit():
+    wanted = {
+        4_212_345: "4.21 MB",
+        373_248: "373 kB",
+        1_000: "1 kB",
+        999: "999 bytes",
+        0: "0 bytes",
+    }
+    assert {nbytes: shown(nbytes) for nbytes in wanted} == wanted
+
+
+def test_every_bar_is_told_with_its_number():
+    assert bars(PANELS, title="Three ways").alt == (
+        "Three ways. sent: gathered 4 MB, cut 400 kB, fused 1 MB. peak: gathered 27 MB, cut 9 MB, "
+        "fused 0 bytes."
+    )
+
+
+def test_a_bar_is_as_long_as_its_bytes():
+    image = pixels(bars({"sent": PANELS["sent"]}))
+    wide, high = image.size
+    long = {}
+    for fill in FILLS:
+        rgb = tuple(int(fill[i : i + 2], 16) for i in (1, 3, 5))
+        rows = [sum(image.getpixel((x, y)) == rgb for x in range(wide)) for y in range(0, high, 4)]
+        long[fill] = max(rows)
+    most = long[FILLS[0]]
+    assert long[FILLS[1]] / most == pytest.approx(0.1, abs=0.02)
+    assert long[FILLS[2]] / most == pytest.approx(0.25, abs=0.02)
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ValueError, match="a panel or more"):
+        bars({"sent": {}})
+    with pytest.raises(ValueError, match="has the ways"):
+        bars({"sent": {"cut": 1}, "peak": {"fused": 1}})
+    with pytest.raises(ValueError, match="fewer than 0"):
+        bars({"sent": {"cut": -1}})
+
+
+def test_the_picture_is_a_small_white_card_and_the_same_each_time():
+    one, other = (bars(PANELS, title="Three ways") for _ in range(2))
+    assert one.png == other.png and len(one.png) < 150_000
+    image = pixels(one)
+    wide, high = image.size
+    edge = [(x, y) for x in range(wide) for y in (0, high - 1)]
+    edge += [(x, y) for x in (0, wide - 1) for y in range(high)]
+    assert all(image.getpixel(at) == (255, 255, 255) for at in edge)
