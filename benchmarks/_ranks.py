@@ -1,7 +1,8 @@
 """Ranks for a benchmark: a process each, on one machine, and the methods timed in turn.
 
 Methods are interleaved in one group of processes, so that a slow minute of the machine meets them
-all; what counts is the median of the ratios pair by pair.
+all; what counts is the median of the ratios pair by pair. Where two methods' losses differ they do
+not do the same work, and no figure of theirs is told.
 """
 
 from __future__ import annotations
@@ -9,13 +10,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+import random
 import runpy
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -23,9 +26,26 @@ import torch.distributed as dist
 
 from course_lib import ranks
 from course_lib.ledger import ledger
-from course_lib.memory import peak
+from course_lib.memory import held, peak
 
 LIMIT = 600  # seconds for all of it
+LEAST_RUNS = 5
+# For all methods alike. Large pages: with small ones much of a step is the kernel clearing them.
+# One hardware queue: on a GPU, what is launched first begins first, a sum before the next product.
+TUNING = {"THP_MEM_ALLOC_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One step of a method, which gives its loss; what it holds between two steps.
+
+    `alone`: rank 0 makes the step, and the other ranks sleep meanwhile. `threads` for each rank.
+    """
+
+    step: Callable[[], float]
+    holds: Sequence[object] = ()
+    threads: int = 1
+    alone: bool = False
 
 
 def run(world: int, file: str | Path, function: str, **arguments) -> list[dict]:
@@ -38,7 +58,9 @@ def run(world: int, file: str | Path, function: str, **arguments) -> list[dict]:
                     **os.environ,
                     "BENCH_ARGUMENTS": json.dumps(arguments),
                     "OMP_NUM_THREADS": "1",
+                    **TUNING,
                 },
+                stdout=2,  # what a peer's library prints is no part of the result
             )
             for rank in range(world)
         ]
@@ -60,34 +82,63 @@ def run(world: int, file: str | Path, function: str, **arguments) -> list[dict]:
         return [json.loads((Path(folder) / f"{r}.json").read_text()) for r in range(world)]
 
 
-def compare(me: ranks.Me, methods: Mapping[str, Callable[[], float]], runs: int) -> list[dict]:
+def check_even(workload: Mapping, *names: str) -> None:
+    """Refuse what the peers cannot cut; ours could."""
+    uneven = [f"{name}={workload[name]}" for name in names if workload[name] % workload["ranks"]]
+    if uneven:
+        raise ValueError(
+            f"{', '.join(uneven)} cannot be cut evenly over ranks={workload['ranks']}, which "
+            "Megatron-core needs; choose multiples of it"
+        )
+
+
+def compare(
+    me: ranks.Me,
+    methods: Mapping[str, Method],
+    runs: int,
+    *,
+    bound: float = 0.0,
+    main: str | None = None,
+    limit: float = LIMIT,
+) -> list[dict]:
     """Each method's figures on this rank: seconds, the ratio to the first, messages, memory.
 
-    A method is one step; what it returns is its loss, which shows that all do the same work.
+    Step for step all losses have to agree within `bound`, relative. With `main`, the name of a
+    method, `against` says how long that one takes for each second of this one. On a slow machine
+    there are fewer turns than `runs`: none begins after `limit` seconds, but five are made.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    began = time.monotonic()
     losses: dict[str, list[float]] = {name: [] for name in methods}
-    once = {name: _once(step) for name, step in methods.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in methods}
+    once = {name: _once(me, method, losses[name]) for name, method in methods.items()}
+    _same(losses, bound, me)  # before the long part
     order = list(methods)
     for turn in range(runs):
-        for name in order[turn % len(order) :] + order[: turn % len(order)]:
-            _settle(me)
-            began = time.perf_counter()
-            loss = methods[name]()
-            _settle(me)
-            seconds[name].append(time.perf_counter() - began)
-            losses[name].append(float(loss))
-    first = seconds[order[0]]
-    return [
-        {
+        if turn >= LEAST_RUNS and _late(began + limit):
+            break
+        # Not one order over and over: a method would always follow the same other one.
+        for name in random.Random(turn).sample(order, len(order)):
+            seconds[name].append(_timed(me, methods[name], losses[name]))
+    _same(losses, bound, me)
+    result = []
+    for name, took in seconds.items():
+        figures = {
             "name": name,
-            "ratio": round(statistics.median(a / b for a, b in zip(took, first, strict=True)), 4),
+            "ratio": paired(took, seconds[order[0]]),
             "seconds": round(statistics.median(took), 6),
             **once[name],
             "losses": losses[name][:3],
+            "runs": len(took),
         }
-        for name, took in seconds.items()
-    ]
+        if main is not None:
+            figures["against"] = paired(seconds[main], took)
+        result.append(figures)
+    return result
+
+
+def paired(took: Sequence[float], reference: Sequence[float]) -> float:
+    """The median of the ratios of steps that were made in the same turn."""
+    return round(statistics.median(a / b for a, b in zip(took, reference, strict=True)), 4)
 
 
 def machine() -> dict:
@@ -103,37 +154,88 @@ def machine() -> dict:
 
 def as_text(result: dict) -> str:
     lines = [f"{result['name']}: {', '.join(f'{k} {v}' for k, v in result['workload'].items())}"]
-    lines.append(f"{'method':24} {'ratio':>6} {'calls':>6} {'must MB':>8} {'moved MB':>9} peak MB")
+    lines.append(
+        f"{'method':20} {'ratio':>7} {'seconds':>8} {'calls':>6} {'must MB':>8} {'moved MB':>9} "
+        f"{'peak MB':>8} {'held MB':>8}  loss"
+    )
     for one in result["methods"]:
         moved = "" if one["moved_mb"] is None else f"{one['moved_mb']:.2f}"
         lines.append(
-            f"{one['name']:24} {one['ratio']:6.3f} {one['collectives']:6} {one['must_mb']:8.2f} "
-            f"{moved:>9} {one['peak_mb']:.1f}"
+            f"{one['name']:20} {one['ratio']:7.3f} {one['seconds']:8.4f} {one['collectives']:6} "
+            f"{one['must_mb']:8.2f} {moved:>9} {one['peak_mb']:8.1f} {one['held_mb']:8.1f}  "
+            f"{one['losses'][0]:.6f}"
         )
+    against = {one["name"]: one["against"] for one in result["methods"] if "against" in one}
+    if against:
+        ours = "course_lib"
+        told = (f"{ratio:.3f} × {name}" for name, ratio in against.items() if name != ours)
+        lines.append(f"{ours} takes {', '.join(told)} (paired medians)")
     return "\n".join(lines)
 
 
-def _once(step: Callable[[], float]) -> dict:
+def _once(me: ranks.Me, method: Method, losses: list[float]) -> dict:
     """Messages and memory of a step, after one that takes all first calls upon itself."""
-    step()
+    _timed(me, method, losses)
     with ledger() as book:
-        step()
+        _timed(me, method, losses, settled=False)
     moved = book.bytes(column="moved")
+    _settle(me)
     with peak() as top:
-        step()
+        _timed(me, method, losses, settled=False)
+    _settle(me)
     return {
         "collectives": book.count(),
-        "must_mb": round(book.bytes() / 1e6, 4),
-        "moved_mb": None if moved is None else round(moved / 1e6, 4),
-        "peak_mb": round(top.bytes / 1e6, 3),
-        "held_mb": round(top.held_after / 1e6, 3),
+        "must_mb": round(book.bytes() / 1e6, 6),
+        "moved_mb": None if moved is None else round(moved / 1e6, 6),
+        "peak_mb": round(top.bytes / 1e6, 6),
+        "held_mb": round(held(*method.holds).total / 1e6, 6),
     }
 
 
+def _timed(me: ranks.Me, method: Method, losses: list[float], settled: bool = True) -> float:
+    """Seconds from a moment when all ranks are ready to one when all have made their step."""
+    takes_part = me.rank == 0 or not method.alone
+    if takes_part and method.threads != torch.get_num_threads():
+        torch.set_num_threads(method.threads)
+    if settled:
+        _settle(me)
+    began = time.perf_counter()
+    if takes_part:
+        losses.append(float(method.step()))
+    if settled:
+        _settle(me)
+    took = time.perf_counter() - began
+    torch.set_num_threads(1)
+    return took
+
+
+def _late(until: float) -> bool:
+    """Whether rank 0's clock is past that moment; all ranks have to go on or to stop."""
+    late = torch.tensor([float(time.monotonic() > until)])
+    dist.broadcast(late, 0)
+    return bool(late)
+
+
 def _settle(me: ranks.Me) -> None:
+    """Return when every rank has come this far; gloo's wait sleeps, where NCCL's would spin."""
     if me.device.type == "cuda":
         torch.cuda.synchronize(me.device)
-    dist.barrier()
+    dist.all_reduce(torch.zeros(1))
+
+
+def _same(losses: Mapping[str, Sequence[float]], bound: float, me: ranks.Me) -> None:
+    """Refuse to compare methods that do not do the same work."""
+    if me.rank:  # what is done alone has no losses here
+        return
+    (first, expected), *others = losses.items()
+    for name, found in others:
+        for step, (a, b) in enumerate(zip(found, expected, strict=True)):
+            if not abs(a - b) <= bound * abs(b):
+                raise RuntimeError(
+                    f"step {step}: the loss of {name} is {a!r}, that of {first} {b!r}, further "
+                    f"apart than {bound:g} of it; they do not do the same work, and a ratio of "
+                    "their times would say nothing. Were the weights or the data not the same?"
+                )
 
 
 def _main(file: str, function: str, rank: str, world: str, folder: str) -> None:

@@ -57,6 +57,6 @@ def steps(me, workload: dict, runs: int) -> list[dict]:
             loss.backward()
             return loss.item()
 
-        return step
+        return _ranks.Method(step, holds=(layer,))
 
     return _ranks.compare(me, {"synchronous": method(False), "overlapped": method(True)}, runs)

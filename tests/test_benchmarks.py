@@ -5,9 +5,11 @@ Nothing here asserts a time: only that figures are there, and that counts and by
 
 from __future__ import annotations
 
+import math
 import runpy
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -28,7 +30,7 @@ def test_overlap_compares_equal_work(overlap):
     assert result["name"] == "overlap" and result["workload"]["runs"] == 3
     plain, under = result["methods"]
     assert [plain["name"], under["name"]] == ["synchronous", "overlapped"]
-    assert list(plain) == list(under) == [*KEYS, "losses"]
+    assert list(plain) == list(under) == [*KEYS, "losses", "runs"]
     assert plain["ratio"] == 1.0 and under["ratio"] > 0
     assert plain["losses"] == under["losses"] and len(set(plain["losses"])) == 1
     assert plain["losses"][0] > 0
@@ -42,3 +44,37 @@ def test_a_benchmark_whose_rank_fails_says_so_and_leaves_nobody(overlap, capfd):
     with pytest.raises(RuntimeError, match="of the benchmark failed; see above"):
         overlap["measure"]({**SMALL, "tokens": -1}, runs=3)
     assert "negative dimension" in capfd.readouterr().err
+
+
+TWO = """
+import sys
+sys.path.insert(0, {folder!r})
+import _ranks
+
+
+def steps(me, off, runs=2):
+    return _ranks.compare(
+        me,
+        {{"one": _ranks.Method(lambda: 2.0), "another": _ranks.Method(lambda: 2.0 + off)}},
+        runs,
+        bound=1e-3,
+        limit=0,
+    )
+"""
+
+
+def test_methods_that_do_other_work_are_not_compared(overlap, tmp_path, capfd):
+    file = tmp_path / "two.py"
+    file.write_text(TWO.format(folder=str(FOLDER)))
+    run = overlap["_ranks"].run
+    same = run(2, file, "steps", off=1e-3, runs=9)[0]
+    assert [one["name"] for one in same] == ["one", "another"]
+    assert [one["runs"] for one in same] == [5, 5]  # out of time, but no fewer than five
+    with pytest.raises(RuntimeError, match="of the benchmark failed"):
+        run(2, file, "steps", off=3e-3)
+    said = capfd.readouterr().err
+    assert "step 0: the loss of another is 2.003, that of one 2.0" in said
+    assert "do not do the same work" in said
+    me = SimpleNamespace(rank=0)
+    with pytest.raises(RuntimeError, match="step 1: the loss of another is nan"):
+        overlap["_ranks"]._same({"one": [2.0, 2.0], "another": [2.0, math.nan]}, 1e-3, me)

@@ -15,6 +15,8 @@ import typer
 
 from course_lib.cli.base import ROOT, Json, app
 
+SHORT = {"tensor_parallel": "tp"}  # benchmarks with a shorter name than their file
+
 
 @app.command()
 def release(
@@ -53,15 +55,43 @@ def notebooks(
 @app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="Which one; without a name, what there is.")] = "",
+    changed: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Of the workload, as often as wanted."),
+    ] = None,
+    runs: Annotated[int | None, typer.Option(help="How often each method is timed.", min=1)] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the course beside its peers, as ratios within one run."""
-    known = {p.stem: p for p in sorted((ROOT / "benchmarks").glob("[a-z]*.py"))}
+    files = sorted((ROOT / "benchmarks").glob("[a-z]*.py"))
+    known = {SHORT.get(file.stem, file.stem): file for file in files}
     if name not in known:
         print(f"Benchmarks: {', '.join(known)}", file=sys.stderr)
         raise typer.Exit(2)
-    result = runpy.run_path(str(known[name]))["measure"]()
-    if as_json:
-        print(json.dumps(result))
-    else:
-        print(runpy.run_path(str(known[name]))["as_text"](result))
+    benchmark = runpy.run_path(str(known[name]))
+    given: dict = {} if runs is None else {"runs": runs}
+    if changed:
+        given["workload"] = _workload(changed, benchmark.get("WORKLOAD", {}))
+    if given and "WORKLOAD" not in benchmark:
+        print(f"course: {name} has no workload of its own to change.", file=sys.stderr)
+        raise typer.Exit(2)
+    try:
+        result = benchmark["measure"](**given)
+    except (RuntimeError, ValueError) as error:
+        print(f"course: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    print(json.dumps(result) if as_json else benchmark["as_text"](result))
+
+
+def _workload(changed: list[str], default: dict) -> dict:
+    """`hidden=64` and the like, each value of the kind that the default has."""
+    made = {}
+    for text in changed:
+        key, _, value = text.partition("=")
+        try:
+            made[key] = type(default[key])(value)
+        except (KeyError, ValueError):
+            told = ", ".join(f"{key}={value}" for key, value in default.items()) or "nothing"
+            print(f"course: --set {text}: what can be set is {told}", file=sys.stderr)
+            raise typer.Exit(2) from None
+    return made

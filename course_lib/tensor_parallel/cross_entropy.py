@@ -20,6 +20,7 @@ from course_lib.layout import span
 IGNORED = -100  # as in torch
 REDUCTIONS = ("mean", "sum", "none")
 _CHUNK = 1 << 19  # numbers worked on at once: what stays in a cache, and bounds the memory
+_CHUNK_ON_GPU = 1 << 26  # there a small piece costs more to launch than to compute
 
 
 def cross_entropy(
@@ -49,8 +50,9 @@ def cross_entropy(
     if check:
         check_targets(flat, vocabulary, ignore_index)
     real = max(0, min(stop, vocabulary) - start)  # of this rank's logits, those of real words
+    keep = torch.is_grad_enabled() and logits.requires_grad
     losses = _CrossEntropy.apply(
-        logits.reshape(flat.numel(), logits.shape[-1]), flat, group, start, real, vocabulary,
+        logits.reshape(flat.numel(), logits.shape[-1]), flat, group, keep, start, real, vocabulary,
         ignore_index, float(label_smoothing),
     )  # fmt: skip
     return reduced(losses, flat, ignore_index, reduction).reshape(
@@ -68,46 +70,58 @@ def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) 
 
 class _CrossEntropy(Function):
     @staticmethod
-    def forward(ctx, logits, targets, group, start, real, vocabulary, ignore_index, smoothing):
-        own = local_numbers(logits, targets, start, real, smoothing)
-        norms, losses = combine(own, targets, group, real, vocabulary, ignore_index, smoothing)
-        # The logits are kept as they are, not their softmax: the caller's own memory, no other.
-        ctx.save_for_backward(logits, targets, norms)
-        ctx.where = (start, real, vocabulary, ignore_index, smoothing)
+    def forward(
+        ctx, logits, targets, group, keep, start, real, vocabulary, ignore_index, smoothing
+    ):
+        # The softmax over this rank's words lies where the gradient will: in no other memory. In
+        # bf16 it would be rounded there before its time, and is made again.
+        made = torch.empty_like(logits) if keep and logits.dtype == wide(logits) else None
+        own = local_numbers(logits, targets, start, real, smoothing, made)
+        share, losses = combine(own, targets, group, real, vocabulary, ignore_index, smoothing)
+        ctx.save_for_backward(logits, targets, share)
+        ctx.made, ctx.where = made, (start, real, vocabulary, smoothing)
+        ctx.ignore_index = ignore_index
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        logits, targets, norms = ctx.saved_tensors
-        out = torch.empty_like(logits)  # (t, v/tp)
-        weight = torch.where(targets == ctx.where[3], 0.0, grad.to(norms.dtype))  # (t,)
-        gradient(logits, targets, norms, weight, out, *ctx.where)
-        return out, *[None] * 7
+        logits, targets, share = ctx.saved_tensors
+        made, ctx.made = ctx.made, None  # a second backward makes it again from the logits
+        out = torch.empty_like(logits) if made is None else made  # (t, v/tp)
+        weight = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
+        gradient(logits, targets, share, weight, out, *ctx.where, made=made is not None)
+        return out, *[None] * 8
 
 
 def local_numbers(
-    logits: Tensor, targets: Tensor, start: int, real: int, smoothing: float
+    logits: Tensor,
+    targets: Tensor,
+    start: int,
+    real: int,
+    smoothing: float,
+    keep: Tensor | None = None,
 ) -> Tensor:
     """What this rank knows of each token, (4, t): its largest logit, the sum of exponentials of
     what each lies below that, the target's logit or 0, and, where labels are smoothed, the sum of
-    what each lies below."""
-    own = logits.new_zeros((4, logits.shape[0]), dtype=wide_dtype(logits.dtype))
+    what each lies below. `keep` is filled with the softmax over this rank's words alone."""
+    own = logits.new_zeros((4, logits.shape[0]), dtype=wide(logits))
     own[0] = -math.inf
     if not real:
         return own
-    for rows in chunks(logits):
+    for rows, buffer in chunks(logits, real, keep):
         words = logits[rows, :real]  # (chunk, real)
+        torch.softmax(words, -1, dtype=own.dtype, out=buffer)
         own[0, rows] = words.amax(-1)
+        # The largest exponential is e to the 0: over their sum, it says what the sum is.
+        own[1, rows] = buffer.amax(-1).reciprocal_()
         local = targets[rows] - start
         here = (local >= 0) & (local < real)
         found = words.gather(-1, local.clamp(0, real - 1)[:, None])[:, 0]
         own[2, rows] = torch.where(here, found, 0.0)
-        below = words - finite(own[0, rows])[:, None]  # as wide as `own`, whatever the logits are
         if smoothing:
-            own[3, rows] = below.sum(-1)
-        torch.sum(below.exp_(), dim=-1, out=own[1, rows])
-        del below  # before the next one is made
+            own[3, rows] = (words - finite(own[0, rows])[:, None]).sum(-1)
+    own[1].masked_fill_(own[0] == -math.inf, 0.0)  # such a row's softmax is 0/0
     return own
 
 
@@ -120,8 +134,8 @@ def combine(
     ignore_index: int,
     smoothing: float,
 ) -> tuple[Tensor, Tensor]:
-    """Two all-reduces: for the backward, (2, t), each token's largest logit of all and one over its
-    sum of exponentials below that; and its loss, (t,)."""
+    """Two all-reduces: each token's loss, (t,), and before it this rank's share of the token's
+    whole probability, (t,): the softmax over this rank's words, times that, is the one over all."""
     most = all_reduce(own[0], group, "max")
     # Sums can only be added up where they lie below the same logit: each is moved to the largest.
     nearer = torch.where(own[0] == -math.inf, 0.0, own[0] - most)
@@ -134,41 +148,48 @@ def combine(
     if smoothing:
         losses = losses - smoothing / vocabulary * sums[2]
     ignored = targets == ignore_index
-    # An ignored token may have a row of -inf: e to the minus infinity is 0, and no NaN.
-    norms = torch.where(ignored, math.inf, most), torch.where(ignored, 0.0, sums[0].reciprocal())
-    return torch.stack(norms), torch.where(ignored, 0.0, losses)
+    share = torch.where(ignored, 0.0, parts[0] / sums[0])
+    return share, torch.where(ignored, 0.0, losses)
 
 
 def gradient(
     logits: Tensor,
     targets: Tensor,
-    norms: Tensor,
+    share: Tensor,
     weight: Tensor,
     out: Tensor,
     start: int,
     real: int,
     vocabulary: int,
-    ignore_index: int,
     smoothing: float,
+    *,
+    made: bool = False,
 ) -> None:
-    """(softmax − one-hot) times each token's weight into `out`, which may be the logits' memory."""
+    """(softmax − one-hot) times each token's weight into `out`, which may be the logits' memory.
+
+    `made`: there is the softmax over this rank's words in `out` already.
+    """
     out[:, real:] = 0.0
     if not real:
         return
     local = targets - start
     here = (local >= 0) & (local < real)
-    share = torch.where(here, (smoothing - 1) * weight, 0.0)  # (t,)
-    local, scale = local.clamp(0, real - 1), norms[1] * weight
-    for rows in chunks(logits):
-        given, made = logits[rows, :real], out[rows, :real]
-        words = made if made.dtype == norms.dtype else torch.empty_like(made, dtype=norms.dtype)
-        torch.sub(given, norms[0, rows, None], out=words)
-        words.exp_().mul_(scale[rows, None])
+    right = torch.where(here, (smoothing - 1) * weight, 0.0)  # (t,)
+    local, scale = local.clamp(0, real - 1), share * weight
+    nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
+    some = out.is_cuda or bool(nothing.any())  # on a GPU, asking would make the host wait
+    direct = out.dtype == share.dtype and out is not logits
+    for rows, words in chunks(logits, real, out if direct else None):
+        if not made:
+            torch.softmax(logits[rows, :real], -1, dtype=words.dtype, out=words)
+        words.mul_(scale[rows, None])
+        if some:
+            words.masked_fill_(nothing[rows, None], 0.0)
         if smoothing:
             words -= smoothing / vocabulary * weight[rows, None]
-        words.scatter_add_(-1, local[rows, None], share[rows, None])
-        if words is not made:
-            made.copy_(words)
+        words.scatter_add_(-1, local[rows, None], right[rows, None])
+        if not direct:
+            out[rows, :real] = words
 
 
 def finite(most: Tensor) -> Tensor:
@@ -176,11 +197,16 @@ def finite(most: Tensor) -> Tensor:
     return torch.where(most == -math.inf, 0.0, most)
 
 
-def chunks(logits: Tensor):
-    """Slices of tokens, few enough that their logits stay in a cache."""
+def chunks(logits: Tensor, real: int, out: Tensor | None):
+    """Slices of tokens, few enough that their logits stay in a cache, each with memory for as many
+    numbers of the `real` words: in `out`, or, where that is None, one buffer for all."""
     tokens, width = logits.shape
-    step = max(1, _CHUNK // max(1, width))
-    return [slice(i, min(tokens, i + step)) for i in range(0, tokens, step)]
+    at_once = _CHUNK_ON_GPU if logits.is_cuda else _CHUNK
+    step = min(tokens, max(1, at_once // max(1, width)))
+    buffer = logits.new_empty((step, real), dtype=wide(logits)) if out is None else None
+    for i in range(0, tokens, max(1, step)):
+        rows = slice(i, min(tokens, i + step))
+        yield rows, out[rows, :real] if buffer is None else buffer[: rows.stop - i]
 
 
 def check_options(label_smoothing: float, reduction: str) -> None:
@@ -224,6 +250,6 @@ def _check_shapes(logits, targets, own, vocabulary, padded, n, rank) -> None:
         )
 
 
-def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+def wide(logits: Tensor) -> torch.dtype:
     """Sums over a vocabulary are taken in float32 at least."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32

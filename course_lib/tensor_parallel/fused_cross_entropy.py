@@ -22,7 +22,7 @@ from course_lib.tensor_parallel.cross_entropy import (
     gradient,
     local_numbers,
     reduced,
-    wide_dtype,
+    wide,
 )
 from course_lib.tensor_parallel.products import autocast
 
@@ -83,28 +83,28 @@ class _HeadCrossEntropy(Function):
     def forward(
         ctx, states, weight, targets, group, step, start, real, vocabulary, ignore_index, smoothing
     ):
-        own = states.new_empty((4, len(targets)), dtype=wide_dtype(states.dtype))
+        own = states.new_empty((4, len(targets)), dtype=wide(states))
         for rows in _slices(len(targets), step):
             logits = states[rows] @ weight.t()  # (step, v/tp)
             own[:, rows] = local_numbers(logits, targets[rows], start, real, smoothing)
             del logits  # before the next ones are made
-        norms, losses = combine(own, targets, group, real, vocabulary, ignore_index, smoothing)
-        ctx.save_for_backward(states, weight, targets, norms)
-        ctx.group, ctx.step = group, step
-        ctx.where = (start, real, vocabulary, ignore_index, smoothing)
+        share, losses = combine(own, targets, group, real, vocabulary, ignore_index, smoothing)
+        ctx.save_for_backward(states, weight, targets, share)
+        ctx.group, ctx.step, ctx.ignore_index = group, step, ignore_index
+        ctx.where = (start, real, vocabulary, smoothing)
         return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
-        states, weight, targets, norms = ctx.saved_tensors
-        token = torch.where(targets == ctx.where[3], 0.0, grad.to(norms.dtype))  # (t,)
+        states, weight, targets, share = ctx.saved_tensors
+        token = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
         needs_states, needs_weight = ctx.needs_input_grad[:2]
         d_states = torch.empty_like(states) if needs_states else None
         d_weight = torch.zeros_like(weight) if needs_weight else None
         for rows in _slices(len(targets), ctx.step):
             logits = states[rows] @ weight.t()  # (step, v/tp)
-            gradient(logits, targets[rows], norms[:, rows], token[rows], logits, *ctx.where)
+            gradient(logits, targets[rows], share[rows], token[rows], logits, *ctx.where)
             if needs_states:
                 torch.mm(logits, weight, out=d_states[rows])
             if needs_weight:

@@ -48,10 +48,13 @@ def test_a_second_run_does_not_call_pip(ready: Toy) -> None:
 def test_another_target_adds_what_it_needs_and_keeps_the_rest(ready: Toy) -> None:
     done = ready.make("setup")
     assert done.returncode == 0, done.stdout
-    assert "it still lacks: deepspeed, dev, huggingface; it is brought up to date" in done.stdout
+    assert (
+        "it still lacks: bench, deepspeed, dev, huggingface; it is brought up to date"
+        in done.stdout
+    )
     assert ready.version("beta") == "2.0"
     assert "making" not in done.stdout
-    assert stamp(ready)["extras"] == ["classroom", "deepspeed", "dev", "huggingface"]
+    assert stamp(ready)["extras"] == ["bench", "classroom", "deepspeed", "dev", "huggingface"]
 
 
 def test_stale_pins_are_noticed_and_followed(ready: Toy) -> None:
@@ -124,7 +127,9 @@ def test_an_interrupted_installation_is_noticed_and_leaves_no_pip(
     now = condition.look(ready.venv, ("classroom",), fingerprint(ready.root))
     assert now.state == "renew"
     assert now.why == "an installation was interrupted in the middle"
-    assert now.extras == ("classroom", "deepspeed", "dev", "huggingface"), "what was under way"
+    assert now.extras == ("bench", "classroom", "deepspeed", "dev", "huggingface"), (
+        "what was under way"
+    )
 
 
 def _alive(pid: int) -> bool:
@@ -149,7 +154,7 @@ def test_no_network_is_named_and_the_next_run_carries_on(ready: Toy) -> None:
     assert done.returncode == 0, done.stdout
     assert "the last installation failed before its end; it is brought up to date" in done.stdout
     assert "making" not in done.stdout, "what went in stays in"
-    assert stamp(ready)["extras"] == ["classroom", "deepspeed", "dev", "huggingface"]
+    assert stamp(ready)["extras"] == ["bench", "classroom", "deepspeed", "dev", "huggingface"]
 
 
 def test_a_failure_while_packages_are_written_is_not_built_upon(ready: Toy) -> None:

@@ -27,6 +27,7 @@ version = "0.1.0"
 dependencies = ["torch>=2.11"]
 
 [project.optional-dependencies]
+bench = []
 classroom = ["alpha>=1.0"]
 deepspeed = []
 dev = ["beta>=2.0"]
@@ -42,6 +43,7 @@ META = """Metadata-Version: 2.1
 Name: course_lib
 Version: 0.1.0
 Requires-Dist: torch>=2.11
+Provides-Extra: bench
 Provides-Extra: classroom
 Provides-Extra: deepspeed
 Provides-Extra: dev

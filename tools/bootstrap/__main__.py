@@ -19,7 +19,7 @@ from .say import Refusal, complain, say
 
 ROOT = Path(__file__).resolve().parents[2]
 LAB = ("classroom",)
-EVERYTHING = ("classroom", "deepspeed", "dev", "huggingface")
+EVERYTHING = ("bench", "classroom", "deepspeed", "dev", "huggingface")
 
 HELP = """The targets; each works alone on a fresh clone.
   make lab         JupyterLab on the first lesson (loopback, with a token)

@@ -1,0 +1,113 @@
+"""The loss of logits cut over the vocabulary, beside what else one can do: `course bench loss`.
+
+Forward and backward from the same logits: ours; all logits gathered, then torch's; DTensor under
+`loss_parallel`; Megatron-core's, with the copy that it needs, since it writes into the caller's
+logits. `course_lib-fused` makes the logits as well, from states and head, a few tokens at a time:
+beside it belongs `course_lib-head`, the product and then the loss.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import _dtensor
+import _megatron
+import _ranks
+
+from course_lib import ranks
+from course_lib.layout import span
+from course_lib.tensor_parallel.conjugates import REPLICATED, gather
+from course_lib.tensor_parallel.cross_entropy import cross_entropy
+from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
+from course_lib.tensor_parallel.products import column_products
+
+WORKLOAD = {"ranks": 2, "tokens": 2048, "vocabulary": 50304, "hidden": 128, "dtype": "float32"}
+RUNS = 15
+# One forward of the same numbers: sums of up to a vocabulary of them, taken in another order.
+BOUNDS = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 1e-2}
+as_text = _ranks.as_text
+
+
+def measure(workload: dict | None = None, runs: int = RUNS) -> dict:
+    workload = {**WORKLOAD, **(workload or {})}
+    _ranks.check_even(workload, "vocabulary")
+    every = _ranks.run(workload["ranks"], __file__, "steps", workload=workload, runs=runs)
+    return {
+        "name": "loss",
+        "workload": {**workload, "runs": runs},
+        "machine": _ranks.machine(),
+        "methods": every[0],
+        **_megatron.note(),
+    }
+
+
+def steps(me: ranks.Me, workload: dict, runs: int) -> list[dict]:
+    group, mesh = dist.group.WORLD, ranks.mesh(me, dp=1, tp=me.world)["tp"]
+    tokens, vocabulary = workload["tokens"], workload["vocabulary"]
+    dtype = getattr(torch, workload["dtype"])
+    start, stop = span(vocabulary, me.world, me.rank)
+    drawn = torch.Generator().manual_seed(1)  # the same on every rank
+    states = torch.randn(tokens, workload["hidden"], generator=drawn).to(me.device, dtype)
+    head = torch.randn(vocabulary, workload["hidden"], generator=drawn) * 0.2
+    head = head[start:stop].to(me.device, dtype, copy=True)
+    targets = torch.randint(vocabulary, (tokens,), generator=drawn).to(me.device)
+    logits = states @ head.t()  # (t, v/tp)
+    logits.requires_grad_()
+
+    def of_logits(loss, around=nullcontext) -> _ranks.Method:
+        def step() -> float:
+            with around():
+                value = loss()
+                value.backward()
+            logits.grad = None
+            return value.item()
+
+        return _ranks.Method(step, holds=(logits, targets))
+
+    def of_states(loss) -> _ranks.Method:
+        x, weight = states.clone().requires_grad_(), head.clone().requires_grad_()
+
+        def step() -> float:
+            value = loss(x, weight)
+            value.backward()
+            x.grad = weight.grad = None
+            return value.item()
+
+        return _ranks.Method(step, holds=(x, weight, targets))
+
+    def ours():
+        return cross_entropy(logits, targets, group, vocabulary=vocabulary)
+
+    def gathered():
+        sizes = [b - a for a, b in (span(vocabulary, me.world, r) for r in range(me.world))]
+        return F.cross_entropy(gather(logits, group, -1, sizes, after=REPLICATED).float(), targets)
+
+    def product_then_loss(x, weight):
+        (made,) = column_products(x, [weight], [None], group)
+        return cross_entropy(made, targets, group, vocabulary=vocabulary)
+
+    def fused(x, weight):
+        return head_cross_entropy(x, weight, targets, group, vocabulary=vocabulary)
+
+    methods = {
+        "course_lib": of_logits(ours),
+        "gather": of_logits(gathered),
+        "dtensor": of_logits(
+            lambda: _dtensor.loss(logits, targets, mesh), around=_dtensor.loss_parallel
+        ),
+    }
+    with _megatron.started(me) as there:
+        if there:
+            methods["megatron-core"] = of_logits(lambda: _megatron.loss(logits, targets))
+        methods["course_lib-head"] = of_states(product_then_loss)
+        methods["course_lib-fused"] = of_states(fused)
+        bound = BOUNDS[workload["dtype"]]
+        return _ranks.compare(me, methods, runs, bound=bound, main="course_lib", limit=70)
