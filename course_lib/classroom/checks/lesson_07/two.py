@@ -1,0 +1,161 @@
+"""`two_collectives` of lesson 07: losses with a history, for two small all-reduces and no more.
+
+Held against one process in values, in gradients taken twice, in three steps; and against a budget
+of messages, of bytes, and of what stays alive between forward and backward.
+"""
+
+from __future__ import annotations
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.judge import Judge, refuse_none
+from course_lib.classroom.checks.lesson_07 import ideas, looks
+from course_lib.classroom.checks.lesson_07.by_hand import THREE, TOKENS, TWO, exercise, fresh
+from course_lib.classroom.checks.lesson_07.case import APART, FAR, PLAIN, SILENT, Plan
+from course_lib.classroom.checks.lesson_07.looks import ITEM, Trial
+from course_lib.ledger import forms
+
+KEPT = 9  # numbers a token that may be kept beside a shard of logits
+
+
+def judge_two(answer: Answer, judge: Judge) -> None:
+    looks.take(answer, judge)
+    seed, v = fresh()
+    v *= 3  # wide enough that a shard is far more than a few numbers a token
+    cases = [(THREE, PLAIN), (TWO, PLAIN), (THREE, FAR), (TWO, APART), (THREE, SILENT)]
+    trials = []
+    for members, kind in cases:
+        plan = Plan(seed, TOKENS, v, v, kind, mean=False)
+        one = looks.tried(answer, judge, members, plan, None)
+        _look_at_losses(one)
+        looks.look_at_loss(one, ideas.of_the_loss)
+        _look_at_way_back(one)
+        looks.look_at_gradient(one, ideas.of_the_gradient)
+        trials.append(one)
+    for one in trials:
+        _look_again(one)
+        _look_at_messages(one)
+        _look_at_memory(one)
+        looks.look_at_largest(one)
+    for one in trials:
+        looks.look_at_steps(one)
+
+
+def _look_at_losses(one: Trial) -> None:
+    refuse_none(one.reports, one.when, "one loss for each token")
+    for rank, report in enumerate(one.reports):
+        if report["loss"] is None:
+            got = f"a {report['kind']}"
+            if "shape" in report:
+                got = f"a tensor of shape {report['shape']} and dtype {report['dtype']}"
+            raise Finding(
+                "wrong shape",
+                f"Rank {rank} got {got} back {one.when}; wanted is one loss for each token, a "
+                f"tensor of shape {[one.case.plan.tokens]} and dtype float64.",
+            )
+        looks.look_at_inputs(one, rank, report)
+
+
+def _look_at_way_back(one: Trial) -> None:
+    for rank, report in enumerate(one.reports):
+        if report["gradient"] is None:
+            raise Finding(
+                "no way back",
+                f"The losses are right, and nothing leads back from them to the logits on rank "
+                f"{rank}, {one.when}. Was something detached? A Function of your own has a "
+                "backward.",
+            )
+
+
+def _look_again(one: Trial) -> None:
+    for rank, report in enumerate(one.reports):
+        if not looks.near(report["again"], report["gradient"]):
+            raise Finding(
+                "second backward",
+                f"Going back a second time (retain_graph=True) gives another gradient on rank "
+                f"{rank}, {one.when}, or an error: the first backward has changed what the "
+                "forward had kept.",
+            )
+
+
+def _look_at_messages(one: Trial) -> None:
+    n, tokens = one.case.n, one.case.plan.tokens
+    fair = 3 * forms.all_reduce(n, tokens * ITEM)
+    for rank, report in enumerate(one.reports):
+        if report["back"]:
+            raise Finding(
+                "a message in the backward",
+                f"Values and gradients are right, and rank {rank} sends {_told(report['back'])} in "
+                f"the backward, {one.when}. What it needs is known on every rank by then.",
+            )
+        if report["ops"] == {"all_reduce": 2} and report["bytes"] == fair:
+            continue
+        looks.refuse_logits_on_the_way(one, rank, report)
+        head = (
+            f"The values are right. Rank {rank} sends {_told(report['ops'])} and "
+            f"{report['bytes']} bytes {one.when}; the budget is 2 all_reduce and {fair:g} bytes. "
+        )
+        raise Finding(*_idea(report, head, fair))
+
+
+def _idea(report: dict, head: str, fair: float) -> tuple[str, str]:
+    ops = report["ops"]
+    if ops == {"all_reduce": 3} and report["bytes"] == fair:
+        return (
+            "three messages",
+            f"{head}No byte too many, one message. What keeps the sum of exponentials from "
+            "travelling with the target's logit, and can a rank sum before it knows the maximum?",
+        )
+    if "all_gather" in ops:
+        return (
+            "gathered, then reduced",
+            f"{head}Each rank gets every other rank's numbers and makes the sum itself: more ranks "
+            "are more bytes. An all-reduce sums on the way.",
+        )
+    if ops == {"all_reduce": 2}:
+        return (
+            "more than three numbers",
+            f"{head}Something travels that no loss needs. It is three numbers a token.",
+        )
+    return "over budget", f"{head}Which of these messages does no loss need?"
+
+
+def _look_at_memory(one: Trial) -> None:
+    plan, (a, z) = one.case.plan, one.case.spans[0]
+    fair = plan.tokens * (z - a + KEPT) * ITEM
+    for rank, report in enumerate(one.reports):
+        if report["held"] > fair:
+            raise Finding(
+                "keeps too much",
+                f"The values are right, and from forward to backward rank {rank} keeps "
+                f"{report['held']} bytes {one.when}, beside the caller's logits. A shard of these "
+                f"has {plan.tokens * (z - a) * ITEM}: one tensor of that size may stay, and none "
+                "has to.",
+            )
+
+
+def _told(ops: dict) -> str:
+    return " and ".join(f"{count} {op}" for op, count in ops.items()) or "nothing"
+
+
+TWO_COLLECTIVES = exercise(
+    "two_collectives",
+    "From three collectives to two",
+    4,
+    judge_two,
+    when_right=(
+        "Losses, gradients, a second backward and three steps of training are those of one "
+        "process, on two and three ranks: with ranks far apart, and one whose logits are all -inf. "
+        "Two all-reduces of three numbers a token in all, none backward, and no more than a shard "
+        "kept."
+    ),
+    hints=(
+        "Let each rank sum below its own largest logit, before anything is sent. By which factor "
+        "does that sum change when another logit is taken off?",
+        "The maximum is one message. After it, two numbers a token wait for a sum: `torch.stack`.",
+        "A rank whose logits are all -inf has -inf for its largest. Which difference is no number "
+        "then, and what should such a rank's sum be?",
+        "For the backward: which tensors of the forward lead from the logits to the softmax, and "
+        "how many numbers are they?",
+    ),
+)

@@ -1,0 +1,220 @@
+"""`padded_loss` and `smoothed_loss` of lesson 07: which words take part, and how much each.
+
+A padded vocabulary has rows that are no words, a whole rank of them in one trial; smoothing gives
+each word a share that has to be a share of all words, not of one rank's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.lesson_07 import ideas, looks
+from course_lib.classroom.checks.lesson_07.by_hand import (
+    THREE,
+    TOKENS,
+    TWO,
+    exercise,
+    fresh,
+    look,
+)
+from course_lib.classroom.checks.lesson_07.case import FAR, PLAIN, Case, Plan
+from course_lib.classroom.checks.lesson_07.looks import Idea
+
+
+def judge_padded(answer: Answer, judge: Judge) -> None:
+    """Padding on one rank, on most of two, and a rank that holds nothing else."""
+    looks.take(answer, judge)
+    seed, v = fresh()
+    cases = [(THREE, v, v + 4), (TWO, v, v + 3), (THREE, v, 2 * v), (TWO, v, v)]
+    trials = (
+        looks.tried(answer, judge, members, Plan(seed, TOKENS, words, rows), (words,))
+        for members, words, rows in cases
+    )
+    look(trials, padded_losses, padded_gradients, (3, "three"))
+
+
+def padded_losses(case: Case) -> Iterator[Idea]:
+    p, n = ideas.Parts(case), case.n
+    pads = case.plan.rows - case.plan.words
+    if pads:
+        yield Idea(
+            "padding takes part",
+            "The rows that are no words have logits too, and these are in the sum of exponentials: "
+            "the loss is too high by what they take of the softmax.",
+            [p.loss(p.all.logsumexp(-1), p.y_all)] * n,
+        )
+        zeros = torch.zeros(case.plan.tokens, pads, dtype=torch.float64)
+        yield Idea(
+            "zero is a logit",
+            "The padded logits were set to 0. A logit of 0 has an exponential of 1, and takes part "
+            "like any word. What has to become 0 is the exponential.",
+            [p.loss(torch.cat((p.real, zeros), -1).logsumexp(-1), p.y_all)] * n,
+        )
+    yield from ideas.of_the_loss(case)
+
+
+def padded_gradients(case: Case) -> Iterator[Idea]:
+    p = ideas.Parts(case)
+    soft, hot = (p.all - p.lse[:, None]).exp(), p.one_hot(ideas.here)
+    yield Idea(
+        "padded rows learn",
+        "The loss knows which words are real, the gradient does not: rows that are no words get "
+        "one, and would not stay zero.",
+        p.weighed(soft - hot),
+    )
+    yield from ideas.of_the_gradient(case)
+
+
+def judge_smoothed(answer: Answer, judge: Judge) -> None:
+    looks.take(answer, judge)
+    seed, v = fresh()
+    cases = [(THREE, PLAIN, 0.1), (TWO, PLAIN, 0.4), (THREE, FAR, 0.1), (TWO, PLAIN, 0.0)]
+    trials = (
+        looks.tried(answer, judge, members, Plan(seed, TOKENS, v, v, kind, smoothing=e), (v, e))
+        for members, kind, e in cases
+    )
+    look(trials, smoothed_losses, smoothed_gradients, (4, "four"))
+
+
+def smoothed_losses(case: Case) -> Iterator[Idea]:
+    p, n = ideas.Parts(case), case.n
+    e, v = case.plan.smoothing, case.plan.words
+    if not e:
+        yield from ideas.of_the_loss(case)
+        return
+    widths = [part.shape[-1] for part in p.own]
+    plain = p.lse - p.y_all
+    yield Idea(
+        "no smoothing",
+        "That is the loss without smoothing: all of the target's share is still at one word.",
+        [plain.mean()] * n,
+    )
+    yield Idea(
+        "sum of logits not shared",
+        "The uniform part reads every word's logit, and each rank has put in those of its own "
+        "words alone.",
+        [p.loss(p.lse, p.y_all, own) for own in p.sum_r],
+    )
+    for text, own in (("", p.sum_r), (", though the sum itself is shared", [p.sum] * n)):
+        yield Idea(
+            "share of one rank's words",
+            f"Each word's share was reckoned as ε over the words of one rank{text}. It is ε over "
+            "the whole vocabulary.",
+            [
+                (p.lse - (1 - e) * p.y_all - e / w * s).mean()
+                for w, s in zip(widths, own, strict=True)
+            ],
+        )
+    shared = torch.stack([s / w for s, w in zip(p.sum_r, widths, strict=True)]).sum(0)
+    for parts, how in ((1, "added up"), (n, "averaged")):
+        yield Idea(
+            "share of one rank's words",
+            f"Each rank's mean over its own words was taken, and these were {how}. Shards have "
+            "different lengths, and a word's share is ε over the whole vocabulary.",
+            [(p.lse - (1 - e) * p.y_all - e * shared / parts).mean()] * n,
+        )
+    others = e / (v - 1) * (p.sum - p.y_all)
+    yield Idea(
+        "other words only",
+        "The target keeps 1 - ε and the others share ε. That is smoothing too, and not torch's: "
+        "there all words share ε, the target among them.",
+        [(p.lse - (1 - e) * p.y_all - others).mean()] * n,
+    )
+    yield Idea(
+        "log-sum-exp of the target alone",
+        "The uniform part is made of losses too, log-sum-exp minus logit, each word's; the first "
+        "half of it is missing.",
+        [((1 - e) * plain - e / v * p.sum).mean()] * n,
+    )
+    yield Idea(
+        "target in full",
+        "The target's loss still counts in full, and the uniform part comes on top. The shares "
+        "have to add up to 1.",
+        [(plain + e * (p.lse - p.sum / v)).mean()] * n,
+    )
+    yield from ideas.of_the_loss(case)
+
+
+def smoothed_gradients(case: Case) -> Iterator[Idea]:
+    p = ideas.Parts(case)
+    e, v = case.plan.smoothing, case.plan.words
+    soft, hot = p.softmax(), p.one_hot(ideas.here)
+    if e:
+        yield Idea(
+            "gradient without smoothing",
+            "That is the gradient of the loss without smoothing, softmax minus one-hot.",
+            p.weighed(soft - hot),
+        )
+        yield Idea(
+            "uniform share left out",
+            "The target's share is smaller, and nobody got what it lost: from every logit's "
+            "gradient a small share goes off.",
+            p.weighed(soft - (1 - e) * hot),
+        )
+        yield Idea(
+            "uniform share left out",
+            "The whole of softmax minus one-hot was made smaller. The softmax itself counts in "
+            "full; only the label is spread out.",
+            p.weighed((1 - e) * (soft - hot)),
+        )
+        yield Idea(
+            "target in full",
+            "The label still has its 1, and the uniform share comes on top: together more than 1.",
+            p.weighed(soft - hot - p.uniform()),
+        )
+        near_by = torch.cat([torch.full_like(part, e / part.shape[-1]) for part in p.own], -1)
+        yield Idea(
+            "share of one rank's words",
+            "Each logit's share was reckoned as ε over the words of one rank; it is ε over the "
+            "whole vocabulary.",
+            p.weighed(soft - (1 - e) * hot - near_by),
+        )
+        others = (1 - hot) * e / (v - 1)
+        yield Idea(
+            "other words only",
+            "The loss lets all words share ε, its gradient all but the target.",
+            p.weighed(soft - (1 - e) * hot - others),
+        )
+    yield from ideas.of_the_gradient(case)
+
+
+PADDED_LOSS = exercise(
+    "padded_loss",
+    "Words that are none",
+    3,
+    judge_padded,
+    when_right=(
+        "Padded rows take no part: not in the largest logit, not in the sum, and their gradient is "
+        "0, so that they stay what they are. Also where a rank holds nothing else. The caller's "
+        "logits were left alone."
+    ),
+    hints=(
+        "How many of this rank's columns are real words? It can be all, some or none.",
+        "What has to be the exponential of a padded logit, and what has the logit to be for that? "
+        "Or leave those columns out, and put a gradient in their place at the end.",
+        "A rank without a real word still calls every collective. What is the largest of nothing, "
+        "as far as a maximum over ranks is concerned, and the sum?",
+    ),
+)
+SMOOTHED_LOSS = exercise(
+    "smoothed_loss",
+    "A little to every word",
+    3,
+    judge_smoothed,
+    when_right=(
+        "Loss and gradient are torch's with label_smoothing, on two and three ranks, also with "
+        "logits of 10,000 and with no smoothing at all. The uniform part needed one number a token "
+        "more, the sum of the logits; its gradient is the same small number everywhere, and local."
+    ),
+    hints=(
+        "Write the uniform part of the loss out: a mean over all words j of log Σ exp - lⱼ. What "
+        "of it is known already, and which sum is new?",
+        "The new sum has a part on each rank. Of how many words is it, when it is whole?",
+        "The softmax does not know of smoothing. The label does: what stands in the place of the "
+        "one-hot now, at the target and everywhere else?",
+    ),
+)
