@@ -84,17 +84,24 @@ def test_a_rank_stands_in_its_own_colour_where_the_mesh_has_it():
 
 
 def test_dark_places_are_the_rows_seen():
-    """Rank 0 of two replicas has seen the left half of its strip, rank 1 the right half."""
-    picture = mesh_rows({(2, 1): [(0, 1, 2), (3, 4, 5)]})
-    image = pixels(picture).convert("L")
-    wide, high = image.size
-    dark: list[list[int]] = []
-    for y in range(high):
-        found = [x for x in range(wide) if image.getpixel((x, y)) < 40]
-        if len(found) > 40:  # a line through the dark places of a strip
-            dark.append(found)
-    upper, lower = dark[2], dark[-3]
-    assert max(upper) < min(lower)
+    """Held against a picture in which both ranks have seen all: what is light here and dark there
+    is the right half of rank 0's strip, and the left half of rank 1's."""
+    some, every = (
+        pixels(mesh_rows({(2, 1): rows})).convert("L")
+        for rows in ([(0, 1, 2), (3, 4, 5)], [(0, 1, 2, 3, 4, 5)] * 2)
+    )
+    wide, high = some.size
+    assert some.size == every.size
+    light = [
+        (x, y)
+        for y in range(high)
+        for x in range(wide)
+        if some.getpixel((x, y)) > 200 and every.getpixel((x, y)) < 40
+    ]
+    assert len(light) > 1000
+    middle = sum(y for _, y in light) / len(light)
+    upper, lower = [x for x, y in light if y < middle], [x for x, y in light if y > middle]
+    assert max(lower) < min(upper)
 
 
 def test_the_same_rows_give_the_same_file():

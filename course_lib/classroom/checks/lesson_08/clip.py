@@ -1,0 +1,208 @@
+"""`clip_as_one` of lesson 08: the norm of a cut model's gradients, each logical number once.
+
+An answer clips a cut GPT in three steps of training, beside torch's own clipping of the dense
+model; what it returns is also held against the numbers of known wrong ideas.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_08.ready import take
+
+TOLERANCE = 1e-10  # float64, relative
+ALL = [0, 1, 2]
+# What to say to a norm that is one of the readings of clip_trial.
+IDEAS = {
+    "copies counted n times": (
+        "copies counted n times",
+        "What every rank holds alike, such as a norm's weight, is in it once for each rank. It is "
+        "one logical tensor: it counts once, whoever adds it up.",
+    ),
+    "tied counted twice": (
+        "tied counted twice",
+        "The tied weight is in it twice, once for each of its names. There is one tensor behind "
+        "both, with one gradient.",
+    ),
+    "tied twice, copies n times": (
+        "copies counted n times",
+        "Two things are counted too often: what every rank holds alike once for each rank, and "
+        "the tied weight once for each of its two names.",
+    ),
+    "a rank's own": (
+        "a rank's own norm",
+        "It is the norm of what this rank holds. The other ranks' shards are gradients of the same "
+        "model, and each rank would clip by another factor.",
+    ),
+    "copies left out": (
+        "copies left out",
+        "The shards are in it, and what every rank holds alike is not.",
+    ),
+    "shards left out": (
+        "shards left out",
+        "Only what every rank holds alike is in it; the shards are missing.",
+    ),
+    "averaged": (
+        "averaged",
+        "The ranks' sums were averaged. That is right for copies, and makes a shard's part n times "
+        "too small: shards are different numbers, and are added.",
+    ),
+    "norms added": (
+        "norms added",
+        "Norms were added up. The norm of several tensors together is the root of the sum of their "
+        "*squares*.",
+    ),
+    "the largest rank's": (
+        "the largest rank's",
+        "It is the largest of the ranks' own norms. For the 2-norm the shards' squares are added.",
+    ),
+    "no root": ("no root", "It is the sum of squares; the norm is its root."),
+}
+IDEAS["a rank's own, tied twice"] = IDEAS["a rank's own"]
+IDEAS["norms of ranks added"] = IDEAS["norms added"]
+
+
+def judge_clip(answer: Answer, judge: Judge) -> None:
+    """Train three steps on three ranks, then on two that are not the notebook's first two."""
+    take(answer, judge, "clip_trial")
+    seed = int.from_bytes(os.urandom(3), "big")
+    for members in (ALL, [1, 2]):
+        when = on(members)
+        call = f'bench.part("lesson_08.clip_trial").train(clip_as_one, {seed}, __trial__)'
+        reports = judge.trial(answer, call, members, when)
+        for k in range(len(reports[0]["steps"])):
+            told = [report["steps"][k] for report in reports]
+            where = f"{when}, in step {k + 1}"
+            _look_at_results(told, where)
+            if len(members) == 2 and any(not _close(one["norm"], one["want"]) for one in told):
+                refuse_world_numbers(answer, where)
+            _look_at_norms(told, where)
+            for rank, one in enumerate(told):
+                _look_at_factors(one, f"{where}, rank {rank}")
+            for rank, one in enumerate(told):
+                _look_at_traffic(one, len(members), f"{where}, rank {rank}")
+        gap = max(report["gap"] for report in reports)
+        if not gap <= TOLERANCE:
+            raise Finding(
+                "other weights",
+                f"Each step is right by itself, and after three of them the weights are off by "
+                f"{gap:.2g}, {when}.",
+            )
+
+
+def _close(a: float, b: float, bound: float = 1e-9) -> bool:
+    return math.isclose(a, b, rel_tol=bound, abs_tol=1e-14)
+
+
+def _look_at_results(told: list[dict], where: str) -> None:
+    refuse_none(told, where, "the norm")
+    for rank, one in enumerate(told):
+        if one["norm"] is None:
+            raise Finding(
+                "not a number",
+                f"Rank {rank} got a {one['kind']} back {where}; the norm before clipping is "
+                "wanted, one number, as a float or a tensor of one element.",
+            )
+
+
+def _look_at_norms(told: list[dict], where: str) -> None:
+    """The idea that explains what all ranks have got, where one of them is wrong."""
+    off = [rank for rank, one in enumerate(told) if not _close(one["norm"], one["want"])]
+    if not off:
+        return
+    one = told[off[0]]
+    said = (
+        f"The norm on rank {off[0]} is {one['norm'] / one['want']:.3g} times what it should be "
+        f"{where}."
+    )
+    for reading, (name, text) in IDEAS.items():
+        if all(_close(each["norm"], each["readings"][reading]) for each in told):
+            raise Finding(name, f"{said} {text}")
+    if all(_close(each["norm"], min(each["want"], each["most"]), 1e-5) for each in told):
+        raise Finding(
+            "the norm after", f"{said} It is the norm after clipping; return the one before."
+        )
+    if all(_close(each["norm"], each["want"], 1e-5) for each in told):
+        raise Finding(
+            "rounded",
+            f"The norm is right to some digits {where}, and no more: the gradients are float64, "
+            "and something on the way is not.",
+        )
+    raise Finding("wrong norm", said)
+
+
+def _look_at_factors(one: dict, where: str) -> None:
+    """The norm is right: by which factor was each gradient scaled?"""
+    want = min(1.0, one["most"] / (one["want"] + 1e-6))
+    found = {name: factor for name, factor in one["factors"].items() if factor is not None}
+    if all(_close(factor, want) for factor in found.values()):
+        return
+    if want < 1 and all(_close(factor, 1.0) for factor in found.values()):
+        raise Finding(
+            "nothing scaled",
+            f"The norm is right and no gradient has changed {where}. Scale them in place: the "
+            "optimizer reads the tensors that you were given.",
+        )
+    others = {name: f for name, f in found.items() if name not in one["tied"]}
+    tied = found.get(one["tied"][0])
+    if tied is not None and all(_close(f, want) for f in others.values()) and want < 1:
+        times = "twice" if _close(tied, want * want) else "not as the others"
+        raise Finding(
+            "tied scaled twice" if times == "twice" else "wrong factor",
+            f"The gradient behind the two names of the tied weight was scaled {times} {where}.",
+        )
+    if want == 1.0:
+        raise Finding(
+            "made longer",
+            f"The norm is below `most` {where}, and the gradients were scaled all the same. "
+            "Clipping shortens what is too long and leaves the rest alone.",
+        )
+    left = sorted(name for name, f in found.items() if _close(f, 1.0))
+    if left:
+        raise Finding(
+            "only some scaled",
+            f"Scaled was a part of the gradients {where}; {left[0]}, for one, was left as it was. "
+            "The direction of the whole gradient has to stay.",
+        )
+    wrong = next(name for name, f in found.items() if not _close(f, want))
+    raise Finding(
+        "wrong factor",
+        f"The norm is right, and {wrong} was not multiplied by most / (norm + 1e-6) {where}.",
+    )
+
+
+def _look_at_traffic(one: dict, n: int, where: str) -> None:
+    allowed = 2 * (n - 1) / n * 8 * one["names"]
+    if one["bytes"] > allowed:
+        raise Finding(
+            "too much sent",
+            f"The norm is right, and {one['bytes']} bytes were sent for it {where}: more than a "
+            "number for each tensor. A norm needs the squares' sum, and nobody's gradients.",
+        )
+
+
+CLIP = Exercise(
+    name="clip_as_one",
+    title="The norm of a cut gradient",
+    points=4,
+    judge=judge_clip,
+    when_right=(
+        "On three ranks and on two the norm is that of the dense model's gradient, each shard "
+        "counted where it lies, each copy once, the tied weight once; all gradients were scaled "
+        "alike, and only where they were too long; three steps gave the dense model's weights."
+    ),
+    hints=(
+        "Write down the squared norm of the dense gradient as a sum over tensors. Which of these "
+        "terms does a rank know alone, and of which does it know a part?",
+        "Add up the squares of the shards, sum that one number over the ranks, and then add what "
+        "every rank knows anyway.",
+        "Two names, one tensor: `id(tensor)` or `is` tells. It counts once, and is scaled once.",
+        "torch's factor is most / (norm + 1e-6), and never above 1. `tensor.mul_(factor)` scales "
+        "in place.",
+    ),
+)

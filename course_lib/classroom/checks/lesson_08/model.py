@@ -1,0 +1,45 @@
+"""A small GPT for the trials of lesson 08: dense, random everywhere, and cut over a trial's group.
+
+No bias is zero and no norm's weight is one, so that nothing is right by accident; five heads, and
+sizes that neither two nor three ranks divide.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.gpt import GPT, Config
+from course_lib.tensor_parallel import shard_attention, shard_mlp
+from course_lib.tensor_parallel.parallelize import shard_vocabulary
+
+GPT2 = Config.gpt2(vocabulary=11, length=6, hidden=10, layers=2, heads=5, inner=7)
+LLAMA = Config.llama(vocabulary=13, length=6, hidden=16, layers=1, heads=8, kv_heads=4, inner=9)
+
+
+def dense(config: Config, seed: int) -> GPT:
+    """The whole model in float64, the same on every rank."""
+    before = torch.get_rng_state()
+    torch.manual_seed(seed)
+    model = GPT(config).double()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    torch.set_rng_state(before)
+    return model
+
+
+def cut_over(model: GPT, group: dist.ProcessGroup) -> GPT:
+    """The same model cut over a group, in place, as `parallelize` would."""
+    for block in model.blocks:
+        shard_attention(block.attention, group)
+        shard_mlp(block.mlp, group)
+    shard_vocabulary(model, group)
+    return model
+
+
+def tokens(config: Config, seed: int) -> tuple[Tensor, Tensor]:
+    """(3, 5) ids and targets."""
+    made = torch.Generator().manual_seed(seed)
+    return tuple(torch.randint(config.vocabulary, (2, 3, 5), generator=made).unbind())

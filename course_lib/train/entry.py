@@ -1,0 +1,119 @@
+"""From a command line to an exit code, on one rank: 0 good, 1 a failure, 2 a wrong call.
+
+What every rank finds out is said by rank 0 alone, in a line; what one rank alone meets, by that
+rank; and that a neighbour is gone is nobody's news but the launcher's. Lesson 08.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+import torch
+
+from course_lib import ranks
+from course_lib.pretrained.header import CheckpointError
+from course_lib.train.options import Refused, given, parser
+from course_lib.train.setup import Failed, settled
+from course_lib.train.stop import Stop, end_with
+
+RENDEZVOUS, STARTER = "COURSE_TRAIN_RENDEZVOUS", "COURSE_TRAIN_STARTER"
+GONE = re.compile(
+    r"connection (was )?(closed|reset|refused)|broken pipe|socket (was )?closed|timed? ?out|"
+    r"caused pair closure|failed to recv|no work done",
+    re.IGNORECASE,
+)
+
+
+def who() -> tuple[int, int]:
+    """(rank, world) as torchrun, SLURM or `course train` say; alone if nobody says anything."""
+    try:
+        return ranks._identity_from_environment(os.environ)[:2]
+    except RuntimeError:
+        return 0, 1
+
+
+def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.train") -> int:
+    """Parse, start the group, call train(told, me, stop), leave; the exit code."""
+    rank, world = who()
+    if {"-h", "--help"} & set(argv):
+        if rank == 0:
+            parser(prog).print_help()
+        return 0
+    stop, stack = Stop(), contextlib.ExitStack()
+    if STARTER in os.environ:
+        end_with(int(os.environ[STARTER]))
+    try:
+        told = given(argv, prog)
+        settled(told, world)  # what is wrong with the call itself is said before anybody waits
+        me = _start(rank, world, told.get("timeout", 600.0), stack)
+        train(told, me, stop)
+        ranks.stop()
+        stack.close()
+        return 0
+    except Exception as error:
+        code = _tell(error, rank)
+    # A group with a rank that failed is not left in good order: nothing more is asked of it.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if rank:
+        time.sleep(1.0)  # a launcher ends all at the first that ends: let rank 0 speak
+    stack.close()
+    os._exit(code)
+
+
+def _start(rank: int, world: int, timeout: float, stack: contextlib.ExitStack) -> ranks.Me:
+    meet = os.environ.get(RENDEZVOUS)
+    try:
+        if meet is None and world == 1 and "MASTER_ADDR" not in os.environ:
+            # Later groups meet there too, so it stays until the end.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="course-train-"))
+            return ranks.start(0, 1, rendezvous=f"{folder}/meet", timeout=timeout)
+        if meet is not None:
+            return ranks.start(rank, world, rendezvous=meet, timeout=timeout)
+        return ranks.start(timeout=timeout)
+    except torch.distributed.DistNetworkError as error:
+        if "EADDRINUSE" not in str(error) and "already in use" not in str(error):
+            raise
+        at = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+        raise Failed(
+            f"the port at which the ranks should meet, {at}, is taken by another program; set "
+            "MASTER_PORT to a free one for all ranks, or wait until that has ended"
+        ) from error
+
+
+def _tell(error: Exception, rank: int) -> int:
+    """Say what happened, if it is this rank's to say; the exit code."""
+    shared = isinstance(error, (Refused, Failed, CheckpointError))
+    if shared:
+        if rank == 0:
+            _line(str(error))
+        return 2 if isinstance(error, Refused) else 1
+    if _neighbour_gone(error):
+        if STARTER not in os.environ and rank == 0:
+            first = (str(error).strip() or type(error).__name__).splitlines()[0]
+            _line(f"rank {rank} lost another rank, whose own message says why ({first})")
+        return 1
+    if not isinstance(error, (OSError, ImportError, MemoryError, torch.OutOfMemoryError)):
+        traceback.print_exception(error)
+    _line(f"rank {rank}: {type(error).__name__}: {error}")
+    return 1
+
+
+def _line(text: str) -> None:
+    sys.stderr.write(f"course train: {' '.join(text.split())}\n")
+
+
+def _neighbour_gone(error: BaseException) -> bool:
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, (RuntimeError, OSError)) and GONE.search(str(link)):
+            return True
+        link = link.__cause__ or link.__context__
+    return False

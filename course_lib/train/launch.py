@@ -1,0 +1,179 @@
+"""Ranks on this host without a launcher: they meet in a file, and nobody listens on a port for it.
+
+All end with the first that fails, whose cause is told; a signal goes on to all of them; and if this
+process is killed, they notice and end as well. Lesson 08.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from course_lib.train.checkpoints import last
+from course_lib.train.entry import RENDEZVOUS, STARTER
+from course_lib.train.options import Options, Refused, given, parser
+from course_lib.train.setup import settled
+
+PROG = "course train"
+GRACE = 3.0  # seconds that the others get to end by themselves after one has failed
+ENDING = 5.0  # and all of them after a second signal
+ABOUT = """
+--ranks N starts N ranks on this host (default: as many as --tp). They meet through a file, and talk
+over loopback alone. torchrun does as well, on one host or on many: its own store listens on all
+interfaces of the host, and asks nobody who he is.
+    torchrun --standalone --nproc-per-node 2 -m course_lib.train --tp 2 --steps 200
+    srun python -m course_lib.train --tp 2 --steps 200 --out /shared/run
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Start the ranks of a run and wait for them: 0, 1 for a failure, 2 for a wrong call."""
+    if {"-h", "--help"} & set(argv):
+        print(parser(PROG).format_help() + ABOUT)
+        return 0
+    try:
+        count, rest = _count(argv)
+        settled(given(rest, PROG), count)
+    except (Refused, ValueError) as error:
+        print(f"{PROG}: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2 if isinstance(error, Refused) else 1
+    folder = Path(tempfile.mkdtemp(prefix="course-train-"))
+    try:
+        return _Ranks(count, rest, folder).wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _count(argv: Sequence[str]) -> tuple[int, list[str]]:
+    """--ranks, and the options that are the program's."""
+    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    own.add_argument("--ranks")
+    found, rest = own.parse_known_args(list(argv))
+    told = given(rest, PROG)
+    if found.ranks is None and told.get("resume") and told.get("out"):
+        return math.prod(last(Path(told["out"]))[1]["mesh"].values()), rest
+    if found.ranks is None:
+        return max(1, told.get("tp", Options().tp)), rest
+    if not found.ranks.isdecimal() or int(found.ranks) < 1:
+        raise Refused(f"--ranks {found.ranks} has to be a whole number, 1 or more")
+    return int(found.ranks), rest
+
+
+class _Ranks:
+    """The processes of a run, and how each has ended."""
+
+    def __init__(self, count: int, argv: Sequence[str], folder: Path):
+        self.signals: list[signal.Signals] = []
+        self.ended: dict[int, int] = {}  # rank to exit code, in the order in which they ended
+        self.folder, self.asked = folder, 0.0
+        for one in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(one, lambda number, frame: self.signals.append(signal.Signals(number)))
+        alive, self.lifeline = os.pipe()  # its end closes when this process ends, however it does
+        threads = str(max(1, len(os.sched_getaffinity(0)) // count)) if _linux() else "1"
+        self.ranks: list[subprocess.Popen] = []
+        try:
+            for rank in range(count):
+                self.ranks.append(self._start(rank, count, argv, alive, threads))
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            os.close(alive)
+
+    def wait(self) -> int:
+        """Until all have ended; the exit code of the run."""
+        forwarded, limit, killed = 0, float("inf"), False
+        while len(self.ended) < len(self.ranks):
+            for rank, process in enumerate(self.ranks):
+                code = process.poll()
+                if code is not None and rank not in self.ended:
+                    self.ended[rank] = code
+                    if code:
+                        limit = min(limit, time.monotonic() + GRACE)
+            while forwarded < len(self.signals):
+                self._send(self.signals[forwarded])
+                forwarded += 1
+                if forwarded > 1:
+                    limit = min(limit, time.monotonic() + ENDING)
+            if time.monotonic() > limit and not killed:
+                killed = True
+                self._kill()
+            time.sleep(0.03)
+        os.close(self.lifeline)
+        return self._outcome()
+
+    def _start(
+        self, rank: int, count: int, argv: Sequence[str], alive: int, threads: str
+    ) -> subprocess.Popen:
+        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+        root = str(Path(__file__).resolve().parents[2])
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        env = {
+            "OMP_NUM_THREADS": threads,
+            **os.environ,
+            **{name: str(number) for name, number in numbers.items()},
+            "PYTHONPATH": os.pathsep.join(paths),
+            RENDEZVOUS: str(self.folder / "meet"),
+            STARTER: str(alive),
+        }
+        with self._said(rank).open("wb") as sink:
+            return subprocess.Popen(
+                [sys.executable, "-m", "course_lib.train", *argv],
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=sink if rank else None,
+                stderr=sink if rank else None,
+                pass_fds=[alive],
+                start_new_session=True,  # an interrupt from the keyboard comes through here, once
+            )
+
+    def _said(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.txt"
+
+    def _send(self, number: signal.Signals) -> None:
+        for process in self.ranks:
+            with contextlib.suppress(OSError):
+                process.send_signal(number)
+
+    def _kill(self) -> None:
+        for process in self.ranks:
+            process.kill()
+        for process in self.ranks:
+            process.wait()
+
+    def _outcome(self) -> int:
+        if len(self.signals) > 1:
+            return 128 + self.signals[0]
+        failed = [(rank, code) for rank, code in self.ended.items() if code]
+        if not failed:
+            return 0
+        # Who lost a neighbour says nothing: the first that speaks, or was killed, is the cause.
+        causes = [(r, code) for r, code in failed if code < 0 or (r and self._words(r))]
+        rank, code = (causes or failed)[0]
+        if rank:
+            sys.stderr.write(self._words(rank))
+        if code < 0:
+            name = signal.Signals(-code).name
+            print(
+                f"{PROG}: rank {rank} was ended by {name}; so the other ranks were ended too. "
+                "Go on from the last checkpoint, if there is one, with --resume",
+                file=sys.stderr,
+            )
+        return 1 if code < 0 else code
+
+    def _words(self, rank: int) -> str:
+        return self._said(rank).read_text(errors="replace") if rank else ""
+
+
+def _linux() -> bool:
+    return hasattr(os, "sched_getaffinity")

@@ -1,0 +1,50 @@
+"""The loss of a batch as a sum over its tokens, whatever the model is: dense, cut, fused.
+
+A sum and not a mean, because the tokens of other ranks and other micro-batches are not known yet; a
+mean of means weighs a token by how few its neighbours are. Lesson 08 derives it.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from course_lib.gpt import GPT
+from course_lib.tensor_parallel.conjugates import REPLICATED, gather
+from course_lib.tensor_parallel.cross_entropy import IGNORED, cross_entropy
+from course_lib.tensor_parallel.embedding import VocabularyParallelHead
+from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
+from course_lib.tensor_parallel.sequence import S
+from course_lib.tensor_parallel.sequence_plan import GatheringHead
+
+
+def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -> Tensor:
+    """The sum of the losses of all targets (b, s) that are not -100; the same on all tp ranks.
+
+    `fused` computes head and loss in one, a few tokens at a time, and never holds the logits.
+    """
+    head = model.head
+    if not isinstance(head, VocabularyParallelHead):
+        if fused:
+            raise ValueError(
+                "fused=True takes a model that is cut over tp (one rank will do), and this one's "
+                "head is whole; lay parallelize(model, mesh) over it, or leave fused out"
+            )
+        logits = model(ids).flatten(0, 1)  # (b·s, v)
+        wide = logits if logits.dtype == torch.float64 else logits.float()
+        return F.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
+    table = model.tokens
+    how = {"vocabulary": table.vocabulary, "padded": table.padded, "reduction": "sum"}
+    if not fused:
+        return cross_entropy(model(ids), targets, head.group, **how)
+    states = model.states(ids)  # (b, s, h), or (b, s/tp, h) where the tokens are cut
+    if isinstance(head, GatheringHead):
+        sizes = head.tokens.check(states, "the fused loss")
+        states = gather(states, head.group, S, sizes, after=REPLICATED)
+    return head_cross_entropy(states, head.weight, targets, head.group, **how)
+
+
+def valid(targets: Tensor) -> int:
+    """How many targets count."""
+    return int((targets != IGNORED).sum())

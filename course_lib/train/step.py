@@ -1,0 +1,133 @@
+"""One optimizer step on a (dp, tp) mesh: the step that one process would take on all the rows.
+
+Losses are summed and divided once, by the tokens of all ranks and micro-batches; gradients are
+summed over dp and clipped by the norm of the logical ones. Lesson 08 derives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import collectives, norms
+from course_lib.collectives.call import Group
+from course_lib.train.buckets import MOST, sum_gradients
+from course_lib.train.losses import loss_sum, valid
+from course_lib.train.pieces import axes, gradient_pieces
+
+
+class StepResult(NamedTuple):
+    """The mean loss over all tokens, how many those were, the gradients' norm before clipping, and
+    whether any rank asked to stop: on every rank the same."""
+
+    loss: float
+    tokens: int
+    norm: float
+    stop: bool = False
+
+
+class NotFinite(RuntimeError):
+    """A loss or a gradient is NaN or infinite; no rank has changed a weight."""
+
+
+def step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    batches: Iterable[Sequence],
+    mesh: DeviceMesh | None,
+    *,
+    clip: float | None = None,
+    fused: bool = False,
+    dtype: torch.dtype | None = None,
+    stop: bool = False,
+    bucket_bytes: int = MOST,
+) -> StepResult:
+    """Forward and backward of one or more micro-batches (ids, targets, …), then one update.
+
+    tp ranks bring the same rows, dp ranks different ones, of any number of tokens, or of none.
+    `clip` bounds the norm; `dtype` is autocast's; `stop` is this rank's wish to stop, `mesh` None
+    a process alone. What is not finite on one rank is raised on all, before anything is changed.
+    """
+    groups, parameters = axes(mesh), [p for p in model.parameters() if p.requires_grad]
+    for p in parameters:
+        p.grad = None
+    total, count, batches = 0.0, 0, list(batches)
+    if not batches:
+        raise ValueError("a step takes one batch or more, and got none")
+    for batch in batches:
+        ids, targets = batch[0], batch[1]  # (b, s) each
+        with _autocast(ids.device, dtype):
+            loss = loss_sum(model, ids, targets, fused=fused)
+        loss.backward()
+        total, count = total + loss.item(), count + valid(targets)
+
+    every = _tally(total, count, stop, groups)
+    if every.bad:
+        raise NotFinite(_who(None if math.isfinite(total) else f"its loss is {total}", groups))
+    if len(groups) > 1 and groups[1].size() > 1:
+        sum_gradients(parameters, groups[1], most=bucket_bytes)
+    for p in parameters:
+        if p.grad is not None:
+            p.grad.div_(max(1, every.tokens))  # once, after all sums: every token weighs the same
+    pieces = gradient_pieces(model, mesh)
+    size = norms.norm(pieces, groups) if clip is None else norms.clip(pieces, groups, clip)
+    if not math.isfinite(size):
+        raise NotFinite(_who(_not_finite(model), groups))
+    optimizer.step()
+    return StepResult(every.loss / max(1, every.tokens), every.tokens, size.item(), every.stops > 0)
+
+
+class _Tally(NamedTuple):
+    loss: float
+    tokens: int
+    stops: int
+    bad: int
+
+
+def _tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> _Tally:
+    """The sums over all ranks, in one small message an axis: what is the same on tp ranks counts on
+    the first of them, whether a rank wants to stop or has no finite loss on each."""
+    first = not groups or groups[0].rank() == 0
+    own = [loss if first else 0.0, tokens if first else 0, stop, not math.isfinite(loss)]
+    numbers = torch.tensor(own, dtype=torch.float64, device=norms.device_of(*groups))
+    for group in groups:
+        if group.size() > 1:
+            numbers = collectives.all_reduce(numbers, group, donated=True)
+    total, *counts = numbers.tolist()
+    return _Tally(total, *map(int, counts))
+
+
+def _who(own: str | None, groups: Sequence[Group]) -> str:
+    """Which ranks found what; all ranks know that there is something, and all of them ask."""
+    told: list = [(dist.get_rank() if groups else 0, own)]
+    for group in groups:
+        every: list = [None] * group.size()
+        dist.all_gather_object(every, told, group=group)
+        told = [one for some in every for one in some]
+    found = [f"on rank {rank} {text}" for rank, text in sorted(told) if text is not None]
+    shown = "; ".join(found[:4]) + (f"; and on {len(found) - 4} more" if len(found) > 4 else "")
+    return shown or "on no rank alone, but in their sum"
+
+
+def _not_finite(model: nn.Module) -> str | None:
+    """In words, which gradients of this rank hold a NaN or an infinity."""
+    names = [
+        name
+        for name, p in model.named_parameters()
+        if p.grad is not None and not bool(p.grad.isfinite().all())
+    ]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"the gradient of {names[0]}{more} is not finite" if names else None
+
+
+def _autocast(device: torch.device, dtype: torch.dtype | None) -> contextlib.AbstractContextManager:
+    if dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype)

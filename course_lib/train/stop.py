@@ -1,0 +1,62 @@
+"""Being asked to stop: the first signal is noted, a second one ends the process at once.
+
+SIGTERM comes from a scheduler some seconds before the end, SIGINT from a person. Python runs a
+handler between two of its own lines, so the second is read by a thread: a rank that waits inside a
+collective hears it too. Lesson 08.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+ONE = 0.2  # seconds within which two signals are one request that came by two ways
+
+
+class Stop:
+    """Notes the first signal of this process; made once, in the main thread."""
+
+    def __init__(self) -> None:
+        self.signal: signal.Signals | None = None
+        self._reads, writes = os.pipe()
+        os.set_blocking(writes, False)
+        signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
+        for one in SIGNALS:
+            signal.signal(one, _noted_elsewhere)
+        threading.Thread(target=self._listen, daemon=True, name="signals").start()
+
+    @property
+    def asked(self) -> bool:
+        return self.signal is not None
+
+    def _listen(self) -> None:
+        first = 0.0
+        while number := os.read(self._reads, 1):
+            if number[0] not in SIGNALS:
+                continue
+            now = time.monotonic()
+            if self.signal is None:
+                first, self.signal = now, signal.Signals(number[0])
+            elif now - first > ONE:
+                name = signal.Signals(number[0]).name
+                sys.stderr.write(f"course train: ended at once by a second signal, {name}\n")
+                os._exit(128 + number[0])
+
+
+def _noted_elsewhere(number: int, frame: object) -> None:
+    """Stands in for the default, which would end the process."""
+
+
+def end_with(descriptor: int) -> None:
+    """End this process when the other end of a pipe is closed: its starter is no more."""
+
+    def watch() -> None:
+        while os.read(descriptor, 1):
+            continue
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="starter").start()

@@ -1,0 +1,290 @@
+"""Mistakes in the program of course_lib/train: options, checkpoints, signals, launcher."""
+
+from tests.mutation import Mutant
+
+HOME = "course_lib/train/"
+OPTIONS = "tests/train/test_options.py::"
+WRONG = OPTIONS + "test_a_wrong_call_is_refused_by_name"
+IN_FILE = OPTIONS + "test_a_file_that_says_something_wrong_is_refused"
+OTHERWISE = OPTIONS + "test_going_on_otherwise_is_refused"
+RUNS = "tests/train/test_program.py::"
+LEARNS = RUNS + "test_it_learns_tells_and_leaves_a_curve_a_picture_and_a_checkpoint"
+READS = RUNS + "test_transformers_reads_the_checkpoint"
+TORCHRUN = RUNS + "test_under_torchrun_it_is_the_same_run"
+SLURM = RUNS + "test_under_slurm_each_task_finds_its_place"
+KILLED = RUNS + "test_a_rank_killed_in_a_step_costs_the_steps_since_the_last_checkpoint"
+SAVING = RUNS + "test_a_rank_killed_in_a_save_leaves_the_checkpoint_before"
+SIGNAL = RUNS + "test_a_signal_ends_it_after_the_step_and_nothing_is_lost"
+SECOND = RUNS + "test_a_second_signal_ends_it_at_once"
+ORPHANS = RUNS + "test_when_the_launcher_is_killed_its_ranks_end"
+FULL = RUNS + "test_a_disk_that_takes_no_more_leaves_the_checkpoint_before"
+NAN = RUNS + "test_a_loss_that_is_no_number_is_told_with_its_step_and_rank"
+
+
+def mutant(file: str, name: str, old: str, new: str, tests: tuple, why: str, trap=None) -> Mutant:
+    return Mutant(f"program-{name}", f"{HOME}{file}.py", old, new, tests, why, trap)
+
+
+MUTANTS = [
+    mutant(
+        "options", "misspelt-taken",
+        "    if unknown:\n",
+        "    if unknown is None:\n",
+        (f"{WRONG}[not an option]", f"{WRONG}[a word of its own]"),
+        "a default stays in place without a word", "T34",
+    ),
+    mutant(
+        "options", "misspelt-key-taken",
+        "        if one is None:\n            near",
+        "        if one is None:\n            continue\n            near",
+        (IN_FILE,),
+        "a key of the file that is no option is left out", "T34",
+    ),
+    mutant(
+        "options", "any-type",
+        "        if type(value) is not type(one.default) and not (\n",
+        "        if value is told and not (\n",
+        (IN_FILE,),
+        '"3" and true are numbers', "T34",
+    ),
+    mutant(
+        "options", "file-counts-more",
+        "told = {**(_from_file(Path(path), reader) if path else {}), **told}",
+        "told = {**told, **(_from_file(Path(path), reader) if path else {})}",
+        (OPTIONS + "test_a_file_says_the_same_as_the_line_and_the_line_counts_more",),
+        "what is typed is not what runs",
+    ),
+    mutant(
+        "options", "ranks-left-over",
+        "    if world % options.tp:\n",
+        "    if options.tp > world:\n",
+        (f"{WRONG}[ranks left over]",),
+        "a rank belongs to no model",
+    ),
+    mutant(
+        "options", "nan-is-a-bound",
+        "if not (value >= least and math.isfinite(value)):",
+        "if value < least:",
+        (f"{WRONG}[not finite]",),
+        "a rate of NaN passes every comparison",
+    ),
+    mutant(
+        "options", "heads-unchecked",
+        "        _check_cut(options.config(), options.tp)\n",
+        "        options.config()\n",
+        (f"{WRONG}[more ranks than heads]", f"{WRONG}[kv heads that cannot be shared]"),
+        "ranks are started to find out that there are not enough heads",
+    ),
+    mutant(
+        "options", "sizes-beside-from",
+        "    if sizes:\n",
+        "    if sizes is None:\n",
+        (f"{WRONG}[a size of a model that has one]",),
+        "a size that was asked for is dropped without a word", "T34",
+    ),
+    mutant(
+        "entry", "every-rank-says-it",
+        "        if rank == 0:\n            _line(str(error))\n",
+        "        _line(str(error))\n",
+        (OPTIONS + "test_under_a_launcher_rank_0_alone_says_it[1]",),
+        "a hundred ranks print a hundred lines", "T35",
+    ),
+    mutant(
+        "entry", "neighbour-s-end-told",
+        "    if _neighbour_gone(error):\n",
+        "    if error is None:\n",
+        (KILLED,),
+        "who was left behind complains louder than the cause", "T35",
+    ),
+    mutant(
+        "setup", "anew-over-a-run",
+        "        if options.out and (top / checkpoints.LATEST).exists():\n",
+        "        if False:\n",
+        (OPTIONS + "test_beginning_anew_in_the_folder_of_a_run_is_refused",),
+        "a run's checkpoints are overwritten by another's",
+    ),
+    mutant(
+        "setup", "goes-on-otherwise",
+        "        if key not in FREE and saved.get(key) != value:\n",
+        "        if False:\n",
+        (OTHERWISE,),
+        "a run goes on as another, and its curve has a kink that nobody typed",
+    ),
+    mutant(
+        "setup", "masks-by-the-past",
+        "        seed_all(mix(self.options.seed, step), replica=replica)\n",
+        "        if step == 0:\n            seed_all(self.options.seed, replica=replica)\n",
+        (KILLED,),
+        "masks after going on are others than without the stop", "T32",
+    ),
+    mutant(
+        "setup", "data-from-the-start",
+        '            batches.restore(record["data"])\n',
+        "",
+        (KILLED,),
+        "the rows of the beginning are read again", "T32",
+    ),
+    mutant(
+        "setup", "optimizer-forgets",
+        "            checkpoints.load_states(path, model, optimizer, mesh)\n",
+        "",
+        (KILLED,),
+        "moments start at 0 again", "T32",
+    ),
+    mutant(
+        "checkpoints", "other-mesh-taken",
+        '    if had != {"dp": dp, "tp": tp}:\n',
+        "    if had is None:\n",
+        (OTHERWISE,),
+        "states of another cut are looked for", "T32",
+    ),
+    mutant(
+        "checkpoints", "any-form",
+        'if record.get("form") != FORM or lost:',
+        "if lost:",
+        (OPTIONS + "test_a_record_that_is_not_one_is_an_error",),
+        "a record of another form is read as this one",
+    ),
+    mutant(
+        "checkpoints", "outside-the-folder",
+        "if not NAME.fullmatch(name) or not (path / RECORD).exists():",
+        "if name is None:",
+        (OPTIONS + "test_a_record_that_is_not_one_is_an_error",),
+        "whatever stands in `latest` is opened",
+    ),
+    mutant(
+        "checkpoints", "latest-first",
+        "    try:\n        pretrained.save(model, part, mesh)\n",
+        "    if first:\n        _write(top / LATEST, final.name)\n"
+        "    try:\n        pretrained.save(model, part, mesh)\n",
+        (f"{SAVING}[1]", FULL),
+        "`latest` names what is not there yet",
+    ),
+    mutant(
+        "checkpoints", "in-place",
+        'part, final = top / f".step-{step:06d}.part", top / f"step-{step:06d}"',
+        'part, final = top / f"step-{step:06d}.", top / f"step-{step:06d}"',
+        (FULL,),
+        "what was half written stays",
+    ),
+    mutant(
+        "checkpoints", "all-kept",
+        "                for old in whole(top)[:-keep]:\n",
+        "                for old in []:\n",
+        (KILLED,),
+        "the disk fills up with old ones",
+    ),
+    mutant(
+        "states", "no-second-moment",
+        'KEYS = ("step", "exp_avg", "exp_avg_sq")',
+        'KEYS = ("step", "exp_avg")',
+        (KILLED,),
+        "a state of the optimizer is lost", "T32",
+    ),
+    mutant(
+        "stop", "handler-alone",
+        "                os._exit(128 + number[0])\n",
+        "                pass\n",
+        (SECOND,),
+        "a rank that waits for a hung neighbour cannot be ended", "T35",
+    ),
+    mutant(
+        "stop", "first-signal-ends",
+        "            if self.signal is None:\n",
+        "            if False:\n",
+        (f"{SIGNAL}[one rank]",),
+        "the first signal ends the process in the middle of a step",
+    ),
+    mutant(
+        "stop", "orphans",
+        "    threading.Thread(target=watch, daemon=True",
+        "    threading.Thread(target=print, daemon=True",
+        (ORPHANS,),
+        "ranks go on without their starter", "T35",
+    ),
+    mutant(
+        "program", "no-save-at-a-stop",
+        "        last = result.stop or run.done == options.steps\n",
+        "        last = run.done == options.steps\n",
+        (f"{SIGNAL}[one rank]",),
+        "what was learnt since the last checkpoint is lost at a stop",
+    ),
+    mutant(
+        "program", "own-signal-alone",
+        '    dist.all_gather_object(told, stop.signal.name if stop.signal else None)\n',
+        "    told[0] = stop.signal.name if stop.signal else None\n",
+        (f"{SIGNAL}[one rank]",),
+        "rank 0 does not know who asked another rank to stop",
+    ),
+    mutant(
+        "program", "nan-saved",
+        "        except NotFinite as error:\n            raise Failed(",
+        "        except ZeroDivisionError as error:\n            raise Failed(",
+        (NAN,),
+        "every rank prints a traceback, and none the step",
+    ),
+    mutant(
+        "launch", "cause-of-the-last",
+        "rank, code = (causes or failed)[0]",
+        "rank, code = failed[-1]",
+        (KILLED,),
+        "whoever ended last is told as the cause", "T35",
+    ),
+    mutant(
+        "launch", "signals-not-passed-on",
+        "                self._send(self.signals[forwarded])\n",
+        "",
+        (f"{SIGNAL}[launcher]", SECOND),
+        "Ctrl-C reaches nobody", "T35",
+    ),
+    mutant(
+        "launch", "refused-late",
+        "        settled(given(rest, PROG), count)\n",
+        "        given(rest, PROG)\n",
+        (OPTIONS + "test_course_train_says_it_in_a_line_and_starts_nobody[ranks left over]",),
+        "ranks are started to say that the call was wrong",
+    ),
+    mutant(
+        "launch", "no-number",
+        "    if not found.ranks.isdecimal() or int(found.ranks) < 1:\n",
+        "    if not found.ranks.lstrip('-').isdecimal():\n",
+        (OPTIONS + "test_a_number_of_ranks_that_is_none",),
+        "a run of no rank ends well",
+    ),
+    mutant(
+        "setup", "level-rate-at-once",
+        "min(1.0, (step + 1) / max(1, self.options.warmup))",
+        "1.0",
+        (LEARNS,),
+        "no warmup",
+    ),
+    mutant(
+        "checkpoints", "no-tokenizer",
+        "**files}.items():",
+        "}.items():",
+        (READS,),
+        "nobody knows what the words are",
+    ),
+    mutant(
+        "entry", "launchers-unheard",
+        "        return ranks.start(timeout=timeout)\n",
+        '        return ranks.start(0, 1, rendezvous=tempfile.mktemp(), timeout=timeout)\n',
+        (TORCHRUN, SLURM),
+        "each process trains alone, as if nobody had started it",
+    ),
+    Mutant(
+        "program-a-picture-needs-a-figure",
+        "course_lib/train/__main__.py",
+        '    done["figure"] = draw(Path(done["curve"]))\n',
+        '    done["figure"] = None\n',
+        (LEARNS,),
+        "no picture is left",
+    ),
+    mutant(
+        "report", "peak-of-one-rank",
+        "return options.peak_tflops * 1e12 * me.world",
+        "return options.peak_tflops * 1e12",
+        (LEARNS,),
+        "the utilization of all is a percentage of one rank's peak",
+    ),
+]  # fmt: skip

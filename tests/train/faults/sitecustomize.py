@@ -1,0 +1,70 @@
+"""Faults for the ranks of a program under test; Python runs this file when a process starts.
+
+TRAIN_FAULT="kill:8:1": rank 1 kills itself at its 8th step, "save:2:0": rank 0 in its 2nd save,
+"slow:0.2:": each step of every rank takes so long more, "late:3:1": rank 1 sleeps in its 3rd.
+Only tests put this folder on a path.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import os
+import signal
+import sys
+import time
+
+
+class _After(importlib.abc.MetaPathFinder):
+    """Change a module when it has been imported."""
+
+    def __init__(self, name, change):
+        self.name, self.change = name, change
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
+
+        def run_and_change(module):
+            run(module)
+            self.change(module)
+
+        spec.loader.exec_module = run_and_change
+        return spec
+
+
+def _at(function, number, fault):
+    """The function, but that its call of that number begins with the fault."""
+    calls = iter(range(1, 1 << 60))
+
+    def wrapped(*args, **options):
+        if number in (None, next(calls)):
+            fault()
+        return function(*args, **options)
+
+    return wrapped
+
+
+def _kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+kind, number, rank = (os.environ.get("TRAIN_FAULT", "") + "::").split(":")[:3]
+FAULTS = {
+    "save": ("states", "write", lambda: (int(number), _kill)),
+    "kill": ("program", "step", lambda: (int(number), _kill)),
+    "late": ("program", "step", lambda: (int(number), lambda: time.sleep(600))),
+    "slow": ("program", "step", lambda: (None, lambda: time.sleep(float(number)))),
+}
+if kind and rank in ("", os.environ.get("RANK", "0")):
+    module, name, what = FAULTS[kind]
+    sys.meta_path.insert(
+        0,
+        _After(
+            f"course_lib.train.{module}",
+            lambda made: setattr(made, name, _at(getattr(made, name), *what())),
+        ),
+    )

@@ -1,0 +1,69 @@
+"""loss.csv: no bit lost, a torn line left out, what follows a checkpoint taken off; the figure."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from course_lib.figures.loss_curve import loss_curve
+from course_lib.train.curve import Curve, Point, read
+
+POINTS = [Point(n, math.pi / n, 100 + n, math.e * n, 1e-3 / 3) for n in range(1, 8)]
+
+
+def written(path, points, after=0):
+    curve = Curve(path, after)
+    for point in points:
+        curve.add(point)
+        assert read(path)[-1] == point  # at once, while the file is open
+    curve.close()
+
+
+def test_what_is_read_is_what_was_written(tmp_path):
+    path = tmp_path / "loss.csv"
+    assert read(path) == []
+    written(path, POINTS)
+    assert read(path) == POINTS
+    assert path.read_text().splitlines()[0] == "step,loss,tokens,norm,lr"
+    assert [one.name for one in tmp_path.iterdir()] == ["loss.csv"]
+
+
+def test_a_line_cut_off_in_the_middle_is_left_out(tmp_path):
+    path = tmp_path / "loss.csv"
+    written(path, POINTS)
+    text = path.read_text()
+    for cut in range(1, len(text.splitlines()[-1]) + 1):
+        path.write_text(text[:-cut])
+        assert read(path) == POINTS[:-1]
+    path.write_text("step,lo")
+    assert read(path) == []
+
+
+def test_going_on_takes_off_what_came_after(tmp_path):
+    path = tmp_path / "loss.csv"
+    written(path, POINTS)
+    written(path, POINTS[4:], after=4)
+    assert read(path) == POINTS
+    written(path, POINTS[:2])
+    assert read(path) == POINTS[:2]
+
+
+def test_another_file_is_refused(tmp_path):
+    path = tmp_path / "loss.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match="no loss curve"):
+        read(path)
+
+
+def test_the_figure_says_where_each_run_begins_and_ends():
+    points = [(p.step, p.loss) for p in POINTS]
+    picture = loss_curve({"tp 2": points, "one process": points[:1]}, title="Two runs")
+    assert picture.png.startswith(b"\x89PNG")
+    assert (
+        "Two runs. Loss by step: tp 2 goes from 3.142 at step 1 to 0.449 at step 7" in picture.alt
+    )
+    assert "one process goes from 3.142 at step 1" in picture.alt
+    for nothing in ({}, {"a": []}):
+        with pytest.raises(ValueError, match="a step or more"):
+            loss_curve(nothing)
