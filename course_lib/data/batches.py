@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,8 +25,7 @@ IGNORED = -100  # the target of what does not count
 PADDING = 0  # an id behind a short document; nothing is learnt from it
 
 
-@dataclass(frozen=True, eq=False)
-class Batch:
+class Batch(NamedTuple):
     """This rank's rows of one step. A loss is a sum over all dp ranks' tokens, over `total`."""
 
     ids: Tensor  # (b, s)

@@ -203,6 +203,8 @@ def chunks(logits: Tensor, real: int, out: Tensor | None):
     tokens, width = logits.shape
     at_once = _CHUNK_ON_GPU if logits.is_cuda else _CHUNK
     step = min(tokens, max(1, at_once // max(1, width)))
+    if out is None:  # beside the logits of so many tokens, a part of as much again and no more
+        step = min(step, -(-tokens // 4))
     buffer = logits.new_empty((step, real), dtype=wide(logits)) if out is None else None
     for i in range(0, tokens, max(1, step)):
         rows = slice(i, min(tokens, i + step))
