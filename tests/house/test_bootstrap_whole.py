@@ -180,7 +180,9 @@ def test_two_at_once_wait_for_each_other(ready: Toy) -> None:
     ]  # fmt: skip
     said = [child.communicate(timeout=100)[0] for child in both]
     assert [child.returncode for child in both] == [0, 0], said
-    assert sum("installing bench, classroom" in one for one in said) == 1, "the second found it done"
+    assert sum("installing bench, classroom" in one for one in said) == 1, (
+        "the second found it done"
+    )
 
 
 def test_a_link_is_left_alone(ready: Toy, tmp_path: Path) -> None:
