@@ -82,7 +82,9 @@ class tier(LightMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # DTensor and its like unwrap first: their inner operations count
-        given = {storage._cdata for storage in storages((args, kwargs))}
+        # `lift_fresh`, the end of `torch.tensor(data)`, is given what it hands over as new.
+        made = func._schema.name == "aten::lift_fresh"
+        given = set() if made else {storage._cdata for storage in storages((args, kwargs))}
         result = func(*args, **(kwargs or {}))
         for storage in storages(result):
             if storage._cdata not in given:

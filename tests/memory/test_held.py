@@ -180,14 +180,17 @@ def test_tiers_by_mark_by_name_by_block_and_by_file(tmp_path):
     with tier("host"):
         made = torch.zeros(20)
         inside = marked[0].view(2, 5)  # no new storage
+        counter = torch.tensor(3.0)  # as an optimizer counts its steps
         filled = made.add_(1)
     named = torch.zeros(30)
     path = tmp_path / "states.bin"
     path.write_bytes(bytes(160))
     mapped = torch.from_file(str(path), shared=True, size=40, dtype=torch.float32)
     plain = torch.zeros(50)
-    answer = held(marked, made, inside, filled, named, mapped, plain, tiers={"host": named})
-    assert answer.by_tier == {"device": 200, "host": 40 + 80 + 120, "disk": 160}
+    answer = held(
+        marked, made, inside, filled, counter, named, mapped, plain, tiers={"host": named}
+    )
+    assert answer.by_tier == {"device": 200, "host": 40 + 80 + 4 + 120, "disk": 160}
     assert tier_of(plain.untyped_storage(), computes_on="cuda") == "host"
     with tier("host"):
         plain.mul_(2)
