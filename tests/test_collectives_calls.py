@@ -274,3 +274,49 @@ def test_a_verb_announces_itself_while_it_is_issued(pool):
         scattered = ("reduce_scatter", 21, 7 * row, (3 * row, 3 * row, row), None, 3)
         gathered = ("gather", 3 * rank, rank * row, (0, row, 2 * row), 1, 3)
         assert seen == [scattered, scattered, gathered]
+
+
+def gathered_into(me, async_op):
+    """all_gather in memory of the caller's: there and nowhere else, whatever the dtype."""
+    group, n = dist.group.WORLD, me.world
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        for shape in ((5,), (2, 3), (0,)):
+            x = torch.randn(shape, device=me.device).to(dtype)
+            whole = torch.full((n * shape[0], *shape[1:]), 7.0, dtype=dtype, device=me.device)
+            around = torch.full((whole.numel() + 2,), 7.0, dtype=dtype, device=me.device)
+            for into in (whole, around[1:-1].view(whole.shape)):
+                got = c.all_gather(x, group, into=into, async_op=async_op)
+                got = got.wait() if async_op else got
+                assert got is into
+                assert torch.equal(into, c.all_gather(x, group))
+            assert around[0] == around[-1] == 7.0
+    x = torch.ones(3, device=me.device)
+    wrong = {
+        "joined along dim 0": [
+            {"into": torch.empty(3 * n, 1), "dim": 1, "x": x[:, None]},
+            {"into": torch.empty(n * (n + 1) // 2), "sizes": [r + 1 for r in range(n)]},
+        ],
+        "has to be contiguous, of shape": [
+            {"into": torch.empty(3 * n + 1)},
+            {"into": torch.empty(n, 3)},
+            {"into": torch.empty(3 * n, dtype=torch.float64)},
+            {"into": torch.empty(3 * n, 2)[:, 0]},
+        ],
+        "x's own memory": [{"into": (own := torch.ones(3 * n)), "x": own[:3]}],
+    }
+    for words, cases in wrong.items():
+        for case in cases:
+            piece = case.pop("x", x)
+            if "sizes" in case:
+                if n == 1:
+                    continue
+                piece = torch.ones(me.rank + 1)
+            with pytest.raises(ValueError, match=words):
+                c.all_gather(piece.to(me.device), group, **case)
+    return c.all_reduce(torch.ones(1, device=me.device), group).item()
+
+
+@pytest.mark.parametrize("async_op", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_gather_into_memory_of_the_callers(pool, world, async_op):
+    assert pool.run(world, gathered_into, async_op) == [world] * world

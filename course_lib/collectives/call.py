@@ -118,6 +118,20 @@ def check_own_piece(piece: Tensor, sizes: list[int], rank: int, op: str, dim: in
         )
 
 
+def check_into(into: Tensor, piece: Tensor, sizes: list[int], dim: int) -> None:
+    """Refuse memory for an all_gather's result that the result does not fit, or that is x's."""
+    shape = (sum(sizes), *piece.shape[1:])
+    if dim != 0 or len(set(sizes)) > 1:
+        raise ValueError("all_gather: into= takes equal pieces joined along dim 0, and no others")
+    if tuple(into.shape) != shape or into.dtype != piece.dtype or not into.is_contiguous():
+        raise ValueError(
+            f"all_gather: into= has to be contiguous, of shape {shape} and {piece.dtype}, and is "
+            f"of shape {tuple(into.shape)} and {into.dtype}"
+        )
+    if into.numel() and into.untyped_storage().data_ptr() == piece.untyped_storage().data_ptr():
+        raise ValueError("all_gather: into= is x's own memory, which would be read while written")
+
+
 def check_whole(x: Tensor, sizes: list[int], op: str, dim: int) -> None:
     if x.shape[0] != sum(sizes):
         raise ValueError(

@@ -6,7 +6,7 @@ the ring behind all_reduce, all_gather and reduce_scatter, and the bytes each ve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from course_lib.collectives.call import (
     Group,
+    check_into,
     check_own_piece,
     check_peer,
     check_whole,
@@ -24,6 +25,7 @@ from course_lib.collectives.call import (
     with_dims,
     without_history,
 )
+from course_lib.collectives.reductions import reduction
 from course_lib.collectives.transport import (
     all_gather_single,
     deliver,
@@ -36,20 +38,6 @@ from course_lib.collectives.transport import (
     row_bytes,
     uses_gloo,
 )
-
-# Each reduction as torch.distributed names it, and as it is done over a leading dim in one process.
-REDUCTIONS: dict[str, tuple[dist.ReduceOp, Callable[[Tensor], Tensor]]] = {
-    "sum": (dist.ReduceOp.SUM, lambda parts: parts.sum(0, dtype=parts.dtype)),
-    "max": (dist.ReduceOp.MAX, lambda parts: parts.amax(0)),
-    "min": (dist.ReduceOp.MIN, lambda parts: parts.amin(0)),
-    "product": (dist.ReduceOp.PRODUCT, lambda parts: parts.prod(0, dtype=parts.dtype)),
-}
-
-
-def reduction(op: str) -> tuple[dist.ReduceOp, Callable[[Tensor], Tensor]]:
-    if op not in REDUCTIONS:
-        raise ValueError(f"op={op!r} is not a reduction; choose one of {', '.join(REDUCTIONS)}")
-    return REDUCTIONS[op]
 
 
 def all_reduce(
@@ -77,25 +65,36 @@ def all_gather(
     dim: int = 0,
     sizes: Sequence[int] | None = None,
     *,
+    into: Tensor | None = None,
     async_op: bool = False,
 ):
     """Every rank gets all pieces, joined along `dim` in rank order.
 
-    `sizes` are the pieces' lengths along `dim`; without it they are taken to be equal.
+    `sizes` are the pieces' lengths along `dim`; without it they are taken to be equal. `into` is
+    memory for the result, contiguous and not x's own, where equal pieces are joined along dim 0.
     """
     n, rank = place(group)
     piece = dim_first(with_dims(x, "all_gather"), dim)  # (own, …)
     sizes = piece_sizes(sizes, [piece.shape[0]] * n, "all_gather")
     check_own_piece(piece, sizes, rank, "all_gather", dim)
+    if into is not None:
+        check_into(into, piece, sizes, dim)
     with verb("all_gather", x, group, sizes=[s * row_bytes(piece) for s in sizes]):
         piece, bring_back = on_wire(piece, "all_gather", group)
-        out = piece.new_empty((sum(sizes), *piece.shape[1:]))
+        ready = into is not None and into.device == piece.device
+        out = into if ready else piece.new_empty((sum(sizes), *piece.shape[1:]))
         if len(set(sizes)) == 1:
             work = all_gather_single(out, piece, group, async_op=async_op)
         else:  # gloo's all-gather refuses uneven pieces: each rank sends its own to every other
             copies = piece.repeat(n, *[1] * (piece.dim() - 1))
             work = exchange(out, copies, sizes, [sizes[rank]] * n, group, async_op)
-        return deliver(work, lambda: dim_back(bring_back(out), dim), async_op)
+
+        def finish() -> Tensor:
+            if into is None:
+                return dim_back(bring_back(out), dim)
+            return into if ready else into.copy_(out)
+
+        return deliver(work, finish, async_op)
 
 
 def reduce_scatter(

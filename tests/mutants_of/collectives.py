@@ -5,6 +5,7 @@ from tests.mutation import Mutant
 VERBS = "course_lib/collectives/verbs.py"
 TRANSPORT = "course_lib/collectives/transport.py"
 CALL = "course_lib/collectives/call.py"
+REDUCTIONS = "course_lib/collectives/reductions.py"
 VERB = "tests/test_collectives.py::test_verb"
 CALLS = "tests/test_collectives_calls.py::"
 ROADS = "tests/test_collectives_roads.py::"
@@ -92,7 +93,7 @@ MUTANTS = [
     ),
     Mutant(
         "verbs-sum-of-bytes",
-        VERBS,
+        REDUCTIONS,
         "lambda parts: parts.sum(0, dtype=parts.dtype)",
         "lambda parts: parts.sum(0)",
         (f"{VERB}[reduce_scatter-sync-2-None]",),
@@ -219,5 +220,40 @@ MUTANTS = [
         "    if False:",
         (f"{CALLS}test_wrong_calls_are_refused_and_leave_the_group_sound[2]",),
         "pieces of two dtypes are silently made one, and arrive as another than was sent",
+    ),
+    Mutant(
+        "verbs-into-and-elsewhere",
+        VERBS,
+        "out = into if ready else piece.new_empty((sum(sizes), *piece.shape[1:]))",
+        "out = piece.new_empty((sum(sizes), *piece.shape[1:]))",
+        (f"{CALLS}test_a_gather_into_memory_of_the_callers[2-sync]",),
+        "the memory that was handed over stays as it was, and is given back as the result",
+        "T33",
+    ),
+    Mutant(
+        "verbs-into-anything",
+        VERBS,
+        "        check_into(into, piece, sizes, dim)",
+        "        pass",
+        (f"{CALLS}test_a_gather_into_memory_of_the_callers[3-async]",),
+        "memory of another shape, or the tensor's own, is written over",
+        "T33",
+    ),
+    Mutant(
+        "verbs-into-its-own-memory",
+        CALL,
+        "    if into.numel() and into.untyped_storage().data_ptr() == piece",
+        "    if into.data_ptr() == 1 and into.untyped_storage().data_ptr() == piece",
+        (f"{CALLS}test_a_gather_into_memory_of_the_callers[2-async]",),
+        "the pieces of the others arrive where this rank's own is still being read",
+        "T33",
+    ),
+    Mutant(
+        "reductions-min-is-max",
+        REDUCTIONS,
+        '    "min": (dist.ReduceOp.MIN, lambda parts: parts.amin(0)),',
+        '    "min": (dist.ReduceOp.MIN, lambda parts: parts.amax(0)),',
+        (f"{VERB}[reduce_scatter-sync-3-None]",),
+        "what torch is asked for and what is done on arrival are two reductions",
     ),
 ]

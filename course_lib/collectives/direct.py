@@ -1,0 +1,99 @@
+"""all_gather and reduce_scatter of flat buffers, without a copy: every piece goes straight to its rank.
+
+gloo's own all-gather and all-to-all copy what they get and what they give. Here each rank exchanges
+with one neighbour after another, in the caller's own memory. Lesson 09 uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.collectives import verbs
+from course_lib.collectives.call import Group, place, verb, without_history
+from course_lib.collectives.transport import all_gather_single, deliver, exchange, uses_gloo
+
+
+def all_gather(buffer: Tensor, group: Group, *, async_op: bool = False):
+    """Every rank's piece to every rank, in place: a rank's own piece lies where it belongs in its
+    buffer, and nobody touches the buffer before the end."""
+    n, rank = place(group)
+    pieces = in_pieces(buffer, n, "all_gather")  # (n, own)
+    own = pieces[rank]
+    if n == 1 or (buffer.is_cuda and uses_gloo(buffer, group)):
+        return verbs.all_gather(own.clone(), group, into=pieces.view(-1), async_op=async_op)
+    with verb("all_gather", own, group, sizes=[own.nbytes] * n):
+        if uses_gloo(buffer, group):
+            work = in_rounds(lambda to: own, lambda source: pieces[source], group)
+        else:
+            work = all_gather_single(pieces.view(-1), own, group, async_op=True)
+        return deliver(work, lambda: buffer, async_op)
+
+
+def reduce_scatter(buffer: Tensor, group: Group, *, async_op: bool = False):
+    """The sum over all ranks of this rank's piece, in memory of its own. Nobody writes into the
+    buffer before the end."""
+    n, rank = place(group)
+    pieces = in_pieces(buffer, n, "reduce_scatter")  # (n, own)
+    if n == 1 or buffer.is_cuda or not uses_gloo(buffer, group):
+        return verbs.reduce_scatter(pieces.view(-1), group, async_op=async_op)
+    with verb("reduce_scatter", buffer, group, sizes=[pieces[rank].nbytes] * n):
+        arrived = pieces.new_empty((n - 1, pieces.shape[1]))
+        from_rank = [*arrived[:rank], pieces[rank], *arrived[rank:]]
+        work = in_rounds(lambda to: pieces[to], lambda source: from_rank[source], group)
+
+        def finish() -> Tensor:
+            if n == 2:
+                return arrived[0].add_(pieces[rank])
+            # Numbers of 16 bits are rounded once, at the end.
+            wide = torch.promote_types(buffer.dtype, torch.float32)
+            total = from_rank[0].to(wide, copy=True)
+            for part in from_rank[1:]:
+                total.add_(part)
+            return total.to(buffer.dtype)
+
+        return deliver(work, finish, async_op)
+
+
+class Rounds:
+    """The works of one verb, which is over when all of them are."""
+
+    def __init__(self, works: Sequence[dist.Work]):
+        self._works = works
+
+    def wait(self) -> None:
+        for work in self._works:
+            work.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self._works)
+
+
+def in_rounds(
+    outgoing: Callable[[int], Tensor], incoming: Callable[[int], Tensor], group: Group
+) -> Rounds:
+    """Send `outgoing(r)` to every other rank r and receive into `incoming(r)` from it: in round j
+    to the rank j places further on, from the one j places back."""
+    n, rank = place(group)
+    works = []
+    for j in range(1, n):
+        to, source = (rank + j) % n, (rank - j) % n
+        x, out = outgoing(to), incoming(source)
+        received, sent = [0] * n, [0] * n
+        received[source], sent[to] = out.numel(), x.numel()
+        works.append(exchange(out, x, received, sent, group, async_op=True))
+    return Rounds(works)
+
+
+def in_pieces(buffer: Tensor, n: int, op: str) -> Tensor:
+    """A flat buffer as n equal pieces, or a refusal."""
+    buffer = without_history(buffer, op)
+    if buffer.dim() != 1 or buffer.numel() % n or not buffer.is_contiguous():
+        raise ValueError(
+            f"direct.{op} takes a flat contiguous buffer of n equal pieces for {n} ranks, and got "
+            f"one of shape {tuple(buffer.shape)}; fill it up with padding"
+        )
+    return buffer.view(n, -1)
