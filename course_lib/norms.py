@@ -28,11 +28,17 @@ class Piece(NamedTuple):
     holders: Group | None = None
 
 
-def norm(pieces: Iterable[Piece], groups: Sequence[Group], p: float = 2.0) -> Tensor:
+def norm(
+    pieces: Iterable[Piece],
+    groups: Sequence[Group],
+    p: float = 2.0,
+    *,
+    device: torch.device | None = None,
+) -> Tensor:
     """The p-norm of the logical tensors together, the same on every rank; every rank calls it.
 
     `groups` are all groups along which the pieces are cut or copied, such as a mesh's tp and dp:
-    one small all-reduce for each.
+    one small all-reduce for each. `device`: from where the groups take it, if not from the pieces'.
     """
     if not (p > 0):
         raise ValueError(f"p={p} has to be above 0; math.inf is the largest of all")
@@ -40,7 +46,7 @@ def norm(pieces: Iterable[Piece], groups: Sequence[Group], p: float = 2.0) -> Te
         place(group)
     own = [piece for piece in _once(pieces) if _counts_here(piece, groups)]
     parts = [_part(piece, p) for piece in own]
-    device = next((x.tensor.device for x in own), device_of(*groups))
+    device = device or next((x.tensor.device for x in own), device_of(*groups))
     total = torch.zeros((), dtype=torch.float64, device=device)
     if parts:
         stacked = torch.stack([part.to(device) for part in parts])

@@ -179,14 +179,21 @@ class GPT(nn.Module):
     def start(self) -> None:
         """GPT-2's initial weights: small normals, smaller where a branch joins the residual."""
         for name, parameter in self.named_parameters():
-            if name.endswith("bias"):
-                parameter.zero_()
-            elif parameter.dim() > 1:
-                joins = name.endswith(("out.weight", "down.weight"))
-                scale = (2 * self.config.layers) ** -0.5 if joins else 1.0
-                parameter.normal_(0.0, 0.02 * scale)
+            self.start_one(name, parameter)
         if self.config.tied:
             self.head.weight = self.tokens.weight
+
+    @torch.no_grad()
+    def start_one(self, name: str, parameter: Tensor) -> None:
+        """The initial numbers of one parameter, in place, by its name."""
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif parameter.dim() > 1:
+            joins = name.endswith(("out.weight", "down.weight"))
+            scale = (2 * self.config.layers) ** -0.5 if joins else 1.0
+            parameter.normal_(0.0, 0.02 * scale)
+        else:  # a norm's
+            parameter.fill_(1.0)
 
     def embed(self, ids: Tensor, first: int = 0) -> Tensor:
         """(b, s) token ids, the first of them at position `first`, to (b, s, h)."""

@@ -1,0 +1,84 @@
+"""Data parallelism: every rank has the whole model, and the sum of all ranks' gradients.
+
+The all-reduce of a bucket runs under the backward of the layers below it. Stage 0, against which
+the others are held. Lesson 09 begins with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.collectives import all_reduce, broadcast
+from course_lib.collectives.call import Group, place
+from course_lib.collectives.transport import Handle
+from course_lib.zero.buckets import Gradients
+from course_lib.zero.partition import BUCKET, Partition, partition
+from course_lib.zero.shards import Copies
+
+
+class SummedGradients(Gradients):
+    """Every rank gets every sum, in the place of its own gradient."""
+
+    def __init__(self, partition: Partition, group: Group, copies: Copies | None = None):
+        super().__init__(partition, group)
+        self.copies = copies
+
+    def send(self, i: int, buffer: Tensor) -> Handle:
+        return all_reduce(buffer, self.group, donated=True, async_op=True)
+
+    def receive(self, i: int, result: Tensor) -> None:
+        if result.data_ptr() != self.buffers[i].data_ptr():
+            self.buffers[i].copy_(result)
+
+    def finish(self) -> None:
+        super().finish()
+        if not self.sync:
+            return
+        for bucket, buffer in zip(self.partition.buckets, self.buffers, strict=True):
+            for slot in bucket.slots:
+                used = slot.parameter in self.used
+                slot.parameter.grad = bucket.view(buffer, slot) if used else None
+        if self.copies is not None and self.copies.master:
+            for piece, part in self.copies.parts():
+                grad = piece.slot.parameter.grad
+                part.grad = None if grad is None else grad.float()
+
+
+class DataParallel(nn.Module):
+    """A module whose parameters' gradients are, after each backward, the mean over a group.
+
+    `no_sync()` lets backwards add up without a message; the next one outside of it sends the sum.
+    """
+
+    def __init__(self, module: nn.Module, group: Group, *, bucket_bytes: int = BUCKET):
+        super().__init__()
+        n, _ = place(group)
+        self.module, self.group = module, group
+        same_everywhere(module, group)
+        parts = partition(module.named_parameters(), n, most_bytes=bucket_bytes)
+        self.gradients = _Mean(parts, group)
+
+    def forward(self, *args, **keys):
+        return self.module(*args, **keys)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        with self.gradients.no_sync():
+            yield
+
+
+class _Mean(SummedGradients):
+    def send(self, i: int, buffer: Tensor) -> Handle:
+        # Divided before it is summed: in 16 bits the sum could be too large, and the mean not.
+        return super().send(i, buffer.div_(self.group.size()))
+
+
+@torch.no_grad()
+def same_everywhere(module: nn.Module, group: Group) -> None:
+    """Give every rank of the group the first one's parameters and buffers."""
+    for tensor in [*module.parameters(), *module.buffers()]:
+        tensor.copy_(broadcast(tensor.detach(), group))

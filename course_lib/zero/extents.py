@@ -1,0 +1,57 @@
+"""Which numbers of a parameter are cut over tp, which are copies, and which are padding.
+
+Read off the layers of the cut model; what is no layer of ours is whole. Lesson 09 needs it to count
+every logical number once in a norm.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.collectives.call import Group
+from course_lib.tensor_parallel.embedding import (
+    VocabularyParallelEmbedding,
+    VocabularyParallelHead,
+)
+from course_lib.tensor_parallel.linear import ColumnParallelLinear
+from course_lib.tensor_parallel.parallelize import replicated
+
+
+class Extent(NamedTuple):
+    """Elements `start` to `stop` of a parameter: cut over these groups, or held by these ranks."""
+
+    start: int
+    stop: int
+    cut_over: tuple[Group, ...] = ()
+    holders: Group | None = None
+
+
+def extents(model: nn.Module, mesh: DeviceMesh) -> dict[nn.Parameter, list[Extent]]:
+    """The extents of every parameter; padding is in none of them."""
+    names = mesh.mesh_dim_names or ()
+    tp = (mesh.get_group("tp"),) if "tp" in names else ()
+    whole = {p for _, p in replicated(model)}
+    found: dict[nn.Parameter, list[Extent]] = {}
+    for module in model.modules():
+        for p in module.parameters(recurse=False):
+            if p in found:
+                continue
+            over = () if p in whole else tp
+            if isinstance(module, (VocabularyParallelEmbedding, VocabularyParallelHead)):
+                table = model.tokens if isinstance(module, VocabularyParallelHead) else module
+                real = max(0, min(table.stop, table.vocabulary) - table.start)
+                found[p] = [Extent(0, real * table.hidden, over)]
+            elif isinstance(module, ColumnParallelLinear) and module.shared is not None:
+                start, stop, holders = module.shared
+                row = p[0].numel() if p.dim() > 1 else 1
+                found[p] = [
+                    Extent(0, start * row, over),
+                    Extent(start * row, stop * row, over, holders),
+                    Extent(stop * row, p.numel(), over),
+                ]
+            else:
+                found[p] = [Extent(0, p.numel(), over)]
+    return found

@@ -1,0 +1,219 @@
+"""Files read and written past the page cache, in blocks, by a pool of threads.
+
+O_DIRECT where the file system has it; elsewhere the cache is emptied after every read and sync, so
+that nothing is ever served from memory. Lesson 12 counts the bytes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from course_lib.memory import tier
+from course_lib.memory.words import this_rank
+
+ALIGN = 4096  # bytes: what O_DIRECT asks of addresses, offsets and lengths
+BLOCK = 1 << 20
+
+
+def aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGN) * ALIGN
+
+
+def buffer(nbytes: int, *, pinned: bool = False) -> Tensor:
+    """Bytes on the host whose address O_DIRECT takes; `ALIGN` more are held than are shown."""
+    with tier("host"):
+        whole = torch.empty(nbytes + ALIGN, dtype=torch.uint8, pin_memory=pinned)
+    first = -whole.data_ptr() % ALIGN
+    return whole[first : first + nbytes]
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of this rank. `direct`: opened past the page cache."""
+
+    path: Path
+    fd: int
+    nbytes: int
+    direct: bool
+
+
+class Pending:
+    """Reads or writes under way. `wait()` ends them and raises what went wrong first."""
+
+    def __init__(self, futures: Sequence[Future]):
+        self._futures = list(futures)
+
+    def wait(self) -> None:
+        futures, self._futures = self._futures, []
+        wait(futures)  # all of them, whatever fails: the memory is theirs until then
+        for future in futures:
+            future.result()
+
+
+class Files(Protocol):
+    """What reads and writes: offsets, lengths and addresses are multiples of `ALIGN`."""
+
+    bytes_read: int
+    bytes_written: int
+
+    def read(self, file: File, offset: int, into: Tensor) -> Pending: ...
+
+    def write(self, file: File, offset: int, data: Tensor) -> Pending: ...
+
+    def sync(self, files: Iterable[File]) -> Pending: ...
+
+    def close(self) -> None: ...
+
+
+class Threads:
+    """The files' layer with nothing but the standard library: a block for each call of a thread."""
+
+    name = "threads"
+
+    def __init__(self, threads: int = 4, block: int = BLOCK):
+        self.block = block
+        self.bytes_read = self.bytes_written = self.syncs = 0
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="offload")
+        self._lock = threading.Lock()
+
+    def read(self, file: File, offset: int, into: Tensor) -> Pending:
+        return self._blocks(self._read, file, offset, into)
+
+    def write(self, file: File, offset: int, data: Tensor) -> Pending:
+        return self._blocks(self._write, file, offset, data)
+
+    def sync(self, files: Iterable[File]) -> Pending:
+        return Pending([self._pool.submit(self._sync, file) for file in files])
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _blocks(self, call: Callable, file: File, offset: int, data: Tensor) -> Pending:
+        check_aligned(file, offset, data)
+        return Pending(
+            [
+                self._pool.submit(call, file, offset + first, data[first : first + self.block])
+                for first in range(0, data.numel(), self.block)
+            ]
+        )
+
+    def _read(self, file: File, offset: int, into: Tensor) -> None:
+        memory, done = as_memory(into), 0
+        while done < len(memory):
+            with told("reading", file, offset, len(memory)):
+                count = os.preadv(file.fd, [memory[done:]], offset + done)
+            if count == 0 or (count % ALIGN and done + count < len(memory)):
+                size = os.fstat(file.fd).st_size
+                raise OSError(
+                    errno.EIO,
+                    f"{this_rank()}: {file.path} ended at byte {offset + done + count} in a read "
+                    f"of {offset} to {offset + len(memory)}; it was made {file.nbytes} bytes long "
+                    f"and now has {size}. Somebody else has changed it: the states are lost. Begin "
+                    "again from a checkpoint, in a folder of your own",
+                )
+            done += count
+        if not file.direct:
+            forget(file, offset, len(memory))
+        with self._lock:
+            self.bytes_read += done
+
+    def _write(self, file: File, offset: int, data: Tensor) -> None:
+        memory, done = as_memory(data), 0
+        while done < len(memory):
+            with told("writing", file, offset, len(memory)):
+                done += os.pwritev(file.fd, [memory[done:]], offset + done)
+        with self._lock:
+            self.bytes_written += done
+
+    def _sync(self, file: File) -> None:
+        with told("syncing", file, 0, file.nbytes):
+            getattr(os, "fdatasync", os.fsync)(file.fd)
+        if not file.direct:
+            forget(file, 0, file.nbytes)
+        with self._lock:
+            self.syncs += 1
+
+
+class told:
+    """`with told("writing", file, offset, nbytes):` an OSError in here says what it was about."""
+
+    def __init__(self, doing: str, file: File, offset: int, nbytes: int):
+        self.what = (doing, file, offset, nbytes)
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind, error, trace) -> None:
+        if isinstance(error, OSError):
+            doing, file, offset, nbytes = self.what
+            raise OSError(
+                error.errno,
+                f"{this_rank()}: {doing} bytes {offset} to {offset + nbytes} of {file.path} "
+                f"failed: {error.strerror or error}. {remedy(error)}",
+            ) from error
+
+
+def remedy(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "The disk is full: free some of it, or name a folder on a larger one"
+    if error.errno == errno.EFBIG:
+        return "A limit on the size of files stands in the way (ulimit -f): raise it"
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return "Name a folder in which this user may write"
+    return "Look after the disk, or name a folder on another one"
+
+
+def check_aligned(file: File, offset: int, data: Tensor) -> None:
+    crooked = offset % ALIGN or data.numel() % ALIGN or data.data_ptr() % ALIGN
+    if crooked or data.dtype != torch.uint8 or offset + data.numel() > file.nbytes:
+        raise ValueError(
+            f"bytes {offset} to {offset + data.numel()} of {file.path}, which has {file.nbytes}: "
+            f"offset, length and address have to be multiples of {ALIGN}, within the file, in uint8"
+        )
+
+
+def as_memory(data: Tensor) -> memoryview:
+    """A tensor's bytes for the system's calls."""
+    return memoryview((ctypes.c_char * data.numel()).from_address(data.data_ptr())).cast("B")
+
+
+def forget(file: File, offset: int, nbytes: int) -> None:
+    """Empty the page cache of a part of a file, where the system can be asked to."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fd, offset, nbytes, os.POSIX_FADV_DONTNEED)
+
+
+def make(path: Path, nbytes: int) -> File:
+    """A new file with all its bytes set aside, so that a full disk is met here and not later."""
+    flags, direct = os.O_RDWR | os.O_CREAT | os.O_EXCL, True
+    try:
+        fd = os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o600)
+        direct = hasattr(os, "O_DIRECT")
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system without O_DIRECT may have made it all same
+            raise
+        path.unlink(missing_ok=True)
+        fd, direct = os.open(path, flags, 0o600), False
+    file = File(path, fd, nbytes, direct)
+    try:
+        with told("setting aside", file, 0, nbytes):
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(fd, 0, nbytes)
+            else:
+                os.ftruncate(fd, nbytes)
+    except OSError:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        raise
+    return file

@@ -1,0 +1,159 @@
+"""The folder of the files: this run's alone, by a lock for each rank; removed at the end.
+
+What another run left is named and not touched, unless it is asked for; foreign files never are.
+Lesson 12.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import socket
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch.distributed as dist
+
+from course_lib.collectives.call import Group
+from course_lib.memory import Charge, charge
+from course_lib.zero.offload.files import File, make
+from course_lib.zero.offload.together import together
+
+OURS = re.compile(r"zero-rank-(\d{5})(\.lock|-bucket-\d{4,}\.states)")
+BESIDE = {"lost+found"}  # what a disk's topmost folder holds by itself
+
+
+class Folder:
+    """The files of one engine on one rank. Made by all ranks together."""
+
+    def __init__(self, path: str | Path, groups: Sequence[Group], *, take_over: bool = False):
+        self.path, self.rank = Path(path), dist.get_rank()
+        self.files: list[File] = []
+        self._charges: list[Charge] = []
+        self._own: list[tuple[int, Path]] = []  # what is open, and to be removed
+        self._end = weakref.finalize(self, _remove, self._own, self._charges, os.getpid())
+        together(None, groups)  # an engine before this one is closed on every rank
+        # All look before any of them makes a file: nobody takes another rank for a stranger.
+        together(_tried(look, self.path, take_over), groups)
+        if take_over:
+            together(_tried(_clear, self.path), groups)
+        try:
+            together(_tried(self._claim), groups)
+        except OSError:
+            self.close()
+            raise
+
+    def make(self, bucket: int, nbytes: int) -> File:
+        """A file for a bucket, with its bytes set aside and counted in the tier disk."""
+        held = charge("disk", nbytes, f"the file of bucket {bucket}")
+        self._charges.append(held)
+        file = make(self.path / f"zero-rank-{self.rank:05d}-bucket-{bucket:04d}.states", nbytes)
+        self._own.append((file.fd, file.path))
+        self.files.append(file)
+        return file
+
+    def close(self) -> None:
+        """Remove this rank's files; a second call does nothing."""
+        self.files.clear()
+        self._end()
+
+    def _claim(self) -> None:
+        path = self.path / f"zero-rank-{self.rank:05d}.lock"
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        self._own.append((fd, path))
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "rank": self.rank}
+        os.write(fd, json.dumps({**owner, "since": since}).encode())
+
+
+def look(path: Path, take_over: bool) -> None:
+    """Raise if the folder is missing, foreign, another run's, or a run's that did not close."""
+    if not path.is_dir():
+        kind = "no folder" if path.exists() else "missing"
+        raise OSError(
+            errno.ENOTDIR if path.exists() else errno.ENOENT,
+            f"the offload folder {path} is {kind}: make it, on the disk that shall hold the states",
+        )
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise OSError(
+            errno.EACCES,
+            f"the offload folder {path} may not be written by this user: name one of your own",
+        )
+    names = sorted(one.name for one in path.iterdir())
+    foreign = [name for name in names if not OURS.fullmatch(name) and name not in BESIDE]
+    if foreign:
+        raise OSError(
+            errno.ENOTEMPTY,
+            f"the offload folder {path} holds {len(foreign)} files that are not an engine's "
+            f"({', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}), and they are left "
+            "alone: name a folder that holds nothing else",
+        )
+    ours = [name for name in names if OURS.fullmatch(name)]
+    owners = [owner(path / name) for name in ours if name.endswith(".lock")]
+    alive = [who for who, living in owners if living]
+    if alive:
+        raise OSError(
+            errno.EBUSY,
+            f"the offload folder {path} is in use by {alive[0]}"
+            f"{f' and {len(alive) - 1} more' if len(alive) > 1 else ''}: every engine needs a "
+            "folder of its own; close that one, or name another",
+        )
+    if ours and not take_over:
+        who = f" ({owners[0][0]})" if owners else ""
+        raise OSError(
+            errno.EEXIST,
+            f"the offload folder {path} holds {len(ours)} files of a run that did not close{who}. "
+            "Nothing can go on from them; to remove them and use the folder, pass "
+            "offload={…, 'take_over': True}",
+        )
+
+
+def owner(lock: Path) -> tuple[str, bool]:
+    """Who made a lock, in words, and whether they hold it still."""
+    living = False
+    try:
+        with lock.open("rb") as file:
+            try:
+                # Shared: several ranks may ask at once without taking each other for the owner.
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                living = True
+            told = json.loads(file.read().decode())
+        return f"process {told['pid']} on {told['host']}, since {told['since']}", living
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"a process that {lock.name} does not name", living
+
+
+def _clear(path: Path) -> None:
+    for one in path.iterdir():
+        if OURS.fullmatch(one.name):
+            one.unlink(missing_ok=True)
+
+
+def _tried(call, *arguments) -> Exception | None:
+    try:
+        call(*arguments)
+    except OSError as error:
+        return error
+    return None
+
+
+def _remove(own: list[tuple[int, Path]], charges: list[Charge], pid: int) -> None:
+    """At close, at exit, or when the engine is gone; not in a process forked off meanwhile."""
+    if os.getpid() != pid:
+        return
+    while own:
+        fd, path = own.pop()  # the lock was the first, and goes last
+        with contextlib.suppress(OSError):
+            path.unlink()
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    while charges:
+        charges.pop().release()

@@ -1,0 +1,148 @@
+"""Offload to the host: this rank's numbers, their gradients and the states live in host memory.
+
+Gradients are copied out under the backward, in pinned memory and on a stream of their own where
+there is a GPU; the update runs on the host; what it made is copied back. Lesson 12 derives it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.memory import tier
+from course_lib.zero.partition import Piece
+from course_lib.zero.shards import IN_FLIGHT, Copies
+
+Own = Sequence[tuple[Piece, nn.Parameter]]
+
+
+def on_host(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of the tier host, pinned where a GPU is to copy from it and into it."""
+    with tier("host"):
+        return torch.empty(numel, dtype=dtype, pin_memory=device.type == "cuda")
+
+
+def real(pieces: Sequence[Piece]) -> int:
+    """How many numbers of a shard are parameters: they lie end to end, and padding after them."""
+    return pieces[-1].at + pieces[-1].numel if pieces else 0
+
+
+class Incoming:
+    """Sums of gradients on their way to the host, `IN_FLIGHT` of them at most."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._under_way: deque[tuple[Own, Tensor, torch.cuda.Event | None]] = deque()
+
+    def take(self, own: Own, result: Tensor) -> None:
+        """Send what a shard's parameters get of `result` to the host; do not wait for it."""
+        count = real([piece for piece, _ in own])
+        if not count:
+            return
+        host, event = on_host(count, result.dtype, self.device), None
+        if self.stream is None:
+            host.copy_(result[:count])
+        else:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(self.stream):
+                host.copy_(result[:count], non_blocking=True)
+            result.record_stream(self.stream)  # its memory is not handed out before the copy
+            event = self.stream.record_event()
+        self._under_way.append((own, host, event))
+        while len(self._under_way) > (IN_FLIGHT if self.stream is not None else 0):
+            self._land()
+
+    def land(self) -> None:
+        """Wait for all of them."""
+        while self._under_way:
+            self._land()
+
+    def _land(self) -> None:
+        own, host, event = self._under_way.popleft()
+        if event is not None:
+            event.synchronize()
+        with tier("host"):
+            for piece, part in own:
+                new = piece.of(host).to(part.dtype)
+                part.grad = new if part.grad is None else part.grad.add_(new)
+
+
+class HostHome:
+    """The parts of this rank on the host. `copied`: they are copies of a shard that lies on the
+    device, or in 16 bits on the host, and not that shard's own memory."""
+
+    def __init__(self, device: torch.device, *, master: bool, parameters: str | None = None):
+        self.device, self.master, self.parameters = device, master, parameters
+        self.copied = master or parameters is None
+        self.incoming = Incoming(device)
+        self._copies_back: torch.cuda.Event | None = None
+
+    def store(self):
+        """Where a unit's shard lies between uses, None for the device."""
+        return HostStore(self.device) if self.parameters is not None else None
+
+    @torch.no_grad()
+    def keep(
+        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+    ) -> list[nn.Parameter]:
+        """What the optimizer is to update of the shard of bucket i."""
+        if not self.copied:
+            return [nn.Parameter(piece.of(shard)) for piece in pieces]
+        dtype = torch.float32 if self.master else shard.dtype
+        flat = on_host(real(pieces), dtype, self.device)
+        flat.copy_(shard[: real(pieces)])
+        return [nn.Parameter(piece.of(flat)) for piece in pieces]
+
+    def ready(self) -> None:
+        """Nothing can have gone wrong that one rank alone would know of."""
+
+    def take_in(self, optimizer: Optimizer, shards: Copies) -> None:
+        """States that were made before the first step are where they belong already."""
+
+    def step(self, optimizer: Optimizer, shards: Copies) -> None:
+        """Update on the host, then bring what has changed to where it is used."""
+        if self._copies_back is not None:  # the last step's, which read what is now overwritten
+            self._copies_back.synchronize()
+        with tier("host"):
+            optimizer.step()
+        shards.gather()
+        if self.incoming.stream is not None:
+            self._copies_back = torch.cuda.current_stream(self.device).record_event()
+
+    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
+        """A shard was changed from outside: the parts take it over."""
+        if self.copied:
+            for piece, part in own:
+                part.copy_(piece.of(shard))
+
+    def close(self) -> None:
+        self.incoming.land()
+
+
+class HostStore:
+    """A unit's shard, on the host between uses."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+
+    def begin(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return on_host(numel, dtype, self.device).zero_()
+
+    def settled(self, shard: Tensor) -> Tensor:
+        return shard
+
+    def fetch(self) -> None:
+        """Nothing to read ahead: it lies in memory."""
+
+    def drop(self) -> None:
+        """Nothing was read ahead."""
+
+    def on_device(self, shard: Tensor) -> Tensor:
+        """A copy where the rank computes, which the gather sends and then lets go."""
+        there = torch.empty(shard.numel(), dtype=shard.dtype, device=self.device)
+        return there.copy_(shard, non_blocking=True)

@@ -1,0 +1,72 @@
+"""Buckets go from their files through memory and back: one is read, one worked on, one written.
+
+However many there are, three sets of memory carry them; the disk is busy while the rank computes.
+Lesson 12 draws it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from course_lib.zero.offload.files import File, Files, Pending
+from course_lib.zero.offload.layout import Layout
+
+SETS = 3
+
+
+@dataclass
+class Kept:
+    """A bucket's file, and what is left of its parts in memory: their small states."""
+
+    layout: Layout
+    file: File
+    small: list[dict[str, object]] = field(default_factory=list)  # of each part
+
+
+def through_memory(
+    io: Files,
+    kept: Mapping[int, Kept],
+    todo: Sequence[int],
+    sets: Sequence[Tensor],
+    work: Callable[[int, Tensor], None],
+) -> None:
+    """Call `work(i, memory)` for every bucket to do, and sync what it has made of the memory.
+
+    An error in here comes when nothing is under way any more: the memory is then nobody's.
+    """
+    free, ahead = deque(sets), deque(todo)
+    coming: deque[tuple[int, Tensor, Pending]] = deque()
+    leaving: deque[tuple[Tensor, Pending]] = deque()
+
+    def read_next() -> None:
+        if not ahead:
+            return
+        if not free:
+            memory, pending = leaving.popleft()
+            pending.wait()
+            free.append(memory)
+        i, memory = ahead.popleft(), free.popleft()
+        part = memory[: kept[i].layout.kept_bytes]
+        coming.append((i, memory, io.read(kept[i].file, 0, part)))
+
+    try:
+        read_next()
+        while coming:
+            read_next()
+            i, memory, reading = coming.popleft()
+            reading.wait()
+            work(i, memory)
+            part = memory[: kept[i].layout.nbytes]
+            leaving.append((memory, io.write(kept[i].file, 0, part)))
+        while leaving:
+            leaving.popleft()[1].wait()
+        io.sync([kept[i].file for i in todo]).wait()
+    finally:
+        for *_, pending in [*coming, *leaving]:
+            with contextlib.suppress(OSError):  # what went wrong first is being raised
+                pending.wait()

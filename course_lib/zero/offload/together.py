@@ -1,0 +1,43 @@
+"""What goes wrong with one rank's files is every rank's error, at once and with the cause.
+
+A rank that raised for itself would leave the others waiting in a message that never comes. Lesson
+12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from course_lib.collectives import all_reduce
+from course_lib.collectives.call import Group
+from course_lib.memory.words import this_rank
+from course_lib.norms import device_of
+from course_lib.zero.refusals import of_every_rank
+
+
+class OffloadError(OSError):
+    """Files that an engine cannot use, or can no longer use; the same on every rank."""
+
+
+def together(own: Exception | None, groups: Sequence[Group], more: str = "") -> None:
+    """Raise on every rank what any of them has met; all of them have to call this."""
+    flag = torch.tensor(float(own is not None), device=device_of(*groups))
+    for group in groups:
+        flag = all_reduce(flag, group, "max", donated=True)
+    if not flag.item():
+        return
+    number = getattr(own, "errno", None)
+    said = "" if own is None else _in_words(own)
+    found = sorted(one for one in of_every_rank((number, said), groups) if one[1][1])
+    words = "; ".join(dict.fromkeys(said for _, (_, said) in found[:3]))
+    others = f"; and on {len(found) - 3} ranks more" if len(found) > 3 else ""
+    raise OffloadError(found[0][1][0], f"{words}{others}{more}") from own
+
+
+def _in_words(error: Exception) -> str:
+    if not isinstance(error, OSError) or error.strerror is None:
+        return f"{this_rank()}: {type(error).__name__}: {error}"
+    where = f"{this_rank()}: {error.filename}: " if error.filename is not None else ""
+    return f"{where}{error.strerror}"

@@ -1,0 +1,72 @@
+"""Half precision: the model in 16 bits, the optimizer on a copy in 32, and fp16's loss scale.
+
+An update far smaller than its weight is lost in 16 bits; the copy keeps it. fp16 loses small
+gradients too, unless the loss is scaled up first. Lesson 09 derives the copy, lesson 10 the scale.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+
+import torch
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class LossScale:
+    """fp16's factor of the loss: doubled after `window` good steps, halved by an overflow, once
+    `patience` of them have come. The figures are DeepSpeed's defaults, and so is that the first
+    good step after an overflow, or of all, is not counted."""
+
+    value: float = 2.0**16
+    window: int = 1000
+    patience: int = 2
+    least: float = 1.0
+    good: int = -1  # steps in a row, but for the first
+    left: int = field(default=0)  # of the patience; 0: all of it
+
+    def __post_init__(self) -> None:
+        self.left = self.left or self.patience
+        if not (self.value >= self.least > 0 and self.window >= 1 and self.patience >= 1):
+            raise ValueError(
+                f"{self}: value has to be at least `least`, that above 0, window and patience 1 or "
+                "more"
+            )
+
+    def after(self, overflow: bool) -> None:
+        """Take note of a step: whether some gradient on some rank was inf or NaN."""
+        if not overflow:
+            self.good += 1
+            if self.good > 0 and self.good % self.window == 0:
+                self.value *= 2
+                self.left = self.patience
+            return
+        self.good = -1
+        self.left -= 1
+        if self.left <= 0:
+            self.value, self.left = max(self.least, self.value / 2), 1
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The dtype of the model, and whether the optimizer works on a copy in float32."""
+
+    dtype: torch.dtype | None  # None: as the model is
+    master: bool
+    scale: LossScale | None = None
+
+    @classmethod
+    def named(cls, name: str | Precision) -> Precision:
+        if isinstance(name, Precision):  # each engine finds a scale of its own
+            return replace(name, scale=copy.copy(name.scale))
+        if name == "as is":
+            return cls(None, False)
+        if name not in DTYPES:
+            raise ValueError(
+                f"precision={name!r} is none of {', '.join(DTYPES)}, or 'as is' for the model's own"
+            )
+        dtype = DTYPES[name]
+        half = dtype != torch.float32
+        return cls(dtype, half, LossScale() if dtype == torch.float16 else None)

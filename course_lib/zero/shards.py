@@ -1,0 +1,121 @@
+"""What the optimizer updates: views of this rank's shard, or a float32 copy of them.
+
+An optimizer never sees padding: it gets, of every parameter, the part that lies in this rank's
+shard, as a parameter of its own. Lesson 09 derives it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.collectives.call import Group
+from course_lib.collectives.direct import all_gather
+from course_lib.collectives.transport import Handle
+from course_lib.zero.partition import Partition, Piece
+
+if TYPE_CHECKING:
+    from course_lib.zero.offload import FileHome, HostHome
+
+IN_FLIGHT = 2  # buckets whose messages may be under way: each holds memory of its own
+
+
+class Copies:
+    """Stage 0: every rank updates everything. `master` updates a copy in float32."""
+
+    home: HostHome | FileHome | None = None  # where the parts are offloaded to
+
+    @torch.no_grad()
+    def __init__(self, partition: Partition, group: Group, *, master: bool = False):
+        self.partition, self.master = partition, master
+        self.own: list[list[tuple[Piece, nn.Parameter]]] = []
+        for bucket in partition.buckets:
+            parts = []
+            for slot in bucket.slots:
+                piece = Piece(slot, 0, slot.numel, slot.start)
+                part = nn.Parameter(slot.parameter.float()) if master else slot.parameter
+                parts.append((piece, part))
+            self.own.append(parts)
+
+    def parts(self) -> Iterator[tuple[Piece, nn.Parameter]]:
+        """Every piece of a parameter that this rank updates, and what the optimizer knows it as."""
+        return (pair for own in self.own for pair in own)
+
+    def take(self, i: int, result: Tensor) -> None:
+        """Add the sums for this rank's shard of bucket i to its parts' gradients."""
+        if self.home is not None:
+            self.home.incoming.take(self.own[i], result)
+            return
+        for piece, part in self.own[i]:
+            new = piece.of(result).to(part.dtype)
+            part.grad = new if part.grad is None else part.grad.add_(new)
+
+    def land(self) -> None:
+        """Wait for gradients that are on their way to the host."""
+        if self.home is not None:
+            self.home.incoming.land()
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """After the update: bring it back into the model, on every rank."""
+        if self.master:
+            for piece, part in self.parts():
+                piece.slot.parameter.copy_(part)
+
+
+class Shards(Copies):
+    """Stages 1 and 2: the model whole, in the flat buffers of its buckets, and of each the shard
+    that this rank updates. Without `master` the optimizer works in the buffers' own memory."""
+
+    @torch.no_grad()
+    def __init__(
+        self,
+        partition: Partition,
+        group: Group,
+        *,
+        master: bool = False,
+        home: HostHome | None = None,
+    ):
+        self.partition, self.group, self.rank = partition, group, group.rank()
+        self.master, self.home = master, home
+        self.buffers: list[Tensor] = []
+        self.own = []
+        for i, bucket in enumerate(partition.buckets):
+            buffer = bucket.buffer()
+            for slot in bucket.slots:
+                view = bucket.view(buffer, slot)
+                view.copy_(slot.parameter)
+                slot.parameter.data = view
+            shard = bucket.shard(buffer, self.rank)
+            self.buffers.append(buffer)
+            self.own.append(parts_of(i, bucket.pieces(self.rank), shard, master, home))
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Give every rank every shard, after the owners have updated theirs."""
+        under_way: deque[Handle] = deque()
+        for bucket, buffer, own in zip(self.partition.buckets, self.buffers, self.own, strict=True):
+            shard = bucket.shard(buffer, self.rank)
+            if self.master or self.home is not None:
+                for piece, part in own:
+                    piece.of(shard).copy_(part, non_blocking=True)
+            while len(under_way) >= IN_FLIGHT:
+                under_way.popleft().wait()
+            under_way.append(all_gather(buffer, self.group, async_op=True))
+        while under_way:
+            under_way.popleft().wait()
+
+
+def parts_of(
+    i: int, pieces: list[Piece], shard: Tensor, master: bool, home, *where
+) -> list[tuple[Piece, nn.Parameter]]:
+    """What the optimizer is to update of a shard of bucket i."""
+    if home is not None:
+        return list(zip(pieces, home.keep(i, pieces, shard, *where), strict=True))
+    views = [piece.of(shard) for piece in pieces]
+    parts = [nn.Parameter(view.float() if master else view) for view in views]
+    return list(zip(pieces, parts, strict=True))

@@ -1,0 +1,50 @@
+"""ZeRO-1: each rank updates its own shard, so it holds the optimizer's states of that shard alone.
+
+The gradients' all-reduce becomes a reduce-scatter, and what it lacks, an all-gather, comes after
+the update and carries parameters: the same bytes. Lesson 09 derives it.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from course_lib.collectives.call import Group
+from course_lib.collectives.direct import reduce_scatter
+from course_lib.collectives.transport import Handle
+from course_lib.zero.buckets import Gradients
+from course_lib.zero.partition import Partition
+from course_lib.zero.shards import IN_FLIGHT, Shards
+
+
+class ScatteredGradients(Gradients):
+    """Whole gradients add up on each rank; then each gets the sums of its own shard."""
+
+    in_flight = IN_FLIGHT
+
+    def __init__(self, partition: Partition, group: Group, shards: Shards):
+        super().__init__(partition, group)
+        self.shards = shards
+
+    def send(self, i: int, buffer: Tensor) -> Handle:
+        return reduce_scatter(buffer, self.group, async_op=True)
+
+    def receive(self, i: int, result: Tensor) -> None:
+        self.partition.buckets[i].shard(self.buffers[i], self.group.rank()).copy_(result)
+
+    def finish(self) -> None:
+        super().finish()
+        if not self.sync:
+            return
+        for i, (bucket, buffer, own) in enumerate(
+            zip(self.partition.buckets, self.buffers, self.shards.own, strict=True)
+        ):
+            shard = bucket.shard(buffer, self.group.rank())
+            for _, part in own:
+                part.grad = None
+            self.shards.take(i, shard)
+            for slot in bucket.slots:  # beyond the shard it is this rank's own, and no sum
+                slot.parameter.grad = None
+        self.shards.land()
+        for piece, part in self.shards.parts():
+            if piece.slot.parameter not in self.used:
+                part.grad = None

@@ -1,0 +1,51 @@
+"""A model that no rank ever holds whole: made without numbers, filled one parameter at a time.
+
+Each rank makes a parameter, keeps its shard of it and lets the rest go, so that the peak is the
+shards and the largest parameter. Lesson 11 derives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+Fill = Callable[[str, Tensor], object]
+
+
+def outlined(model: nn.Module, optimizer: Optimizer, device: torch.device) -> bool:
+    """Bring a model's parameters from torch's meta device to `device`, as shapes still without
+    memory, in the optimizer too. Whether there were any."""
+    made: dict[nn.Parameter, nn.Parameter] = {}
+    for module in model.modules():
+        for name, old in module.named_parameters(recurse=False):
+            if old.is_meta:
+                if old not in made:
+                    shape = torch.empty(1, dtype=old.dtype, device=device).expand(old.shape)
+                    made[old] = nn.Parameter(shape, requires_grad=old.requires_grad)
+                setattr(module, name, made[old])
+    for group in optimizer.param_groups:
+        group["params"] = [made.get(p, p) for p in group["params"]]
+    return bool(made)
+
+
+def is_outline(p: Tensor) -> bool:
+    """Whether there is no memory behind a shape."""
+    return p.numel() * p.element_size() > p.untyped_storage().nbytes()
+
+
+@torch.no_grad()
+def value(name: str, p: nn.Parameter, fill: Fill | None) -> Tensor:
+    """A parameter's numbers, made by `fill` where it has none yet."""
+    if not is_outline(p):
+        return p.detach()
+    if fill is None:
+        raise ValueError(
+            f"{name} is on torch's meta device, without numbers: pass fill=, a function of a name "
+            "and a tensor that puts them there, such as a GPT's start_one, the same on every rank"
+        )
+    whole = torch.empty(p.shape, dtype=p.dtype, device=p.device)
+    fill(name, whole)
+    return whole

@@ -1,0 +1,328 @@
+"""Mistakes in course_lib/zero/offload/."""
+
+from tests.mutation import Mutant
+
+HERE = "course_lib/zero/offload/"
+TESTS = "tests/zero_offload/"
+
+SAME = TESTS + "test_same.py::test_offload_changes_no_bit"
+MASTERS = TESTS + "test_same.py::test_masters_go_away_too"
+MANY = TESTS + "test_same.py::test_one_rank_and_four"
+WRITTEN = TESTS + "test_same.py::test_what_is_written_from_outside_is_kept"
+HELD = TESTS + "test_held.py::test_every_byte_is_in_its_tier"
+BESIDE = TESTS + "test_held.py::test_masters_lie_beside_the_states"
+MOVED = TESTS + "test_traffic.py::test_a_step_moves_what_the_formula_says"
+KERNEL = TESTS + "test_traffic.py::test_the_kernel_counts_the_same_bytes"
+OVERFLOW = TESTS + "test_traffic.py::test_an_overflow_leaves_the_files_as_they_were"
+HOOKS = TESTS + "test_traffic.py::test_hooks_of_a_step_run_once"
+ACCIDENTS = TESTS + "test_accidents.py::"
+SLOW = ACCIDENTS + "test_a_slow_disk_changes_no_bit"
+FULL = ACCIDENTS + "test_a_disk_that_fills_up_stops_every_rank"
+SMALL = ACCIDENTS + "test_a_disk_too_small_is_met_before_the_first_step"
+TMPFS = ACCIDENTS + "test_a_real_full_disk"
+SHORT = ACCIDENTS + "test_a_file_that_was_cut_short_is_named"
+PIECES = ACCIDENTS + "test_short_reads_and_writes_go_on"
+FOLDERS = ACCIDENTS + "test_folders_that_cannot_be_used_are_named"
+CRASH = ACCIDENTS + "test_what_a_crash_leaves_is_named_and_taken_over_when_asked"
+ENDS = ACCIDENTS + "test_a_program_that_ends_without_closing_leaves_nothing"
+PLANS = TESTS + "test_plans.py::"
+REFUSED = PLANS + "test_what_does_not_go_together_is_refused"
+WORD = PLANS + "test_a_word_is_a_plan[3]"
+LENT = PLANS + "test_an_optimizer_that_counts_its_calls_cannot_be_lent_buckets"
+TWIN = PLANS + "test_states_are_seen_on_a_twin"
+APART = PLANS + "test_parts_of_a_file_do_not_touch"
+ROUND = PLANS + "test_a_file_gives_back_what_it_was_given"
+LARGER = TESTS + "test_larger.py::test_a_model_four_times_a_ranks_budget"
+LIMIT = TESTS + "test_larger.py::test_states_are_not_in_memory_by_the_kernels_own_limit"
+
+
+def mutant(name: str, file: str, old: str, new: str, tests, why: str, trap=None) -> Mutant:
+    return Mutant(f"offload-{name}", HERE + file, old, new, tests, why, trap)
+
+
+MUTANTS = [
+    mutant(
+        "gradients-not-added",
+        "host.py",
+        "part.grad = new if part.grad is None else part.grad.add_(new)",
+        "part.grad = new",
+        (SAME + "[2-cpu]", SAME + "[3-cpu-cpu]"),
+        "of several micro-batches the last one counts",
+        "T22",
+    ),
+    mutant(
+        "shards-left-old",
+        "host.py",
+        "            optimizer.step()\n        shards.gather()\n",
+        "            optimizer.step()\n",
+        (SAME + "[1-cpu]", MANY + "[1-cpu-4]"),
+        "the update stays on the host and the model never moves",
+    ),
+    mutant(
+        "host-is-the-device",
+        "host.py",
+        '    with tier("host"):\n        return torch.empty(',
+        '    with tier("device"):\n        return torch.empty(',
+        (HELD + "[1-cpu-False]", LARGER + "[3-cpu-cpu]"),
+        "what was offloaded lies where it was before",
+    ),
+    mutant(
+        "states-begin-anew",
+        "nvme.py",
+        "                kept.small[number] = new\n",
+        "                kept.small[number] = {}\n",
+        (SAME + "[3-nvme]", SAME + "[3-nvme-cpu]"),
+        "every step begins with moments of zero",
+    ),
+    mutant(
+        "states-kept-in-memory",
+        "nvme.py",
+        "                        new[name] = IN_FILE\n",
+        "                        new[name] = x.clone()\n",
+        (HELD + "[3-nvme-False]", LIMIT),
+        "the states go to files and stay in memory as well",
+        "T23",
+    ),
+    mutant(
+        "update-races-the-read",
+        "pipeline.py",
+        "            reading.wait()\n",
+        "",
+        (SLOW,),
+        "a bucket steps on numbers that have not come yet",
+        "T33",
+    ),
+    mutant(
+        "memory-used-while-written",
+        "pipeline.py",
+        "            memory, pending = leaving.popleft()\n            pending.wait()\n",
+        "            memory, pending = leaving.popleft()\n",
+        (SLOW,),
+        "the next bucket is read into memory that is still being written",
+        "T33",
+    ),
+    mutant(
+        "sets-without-bound",
+        "nvme.py",
+        "            count = min(SETS, len(self.kept))\n",
+        "            count = len(self.kept)\n",
+        (HELD + "[3-nvme-True]",),
+        "every bucket has memory of its own: nothing was offloaded",
+    ),
+    mutant(
+        "halves-not-written",
+        "pipeline.py",
+        "            part = memory[: kept[i].layout.nbytes]\n",
+        "            part = memory[: kept[i].layout.kept_bytes]\n",
+        (MASTERS + "[3-nvme-nvme-bfloat16]", MOVED + "[3-nvme-nvme-True]"),
+        "the masters move and the parameters that are used do not",
+        "T25",
+    ),
+    mutant(
+        "halves-in-full",
+        "nvme.py",
+        "            half = shard.dtype if self.master and in_files else None\n",
+        "            half = torch.float32 if self.master and in_files else None\n",
+        (BESIDE,),
+        "16-bit parameters take 32 bits of the disk",
+    ),
+    mutant(
+        "writing-forgotten",
+        "nvme.py",
+        "                self._write(self.kept[i], shard)\n        except OSError as met:",
+        "                self.incoming.land()\n        except OSError as met:",
+        (WRITTEN + "[3-nvme-nvme-as is]", WRITTEN + "[3-nvme-bfloat16]"),
+        "weights that were loaded through `gathered` are lost with the next step",
+        "T25",
+    ),
+    mutant(
+        "not-synced",
+        "pipeline.py",
+        "        io.sync([kept[i].file for i in todo]).wait()\n",
+        "",
+        (MOVED + "[3-nvme-False]",),
+        "a step counts as done while the disk has not got it",
+    ),
+    mutant(
+        "reads-without-bound",
+        "units.py",
+        "AHEAD = 2 ",
+        "AHEAD = 9 ",
+        (HELD + "[3-nvme-nvme-True]",),
+        "memory for nine shards where two are read ahead",
+    ),
+    mutant(
+        "padding-has-no-file",
+        "units.py",
+        "        if self.place is None:\n            return there\n",
+        "",
+        (MANY + "[3-nvme-nvme-4]",),
+        "a rank whose shard is padding alone looks for its file",
+        "T24",
+    ),
+    mutant(
+        "shard-read-from-the-start",
+        "units.py",
+        "self.reads.io.read(self.place.file, self.place.offset, part)",
+        "self.reads.io.read(self.place.file, 0, part)",
+        (MASTERS + "[3-nvme-nvme-bfloat16]",),
+        "the masters' bytes are taken for the parameters in 16 bits",
+    ),
+    mutant(
+        "page-cache",
+        "files.py",
+        'flags | getattr(os, "O_DIRECT", 0)',
+        "flags",
+        (KERNEL,),
+        "reads are served from memory and look like a disk's",
+    ),
+    mutant(
+        "cut-short-unseen",
+        "files.py",
+        "            if count == 0 or (count % ALIGN and done + count < len(memory)):\n",
+        "            if count == 0:\n                break\n            if count < 0:\n",
+        (SHORT,),
+        "what a file no longer has stays what was in memory before",
+    ),
+    mutant(
+        "short-read-begins-anew",
+        "files.py",
+        "os.preadv(file.fd, [memory[done:]], offset + done)",
+        "os.preadv(file.fd, [memory[done:]], offset)",
+        (PIECES,),
+        "the rest of a short read comes from where it began",
+    ),
+    mutant(
+        "blocks-on-one-another",
+        "files.py",
+        "self._pool.submit(call, file, offset + first, data",
+        "self._pool.submit(call, file, offset, data",
+        (ROUND, SLOW),
+        "every block is written over the first",
+    ),
+    mutant(
+        "error-of-one-rank",
+        "together.py",
+        '        flag = all_reduce(flag, group, "max", donated=True)\n',
+        "        flag = flag.clone()\n",
+        (FULL, SMALL),
+        "one rank raises and the others wait for it",
+        "T30",
+    ),
+    mutant(
+        "no-room-on-one-rank",
+        "nvme.py",
+        "            except (OSError, OutOfMemory) as error:\n",
+        "            except OutOfMemory as error:\n",
+        (SMALL, TMPFS),
+        "one rank finds no room and the others wait for its shards",
+    ),
+    mutant(
+        "foreign-files-ignored",
+        "folder.py",
+        "    if foreign:\n",
+        "    if False:\n",
+        (FOLDERS,),
+        "somebody's folder is filled with states",
+    ),
+    mutant(
+        "living-engine-ignored",
+        "folder.py",
+        "    if alive:\n",
+        "    if False:\n",
+        (FOLDERS,),
+        "a second engine removes the first one's files",
+    ),
+    mutant(
+        "leftovers-ignored",
+        "folder.py",
+        "    if ours and not take_over:\n",
+        "    if False:\n",
+        (CRASH,),
+        "what a crash left is not named",
+    ),
+    mutant(
+        "never-removed",
+        "folder.py",
+        "            path.unlink()\n        with",
+        "            path.touch()\n        with",
+        (ENDS, FOLDERS),
+        "every run leaves a disk full of states",
+    ),
+    mutant(
+        "hooks-for-every-bucket",
+        "lending.py",
+        "            if not first:\n",
+        "            if False:\n",
+        (HOOKS,),
+        "a hook on the optimizer's step runs once for each bucket",
+    ),
+    mutant(
+        "lent-unseen",
+        "lending.py",
+        "        if not torch.equal(whole, lent):\n",
+        "        if False:\n",
+        (LENT,),
+        "an optimizer that counts its calls is called once for each bucket",
+    ),
+    mutant(
+        "counters-to-files",
+        "lending.py",
+        "    return isinstance(x, Tensor) and x.shape == part.shape\n",
+        "    return isinstance(x, Tensor)\n",
+        (TWIN,),
+        "a step counter is taken for a state of every number",
+    ),
+    mutant(
+        "states-on-the-values",
+        "layout.py",
+        "        first = self.values_bytes\n",
+        "        first = 0\n",
+        (APART, SAME + "[3-nvme]"),
+        "the first state lies where the values are",
+    ),
+    mutant(
+        "stage-0-offloads",
+        "plan.py",
+        "        if stage == 0:\n",
+        "        if False:\n",
+        (REFUSED + "[cpu-0-does not go with stage 0]",),
+        "every rank moves the whole model's states",
+    ),
+    mutant(
+        "parameters-before-states",
+        "plan.py",
+        "        if FAR[self.optimizer] < FAR[self.parameters]:\n",
+        "        if False:\n",
+        (REFUSED + "[offload6-3-add optimizer='cpu']",),
+        "what is used all the time is further away than what is used once",
+    ),
+    mutant(
+        "no-words",
+        "plan.py",
+        '            offload = {"optimizer": offload}\n',
+        '            offload = {"parameters": offload}\n',
+        (WORD,),
+        "offload='cpu' moves something else",
+    ),
+    Mutant(
+        "offload-overflow-steps",
+        "course_lib/zero/engine.py",
+        "            self._update()\n        else:\n",
+        "            self._update()\n        else:\n            self._update()\n",
+        (OVERFLOW + "[3-nvme]",),
+        "an overflow's step goes to the files",
+        "T26",
+    ),
+    Mutant(
+        "offload-counters-on-the-device",
+        "course_lib/memory/tiers.py",
+        '        made = func._schema.name == "aten::lift_fresh"\n',
+        "        made = False\n",
+        (
+            "tests/memory/test_held.py::test_tiers_by_mark_by_name_by_block_and_by_file",
+            HELD + "[1-cpu-False]",
+        ),
+        "what torch.tensor makes on the host counts for the device",
+    ),
+]

@@ -1,0 +1,138 @@
+"""Every stage against one process that sees all ranks' data: losses, norms and weights.
+
+Different data on every rank, accumulation, unequal tokens, clipping, groups, schedules, optimizers.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from course_lib import ranks, zero
+from tests.zero.parts import Case, close, made, match, same_as_one_process, zeros
+
+CASES = {
+    "plain": Case(steps=20),
+    "clipped": Case(clip=0.3),
+    "accumulated": Case(accumulate=2, clip=0.3),
+    "four": Case(accumulate=4, steps=2),
+    "tokens": Case(tokens=True),
+    "tokens accumulated": Case(tokens=True, accumulate=2, clip=0.3),
+    "decay": Case(decay=True, clip=0.3),
+    "tied": Case(tied=True, clip=0.3, accumulate=2),
+    "frozen": Case(frozen=("first", "blocks.1.norm.weight", "last.bias"), clip=0.3),
+    "a frozen unit": Case(frozen=("blocks.1", "back"), clip=0.3, accumulate=2),
+    "unused on one rank": Case(skips="one rank", clip=0.3, accumulate=2),
+    "unused on all": Case(skips="all ranks", clip=0.3),
+    "unused in a micro-batch": Case(skips="one micro-batch", accumulate=2),
+    "unused now and then": Case(skips="now and then", clip=0.3),
+    "schedule": Case(schedule=True, steps=6),
+    "sgd": Case(optimizer="sgd"),
+    "momentum": Case(optimizer="momentum", skips="now and then"),
+    "adamw-foreach": Case(optimizer="adamw-foreach", decay=True),
+    "adamw-fused": Case(optimizer="adamw-fused", decay=True),
+    "adam": Case(optimizer="adam"),
+    "rmsprop": Case(optimizer="rmsprop"),
+    "adagrad": Case(optimizer="adagrad"),
+    "one bucket": Case(bucket_bytes=1 << 20, clip=0.3),
+    "a bucket each": Case(bucket_bytes=1, clip=0.3),
+}
+
+
+# At stage 3 a rank that leaves out a unit takes another branch: see test_stage3.py.
+PAIRS = [
+    (stage, name)
+    for stage in (0, 1, 2, 3)
+    for name in CASES
+    if stage < 3 or name != "unused on one rank"
+]
+
+
+def trained(me, case):
+    same_as_one_process(me, case)
+
+
+@pytest.mark.parametrize(("stage", "name"), PAIRS)
+def test_a_stage_is_one_process(pool, stage, name):
+    pool.run(3, trained, CASES[name].but(stage=stage), timeout=60)
+
+
+@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_at_every_world(pool, stage, world):
+    pool.run(world, trained, Case(stage=stage, accumulate=2, clip=0.3, decay=True), timeout=60)
+
+
+def in_float32(me, stage):
+    # 20 steps of 2^-24 each on numbers up to about 2, and Adam divides by small gradients' sizes.
+    same_as_one_process(me, Case(stage=stage, steps=20, clip=0.3, dtype=torch.float32), bound=1e-4)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_in_float32_within_rounding(pool, stage):
+    pool.run(2, in_float32, stage, timeout=60)
+
+
+class Ragged(nn.Module):
+    """P numbers, in as many parameters as `shapes` says."""
+
+    def __init__(self, shapes):
+        super().__init__()
+        self.ps = nn.ParameterList(nn.Parameter(made((i, "p"), *s)) for i, s in enumerate(shapes))
+
+    def forward(self, x):
+        return sum((p * x).square().sum() + p.sum() for p in self.ps)
+
+
+SHAPES = [[()], [(1,)], [(2,)], [(7,)], [(1, 2), (3,), (), (1,)], [(0,), (2, 1)]]
+
+
+def ragged(me, stage):
+    """Parameters fewer than ranks: some shards hold padding alone, and no number of it moves."""
+    held = []
+    for shapes in SHAPES:
+        for decay in (0.0, 0.5):
+            model, plain = Ragged(shapes), Ragged(shapes)
+            mine, theirs = (
+                torch.optim.AdamW(m.parameters(), lr=0.1, weight_decay=decay)
+                for m in (model, plain)
+            )
+            mesh = ranks.mesh(me, dp=me.world, tp=1)
+            more = {"persist": 0} if stage == 3 else {"bucket_bytes": 30}
+            engine = zero.engine(model, mine, stage=stage, mesh=mesh, clip=0.5, **more)
+            for step in range(4):
+                xs = [made((step, rank, "x"), 1).item() for rank in range(me.world)]
+                theirs.zero_grad()
+                (sum(plain(x) for x in xs) / me.world).backward()
+                want = nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+                theirs.step()
+                engine.backward(engine(xs[me.rank]))
+                engine.step()
+                close(
+                    f"{shapes}: norm", torch.tensor(engine.norm, dtype=torch.float64), want, 1e-10
+                )
+            match(f"{shapes}", engine, plain)
+            for bucket, own in zip(engine.partition.buckets, engine.shards.own, strict=True):
+                assert sum(part.numel() for _, part in own) == (
+                    bucket.cut.pieces[me.rank] if stage else bucket.cut.total
+                )
+            if stage in (1, 2):
+                for bucket, buffer in zip(
+                    engine.partition.buckets, engine.shards.buffers, strict=True
+                ):
+                    assert zeros(buffer[bucket.cut.total :]), "padding was trained"
+            held.append(sum(part.numel() for _, part in engine.shards.parts()))
+    return held
+
+
+@pytest.mark.parametrize("world", [3, 4])
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_ragged_and_empty_shards(pool, stage, world):
+    each = pool.run(world, ragged, stage)
+    totals = [sum(torch.Size(s).numel() for s in shapes) for shapes in SHAPES for _ in range(2)]
+    if stage:
+        assert [sum(column) for column in zip(*each, strict=True)] == totals
+        assert 0 in each[-1]
+    else:
+        assert each == [totals] * world

@@ -1,0 +1,97 @@
+"""What `offload=` refuses, in words, before anything is made; and what fits its own files."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_lib.zero.offload import Plan
+from course_lib.zero.offload.files import Threads, aligned, buffer, make
+from course_lib.zero.offload.layout import Layout
+from course_lib.zero.offload.lending import check_lendable, states_of
+
+REFUSED = [
+    ("cpu", 0, "does not go with stage 0"),
+    ("disk", 3, "neither 'cpu' nor 'nvme'"),
+    (True, 3, "is a bool"),
+    ({"optimiser": "cpu"}, 3, "knows no optimiser"),
+    ({"optimizer": ["cpu"]}, 3, "neither 'cpu' nor 'nvme'"),
+    ({}, 3, "names nothing to move"),
+    ({"parameters": "cpu"}, 3, "add optimizer='cpu'"),
+    ({"optimizer": "cpu", "parameters": "nvme", "folder": "x"}, 3, "add optimizer='nvme'"),
+    ({"optimizer": "cpu", "parameters": "cpu"}, 2, "is of stage 3, and this is stage 2"),
+    ({"optimizer": "nvme", "folder": "x"}, 2, "are of stage 3, and this is stage 2"),
+    ("nvme", 3, "needs a folder"),
+    ({"optimizer": "cpu", "folder": "x"}, 3, "nothing goes to files"),
+]
+
+
+@pytest.mark.parametrize(("offload", "stage", "words"), REFUSED)
+def test_what_does_not_go_together_is_refused(offload, stage, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        Plan.named(offload, stage)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_word_is_a_plan(stage):
+    assert Plan.named("cpu", stage) == Plan("cpu")
+    assert Plan.named(None, stage) is None
+
+
+class Counting(torch.optim.SGD):
+    """Its rate falls with every call, whoever was updated in it."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["calls"] = group.get("calls", 0) + 1
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.data.sub_(p.grad / group["calls"])
+
+
+def test_an_optimizer_that_counts_its_calls_cannot_be_lent_buckets():
+    x = torch.nn.Parameter(torch.ones(3))
+    check_lendable(torch.optim.AdamW([x]))
+    with pytest.raises(ValueError, match="counts its own steps"):
+        check_lendable(Counting([x], lr=0.1))
+
+
+def test_states_are_seen_on_a_twin():
+    x = torch.nn.Parameter(torch.ones(3))
+    for made, want in (
+        (torch.optim.SGD([x], lr=1e-3), set()),
+        (torch.optim.SGD([x], lr=1e-3, momentum=0.9), {"momentum_buffer"}),
+        (torch.optim.AdamW([x]), {"exp_avg", "exp_avg_sq"}),
+        (torch.optim.Adam([x], amsgrad=True), {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}),
+    ):
+        [group] = made.param_groups
+        assert states_of(made, group, torch.float32) == dict.fromkeys(want, torch.float32)
+        assert not made.state and torch.equal(x, torch.ones(3))
+
+
+def test_parts_of_a_file_do_not_touch():
+    layout = Layout(5000, torch.float32, {"a": torch.float32, "b": torch.float64}, torch.bfloat16)
+    memory = buffer(layout.nbytes).zero_()
+    assert memory.data_ptr() % 4096 == 0
+    parts = [layout.values(memory), layout.state(memory, "a"), layout.state(memory, "b")]
+    parts.append(layout.halves(memory))
+    for number, part in enumerate(parts, 1):
+        part.fill_(number)
+    assert [bool((x == i).all()) for i, x in enumerate(parts, 1)] == [True] * 4
+    assert layout.kept_bytes == 2 * aligned(20000) + aligned(40000)
+    assert layout.nbytes == layout.kept_bytes + aligned(10000)
+
+
+def test_a_file_gives_back_what_it_was_given(tmp_path):
+    io = Threads(threads=3, block=8192)
+    file = make(tmp_path / "x", 9 * 4096)
+    one, other = buffer(9 * 4096), buffer(9 * 4096).zero_()
+    one.copy_(torch.randint(256, (9 * 4096,), dtype=torch.uint8))
+    io.write(file, 0, one).wait()
+    io.sync([file]).wait()
+    io.read(file, 4096, other[4096:]).wait()
+    assert torch.equal(other[4096:], one[4096:]) and bool((other[:4096] == 0).all())
+    assert (io.bytes_read, io.bytes_written, io.syncs) == (8 * 4096, 9 * 4096, 1)
+    with pytest.raises(ValueError, match="multiples of 4096"):
+        io.read(file, 0, other[1:])
+    io.close()

@@ -1,0 +1,70 @@
+"""Training with offload is the stage's without it, bit by bit, whatever the optimizer and the data.
+
+Worlds 1 to 4, float32 and float64, half precision with its masters, groups and schedules.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.zero.parts import train
+from tests.zero_offload.parts import FLOAT, WAYS, Case, offloaded, trained, twice, weights
+
+SHORT = FLOAT.but(steps=4)
+
+CASES = {
+    "adamw": FLOAT,
+    "momentum": FLOAT.but(optimizer="momentum", clip=None, steps=12, accumulate=1),
+    "fused": SHORT.but(optimizer="adamw-fused", tokens=True),
+    "amsgrad in float64": SHORT.but(optimizer="adam", dtype=torch.float64, decay=False),
+    "rmsprop": SHORT.but(optimizer="rmsprop", tied=True),
+    "adagrad": SHORT.but(optimizer="adagrad", accumulate=1),
+    "unused now and then": SHORT.but(skips="now and then", optimizer="adamw-foreach"),
+    "frozen": SHORT.but(frozen=("first", "blocks.1", "last.bias")),
+}
+UNITS = {"prefetch": 0, "persist": 0}, {"prefetch": 2, "persist": 0}, {"persist": 200, "keep": 1200}
+
+
+def each(me, names, way, folder, precision):
+    for number, name in enumerate(names):
+        case: Case = CASES[name].but(stage3=UNITS[number % 3])
+        twice(me, case, way, folder, precision=precision).close()
+        assert not list(folder.glob(f"zero-rank-{me.rank:05d}*")), "files are left"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_offload_changes_no_bit(pool, way, tmp_path):
+    pool.run(3, each, list(CASES), way, tmp_path, "as is", timeout=180)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize("way", WAYS)
+def test_masters_go_away_too(pool, way, precision, tmp_path):
+    pool.run(2, each, ["adamw", "momentum"], way, tmp_path, precision, timeout=120)
+
+
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("way", ["1-cpu", "3-cpu-cpu", "3-nvme-nvme"])
+def test_one_rank_and_four(pool, world, way, tmp_path):
+    pool.run(world, each, ["adamw", "momentum"], way, tmp_path, "as is", timeout=120)
+
+
+def rewritten(me, way, folder, precision):
+    """Weights that are changed from outside are trained on from there."""
+    after = []
+    for offload in (None, offloaded(way, folder)):
+        engine, _, _ = trained(me, SHORT.but(stage=3), offload=offload, precision=precision)
+        with engine.gathered(engine.model, write=True), torch.no_grad():
+            for p in engine.model.parameters():
+                p.mul_(0.5 + me.rank)  # the first rank's counts
+        train(me, SHORT.but(stage=3), engine, steps=[4, 5])
+        after.append(weights(engine))
+        engine.close()
+    assert all(torch.equal(x, after[0][name]) for name, x in after[1].items())
+
+
+@pytest.mark.parametrize("precision", ["as is", "bfloat16"])
+@pytest.mark.parametrize("way", [way for way, (stage, _) in WAYS.items() if stage == 3])
+def test_what_is_written_from_outside_is_kept(pool, way, precision, tmp_path):
+    pool.run(2, rewritten, way, tmp_path, precision, timeout=120)
