@@ -173,17 +173,17 @@ def gradient(
     if not real:
         return
     local = targets - start
-    here = (local >= 0) & (local < real)
-    right = torch.where(here, (smoothing - 1) * weight, 0.0)  # (t,)
+    right = torch.where((local >= 0) & (local < real), (smoothing - 1) * weight, 0.0)  # (t,)
     local, scale = local.clamp(0, real - 1), share * weight
     nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
-    some = out.is_cuda or bool(nothing.any())  # on a GPU, asking would make the host wait
+    if not (out.is_cuda or bool(nothing.any())):  # on a GPU, asking would make the host wait
+        nothing = None
     direct = out.dtype == share.dtype and out is not logits
     for rows, words in chunks(logits, real, out if direct else None):
         if not made:
             torch.softmax(logits[rows, :real], -1, dtype=words.dtype, out=words)
         words.mul_(scale[rows, None])
-        if some:
+        if nothing is not None:
             words.masked_fill_(nothing[rows, None], 0.0)
         if smoothing:
             words -= smoothing / vocabulary * weight[rows, None]

@@ -1,7 +1,7 @@
 """ZeRO: data-parallel ranks share out the optimizer's states, the gradients, the parameters.
 
 In the order of reading: partition, buckets, shards, ddp, stage1, stage2, stage3, precision,
-elementwise, extents, refusals, handover, offload, engine.
+elementwise, refusals, handover, offload, engine.
 """
 
 from course_lib.zero.ddp import DataParallel

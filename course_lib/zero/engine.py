@@ -19,9 +19,9 @@ from course_lib import norms
 from course_lib.collectives import all_reduce
 from course_lib.memory import tier
 from course_lib.norms import Piece
+from course_lib.tensor_parallel.extents import extents
 from course_lib.zero.ddp import SummedGradients, same_everywhere
 from course_lib.zero.elementwise import check_elementwise
-from course_lib.zero.extents import extents
 from course_lib.zero.handover import check_fresh, hand_over
 from course_lib.zero.offload import Plan, home_of
 from course_lib.zero.partition import BUCKET, partition
@@ -96,7 +96,8 @@ class Engine:
         self._over: str | None = None  # why it can no longer be used
         if not hollow:  # else each rank fills its shards, from one seed or one file
             same_everywhere(model, self.group)
-        self._extents = extents(model, mesh)
+        over_tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
+        self._extents = extents(model, over_tp)
         make, collect = STAGES[stage]
         master = self.precision.master
         self.device = next(model.parameters()).device

@@ -58,8 +58,8 @@ MUTANTS = [
     ),
     plain(
         "word-after-a-shard",
-        "    local = targets - start\n    here = (local >= 0) & (local < real)",
-        "    local = targets - start\n    here = (local >= 0) & (local <= real)",
+        "    right = torch.where((local >= 0) & (local < real),",
+        "    right = torch.where((local >= 0) & (local <= real),",
         (LABELS,),
         "the gradient of the next rank's first word goes to this rank's last as well",
         "T7",
@@ -210,8 +210,8 @@ MUTANTS = [
     ),
     plain(
         "dead-shard-gradient",
-        "some = out.is_cuda or bool(nothing.any())",
-        "some = False",
+        "    if not (out.is_cuda or bool(nothing.any())):",
+        "    if True:",
         (FAR,),
         "a shard of nothing but -inf makes NaN of its own gradient",
         "T12",

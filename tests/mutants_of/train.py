@@ -1,5 +1,7 @@
 """Mistakes in the step of course_lib/train and in what it is made of."""
 
+import os.path
+
 from tests.mutation import Mutant
 
 HOME = "course_lib/train/"
@@ -20,8 +22,11 @@ PEAK = TESTS + "test_flops.py::test_the_peak_is_a_time_of_this_machine"
 CURVE = TESTS + "test_curve.py::"
 
 
+EXTENTS = "../tensor_parallel/extents"
+
+
 def mutant(file: str, name: str, old: str, new: str, tests: tuple, why: str, trap=None) -> Mutant:
-    return Mutant(f"train-{name}", f"{HOME}{file}.py", old, new, tests, why, trap)
+    return Mutant(f"train-{name}", os.path.normpath(f"{HOME}{file}.py"), old, new, tests, why, trap)
 
 
 MUTANTS = [
@@ -159,30 +164,30 @@ MUTANTS = [
         "fused=True is dropped without a word",
     ),
     mutant(
-        "pieces", "padding-counted",
-        "yield Piece(grad, over, real * module.hidden)",
-        "yield Piece(grad, over)",
+        EXTENTS, "padding-counted",
+        "Extent(0, real * table.hidden, over)",
+        "Extent(0, p.numel(), over)",
         (f"{ONCE}[1-3-config0-lay0]",),
         "rows of no word count in the norm", "T18",
     ),
     mutant(
-        "pieces", "head-s-padding-counted",
-        "    if isinstance(module, VocabularyParallelHead):\n        module = model.tokens",
-        "    if module is None:\n        module = model.tokens",
+        EXTENTS, "head-s-padding-counted",
+        "isinstance(module, (VocabularyParallelEmbedding, VocabularyParallelHead)):",
+        "isinstance(module, VocabularyParallelEmbedding):",
         (f"{ONCE}[1-3-config1-lay1]",),
         "an untied head's padding counts", "T18",
     ),
     mutant(
         "pieces", "shared-heads-counted",
-        "yield Piece(grad[start:stop], over, None, holders)",
-        "yield Piece(grad[start:stop], over)",
+        "pieces.append(Piece(x, part.cut_over, None, part.holders))",
+        "pieces.append(Piece(x, part.cut_over))",
         (f"{ONCE}[1-4-config2-lay2]", f"{MATRIX}[1-4-llama]"),
         "a key/value head counts for each rank that holds it", "T18",
     ),
     mutant(
-        "pieces", "all-cut",
-        "over = () if id(parameter) in whole else tuple(tp)",
-        "over = tuple(tp)",
+        EXTENTS, "all-cut",
+        "over = () if p in whole or tp is None else (tp,)",
+        "over = () if tp is None else (tp,)",
         (f"{ONCE}[2-2-config3-lay3]", f"{MATRIX}[1-2-gpt2]"),
         "norms and row biases count for each rank", "T18",
     ),

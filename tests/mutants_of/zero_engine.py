@@ -3,7 +3,11 @@
 from tests.mutation import Mutant
 
 ZERO = "course_lib/zero/"
-ENGINE, PRECISION, EXTENTS = f"{ZERO}engine.py", f"{ZERO}precision.py", f"{ZERO}extents.py"
+ENGINE, PRECISION, EXTENTS = (
+    f"{ZERO}engine.py",
+    f"{ZERO}precision.py",
+    "course_lib/tensor_parallel/extents.py",
+)
 ELEMENTWISE, HANDOVER = f"{ZERO}elementwise.py", f"{ZERO}handover.py"
 REFUSALS = f"{ZERO}refusals.py"
 STAGES = "tests/zero/test_stages.py::"
@@ -86,8 +90,8 @@ MUTANTS = [
     Mutant(
         "zero-norm-of-copies-over-tp",
         EXTENTS,
-        "            over = () if p in whole else tp",
-        "            over = tp",
+        "            over = () if p in whole or tp is None else (tp,)",
+        "            over = () if tp is None else (tp,)",
         (f"{MESH}[0-2x2]", f"{MESH}[2-2x2]"),
         "what is the same on all tp ranks is counted on each",
         "T18",

@@ -1,7 +1,7 @@
 """Which numbers of a parameter are cut over tp, which are copies, and which are padding.
 
-Read off the layers of the cut model; what is no layer of ours is whole. Lesson 09 needs it to count
-every logical number once in a norm.
+Read off the layers of the cut model, so that no rule of cutting is written a second time; what is
+no layer of ours is whole. Lesson 08 needs it to count every logical number once in a norm.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.collectives.call import Group
 from course_lib.tensor_parallel.embedding import (
@@ -29,17 +28,15 @@ class Extent(NamedTuple):
     holders: Group | None = None
 
 
-def extents(model: nn.Module, mesh: DeviceMesh) -> dict[nn.Parameter, list[Extent]]:
-    """The extents of every parameter; padding is in none of them."""
-    names = mesh.mesh_dim_names or ()
-    tp = (mesh.get_group("tp"),) if "tp" in names else ()
+def extents(model: nn.Module, tp: Group | None) -> dict[nn.Parameter, list[Extent]]:
+    """The extents of every parameter of a model that was cut over `tp`; padding is in none."""
     whole = {p for _, p in replicated(model)}
     found: dict[nn.Parameter, list[Extent]] = {}
     for module in model.modules():
         for p in module.parameters(recurse=False):
             if p in found:
                 continue
-            over = () if p in whole else tp
+            over = () if p in whole or tp is None else (tp,)
             if isinstance(module, (VocabularyParallelEmbedding, VocabularyParallelHead)):
                 table = model.tokens if isinstance(module, VocabularyParallelHead) else module
                 real = max(0, min(table.stop, table.vocabulary) - table.start)
