@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib import collectives
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, labelled, place
 
 
 class Piece(NamedTuple):
@@ -51,14 +51,15 @@ def norm(
     if parts:
         stacked = torch.stack([part.to(device) for part in parts])
         total = stacked.amax() if p == math.inf else stacked.sum()
-    for group in groups:
-        if p != math.inf:
-            total = collectives.all_reduce(total, group, donated=True)
-            continue
-        # A maximum may leave a NaN out on its way; a sum does not.
-        bad = collectives.all_reduce(total.isnan().to(total.dtype), group)
-        most = collectives.all_reduce(total.nan_to_num(0.0, math.inf), group, "max")
-        total = torch.where(bad > 0, math.nan, most)
+    with labelled("scalars"):
+        for group in groups:
+            if p != math.inf:
+                total = collectives.all_reduce(total, group, donated=True)
+                continue
+            # A maximum may leave a NaN out on its way; a sum does not.
+            bad = collectives.all_reduce(total.isnan().to(total.dtype), group)
+            most = collectives.all_reduce(total.nan_to_num(0.0, math.inf), group, "max")
+            total = torch.where(bad > 0, math.nan, most)
     return total if p == math.inf else total ** (1.0 / p)
 
 

@@ -4,7 +4,7 @@
 ledger may know of a call. Derived in lesson 01; all later lessons speak with these words alone.
 """
 
-from course_lib.collectives.call import Verb, current
+from course_lib.collectives.call import Verb, current, labelled
 from course_lib.collectives.transport import Handle
 from course_lib.collectives.verbs import (
     all_gather,
@@ -29,6 +29,7 @@ __all__ = [
     "broadcast",
     "current",
     "gather",
+    "labelled",
     "recv",
     "reduce_scatter",
     "scatter",

@@ -28,9 +28,21 @@ class Verb:
     payload: int  # bytes handed over
     sizes: tuple[int, ...] | None = None  # bytes of each rank's piece, where the verb cuts
     root: int | None = None  # rank in the group
+    label: str = ""  # what a caller calls it, to find it again or to leave it out
 
 
 current: ContextVar[Verb | None] = ContextVar("current_verb", default=None)
+_label: ContextVar[str] = ContextVar("label", default="")
+
+
+@contextmanager
+def labelled(name: str) -> Iterator[None]:
+    """Verbs in here bear a label in the ledger: "scalars", say, for a norm and for flags."""
+    token = _label.set(name)
+    try:
+        yield
+    finally:
+        _label.reset(token)
 
 
 @contextmanager
@@ -45,7 +57,8 @@ def verb(
     """Announce a call for as long as its torch operations are being issued."""
     elements = 0 if x is None else x.numel()
     payload = 0 if x is None else elements * x.element_size()
-    call = Verb(op, group, elements, payload, None if sizes is None else tuple(sizes), root)
+    sizes = None if sizes is None else tuple(sizes)
+    call = Verb(op, group, elements, payload, sizes, root, _label.get())
     token = current.set(call)
     try:
         yield call

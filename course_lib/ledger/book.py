@@ -41,6 +41,7 @@ class Record:
     end: float | None = None  # when it was complete; None while it is under way
     asynchronous: bool = True  # whether the caller went on before it was complete
     waits: list[tuple[float, float]] = field(default_factory=list)  # when the caller stood still
+    label: str = ""  # what `collectives.labelled` called it
 
 
 class Span(NamedTuple):
@@ -92,10 +93,14 @@ class Book:
         return self._marked[-1] if self._marked else None
 
     def count(
-        self, op: str | None = None, axis: str | None = None, phase: str | None = None
+        self,
+        op: str | None = None,
+        axis: str | None = None,
+        phase: str | None = None,
+        label: str | None = None,
     ) -> int:
-        """How many collectives this rank took part in."""
-        return len(self._select(op, axis, phase))
+        """How many collectives this rank took part in; with label "", those that bear none."""
+        return len(self._select(op, axis, phase, label))
 
     def bytes(
         self,
@@ -103,17 +108,18 @@ class Book:
         axis: str | None = None,
         phase: str | None = None,
         column: str = "must",
+        label: str | None = None,
     ) -> Bytes | None:
         """A column's sum. Without a choice of op, axis or phase, `moved` is all that gloo sent.
 
         `moved` is None where it cannot be known: off Linux, or on another backend than gloo.
         """
         _check("column", column, COLUMNS)
-        records = self._select(op, axis, phase)
+        records = self._select(op, axis, phase, label)
         if column == "moved":
             self._refresh(False)
             total = self._flow.total()
-            if op is axis is phase is None:
+            if op is axis is phase is label is None:
                 return total
             known = [r.moved for r in records if r.moved is not None]
             return sum(known) if known or not records else None
@@ -188,7 +194,9 @@ class Book:
             "send book.records, book.spans() or book.table()"
         )
 
-    def _select(self, op: str | None, axis: str | None, phase: str | None) -> list[Record]:
+    def _select(
+        self, op: str | None, axis: str | None, phase: str | None, label: str | None = None
+    ) -> list[Record]:
         _check("op", op, OPS)
         _check("phase", phase, PHASES)
         seen = {record.axis for record in self.records}
@@ -200,6 +208,7 @@ class Book:
             if op in (None, record.op)
             and axis in (None, record.axis)
             and phase in (None, record.phase)
+            and label in (None, record.label)
         ]
 
 

@@ -166,6 +166,7 @@ class Watch(LightMode):
             site=site,
             issued_by=issuer,
             start=perf_counter(),
+            label="" if verb is None else verb.label,
         )
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, labelled, place
 from course_lib.collectives.transport import Handle
 from course_lib.zero.partition import Partition, Slot
 
@@ -204,7 +204,7 @@ class Gradients:
         if every:
             own = [p in self._own for p in every]
             own = torch.tensor([*own, *self.mark()], dtype=torch.uint8, device=every[0].device)
-            with self.waiting("the end of a backward"):
+            with self.waiting("the end of a backward"), labelled("scalars"):
                 flags = all_reduce(own, self.group, "max", donated=True).tolist()
             self.used = {p for p, flag in zip(every, flags, strict=False) if flag}
             self.compare(flags[len(every) :])

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 
 from course_lib import norms
 from course_lib.collectives import all_reduce
+from course_lib.collectives.call import labelled
 from course_lib.memory import tier
 from course_lib.norms import Piece
 from course_lib.tensor_parallel.extents import extents
@@ -87,6 +88,7 @@ class Engine:
         hollow = stage == 3 and outlined(model, optimizer, norms.device_of(self.group))
         self._trained = {p for p in model.parameters() if p.requires_grad}
         self.model, self.optimizer, self.stage = model, optimizer, stage
+        self.param_groups = optimizer.param_groups  # by which a ledger knows that `step` is one
         self.accumulate, self.clip, self.check = accumulate, clip, check
         self.norm: float | None = None
         self.skipped = 0
@@ -259,7 +261,8 @@ class Engine:
             return factor
         device = norms.device_of(self.group)
         own = torch.tensor(self._tokens, dtype=torch.float64, device=device)
-        return factor / (all_reduce(own, self.group, donated=True).item() or 1.0)
+        with labelled("scalars"):
+            return factor / (all_reduce(own, self.group, donated=True).item() or 1.0)
 
     def _pieces(self) -> list[Piece]:
         """This rank's gradients as parts of the logical ones."""

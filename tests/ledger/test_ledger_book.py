@@ -90,6 +90,27 @@ def test_the_phase_is_found_and_a_marked_one_wins(pool):
         assert recomputed == ["forward"] * 2 + ["backward"] * 3 + ["forward"]
 
 
+def labels(me) -> tuple:
+    world, x = dist.group.WORLD, torch.ones(6)
+    with ledger() as book:
+        with collectives.labelled("scalars"):
+            handle = collectives.all_reduce(x[:1], world, async_op=True)
+            with collectives.labelled("flags"):
+                collectives.all_gather(x, world)
+        handle.wait()
+        collectives.all_reduce(x, world)
+        dist.all_reduce(x)
+    one, six = 8 * (me.world - 1) / me.world, 48 * (me.world - 1) / me.world
+    assert book.bytes(label="scalars") == one and book.bytes(label="") == 2 * six
+    assert book.bytes() == one + 24 * (me.world - 1) + 2 * six
+    assert book.count("all_reduce", label="") == 2 and book.count(label="flags") == 1
+    return tuple(r.label for r in book.records)
+
+
+def test_a_label_tells_messages_apart(pool):
+    assert pool.run(2, labels) == [("scalars", "flags", "", "")] * 2
+
+
 def axes(me) -> dict:
     mesh = ranks.mesh(me, dp=2, tp=2)
     pair = ranks.new_group(me, [0, 3])

@@ -154,6 +154,22 @@ MUTANTS = [
         "a phase marked inside another is ignored",
     ),
     Mutant(
+        "ledger-labels-run-on",
+        "course_lib/collectives/call.py",
+        "        _label.reset(token)",
+        "        pass",
+        ("tests/ledger/test_ledger_book.py::test_a_label_tells_messages_apart",),
+        "what follows a labelled message bears its label",
+    ),
+    Mutant(
+        "ledger-labels-not-asked-for",
+        "course_lib/ledger/book.py",
+        "            and label in (None, record.label)",
+        "            and label in (None, label)",
+        ("tests/ledger/test_ledger_book.py::test_a_label_tells_messages_apart",),
+        "the bytes of scalars are the bytes of all",
+    ),
+    Mutant(
         "ledger-step-not-recognised",
         "course_lib/ledger/origin.py",
         'if name == "step" and hasattr(frame.f_locals.get("self"), "param_groups"):',

@@ -79,9 +79,14 @@ def sent(me, stage, accumulate, options):
         one_step(me, engine, step)
     with ledger(ranks.mesh(me, dp=me.world, tp=1)) as book:
         one_step(me, engine, 2)
-    numbers = [r for r in book.records if r.dtype == "float32"]
-    small = [r for r in book.records if r.dtype != "float32"]
-    assert {r.dtype for r in small} <= {"uint8", "float64"}
+    numbers = [r for r in book.records if r.label == ""]
+    small = [r for r in book.records if r.label == "scalars"]
+    assert len(numbers) + len(small) == len(book.records)
+    assert book.bytes(label="") == sum(r.must for r in numbers)
+    assert {r.dtype for r in numbers} == {"float32"} and {r.dtype for r in small} <= {
+        "uint8",
+        "float64",
+    }
     assert all(r.op == "all_reduce" and r.payload <= 2 * LAYERS + 8 for r in small)
     count: dict = {}
     must: dict = {}
@@ -108,6 +113,7 @@ def test_bytes_of_stages_0_to_2(pool, world, k):
                     "all_gather": pytest.approx(unit),
                 }
                 assert count["reduce_scatter", "backward"] == times * buckets
+                assert count["all_gather", "step"] == buckets
             assert small == (k if stage == 2 else 1) + 2  # used; and a norm over dp and over tp
 
 
@@ -137,7 +143,7 @@ def test_persistent_parameters_are_gathered_once_a_step(pool):
         unit = padded / 2
         assert must["all_gather"] == pytest.approx(2 * (unit - biases / 2) + biases / 2)
         assert must["reduce_scatter"] == pytest.approx(2 * unit)
-        assert count["all_gather", "other"] == 1
+        assert count["all_gather", "step"] == 1
 
 
 # ---- what is held

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group
+from course_lib.collectives.call import Group, labelled
 from course_lib.memory.words import this_rank
 from course_lib.norms import device_of
 from course_lib.zero.refusals import of_every_rank
@@ -24,8 +24,9 @@ class OffloadError(OSError):
 def together(own: Exception | None, groups: Sequence[Group], more: str = "") -> None:
     """Raise on every rank what any of them has met; all of them have to call this."""
     flag = torch.tensor(float(own is not None), device=device_of(*groups))
-    for group in groups:
-        flag = all_reduce(flag, group, "max", donated=True)
+    with labelled("scalars"):
+        for group in groups:
+            flag = all_reduce(flag, group, "max", donated=True)
     if not flag.item():
         return
     number = getattr(own, "errno", None)
