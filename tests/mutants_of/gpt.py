@@ -87,8 +87,8 @@ MUTANTS = [
     ),
     model(
         "biases-start-anywhere",
-        "                parameter.zero_()\n",
-        "                pass\n",
+        "            parameter.zero_()\n",
+        "            pass\n",
         START,
         "biases keep nn.Linear's random start",
         "T15",

@@ -50,8 +50,8 @@ MUTANTS = [
     ),
     mutant(
         "largest-by-sum",
-        "        if p != math.inf:\n            total = collectives",
-        "        if True:\n            total = collectives",
+        "            if p != math.inf:\n                total = collectives",
+        "            if True:\n                total = collectives",
         (ONCE, COUNTED),
         "the largest of all is a sum of the ranks' largest",
     ),
