@@ -56,6 +56,8 @@ class Inbox:
         newest = self.board.newest(peer)
         if newest > self._next[peer]:  # the board has forgotten some: take what it still has
             for at, call in self.board.calls(peer, self._next[peer]):
+                if at > newest:  # posted while we read, and the one before it may have been missed
+                    break
                 self._next[peer] = at
                 self._keep(peer, call)
         return self._calls[peer].get((key, number))

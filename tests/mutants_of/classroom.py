@@ -20,6 +20,18 @@ MUTANTS = [
         "T35",
     ),
     Mutant(
+        "classroom-a-late-call-lost",
+        ROOM + "referee.py",
+        "                if at > newest:",
+        "                if at < 0:",
+        (
+            "tests/classroom/test_inbox.py::"
+            "test_a_call_that_is_posted_while_the_list_is_read_is_found_the_next_time",
+        ),
+        "a call posted while the board is read is skipped, and its rank waited for until the end",
+        "T35",
+    ),
+    Mutant(
         "classroom-handles-not-watched",
         ROOM + "seat.py",
         "                self.referee.before_wait(work)",
