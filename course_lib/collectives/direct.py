@@ -1,4 +1,4 @@
-"""all_gather and reduce_scatter of flat buffers, without a copy: every piece goes straight to its rank.
+"""all_gather and reduce_scatter of flat buffers, without a copy: pieces go straight to their ranks.
 
 gloo's own all-gather and all-to-all copy what they get and what they give. Here each rank exchanges
 with one neighbour after another, in the caller's own memory. Lesson 09 uses them.

@@ -35,9 +35,7 @@ def gradient_pieces(model: nn.Module, mesh: DeviceMesh | None) -> list[Piece]:
     for parameter, parts in extents(model, next(iter(axes(mesh)), None)).items():
         if parameter.grad is None:
             continue
-        if (
-            not parameter.grad.is_contiguous()
-        ):  # clipping reaches it through views
+        if not parameter.grad.is_contiguous():  # clipping reaches it through views
             parameter.grad = parameter.grad.contiguous()
         flat = parameter.grad.view(-1)
         for part in parts:

@@ -40,6 +40,14 @@ MUTANTS = [
         "a unit of what is never called is never gathered",
     ),
     Mutant(
+        "zero-3-norms-start-anywhere",
+        "course_lib/gpt/model.py",
+        "            parameter.fill_(1.0)",
+        "            pass",
+        (f"{META}[config0-as is]", f"{META}[config1-as is]"),
+        "a norm that is filled by itself keeps what was in memory",
+    ),
+    Mutant(
         "zero-3-mute-units",
         UNITS,
         "        if mute:",

@@ -1,0 +1,198 @@
+"""`master_step` of lesson 09: a step of ZeRO-1 in bfloat16, with a master copy of a rank's shard.
+
+Six steps whose updates are mostly smaller than a rounding: master copy, weights and count are held
+against what they should be and what known wrong ideas give; ledger and meter say what it cost.
+"""
+
+from __future__ import annotations
+
+import os
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_09.master_trial import SLACK
+from course_lib.classroom.checks.lesson_09.ready import take
+
+MASTERS = {
+    "its own gradient": (
+        "gradients not summed",
+        "Each rank has updated its shard with its own gradient alone. What it needs is the mean "
+        "over the ranks.",
+    ),
+    "a sum": (
+        "a sum for a mean",
+        "The gradient is n times too large: it is a sum over the ranks, and a mean is wanted.",
+    ),
+    "divided twice": ("divided twice", "The gradient is n times too small."),
+    "from bf16": (
+        "the master copy forgets",
+        "The master copy was read off the bf16 numbers again before the update, and with that all "
+        "that had been too small to be seen in 16 bits. It is the only one who remembers.",
+    ),
+    "another shard": (
+        "another shard",
+        "The gradient is that of the first rank's shard, on every rank.",
+    ),
+}
+COUNTS = {
+    "own": (
+        "a rank's own count",
+        "It is the number of this rank's shard. Asked for is that of all numbers, on every rank.",
+    ),
+    "own, times n": (
+        "a rank's own count",
+        "It is this rank's number times n. The others have lost other updates.",
+    ),
+    "unchanged": (
+        "what rests is not lost",
+        "Every number that has not changed is counted. Some had nothing to lose: their gradient "
+        "and momentum are 0, and the master copy has not moved either.",
+    ),
+    "moved": (
+        "everything that moved",
+        "Every number whose master copy has moved is counted. Lost is an update that the bf16 "
+        "number does not show.",
+    ),
+    "not lost": ("the others counted", "These are the updates that were *not* lost."),
+}
+COUNTS["unchanged, no padding"] = COUNTS["unchanged"]
+
+
+def judge_master(answer: Answer, judge: Judge) -> None:
+    """Six steps on three ranks, then on two that are not the notebook's first two."""
+    take(answer, judge, "master_trial")
+    seed = int.from_bytes(os.urandom(3), "big")
+    for members in ([0, 1, 2], [1, 2]):
+        when = on(members)
+        n = len(members)
+        told = f"{seed}, __trial__, {n == 2}"
+        call = f'bench.part("lesson_09.master_trial").train(master_step, {told})'
+        reports = judge.trial(answer, call, members, when)
+        for k in range(len(reports[0]["steps"])):
+            told = [report["steps"][k] for report in reports]
+            where = f"{when}, in step {k + 1}"
+            refuse_none(told, where, "a count")
+            if n == 2 and not all("right" in one["master"] and one["flat"] for one in told):
+                refuse_world_numbers(answer, where)
+            _look_at_masters(told, where)
+            _look_at_numbers(told, where)
+            _look_at_counts(told, where)
+            _look_at_traffic(told, reports[0]["numbers"], where)
+        _look_at_memory(reports, when)
+
+
+def _look_at_masters(told: list[dict], where: str) -> None:
+    for rank, one in enumerate(told):
+        if not one["knows"]:
+            raise Finding(
+                "another parameter",
+                f"The optimizer of rank {rank} no longer knows `master` {where}. Leave its groups "
+                "as they are, and give `master` a gradient.",
+            )
+    if all("right" in one["master"] for one in told):
+        return
+    if all(one["still"] for one in told):
+        raise Finding("no update", f"The master copies have not moved {where}.")
+    for idea, (name, text) in MASTERS.items():
+        if all(idea in one["master"] for one in told):
+            raise Finding(name, f"The master copies are not what they should be {where}. {text}")
+    off = next(rank for rank, one in enumerate(told) if "right" not in one["master"])
+    raise Finding("wrong master copy", f"The master copy of rank {off} is not right {where}.")
+
+
+def _look_at_numbers(told: list[dict], where: str) -> None:
+    if not all(one["in place"] for one in told):
+        raise Finding(
+            "another memory",
+            f"`numbers` no longer lies where it lay {where}: the model's parameters are views of "
+            "that memory. Write into it.",
+        )
+    if all(one["flat"] for one in told):
+        return
+    if all(one["own flat"] for one in told):
+        raise Finding(
+            "not gathered",
+            f"Each rank has written its own shard back, and not those of the others, {where}. The "
+            "next forward would use parameters of which most are old.",
+        )
+    if all(one["old flat"] for one in told):
+        raise Finding(
+            "not written back",
+            f"The master copies are right, and the model's numbers are the old ones {where}.",
+        )
+    raise Finding(
+        "wrong numbers",
+        f"The master copies are right, and the model's numbers are not those copies rounded to "
+        f"bf16, {where}.",
+    )
+
+
+def _look_at_counts(told: list[dict], where: str) -> None:
+    for rank, one in enumerate(told):
+        if one["out"] is None:
+            raise Finding(
+                "not a count",
+                f"Rank {rank} got a {one['kind']} back {where}; a whole number is wanted.",
+            )
+    if all(one["out"] == one["counts"]["right"] for one in told):
+        return
+    said = f"The step is right, and the count is not, {where}."
+    for idea, (name, text) in COUNTS.items():
+        if all(one["out"] == one["counts"][idea] for one in told):
+            raise Finding(name, f"{said} {text}")
+    if all(one["out"] == 0 for one in told):
+        raise Finding(
+            "nothing counted",
+            f"{said} It is 0. Is the number before the step compared with itself? What was "
+            "gathered may have been written over it.",
+        )
+    raise Finding("wrong count", said)
+
+
+def _look_at_traffic(told: list[dict], numbers: int, where: str) -> None:
+    n = len(told)
+    right = 2 * (n - 1) / n * 2 * numbers
+    for rank, one in enumerate(told):
+        if one["bytes"] > right + 2 * (n - 1) / n * 8 * SLACK:
+            raise Finding(
+                "too much sent",
+                f"Rank {rank} had to send {one['bytes']} bytes {where}; a reduce-scatter and an "
+                f"all-gather of bf16 are {right:.0f}, and a count is a few more. An all-reduce of "
+                "the gradients has an all-gather in it already, and the master copies have nothing "
+                "to do on the wire.",
+            )
+
+
+def _look_at_memory(reports: list[dict], when: str) -> None:
+    for rank, report in enumerate(reports):
+        shard = 4 * report["shard"]
+        # A momentum, and a gradient that may stay; a few small tensors
+        if report["kept"] > 3 * shard + 256 or report["steps"][-1]["state"] > shard + 64:
+            raise Finding(
+                "states of the whole",
+                f"All numbers are right, and rank {rank} keeps {report['kept']} bytes more after a "
+                f"step than before {when}; the momentum of its shard is {shard}. It runs and does "
+                "not shard: what is kept of other ranks' numbers is what ZeRO-1 does away with.",
+            )
+
+
+MASTER = Exercise(
+    name="master_step",
+    title="An update that is not lost",
+    points=4,
+    judge=judge_master,
+    when_right=(
+        "Most of the updates were too small for 16 bits, and none was lost: after six steps the "
+        "master copies were those of float32, the model's numbers those copies rounded, on three "
+        "ranks and on two; each rank kept states of its shard alone, and sent two moves of bf16."
+    ),
+    hints=(
+        "Which of the ranks' gradients does a rank need in order to update its shard, and which "
+        "verb gives it just that?",
+        "The optimizer knows `master` alone and reads `master.grad`, in float32, for this shard.",
+        "`numbers` is overwritten in the end. What do you have to remember of it for the count?",
+        "An update is lost where the master copy has moved and the rounded number is what it was.",
+    ),
+)

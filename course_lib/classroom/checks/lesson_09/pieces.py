@@ -1,0 +1,150 @@
+"""`pieces_of` of lesson 09: which numbers of which parameter lie in a rank's shard of a bucket.
+
+Asked for four buckets on three ranks and on two; what is wrong everywhere in the same way goes by
+the name of the idea.
+"""
+
+from __future__ import annotations
+
+import os
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_09.pieces_trial import buckets, readings, right
+from course_lib.classroom.checks.lesson_09.ready import take
+
+_LOST = (
+    "Shards of total // n numbers do not hold the whole bucket: some numbers at its end belong to "
+    "nobody, or the last rank has a longer shard than the message has. Round up."
+)
+_EMPTY = "A parameter of which the rank holds nothing is no piece: leave it out."
+_PLACES = (
+    "`start` and `stop` count from the beginning of the *parameter*, `at` from the beginning of "
+    "the rank's *shard*. You have counted from the beginning of the bucket."
+)
+_ONE_BY_ONE = (
+    "Each parameter was cut by itself. The bucket is cut as one: most parameters then lie on a "
+    "single rank whole, and padding comes once, at the end."
+)
+IDEAS = {
+    "rounded down": ("rounded down", _LOST),
+    "the last takes the rest": ("rounded down", _LOST),
+    "balanced": (
+        "shards of unequal length",
+        "The first ranks have one number more than the others. A message with equal pieces carries "
+        "the bucket, so every shard is as long as the first, and the last one ends in padding.",
+    ),
+    "one by one": ("parameters cut one by one", _ONE_BY_ONE),
+    "one by one, from 0": ("parameters cut one by one", _ONE_BY_ONE),
+    "whole": (
+        "whole parameters",
+        "Each parameter went whole to the rank in whose shard it begins. The cut does not care "
+        "where parameters begin: one that crosses it lies on two ranks, or on more.",
+    ),
+    "empty": ("empty pieces", _EMPTY),
+    "empty, other": ("empty pieces", _EMPTY),
+    "at in the bucket": ("counted from the bucket", _PLACES),
+    "start in the bucket": ("counted from the bucket", _PLACES),
+    "all in the bucket": ("counted from the bucket", _PLACES),
+    "at always 0": (
+        "everything at 0",
+        "`at` says where in the shard a piece lies: after the pieces before it.",
+    ),
+    "stop is the last": (
+        "the last instead of the end",
+        "`stop` is the first number that is *not* in the piece, as in a Python slice.",
+    ),
+    "a length for stop": (
+        "a length for an end",
+        "`stop` is where the piece ends in the parameter, and not how long it is.",
+    ),
+    "ends only": (
+        "a rank in the middle",
+        "A parameter that is longer than a shard lies on three ranks or more. On those in the "
+        "middle it neither begins nor ends, and it is there all the same.",
+    ),
+    "padding": (
+        "padding as part of a parameter",
+        "The last piece reaches beyond its parameter. What fills the shard up is padding, and "
+        "belongs to nothing.",
+    ),
+}
+
+
+def judge_pieces(answer: Answer, judge: Judge) -> None:
+    """Ask for every bucket on three ranks, then on two that are not the notebook's first two."""
+    take(answer, judge, "pieces_trial")
+    seed = int.from_bytes(os.urandom(3), "big")
+    for members in ([0, 1, 2], [1, 2]):
+        when = on(members)
+        call = f'bench.part("lesson_09.pieces_trial").ask(pieces_of, {seed}, __trial__)'
+        reports = judge.trial(answer, call, members, when)
+        for told in zip(*(report["told"] for report in reports), strict=True):
+            _look_at_results(told, when)
+        n = len(members)
+        cases = buckets(seed, n)
+        got = [[one["pieces"] for one in report["told"]] for report in reports]
+        if got == [[right(lengths, n, rank) for lengths in cases] for rank in range(n)]:
+            continue
+        if n == 2:
+            refuse_world_numbers(answer, when)
+        for idea, (name, text) in IDEAS.items():
+            said = [[sorted(readings(c, n, rank)[idea]) for c in cases] for rank in range(n)]
+            if got == said:
+                raise Finding(name, f"These are other pieces than the rank holds, {when}. {text}")
+        _refuse_first(got, cases, when)
+
+
+def _look_at_results(told: tuple[dict, ...], when: str) -> None:
+    refuse_none(list(told), when, "a list of pieces")
+    for rank, one in enumerate(told):
+        if one["ops"]:
+            raise Finding(
+                "a message",
+                f"Rank {rank} sent something {when}. Everybody knows all lengths: each rank can "
+                "work out its own pieces alone.",
+            )
+        if one["changed"]:
+            raise Finding("input changed", f"Your function changed `lengths`, {when}.")
+        if one["pieces"] is None:
+            raise Finding(
+                "not pieces",
+                f"Rank {rank} got a {one['kind']} back {when} that is no list of pieces of four "
+                "whole numbers each: (index, start, stop, at).",
+            )
+
+
+def _refuse_first(got: list, cases: list, when: str) -> None:
+    """A Finding with the first bucket and rank for which something else is right."""
+    n = len(got)
+    for number, lengths in enumerate(cases):
+        for rank in range(n):
+            if got[rank][number] == right(lengths, n, rank):
+                continue
+            raise Finding(
+                "wrong pieces",
+                f"Not right on rank {rank} of {n} for lengths {lengths}: you have "
+                f"{got[rank][number]}.",
+            )
+
+
+PIECES = Exercise(
+    name="pieces_of",
+    title="A parameter on two ranks",
+    points=3,
+    judge=judge_pieces,
+    when_right=(
+        "Every number of every bucket has one owner: with a parameter over several ranks, with "
+        "padding, and with a rank that has nothing, on three ranks and on two."
+    ),
+    hints=(
+        "First the shards, then the parameters: from where to where in the *bucket* does the shard "
+        "of `rank` go, and where does each parameter begin?",
+        "Two ranges overlap from the larger of their beginnings to the smaller of their ends, if "
+        "that is anything.",
+        "What overlaps is known in the bucket's numbers. Subtract where the parameter begins, and "
+        "for `at` where the shard begins.",
+    ),
+)

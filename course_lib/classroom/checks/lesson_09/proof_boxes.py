@@ -1,0 +1,148 @@
+"""Optimizers that nobody can look into: some are sharded, some run and are not, some train wrongly.
+
+What `is_sharded` is tried on; all of them run without an error, and all losses fall. Lesson 09.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.collectives import all_gather, all_reduce
+from course_lib.layout import flat
+
+IN, WIDE, OUT, ROWS = 3, 5, 2, 4
+NUMBERS = 37  # parameters of a net without spare ones
+SHARDED = ("even", "uneven", "momentum", "owners")
+# What is wrong with each of the others.
+OTHERS = (
+    "replicas", "views of the whole", "whole on the others", "all on the last", "own rows",
+    "never gathered", "one shard", "parameters averaged", "forgets",
+)  # fmt: skip
+
+
+class Net(nn.Module):
+    """Two layers, and a number of parameters that neither two nor three ranks divide."""
+
+    def __init__(self, seed: int, spare: int = 0):
+        super().__init__()
+        made = torch.Generator().manual_seed(seed)
+        shapes = {"up": (WIDE, IN), "bias": (WIDE,), "down": (OUT, WIDE), "last": (OUT,)}
+        for name, shape in shapes.items():
+            value = torch.randn(shape, generator=made, dtype=torch.float64)
+            self.register_parameter(name, nn.Parameter(value))
+        value = torch.randn(5 + spare, generator=made, dtype=torch.float64)
+        self.scale = nn.Parameter(value)
+
+    def forward(self, x: Tensor) -> Tensor:  # (b, IN) -> (b, OUT)
+        hidden = torch.tanh(F.linear(x, self.up, self.bias)) * self.scale[:5]
+        return F.linear(hidden, self.down, self.last) + 0.1 * self.scale.sin().sum()
+
+
+class Box:
+    """A model that is trained by all ranks of a group together.
+
+    `model` and `optimizer` are torch's; `train(step)` takes one step with this rank's rows of it,
+    which are `rows(step, rank)`; the loss is `loss(model, x, y)`, a mean over as many rows on each
+    rank. One process would use the optimizer `whole(parameters)`.
+    """
+
+    def __init__(self, kind: str, seed: int, group: dist.ProcessGroup):
+        self._kind, self._seed, self._group = kind, seed, group
+        n, rank = group.size(), group.rank()
+        self.model = Net(seed, spare=-NUMBERS % n if kind == "even" else 0)
+        parameters = list(self.model.parameters())
+        total = sum(p.numel() for p in parameters)
+        cut = flat(total, n)
+        self._flat = torch.zeros(cut.padded, dtype=torch.float64)
+        at, starts = 0, []
+        with torch.no_grad():
+            for p in parameters:
+                view = self._flat[at : at + p.numel()].view(p.shape)
+                view.copy_(p)
+                p.data = view
+                starts.append(at)
+                at += p.numel()
+        if kind in ("replicas", "parameters averaged"):
+            self._own = (0, total)
+        elif kind == "whole on the others":
+            self._own = cut.span(0) if rank == 0 else (0, total)
+        elif kind == "all on the last":
+            self._own = (0, total) if rank == n - 1 else (0, 0)
+        elif kind == "one shard":
+            self._own = cut.span(0)
+        elif kind == "owners":  # whole parameters, as even as it goes
+            edges = [
+                0,
+                *(min(starts[1:], key=lambda s: abs(s - total * r / n)) for r in range(1, n)),
+            ]
+            self._own = (edges[rank], [*edges, total][rank + 1])
+        else:
+            self._own = cut.span(rank)
+        self._part = nn.Parameter(self._flat[slice(*self._own)])
+        self.optimizer = self.whole([self._part])
+
+    def whole(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer that one process would use for all parameters."""
+        if self._kind == "momentum":
+            return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+        return torch.optim.AdamW(parameters, lr=0.05)
+
+    def rows(self, step: int, rank: int) -> tuple[Tensor, Tensor]:
+        """What a rank reads in a step: x (ROWS, IN) and y (ROWS, OUT)."""
+        made = torch.Generator().manual_seed(self._seed * 97 + 13 * step + rank)
+        x = torch.randn(ROWS, IN, generator=made, dtype=torch.float64)
+        return x, torch.stack((x.sum(1), x[:, 0] * x[:, 1]), 1)
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return (model(x) - y).square().mean()
+
+    def train(self, step: int) -> None:
+        """One step; every rank of the group takes it."""
+        n, rank, group = self._group.size(), self._group.rank(), self._group
+        self.model.zero_grad()
+        self.loss(self.model, *self.rows(step, rank)).backward()
+        own = torch.zeros_like(self._flat)
+        parts = [p.grad.flatten() for p in self.model.parameters()]
+        torch.cat(parts, out=own[: sum(map(len, parts))])
+        self.model.zero_grad()
+        if self._kind in ("own rows", "parameters averaged"):
+            mean = own
+        else:  # some would do with a reduce-scatter; what is sent is not asked for
+            mean = all_reduce(own, group) / n
+        if self._kind == "forgets":
+            self.optimizer.state.clear()
+        with torch.no_grad():
+            self._part.grad = mean[slice(*self._own)].clone()
+            self.optimizer.step()
+            self._part.grad = None
+            if self._kind == "views of the whole":
+                self._hide()
+            self._share(n, rank)
+
+    def _share(self, n: int, rank: int) -> None:
+        """Give every rank what the others have updated."""
+        if self._kind in ("replicas", "never gathered", "one shard"):
+            return
+        if self._kind == "parameters averaged":
+            self._flat.copy_(all_reduce(self._flat, self._group) / n)
+            return
+        if self._kind not in ("whole on the others", "all on the last", "owners"):
+            shard = self._flat[rank * len(self._flat) // n : (rank + 1) * len(self._flat) // n]
+            self._flat.copy_(all_gather(shard.clone(), self._group))
+            return
+        # Somebody holds more: the last rank that has updated a number says what it is.
+        every = all_gather(torch.tensor(self._own)[None], self._group).tolist()
+        flats = all_gather(self._flat[None].clone(), self._group)  # (n, padded)
+        for (start, stop), values in zip(every, flats, strict=True):
+            self._flat[start:stop] = values[start:stop]
+
+    def _hide(self) -> None:
+        """Let each moment be a view of memory for all numbers."""
+        for state in self.optimizer.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                if state[name].untyped_storage().nbytes() < self._flat.numel() * 8:
+                    room = torch.zeros_like(self._flat)[slice(*self._own)]
+                    state[name] = room.copy_(state[name])

@@ -1,0 +1,211 @@
+"""`sixteen_bytes` of lesson 09: bytes held and sent by 64 ranks, at stages 0 and 1.
+
+The right numbers come from one model of what is held and sent; a wrong idea is another count in the
+same model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from course_lib.classroom.checks.thought import Mistake, Thought, compare
+
+PSI, N, HALF, FLOAT = 7.5, 64, 2, 4  # thousand million numbers; ranks; bytes
+SMALL, FEW = 101, 4  # numbers of a bucket, on so many ranks
+EACH, STAGE_0, STAGE_1 = "bytes a parameter", "stage 0", "stage 1"
+SINGLE, BEFORE, MOMENTUM = "stage 1, float32", "before the update", "momentum"
+SENT_0, SENT_1, LAST = "sent at stage 0", "sent at stage 1", "the last rank's moments"
+FIELDS = (EACH, STAGE_0, STAGE_1, SINGLE, BEFORE, MOMENTUM, SENT_0, SENT_1, LAST)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What somebody counts, in bytes for each parameter."""
+
+    parameter: float = HALF
+    gradient: float = HALF
+    master: float = FLOAT
+    moments: float = 2 * FLOAT
+    of_gradient: float = 1.0  # what of it a rank holds at stage 1
+    of_parameter: float = 1.0
+    of_states: float = 1 / N
+    master_of_float: float = 0.0
+    float_gradient: float = FLOAT / N  # before the update
+    of_momentum: float = 0.5  # of Adam's moments
+    moves: tuple[float, float] = (2, 2)
+    of_a_move: float = (N - 1) / N
+    sent: float = HALF
+    last: float = SMALL - (FEW - 1) * -(-SMALL // FEW)  # numbers that the last rank updates
+
+    def answers(self) -> dict[str, float]:
+        """What somebody who counts like this would write."""
+        states, kept = self.master + self.moments, self.parameter * self.of_parameter
+        kept += self.gradient * self.of_gradient
+        wide = FLOAT * (self.of_parameter + self.of_gradient)
+        move = PSI * self.sent * self.of_a_move
+        momentum = self.master + self.of_momentum * self.moments
+        return {
+            EACH: self.parameter + self.gradient + states,
+            STAGE_0: PSI * (self.parameter + self.gradient + states),
+            STAGE_1: PSI * (kept + states * self.of_states),
+            SINGLE: PSI * (wide + (self.master_of_float + self.moments) * self.of_states),
+            BEFORE: PSI * (kept + states * self.of_states + self.float_gradient),
+            MOMENTUM: PSI * (kept + momentum * self.of_states),
+            SENT_0: self.moves[0] * move,
+            SENT_1: self.moves[1] * move,
+            LAST: self.moments * self.last,
+        }
+
+
+RIGHT = Model()
+# A wrong idea: its name, what to say to it, and the counts that it changes.
+_IDEAS = (
+    (
+        "no master copy",
+        "The master copy is missing. Without it an update that is small beside its weight is lost.",
+        {"master": 0},
+    ),
+    (
+        "moments in 16 bits",
+        "AdamW has two moments for each number, and here both are float32, like the master copy.",
+        {"moments": FLOAT},
+    ),
+    (
+        "gradients forgotten",
+        "Gradients are missing: they take as much as the parameters.",
+        {"gradient": 0},
+    ),
+    (
+        "everything cut",
+        "You have cut everything. Stage 1 cuts the optimizer's states alone; parameters and "
+        "gradients are whole on every rank.",
+        {"of_parameter": 1 / N, "of_gradient": 1 / N},
+    ),
+    (
+        "gradients cut",
+        "You have cut the gradients as well, which is stage 2. At stage 1 they are whole.",
+        {"of_gradient": 1 / N},
+    ),
+    (
+        "nothing cut",
+        "At stage 1 nothing has become smaller in your count.",
+        {"of_states": 1.0},
+    ),
+    (
+        "a master copy of float32",
+        "A model in float32 needs no master copy: it is one.",
+        {"master_of_float": FLOAT},
+    ),
+    (
+        "float32 gradients whole",
+        "A rank needs float32 gradients of the numbers that it updates, and of no others.",
+        {"float_gradient": FLOAT},
+    ),
+    (
+        "float32 gradients forgotten",
+        "Before the update the optimizer reads gradients in float32, beside the bf16 ones.",
+        {"float_gradient": 0},
+    ),
+    (
+        "momentum counted as Adam",
+        "SGD with momentum keeps one number where Adam keeps two moments.",
+        {"of_momentum": 1.0},
+    ),
+    (
+        "no momentum at all",
+        "SGD with momentum does keep something: one number for each parameter, in float32.",
+        {"of_momentum": 0.0},
+    ),
+    (
+        "all-reduce counted as one move",
+        "An all-reduce sends its tensor nearly twice: a reduce-scatter and an all-gather. Stage 1 "
+        "has both as well.",
+        {"moves": (1, 1)},
+    ),
+    (
+        "the half that carries parameters",
+        "Stage 1 reduce-scatters the gradients *and* all-gathers the parameters.",
+        {"moves": (2, 1)},
+    ),
+    (
+        "three moves",
+        "That is an all-reduce and an all-gather, or a gather of the float32 copy. A rank needs "
+        "the sum of its own piece alone, which is half of an all-reduce, and gathers bf16.",
+        {"moves": (2, 3)},
+    ),
+    (
+        "limit for large N",
+        "You have let a move send all of Ψ. That is the limit for many ranks; among 64 a piece "
+        "stays where it is.",
+        {"of_a_move": 1.0},
+    ),
+    (
+        "sent in float32",
+        "The messages are bfloat16, like the model: 2 bytes a number.",
+        {"sent": FLOAT},
+    ),
+    (
+        "padding has moments",
+        "Each shard is as long as the first, and the last one ends in padding. Nobody trains that: "
+        "it has no moments.",
+        {"last": -(-SMALL // FEW)},
+    ),
+    (
+        "equal shares",
+        "A shard is a whole number of numbers, the same on all ranks: the division is rounded up, "
+        "and the last rank gets what is left.",
+        {"last": SMALL / FEW},
+    ),
+    (
+        "rounded down",
+        "Rounded down, four shards do not hold 101 numbers. Round up; the last rank gets what is "
+        "left.",
+        {"last": SMALL // FEW},
+    ),
+    (
+        "moments of all",
+        "These are the moments of the whole bucket. A rank has those of its shard.",
+        {"last": SMALL},
+    ),
+)
+
+
+def judge_sixteen(given: Mapping) -> None:
+    """Hold the numbers against one model of bytes, and misreadings by name."""
+    compare(given, RIGHT.answers(), mistakes(), apart=True)
+
+
+def mistakes() -> tuple[Mistake, ...]:
+    """Each idea with the numbers that it changes; first the ideas about few of them, which say
+    more about these."""
+    right = RIGHT.answers()
+    found = []
+    for name, text, changes in _IDEAS:
+        values = replace(RIGHT, **changes).answers()
+        changed = {field: value for field, value in values.items() if value != right[field]}
+        found.append(Mistake(name, text, changed))
+    return tuple(sorted(found, key=lambda mistake: len(mistake.values)))
+
+
+SIXTEEN = Thought(
+    name="sixteen_bytes",
+    title="Predict, then measure",
+    points=3,
+    fields=FIELDS,
+    judge=judge_sixteen,
+    when_right=(
+        "What is whole on every rank does not care how many ranks there are; what is cut nearly "
+        "vanishes. Beyond a few ranks, stage 1 holds parameters and gradients and little else, and "
+        "it has cost no byte on the wire."
+    ),
+    hints=(
+        "Make a table: for each kind, how many bytes a number has, and whether every rank has all "
+        "of it or a piece.",
+        "Master copy and moments are float32 and belong to whoever updates the number. Everything "
+        "else is the model's dtype and whole.",
+        "A move is a reduce-scatter or an all-gather, and a rank sends all of the tensor but one "
+        "piece in it.",
+        "A flat bucket is cut by division rounded up. What do the first three ranks take?",
+    ),
+)

@@ -1,0 +1,98 @@
+"""Flat buckets cut over the ranks: a strip of parameters, coloured by who updates which numbers.
+
+Where a parameter lies on two ranks it has two colours; what fills a bucket up is left white. Lesson
+09 draws the bucket of a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+
+WIDE, HIGH, LETTER = 8.0, 1.15, 0.062  # inches: of a strip, with its names, of a letter on its side
+Lengths = Sequence[tuple[str, int]]  # the parameters of a bucket in their order
+
+
+def flat_cut(buckets: Mapping[str, tuple[Lengths, int]], *, world: int, title: str = "") -> Picture:
+    """Draw each bucket: `buckets[name]` is its parameters, with how many numbers each has, and how
+    long a rank's shard of it is."""
+    if not buckets:
+        raise ValueError("there is no bucket to draw: give {name: ([(parameter, numbers)], shard)}")
+    for name, (lengths, shard) in buckets.items():
+        total = sum(length for _, length in lengths)
+        if not total or not total <= shard * world < total + world:
+            raise ValueError(
+                f"{name}: {world} shards of {shard} are {world * shard}, and its parameters have "
+                f"{total} numbers; a shard is that over {world}, rounded up"
+            )
+    longest = max(len(p) for lengths, _ in buckets.values() for p, _ in lengths)
+    high = HIGH + LETTER * longest
+    size = (max(WIDE, 0.085 * len(title) + 0.3), high * len(buckets) + (0.35 if title else 0.1))
+    alt = _in_words(buckets, world, title)
+    return draw(size, alt, lambda figure: _paint(figure, buckets, world, title))
+
+
+def _paint(figure, buckets, world: int, title: str) -> None:
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    rows = figure.subplots(len(buckets), 1, squeeze=False)[:, 0]
+    for axis, (name, (lengths, shard)) in zip(rows, buckets.items(), strict=True):
+        padded = shard * world
+        for rank, pieces in enumerate(held(lengths, shard, world)):
+            for _, start, stop in pieces:
+                look = {"color": of_rank(rank), "hatch": hatch_of_rank(rank)}
+                look |= {"edgecolor": "#ffffff", "linewidth": 0.8}
+                axis.barh(0, stop - start, left=start, height=1.0, **look)
+            axis.text(
+                (rank + 0.5) * shard, 0.0, f"rank {rank}", ha="center", va="center", fontsize=9,
+                color=ink_on(of_rank(rank)), fontweight="bold",
+                bbox={"facecolor": of_rank(rank), "edgecolor": "none", "pad": 1.5},
+            )  # fmt: skip
+            if rank:
+                axis.plot([rank * shard] * 2, [-0.56, 0.72], color=INK, linewidth=1.6)
+        at = 0
+        for parameter, length in lengths:
+            if length > 0.018 * padded:  # else there is no room for its name
+                axis.text(at + length / 2, -0.62, parameter, rotation=90, ha="center", va="bottom",
+                          fontsize=7, color=INK)  # fmt: skip
+            at += length
+        axis.set_xlim(-0.005 * padded, 1.005 * padded)
+        axis.set_ylim(0.8, -0.8)
+        axis.set_yticks([])
+        axis.set_xticks([rank * shard for rank in range(world + 1)])
+        axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
+        axis.set_xlabel(f"{name}: numbers from the first on")
+        axis.tick_params(axis="x", color=QUIET)
+        for side in axis.spines.values():
+            side.set_visible(False)
+
+
+def held(lengths: Lengths, shard: int, world: int) -> list[list[tuple[str, int, int]]]:
+    """For each rank its pieces: the parameter, and where they start and stop in the bucket."""
+    found: list[list[tuple[str, int, int]]] = [[] for _ in range(world)]
+    at = 0
+    for parameter, length in lengths:
+        for rank in range(world):
+            start, stop = max(at, rank * shard), min(at + length, (rank + 1) * shard)
+            if start < stop:
+                found[rank].append((parameter, start, stop))
+        at += length
+    return found
+
+
+def _in_words(buckets, world: int, title: str) -> str:
+    told = []
+    for name, (lengths, shard) in buckets.items():
+        whole = dict(lengths)
+        for rank, pieces in enumerate(held(lengths, shard, world)):
+            numbers = sum(stop - start for _, start, stop in pieces)
+            parts = [
+                f"{stop - start:,} of the {whole[parameter]:,} of {parameter}"
+                for parameter, start, stop in pieces
+                if stop - start < whole[parameter]
+            ]
+            ends = f", {pieces[0][0]} to {pieces[-1][0]}" if pieces else ""
+            cut = f", {' and '.join(parts)}" if parts else ""
+            told.append(f"{name}, rank {rank}: {numbers:,} numbers{ends}{cut}.")
+    return f"{title + '. ' if title else ''}A bucket's parameters end to end. {' '.join(told)}"
