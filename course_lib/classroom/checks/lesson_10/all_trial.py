@@ -1,0 +1,183 @@
+"""What runs on the judge's ranks for `shard_of_all`: a model of which no rank uses everything.
+
+A head is tied to its table, each rank goes through a branch of its own, one parameter is frozen,
+one used by nobody, and one has a gradient that is zero. Lesson 10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.classroom.checks import bench
+from course_lib.collectives.call import Group
+
+WORDS, BRANCHES, STEPS = 7, 4, 3
+Named = list[tuple[str, nn.Parameter]]
+
+
+class Net(nn.Module):
+    """A table of words, a branch, and a head that is the table again."""
+
+    def __init__(self, seed: int):
+        super().__init__()
+        made = torch.Generator().manual_seed(seed)
+        wide = 3 + seed % 3
+
+        def numbers(*shape: int) -> nn.Parameter:
+            return nn.Parameter(torch.randn(shape, generator=made, dtype=torch.float64))
+
+        self.table = numbers(WORDS, wide)
+        self.silent = numbers(2)  # multiplied by zero: its gradient is there, and is zero
+        self.branches = nn.ParameterList(numbers(wide, wide) for _ in range(BRANCHES))
+        self.spare = numbers(5)  # in no forward
+        self.frozen = numbers(wide).requires_grad_(False)
+        self.head = self.table
+        self.bias = numbers(WORDS)
+
+    def forward(self, ids: Tensor, branch: int) -> Tensor:
+        x = torch.tanh(self.table[ids] @ self.branches[branch]) + self.frozen
+        return F.linear(x, self.head, self.bias) + 0.0 * self.silent.sum()
+
+
+def warm() -> None:
+    net = Net(0)
+    F.cross_entropy(net(torch.tensor([1, 2]), 0), torch.tensor([2, 3])).backward()
+
+
+def named(net: Net) -> Named:
+    """All names, the tied weight's two among them."""
+    return list(net.named_parameters(remove_duplicate=False))
+
+
+def loss_of(net: Net, seed: int, step: int, rank: int, n: int) -> Tensor:
+    """A rank's loss; in each step it takes another branch, and one branch is nobody's."""
+    made = torch.Generator().manual_seed(seed * 1009 + 31 * step + rank)
+    ids, targets = torch.randint(WORDS, (2, 3 + rank), generator=made).unbind()
+    return F.cross_entropy(net(ids, (rank + step) % (n + 1)), targets)
+
+
+def train(function: Callable, seed: int, group: Group) -> list[dict]:
+    """Three steps, each after plain gradient descent by the right sums."""
+    net, told = Net(seed), []
+    for step in range(STEPS):
+        report, sums = _step(function, net, seed, step, group)
+        told.append(report)
+        with torch.no_grad():
+            for p, grad in sums.items():
+                p -= 0.05 * grad
+    return told
+
+
+def _step(
+    function: Callable, net: Net, seed: int, step: int, group: Group
+) -> tuple[dict, dict[Tensor, Tensor]]:
+    n, rank = group.size(), group.rank()
+    given = named(net)
+    trained = [p for p in dict.fromkeys(p for _, p in given) if p.requires_grad]
+    first = {}
+    for name, p in given:
+        first.setdefault(p, name)
+    each = []
+    for r in range(n):
+        loss = loss_of(net, seed, step, r, n)
+        each.append(torch.autograd.grad(loss, trained, allow_unused=True))
+    sums = {
+        p: sum((g for g in grads if g is not None), torch.zeros_like(p))
+        for p, grads in zip(trained, zip(*each, strict=True), strict=True)
+    }
+    used = {first[p] for p, *grads in zip(trained, *each, strict=True)
+            if any(g is not None for g in grads)}  # fmt: skip
+    mine = {first[p] for p, g in zip(trained, each[rank], strict=True) if g is not None}
+    nonzero = {first[p] for p, g in sums.items() if g.abs().sum() > 0}
+    for _, p in given:
+        p.grad = None
+    loss = loss_of(net, seed, step, rank, n)
+    out, facts = bench.watched(lambda: function(loss, list(given), group))
+    pair = isinstance(out, (tuple, list)) and len(out) == 2
+    shard, said = out if pair else (None, None)
+    is_tensor = isinstance(shard, Tensor)
+    names = _names(said)
+    flat = torch.cat([sums[p].flatten() for p in trained])
+    last = {p: name for name, p in given}
+    said = {
+        "right": used,
+        "its own": mine,
+        "nonzero": nonzero,
+        "all": {first[p] for p in trained},
+        "all names": {name for name, _ in given},
+        "both names": {name for name, p in given if first[p] in used},
+        "the last names": {last[p] for p in trained if first[p] in used},
+        "not frozen": {name for name, p in given if p.requires_grad},
+    }
+    report = {
+        "kind": type(out).__name__,
+        "pair": pair,
+        "first": type(shard).__name__,
+        "shape": list(shard.shape) if is_tensor else None,
+        "wanted": -(-len(flat) // n),
+        "of its own": -(-sum(p.numel() for p in trained if first[p] in mine) // n),
+        "ideas": readings(shard, given, trained, sums, each[rank], n, rank) if is_tensor else [],
+        "names": None if names is None else sorted(map(str, names)),
+        "names are": [idea for idea, want in said.items() if names == want],
+        "left": [name for name, p in given if p.grad is not None],
+        "ops": facts["ops"],
+        "bytes": facts["bytes"],
+        "must": -(-len(flat) // n) * (n - 1) * 8,
+        "flags": len(given) * 2 * (n - 1) / n,
+        "held": shard.untyped_storage().nbytes() if is_tensor else 0,
+    }
+    for _, p in given:
+        p.grad = None
+    return report, sums
+
+
+def _names(said: object) -> set | None:
+    """A set, a list or anything else of names; a dictionary from names to yes or no."""
+    if isinstance(said, dict):
+        return {name for name, yes in said.items() if yes}
+    if isinstance(said, (set, frozenset, list, tuple)) and all(isinstance(s, str) for s in said):
+        return set(said)
+    return None
+
+
+def readings(
+    got: Tensor,
+    given: Named,
+    trained: list[Tensor],
+    sums: dict[Tensor, Tensor],
+    own: tuple,
+    n: int,
+    rank: int,
+) -> list[str]:
+    """The ideas that explain the shard that this rank gave back."""
+    mine = {p: torch.zeros_like(p) if g is None else g for p, g in zip(trained, own, strict=True)}
+    everything = {**{p: torch.zeros_like(p) for _, p in given}, **sums}
+    by_name = [p for _, p in given]
+
+    def cut(of: dict, order: list[Tensor], piece: int | None = rank) -> Tensor:
+        flat = torch.cat([of[p].detach().flatten() for p in order])
+        flat = F.pad(flat, (0, -len(flat) % n))
+        return flat if piece is None else flat.chunk(n)[piece]
+
+    once = list(dict.fromkeys(by_name))
+    ideas = {
+        "right": cut(sums, trained),
+        "a mean": cut(sums, trained) / n,
+        "its own": cut(mine, trained),
+        "tied twice": cut(sums, [p for p in by_name if p.requires_grad]),
+        "frozen too": cut(everything, once),
+        "tied twice, frozen too": cut(everything, by_name),
+        "whole": cut(sums, trained, None),
+        "turned": cut(sums, list(dict.fromkeys(p for p in by_name[::-1] if p.requires_grad))),
+        "the last mention": cut(sums, list(dict.fromkeys(p for p in by_name[::-1]
+                                                         if p.requires_grad))[::-1]),
+    }  # fmt: skip
+    return [
+        name for name, want in ideas.items()
+        if got.shape == want.shape and got.dtype == want.dtype
+        and torch.allclose(got.detach(), want, rtol=1e-9, atol=1e-12)
+    ]  # fmt: skip

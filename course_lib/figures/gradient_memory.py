@@ -1,0 +1,68 @@
+"""What a rank holds of gradients while backwards run: a line for each way of keeping them.
+
+A line is drawn through what was counted as each gradient came, and ends with what is left when the
+last backward is over. Lesson 10 draws stages 0, 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.figures.bars import shown
+from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank
+
+STYLES = ("-", "--", "-.", ":")
+Counts = Sequence[Sequence[float]]
+
+
+def gradient_memory(ways: Mapping[str, Counts], *, title: str = "") -> Picture:
+    """Draw `ways[way][backward]`, the bytes held after each gradient of each backward."""
+    if not ways or not all(ways.values()) or not all(all(map(len, w)) for w in ways.values()):
+        raise ValueError("a way needs a backward or more, and each of them a count or more")
+    first = next(iter(ways.values()))
+    for way, counts in ways.items():
+        if list(map(len, counts)) != list(map(len, first)):
+            raise ValueError(
+                f"{way!r} has {list(map(len, counts))} counts in its backwards, and the first way "
+                f"{list(map(len, first))}: lines of one picture count alike"
+            )
+    return draw((6.4, 3.4), _in_words(ways, title), lambda figure: _paint(figure, ways, title))
+
+
+def _paint(figure, ways: Mapping[str, Counts], title: str) -> None:
+    axis = figure.subplots()
+    for i, (way, counts) in enumerate(ways.items()):
+        every = [nbytes / 1e3 for backward in counts for nbytes in backward]
+        axis.plot(range(1, len(every) + 1), every, label=way, color=of_rank(i), linewidth=1.6,
+                  linestyle=STYLES[i % len(STYLES)], drawstyle="steps-post")  # fmt: skip
+    ends, at = [], 0.5
+    for backward in next(iter(ways.values())):
+        ends.append((at, at + len(backward)))
+        at += len(backward)
+    for number, (begin, end) in enumerate(ends, 1):
+        if number > 1:
+            axis.axvline(begin, color=QUIET, linewidth=0.8, linestyle=":")
+        axis.text((begin + end) / 2, 0.02, f"backward {number}", color=QUIET, fontsize=8,
+                  ha="center", transform=axis.get_xaxis_transform())  # fmt: skip
+    axis.set_ylim(bottom=0)
+    axis.set_xlim(0.5, at)
+    axis.set_xlabel("gradients that have come, from the last layer to the first")
+    axis.set_ylabel("held, kB")
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0),
+                ncols=len(ways))  # fmt: skip
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+
+
+def _in_words(ways: Mapping[str, Counts], title: str) -> str:
+    told = []
+    for way, counts in ways.items():
+        each = "; ".join(
+            f"in backward {number} from {shown(backward[0])} to {shown(backward[-1])}, at most "
+            f"{shown(max(backward))}"
+            for number, backward in enumerate(counts, 1)
+        )
+        told.append(f"{way}: {each}.")
+    return f"{title + '. ' if title else ''}Gradients held. {' '.join(told)}"

@@ -1,0 +1,51 @@
+"""What a step sends, by the number of its micro-batches: a line for each way.
+
+Where lines lie on each other, the later one is drawn thinner and dashed, so that both are seen.
+Lesson 10 draws what accumulation costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank
+
+MARKS = ("o", "s", "^", "D")
+
+
+def sent_by_k(ways: Mapping[str, Mapping[int, float]], *, unit: str, title: str = "") -> Picture:
+    """Draw `ways[way][k]`, what a step of k micro-batches sends, in the named unit."""
+    if not ways or not all(ways.values()):
+        raise ValueError("the picture needs a way or more, each with a number of micro-batches")
+    first = sorted(next(iter(ways.values())))
+    for way, sent in ways.items():
+        if sorted(sent) != first:
+            raise ValueError(f"{way!r} was measured for k in {sorted(sent)}, the first for {first}")
+    return draw((6.0, 3.3), _in_words(ways, unit, title), lambda f: _paint(f, ways, unit, title))
+
+
+def _paint(figure, ways: Mapping[str, Mapping[int, float]], unit: str, title: str) -> None:
+    axis = figure.subplots()
+    for i, (way, sent) in enumerate(ways.items()):
+        points = sorted(sent.items())
+        axis.plot([k for k, _ in points], [value for _, value in points], label=way,
+                  color=of_rank(i), marker=MARKS[i % len(MARKS)], markersize=9 - 2 * (i % 4),
+                  linewidth=2.2 if i == 0 else 1.3, linestyle="-" if i == 0 else "--")  # fmt: skip
+    axis.set_xticks(sorted({k for sent in ways.values() for k in sent}))
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("micro-batches in a step, k")
+    axis.set_ylabel(f"sent by a rank, {unit}")
+    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    axis.legend(frameon=False, fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+
+
+def _in_words(ways: Mapping[str, Mapping[int, float]], unit: str, title: str) -> str:
+    told = [
+        f"{way}: {', '.join(f'{value:.3g} at k = {k}' for k, value in sorted(sent.items()))}."
+        for way, sent in ways.items()
+    ]
+    return f"{title + '. ' if title else ''}Sent by a rank in a step, in {unit}. {' '.join(told)}"

@@ -1,0 +1,202 @@
+"""The check of lesson 10 about an overflow on one rank: mistakes go by their names.
+
+Every answer here runs on the judge's real ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from course_lib.classroom.checks import frame
+from course_lib.classroom.checks.desk import Desk
+from tests.test_checks_10 import changed, judged, reference
+
+NAME = "agreed_step"
+STEP = '''
+import math
+import torch.distributed as dist
+
+
+def agreed_step(parts, optimizer, scale, most, group):
+    """A flag and a sum of squares in one message."""
+    told = torch.zeros(2, dtype=torch.float64)
+    for p in parts:
+        p.grad /= scale
+        told[0] += (~p.grad.isfinite()).sum()
+        told[1] += p.grad.nan_to_num(0.0, 0.0, 0.0).square().sum()
+    dist.all_reduce(told, group=group)
+    bad, norm = bool(told[0] > 0), math.sqrt(told[1])
+    if not bad:
+        if norm > most:
+            for p in parts:
+                p.grad *= most / (norm + 1e-6)
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return (not bad, scale * 0.5 if bad else scale)
+'''
+# Another style: the library's norm, on what is still scaled; torch's own unscaling.
+BY_LIBRARY = """
+from course_lib.norms import Piece, norm
+
+
+def agreed_step(parts, optimizer, scale, most, group):
+    length = norm([Piece(p.grad, (group,)) for p in parts], [group]) / scale
+    good = bool(torch.isfinite(length))
+    if good:
+        factor = (most / (length + 1e-6)).clamp(max=1.0)
+        torch._foreach_mul_([p.grad for p in parts], float(factor / scale))
+        optimizer.step()
+    for p in parts:
+        p.grad = None
+    return good, torch.tensor(scale if good else scale / 2)
+"""
+
+
+def step(*changes: tuple[str, str]) -> str:
+    return changed(STEP, *changes)
+
+
+REDUCE = "    dist.all_reduce(told, group=group)\n"
+ZERO = "    optimizer.zero_grad(set_to_none=True)\n"
+BAD = "    bad, norm = bool(told[0] > 0), math.sqrt(told[1])\n"
+WRONG = {
+    "each for itself": (
+        step(
+            (REDUCE, "    own = told[0].clone()\n" + REDUCE), ("bool(told[0] > 0)", "bool(own > 0)")
+        ),
+        "decided alone",
+    ),
+    "nobody asked": (step((REDUCE, "")), "decided alone"),
+    "an inf is no NaN": (step(("(~p.grad.isfinite())", "p.grad.isinf()")), "NaN let through"),
+    "larger than the largest": (
+        step(("(~p.grad.isfinite())", "(p.grad.abs() > 1e300)")),
+        "NaN let through",
+    ),
+    "never": (step(("bool(told[0] > 0)", "False")), "stepped all the same"),
+    "always": (step(("bool(told[0] > 0)", "bool(told[0] >= 0)")), "left out without reason"),
+    "a step of zeros": (
+        step(
+            (
+                "    if not bad:\n",
+                "    if bad:\n        for p in parts:\n            p.grad.zero_()\n"
+                "        kept = [p.detach().clone() for p in parts]\n"
+                "        optimizer.step()\n"
+                "        for p, old in zip(parts, kept):\n            p.data.copy_(old)\n"
+                "    if not bad:\n",
+            )
+        ),
+        "a step of zeros",
+    ),
+    "clipped first": (
+        step(
+            ("        p.grad /= scale\n", ""),
+            (
+                "        optimizer.step()\n",
+                "        for p in parts:\n            p.grad /= scale\n        optimizer.step()\n",
+            ),
+        ),
+        "clipped before unscaling",
+    ),
+    "scaled for ever": (step(("        p.grad /= scale\n", "")), "not unscaled"),
+    "the norm alone unscaled": (
+        step(
+            ("        p.grad /= scale\n", ""), ("math.sqrt(told[1])", "math.sqrt(told[1]) / scale")
+        ),
+        "not unscaled",
+    ),
+    "twice": (
+        step(
+            (
+                "        optimizer.step()\n",
+                "        for p in parts:\n            p.grad /= scale\n        optimizer.step()\n",
+            )
+        ),
+        "unscaled twice",
+    ),
+    "no clipping": (step(("        if norm > most:\n", "        if False:\n")), "not clipped"),
+    "always as long": (step(("        if norm > most:\n", "        if True:\n")), "made longer"),
+    "its own length": (
+        step(
+            (REDUCE, "    own = told[1].clone()\n" + REDUCE),
+            ("math.sqrt(told[1])", "math.sqrt(own)"),
+        ),
+        "its own norm",
+    ),
+    "half the length": (step(("most / (norm", "0.5 * most / (norm")), "wrong factor"),
+    "a scale of its own": (
+        step(
+            (REDUCE, "    own = bool(told[0] > 0)\n" + REDUCE),
+            ("scale * 0.5 if bad", "scale * 0.5 if own"),
+        ),
+        "ranks with different scales",
+    ),
+    "never halved": (step(("scale * 0.5 if bad else scale", "scale")), "scale not halved"),
+    "always halved": (step(("scale * 0.5 if bad else scale", "scale * 0.5")), "another scale"),
+    "the gradients stay": (step((ZERO, "")), "gradients left"),
+    "everybody's shard": (
+        step(
+            (
+                BAD,
+                BAD + "    flat = [p.grad.flatten() for p in parts]\n"
+                "    whole = torch.cat(flat + [torch.zeros(64).double()])\n"
+                "    every = [torch.zeros(64).double() for _ in range(group.size())]\n"
+                "    dist.all_gather(every, whole[:64].clone(), group=group)\n",
+            )
+        ),
+        "too much sent",
+    ),
+    "away before the message": (
+        step((REDUCE, "    if told[0] > 0:\n        return False, scale * 0.5\n" + REDUCE)),
+        "deadlock",
+    ),
+    "over all ranks": (step((REDUCE, "    dist.all_reduce(told)\n")), "group left out"),
+    "a yes alone": (
+        step(("    return (not bad, scale * 0.5 if bad else scale)", "    return not bad")),
+        "not a pair",
+    ),
+    "nothing": (
+        step(("    return (not bad, scale * 0.5 if bad else scale)", "    return")),
+        "nothing returned",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    made.judge.stop()
+
+
+def test_right_answers_are_right_whatever_their_style(desk):
+    for source in (STEP, BY_LIBRARY, reference(NAME)):
+        verdict = judged(desk, NAME, source)
+        assert verdict.outcome == "right", str(verdict)
+        assert verdict.points == frame.find(NAME).points
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_a_wrong_step_is_refused_by_its_name(desk, mistake):
+    source, name = WRONG[mistake]
+    verdict = judged(desk, NAME, source)
+    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
+
+
+def test_what_breaks_costs_one_check(desk):
+    for body, found in (
+        ("return 1 / 0", "raised"),
+        ("...", ""),
+        ("return 'stepped', 1.0", "not a pair"),
+        ("return True, float('nan')", "no step"),
+    ):
+        verdict = judged(desk, NAME, f"def {NAME}(a, b, c, d, e):\n    {body}\n")
+        assert verdict.name == found, str(verdict)
+    assert judged(desk, NAME, STEP).outcome == "right"
+
+
+def test_neither_a_hint_nor_a_verdict_gives_the_answer_away():
+    said = " ".join(frame.find(NAME).hints) + frame.find(NAME).when_right
+    for piece in ("def ", "/= scale", "return ", "all_reduce(", "optimizer.step()"):
+        assert piece not in said
