@@ -1,0 +1,196 @@
+"""`same_way` of lesson 11: each rank wants other layers, and a gather needs all ranks.
+
+An answer is called on some batches with other wishes each; held against each rank's own way through
+the layers, against the gathers that were due, and against how many layers were whole at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_11 import same_way_trial as trial
+from course_lib.classroom.checks.lesson_11.ready import take
+
+TOLERANCE = 1e-10
+SMALL = 8 * trial.LAYERS  # bytes: a number for each layer
+
+
+def near(a: Tensor | None, b: Tensor) -> bool:
+    return a is not None and a.shape == b.shape and bool(((a - b).abs() <= TOLERANCE).all())
+
+
+class Trial:
+    """Some batches on a group."""
+
+    def __init__(self, reports: list[dict], sizes: trial.Sizes, seed: int, when: str):
+        self.reports, self.sizes, self.when, self.n = reports, sizes, when, len(reports)
+        self.given = trial.numbers(sizes, self.n, seed)
+
+    def through(self, call: int, rank: int, layers: list[bool]) -> Tensor:
+        x = self.given.xs[call, rank]
+        for weight, goes in zip(self.given.weights, layers, strict=True):
+            x = trial.layer(x, weight) if goes else x
+        return x
+
+    def union(self, call: int) -> list[bool]:
+        return [any(some) for some in zip(*self.given.wanted[call], strict=True)]
+
+    def calls(self) -> Iterator[tuple[int, int, dict]]:
+        """(call, rank, what it did), batch by batch."""
+        for call in range(trial.CALLS):
+            for rank, report in enumerate(self.reports):
+                if call < len(report["calls"]):
+                    yield call, rank, report["calls"][call]
+
+
+def judge_same_way(answer: Answer, judge: Judge) -> None:
+    """Try same_way; raise the Finding that explains best what is wrong."""
+    take(answer, judge, "same_way_trial")
+    seed = int.from_bytes(os.urandom(3), "big")
+    h = 5 + seed % 3
+    for members, sizes in (([0, 1, 2], trial.Sizes(2, h)), ([1, 2], trial.Sizes(3, h + 1))):
+        when = on(members)
+        part = 'bench.part("lesson_11.same_way_trial")'
+        call = f"{part}.run({answer.name}, {part}.{sizes!r}, {seed}, __trial__)"
+        reports = judge.trial(answer, call, members, when)
+        refuse_none(reports, when, "the rows that have gone through their layers")
+        one = Trial(reports, sizes, seed, when)
+        for look in (look_at_ways, look_at_values, look_at_traffic):
+            try:
+                look(one)
+            except Finding:
+                if one.n == 2:  # right on all ranks of the world, and wrong on some of them
+                    refuse_world_numbers(answer, one.when)
+                raise
+
+
+def look_at_ways(one: Trial) -> None:
+    """All ranks in the same gather, always."""
+    for call, rank, did in one.calls():
+        if did["mixed"]:
+            number, asked = did["mixed"][0]
+            told = ", ".join(f"rank {r} in that of layer {layer}" for r, layer in enumerate(asked))
+            raise Finding(
+                "ranks that part",
+                f"In gather {number} of batch {call + 1} the ranks mean different layers "
+                f"{one.when}: {told}. Nothing complains, since all layers have one size, and what "
+                "arrives is a mixture. A rank cannot choose alone which gathers it takes part in.",
+            )
+        if did["changed"]:
+            raise Finding(
+                "input changed",
+                f"Your function changed x or the list of wishes on rank {rank}, {one.when}. Work "
+                "out of place.",
+            )
+        if did["out"] is None:
+            raise Finding(
+                "wrong shape",
+                f"Rank {rank} got a {did['kind']} of shape {did['shape']} back {one.when}; "
+                f"expected is a tensor of shape {[one.sizes.b, one.sizes.h]} and dtype float64.",
+            )
+
+
+def look_at_values(one: Trial) -> None:
+    """Each rank's rows through the layers that this rank wants, and no others."""
+    right = all(near(did["out"], one.through(call, rank, one.given.wanted[call][rank]))
+                for call, rank, did in one.calls())  # fmt: skip
+    if right:
+        return
+    first = [did["out"] for call, _, did in one.calls() if call == 0]
+    wishes = one.given.wanted[0]
+    both = [all(some) for some in zip(*wishes, strict=True)]
+    ideas = (
+        ("somebody else's layer", [one.union(0)] * one.n,
+         "The rows went through every layer that *some* rank wants. To take part in a gather and "
+         "to use what it brings are two things."),
+        ("only where all agree", [both] * one.n,
+         "The rows went through the layers that *all* ranks want. A rank that alone wants a layer "
+         "has to get it as well."),
+        ("a rank of its own decides", [wishes[0]] * one.n,
+         "All rows went through the layers that the group's first rank wants. Every rank's wishes "
+         "count."),
+        ("none", [[False] * trial.LAYERS] * one.n, "The rows went through no layer."),
+    )  # fmt: skip
+    for name, layers, text in ideas:
+        if all(near(out, one.through(0, r, layers[r])) for r, out in enumerate(first)):
+            raise Finding(name, f"{text} ({one.when})")
+    if all(near(out, one.through(0, r, wishes[r])) for r, out in enumerate(first)):
+        raise Finding(
+            "another later batch",
+            f"The first batch is right, and a later one with other wishes is not, {one.when}. The "
+            "wishes come anew with each batch, and so must the agreement about them.",
+        )
+    raise Finding(
+        "wrong output",
+        f"The output is not each rank's own rows through the layers that it wants, {one.when}. The "
+        "layers come in the order of the list; a layer is x + tanh(x @ W.T).",
+    )
+
+
+def look_at_traffic(one: Trial) -> None:
+    """The gathers that somebody wants, one small message, one layer whole at a time."""
+    for call, rank, did in one.calls():
+        due = [i for i, some in enumerate(one.union(call)) if some]
+        if did["most"] > 1 or did["now"]:
+            raise Finding(
+                "all whole at once",
+                f"Values are right. On rank {rank} up to {did['most']} layers are whole at once, "
+                f"and {did['now']} are left whole in the end, {one.when}. It runs, and does not "
+                "shard: free a layer before the next is gathered, on ranks that have no use for it "
+                "too.",
+            )
+        extra = len(did["gathered"]) - len(due)
+        others = sum(did["sent"]["ops"].values()) - len(did["gathered"])
+        if extra > 0:
+            raise Finding(
+                "gathered for nobody",
+                f"Values are right. In batch {call + 1} rank {rank} takes part in "
+                f"{len(did['gathered'])} gathers {one.when}, and {len(due)} layers are wanted by "
+                "somebody. All ranks can know before the first gather which these are.",
+            )
+        if others > 1:
+            raise Finding(
+                "a message for each layer",
+                f"Values are right. Beside the gathers rank {rank} sends {others} messages "
+                f"{one.when}. The wishes for all layers fit into one.",
+            )
+        weight = torch.Size((one.sizes.h, one.sizes.h)).numel()
+        piece = -(-weight // one.n) + 1  # and the layer's number
+        budget = len(due) * 8 * piece * (one.n - 1) + 2 * SMALL * (one.n - 1)
+        if did["sent"]["bytes"] > budget:
+            raise Finding(
+                "more bytes",
+                f"Values are right. Rank {rank} sends {did['sent']['bytes']} bytes in batch "
+                f"{call + 1}, {one.when}; the gathers and a number for each layer need {budget} at "
+                "most.",
+            )
+
+
+SAME_WAY = Exercise(
+    name="same_way",
+    title="All the same way",
+    points=4,
+    judge=judge_same_way,
+    when_right=(
+        "Every rank's rows went through the layers that this rank wants, and every rank was in the "
+        "same gathers, those that somebody wants, on two ranks and on three, whatever the wishes. "
+        "One small message settled it, and one layer was whole at a time."
+    ),
+    hints=(
+        "Which gathers does a rank have to take part in: its own, or also somebody else's? And "
+        "what does it do with a layer that it has no use for?",
+        "Before the first gather all ranks need to know the same thing: for each layer, whether "
+        "any rank wants it. What kind of sum over the ranks says that? The maximum of zeros and "
+        "ones, say.",
+        "One tensor with a number for each layer, one all-reduce. Then a loop over the layers in "
+        "their order: gather where somebody wants it; use it where you want it; free.",
+    ),
+)
