@@ -40,12 +40,17 @@ class Method:
     """One step of a method, which gives its loss; what it holds between two steps.
 
     `alone`: rank 0 makes the step, and the other ranks sleep meanwhile. `threads` for each rank.
+    `made`: the losses of steps made already. `held`: bytes, where they were counted beforehand.
+    `bound`: a wider one than the others', for a method that rounds.
     """
 
     step: Callable[[], float]
     holds: Sequence[object] = ()
     threads: int = 1
     alone: bool = False
+    made: Sequence[float] = ()
+    held: int | None = None
+    bound: float | None = None
 
 
 def run(world: int, file: str | Path, function: str, **arguments) -> list[dict]:
@@ -98,20 +103,23 @@ def compare(
     runs: int,
     *,
     bound: float = 0.0,
-    main: str | None = None,
+    main: str | Mapping[str, str] | None = None,
     limit: float = LIMIT,
 ) -> list[dict]:
     """Each method's figures on this rank: seconds, the ratio to the first, messages, memory.
 
     Step for step all losses have to agree within `bound`, relative. With `main`, the name of a
-    method, `against` says how long that one takes for each second of this one. On a slow machine
-    there are fewer turns than `runs`: none begins after `limit` seconds, but five are made.
+    method (or of one for each), `against` says how long that one takes for each second of this one.
+    On a slow machine there are fewer turns than `runs`: none begins after `limit` seconds, but five
+    are made.
     """
     began = time.monotonic()
-    losses: dict[str, list[float]] = {name: [] for name in methods}
+    wider = {name: one.bound for name, one in methods.items() if one.bound is not None}
+    rival = dict.fromkeys(methods, main) if isinstance(main, str) else dict(main or {})
+    losses: dict[str, list[float]] = {name: [*one.made] for name, one in methods.items()}
     seconds: dict[str, list[float]] = {name: [] for name in methods}
     once = {name: _once(me, method, losses[name]) for name, method in methods.items()}
-    _same(losses, bound, me)  # before the long part
+    _same(losses, bound, me, wider)  # before the long part
     order = list(methods)
     for turn in range(runs):
         if turn >= LEAST_RUNS and _late(began + limit):
@@ -119,7 +127,7 @@ def compare(
         # Not one order over and over: a method would always follow the same other one.
         for name in random.Random(turn).sample(order, len(order)):
             seconds[name].append(_timed(me, methods[name], losses[name]))
-    _same(losses, bound, me)
+    _same(losses, bound, me, wider)
     result = []
     for name, took in seconds.items():
         figures = {
@@ -130,8 +138,10 @@ def compare(
             "losses": losses[name][:3],
             "runs": len(took),
         }
-        if main is not None:
-            figures["against"] = paired(seconds[main], took)
+        if rival.get(name) in seconds:
+            figures["against"] = paired(seconds[rival[name]], took)
+            if not isinstance(main, str):
+                figures["rival"] = rival[name]
         result.append(figures)
     return result
 
@@ -154,22 +164,25 @@ def machine() -> dict:
 
 def as_text(result: dict) -> str:
     lines = [f"{result['name']}: {', '.join(f'{k} {v}' for k, v in result['workload'].items())}"]
+    width = max(20, *(len(one["name"]) for one in result["methods"]))
     lines.append(
-        f"{'method':20} {'ratio':>7} {'seconds':>8} {'calls':>6} {'must MB':>8} {'moved MB':>9} "
-        f"{'peak MB':>8} {'held MB':>8}  loss"
+        f"{'method':{width}} {'ratio':>7} {'seconds':>8} {'calls':>6} {'must MB':>8} "
+        f"{'moved MB':>9} {'peak MB':>8} {'held MB':>8}  loss"
     )
     for one in result["methods"]:
         moved = "" if one["moved_mb"] is None else f"{one['moved_mb']:.2f}"
         lines.append(
-            f"{one['name']:20} {one['ratio']:7.3f} {one['seconds']:8.4f} {one['collectives']:6} "
-            f"{one['must_mb']:8.2f} {moved:>9} {one['peak_mb']:8.1f} {one['held_mb']:8.1f}  "
-            f"{one['losses'][0]:.6f}"
+            f"{one['name']:{width}} {one['ratio']:7.3f} {one['seconds']:8.4f} "
+            f"{one['collectives']:6} {one['must_mb']:8.2f} {moved:>9} {one['peak_mb']:8.1f} "
+            f"{one['held_mb']:8.1f}  {one['losses'][0]:.6f}"
         )
-    against = {one["name"]: one["against"] for one in result["methods"] if "against" in one}
-    if against:
-        ours = "course_lib"
-        told = (f"{ratio:.3f} × {name}" for name, ratio in against.items() if name != ours)
-        lines.append(f"{ours} takes {', '.join(told)} (paired medians)")
+    told: dict[str, list[str]] = {}
+    for one in result["methods"]:
+        ours = one.get("rival", "course_lib")
+        if "against" in one and one["name"] != ours:
+            told.setdefault(ours, []).append(f"{one['against']:.3f} × {one['name']}")
+    lines += [f"{ours} takes {', '.join(them)} (paired medians)" for ours, them in told.items()]
+    lines += result.get("notes", [])
     return "\n".join(lines)
 
 
@@ -183,12 +196,13 @@ def _once(me: ranks.Me, method: Method, losses: list[float]) -> dict:
     with peak() as top:
         _timed(me, method, losses, settled=False)
     _settle(me)
+    bytes_held = held(*method.holds).total if method.held is None else method.held
     return {
         "collectives": book.count(),
         "must_mb": round(book.bytes() / 1e6, 6),
         "moved_mb": None if moved is None else round(moved / 1e6, 6),
         "peak_mb": round(top.bytes / 1e6, 6),
-        "held_mb": round(held(*method.holds).total / 1e6, 6),
+        "held_mb": round(bytes_held / 1e6, 6),
     }
 
 
@@ -223,17 +237,23 @@ def _settle(me: ranks.Me) -> None:
     dist.all_reduce(torch.zeros(1))
 
 
-def _same(losses: Mapping[str, Sequence[float]], bound: float, me: ranks.Me) -> None:
+def _same(
+    losses: Mapping[str, Sequence[float]],
+    bound: float,
+    me: ranks.Me,
+    wider: Mapping[str, float] | None = None,
+) -> None:
     """Refuse to compare methods that do not do the same work."""
     if me.rank:  # what is done alone has no losses here
         return
     (first, expected), *others = losses.items()
     for name, found in others:
+        most = (wider or {}).get(name, bound)
         for step, (a, b) in enumerate(zip(found, expected, strict=True)):
-            if not abs(a - b) <= bound * abs(b):
+            if not abs(a - b) <= most * abs(b):
                 raise RuntimeError(
                     f"step {step}: the loss of {name} is {a!r}, that of {first} {b!r}, further "
-                    f"apart than {bound:g} of it; they do not do the same work, and a ratio of "
+                    f"apart than {most:g} of it; they do not do the same work, and a ratio of "
                     "their times would say nothing. Were the weights or the data not the same?"
                 )
 

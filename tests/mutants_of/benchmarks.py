@@ -50,7 +50,7 @@ MUTANTS = [
     Mutant(
         "benchmarks-other-work",
         "benchmarks/_ranks.py",
-        "            if not abs(a - b) <= bound * abs(b):",
+        "            if not abs(a - b) <= most * abs(b):",
         "            if False:",
         (UNEQUAL,),
         "methods whose losses differ are compared all the same",

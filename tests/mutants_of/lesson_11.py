@@ -38,11 +38,11 @@ MUTANTS = [
     ),
     Mutant(
         "l11-whole-gradients-pass",
-        HERE + "promise_trial.py",
-        '        "after": meter.now(0),',
-        '        "after": 0,',
+        HERE + "promise.py",
+        '        if max(first["in_backward"], default=0) > 2 or first["after"]:',
+        "        if False:",
         (f"{PROMISE}[whole gradients kept]",),
-        "what is left behind a backward is not asked",
+        "what stays in a backward and behind it is not asked",
     ),
     Mutant(
         "l11-first-forward-not-looked-at",
@@ -87,9 +87,9 @@ MUTANTS = [
         "l11-messages-not-counted",
         HERE + "promise.py",
         '        if there.get("all_gather", 0) > one.layers or many:',
-        "        if many:",
+        "        if False:",
         (f"{PROMISE}[a message for each parameter]",),
-        "a gather for each parameter passes",
+        "a gather for each parameter is not called by its name",
         "T4",
     ),
     Mutant(

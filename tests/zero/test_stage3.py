@@ -445,6 +445,8 @@ def test_ranks_that_take_different_branches_hear_which(pool, when, keep):
     assert "all ranks have to run the same units in the same order" in text
     if when:  # those who go the known way wait for the one that does not
         assert "rank 1 waited to begin gather" in text and "never came" in text
+    else:  # no way is known yet: all ask, and nobody has to wait
+        assert "is about to begin gather" in text and "they took different branches" in text
 
 
 def swapped(me):

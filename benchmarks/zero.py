@@ -1,0 +1,170 @@
+"""Data parallelism with its states cut over the ranks, beside its peers: `course bench zero`.
+
+The same weights, data and fused AdamW for all: torch's DDP, ZeroRedundancyOptimizer and FSDP2; our
+stages 0 to 3, offload too; DeepSpeed's. Methods come in groups, with DDP in each of them to compare
+with, and one group is freed before the next is made. `peak_mb` contains what is held.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import _ranks
+import _zero_deepspeed
+import _zero_ours
+import _zero_task
+import _zero_torch
+from _zero_task import Task
+
+from course_lib import ranks
+
+WORKLOAD = {
+    "ranks": 2,
+    "hidden": 512,
+    "heads": 8,
+    "layers": 6,
+    "sequence": 128,
+    "batch": 4,  # of all ranks together
+    "vocabulary": 8192,
+    "dtype": "float32",
+    "only": "",  # names with commas between; nothing: all
+    "tune": 0,  # 1: every setting that was tried, beside the one that was kept
+}
+RUNS = 15
+SECONDS = 75  # for the turns of one group; on a slow machine there are fewer of them
+GROUPS = (
+    (
+        *("ddp", "course_lib-0", "course_lib-1", "course_lib-2", "zero-redundancy-optimizer"),
+        *("deepspeed-0", "deepspeed-1", "deepspeed-2"),
+    ),
+    (
+        *("ddp", "course_lib-3-fast", "course_lib-3-lean", "fsdp2", "fsdp2-reshard"),
+        *("deepspeed-3", "deepspeed-3-strict"),
+    ),
+    ("ddp", "course_lib-3-cpu", "course_lib-3-nvme", "deepspeed-3-cpu", "deepspeed-3-nvme"),
+)
+NAMES = tuple(dict.fromkeys(name for group in GROUPS for name in group))
+# Which of ours does what a peer does: `against` is its time for each second of the peer's.
+RIVALS = {
+    "zero-redundancy-optimizer": "course_lib-1",
+    "fsdp2": "course_lib-3-fast",
+    "fsdp2-reshard": "course_lib-3-lean",
+    "deepspeed-0": "course_lib-0",
+    "deepspeed-1": "course_lib-1",
+    "deepspeed-2": "course_lib-2",
+    "deepspeed-3": "course_lib-3-fast",
+    "deepspeed-3-strict": "course_lib-3-lean",
+    "deepspeed-3-cpu": "course_lib-3-cpu",
+    "deepspeed-3-nvme": "course_lib-3-nvme",
+}
+MAKERS = (_zero_torch, _zero_ours, _zero_deepspeed)
+# Sums of the ranks' gradients in another order, and that through AdamW, which makes a full step of
+# a gradient however small: this far do some tens of steps drift apart.
+BOUNDS = {"float64": 1e-9, "float32": 1e-4}
+as_text = _ranks.as_text
+
+
+def measure(workload: dict | None = None, runs: int = RUNS) -> dict:
+    workload = {**WORKLOAD, **(workload or {})}
+    check(workload)
+    with tempfile.TemporaryDirectory() as folder:
+        every = _ranks.run(
+            workload["ranks"], __file__, "steps", workload=workload, runs=runs, folder=folder
+        )
+    notes = every[0]["notes"]
+    return {
+        "name": "zero",
+        "workload": {**workload, "runs": runs},
+        "machine": _ranks.machine(),
+        "methods": every[0]["methods"],
+        **({"notes": notes} if notes else {}),
+    }
+
+
+def check(workload: dict) -> None:
+    strange = [name for name in chosen(workload) if name not in NAMES]
+    if strange:
+        raise ValueError(f"only={','.join(strange)}: the methods are {', '.join(NAMES)}")
+    if workload["batch"] % workload["ranks"]:
+        raise ValueError(
+            f"batch={workload['batch']} is of all ranks together, and ranks={workload['ranks']} "
+            "does not divide it; choose a multiple"
+        )
+    if workload["dtype"] not in BOUNDS:
+        raise ValueError(f"dtype={workload['dtype']} is none of {', '.join(BOUNDS)}")
+
+
+def chosen(workload: dict) -> list[str]:
+    return workload["only"].split(",") if workload["only"] else list(NAMES)
+
+
+def steps(me: ranks.Me, workload: dict, runs: int, folder: str) -> dict:
+    task = _zero_task.task(me, workload, folder)
+    wanted = {"ddp", *chosen(workload)}
+    task.notes += _zero_deepspeed.note(chosen(workload))
+    for left_out in task.notes if me.rank == 0 else ():
+        print(left_out, file=sys.stderr, flush=True)
+    rows: dict[str, dict] = {}
+    for names in groups(workload["tune"]):
+        here = [name for name in names if name in wanted and maker(name).there(name)]
+        if len(here) > 1:
+            for row in one_group(task, here, workload, runs):
+                rows.setdefault(row["name"], row)
+    if not rows:  # DDP was all that was wanted, or all that is here
+        rows = {row["name"]: row for row in one_group(task, ["ddp"], workload, runs)}
+    return {"methods": list(rows.values()), "notes": task.notes}
+
+
+def groups(tune: int) -> Sequence[Sequence[str]]:
+    """What is made at once: with all its settings, one method is enough."""
+    return [("ddp", name) for name in NAMES if name != "ddp"] if tune else GROUPS
+
+
+def maker(name: str):
+    return next(one for one in MAKERS if name in one.SETTINGS)
+
+
+def one_group(task: Task, names: Sequence[str], workload: dict, runs: int) -> list[dict]:
+    """The figures of these methods, which are made, measured in turns, and freed."""
+    methods, settings_of = {}, {}
+    with task.ending:
+        for name in names:
+            # DDP's own settings are tried where nothing else is.
+            tune = workload["tune"] and (name != "ddp" or len(names) == 1)
+            for label, settings in tried(name, tune):
+                if task.me.rank == 0:
+                    print(f"making {label}", file=sys.stderr, flush=True)
+                methods[label] = method(task, name, settings)
+                settings_of[label] = settings
+        bound = BOUNDS[workload["dtype"]]
+        rows = _ranks.compare(task.me, methods, runs, bound=bound, main=RIVALS, limit=SECONDS)
+        methods.clear()
+    gc.collect()
+    for row in rows:
+        row["peak_mb"] = round(row["peak_mb"] + row["held_mb"], 6)
+        row["settings"] = settings_of[row["name"]]
+    return rows
+
+
+def tried(name: str, tune: int) -> Iterator[tuple[str, dict]]:
+    """The setting that was kept, under the method's name; with `tune` the others too."""
+    best, *others = maker(name).SETTINGS[name]
+    yield name, best
+    for other in others if tune else ():
+        changed = ",".join(f"{k}={v}" for k, v in other.items() if best.get(k) != v)
+        yield f"{name}:{changed}", other
+
+
+def method(task: Task, name: str, settings: dict) -> _ranks.Method:
+    """A method after its first steps, and what has come to be alive with it."""
+    before = _zero_task.bytes_alive()
+    step = maker(name).build(task, name, settings)
+    made = [step() for _ in range(_zero_task.WARM)]
+    held = _zero_task.bytes_alive() - before
+    return _ranks.Method(step, made=made, held=held, bound=_zero_deepspeed.ROUNDS.get(name))
