@@ -5,10 +5,21 @@ Lesson 00 uses it first.
 
 from __future__ import annotations
 
-from course_lib.cli import author, doctor, grade, lab, learner, running, train
+from course_lib.cli import author, doctor, estimate, grade, lab, learner, running, train
 from course_lib.cli.base import app
 
-__all__ = ["app", "author", "doctor", "grade", "lab", "learner", "main", "running", "train"]
+__all__ = [
+    "app",
+    "author",
+    "doctor",
+    "estimate",
+    "grade",
+    "lab",
+    "learner",
+    "main",
+    "running",
+    "train",
+]
 
 
 def main() -> None:

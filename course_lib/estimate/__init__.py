@@ -1,0 +1,27 @@
+"""Closed forms of what a rank holds, needs and sends; tests hold them against ledger and meter.
+
+In the order of reading: shape, deepspeed, memory, activations, peak, traffic. Lesson 12.
+"""
+
+from course_lib.estimate.activations import Kept, kept
+from course_lib.estimate.memory import RULES, Rule, States, per_parameter, states
+from course_lib.estimate.peak import Peak, step_peak
+from course_lib.estimate.shape import Shape, shape_of
+from course_lib.estimate.traffic import must_bytes, offload_bytes, tensor_parallel_bytes
+
+__all__ = [
+    "RULES",
+    "Kept",
+    "Peak",
+    "Rule",
+    "Shape",
+    "States",
+    "kept",
+    "must_bytes",
+    "offload_bytes",
+    "per_parameter",
+    "shape_of",
+    "states",
+    "step_peak",
+    "tensor_parallel_bytes",
+]

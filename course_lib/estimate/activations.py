@@ -1,0 +1,105 @@
+"""What a forward of our decoder keeps for its backward, tensor by tensor, in closed form.
+
+Counted from what each operation's gradient reads: a product its input, a norm its input, attention
+q, k, v and its output. Lesson 06 counts a block, lesson 12 adds it to the states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.gpt import Config
+
+NARROW = 4  # bytes of a norm's and attention's own sums, whatever the model's width is
+RNG = 5056  # bytes: the state of the CPU's generator, kept for each block that is run again
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes on one rank, for `rows` sequences of `length` tokens.
+
+    `attention` and `mlp` are one block's halves, each with its norm; `entry` a block's input, which
+    is in `attention` too; `ends` what is kept behind the blocks and before them; `logits` one copy
+    of them, of which the loss keeps one.
+    """
+
+    layers: int
+    attention: int
+    mlp: int
+    entry: int
+    ends: int
+    logits: int
+    recompute: bool
+
+    @property
+    def block(self) -> int:
+        return self.attention + self.mlp
+
+    @property
+    def between(self) -> int:
+        """Of one block, between its forward and its backward."""
+        return self.entry + RNG if self.recompute else self.block
+
+    @property
+    def total(self) -> int:
+        """When the forward has ended and the loss is there."""
+        return self.layers * self.between + self.ends + self.logits
+
+
+def kept(
+    config: Config,
+    rows: int,
+    length: int,
+    *,
+    width: int = 4,
+    tp: int = 1,
+    sequence: bool = False,
+    keep: bool = True,
+) -> Kept:
+    """The bytes of a training forward, `width` for a number; exact where tp divides what it cuts.
+
+    `sequence` and `keep` are those of `parallelize`. Not for attention dropout, under which torch
+    takes another way through attention, with all pairs of tokens in memory.
+    """
+    if config.attention_dropout:
+        raise ValueError(
+            f"attention_dropout={config.attention_dropout}: with it torch keeps all pairs of "
+            "tokens, in a way that depends on the device; estimate with attention_dropout=0"
+        )
+    tokens, h, d = rows * length, config.hidden, config.head_size
+    own = tokens / tp if sequence else tokens  # tokens between the cut layers
+    entry = own * h * width
+    joins = (tokens if keep or not sequence else own) * h * width  # the input of a cut product
+    norm = _norm(config, own, width) + (_shared(config, width) if sequence and tp > 1 else 0)
+    drop = own * h * width if config.dropout else 0  # its mask, in the numbers' own width
+    heads, kv = config.heads / tp, config.kv_heads / tp
+    core = tokens * (heads + 2 * kv) * d * width  # q, k, v as one product gave them
+    if config.position == "rotary":  # q and k turned, and the angles
+        core += tokens * (heads + kv) * d * width + 2 * length * d * NARROW
+        core += tokens * heads * d * width  # attention's output lies as q does: it is laid anew
+    core += tokens * heads * (d * width + NARROW)  # attention's output; a sum for each head
+    wide = 4 if config.activation == "swiglu" else 2
+    inner = wide * tokens * config.inner / tp * width
+    places = 8 * length if config.position == "learned" else 0  # which positions were looked up
+    return Kept(
+        config.layers,
+        attention=round(entry + norm + joins + core + drop),
+        mlp=round(entry + norm + joins + inner + drop),
+        entry=round(entry),
+        ends=round(entry + norm + joins + places + drop),
+        logits=round(tokens * config.vocabulary / tp * width),
+        recompute=config.recompute,
+    )
+
+
+def _norm(config: Config, tokens: float, width: int) -> float:
+    """Beside its input: a layer norm keeps a mean and a scale a token, an RMS norm a scale and the
+    scaled numbers."""
+    if config.norm == "layer":
+        return 2 * tokens * NARROW
+    return tokens * (NARROW + config.hidden * width)
+
+
+def _shared(config: Config, width: int) -> int:
+    """A norm's weights as they went through the conjugate that sums their gradients."""
+    return (2 if config.norm == "layer" and config.bias else 1) * config.hidden * width

@@ -1,0 +1,277 @@
+"""What a rank holds of a model's states, to the byte: parameters, gradients, masters, moments.
+
+For every stage, precision, optimizer, offload and world, padding and step counters counted, between
+steps and with gradients alive. Lesson 09 sets 16 bytes against it, lesson 12 sorts it by tier.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from course_lib.estimate.shape import sketch
+from course_lib.gpt import Config
+from course_lib.memory import TIERS
+from course_lib.zero import Partition, Precision, partition
+from course_lib.zero.offload.files import ALIGN
+from course_lib.zero.offload.layout import Layout
+from course_lib.zero.offload.pipeline import SETS
+from course_lib.zero.offload.plan import Plan
+from course_lib.zero.offload.units import AHEAD
+from course_lib.zero.partition import BUCKET, Bucket, Piece, end_to_end
+from course_lib.zero.refusals import check_numbers
+from course_lib.zero.stage3 import choose_units
+from course_lib.zero.stage3.cut import PERSIST
+
+COUNTER = 4  # bytes of Adam's count of steps, one for each part of a parameter
+
+
+class Rule(NamedTuple):
+    """What an optimizer keeps: so many numbers for each of a parameter's, and a counter or none."""
+
+    states: int
+    counter: int
+
+
+RULES = {
+    "sgd": Rule(0, 0),
+    "momentum": Rule(1, 0),
+    "adam": Rule(2, COUNTER),
+    "adamw": Rule(2, COUNTER),
+}
+Sum = Counter  # (kind, tier) to bytes
+
+
+@dataclass(frozen=True)
+class States:
+    """Bytes by (kind, tier) on one rank: `between` steps, and what gradients `add` while alive.
+
+    `partition` is the cut that was counted, of the parameters of `outline`, `kept` its buckets that
+    stay whole at stage 3, `files` what lies in a file of which.
+    """
+
+    between: Mapping[tuple[str, str], int]
+    add: Mapping[tuple[str, str], int]
+    partition: Partition = field(repr=False)
+    outline: nn.Module = field(repr=False)
+    kept: Set[Bucket] = field(default=frozenset(), repr=False)
+    files: Mapping[Bucket, Layout] = field(default_factory=dict, repr=False)
+
+    def total(self, *, alive: bool = False) -> int:
+        return sum(self._of(alive).values())
+
+    def by_kind(self, *, alive: bool = False) -> dict[str, int]:
+        found: Counter = Counter()
+        for (kind, _), nbytes in self._of(alive).items():
+            found[kind] += nbytes
+        return dict(found)
+
+    def by_tier(self, *, alive: bool = False) -> dict[str, int]:
+        found = dict.fromkeys(TIERS, 0)
+        for (_, tier), nbytes in self._of(alive).items():
+            found[tier] += nbytes
+        return found
+
+    def _of(self, alive: bool) -> Counter:
+        return Counter(self.between) + Counter(self.add) if alive else Counter(self.between)
+
+
+def states(
+    model: nn.Module | Config,
+    *,
+    stage: int,
+    n: int,
+    rank: int = 0,
+    precision: str | Precision = "as is",
+    optimizer: str | Rule = "adamw",
+    offload: str | Mapping | Plan | None = None,
+    bucket_bytes: int = BUCKET,
+    units: Sequence[nn.Module] | None = None,
+    persist: int = PERSIST,
+) -> States:
+    """What rank `rank` of `n` holds when an engine with these options has made its first step.
+
+    No number of the model is read: a Config will do, or a model on torch's meta device. Exact where
+    every trained parameter has a gradient. A GPU's allocator rounds each block up; that is not
+    counted.
+    """
+    check_numbers(stage, 1, None)
+    plan, precision = Plan.named(offload, stage), Precision.named(precision)
+    if not 0 <= rank < n:
+        raise ValueError(f"rank={rank} is none of the {n} ranks 0 to {n - 1}")
+    rule = optimizer if isinstance(optimizer, Rule) else RULES.get(optimizer)
+    if rule is None:
+        raise ValueError(f"optimizer={optimizer!r} is none of {', '.join(RULES)}, nor a Rule")
+    if isinstance(units, Sequence) and isinstance(model, nn.Module):
+        names = {module: name for name, module in model.named_modules()}
+        units = [names[module] for module in units]
+    outline = sketch(model, precision.dtype)
+    if units is not None:
+        units = [outline.get_submodule(name) for name in units]
+    if stage == 3:
+        buckets, kept = units_of(outline, n, units, persist)
+        parts = Partition(buckets, n)
+    else:
+        parts = partition(outline.named_parameters(), n if stage else 1, most_bytes=bucket_bytes)
+        kept = set()
+    count = _Count(stage, rank if stage else 0, precision.master, rule, plan)
+    count.buffers(outline)
+    for bucket in parts.buckets:
+        count.bucket(bucket, whole=bucket in kept)
+    if stage != 3:
+        count.frozen(outline, parts)
+    count.files()
+    return States(+count.between, +count.add, parts, outline, kept, count.layouts)
+
+
+class _Count:
+    """One rank's bytes, bucket by bucket."""
+
+    def __init__(self, stage: int, rank: int, master: bool, rule: Rule, plan: Plan | None):
+        self.stage, self.rank, self.master, self.rule, self.plan = stage, rank, master, rule, plan
+        self.between: Sum = Counter()
+        self.add: Sum = Counter()
+        self.layouts: dict[Bucket, Layout] = {}
+        self.reads: list[int] = []  # bytes of the shards that are read from files
+
+    def buffers(self, model: nn.Module) -> None:
+        self.between["buffers", "device"] += sum(x.nbytes for x in set(model.buffers()))
+
+    def frozen(self, model: nn.Module, parts: Partition) -> None:
+        """What nobody trains is in no bucket below stage 3, and whole on every rank."""
+        alone = [p for p in model.parameters() if p not in parts.where]
+        self.between["parameters", "device"] += sum(p.nbytes for p in alone)
+
+    def bucket(self, bucket: Bucket, *, whole: bool) -> None:
+        width = bucket.dtype.itemsize
+        pieces = bucket.pieces(self.rank) if self.stage else _all_of(bucket)
+        trained = [p for p in pieces if p.slot.parameter.requires_grad]
+        wide = 4 if self.master else width  # bytes of a number that the optimizer updates
+        home = self.plan.optimizer if self.plan is not None else None
+        tier = "host" if home else "device"
+        own, updated = sum(p.numel for p in pieces), sum(p.numel for p in trained)
+        self._parameters(bucket, width, whole)
+        if home == "nvme":
+            self._in_a_file(bucket, own, wide, bool(trained))
+        else:
+            away = home is not None and (self.plan.parameters is None or self.master)
+            if away or self.master:
+                self.between["masters", tier] += own * wide
+            self.between["optimizer states", tier] += updated * wide * self.rule.states
+        self.between["optimizer states", tier] += len(trained) * self.rule.counter
+        self._gradients(bucket, pieces, trained, width, tier)
+
+    def _parameters(self, bucket: Bucket, width: int, whole: bool) -> None:
+        if self.stage < 3:
+            self.between["parameters", "device"] += bucket.padded * width
+            return
+        place = self.plan.parameters if self.plan is not None else None
+        if place != "nvme":
+            tier = "host" if place else "device"
+            self.between["parameters", tier] += bucket.cut.shard * width
+        if whole:  # too small to be worth a message in every forward
+            self.between["parameters", "device"] += bucket.padded * width
+
+    def _gradients(
+        self, bucket: Bucket, pieces: list[Piece], trained: list[Piece], width: int, tier: str
+    ) -> None:
+        if self.stage < 2:  # the buffer that gradients add up in stays
+            self.between["gradients", "device"] += bucket.padded * width
+        if not trained:
+            return
+        updated, own = (sum(p.numel for p in some) for some in (trained, pieces))
+        if self.master:
+            self.add["gradients", tier] += 4 * updated
+        elif tier == "host":
+            self.add["gradients", tier] += own * width
+        elif self.stage >= 2:  # the sum for the whole shard, padding and all
+            self.add["gradients", tier] += bucket.cut.shard * width
+
+    def _in_a_file(self, bucket: Bucket, own: int, wide: int, trained: bool) -> None:
+        if not own:
+            return
+        dtype = torch.float32 if self.master else bucket.dtype
+        names = [f"state {i}" for i in range(self.rule.states)] if trained else []
+        there = self.plan.parameters == "nvme"
+        half = bucket.dtype if self.master and there else None
+        layout = Layout(own, dtype, dict.fromkeys(names, dtype), half)
+        self.layouts[bucket] = layout
+        self.between["files", "disk"] += layout.nbytes
+        if there:
+            self.reads.append(layout.half_bytes if half else layout.values_bytes)
+
+    def files(self) -> None:
+        """The memory through which files are read and written, and the outlines of their parts."""
+        if not self.layouts:
+            return
+        layouts = self.layouts.values()
+        largest = max(layout.nbytes for layout in layouts)
+        sets = min(SETS, len(layouts)) * (largest + ALIGN)
+        reads = AHEAD * (max(self.reads) + ALIGN) if self.reads else 0
+        outlines = sum({layout.dtype: layout.dtype.itemsize for layout in layouts}.values())
+        self.between["staging", "host"] += sets + reads + outlines
+
+
+def _all_of(bucket: Bucket) -> list[Piece]:
+    return [Piece(slot, 0, slot.numel, slot.start) for slot in bucket.slots]
+
+
+def units_of(
+    model: nn.Module, n: int, chosen: Sequence[nn.Module] | None, persist: int
+) -> tuple[list[Bucket], set[Bucket]]:
+    """The units of stage 3 as buckets, and those of them that are kept whole."""
+    found = choose_units(model, chosen)
+    small = [one for *_, named in found for one in named if one[1].nbytes < persist]
+    kept = {Bucket(slots, n) for slots in end_to_end(small)}
+    large = [
+        Bucket(slots, n)
+        for *_, named in found
+        for slots in end_to_end(one for one in named if one[1].nbytes >= persist)
+    ]
+    return [*kept, *large], kept
+
+
+# ---- from the number of parameters alone
+def per_parameter(
+    stage: int,
+    n: int,
+    *,
+    width: int = 4,
+    master: bool = False,
+    states: int = 2,
+    alive: bool = False,
+) -> float:
+    """Bytes that one parameter costs each rank, before padding and counters.
+
+    16 for Adam in float32 on one rank: 4 for itself, 4 for its gradient, 8 for two moments. A rank
+    can hold more than this times Ψ, but less than `padding` more.
+    """
+    wide = 4 if master else width
+    parts = n if stage else 1
+    parameters = width / (n if stage == 3 else 1)
+    gradients = width / (1 if stage < 2 else n) if stage < 2 or alive else 0.0
+    if master:
+        gradients = (width if stage < 2 else 0.0) + (4 / parts if alive else 0.0)
+    return parameters + gradients + (states + master) * wide / parts
+
+
+def padding(
+    n: int, buckets: int, parts: int, *, width: int = 4, master: bool = False, states: int = 2
+) -> int:
+    """A bound of what padding, uneven shards and counters put on top, for so many buckets or units
+    and so many parameters: each bucket is filled up with less than n numbers, and a shard that is
+    cut by ceiling division has less than one more than its part of each."""
+    wide = 4 if master else width
+    each = 2 * n * width + (states + 2) * wide
+    return buckets * each + (parts + buckets) * COUNTER
+
+
+def of_number(params: int, stage: int, n: int, **options) -> int:
+    """`per_parameter` times so many, whole bytes."""
+    return math.ceil(params * per_parameter(stage, n, **options))

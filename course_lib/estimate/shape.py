@@ -1,0 +1,111 @@
+"""How many numbers a model has and how many its largest layer, read from shapes alone.
+
+From a config.json, a Config, or a model, none of which needs a single number. Lesson 12.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+from collections.abc import Mapping
+from contextlib import redirect_stderr
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from course_lib.gpt import MLP, Attention, Config
+from course_lib.pretrained.config import TRAITS, from_transformers
+from course_lib.pretrained.header import read_json
+from course_lib.pretrained.sketch import without_numbers
+
+
+class Shape(NamedTuple):
+    """Distinct parameters in all, and those of the module with the most of its own."""
+
+    params: int
+    largest_layer: int
+
+
+def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Module:
+    """A copy of a model that has shapes and no numbers, of `dtype` where one is given."""
+    if isinstance(model, Config):
+        model = without_numbers(model)
+    known: dict[int, object] = {}
+    for p in model.parameters():
+        known[id(p)] = nn.Parameter(_meta(p, dtype), requires_grad=p.requires_grad)
+    for x in model.buffers():
+        known[id(x)] = _meta(x, dtype)
+    return copy.deepcopy(model, known)
+
+
+def _meta(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
+    wanted = dtype if dtype is not None and x.is_floating_point() else x.dtype
+    return torch.empty(x.shape, dtype=wanted, device="meta")
+
+
+def shape_of(model: nn.Module | Config) -> Shape:
+    """A shared parameter counts once in all, and in every layer that has it.
+
+    In our GPT some layers are joined into one product: they count as the layers that a checkpoint
+    has, Llama's as q, k, v and gate, up.
+    """
+    apart = isinstance(model, Config) and model.activation == "swiglu"
+    if isinstance(model, Config):
+        model = without_numbers(model)
+    most = 0
+    joined: dict[nn.Module, list[int]] = {}
+    for module in model.modules():
+        if apart and isinstance(module, Attention):
+            heads = (module.heads, module.kv_heads, module.kv_heads)
+            joined[module.qkv] = [n * module.head_size for n in heads]
+        if apart and isinstance(module, MLP):
+            joined[module.gate_up] = [module.gate_up.out_features // 2] * 2
+    for module in model.modules():
+        own = sum(p.numel() for p in module.parameters(recurse=False))
+        if module in joined:
+            rows = joined[module]
+            own = own // sum(rows) * max(rows)
+        most = max(most, own)
+    return Shape(sum(p.numel() for p in model.parameters()), most)
+
+
+def read(path: str | Path) -> Shape:
+    """The shape that a Hugging Face config.json describes (or a folder with one)."""
+    path = Path(path)
+    if path.is_dir():
+        path = path / "config.json"
+    if not path.is_file():
+        raise ValueError(f"{path} is not there; name a config.json, or a folder that has one")
+    keys = read_json(path.read_bytes(), path)
+    if not isinstance(keys, Mapping):
+        raise ValueError(f"{path} holds a {type(keys).__name__} and not the keys of a config")
+    try:
+        if keys.get("model_type") in TRAITS:
+            return shape_of(from_transformers(keys, path))
+        return _by_transformers(path, keys)
+    except (KeyError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a model: {error}") from error
+
+
+def _by_transformers(path: Path, keys: Mapping) -> Shape:
+    """Any other family, as its own code makes it, on torch's meta device."""
+    kind = keys.get("model_type")
+    if kind is None:
+        raise ValueError(f"{path} says no model_type: is it a config.json of a model?")
+    if importlib.util.find_spec("transformers") is None:
+        raise ValueError(
+            f"{path}: model_type={kind!r} is none of {', '.join(TRAITS)}, and to read others "
+            "transformers has to be installed (pip install transformers); or give --params and "
+            "--largest-layer"
+        )
+    import transformers
+
+    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+        config = transformers.AutoConfig.from_pretrained(path.parent, _configuration_file=path.name)
+        named = getattr(transformers, (keys.get("architectures") or [""])[0], None)
+        with torch.device("meta"):
+            model = transformers.AutoModel.from_config(config) if named is None else named(config)
+    return shape_of(model)

@@ -1,0 +1,212 @@
+"""What a rank must send in a step, by the stage, the micro-batches and the units: closed forms.
+
+In Ψ(N−1)/N: stages 0 and 1 take 2, stage 2 takes 1 + k, stage 3 at most 3k for k micro-batches.
+Norms and flags are no part of it. Lessons 09 to 11 derive these, lesson 12 adds offload.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
+
+from torch import nn
+
+from course_lib.estimate.memory import Rule, states, units_of
+from course_lib.estimate.shape import sketch
+from course_lib.gpt import GPT, Config
+from course_lib.ledger import forms
+from course_lib.zero import Precision, partition
+from course_lib.zero.offload import Plan
+from course_lib.zero.partition import BUCKET, Bucket
+from course_lib.zero.stage3.cut import PERSIST
+
+FAST, LEAN = 1 << 60, 0  # bytes that stage 3 may keep from forward to backward
+
+
+def must_bytes(
+    model: nn.Module | Config,
+    *,
+    stage: int,
+    n: int,
+    accumulate: int = 1,
+    precision: str | Precision = "as is",
+    bucket_bytes: int = BUCKET,
+    persist: int = PERSIST,
+    keep: int = LEAN,
+    prefetch: int = 1,
+) -> dict[str, float]:
+    """Bytes that each rank has to send in one step, by verb, from the second forward on.
+
+    Exact for a stage below 3. At stage 3 it counts a GPT's own order of use; of another model, that
+    each unit is used once, in the order of its parameters.
+    """
+    outline = sketch(model, Precision.named(precision).dtype)
+    found: Counter = Counter()
+    if stage < 3:
+        parts = partition(outline.named_parameters(), n if stage else 1, most_bytes=bucket_bytes)
+        for bucket in parts.buckets:
+            padded = bucket.padded * bucket.dtype.itemsize
+            if stage == 0:
+                found["all_reduce"] += forms.all_reduce(n, padded)
+                continue
+            times = accumulate if stage == 2 else 1
+            found["reduce_scatter"] += times * forms.reduce_scatter(padded, padded // n)
+            found["all_gather"] += forms.all_gather(n, padded // n)
+        return dict(found)
+    buckets, kept = units_of(outline, n, None, persist)
+    gathers, _ = walk(outline, buckets, kept, keep=keep, prefetch=prefetch)
+    for bucket in buckets:
+        own = bucket.cut.shard * bucket.dtype.itemsize
+        if any(slot.parameter.requires_grad for slot in bucket.slots):
+            found["reduce_scatter"] += accumulate * forms.reduce_scatter(n * own, own)
+        times = 1 if bucket in kept else accumulate * gathers[bucket]
+        found["all_gather"] += times * forms.all_gather(n, own)
+    return dict(found)
+
+
+def walk(
+    model: nn.Module, units: Sequence[Bucket], kept: Set[Bucket], *, keep: int, prefetch: int
+) -> tuple[Mapping[Bucket, int], Mapping[Bucket, int]]:
+    """How often a forward and its backward gather each unit, and read its file if it has one.
+
+    A walk over their uses. The last use of a forward stays for the backward, which begins there; so
+    does what `keep` has room for. `prefetch` units ahead are asked for, and the one beyond them is
+    read: before an embedding's backward, which looks at no weight, in vain.
+    """
+    uses = uses_of(model, [unit for unit in units if unit not in kept])
+    every = [unit for unit, _ in uses]
+    there, under_way, ahead = set(kept), set(), set()
+    gathers, reads = (Counter(dict.fromkeys(units, 0)) for _ in range(2))
+
+    def fetch(some: Sequence[Bucket]) -> None:
+        for unit in some:
+            if unit not in there | under_way | ahead:
+                ahead.add(unit)
+                reads[unit] += 1
+
+    def start(some: Sequence[Bucket]) -> None:
+        for unit in some:
+            if unit not in there | under_way:
+                fetch([unit])
+                ahead.discard(unit)
+                under_way.add(unit)
+                gathers[unit] += 1
+
+    def have(unit: Bucket) -> None:
+        under_way.discard(unit)
+        there.add(unit)
+
+    for place, unit in enumerate(every):
+        last = place + 1 + prefetch
+        start([unit, *every[place + 1 : last]])
+        fetch(every[last : last + 1])
+        have(unit)
+        whole = sum(one.padded * one.dtype.itemsize for one in (there - kept) | {unit})
+        if place < len(uses) - 1 and whole > keep:
+            there.discard(unit)
+    for unit, unread in reversed(uses):
+        if not unread:
+            place = len(every) - 1 - every[::-1].index(unit)
+            last = max(0, place - prefetch)
+            start([unit, *every[last:place][::-1]])
+            fetch(every[max(0, last - 1) : last])
+            have(unit)
+    return gathers, reads
+
+
+def uses_of(model: nn.Module, units: Sequence[Bucket]) -> list[tuple[Bucket, bool]]:
+    """The units in the order in which a forward uses them, and whether it is an embedding's own."""
+    if not isinstance(model, GPT):
+        return [(unit, False) for unit in units]
+    of = {slot.parameter: unit for unit in units for slot in unit.slots}
+    order = [model.tokens, model.positions, *model.blocks, model.norm, model.head]
+    found: list[tuple[Bucket, bool]] = []
+    met: set[Bucket] = set()
+    for module in order:
+        if module is None:
+            continue
+        for unit in dict.fromkeys(of[p] for p in module.parameters() if p in of):
+            found.append((unit, isinstance(module, nn.Embedding) and unit not in met))
+            met.add(unit)
+    return found
+
+
+def tensor_parallel_bytes(
+    config: Config,
+    rows: int,
+    length: int,
+    n: int,
+    *,
+    width: int = 4,
+    sequence: bool = False,
+    keep: bool = True,
+) -> float:
+    """What tensor parallelism has each rank send for one forward and backward, embedding and loss
+    included: 8Φ(N−1)/N a block, Φ = rows · length · hidden, exact where n divides the length.
+
+    With `sequence` the block takes as much, or 10 where inputs are not kept but gathered again.
+    """
+    part = (n - 1) / n
+    phi, tokens = rows * length * config.hidden * width, rows * length
+    losses = 2 * 3 * tokens * 4 * part  # the largest logit; two sums: float32, all-reduced
+    if not sequence:
+        return ((8 * config.layers + 4) * phi) * part + losses
+    block = 8 if keep else 10
+    norms = (2 * config.layers + 1) * (2 if config.norm == "layer" and config.bias else 1)
+    sums = 2 * norms * config.hidden * width
+    places = length * config.hidden * width if config.position == "learned" else 0
+    ends = 2 + (2 if keep else 3)  # the table's sum is scattered; the head gathers
+    return (block * config.layers * phi + ends * phi + sums + places) * part + losses
+
+
+def offload_bytes(
+    model: nn.Module | Config,
+    *,
+    stage: int,
+    n: int,
+    rank: int = 0,
+    offload: str | Mapping | Plan,
+    accumulate: int = 1,
+    precision: str | Precision = "as is",
+    optimizer: str | Rule = "adamw",
+    bucket_bytes: int = BUCKET,
+    persist: int = PERSIST,
+    keep: int = LEAN,
+    prefetch: int = 1,
+) -> dict[str, int]:
+    """What a step of one rank carries between the tiers: gradients `down` from the device to the
+    host, parameters `up` again, and what is `read` from files and `written` to them.
+
+    States cross nothing but the file's border. Padding stays where it is, unless a whole shard is
+    brought up for a gather.
+    """
+    plan = Plan.named(offload, stage)
+    held = states(
+        model, stage=stage, n=n, rank=rank, precision=precision, optimizer=optimizer,
+        offload=plan, bucket_bytes=bucket_bytes, persist=persist,
+    )  # fmt: skip
+    units = held.partition.buckets
+    if stage == 3:
+        walked = walk(held.outline, units, held.kept, keep=keep, prefetch=prefetch)
+    found = dict.fromkeys(("down", "up", "read", "written"), 0)
+    for bucket in units:
+        width, pieces = bucket.dtype.itemsize, bucket.pieces(rank)
+        own = sum(piece.numel for piece in pieces) * width
+        if any(piece.slot.parameter.requires_grad for piece in pieces):
+            found["down"] += own * (accumulate if stage >= 2 else 1)
+        if plan.parameters is None:
+            found["up"] += own
+        else:
+            once = bucket in held.kept
+            gathers, reads = (1 if once else accumulate * times[bucket] for times in walked)
+            found["up"] += gathers * (
+                own if plan.parameters == "nvme" else bucket.cut.shard * width
+            )
+        file = held.files.get(bucket)
+        if file is not None:
+            if any(piece.slot.parameter.requires_grad for piece in pieces):
+                found["read"] += file.kept_bytes
+                found["written"] += file.nbytes
+            if plan.parameters == "nvme":
+                found["read"] += reads * (file.half_bytes or file.values_bytes)
+    return found

@@ -1,0 +1,57 @@
+"""What a forward keeps, by formula, against the meter: within a percent, dense and cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from course_lib import ranks
+from course_lib.estimate.activations import kept
+from course_lib.gpt import GPT, Config
+from course_lib.memory import peak
+from course_lib.tensor_parallel import parallelize
+
+GPT2 = Config.gpt2(vocabulary=95, length=40, hidden=48, layers=3, heads=4, inner=76)
+LLAMA = Config.llama(vocabulary=91, length=40, hidden=48, layers=2, heads=4, kv_heads=2, inner=64)
+
+
+def measured(model, ids, loss=True):
+    with peak() as p:
+        out = model(ids).flatten(0, 1)  # without a loss, the logits are what is kept of them
+        if loss:
+            out = F.cross_entropy(out, torch.zeros(ids.numel(), dtype=torch.long))
+    return p.held_after
+
+
+@pytest.mark.parametrize("change", [{}, {"dropout": 0.1}, {"recompute": True}], ids=str)
+@pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_what_a_forward_keeps(config, change):
+    config = config.changed(**change)
+    torch.manual_seed(0)
+    ids = torch.randint(91, (3, 33))
+    got, want = measured(GPT(config), ids), kept(config, 3, 33).total
+    assert got == pytest.approx(want, rel=0.01), (got, want, got - want)
+
+
+PLANS = [{}, {"sequence": True}, {"sequence": True, "keep": False}]
+
+
+def over_two(me):
+    for config in (GPT2, LLAMA):
+        for plan in PLANS:
+            torch.manual_seed(0)
+            model = parallelize(GPT(config), ranks.mesh(me, dp=1, tp=me.world), **plan)
+            ids = torch.randint(90, (3, 34))
+            got = measured(model, ids, loss=False)
+            want = kept(config, 3, 34, tp=me.world, **plan).total
+            assert got == pytest.approx(want, rel=0.01), (config.norm, plan, got, want, got - want)
+
+
+def test_what_a_cut_forward_keeps(pool):
+    pool.run(2, over_two)
+
+
+def test_attention_dropout_is_no_part_of_it():
+    with pytest.raises(ValueError, match="all pairs of tokens"):
+        kept(GPT2.changed(attention_dropout=0.1), 3, 33)

@@ -1,0 +1,185 @@
+"""DeepSpeed's estimator: its documented table to the last digit, and its own code as the oracle."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course_lib.estimate import deepspeed, shape
+from course_lib.gpt import Config
+
+ROOT = Path(__file__).resolve().parents[2]
+PARAMS, LAYER = 2783959040, 65798144
+DOCUMENTED = {  # offload_param, offload_optimizer, zero_init: 1 GPU, 2 GPUs
+    ("cpu", "cpu", 1): ((70.00, 0.25), (70.00, 0.25)),
+    ("cpu", "cpu", 0): ((70.00, 0.25), (70.00, 0.25)),
+    ("none", "cpu", 1): ((62.23, 5.43), (62.23, 2.84)),
+    ("none", "cpu", 0): ((62.23, 5.43), (62.23, 2.84)),
+    ("none", "none", 1): ((0.37, 46.91), (0.74, 23.58)),
+    ("none", "none", 0): ((15.56, 46.91), (31.11, 23.58)),
+}
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_the_documented_table(gpus):
+    rows = deepspeed.table(PARAMS, LAYER, gpus)
+    found = {
+        (row.offload_param, row.offload_optimizer, row.zero_init): (row.cpu_gb, row.gpu_gb)
+        for row in rows
+    }
+    assert list(found) == list(DOCUMENTED)
+    assert found == {key: both[gpus - 1] for key, both in DOCUMENTED.items()}
+
+
+def test_deepspeeds_own_functions():
+    stage3 = pytest.importorskip("deepspeed.runtime.zero.stage3")
+    stage2 = pytest.importorskip("deepspeed.runtime.zero.stage_1_and_2")
+    numbers = random.Random(5)
+    for _ in range(200):
+        params = numbers.randint(1, 10 ** numbers.randint(1, 12))
+        layer, gpus, nodes = (
+            numbers.randint(1, params),
+            numbers.randint(1, 16),
+            numbers.randint(1, 9),
+        )
+        room = numbers.choice([1.5, 1.0, 2.25])
+        for states in (True, False):
+            two = stage2.estimate_zero2_model_states_mem_needs(params, gpus, nodes, states, room)
+            assert (
+                deepspeed.stage_2(params, gpus, nodes, offload_optimizer=states, room=room) == two
+            )
+            for param in {states, False}:
+                for init in (True, False):
+                    want = stage3.estimate_zero3_model_states_mem_needs(
+                        params, layer, gpus, nodes, states, param, init, room
+                    )
+                    got = deepspeed.stage_3(
+                        params, layer, gpus, nodes,
+                        offload_optimizer=states, offload_param=param, zero_init=init, room=room,
+                    )  # fmt: skip
+                    assert got == want[:2], (params, layer, gpus, nodes, states, param, init)
+
+
+def test_what_a_parameter_costs_adds_up():
+    assert (deepspeed.STATES, deepspeed.UPDATE, deepspeed.LAYER) == (18, 16, 4)
+    # All on one GPU, half of it on each of two, and away: nothing is lost on the way.
+    _, one = deepspeed.stage_3(1000, 10, offload_optimizer=False)
+    _, two = deepspeed.stage_3(1000, 10, 2, offload_optimizer=False)
+    cpu, none = deepspeed.stage_3(1000, 10, offload_optimizer=True, offload_param=True, room=1)
+    assert one - 40 == 2 * (two - 40) == cpu == 18_000 and none == 40
+
+
+def test_numbers_inside_a_config():
+    assert deepspeed.overlap_bytes(500_000_000) == 9_000_000_000
+    assert deepspeed.overlap_bytes(200_000_000) == deepspeed.overlap_bytes(10**8, 3 * 10**8) == 36e8
+    assert deepspeed.live_bytes(10**9) == 2e9
+    assert deepspeed.auto(1000) == {
+        "reduce_bucket_size": 1_000_000,
+        "stage3_prefetch_bucket_size": 900_000,
+        "stage3_param_persistence_threshold": 10_000,
+    }
+    assert deepspeed.persistence_near_stage_2(1000) == 6_000_000
+
+
+# ---- from a config.json
+def test_the_shape_of_a_config_is_that_of_the_hugging_face_model(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    for number, config in enumerate((
+        transformers.GPT2Config(vocab_size=91, n_positions=20, n_embd=24, n_layer=2, n_head=3),
+        transformers.LlamaConfig(
+            vocab_size=60, hidden_size=32, intermediate_size=200, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64,
+        ),
+        transformers.T5Config(vocab_size=70, d_model=16, d_kv=8, d_ff=40, num_layers=2, num_heads=2)
+    )):  # fmt: skip
+        folder = tmp_path / str(number)
+        config.save_pretrained(folder)
+        kind = transformers.AutoModel if number == 2 else transformers.AutoModelForCausalLM
+        with torch.device("meta"):
+            model = kind.from_config(config)
+        want = (
+            sum(p.numel() for p in model.parameters()),
+            max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules()),
+        )
+        assert shape.read(folder) == shape.read(folder / "config.json") == want
+
+
+def test_the_documented_model_from_its_config_alone(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    transformers.T5Config(
+        vocab_size=32128, d_model=2048, d_kv=64, d_ff=5120, num_layers=24, num_heads=32,
+        feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+    ).save_pretrained(tmp_path)  # fmt: skip
+    assert shape.read(tmp_path) == (PARAMS, LAYER)
+
+
+def test_a_tied_head_counts_once():
+    one = Config.gpt2(vocabulary=50, length=8, hidden=12, layers=1, heads=2)
+    assert shape.shape_of(one.changed(tied=False)).params - shape.shape_of(one).params == 600
+
+
+# ---- typed
+def course(*words) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "course_lib.cli", "estimate", *map(str, words)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_gives_one_document():
+    done = course("--params", PARAMS, "--largest-layer", LAYER, "--gpus", 2, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = json.loads(done.stdout)["rows"]
+    assert rows == [row.as_dict() for row in deepspeed.table(PARAMS, LAYER, 2)]
+    assert set(rows[0]) == {"offload_param", "offload_optimizer", "zero_init", "cpu_gb", "gpu_gb"}
+
+
+def test_the_command_for_people_shows_every_digit(tmp_path):
+    keys = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600}
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**keys, "n_layer": 48, "n_head": 25}))
+    done = course("--config", file, "--gpus", 4, "--nodes", 2, "--stage", 2)
+    assert done.returncode == 0, done.stderr
+    cpu, gpu = deepspeed.stage_2(1557611200, 4, 2, offload_optimizer=False)
+    assert "1,557,611,200" in done.stdout and "2 nodes with 4 GPUs each" in done.stdout
+    assert f"{cpu / 2**30:.2f}" in done.stdout and f"{gpu / 2**30:.2f}" in done.stdout
+
+
+WRONG = [
+    ((), "--params is missing"),
+    (("--params", 5), "--largest-layer is missing"),
+    (("--params", 5, "--largest-layer", 6), "cannot be larger than its model"),
+    (("--params", -5, "--largest-layer", 1), "params=-5"),
+    (("--params", 5, "--largest-layer", 1, "--gpus", 0), "gpus=0"),
+    (("--params", 5, "--largest-layer", 1, "--stage", 1), "stages 2 and 3"),
+    (("--config", "nowhere.json"), "nowhere.json is not there"),
+    (("--config", "x", "--params", 5), "says both numbers itself"),
+]
+
+
+def test_wrong_use_ends_with_2_and_the_reason(capsys):
+    import typer
+
+    from course_lib.cli import estimate as _  # noqa: F401
+    from course_lib.cli.base import app
+
+    command = typer.main.get_command(app)
+    for words, reason in WRONG:
+        with pytest.raises(SystemExit) as ended:
+            command(["estimate", *map(str, words)])
+        said = capsys.readouterr()
+        assert ended.value.code == 2 and reason in said.err and said.out == "", (words, said)
+
+
+def test_a_config_that_is_none_is_refused(tmp_path):
+    for text, words in (("[1]", "holds"), ("{}", "model_type"), ("{", "config"),
+                        ('{"model_type": "no such"}', "no such"),
+                        ('{"model_type": "gpt2"}', "does not say")):  # fmt: skip
+        file = tmp_path / "config.json"
+        file.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            shape.read(file)

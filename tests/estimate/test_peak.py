@@ -1,0 +1,50 @@
+"""The highest point of a step against the meter: within 10 %, at every stage, on the device."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.estimate.peak import step_peak
+from course_lib.gpt import Config
+from course_lib.memory import budget
+from tests.estimate.parts import engine_of, step_of
+
+GPT2 = Config.gpt2(vocabulary=211, length=40, hidden=48, layers=6, heads=4, inner=180)
+LLAMA = Config.llama(
+    vocabulary=190, length=40, hidden=56, layers=6, heads=4, kv_heads=2, inner=150, recompute=True
+)
+PLAIN = LLAMA.changed(recompute=False)
+ROWS, LENGTH = 4, 32
+SMALL = {"bucket_bytes": 60_000}
+BOTH = {"optimizer": "cpu", "parameters": "cpu"}
+CASES = [
+    (GPT2, 0, {}), (GPT2, 1, SMALL), (GPT2, 3, {"persist": 0}), (LLAMA, 0, {}), (LLAMA, 2, SMALL),
+    (LLAMA, 3, {"persist": 0}), (LLAMA, 3, {"persist": 1000, "keep": 1 << 60, "prefetch": 0}),
+    (LLAMA, 2, {"offload": "cpu", **SMALL}), (LLAMA, 3, {"persist": 0, "offload": BOTH}),
+    (PLAIN, 2, SMALL), (PLAIN, 3, {"persist": 0}),
+]  # fmt: skip
+
+
+def measured(me):
+    found = []
+    for config, stage, options in CASES:
+        engine = engine_of(me, config, stage, **options)
+        for step in range(2):
+            step_of(me, engine, config, step, rows=ROWS, length=LENGTH)
+        with budget() as watched:
+            before = watched.in_use()
+            step_of(me, engine, config, 2, rows=ROWS, length=LENGTH)
+            most = watched.most() - before
+        want = step_peak(config, ROWS, LENGTH, stage=stage, n=me.world, rank=me.rank, **options)
+        found.append((config.tied, stage, options, want, most))
+        engine.close()
+    return found
+
+
+@pytest.mark.parametrize("world", [2])
+def test_the_peak_of_a_step(pool, world):
+    for found in pool.run(world, measured, timeout=120):
+        for tied, stage, options, want, most in found:
+            where = f"tied={tied}, stage {stage}, {options}: {want}, and {most} above it"
+            assert want.total == pytest.approx(want.held + most, rel=0.10), where
+            assert want.total - want.held == pytest.approx(most, rel=0.15), where

@@ -1,0 +1,237 @@
+"""Mistakes in course_lib/estimate: bytes miscounted, a table off, a message left out."""
+
+from tests.mutation import Mutant
+
+HERE = "course_lib/estimate/"
+MEMORY, TRAFFIC, PEAK = f"{HERE}memory.py", f"{HERE}traffic.py", f"{HERE}peak.py"
+KEPT, TABLE, SHAPE = f"{HERE}activations.py", f"{HERE}deepspeed.py", f"{HERE}shape.py"
+TESTS = "tests/estimate/test_"
+HELD = f"{TESTS}memory.py::test_what_is_held_is_what_was_estimated"
+OTHERS = f"{TESTS}memory.py::test_other_optimizers_half_precision_and_frozen_parameters"
+TIERS = f"{TESTS}memory.py::test_every_tier_holds_what_was_estimated"
+SENT = f"{TESTS}traffic.py::test_a_step_sends_what_was_estimated"
+ORACLE = f"{TESTS}deepspeed.py::test_deepspeeds_own_functions"
+FORWARD = f"{TESTS}activations.py::test_what_a_forward_keeps"
+CUT = f"{TESTS}activations.py::test_what_a_cut_forward_keeps"
+
+MUTANTS = [
+    # ---- what is held
+    Mutant(
+        "estimate-padding-forgotten",
+        MEMORY,
+        'self.between["parameters", tier] += bucket.cut.shard * width',
+        "own = sum(p.numel for p in bucket.pieces(self.rank))\n"
+        '            self.between["parameters", tier] += own * width',
+        (f"{HELD}[3]",),
+        "the shard's padding is memory too",
+        "T24",
+    ),
+    Mutant(
+        "estimate-counters-forgotten",
+        MEMORY,
+        "len(trained) * self.rule.counter",
+        "0 * len(trained) * self.rule.counter",
+        (f"{HELD}[1]", f"{HELD}[2]"),
+        "Adam counts its steps in a number of its own for each part",
+    ),
+    Mutant(
+        "estimate-master-forgotten",
+        MEMORY,
+        "            if away or self.master:",
+        "            if away:",
+        (OTHERS,),
+        "16 bits are trained on a float32 copy, which nobody sees in the model",
+        "T25",
+    ),
+    Mutant(
+        "estimate-files-unaligned",
+        MEMORY,
+        '        self.between["files", "disk"] += layout.nbytes',
+        '        self.between["files", "disk"] += own * wide * (1 + self.rule.states)',
+        (TIERS,),
+        "parts of a file begin at multiples of a page",
+    ),
+    Mutant(
+        "estimate-sixteen",
+        MEMORY,
+        "    return parameters + gradients + (states + master) * wide / parts",
+        "    return parameters + gradients + states * wide / parts",
+        (f"{TESTS}memory.py::test_sixteen_bytes_and_what_the_stages_leave_of_them",),
+        "the copy in float32 costs 4 of the 16",
+    ),
+    Mutant(
+        "estimate-with-numbers",
+        SHAPE,
+        '    return torch.empty(x.shape, dtype=wanted, device="meta")',
+        "    return torch.empty(min(x.numel(), 1 << 24), dtype=wanted).expand(x.shape)"
+        ' if x.dim() == 1 else torch.empty(x.shape, dtype=wanted, device="meta")',
+        (f"{TESTS}memory.py::test_no_number_of_a_model_is_needed_and_a_large_one_costs_nothing",),
+        "the estimate takes memory like the model itself",
+    ),
+    Mutant(
+        "estimate-any-stage",
+        MEMORY,
+        "    check_numbers(stage, 1, None)\n",
+        "",
+        (f"{TESTS}memory.py::test_what_makes_no_sense_is_refused",),
+        "a stage that there is not gets an answer",
+    ),
+    Mutant(
+        "estimate-rule-ignored",
+        MEMORY,
+        "    rule = optimizer if isinstance(optimizer, Rule) else RULES.get(optimizer)",
+        '    rule = RULES["adamw"] if isinstance(optimizer, Rule) else RULES.get(optimizer)',
+        (f"{TESTS}memory.py::test_a_rule_of_ones_own",),
+        "every optimizer is taken for Adam",
+    ),
+    # ---- what is sent
+    Mutant(
+        "estimate-stage-2-accumulates-for-nothing",
+        TRAFFIC,
+        "            times = accumulate if stage == 2 else 1",
+        "            times = 1",
+        (f"{SENT}[2]",),
+        "at stage 2 each micro-batch costs a reduce-scatter",
+        "T22",
+    ),
+    Mutant(
+        "estimate-head-gathered-anew",
+        TRAFFIC,
+        "        if place < len(uses) - 1 and whole > keep:",
+        "        if whole > keep:",
+        (f"{SENT}[3]",),
+        "the last unit of a forward stays for the backward that begins with it",
+    ),
+    Mutant(
+        "estimate-tp-head-forgotten",
+        TRAFFIC,
+        "((8 * config.layers + 4) * phi)",
+        "((8 * config.layers + 2) * phi)",
+        (f"{TESTS}traffic.py::test_tensor_parallelism_sends_what_was_estimated",),
+        "table and head owe an all-reduce each",
+    ),
+    Mutant(
+        "estimate-offload-once-a-step",
+        TRAFFIC,
+        '            found["down"] += own * (accumulate if stage >= 2 else 1)',
+        '            found["down"] += own',
+        (f"{TESTS}traffic.py::test_offload_carries_what_was_estimated",),
+        "from stage 2 on the sum of every micro-batch goes down by itself",
+    ),
+    # ---- activations and the peak
+    Mutant(
+        "estimate-joined-heads-forgotten",
+        KEPT,
+        "    core = tokens * (heads + 2 * kv) * d * width",
+        "    core = tokens * heads * d * width",
+        (FORWARD, CUT),
+        "q, k and v are kept as one product gave them",
+    ),
+    Mutant(
+        "estimate-attention-dropout",
+        KEPT,
+        "    if config.attention_dropout:",
+        "    if config.attention_dropout > 1:",
+        (f"{TESTS}activations.py::test_attention_dropout_is_no_part_of_it",),
+        "a number that is far too small, without a word",
+    ),
+    Mutant(
+        "estimate-loss-forgotten",
+        PEAK,
+        'yield Event("loss", everything + one.logits, 2 * one.logits, (), (head,))',
+        'yield Event("loss", everything + one.logits, 0, (), (head,))',
+        (f"{TESTS}peak.py::test_the_peak_of_a_step",),
+        "the highest point is where the loss's gradient is made",
+    ),
+    # ---- DeepSpeed's table
+    Mutant(
+        "estimate-table-sixteen",
+        TABLE,
+        "    away = (STATES if offload_param else UPDATE) if offload_optimizer else 0",
+        "    away = UPDATE if offload_optimizer else 0",
+        (ORACLE, f"{TESTS}deepspeed.py::test_the_documented_table"),
+        "18 where the parameters go too, 16 where they stay",
+    ),
+    Mutant(
+        "estimate-stage-2-over-nodes",
+        TABLE,
+        "    return int(params * BUILT * gpus * room), HALF * params",
+        "    return int(params * BUILT * gpus * nodes * room), HALF * params",
+        (ORACLE,),
+        "a host builds the model once for each of its own processes",
+    ),
+    Mutant(
+        "estimate-half-gradient",
+        TABLE,
+        "GRADIENT = 4 ",
+        "GRADIENT = 2 ",
+        (f"{TESTS}deepspeed.py::test_what_a_parameter_costs_adds_up",),
+        "the update reads its gradient in float32",
+    ),
+    Mutant(
+        "estimate-overlap-one-bucket",
+        TABLE,
+        "    return int((reduce_bucket + other) * HALF * OVERLAP)",
+        "    return int(reduce_bucket * HALF * OVERLAP)",
+        (f"{TESTS}deepspeed.py::test_numbers_inside_a_config",),
+        "there are two buckets",
+    ),
+    Mutant(
+        "estimate-tied-twice",
+        SHAPE,
+        "    return Shape(sum(p.numel() for p in model.parameters()), most)",
+        "    every = [p for m in model.modules() for p in m.parameters(recurse=False)]\n"
+        "    return Shape(sum(p.numel() for p in every), most)",
+        (f"{TESTS}deepspeed.py::test_a_tied_head_counts_once",),
+        "a shared parameter is counted for each of its names",
+    ),
+    Mutant(
+        "estimate-joined-layer",
+        SHAPE,
+        "            own = own // sum(rows) * max(rows)",
+        "            own = own",
+        (f"{TESTS}deepspeed.py::test_the_shape_of_a_config_is_that_of_the_hugging_face_model",),
+        "our gate and up are one product, a checkpoint's are two layers",
+    ),
+    Mutant(
+        "estimate-architecture-always",
+        SHAPE,
+        '        named = getattr(transformers, (keys.get("architectures") or [""])[0], None)',
+        "        named = transformers.T5ForConditionalGeneration",
+        (f"{TESTS}deepspeed.py::test_the_documented_model_from_its_config_alone",),
+        "a head that the documented model does not have",
+    ),
+    Mutant(
+        "estimate-no-model-type",
+        SHAPE,
+        "    if kind is None:",
+        "    if kind == 0:",
+        (f"{TESTS}deepspeed.py::test_a_config_that_is_none_is_refused",),
+        "a file that is no config gets a message about transformers",
+    ),
+    # ---- typed
+    Mutant(
+        "estimate-prints-beside-json",
+        "course_lib/cli/estimate.py",
+        '        print(json.dumps({"rows": [row.as_dict() for row in rows]}))\n        return',
+        '        print(json.dumps({"rows": [row.as_dict() for row in rows]}))',
+        (f"{TESTS}deepspeed.py::test_the_command_gives_one_document",),
+        "the table follows the document",
+    ),
+    Mutant(
+        "estimate-rounded-table",
+        "course_lib/cli/estimate.py",
+        'f"{row.cpu_gb:.2f}", f"{row.gpu_gb:.2f}"',
+        'f"{row.cpu_gb:.1f}", f"{row.gpu_gb:.1f}"',
+        (f"{TESTS}deepspeed.py::test_the_command_for_people_shows_every_digit",),
+        "the last digit is missing",
+    ),
+    Mutant(
+        "estimate-wrong-use-is-1",
+        "course_lib/cli/estimate.py",
+        "        raise typer.Exit(2) from None",
+        "        raise typer.Exit(1) from None",
+        (f"{TESTS}deepspeed.py::test_wrong_use_ends_with_2_and_the_reason",),
+        "a wrong call looks like a finding",
+    ),
+]
