@@ -1,0 +1,172 @@
+"""`hides` of lesson 12: what a bus and a disk carry while a GPU computes.
+
+The right numbers come from one model of bytes and speeds; a wrong idea is another count in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+
+from course_lib.classroom.checks.thought import Mistake, Thought, compare
+
+PSI, N, TOKENS = 6e9, 8, 4096  # numbers; ranks; tokens of a rank's micro-batch
+BUS, DISK, FLOPS = 12e9, 2e9, 100e12  # bytes a second, each way, of each rank; operations a second
+BUCKET, PART = 50e6, 0.1  # numbers of a bucket; what the update may take of a step
+FIELDS = (
+    "down",
+    "backward",
+    "tokens",
+    "up",
+    "read",
+    "update",
+    "micro-batches",
+    "window",
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What somebody counts."""
+
+    half: float = 2  # bytes of a gradient or a parameter on the bus
+    states: float = 12  # bytes of a number in the files: master, two moments
+    share: float = 1 / N
+    backward: float = 4  # operations for a parameter and a token
+    all_of_it: float = 6  # forward too
+    both_ways: float = 1  # times that reading takes, while it writes as well
+    of_the_whole: bool = True  # a tenth of the step, and not of the computing
+    sets: float = 3
+    tokens_share: float = 1 / N  # in the number of tokens
+
+    def answers(self) -> dict[str, float]:
+        """What somebody who counts like this would write."""
+        bus = self.half * PSI * self.share / BUS
+        back = self.backward * PSI * TOKENS / FLOPS
+        read = self.states * PSI * self.share / DISK
+        update = self.both_ways * read
+        micro = self.all_of_it * PSI * TOKENS / FLOPS
+        rest = 1 / PART - 1 if self.of_the_whole else 1 / PART
+        values = (
+            bus,
+            back,
+            ceil(self.half * self.tokens_share / BUS * FLOPS / self.backward),
+            bus,
+            read,
+            update,
+            ceil(update * rest / micro),
+            self.sets * self.states * BUCKET / 1e9,
+        )
+        return dict(zip(FIELDS, values, strict=True))
+
+
+RIGHT = Model()
+_IDEAS = (
+    (
+        "not cut",
+        "A rank carries its own share, not the whole model: there are N links side by side.",
+        {"share": 1.0, "tokens_share": 1.0},
+    ),
+    (
+        "in float32",
+        "On the bus go 16-bit numbers, two bytes each.",
+        {"half": 4},
+    ),
+    (
+        "states on the bus",
+        "No state crosses the bus to the GPU: the update runs on the host. Down go gradients.",
+        {"half": 12},
+    ),
+    (
+        "the forward's operations",
+        "Two operations for a parameter and a token are the forward's. A backward makes two "
+        "products for each of the forward's.",
+        {"backward": 2, "all_of_it": 2},
+    ),
+    (
+        "forward and backward",
+        "You have counted the forward as well. What may hide the gradients is the backward, in "
+        "which they come.",
+        {"backward": 6},
+    ),
+    (
+        "the backward alone",
+        "Between two updates there are whole micro-batches, forwards too.",
+        {"all_of_it": 4},
+    ),
+    (
+        "moments alone",
+        "The file holds the master copy beside the two moments.",
+        {"states": 8},
+    ),
+    (
+        "with the gradient",
+        "The gradient is on the host already, in memory. It is in no file.",
+        {"states": 16},
+    ),
+    (
+        "one after the other",
+        "Reading, updating and writing go on at the same time, on different buckets; the disk does "
+        "both ways at its speed. The slowest counts, not the sum.",
+        {"both_ways": 2},
+    ),
+    (
+        "a tenth of the computing",
+        "At most a tenth of the *step*, to which the update itself belongs.",
+        {"of_the_whole": False},
+    ),
+    (
+        "one set",
+        "One bucket is read, one is worked on, one is written: how many sets of memory is that?",
+        {"sets": 1},
+    ),
+    (
+        "two sets",
+        "One bucket is read, one is worked on, one is written: that is more than two.",
+        {"sets": 2},
+    ),
+)
+_ALONE = (
+    Mistake(
+        "rounded down",
+        "One micro-batch fewer does not do: round up.",
+        {"micro-batches": RIGHT.answers()["micro-batches"] - 1},
+    ),
+)
+
+
+def judge_hides(given: Mapping) -> None:
+    """Hold the numbers against the model, and against what each other count leads to."""
+    compare(given, RIGHT.answers(), mistakes(), apart=True)
+
+
+def mistakes() -> tuple[Mistake, ...]:
+    """Each wrong idea with the numbers that follow from it, where they differ from the right."""
+    right, made = RIGHT.answers(), []
+    for name, text, counts in _IDEAS:
+        theirs = replace(RIGHT, **counts).answers()
+        made.append(Mistake(name, text, {k: v for k, v in theirs.items() if v != right[k]}))
+    return (*made, *_ALONE)
+
+
+HIDES = Thought(
+    name="hides",
+    title="When does it hide?",
+    points=3,
+    fields=FIELDS,
+    judge=judge_hides,
+    when_right=(
+        "The number of tokens does not depend on the model's size: bytes and operations both grow "
+        "with Ψ, and what remains is the ratio of a GPU's speed to a bus's. A bus hides behind a "
+        "few hundred tokens. A disk does not: there only many micro-batches to one update help."
+    ),
+    hints=(
+        "A time is bytes over bytes a second, or operations over operations a second. Which bytes "
+        "does *one* rank carry?",
+        "For the tokens set the time of the gradients equal to that of a backward of T tokens, and "
+        "solve for T. Ψ cancels.",
+        "The update: three things go on at once, and the disk reads and writes at the same time. "
+        "Then k micro-batches and one update make a step; the update may be a tenth of that.",
+    ),
+)

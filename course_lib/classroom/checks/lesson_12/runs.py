@@ -1,0 +1,75 @@
+"""What both functions of lesson 12 are tried with: a small GPT, an engine, what a step of it takes.
+
+Measured on the judge's ranks by the meter, and agreed on: the rank that needs most counts.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import zero
+from course_lib.collectives import all_reduce
+from course_lib.gpt import GPT, Config
+from course_lib.memory import budget, held
+from course_lib.zero import Engine
+
+LENGTH = 10
+BOTH = {"optimizer": "cpu", "parameters": "cpu"}
+
+
+def config_of(seed: int, **keys) -> Config:
+    """Sizes that nothing divides by, other ones for each seed."""
+    sizes = {"vocabulary": 29 + seed % 5, "hidden": 16 + 8 * (seed % 2), "inner": 43 + seed % 7}
+    return Config.llama(length=LENGTH, layers=1, heads=4, kv_heads=2, **{**sizes, **keys})
+
+
+def mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
+    return DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))
+
+
+def engine_of(config: Config, mesh: DeviceMesh, **settings) -> Engine:
+    torch.manual_seed(1)
+    model = GPT(config)
+    adamw = torch.optim.AdamW(model.parameters(), lr=0.003, foreach=False)
+    if settings["stage"] == 3:
+        settings["persist"] = 0
+    return zero.engine(model, adamw, mesh=mesh, check=False, **settings)
+
+
+def backward(engine: Engine, config: Config, step: int, rows: int) -> None:
+    made = torch.Generator().manual_seed(step)
+    ids = torch.randint(config.vocabulary, (rows, LENGTH + 1), generator=made)
+    logits = engine(ids[:, :-1]).flatten(0, 1)
+    engine.backward(F.cross_entropy(logits, ids[:, 1:].flatten()))
+
+
+def holdings(engine: Engine) -> dict[str, int]:
+    """Bytes by tier of all that a rank keeps, gradients too if there are any."""
+    shards = engine.shards
+    mine = [[unit.shard, unit.buffer] for unit in getattr(shards, "units", [])]
+    mine += [getattr(shards, "buffers", []), engine.gradients.buffers]
+    mine += [part for _, part in shards.parts()]
+    return held(engine.model, engine.optimizer, mine).by_tier
+
+
+def step_needs(
+    config: Config,
+    mesh: DeviceMesh,
+    group: dist.ProcessGroup,
+    rows: int,
+    accumulate: int,
+    **settings,
+) -> int:
+    """The most bytes that a step holds on the device of any rank: all of it, measured."""
+    with engine_of(config, mesh, accumulate=accumulate, **settings) as engine:
+        for step in range(2):  # the first one makes the optimizer's states
+            here = holdings(engine)["device"]
+            with budget(from_now=True) as inner:
+                for micro in range(accumulate):
+                    backward(engine, config, 10 * step + micro, rows)
+                    engine.step()
+                most = here + inner.most("device")
+    return int(all_reduce(torch.tensor(most), group, "max"))

@@ -1,0 +1,145 @@
+"""What an offloaded step carries between its tiers, in the order in which it goes.
+
+`crossing` notes on a rank every copy between device and host and every read and write of a file;
+`crossings` draws them as four lanes below each other. Lesson 12 draws a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+from course_lib.figures.bars import shown
+from course_lib.figures.colours import INK, Picture, draw
+
+if TYPE_CHECKING:
+    from course_lib.zero import Engine
+
+LANES = {
+    "down": "device → host",
+    "up": "host → device",
+    "read": "file → host",
+    "written": "host → file",
+}
+PHASES = ("forward", "backward", "step")
+LOOKS = {"down": ("#3b3b3b", ""), "up": ("#8c8c8c", "//"), "read": ("#b3b3b3", ".."),
+         "written": ("#5c5c5c", "xx")}  # fmt: skip
+HIGH, WIDE = 0.8, 8.2  # inches: of a lane, of the picture
+
+
+class Crossing(NamedTuple):
+    """So many bytes on one of the four ways, during a phase of the step."""
+
+    way: str
+    nbytes: int
+    phase: str
+
+
+@contextmanager
+def crossing(engine: Engine) -> Iterator[list[Crossing]]:
+    """Note what `engine` carries in here; a file's bytes count when they are asked for."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from course_lib.memory import tier_of
+
+    found: list[Crossing] = []
+    updating = [False]
+
+    def note(way: str, nbytes: int) -> None:
+        backward = torch._C._current_graph_task_id() != -1
+        phase = "step" if updating[0] else "backward" if backward else "forward"
+        found.append(Crossing(way, nbytes, phase))
+
+    class Copies(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.copy_.default:
+                there, here = (tier_of(x.untyped_storage()) for x in args[:2])
+                if {there, here} == {"device", "host"}:
+                    note("down" if there == "host" else "up", args[0].nbytes)
+            return func(*args, **(kwargs or {}))
+
+    io, plain = getattr(engine.home, "io", None), engine.step
+
+    def step() -> bool:
+        updating[0] = True
+        try:
+            return plain()
+        finally:
+            updating[0] = False
+
+    engine.step = step
+    if io is not None:
+        read, write = io.read, io.write
+        io.read = lambda file, at, into: note("read", into.numel()) or read(file, at, into)
+        io.write = lambda file, at, data: note("written", data.numel()) or write(file, at, data)
+    try:
+        with Copies():
+            yield found
+    finally:
+        del engine.step  # the method is there again
+        if io is not None:
+            del io.read, io.write
+
+
+def totals(noted: Sequence[Crossing]) -> dict[str, int]:
+    """Bytes by way, all four."""
+    return {way: sum(one.nbytes for one in noted if one.way == way) for way in LANES}
+
+
+def crossings(noted: Sequence[Crossing], *, title: str = "") -> Picture:
+    """Draw a step: every crossing a bar as high as its bytes, all lanes on one scale."""
+    if not noted:
+        raise ValueError("nothing has crossed: is the engine one with offload=?")
+    strange = {one.way for one in noted} - set(LANES) | {one.phase for one in noted} - set(PHASES)
+    if strange:
+        raise ValueError(f"{', '.join(sorted(strange))} is no way and no phase of a step")
+    size = (max(WIDE, 0.085 * len(title) + 0.3), HIGH * len(LANES) + (0.75 if title else 0.45))
+    return draw(size, _in_words(noted, title), lambda figure: _paint(figure, noted, title))
+
+
+def _paint(figure, noted: Sequence[Crossing], title: str) -> None:
+    axes = figure.subplots(len(LANES), 1, sharex=True)
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    most, ends = max(one.nbytes for one in noted), _borders(noted)
+    for axis, (way, name) in zip(axes, LANES.items(), strict=True):
+        colour, hatch = LOOKS[way]
+        own = [(place, one.nbytes) for place, one in enumerate(noted) if one.way == way]
+        axis.bar(
+            [place + 0.5 for place, _ in own], [nbytes for _, nbytes in own], width=1.0,
+            color=colour, edgecolor=INK if hatch else colour, hatch=hatch, linewidth=0.3,
+        )  # fmt: skip
+        axis.set_ylim(0, 1.15 * most)
+        axis.set_xlim(0, len(noted))
+        axis.set_yticks([])
+        axis.set_xticks([])
+        total = shown(sum(nbytes for _, nbytes in own))
+        axis.set_ylabel(f"{name}\n{total}", rotation=0, ha="right", va="center", fontsize=9)
+        for border, _, _ in ends[1:]:
+            axis.axvline(border, color=INK, linewidth=0.8, linestyle=":")
+        for side in ("top", "right", "left"):
+            axis.spines[side].set_visible(False)
+    for first, last, phase in ends:
+        axes[-1].text((first + last) / 2, -0.08 * most, phase, ha="center", va="top", fontsize=9)
+
+
+def _borders(noted: Sequence[Crossing]) -> list[tuple[int, int, str]]:
+    """Runs of one phase: from, to, which."""
+    found: list[tuple[int, int, str]] = []
+    for place, one in enumerate(noted):
+        if found and found[-1][2] == one.phase:
+            found[-1] = (found[-1][0], place + 1, one.phase)
+        else:
+            found.append((place, place + 1, one.phase))
+    return found
+
+
+def _in_words(noted: Sequence[Crossing], title: str) -> str:
+    told = []
+    for first, last, phase in _borders(noted):
+        sums = {way: nbytes for way, nbytes in totals(noted[first:last]).items() if nbytes}
+        words = ", ".join(f"{LANES[way]} {shown(nbytes)}" for way, nbytes in sums.items())
+        told.append(f"{phase.capitalize()}: {words.replace('→', 'to')}.")
+    return f"{title + '. ' if title else ''}What crosses between the tiers. {' '.join(told)}"

@@ -1,0 +1,157 @@
+"""Mistakes in the checks and the picture of lesson 12: what passes that should not, or unnamed."""
+
+from tests.mutation import Mutant
+
+HERE = "course_lib/classroom/checks/lesson_12/"
+PICTURE = "course_lib/figures/crossings.py"
+CHECKS = "tests/test_checks_12.py::"
+PICK = f"{CHECKS}test_a_wrong_choice_is_refused_by_its_name"
+WALK = f"{CHECKS}test_a_wrong_walk_is_refused_by_its_name"
+RIGHT = f"{CHECKS}test_right_answers_are_right_whatever_their_style"
+NUMBERS = "tests/test_checks_12_numbers.py::"
+NAMED = f"{NUMBERS}test_a_misreading_is_named"
+SURE = f"{NUMBERS}test_the_right_numbers_are_right"
+FIGURES = "tests/test_figures_crossings.py::"
+
+MUTANTS = [
+    Mutant(
+        "l12-any-choice-passes",
+        HERE + "pick.py",
+        "    if chosen[0] != right:",
+        "    if chosen[0] is None and right is not None:",
+        (f"{PICK}[never cut]", f"{PICK}[no host]"),
+        "what runs and does not shard passes",
+        "T23",
+    ),
+    Mutant(
+        "l12-roomy-machines",
+        HERE + "pick_trial.py",
+        "        rooms[tight] = {tier: need[t][tight][tier] for tier in TIERS}",
+        "        rooms[tight] = {tier: 20 * need[0][0]['device'] for tier in TIERS}",
+        (f"{PICK}[never cut]",),
+        "every rank has room for everything",
+    ),
+    Mutant(
+        "l12-ranks-may-disagree",
+        HERE + "pick.py",
+        "    if len(set(chosen)) > 1:",
+        "    if len(set(chosen)) > 3:",
+        (f"{PICK}[nobody asked]",),
+        "ranks that chose two stages pass, or wait for each other",
+        "T30",
+    ),
+    Mutant(
+        "l12-blanks-attempted",
+        HERE + "pick.py",
+        '    name="pick_stage",',
+        '    name="pick_a_stage",',
+        (f"{CHECKS}test_a_blank_is_not_attempted", RIGHT),
+        "the check looks for another function",
+    ),
+    Mutant(
+        "l12-no-budget",
+        HERE + "ladder_trial.py",
+        "        if most > self.limit:",
+        "        if most < 0:",
+        (f"{WALK}[not back up]", f"{WALK}[not caught]"),
+        "every rung fits",
+    ),
+    Mutant(
+        "l12-bottom-passes",
+        HERE + "ladder.py",
+        "    if got == right:",
+        "    if one['needs'] <= one['limit']:",
+        (f"{WALK}[to the bottom]", f"{WALK}[not back up]"),
+        "whoever goes to the bottom at once passes",
+    ),
+    Mutant(
+        "l12-batch-may-change",
+        HERE + "ladder.py",
+        "    if batch != ROWS:",
+        "    if batch > ROWS:",
+        (f"{WALK}[another batch]",),
+        "a smaller batch passes for a remedy",
+    ),
+    # ---- numbers
+    Mutant(
+        "l12-sixteen-and-two",
+        HERE + "eighteen.py",
+        "    update: float = 16",
+        "    update: float = 14",
+        (SURE,),
+        "the gradient of an update has two bytes",
+    ),
+    Mutant(
+        "l12-a-backward-is-a-forward",
+        HERE + "hides.py",
+        "    backward: float = 4",
+        "    backward: float = 2",
+        (SURE,),
+        "a backward makes one product for each of the forward's",
+    ),
+    Mutant(
+        "l12-no-name-for-one-after-the-other",
+        HERE + "hides.py",
+        '        {"both_ways": 2},',
+        '        {"both_ways": 3},',
+        (f"{NAMED}[hides-one after the other]",),
+        "who adds reading and writing hears nothing of it",
+    ),
+    Mutant(
+        "l12-an-idea-that-is-right",
+        HERE + "hides.py",
+        '        {"sets": 2},',
+        '        {"sets": 3.001},',
+        (f"{NUMBERS}test_every_idea_is_tried_and_none_is_the_right_number",),
+        "a right number is called a mistake",
+    ),
+    Mutant(
+        "l12-the-reference-is-wrong",
+        "solutions/12_offload/eighteen.ipynb",
+        "4 * P * gpus * 1.5 / GB",
+        "4 * P * gpus / GB",
+        (f"{NUMBERS}test_the_reference_is_right_and_a_blank_is_not_attempted",),
+        "the solution leaves out the reserve",
+    ),
+    Mutant(
+        "l12-a-hint-says-it",
+        HERE + "eighteen.py",
+        "Which of them go away with the optimizer?",
+        "They are 18.",
+        (f"{NUMBERS}test_the_exercise_holds_no_answer",),
+        "a hint gives the answer",
+    ),
+    # ---- the picture
+    Mutant(
+        "l12-all-copies-cross",
+        PICTURE,
+        '                if {there, here} == {"device", "host"}:',
+        '                if {there, here} <= {"device", "host"}:',
+        (f"{FIGURES}test_every_crossing_is_noted_with_its_phase",),
+        "a copy within a tier is counted",
+    ),
+    Mutant(
+        "l12-picture-without-a-phase",
+        PICTURE,
+        '        told.append(f"{phase.capitalize()}: ',
+        '        told.append(f"',
+        (f"{FIGURES}test_every_phase_is_told_with_its_bytes",),
+        "the words do not say when",
+    ),
+    Mutant(
+        "l12-bars-alike",
+        PICTURE,
+        "[nbytes for _, nbytes in own], width=1.0",
+        "[most for _ in own], width=1.0",
+        (f"{FIGURES}test_a_bar_is_as_high_as_its_bytes",),
+        "all bars are as high as the highest",
+    ),
+    Mutant(
+        "l12-nothing-drawn",
+        PICTURE,
+        "    if not noted:",
+        "    if noted is None:",
+        (f"{FIGURES}test_what_cannot_be_drawn_is_refused",),
+        "an engine without offload gets an empty picture",
+    ),
+]
