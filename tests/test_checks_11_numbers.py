@@ -34,6 +34,7 @@ def test_the_model_agrees_with_a_count_unit_by_unit():
         units.append(unit.TABLE)
         forward, backward = list(units), units[1:-1]
         assert RIGHT[f"gathers, {kind}"] == len(forward) + len(backward)
+        assert RIGHT["shards"] == pytest.approx(sum(units) / unit.N * unit.ITEM / 1e9, rel=1e-12)
         most = sum(units) / unit.N + max(units)
         assert RIGHT[f"most, {kind}"] == pytest.approx(most * unit.ITEM / 1e9, rel=1e-12)
     moves = sum(forward) + sum(backward) + sum(units)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -46,9 +47,9 @@ class Gradients:
         self._own: set[nn.Parameter] = set()  # what this rank has a gradient for
         self._task: int | None = None  # which backward is running
         self._hooks = [
-            slot.parameter.register_post_accumulate_grad_hook(self._hook(i, slot))
+            slot.parameter.register_post_accumulate_grad_hook(self._hook(i, j))
             for i, bucket in enumerate(partition.buckets)
-            for slot in bucket.slots
+            for j, slot in enumerate(bucket.slots)
             if slot.parameter.requires_grad
         ]
         self._expected = [
@@ -99,20 +100,29 @@ class Gradients:
         for hook in self._hooks:
             hook.remove()
 
-    def _hook(self, i: int, slot: Slot):
+    def _hook(self, i: int, j: int):
+        # The parameter holds its hook where no garbage collector looks: what the hook held in turn
+        # would live for ever, with the group and its connections.
+        reference = weakref.ref(self)
+
         def came(parameter: nn.Parameter) -> None:
-            self._begin()
-            if slot in self._came[i]:
-                raise RuntimeError(
-                    f"rank {self.group.rank()}: the gradient of {slot.name} came twice in one "
-                    "backward, and its bucket may have left"
-                )
-            self._came[i].add(slot)
-            self._take(i, slot)
-            if self.sync:
-                self._send_full()
+            gradients = reference()
+            if gradients is not None:
+                gradients._arrived(i, gradients.partition.buckets[i].slots[j])
 
         return came
+
+    def _arrived(self, i: int, slot: Slot) -> None:
+        self._begin()
+        if slot in self._came[i]:
+            raise RuntimeError(
+                f"rank {self.group.rank()}: the gradient of {slot.name} came twice in one "
+                "backward, and its bucket may have left"
+            )
+        self._came[i].add(slot)
+        self._take(i, slot)
+        if self.sync:
+            self._send_full()
 
     def _begin(self) -> None:
         """Notice that a backward has begun, and see to it that its end is noticed."""

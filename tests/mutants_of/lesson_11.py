@@ -340,7 +340,7 @@ MUTANTS = [
         HERE + "unit.py",
         "            gb(shards),\n",
         "            gb(shards) * 1e3,\n",
-        (f"{NUMBERS}test_units_blanks_and_words",),
+        (f"{NUMBERS}test_the_model_agrees_with_a_count_unit_by_unit",),
         "megabytes are asked for where gigabytes are said",
     ),
     Mutant(

@@ -106,10 +106,21 @@ MUTANTS = [
         "T21",
     ),
     Mutant(
+        "zero-engines-live-for-ever",
+        BUCKETS,
+        "        reference = weakref.ref(self)\n",
+        "        reference = lambda: self  # noqa: E731\n",
+        (
+            "tests/zero/test_stages.py::test_an_engine_that_nobody_needs_is_gone[0]",
+            "tests/zero/test_stages.py::test_an_engine_that_nobody_needs_is_gone[3]",
+        ),
+        "every engine that was ever made keeps its model, its buffers and its groups",
+    ),
+    Mutant(
         "zero-sends-at-the-end",
         BUCKETS,
-        "            if self.sync:\n                self._send_full()",
-        "            if self.sync and False:\n                self._send_full()",
+        "        if self.sync:\n            self._send_full()",
+        "        if self.sync and False:\n            self._send_full()",
         (f"{UNDER}[0-0]", f"{UNDER}[0-2]", BOUNDED),
         "every number is right, and nothing overlaps with the backward",
     ),

@@ -9,6 +9,7 @@ import time
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -557,19 +558,15 @@ def test_units_of_ones_own_choice(pool):
 
 
 def seeded_alike(me):
-    """Two engines after the same seed, of other units: neither hears what the other has asked."""
-    for units in (["blocks"], ["first", "blocks", "last"]):
+    """Whether an engine reads what one before it was told, where both were made after one seed."""
+    stores = []
+    for _ in range(2):
         torch.manual_seed(5)
-        case = THREE.but(accumulate=1)
-        model = made_for(case)
-        named = [getattr(model, name) for name in units]
-        chosen = [one for part in named for one in (part if len(units) == 1 else [part])]
-        chosen = [one for one in chosen if not isinstance(one, nn.ModuleList)]
-        engine = engine_of(me, case, model, units=chosen or [model])
-        if me.rank:  # so that the other rank asks alone for a while
-            time.sleep(0.2)
-        loss_of(case, engine, 0, me.rank, me.world, 0)
+        stores.append(engine_of(me, THREE).shards.together._store)
+    stores[0].set(f"1/{me.rank}", "gather 1, of 'first'")
+    dist.barrier()
+    return stores[0].check([f"1/{me.rank}"]), stores[1].check([f"1/{me.rank}"])
 
 
 def test_a_seed_does_not_make_two_engines_one(pool):
-    pool.run(2, seeded_alike)
+    assert pool.run(2, seeded_alike) == [(True, False)] * 2

@@ -5,12 +5,24 @@ Different data on every rank, accumulation, unequal tokens, clipping, groups, sc
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
 from course_lib import ranks, zero
-from tests.zero.parts import Case, close, made, match, same_as_one_process, zeros
+from tests.zero.parts import (
+    Case,
+    close,
+    engine_of,
+    made,
+    match,
+    same_as_one_process,
+    train,
+    zeros,
+)
 
 CASES = {
     "plain": Case(steps=20),
@@ -136,3 +148,21 @@ def test_ragged_and_empty_shards(pool, stage, world):
         assert 0 in each[-1]
     else:
         assert each == [totals] * world
+
+
+def dropped(me, stage):
+    """Which parts of an engine live on when nobody has it any more."""
+    case = Case(stage=stage, steps=1)
+    engine = engine_of(me, case)
+    train(me, case, engine)
+    parts = {"engine": engine, "model": engine.model, "gradients": engine.gradients}
+    parts |= {"shards": engine.shards, "partition": engine.partition}
+    parts = {name: weakref.ref(one) for name, one in parts.items()}
+    del engine
+    gc.collect()
+    return [name for name, one in parts.items() if one() is not None]
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_an_engine_that_nobody_needs_is_gone(pool, stage):
+    assert pool.run(2, dropped, stage) == [[], []]
