@@ -174,11 +174,12 @@ class Gradients:
                 self.partition.buckets[i].view(self.buffers[i], slot).zero_()
         while self.in_flight is not None and len(self._under_way) >= self.in_flight:
             self._wait()
-        self._under_way.append((i, self.send(i, self.buffers[i])))
+        with self.waiting(_sum_of(i)):  # a neighbour that is gone may show itself here
+            self._under_way.append((i, self.send(i, self.buffers[i])))
 
     def _wait(self) -> None:
         i, handle = self._under_way.popleft()
-        with self.waiting(f"the sum of the gradients of bucket {i}"):
+        with self.waiting(_sum_of(i)):
             result = handle.wait()
         self.receive(i, result)
 
@@ -218,6 +219,10 @@ class Gradients:
                 flags = all_reduce(own, self.group, "max", donated=True).tolist()
             self.used = {p for p, flag in zip(every, flags, strict=False) if flag}
             self.compare(flags[len(every) :])
+
+
+def _sum_of(i: int) -> str:
+    return f"the sum of the gradients of bucket {i}"
 
 
 def nested() -> bool:

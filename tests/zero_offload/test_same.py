@@ -38,8 +38,18 @@ def test_offload_changes_no_bit(pool, way, tmp_path):
     pool.run(3, each, list(CASES), way, tmp_path, "as is", timeout=180)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
-@pytest.mark.parametrize("way", WAYS)
+def halves(*kept):
+    """Both kinds of 16 bits, every way; but for those `kept`, with what is slow."""
+    for way in WAYS:
+        for precision in ("bfloat16", "float16"):
+            marks = () if (way, precision) in kept else (pytest.mark.slow,)
+            yield pytest.param(way, precision, marks=marks)
+
+
+NOW = ("1-cpu", "float16"), ("3-cpu-cpu", "float16"), ("3-nvme-nvme", "bfloat16")
+
+
+@pytest.mark.parametrize(("way", "precision"), list(halves(*NOW)))
 def test_masters_go_away_too(pool, way, precision, tmp_path):
     pool.run(2, each, ["adamw", "momentum"], way, tmp_path, precision, timeout=120)
 

@@ -75,6 +75,10 @@ class Unit:
     def nbytes(self) -> int:
         return self.bucket.padded * self.shard.element_size()
 
+    @property
+    def _gathering(self) -> str:
+        return f"gather {self.together.gathers}, of {self.name!r}"
+
     def start(self) -> None:
         """Ask the other ranks for their shards, and do not wait."""
         if self.whole or self._arriving is not None:
@@ -85,7 +89,8 @@ class Unit:
             self.buffer = self.buffer.new_empty(self.bucket.padded)
         self.buffer.untyped_storage().resize_(self.nbytes)
         self.bucket.shard(self.buffer, self.group.rank()).copy_(shard)
-        self._arriving = all_gather(self.buffer, self.group, async_op=True)
+        with self.together.waiting(self._gathering):
+            self._arriving = all_gather(self.buffer, self.group, async_op=True)
 
     def fetch(self) -> None:
         """It is about to be asked for: what lies in a file is read ahead."""
@@ -98,7 +103,7 @@ class Unit:
             return
         self.start()
         arriving, self._arriving = self._arriving, None
-        with self.together.waiting(f"gather {self.together.gathers}, of {self.name!r}"):
+        with self.together.waiting(self._gathering):
             arriving.wait()
         self.whole = True
         for slot, kind in zip(self.bucket.slots, self._kinds, strict=True):
