@@ -108,6 +108,8 @@ def test_grading_that_is_broken_off_leaves_nothing(tmp_path_factory, how):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Tests that run as a shell's background job ignore it, and would hand that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     begun = "r/run-*/rank-0.log" if how == signal.SIGKILL else "log"
     try:

@@ -109,6 +109,8 @@ def test_an_interrupted_installation_is_noticed_and_leaves_no_pip(
     child = subprocess.Popen(
         ["make", "--no-print-directory", "setup"], cwd=ready.root, env=ready.variables(),
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+        # Tests that run as a shell's background job ignore it, and would hand that on.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     builder = ready.root / "building"
     deadline = time.monotonic() + 40
