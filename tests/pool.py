@@ -127,6 +127,7 @@ class Team:
                     print(f"[rank {one.rank}] {line}")
         if not all(clean for _, clean, _ in answers):
             self.group_timeout = 0.0
+        self._send("tidy")
         return [pickle.loads(packed) for packed, _, _ in answers]
 
     def end(self) -> None:
@@ -211,15 +212,20 @@ class Pool:
         timeout: float | None = None,
         env: Mapping[str, str] | None = None,
         seed: int | None = None,
+        alone: bool = False,
     ) -> list:
-        """fn(me, *args) on every rank of a started group; the results in rank order."""
+        """fn(me, *args) on every rank of a started group; the results in rank order.
+
+        With `alone` the processes are new and end with the call: for a library that keeps groups
+        in globals of its own, which are dead by the next test.
+        """
         __tracebackhide__ = True
         module = sys.modules.get(fn.__module__)
         if getattr(module, fn.__name__, None) is not fn:
             raise TypeError(f"{fn!r} has to be a function at the top of a module: ranks import it")
         if seed is None:
             seed = zlib.crc32(_test_name().encode())
-        key = (world, *sorted((env or {}).items()))
+        key = (world, *sorted((env or {}).items()), *(["alone"] if alone else []))
         try:
             return self._team(key, world, env or {}).call(fn, args, timeout or self.timeout, seed)
         except RanksFailed as failed:
@@ -232,6 +238,9 @@ class Pool:
         except BaseException:
             self._drop(key)  # an interrupt or a time limit: nobody knows where these ranks are
             raise
+        finally:
+            if alone:
+                self._drop(key)
 
     def raises(
         self, world: int, fn: Callable, *args: object, match: str = "", **options: object

@@ -96,6 +96,8 @@ class Worker:
                 self.join(*content)
             elif kind == "call":
                 self.call(*content)
+            elif kind == "tidy":
+                destroy_groups_of_the_test()
             else:
                 break
         self.leave()
@@ -122,8 +124,6 @@ class Worker:
 
     def call(self, module: str, file: str, name: str, packed_args: bytes, seed: int) -> None:
         before = Surroundings()
-        # Not at the end of the call that made them: a neighbour may still be using its own.
-        destroy_groups_of_the_test()
         try:
             fn = getattr(load(module, file), name)
             args = pickle.loads(packed_args)
@@ -180,7 +180,11 @@ class Surroundings:
 
 
 def destroy_groups_of_the_test() -> None:
-    """Every group but the default one; their order is the same on all ranks."""
+    """Every group but the default one; their order is the same on all ranks.
+
+    Only when all ranks have answered: until then a neighbour may be using its own. And no later
+    than that: the threads of a group wake up a hundred times a second for as long as it lives.
+    """
     world = dist.group.WORLD
     for group in list(dist.distributed_c10d._world.pg_map):
         if group is not world:

@@ -109,6 +109,10 @@ def stop_the_group(me):
     ranks.stop()
 
 
+def process(me):
+    return os.getpid()
+
+
 def environment(me, name):
     return os.environ.get(name)
 
@@ -259,6 +263,15 @@ def test_a_group_that_a_test_destroyed_is_made_anew(pool):
 def test_an_environment_has_its_own_processes(pool):
     assert pool.run(1, environment, "COLOUR", env={"COLOUR": "red"}) == ["red"]
     assert pool.run(1, environment, "COLOUR") == [None]
+
+
+def test_ranks_that_are_alone_are_new_and_end_with_the_call(pool):
+    usual = pool.run(1, process)
+    first, second = (pool.run(1, process, alone=True) for _ in range(2))
+    assert len({*usual, *first, *second}) == 3 and pool.run(1, process) == usual
+    for [pid] in (first, second):
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_a_skip_on_a_rank_skips_the_test(pool):

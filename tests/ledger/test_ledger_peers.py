@@ -205,8 +205,8 @@ def deepspeed_stage_2(me) -> dict:
 def test_a_step_of_deepspeed_stage_2_reduces_in_the_backward_and_gathers_in_the_step(pool, world):
     gradients = PARAMETERS * FLOAT
     shard = -(-PARAMETERS // (2 * world)) * 2 * FLOAT  # DeepSpeed pads to 2 elements a rank
-    env = {"DS_ACCELERATOR": "cpu"}  # also keeps these ranks, which it changes, to this test
-    for found in pool.run(world, deepspeed_stage_2, timeout=120, env=env):
+    env = {"DS_ACCELERATOR": "cpu"}
+    for found in pool.run(world, deepspeed_stage_2, timeout=120, env=env, alone=True):
         assert found["records"] == [
             ("all_reduce", "dp", "backward", gradients, _exact(2 * (world - 1) * gradients, world)),
             (

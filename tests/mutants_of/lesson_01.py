@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant(
         "bench-empty-is-what-lay-there",
         CHECKS + "bench.py",
-        "torch.use_deterministic_algorithms(True, warn_only=True)",
-        "torch.use_deterministic_algorithms(False)",
+        'torch.set_deterministic_debug_mode("warn")',
+        'torch.set_deterministic_debug_mode("default")',
         (f"{BUDGET}test_what_has_not_arrived_is_no_number",),
         "what is read too early is taken for somebody's numbers",
     ),

@@ -214,8 +214,8 @@ def deepspeed(me, stage, clip, accumulate):
     ],
 )
 def test_a_stage_loses_as_deepspeeds(pool, stage, clip, accumulate, world):
-    env = {"DS_ACCELERATOR": "cpu"}  # also keeps these ranks, which it changes, to this test
-    pool.run(world, deepspeed, stage, clip, accumulate, timeout=150, env=env)
+    env = {"DS_ACCELERATOR": "cpu"}
+    pool.run(world, deepspeed, stage, clip, accumulate, timeout=150, env=env, alone=True)
 
 
 def copies(me):

@@ -49,7 +49,7 @@ def healthy() -> bool:
     n = dist.get_world_size()
     made = dist.new_group(list(range(n)))
     x = torch.tensor([dist.get_rank() + 1.0])
-    with _empty_is_nan(), ledger() as book:  # the first of these imports half of torch
+    with _empty_is_nan(), ledger() as book:
         dist.all_reduce(x, group=made)
     dist.destroy_process_group(made)
     torch.ones(1, requires_grad=True).exp().sum().backward()
@@ -137,13 +137,12 @@ def _silence() -> Iterator[None]:
 @contextlib.contextmanager
 def _empty_is_nan() -> Iterator[None]:
     """torch.empty gives NaNs: what is read before it has arrived shows, whatever lay there."""
-    before = torch.are_deterministic_algorithms_enabled()
-    only_warned = torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("warn")  # the other way to set it imports torch's compiler
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before, warn_only=only_warned)
+        torch.set_deterministic_debug_mode(before)
 
 
 def _dtype(tensor: torch.Tensor) -> str:
