@@ -9,6 +9,23 @@ import pytest
 
 from tests.pool import Pool
 
+# Files that take a minute or more, first: workers then end together, and none alone with one.
+LONGEST = (
+    "train/test_program", "classroom/test_cluster", "train/test_matrix", "zero_offload/test_same",
+    "house/test_bootstrap_whole", "zero/test_stages", "browser/test_in_the_browser",
+    "grading/test_cli_grade", "test_benchmarks_peers", "test_benchmarks_zero", "zero/test_stage3",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    place = {name: i for i, name in enumerate(LONGEST)}
+
+    def order(item: pytest.Item) -> int:
+        path = item.path.with_suffix("").as_posix()
+        return place.get(path.rpartition("/tests/")[2], len(place))
+
+    items.sort(key=order)  # stable: the others stay in pytest's own order
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_leases(tmp_path_factory) -> Iterator[None]:
@@ -26,3 +43,13 @@ def pool() -> Iterator[Pool]:
     made = Pool(float(os.environ.get("POOL_TIMEOUT", "30")))
     yield made
     made.close()
+
+
+@pytest.fixture(scope="session")
+def desk() -> Iterator:
+    """A learner's desk. Its judge's ranks stay warm from one exercise's tests to the next's."""
+    from course_lib.classroom.checks.desk import Desk
+
+    made = Desk()
+    yield made
+    made.judge.stop()

@@ -5,14 +5,12 @@ What a learner is likely to write first, on the judge's real ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from course_lib.classroom.checks import bench, frame, judge
-from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.hangs import Fact, Scene
 from tests.test_checks_01 import RING, changed
 from tests.test_checks_01_more import RIGHT as GATHER
@@ -117,13 +115,6 @@ GATHERS = {
         "n−1 steps are enough",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def refused(verdict: frame.Verdict, name: str, words: str) -> None:

@@ -7,7 +7,6 @@ shows is held against three ranks that run the same cells.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -196,13 +195,6 @@ WRONG = {
         "not of the group",
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def cell(folder: Path, name: str, kind: str) -> str:

@@ -7,27 +7,18 @@ that the lesson asks about.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
 
 from course_lib.classroom.checks import frame
-from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_02 import mystery
 from tests.plausible_02 import ALSO_RIGHT, RIGHT, WRONG
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = ROOT / "solutions" / "02_one_product"
 EXERCISES = ROOT / "exercises" / "02_one_product"
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def cell(folder: Path, name: str) -> str:

@@ -5,7 +5,6 @@ Every answer here runs on the judge's real ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -398,13 +397,6 @@ WRONG_FUSE = {
         "input changed",
     ),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

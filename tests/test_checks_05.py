@@ -5,7 +5,6 @@ Every answer here runs on the judge's real ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -349,13 +348,6 @@ RIGHT = {
     "shard_qkv": (QKV, QKV_BY_INDEX),
     "kv_heads_on_ranks": (PLAN, PLAN_BY_LIBRARY),
 }
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

@@ -5,7 +5,6 @@ Every answer here runs on the judge's real ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -366,13 +365,6 @@ RIGHT = {
     "dropout_streams": (STREAMS, FROM_THE_SHARED_STREAM),
     "recompute_dropout": (RECOMPUTE, BY_FUNCTION),
 }
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

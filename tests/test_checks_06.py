@@ -6,7 +6,6 @@ the mean over uneven pieces, `test_checks_06_numbers.py` the question with numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -337,13 +336,6 @@ WRONG_PAY = {
 }  # fmt: skip
 
 RIGHT = {"sequence_mlp": (HALF, AGAIN, BY_HAND), "pay_sums": (PAY, IN_PLACE, BY_SUM_OF_STACK)}
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

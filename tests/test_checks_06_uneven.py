@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -180,13 +179,6 @@ WRONG = {
     ),
 }  # fmt: skip
 RIGHT = (LOSS, TWO_NUMBERS, IN_PLACE)
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, source: str) -> frame.Verdict:

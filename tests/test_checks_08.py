@@ -5,7 +5,6 @@ Every answer here runs on the judge's real ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -393,13 +392,6 @@ RIGHT = {
     "clip_as_one": (CLIP, BY_PIECES, BY_DIVISION),
     "token_mean_step": (MEAN, COUNT_FIRST),
 }
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

@@ -5,7 +5,6 @@ Every answer here runs on the judge's real ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -306,13 +305,6 @@ RIGHT = {
     "master_step": (MASTER, BY_HALVES),
 }
 WRONG = {"pieces_of": WRONG_PIECES, "master_step": WRONG_MASTER}
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

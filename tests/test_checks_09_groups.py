@@ -5,7 +5,6 @@ Every answer here runs on the judge's real ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -288,13 +287,6 @@ NOT_TRIED = {"parameters averaged", "even"}  # a box that fails on two counts, a
 
 RIGHT = {"shard_groups": (GROUPS, BY_PIECE, PLAIN), "is_sharded": (PROOF,)}
 WRONG = {"shard_groups": WRONG_GROUPS, "is_sharded": WRONG_PROOF}
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

@@ -5,12 +5,9 @@ Every answer here runs on the judge's real ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from course_lib.classroom.checks import frame
-from course_lib.classroom.checks.desk import Desk
 from tests.test_checks_10 import changed, judged, reference
 
 NAME = "agreed_step"
@@ -161,13 +158,6 @@ WRONG = {
         "nothing returned",
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def test_right_answers_are_right_whatever_their_style(desk):

@@ -6,7 +6,6 @@ The hooks and their frees of lesson 11. `test_checks_11_ways.py` has the branche
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -250,13 +249,6 @@ WRONG = {
     "nothing": (hooks(("    return [part.shard for part in parts]", "    parts")),
                 "nothing returned"),
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, source: str) -> frame.Verdict:

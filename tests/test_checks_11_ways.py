@@ -6,7 +6,6 @@ hooks and their frees.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -206,13 +205,6 @@ WRONG_HEAD = {
 }  # fmt: skip
 
 RIGHT = {"same_way": (WAY, BY_GATHER, BY_SUM), "tied_head": (HEAD, BY_LINEAR, REGISTERED)}
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

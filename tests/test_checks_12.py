@@ -5,7 +5,6 @@ Every answer here runs on the judge's real ranks, and what it chose is trained a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
@@ -236,13 +235,6 @@ WRONG_LADDER = {
     "nothing": (changed(LADDER, ("    return now\n", "    return\n")), "nothing returned"),
 }
 RIGHT = {"pick_stage": (PICK, BY_ROOMS), "walk_ladder": (LADDER, BY_RECURSION)}
-
-
-@pytest.fixture(scope="module")
-def desk() -> Iterator[Desk]:
-    made = Desk()
-    yield made
-    made.judge.stop()
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:

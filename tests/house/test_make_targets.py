@@ -33,7 +33,7 @@ class Recorder:
         return self.codes.pop(0) if self.codes else 0
 
 
-PYTEST = "pytest -n auto --maxprocesses 4 --dist loadfile"
+PYTEST = "pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder"
 
 
 @pytest.fixture

@@ -111,6 +111,7 @@ def _pytest(more: list[str]) -> Check:
             "-m",
             "pytest",
             *PARALLEL,
+            "--no-loadscope-reorder",  # tests/conftest.py has put the longest first
             *more,
             *shlex.split(os.environ.get("PYTEST_ARGS", "")),
         ]
