@@ -101,6 +101,7 @@ def test_tp_trains_the_same_model_every_way():
 
 
 @with_megatron
+@pytest.mark.slow
 def test_loss_is_the_same_every_way():
     result, methods = measured("loss", LOGITS)
     assert list(methods) == [

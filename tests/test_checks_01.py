@@ -17,6 +17,7 @@ import pytest
 from course_lib.classroom.checks import answer, bench, frame, judge
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_01 import ring
+from tests.likeliest import likeliest
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "ring_all_reduce"
@@ -198,7 +199,7 @@ def test_the_right_ring_of_these_tests_is_right(desk):
     assert time.monotonic() - began < 15  # seconds, on a busy machine with ranks to start
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("mistake", likeliest(WRONG))
 def test_a_plausible_mistake_is_refused_by_its_name(desk, mistake):
     source, name = WRONG[mistake]
     verdict = judged(desk, source)

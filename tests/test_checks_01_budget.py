@@ -12,6 +12,7 @@ import torch
 
 from course_lib.classroom.checks import bench, frame, judge
 from course_lib.classroom.hangs import Fact, Scene
+from tests.likeliest import likeliest
 from tests.test_checks_01 import RING, changed
 from tests.test_checks_01_more import RIGHT as GATHER
 
@@ -142,7 +143,7 @@ def test_padding_that_keeps_the_budget_is_right(desk):
     assert (verdict.outcome, verdict.points) == ("right", 4), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", RINGS)
+@pytest.mark.parametrize("mistake", likeliest(RINGS))
 def test_a_likely_ring_is_refused_by_its_name(desk, mistake):
     source, name, words = RINGS[mistake]
     refused(desk.check("ring_all_reduce", {"ring_all_reduce": source}), name, words)
@@ -163,7 +164,7 @@ def test_a_send_that_nobody_waited_for_is_told_from_a_deadlock():
     assert "does every receive have its send" in finding.text
 
 
-@pytest.mark.parametrize("mistake", GATHERS)
+@pytest.mark.parametrize("mistake", likeliest(GATHERS))
 def test_a_likely_all_gather_is_refused_by_its_name(desk, mistake):
     source, name, words = GATHERS[mistake]
     refused(desk.check("all_gather_uneven", {"all_gather_uneven": source}), name, words)

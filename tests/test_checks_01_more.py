@@ -15,6 +15,7 @@ import pytest
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.cluster import Cluster, Ended
+from tests.likeliest import likeliest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS, EXERCISES = ROOT / "solutions" / "01_collectives", ROOT / "exercises" / "01_collectives"
@@ -235,7 +236,7 @@ def all_gather_uneven(piece, group):
     assert judged(desk, both).outcome == "right"
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("mistake", likeliest(WRONG))
 def test_a_plausible_mistake_is_refused_by_its_name(desk, mistake):
     source, name = WRONG[mistake]
     verdict = judged(desk, source)

@@ -12,6 +12,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = ROOT / "solutions" / "04_megatron_mlp"
@@ -426,14 +427,14 @@ def test_another_right_fused_weight_is_accepted(desk, how):
     assert (verdict.outcome, verdict.points) == ("right", 3), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_FIVE)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_FIVE))
 def test_a_plausible_wiring_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_FIVE[mistake]
     verdict = judged(desk, "five_to_two", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_FUSE)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_FUSE))
 def test_a_plausible_fused_weight_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_FUSE[mistake]
     verdict = judged(desk, "fuse_gate_up", source)

@@ -15,6 +15,7 @@ from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_05 import kv_plan, kv_trial, qkv_readings
 from course_lib.tensor_parallel.qkv_layout import shares
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "05_attention"
 
@@ -368,14 +369,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_QKV)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_QKV))
 def test_a_wrong_cut_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_QKV[mistake]
     verdict = judged(desk, "shard_qkv", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_PLAN)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_PLAN))
 def test_a_wrong_plan_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_PLAN[mistake]
     verdict = judged(desk, "kv_heads_on_ranks", source)

@@ -14,6 +14,7 @@ import torch
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_05 import streams
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "05_attention"
 
@@ -385,14 +386,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_STREAMS)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_STREAMS))
 def test_a_wrong_stream_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_STREAMS[mistake]
     verdict = judged(desk, "dropout_streams", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_RECOMPUTE)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_RECOMPUTE))
 def test_a_wrong_recomputation_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_RECOMPUTE[mistake]
     verdict = judged(desk, "recompute_dropout", source)

@@ -13,6 +13,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "06_sequence"
 
@@ -356,14 +357,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_HALF)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_HALF))
 def test_a_wrong_half_block_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_HALF[mistake]
     verdict = judged(desk, "sequence_mlp", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_PAY)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_PAY))
 def test_a_wrong_payment_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_PAY[mistake]
     verdict = judged(desk, "pay_sums", source)

@@ -9,6 +9,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "06_sequence"
 
@@ -193,7 +194,7 @@ def test_right_answers_are_right_whatever_their_style(desk):
         assert (verdict.outcome, verdict.points) == ("right", 3), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("mistake", likeliest(WRONG))
 def test_a_wrong_mean_is_refused_by_its_name(desk, mistake):
     source, name = WRONG[mistake]
     verdict = judged(desk, source)

@@ -12,6 +12,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 NAME = "two_collectives"
 SOLUTION = Path(__file__).resolve().parent.parent / "solutions" / "07_vocabulary" / f"{NAME}.ipynb"
@@ -220,7 +221,7 @@ def test_another_right_loss_is_accepted(desk, how):
     assert (verdict.outcome, verdict.points) == ("right", 4), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("mistake", likeliest(WRONG))
 def test_a_plausible_loss_is_refused_by_its_name(desk, mistake):
     source, called = WRONG[mistake]
     verdict = judged(desk, source)

@@ -12,6 +12,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "08_gpt_that_trains"
 
@@ -412,14 +413,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_CLIP)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_CLIP))
 def test_a_wrong_norm_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_CLIP[mistake]
     verdict = judged(desk, "clip_as_one", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_MEAN)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_MEAN))
 def test_a_wrong_mean_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_MEAN[mistake]
     verdict = judged(desk, "token_mean_step", source)

@@ -15,6 +15,7 @@ from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_08 import model, reshard_cut, reshard_trial
 from course_lib.gpt import GPT
+from tests.likeliest import likeliest
 
 NOTEBOOK = (
     Path(__file__).resolve().parent.parent / "solutions" / "08_gpt_that_trains" / "reshard.ipynb"
@@ -278,7 +279,7 @@ def test_right_answers_are_right_whatever_their_style(desk, style):
     assert verdict.points == frame.find("reshard").points
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("mistake", likeliest(WRONG))
 def test_a_wrong_cut_is_refused_by_its_name(desk, mistake):
     source, name = WRONG[mistake]
     verdict = judged(desk, source)

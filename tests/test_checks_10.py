@@ -12,6 +12,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "10_zero_2"
 
@@ -380,14 +381,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_EARLY)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_EARLY))
 def test_a_wrong_filler_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_EARLY[mistake]
     verdict = judged(desk, "reduce_early", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_ALL)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_ALL))
 def test_a_wrong_bucket_of_all_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_ALL[mistake]
     verdict = judged(desk, "shard_of_all", source)

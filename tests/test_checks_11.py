@@ -13,6 +13,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 PATH = Path(__file__).resolve().parent.parent / "solutions" / "11_zero_3" / "promise.ipynb"
 
@@ -272,7 +273,7 @@ def test_the_solution_is_right(desk):
     assert verdict.outcome == "right", str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG)
+@pytest.mark.parametrize("mistake", likeliest(WRONG))
 def test_a_wrong_promise_is_refused_by_its_name(desk, mistake):
     source, name = WRONG[mistake]
     verdict = judged(desk, source)

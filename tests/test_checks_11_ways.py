@@ -13,6 +13,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "11_zero_3"
 
@@ -224,14 +225,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_WAY)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_WAY))
 def test_a_wrong_way_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_WAY[mistake]
     verdict = judged(desk, "same_way", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_HEAD)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_HEAD))
 def test_a_wrong_head_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_HEAD[mistake]
     verdict = judged(desk, "tied_head", source)

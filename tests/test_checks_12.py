@@ -12,6 +12,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "12_offload"
 
@@ -255,14 +256,14 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", WRONG_PICK)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_PICK))
 def test_a_wrong_choice_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_PICK[mistake]
     verdict = judged(desk, "pick_stage", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", WRONG_LADDER)
+@pytest.mark.parametrize("mistake", likeliest(WRONG_LADDER))
 def test_a_wrong_walk_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_LADDER[mistake]
     verdict = judged(desk, "walk_ladder", source)

@@ -10,7 +10,7 @@ from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.magic import explain
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def _own_runtime(tmp_path_factory) -> Iterator[None]:
     # A folder of our own, so that a learner's running ranks are not touched.
     patch = pytest.MonkeyPatch()
@@ -22,7 +22,7 @@ def _own_runtime(tmp_path_factory) -> Iterator[None]:
     patch.undo()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def clusters(_own_runtime) -> Iterator[Callable[[int], Cluster]]:
     made: dict[int, Cluster] = {}
 

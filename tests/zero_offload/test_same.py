@@ -54,8 +54,17 @@ def test_masters_go_away_too(pool, way, precision, tmp_path):
     pool.run(2, each, ["adamw", "momentum"], way, tmp_path, precision, timeout=120)
 
 
-@pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize("way", ["1-cpu", "3-cpu-cpu", "3-nvme-nvme"])
+@pytest.mark.parametrize(
+    ("way", "world"),
+    [
+        ("1-cpu", 1),
+        ("3-cpu-cpu", 1),
+        ("3-nvme-nvme", 1),
+        ("3-nvme-nvme", 4),
+        pytest.param("1-cpu", 4, marks=pytest.mark.slow),
+        pytest.param("3-cpu-cpu", 4, marks=pytest.mark.slow),
+    ],
+)
 def test_one_rank_and_four(pool, world, way, tmp_path):
     pool.run(world, each, ["adamw", "momentum"], way, tmp_path, "as is", timeout=120)
 

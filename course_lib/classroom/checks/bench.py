@@ -36,6 +36,9 @@ def clear(namespace: dict) -> None:
     for name in set(namespace) - namespace[_KEPT] - {"__holders__"}:
         del namespace[name]
     everyone = dist.group.WORLD
+    for made in list(dist.distributed_c10d._world.pg_map):
+        if made is not everyone:  # an earlier answer's, or its engine's: each keeps threads awake
+            dist.destroy_process_group(made)
     namespace.update(
         torch=torch, dist=dist, group=everyone, rank=everyone.rank(), world=everyone.size()
     )
