@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-MOST = 6  # of an exercise's wrong answers, which stand with the likeliest first
+MOST = 4  # as many as an exercise has to bring at least; they stand with the likeliest first
 
 
 def likeliest(mistakes: Iterable[str]) -> list:

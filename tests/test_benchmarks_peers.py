@@ -129,6 +129,7 @@ def test_loss_is_the_same_every_way():
     assert peaks["course_lib-fused"] < 1.2 < 2 <= peaks["course_lib-head"]
 
 
+@pytest.mark.slow
 def test_a_missing_peer_is_left_out_and_named(tmp_path):
     (tmp_path / "megatron").mkdir()
     (tmp_path / "megatron" / "__init__.py").write_text(

@@ -108,6 +108,7 @@ def test_ours_and_torchs_train_the_same_model_where_deepspeed_is_missing(tmp_pat
         assert 0 <= methods[name]["held_mb"] * 1e6 - nbytes <= steps, name
 
 
+@pytest.mark.slow
 @with_deepspeed
 def test_deepspeed_trains_the_same_model():
     only = "course_lib-2,deepspeed-2,course_lib-3-lean,deepspeed-3-strict"

@@ -389,7 +389,7 @@ def test_what_breaks_costs_one_check(desk, name):
 @pytest.mark.parametrize("name", RIGHT)
 def test_neither_a_hint_nor_a_verdict_gives_the_answer_away(desk, name):
     wrong = {"sequence_mlp": WRONG_HALF, "pay_sums": WRONG_PAY}[name]
-    some = [source for source, _ in list(wrong.values())[:6]]
+    some = [source for source, _ in list(wrong.values())[:3]]
     said = " ".join([*frame.find(name).hints, frame.find(name).when_right])
     said += " ".join(judged(desk, name, source).text for source in some)
     for piece in ('after="sharded"', "copy(weight", "copy(bias", "reduce_scatter(", '"q_norm'):

@@ -71,12 +71,18 @@ def one_run(me, config, dp, dtype, bound, sequence, clip, more):
     check_replicas(cut, mesh.get_group("tp"))
 
 
-@pytest.mark.parametrize(
-    ("config", "combinations"),
-    [(GPT2, [RECOMPUTED, BOTH]), (LLAMA, [SEQUENCE, PLAIN])],
-    ids=["gpt2", "llama"],
-)
-@pytest.mark.parametrize(("dp", "tp"), [(1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)])
+def meshes():
+    """Every mesh and both families; of the narrow and the widest ones, one family in a normal run."""
+    for name, config, combinations, late in (
+        ("gpt2", GPT2, [RECOMPUTED, BOTH], [(1, 2), (1, 4)]),
+        ("llama", LLAMA, [SEQUENCE, PLAIN], [(1, 1), (2, 1)]),
+    ):
+        for dp, tp in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)):
+            marks = [pytest.mark.slow] if (dp, tp) in late else []
+            yield pytest.param(dp, tp, config, combinations, id=f"{dp}-{tp}-{name}", marks=marks)
+
+
+@pytest.mark.parametrize(("dp", "tp", "config", "combinations"), meshes())
 def test_twenty_steps_are_those_of_one_process(pool, dp, tp, config, combinations):
     pool.run(dp * tp, trained, fits(config, tp), dp, combinations, {}, timeout=150)
 
@@ -91,7 +97,7 @@ DROPPED = {"config": {"dropout": 0.2, "attention_dropout": 0.1}}
         (2, 2, LLAMA, [BOTH], DROPPED | {"accumulate": 2}),
         (2, 1, GPT2, [PLAIN], {"accumulate": 3}),
         (1, 3, LLAMA, [SEQUENCE], {"fused": True}),
-        (2, 2, GPT2, [BOTH], {"fused": True, "accumulate": 2}),
+        pytest.param(2, 2, GPT2, [BOTH], {"fused": True, "accumulate": 2}, marks=pytest.mark.slow),
     ],
     ids=["dropout", "dropout-mesh", "micro-batches", "fused", "fused-mesh"],
 )
