@@ -72,7 +72,7 @@ def one_run(me, config, dp, dtype, bound, sequence, clip, more):
 
 
 def meshes():
-    """Every mesh and both families; of the narrow and the widest ones, one family in a normal run."""
+    """Every mesh with both families; on some meshes, a normal run has one family alone."""
     for name, config, combinations, late in (
         ("gpt2", GPT2, [RECOMPUTED, BOTH], [(1, 2), (1, 4)]),
         ("llama", LLAMA, [SEQUENCE, PLAIN], [(1, 1), (2, 1)]),
