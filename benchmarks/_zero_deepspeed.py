@@ -50,9 +50,9 @@ SETTINGS: dict[str, list[dict]] = {
         {"reduce_bucket_size": BUCKET, "allgather_bucket_size": BUCKET, "reduce_scatter": False},
     ],
     "deepspeed-3": [
-        {"reduce_bucket_size": BUCKET},
-        {"reduce_bucket_size": BUCKET, "overlap_comm": True},
-        {"reduce_bucket_size": 4 * BUCKET},
+        {"reduce_bucket_size": BUCKET, "overlap_comm": True},  # 1.49 of DDP's time then
+        {"reduce_bucket_size": BUCKET},  # 1.64
+        {"reduce_bucket_size": 4 * BUCKET},  # 1.76
     ],
     "deepspeed-3-strict": [
         {"reduce_bucket_size": BUCKET, **STRICT},

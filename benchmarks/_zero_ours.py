@@ -16,8 +16,8 @@ KEEP = 1 << 60  # bytes: everything stays from forward to backward
 # For each method the settings tried, the one that is used first.
 SETTINGS: dict[str, list[dict]] = {
     "course_lib-0": [{"bucket_bytes": 25 * MB}, {"bucket_bytes": 10 * MB}],
-    "course_lib-1": [{"bucket_bytes": 25 * MB}, {"bucket_bytes": 10 * MB}],
-    "course_lib-2": [{"bucket_bytes": 10 * MB}, {"bucket_bytes": 25 * MB}],
+    "course_lib-1": [{"bucket_bytes": size * MB} for size in (10, 50, 25)],
+    "course_lib-2": [{"bucket_bytes": size * MB} for size in (10, 25, 50)],
     "course_lib-3-fast": [{"keep": KEEP, "prefetch": 1}, {"keep": KEEP, "prefetch": 2}],
     "course_lib-3-lean": [{"prefetch": 1}, {"prefetch": 2}, {"prefetch": 0}],
     "course_lib-3-cpu": [{"prefetch": 1}],

@@ -82,7 +82,7 @@ def meshes():
             yield pytest.param(dp, tp, config, combinations, id=f"{dp}-{tp}-{name}", marks=marks)
 
 
-@pytest.mark.parametrize(("dp", "tp", "config", "combinations"), meshes())
+@pytest.mark.parametrize(("dp", "tp", "config", "combinations"), list(meshes()))
 def test_twenty_steps_are_those_of_one_process(pool, dp, tp, config, combinations):
     pool.run(dp * tp, trained, fits(config, tp), dp, combinations, {}, timeout=150)
 
