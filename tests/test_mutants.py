@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from collections import Counter
 
@@ -20,6 +22,18 @@ def test_the_entry_is_sound(mutant):
 
 def test_every_mutant_has_a_name_of_its_own():
     assert [name for name, times in Counter(one.id for one in MUTANTS).items() if times > 1] == []
+
+
+@pytest.mark.slow
+def test_every_test_that_a_mutant_names_is_there_with_its_parameters():
+    """One that is not ends the run in which all tests are shown to pass without a mistake."""
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-m", "", "tests"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200).stdout
+    there = {line for line in listed.splitlines() if "::" in line}
+    assert len(there) > len(MUTANTS)
+    there |= {one.split("[")[0] for one in there}
+    there |= {one.rpartition("::")[0] for one in there}  # a file, or a class
+    assert [(one.id, test) for one in MUTANTS for test in one.tests if test not in there] == []
 
 
 @pytest.mark.slow

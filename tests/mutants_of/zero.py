@@ -121,7 +121,7 @@ MUTANTS = [
         BUCKETS,
         "        if self.sync:\n            self._send_full()",
         "        if self.sync and False:\n            self._send_full()",
-        (f"{UNDER}[0-0]", f"{UNDER}[0-2]", BOUNDED),
+        (f"{UNDER}[0-0]", f"{UNDER}[2-0]", BOUNDED),
         "every number is right, and nothing overlaps with the backward",
     ),
     Mutant(
