@@ -142,6 +142,7 @@ def blown(me, case, where):
         if Fuse.lit:
             with pytest.raises(ArithmeticError, match="fuse"):
                 engine.backward(loss)
+            assert not engine.gradients._under_way, "what was sent is awaited before anything else"
             Fuse.lit = False
             train(me, case, engine, steps=range(1, 2))  # the whole step anew
         else:
@@ -282,6 +283,18 @@ def test_buckets_leave_under_the_backward(pool, stage, persist):
     case = Case(stage=stage, frozen=("never",), stage3={"persist": persist})
     for (sent,), count in pool.run(2, under_the_backward, case):
         assert count > 4 and sent >= count - 2
+
+
+def shown(me, case):
+    engine = engine_of(me, case)
+    engine.backward(loss_of(case, engine, 0, me.rank, me.world, 0)[0])
+    return [name for name, p in engine.model.named_parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_no_parameter_shows_a_gradient_that_is_no_sum(pool, stage):
+    assert pool.run(3, shown, Case(stage=stage)) == [[], [], []]
+    assert all(pool.run(3, shown, Case(stage=0)))  # there it is the sum
 
 
 class Checkpointed(nn.Module):

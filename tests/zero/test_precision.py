@@ -235,6 +235,29 @@ def test_precisions_by_name():
     assert "precision='fp16' is none of float32" in said(ValueError, Precision.named, "fp16")
 
 
+def scaled(me, clip):
+    """Norms and weights of plain descent, which an optimizer like Adam would hide a factor from."""
+    told = []
+    for value in (1.0, 64.0):
+        case = HALF.but(stage=2, optimizer="sgd", clip=clip)
+        half = Precision(torch.float16, True, LossScale(value=value))
+        engine, seen = engine_of(me, case, precision=half), []
+        for step in range(4):
+            assert train_half(me, case, engine, range(step, step + 1)) == [True]
+            seen.append(engine.norm)
+        told.append((seen, [part.detach().clone() for _, part in engine.shards.parts()]))
+    return told
+
+
+@pytest.mark.parametrize("clip", [None, 0.3])
+def test_the_scale_changes_neither_norm_nor_step(pool, clip):
+    for (norms, parts), (others, same) in pool.run(3, scaled, clip):
+        assert norms == pytest.approx(others, rel=5e-3)
+        assert clip is None or max(norms) > clip
+        for part, other in zip(parts, same, strict=True):
+            assert torch.allclose(part, other, rtol=0, atol=1e-3)
+
+
 def steps_counted(me):
     """A skipped step is none for Adam's own count of steps either."""
     case = HALF.but(stage=1)
