@@ -213,7 +213,7 @@ MUTANTS = [
         ELEMENTWISE,
         '        options["lr"] = 0.1',
         "        pass",
-        (f"{LOOKS}[muon at lr 0]",),
+        (f"{LOOKS}[rows at lr 0]",),
         "at the start of a warm-up every optimizer does nothing, to the whole and to a shard",
     ),
     Mutant(
@@ -237,7 +237,7 @@ MUTANTS = [
         HANDOVER,
         "                if whole:\n",
         "                if False:\n",
-        (f"{REFUSED}test_states_made_before_the_first_step_are_cut_too[adagrad]",),
+        (f"{REFUSED}test_each_part_gets_its_piece_of_the_states",),
         "an optimizer that makes its states at once finds none for the parts",
     ),
     Mutant(

@@ -12,7 +12,7 @@ from course_lib import ranks, zero
 from course_lib.zero.elementwise import check_elementwise
 from course_lib.zero.handover import check_fresh
 from tests.tensor_parallel.parts import said
-from tests.zero.parts import Case, made, made_for, same_as_one_process
+from tests.zero.parts import Case, engine_of, made, made_for, same_as_one_process
 
 
 def matrix():
@@ -40,6 +40,7 @@ NOT_ELEMENTWISE = {
     "lbfgs": lambda p: torch.optim.LBFGS(p),
     "muon": lambda p: torch.optim.Muon(p, lr=0.1),
     "muon at lr 0": lambda p: torch.optim.Muon(p, lr=0.0),
+    "rows at lr 0": lambda p: Rows([{"params": p, "rows": True}], lr=0.0),
     "one group of two": lambda p: Rows([{"params": p}, {"params": [], "rows": True}], lr=0.1),
 }
 
@@ -99,6 +100,23 @@ def taken(me, name):
 @pytest.mark.parametrize("name", ["adagrad", "rmsprop"])
 def test_states_made_before_the_first_step_are_cut_too(pool, name):
     pool.run(3, taken, name)
+
+
+def cut_states(me):
+    """States that no step would make anew: each part has its own piece of them."""
+    model = made_for(Case())
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=0.05)
+    for i, p in enumerate(model.parameters()):
+        optimizer.state[p]["sum"].copy_(made((i, "sum"), *p.shape).abs())
+    whole = {p: optimizer.state[p]["sum"].flatten() for p in model.parameters()}
+    engine = engine_of(me, Case(stage=2), model, optimizer)
+    for piece, part in engine.shards.parts():
+        own = whole[piece.slot.parameter][piece.start : piece.stop]
+        assert torch.equal(optimizer.state[part]["sum"].flatten(), own), piece.slot.name
+
+
+def test_each_part_gets_its_piece_of_the_states(pool):
+    pool.run(3, cut_states)
 
 
 def refused(me):
