@@ -36,7 +36,7 @@ class Slow(Threads):
         super()._read(file, offset, into)
 
     def _write(self, file, offset, data):
-        time.sleep(0.004)
+        time.sleep(0.03)  # longer than the update of the next bucket
         super()._write(file, offset, data)
 
 
@@ -55,7 +55,7 @@ class Full(Threads):
 def slow(me, folder):
     plain, losses, norms = trained(me, CASE.but(steps=4))
     for way in ("3-nvme", "3-nvme-nvme"):
-        io = Slow(threads=3, block=4096)
+        io = Slow(threads=12, block=4096)  # so many that a read need not queue behind a write
         engine, mine, own = trained(me, CASE.but(steps=4), offload=offloaded(way, folder, io=io))
         assert all(torch.equal(a, b) for a, b in zip(mine, losses, strict=True)) and own == norms
         want = weights(plain)
