@@ -1,7 +1,7 @@
 """torch's own data parallelism as peers: DDP, ZeroRedundancyOptimizer, FSDP2 both ways.
 
 Each with the settings that were best of those tried; `--set tune=1` tries them again. Beside some
-stands the time it took then, in DDP's, with two ranks on two cores in one run of 2026-11-22.
+stands the time it took then, in DDP's: two ranks on two cores, in runs of 2026-11-22.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 from tests.pool import Pool
 
-# Files that take a minute or more, first: workers then end together, and none alone with one.
+# The files that took longest, first: workers then end together, and none alone with one.
 LONGEST = (
     "train/test_program", "classroom/test_cluster", "train/test_matrix", "zero_offload/test_same",
     "house/test_bootstrap_whole", "zero/test_stages", "browser/test_in_the_browser",

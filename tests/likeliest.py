@@ -1,4 +1,4 @@
-"""Wrong answers as parameters: the likeliest in a normal run, the others with what is slow."""
+"""Wrong answers as parameters: a table's first ones in a normal run, the others with `slow`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import pytest
 
-MOST = 4  # as many as an exercise has to bring at least; they stand with the likeliest first
+MOST = 4  # as many as an exercise has to bring at least
 
 
 def likeliest(mistakes: Iterable[str]) -> list:

@@ -30,8 +30,8 @@ SEQUENCE, BOTH = (True, False, True), (True, True, False)
 
 
 def trained(me, config, dp, combinations, more):
-    for number, (sequence, recompute, clipped) in enumerate(combinations):
-        for dtype, bound in list(BOUNDS.items())[: 2 - number]:  # float32 with the first alone
+    for sequence, recompute, clipped in combinations:
+        for dtype, bound in BOUNDS.items():
             one_run(me, config.changed(recompute=recompute, **more.get("config", {})), dp, dtype,
                     bound, sequence, CLIP if clipped else None, more)  # fmt: skip
 
