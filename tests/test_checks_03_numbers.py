@@ -238,13 +238,3 @@ def test_no_hint_and_no_verdict_holds_a_right_number(desk, name):
     assert right
     # "5 u" and "X[0]" are of the question; a number that stands for a gradient is none of them.
     assert not words & right - {"5"}
-
-
-def test_the_lesson_lists_its_exercises_with_points_and_minutes():
-    lesson = nbformat.read(ROOT / "notebooks" / "03_f_and_g.ipynb", as_version=4)
-    row = re.compile(r"\[(.+?)\]\(\.\./exercises/03_f_and_g/(\w+)\.ipynb\) \| (\d+) \| (\d+)")
-    listed = row.findall(lesson.cells[-1].source)
-    assert [name for _, name, _, _ in listed] == [one.name for one in frame.lessons()["03"]]
-    for title, name, points, minutes in listed:
-        question = nbformat.read(SOLUTIONS / f"{name}.ipynb", as_version=4).cells[0].source
-        assert question.startswith(f"# {title}\n\n**{points} points · {minutes} minutes · ")

@@ -427,14 +427,24 @@ def test_another_right_fused_weight_is_accepted(desk, how):
     assert (verdict.outcome, verdict.points) == ("right", 3), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_FIVE))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_FIVE, first=("no f", "the bias before the sum", "no g", "the weights gathered")
+    ),
+)
 def test_a_plausible_wiring_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_FIVE[mistake]
     verdict = judged(desk, "five_to_two", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_FUSE))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_FUSE, first=("cut straight across", "row by row", "a view of the whole", "the whole")
+    ),
+)
 def test_a_plausible_fused_weight_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_FUSE[mistake]
     verdict = judged(desk, "fuse_gate_up", source)

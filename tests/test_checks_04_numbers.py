@@ -194,13 +194,3 @@ def test_no_hint_and_no_verdict_holds_a_right_number(desk, name):
     words = set(re.findall(r"\d[\d.,]*\d", " ".join(said)))
     values = [v for v in ANSWERS[name].values() if abs(v) not in (0, 1)]
     assert not words & set().union(*map(spellings, values))
-
-
-def test_the_lesson_lists_its_exercises_with_points_and_minutes():
-    lesson = nbformat.read(next(ROOT.glob("notebooks/04_*.ipynb")), as_version=4)
-    row = re.compile(r"\[(.+?)\]\(\.\./exercises/04_megatron_mlp/(\w+)\.ipynb\) \| (\d+) \| (\d+)")
-    listed = row.findall(lesson.cells[-1].source)
-    assert [name for _, name, _, _ in listed] == [one.name for one in frame.lessons()["04"]]
-    for title, name, points, minutes in listed:
-        question = cell(SOLUTIONS, name, "question")
-        assert question.startswith(f"# {title}\n\n**{points} points · {minutes} minutes · ")

@@ -369,14 +369,25 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_QKV))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_QKV, first=("straight across the fused dim", "through a head", "everything", "a view")
+    ),
+)
 def test_a_wrong_cut_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_QKV[mistake]
     verdict = judged(desk, "shard_qkv", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_PLAN))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_PLAN,
+        first=("nobody sums", "everybody sums", "neighbours in pairs", "all of them everywhere"),
+    ),
+)
 def test_a_wrong_plan_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_PLAN[mistake]
     verdict = judged(desk, "kv_heads_on_ranks", source)

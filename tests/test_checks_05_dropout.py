@@ -393,7 +393,12 @@ def test_a_wrong_stream_is_refused_by_its_name(desk, mistake):
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_RECOMPUTE))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_RECOMPUTE, first=("stored", "checkpoint alone", "no state kept", "left rewound")
+    ),
+)
 def test_a_wrong_recomputation_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_RECOMPUTE[mistake]
     verdict = judged(desk, "recompute_dropout", source)

@@ -357,14 +357,28 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_HALF))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_HALF,
+        first=(
+            "bias before the sum",
+            "weight not summed",
+            "gathered as if all did the same",
+            "all tokens returned",
+        ),
+    ),
+)
 def test_a_wrong_half_block_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_HALF[mistake]
     verdict = judged(desk, "sequence_mlp", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_PAY))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(WRONG_PAY, first=("as they were", "norms alone", "readout summed", "one by one")),
+)
 def test_a_wrong_payment_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_PAY[mistake]
     verdict = judged(desk, "pay_sums", source)

@@ -146,13 +146,3 @@ def test_no_hint_and_no_verdict_holds_a_right_number(desk):
     words = set(re.findall(r"(?<![\w.])\d[\d.,]*\d", " ".join(said)))
     first = [v for k, v in RIGHT.items() if "seq" not in k]
     assert not words & set().union(*map(spellings, first))
-
-
-def test_the_lesson_lists_its_exercises_with_points_and_minutes():
-    lesson = nbformat.read(next(ROOT.glob("notebooks/06_*.ipynb")), as_version=4)
-    row = re.compile(r"\[(.+?)\]\(\.\./exercises/06_sequence/(\w+)\.ipynb\) \| (\d+) \| (\d+)")
-    listed = row.findall(lesson.cells[-1].source)
-    assert [name for _, name, _, _ in listed] == [one.name for one in frame.lessons()["06"]]
-    for title, name, points, minutes in listed:
-        question = cell(SOLUTIONS, name, "question")
-        assert question.startswith(f"# {title}\n\n**{points} points · {minutes} minutes · ")

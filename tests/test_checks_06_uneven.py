@@ -194,7 +194,12 @@ def test_right_answers_are_right_whatever_their_style(desk):
         assert (verdict.outcome, verdict.points) == ("right", 3), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG, first=("mean of means", "sum of means", "rank times its own", "tokens gathered")
+    ),
+)
 def test_a_wrong_mean_is_refused_by_its_name(desk, mistake):
     source, name = WRONG[mistake]
     verdict = judged(desk, source)

@@ -136,17 +136,3 @@ def test_no_hint_and_no_verdict_holds_a_right_number(desk):
     words = set(re.findall(r"\d[\d.,]*\d", " ".join(said)))
     right = {f"{abs(v):.{digits}f}" for v in RIGHT.values() for digits in (1, 2, 3, 4)}
     assert not words & right
-
-
-def test_the_lesson_lists_its_exercises_with_points_and_minutes():
-    lesson = nbformat.read(next(ROOT.glob("notebooks/07_*.ipynb")), as_version=4)
-    row = re.compile(r"\[(.+?)\]\(\.\./exercises/07_vocabulary/(\w+)\.ipynb\) \| (\d+) \| (\d+)")
-    listed = row.findall(lesson.cells[-1].source)
-    known = frame.lessons()["07"]
-    assert [(title, name, int(points)) for title, name, points, _ in listed] == [
-        (one.title, one.name, one.points) for one in known
-    ]
-    for title, name, points, minutes in listed:
-        cells = nbformat.read(SOLUTIONS / f"{name}.ipynb", as_version=4).cells
-        question = next(c.source for c in cells if c.id == f"{name}-question")
-        assert question.startswith(f"# {title}\n\n**{points} points · {minutes} minutes · ")

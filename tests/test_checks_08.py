@@ -413,14 +413,22 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_CLIP))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_CLIP, first=("everything summed", "nobody asked", "by names", "everybody's gradients")
+    ),
+)
 def test_a_wrong_norm_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_CLIP[mistake]
     verdict = judged(desk, "clip_as_one", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_MEAN))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(WRONG_MEAN, first=("mean of means", "a sum", "padding counted", "its own count")),
+)
 def test_a_wrong_mean_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_MEAN[mistake]
     verdict = judged(desk, "token_mean_step", source)

@@ -326,14 +326,26 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_PIECES))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_PIECES,
+        first=("rounded down", "the first have more", "one by one", "whole parameters"),
+    ),
+)
 def test_wrong_pieces_are_refused_by_their_name(desk, mistake):
     source, name = WRONG_PIECES[mistake]
     verdict = judged(desk, "pieces_of", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_MASTER))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_MASTER,
+        first=("its own gradient", "a sum", "read off bf16", "runs and does not shard"),
+    ),
+)
 def test_a_wrong_step_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_MASTER[mistake]
     verdict = judged(desk, "master_step", source)

@@ -308,14 +308,22 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_GROUPS))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_GROUPS, first=("whole parameters", "copies", "the whole shard", "decay by dims")
+    ),
+)
 def test_wrong_groups_are_refused_by_their_name(desk, mistake):
     source, name = WRONG_GROUPS[mistake]
     verdict = judged(desk, "shard_groups", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_PROOF))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(WRONG_PROOF, first=("yes", "the training alone", "the states alone", "one step")),
+)
 def test_a_test_that_proves_nothing_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_PROOF[mistake]
     verdict = judged(desk, "is_sharded", source)

@@ -225,14 +225,26 @@ def test_right_answers_are_right_whatever_their_style(desk, name):
         assert verdict.points == frame.find(name).points
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_WAY))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_WAY,
+        first=("each its own way", "all gathered first", "never freed", "only where all agree"),
+    ),
+)
 def test_a_wrong_way_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_WAY[mistake]
     verdict = judged(desk, "same_way", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
-@pytest.mark.parametrize("mistake", likeliest(WRONG_HEAD))
+@pytest.mark.parametrize(
+    "mistake",
+    likeliest(
+        WRONG_HEAD,
+        first=("the table's module for a member", "a function", "detached", "a copy on the side"),
+    ),
+)
 def test_a_wrong_head_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_HEAD[mistake]
     verdict = judged(desk, "tied_head", source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from course_lib.classroom.checks import frame
 
 ROOT = Path(__file__).resolve().parent.parent
+NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
 
 
 def solutions() -> list[Path]:
@@ -44,12 +46,51 @@ def test_every_exercise_has_a_notebook():
     assert {(path.parent.name[:2], path.stem) for path in solutions()} == wanted
 
 
-def test_the_lesson_lists_its_exercises_with_points_and_minutes():
-    lesson = nbformat.read(next(ROOT.glob("notebooks/01_*.ipynb")), as_version=4)
-    row = re.compile(r"\[(.+?)\]\(\.\./exercises/01_collectives/(\w+)\.ipynb\) \| (\d+) \| (\d+)")
-    listed = row.findall(lesson.cells[-1].source)
-    assert [name for _, name, _, _ in listed] == [one.name for one in frame.lessons()["01"]]
-    for title, name, points, minutes in listed:
-        path = ROOT / "solutions" / "01_collectives" / f"{name}.ipynb"
-        question = nbformat.read(path, as_version=4).cells[0].source
-        assert question.startswith(f"# {title}\n\n**{points} points · {minutes} minutes · ")
+def lessons() -> list[str]:
+    return sorted(frame.lessons())[1:]  # lesson 00 has no table: it shows how an exercise goes
+
+
+@pytest.mark.parametrize("lesson", lessons())
+def test_the_lesson_lists_its_exercises_with_points_and_minutes(lesson):
+    (path,) = ROOT.glob(f"notebooks/{lesson}_*.ipynb")
+    cells = nbformat.read(path, as_version=4).cells
+    rows = re.findall(
+        r"\[(.+?)\]\(\.\./exercises/(\w+/\w+)\.ipynb\) \| (\d+) \| (\d+)", cells[-1].source
+    )
+    known = [(one.title, one.name, one.points) for one in frame.lessons()[lesson]]
+    assert [(title, place.split("/")[1], int(points)) for title, place, points, _ in rows] == known
+    for title, place, points, minutes in rows:
+        question = (
+            nbformat.read(ROOT / "solutions" / f"{place}.ipynb", as_version=4).cells[0].source
+        )
+        count = f"{points} point{'s' if points != '1' else ''}"
+        assert question.startswith(f"# {title}\n\n**{count} · {minutes} minutes · ")
+    to_read, to_do, count = re.search(
+        r"^(\d+) minutes to read, (\d+) for (?:all|the) (\w+) exercises\.",
+        cells[0].source,
+        re.MULTILINE,
+    ).groups()
+    assert (int(to_do), NUMBERS.index(count)) == (sum(int(row[3]) for row in rows), len(rows))
+    line = re.search(rf"^\| {lesson} \| .*", (ROOT / "README.md").read_text(), re.MULTILINE).group()
+    assert f"| {to_read} | {to_do} | **there**, {len(rows)} exercises |" in line
+
+
+def filled_in() -> list[Path]:
+    return sorted((ROOT / "exercises").glob("*/*.ipynb"))
+
+
+@pytest.mark.parametrize("path", filled_in(), ids=lambda path: path.stem)
+def test_an_exercise_leaves_the_place_of_its_answer(path):
+    """A function with its arguments, or a dictionary with its keys and a blank for each."""
+    codes = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
+    found = []
+    for code in codes:
+        body = re.sub(r"^%.*$", "", code, flags=re.MULTILINE)
+        for one in ast.walk(ast.parse(body)):
+            if isinstance(one, ast.FunctionDef) and one.name == path.stem:
+                found.append(one)
+            elif isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == path.stem:
+                assert isinstance(one.value, ast.Dict) and one.value.keys
+                assert all(ast.unparse(value) == "..." for value in one.value.values)
+                found.append(one)
+    assert len(found) == 1, f"{path.stem} does not say where its answer goes"

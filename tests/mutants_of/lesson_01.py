@@ -293,7 +293,9 @@ MUTANTS = [
         FIRST + "__init__.py",
         "EXERCISES = (RING_BYTES, ",
         "EXERCISES = (RING, RING_BYTES, ",
-        (f"{BOOKS}test_the_lesson_lists_its_exercises_with_points_and_minutes",),
+        (
+            "tests/test_exercises.py::test_the_lesson_lists_its_exercises_with_points_and_minutes[01]",
+        ),
         "the lesson's list is another than the check's",
     ),
 ]

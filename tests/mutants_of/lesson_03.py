@@ -234,7 +234,9 @@ MUTANTS = [
         CHECKS + "__init__.py",
         "EXERCISES = (CONJUGATES, IN_PLACE, RIGHT_GATHER, GATHER_FROM, PLAIN)",
         "EXERCISES = (IN_PLACE, CONJUGATES, RIGHT_GATHER, GATHER_FROM, PLAIN)",
-        (f"{NUMBERS}test_the_lesson_lists_its_exercises_with_points_and_minutes",),
+        (
+            "tests/test_exercises.py::test_the_lesson_lists_its_exercises_with_points_and_minutes[03]",
+        ),
         "the lesson's list is another than the check's",
     ),
     Mutant(

@@ -251,7 +251,9 @@ MUTANTS = [
         FOURTH + "__init__.py",
         "EXERCISES = (GELU, FUSE_GATE_UP,",
         "EXERCISES = (FUSE_GATE_UP, GELU,",
-        (f"{NUMBERS}test_the_lesson_lists_its_exercises_with_points_and_minutes",),
+        (
+            "tests/test_exercises.py::test_the_lesson_lists_its_exercises_with_points_and_minutes[04]",
+        ),
         "the lesson's list is another than the check's",
     ),
 ]

@@ -276,7 +276,9 @@ MUTANTS = [
         HERE + "__init__.py",
         "EXERCISES = (CUT_LOSS, IGNORED_LOSS,",
         "EXERCISES = (IGNORED_LOSS, CUT_LOSS,",
-        (f"{NUMBERS}test_the_lesson_lists_its_exercises_with_points_and_minutes",),
+        (
+            "tests/test_exercises.py::test_the_lesson_lists_its_exercises_with_points_and_minutes[07]",
+        ),
         "the lesson's list is another than the check's",
     ),
     Mutant(
