@@ -45,6 +45,10 @@ class Copies:
         """Every piece of a parameter that this rank updates, and what the optimizer knows it as."""
         return (pair for own in self.own for pair in own)
 
+    def memory(self) -> list[Tensor]:
+        """What lies in memory for the update and for what it is brought back to."""
+        return [part for _, part in self.parts()]
+
     def take(self, i: int, result: Tensor) -> None:
         """Add the sums for this rank's shard of bucket i to its parts' gradients."""
         if self.home is not None:
@@ -93,6 +97,9 @@ class Shards(Copies):
             shard = bucket.shard(buffer, self.rank)
             self.buffers.append(buffer)
             self.own.append(parts_of(i, bucket.pieces(self.rank), shard, master, home))
+
+    def memory(self) -> list[Tensor]:
+        return [*super().memory(), *self.buffers]
 
     @torch.no_grad()
     def gather(self) -> None:

@@ -11,6 +11,7 @@ from torch import nn
 
 from course_lib.memory import budget, held, tier_of
 from course_lib.memory.storages import storages
+from course_lib.zero import holdings
 from tests.zero.parts import loss_of
 from tests.zero_offload.parts import FLOAT, WAYS, engine_of, offloaded, trained
 
@@ -63,6 +64,8 @@ def tiers(me, way, folder, momentum):
         whole = FOUR * engine.partition.padded
         shards = FOUR * sum(bucket.cut.shard for bucket in buckets)
         found = bytes_by_tier(engine)
+        on_disk = watched.in_use("disk")
+        assert holdings(engine) == {**found, "disk": on_disk}, (holdings(engine), found, on_disk)
         if stage < 3:  # whole gradients are kept at stage 1 alone
             assert found["device"] == whole * (2 if stage == 1 else 1), found
         elif plan.get("parameters"):
@@ -76,8 +79,8 @@ def tiers(me, way, folder, momentum):
         else:
             files = {i: pages(FOUR * count) * (1 + states) for i, count in enumerate(own) if count}
             assert watched.in_use("disk") == sum(files.values())
-            on_disk = {p.name: p.stat().st_size for p in folder.glob(f"*-{me.rank:05d}-*")}
-            assert sum(on_disk.values()) == sum(files.values()), on_disk
+            in_folder = {p.name: p.stat().st_size for p in folder.glob(f"*-{me.rank:05d}-*")}
+            assert sum(in_folder.values()) == sum(files.values()), in_folder
             sets = min(3, len(files)) * (max(files.values()) + PAGE)
             reads = 2 * (pages(FOUR * max(own)) + PAGE) if plan.get("parameters") == "nvme" else 0
             kept = shards if plan.get("parameters") == "cpu" else 0

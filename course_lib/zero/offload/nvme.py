@@ -62,6 +62,15 @@ class FileHome:
         """The largest bucket's file: what one of the sets has to hold."""
         return max((one.layout.nbytes for one in self.kept.values()), default=0)
 
+    def memory(self) -> list[Tensor]:
+        """The memory that files go through, and the states that are too small for a file."""
+        small = [x for kept in self.kept.values() for one in kept.small for x in one.values()]
+        return [*self._sets, *self.reads.memory(), *(x for x in small if isinstance(x, Tensor))]
+
+    @property
+    def file_bytes(self) -> int:
+        return sum(file.nbytes for file in self.folder.files)
+
     def store(self) -> HostStore | FileStore | None:
         if self.parameters == "nvme":
             return FileStore(self.reads)

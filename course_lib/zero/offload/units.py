@@ -42,6 +42,10 @@ class Reads:
             self._free = [buffer(largest, pinned=pinned) for _ in range(AHEAD)]
         return self._free.pop() if self._free else None
 
+    def memory(self) -> list[Tensor]:
+        """All of it that is not with a store right now."""
+        return list(self._free or [])
+
     def give_back(self, memory: Tensor) -> None:
         self._free.append(memory)
 

@@ -59,6 +59,9 @@ class UnitShards(Copies):
         self.partition = Partition([u.bucket for u in reversed(self.units)], group.size())
         self.hooks = Hooks(model, self.units, self.order, keep=keep)
 
+    def memory(self) -> list[Tensor]:
+        return [*super().memory(), *(x for unit in self.units for x in (unit.shard, unit.buffer))]
+
     def _fill(self, model: nn.Module, fill: Fill | None) -> None:
         """Take this rank's shard of every parameter, in the model's order, and let the rest go."""
         for name, p in model.named_parameters():

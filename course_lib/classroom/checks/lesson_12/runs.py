@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import zero
 from course_lib.collectives import all_reduce
 from course_lib.gpt import GPT, Config
-from course_lib.memory import budget, held
+from course_lib.memory import budget
 from course_lib.zero import Engine
 
 LENGTH = 10
@@ -46,15 +46,6 @@ def backward(engine: Engine, config: Config, step: int, rows: int) -> None:
     engine.backward(F.cross_entropy(logits, ids[:, 1:].flatten()))
 
 
-def holdings(engine: Engine) -> dict[str, int]:
-    """Bytes by tier of all that a rank keeps, gradients too if there are any."""
-    shards = engine.shards
-    mine = [[unit.shard, unit.buffer] for unit in getattr(shards, "units", [])]
-    mine += [getattr(shards, "buffers", []), engine.gradients.buffers]
-    mine += [part for _, part in shards.parts()]
-    return held(engine.model, engine.optimizer, mine).by_tier
-
-
 def step_needs(
     config: Config,
     mesh: DeviceMesh,
@@ -66,7 +57,7 @@ def step_needs(
     """The most bytes that a step holds on the device of any rank: all of it, measured."""
     with engine_of(config, mesh, accumulate=accumulate, **settings) as engine:
         for step in range(2):  # the first one makes the optimizer's states
-            here = holdings(engine)["device"]
+            here = zero.holdings(engine)["device"]
             with budget(from_now=True) as inner:
                 for micro in range(accumulate):
                     backward(engine, config, 10 * step + micro, rows)

@@ -1,0 +1,18 @@
+"""Where an engine has its bytes: on the device, on the host, in files.
+
+Every tensor that the model, the optimizer and the engine have is asked for its tier; a storage
+counts once. Lesson 12 sets it beside the estimate.
+"""
+
+from __future__ import annotations
+
+from course_lib.memory import held
+from course_lib.zero.engine import Engine
+
+
+def holdings(engine: Engine) -> dict[str, int]:
+    """Bytes that this rank holds for training right now, by tier."""
+    home = engine.home
+    kept = [engine.gradients.buffers, engine.shards.memory(), home.memory() if home else []]
+    by_tier = held(engine.model, engine.optimizer, kept).by_tier
+    return {**by_tier, "disk": home.file_bytes if home else 0}
