@@ -45,6 +45,15 @@ def test_a_committed_notebook_was_executed_from_top_to_bottom(path):
         assert bool(errors) == ("raises-exception" in cell.metadata.get("tags", []))
 
 
+@pytest.mark.parametrize("path", LESSONS, ids=short)
+def test_what_a_lesson_shows_of_the_library_is_the_library_of_today(path, capsys):
+    """A strict rerun leaves these outputs out, so that a library may change by a comment."""
+    (cell,) = [c for c in read(path).cells if "inspect.getsource(" in c.source]
+    exec(cell.source, {})
+    (shown,) = cell.outputs
+    assert shown["text"] == capsys.readouterr().out
+
+
 @pytest.mark.parametrize("path", EXECUTED, ids=short)
 def test_a_committed_notebook_tells_nothing_of_the_machine_it_ran_on(path):
     for cell in read(path).cells:
