@@ -134,7 +134,7 @@ MUTANTS = [
         "l09-padding-may-be-trained",
         HERE + "decay.py",
         '    if any(one["owner"] == -2 and one["times"] for one in every):',
-        '    if any(one["owner"] == -2 and one["times"] > 1 for one in every):',
+        '    if any(one["owner"] == -3 and one["times"] for one in every):',
         (f"{GROUPS}[to the end]", f"{GROUPS}[the whole shard]"),
         "padding in an optimizer's group goes by another name",
         "T24",
