@@ -76,6 +76,7 @@ def test_who_holds_less_is_drawn_lower_and_in_a_colour_of_its_own():
     # the legend's sample lies above all
     body = sorted(cut)[: int(0.8 * len(cut))]
     assert max(body) < sorted(whole)[len(whole) // 2]
+    assert max(body) - min(body) > 50  # it climbs
     assert RANKS[0] != RANKS[1]
 
 

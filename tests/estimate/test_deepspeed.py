@@ -176,7 +176,7 @@ def test_wrong_use_ends_with_2_and_the_reason(capsys):
 
 
 def test_a_config_that_is_none_is_refused(tmp_path):
-    for text, words in (("[1]", "holds"), ("{}", "model_type"), ("{", "config"),
+    for text, words in (("[1]", "holds"), ("{}", "says no model_type"), ("{", "config"),
                         ('{"model_type": "no such"}', "no such"),
                         ('{"model_type": "gpt2"}', "does not say")):  # fmt: skip
         file = tmp_path / "config.json"

@@ -14,6 +14,7 @@ LLAMA = Config.llama(
     vocabulary=190, length=40, hidden=56, layers=6, heads=4, kv_heads=2, inner=150, recompute=True
 )
 PLAIN = LLAMA.changed(recompute=False)
+WORDS = GPT2.changed(vocabulary=4001, layers=1)  # the logits and their gradient are most of it
 ROWS, LENGTH = 4, 32
 SMALL = {"bucket_bytes": 60_000}
 BOTH = {"optimizer": "cpu", "parameters": "cpu"}
@@ -21,7 +22,7 @@ CASES = [
     (GPT2, 0, {}), (GPT2, 1, SMALL), (GPT2, 3, {"persist": 0}), (LLAMA, 0, {}), (LLAMA, 2, SMALL),
     (LLAMA, 3, {"persist": 0}), (LLAMA, 3, {"persist": 1000, "keep": 1 << 60, "prefetch": 0}),
     (LLAMA, 2, {"offload": "cpu", **SMALL}), (LLAMA, 3, {"persist": 0, "offload": BOTH}),
-    (PLAIN, 2, SMALL), (PLAIN, 3, {"persist": 0}),
+    (PLAIN, 2, SMALL), (PLAIN, 3, {"persist": 0}), (WORDS, 3, {"persist": 0}),
 ]  # fmt: skip
 
 

@@ -22,7 +22,7 @@ MUTANTS = [
         'self.between["parameters", tier] += bucket.cut.shard * width',
         "own = sum(p.numel for p in bucket.pieces(self.rank))\n"
         '            self.between["parameters", tier] += own * width',
-        (f"{HELD}[3]",),
+        (f"{HELD}[4]",),
         "the shard's padding is memory too",
         "T24",
     ),
@@ -197,9 +197,9 @@ MUTANTS = [
         "estimate-architecture-always",
         SHAPE,
         '        named = getattr(transformers, (keys.get("architectures") or [""])[0], None)',
-        "        named = transformers.T5ForConditionalGeneration",
+        "        named = transformers.T5EncoderModel",
         (f"{TESTS}deepspeed.py::test_the_documented_model_from_its_config_alone",),
-        "a head that the documented model does not have",
+        "half of the documented model",
     ),
     Mutant(
         "estimate-no-model-type",

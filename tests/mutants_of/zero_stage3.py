@@ -21,6 +21,10 @@ WHOLE = f"{TESTS}test_no_rank_ever_holds_the_model_whole"
 META = f"{TESTS}test_a_model_from_the_meta_device_is_the_one_made_whole"
 BRANCH = f"{TESTS}test_ranks_that_take_different_branches_hear_which"
 
+USE = f"{STAGE3}use.py"
+FROZEN = "tests/zero/test_frozen.py::test_frozen_weights_come_and_go_like_others"
+UNSEEN = "tests/zero/test_frozen.py::test_where_the_end_of_a_backward_is_not_to_be_seen_it_is_right"
+
 KEPT = """        unit = Unit("what is kept", model, Bucket(slots, n), together, store())
         unit.persistent = True
         yield unit
@@ -31,6 +35,46 @@ OTHERS = """    for name, module, named in chosen:
 """
 
 MUTANTS = [
+    Mutant(
+        "zero-3-frozen-freed-with-the-last-gradient",
+        CUT,
+        "        unit.free_if_done()",
+        "        unit.free()",
+        (f"{FROZEN}[adapters-plain-2]", f"{FROZEN}[first-plain-2]"),
+        "a frozen weight beside an adapter is gone before its backward has read it",
+    ),
+    Mutant(
+        "zero-3-frozen-whole-to-the-end",
+        USE,
+        "                unit.free_if_done()",
+        "                pass",
+        (f"{FROZEN}[adapters-plain-2]", f"{FROZEN}[some blocks-plain-2]"),
+        "the whole model is whole in the backward where weights are frozen: runs, does not shard",
+    ),
+    Mutant(
+        "zero-3-frozen-next-comes-first",
+        USE,
+        '                if hasattr(x, "readers"):',
+        "                if False:",
+        (f"{FROZEN}[adapters-plain-2]",),
+        "the next unit is gathered before a frozen one goes: two are whole",
+    ),
+    Mutant(
+        "zero-3-frozen-hidden-inputs",
+        USE,
+        "len(wanting) + (not all(map(shows, leaves)))",
+        "len(wanting)",
+        (f"{UNSEEN}[adapters-hidden]",),
+        "what hides its tensors is taken for an input without gradient",
+    ),
+    Mutant(
+        "zero-3-frozen-named-inputs",
+        HOOKS,
+        "given = (inputs, named) if",
+        "given = inputs if",
+        (f"{FROZEN}[adapters-by name-2]",),
+        "inputs that are given by name are not waited for",
+    ),
     Mutant(
         "zero-3-parameter-lists-are-units",
         UNITS,
@@ -138,7 +182,7 @@ MUTANTS = [
     Mutant(
         "zero-3-unit-stays-after-its-gradient",
         CUT,
-        "        self.shards.units[-1 - i].free()\n",
+        "        unit.free_if_done()\n",
         "",
         (f"{FEW}[0]",),
         "at the end of a backward the whole model lies on every rank",

@@ -558,11 +558,12 @@ def test_units_of_ones_own_choice(pool):
 
 
 def seeded_alike(me):
-    """Whether an engine reads what one before it was told, where both were made after one seed."""
-    stores = []
+    """Whether an engine reads what one before it was told, where both were made after one seed,
+    on one mesh."""
+    stores, mesh = [], ranks.mesh(me, dp=me.world, tp=1)
     for _ in range(2):
         torch.manual_seed(5)
-        stores.append(engine_of(me, THREE).shards.together._store)
+        stores.append(engine_of(me, THREE, mesh=mesh).shards.together._store)
     stores[0].set(f"1/{me.rank}", "gather 1, of 'first'")
     dist.barrier()
     return stores[0].check([f"1/{me.rank}"]), stores[1].check([f"1/{me.rank}"])

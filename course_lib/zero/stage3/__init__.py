@@ -1,5 +1,5 @@
 """ZeRO-3: parameters cut as well, gathered unit by unit. In the order of reading: together,
-units, prefetch, hooks, build, cut.
+units, use, prefetch, hooks, build, cut.
 """
 
 from course_lib.zero.stage3.cut import UnitGradients, UnitShards

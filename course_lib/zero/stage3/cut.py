@@ -153,7 +153,9 @@ class UnitGradients(ShardGradients):
         slot.parameter.grad = None
 
     def send(self, i: int, buffer: Tensor) -> Handle:
-        self.shards.units[-1 - i].free()
+        unit = self.shards.units[-1 - i]
+        unit.owes = False
+        unit.free_if_done()
         return super().send(i, buffer)
 
     def finish(self) -> None:
@@ -177,6 +179,7 @@ class UnitGradients(ShardGradients):
 
     def _free(self) -> None:
         for unit in self.shards.units:  # those without a gradient, and those asked for in vain
+            unit.forget()
             unit.free()
 
 

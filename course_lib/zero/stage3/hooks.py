@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
 from course_lib.zero.stage3.prefetch import Order
 from course_lib.zero.stage3.units import Unit
+from course_lib.zero.stage3.use import Use, readers_of, shows
 
 UNREAD = (nn.Embedding, VocabularyParallelEmbedding)  # their backward looks at no weight
 
@@ -24,19 +25,24 @@ class Hooks:
 
     def __init__(self, model: nn.Module, units: Sequence[Unit], order: Order, *, keep: int = 0):
         self.units, self.order, self.keep = list(units), order, keep
+        self._uses: dict[nn.Module, list[Use]] = {}  # of calls that have not come back
         self._hooks = [model.register_forward_pre_hook(self._begin)]
         for module, needs in users(model, units).items():
             self._hooks += [
-                module.register_forward_pre_hook(self._before(needs)),
+                module.register_forward_pre_hook(self._before(needs), with_kwargs=True),
                 module.register_forward_hook(self._after(needs), always_call=False),
             ]
 
     def _begin(self, module: nn.Module, inputs: tuple) -> None:
         if not in_backward():
             self.order.begin()
+            self._uses.clear()  # of one that broke off
 
     def _before(self, needs: list[Unit]):
-        def before(module: nn.Module, inputs: tuple) -> None:
+        def before(module: nn.Module, inputs: tuple, named: dict) -> None:
+            if not in_backward():
+                given = (inputs, named) if torch.is_grad_enabled() else ()
+                self._uses.setdefault(module, []).append(Use(needs, given))
             for unit in needs:
                 if not in_backward():
                     self.order.used(unit)
@@ -51,9 +57,10 @@ class Hooks:
         def after(module: nn.Module, inputs: tuple, output: object) -> None:
             if in_backward():  # run again for the backward, which follows at once
                 return
+            use = self._uses[module].pop()
             tensors = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
             for x in tensors:
-                x.register_hook(self._before_backward(module, needs))
+                x.register_hook(self._before_backward(module, needs, use, readers_of(x)))
             # What a backward will ask of an object that hides its tensors, nobody is told.
             hidden = torch.is_grad_enabled() and not all(map(shows, tree_leaves(output)))
             for unit in needs:
@@ -63,8 +70,11 @@ class Hooks:
 
         return after
 
-    def _before_backward(self, module: nn.Module, needs: list[Unit]):
+    def _before_backward(self, module: nn.Module, needs: list[Unit], use: Use, readers: list[Use]):
         def before(grad: Tensor) -> None:
+            for one in readers:
+                one.reached(grad)
+            use.begin()
             for unit in needs:
                 if isinstance(module, UNREAD) and unit.module is module:
                     unit.outline()
@@ -97,11 +107,6 @@ def users(model: nn.Module, units: Sequence[Unit]) -> dict[nn.Module, list[Unit]
             if module not in inside and any(p in mine for p in module.parameters(recurse=False)):
                 found.setdefault(module, []).append(unit)
     return found
-
-
-def shows(leaf: object) -> bool:
-    """Whether a part of an output has no tensors but itself."""
-    return leaf is None or isinstance(leaf, (Tensor, int, float, str))
 
 
 def in_backward() -> bool:

@@ -67,6 +67,9 @@ class Unit:
         self.buffer = torch.empty(0, dtype=bucket.dtype, device=bucket.device)
         self.persistent = False
         self.pinned = 0  # how many `gathered` blocks hold it
+        trained = [slot.parameter.requires_grad for slot in bucket.slots]
+        self.frozen, self._trained = not all(trained), any(trained)  # some of it, some of it
+        self.forget()
         self._kinds = [type(slot.parameter) for slot in bucket.slots]
         self._arriving: Handle | None = None
         self.whole = False
@@ -123,6 +126,16 @@ class Unit:
             self.promise(slot)
         self.buffer.untyped_storage().resize_(0)
         self.whole = False
+
+    def forget(self) -> None:
+        """No backward is under way."""
+        self.owes = self._trained  # a gradient, which has not left yet
+        self.uses = 0  # calls whose backward reads what is frozen
+
+    def free_if_done(self) -> None:
+        """In a backward: free it, unless one of its gradients or readers is still to come."""
+        if not (self.owes or self.uses):
+            self.free()
 
     def promise(self, slot: Slot) -> None:
         """Let a parameter's numbers go."""

@@ -1,0 +1,136 @@
+"""Stage 3 where weights are frozen: adapters beside them, whole blocks, a head. Right, and cut.
+
+A frozen weight has no gradient that tells when its backward is over: freed too early the backward
+meets nothing, freed too late the rank holds the whole model.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from course_lib import ranks, zero
+from course_lib.figures.memory_line import whole_units
+from tests.tensor_parallel.parts import close, made, randomized
+
+IN, WIDE, OUT, BLOCKS = 5, 24, 3, 6
+
+
+class Given:
+    """What hides its tensor from those who look at a call."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Adapted(nn.Module):
+    """A frozen product, which reads its weight last of all, and an adapter beside it."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(WIDE, WIDE).requires_grad_(False)
+        self.down, self.up = nn.Linear(WIDE, 3, bias=False), nn.Linear(3, WIDE, bias=False)
+
+    def forward(self, x):
+        x = x.x if isinstance(x, Given) else x
+        return x + torch.tanh(self.base(x)) + self.up(self.down(x))
+
+
+class Net(nn.Module):
+    """`how` the blocks are called."""
+
+    def __init__(self, frozen: str, how: str):
+        super().__init__()
+        self.how = how
+        self.first = nn.Linear(IN, WIDE)
+        self.blocks = nn.ModuleList(Adapted() for _ in range(BLOCKS))
+        self.last = nn.Linear(WIDE, OUT)
+        for i, block in enumerate(self.blocks):
+            block.requires_grad_(block.down.weight.requires_grad and not self.cold(frozen, i))
+            block.base.requires_grad_(False)
+        self.first.requires_grad_(frozen not in ("first", "all but the last block"))
+        self.last.requires_grad_(frozen != "all but the last block")
+
+    @staticmethod
+    def cold(frozen: str, i: int) -> bool:
+        some = {"some blocks": i in (1, 2, 4), "all but the last block": i < BLOCKS - 1}
+        return some.get(frozen, False)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            if self.how == "by name":
+                x = block(x=x)
+            elif self.how == "hidden":
+                x = block(Given(x))
+            elif self.how == "recomputed":
+                x = checkpoint(block, x, use_reentrant=False)
+            elif self.how == "twice":
+                x = block(x) + block(torch.sin(x))
+            elif self.how == "again":
+                x = block(block(x))
+            elif self.how == "in place":
+                x = block(x).mul_(1.5)
+            else:
+                x = block(x)
+        return self.last(x)
+
+
+def trained(me, frozen, how, options=None):
+    options = {"persist": 0, "prefetch": 0, **(options or {})}
+    k = options.get("accumulate", 1)
+    model, dense = (randomized(Net(frozen, how), "net").double() for _ in range(2))
+
+    def adamw(one):
+        return torch.optim.AdamW([p for p in one.parameters() if p.requires_grad], lr=0.02)
+
+    mesh = ranks.mesh(me, dp=me.world, tp=1)
+    engine = zero.engine(model, adamw(model), stage=3, mesh=mesh, **options)
+    plain = adamw(dense)
+    label = f"{frozen}, {how}"
+    for step in range(3):
+        plain.zero_grad()
+        with whole_units(engine) as moments:
+            for micro in range(k):
+                rows = [made((step, micro, r), 4, IN).double() for r in range(me.world)]
+                losses = [dense(x).square().mean() for x in rows]
+                (sum(losses) / (me.world * k)).backward()
+                loss = engine(rows[me.rank]).square().mean()
+                close(f"{label}: loss", loss.detach(), losses[me.rank].detach(), 1e-10)
+                engine.backward(loss)
+                assert not any(unit.whole for unit in engine.shards.units)
+                engine.step()
+        plain.step()
+        with engine.gathered(model):
+            for (name, p), q in zip(model.named_parameters(), dense.parameters(), strict=True):
+                close(f"{label}: {name}", p.data, q.data, 1e-10)
+    most = max(moment.nbytes for moment in moments)
+    engine.close()
+    return most, max(unit.nbytes for unit in engine.shards.units)
+
+
+FROZEN = ("adapters", "some blocks", "first", "all but the last block")
+
+
+@pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", ["plain", "by name", "recomputed", "again", "in place"])
+@pytest.mark.parametrize("frozen", FROZEN)
+def test_frozen_weights_come_and_go_like_others(pool, world, frozen, how):
+    """As one process has it; and at no time more than one unit is whole."""
+    for most, unit in pool.run(world, trained, frozen, how):
+        assert most == unit
+
+
+@pytest.mark.parametrize("how", ["twice", "hidden"])
+@pytest.mark.parametrize("frozen", FROZEN)
+def test_where_the_end_of_a_backward_is_not_to_be_seen_it_is_right(pool, frozen, how):
+    """Two branches through one block, and inputs that nobody sees: whole longer, and right."""
+    pool.run(2, trained, frozen, how)
+
+
+@pytest.mark.parametrize("options", [{"prefetch": 2}, {"keep": 1 << 40}, {"accumulate": 2}])
+def test_frozen_weights_with_the_other_knobs(pool, options):
+    for frozen in ("adapters", "some blocks"):
+        pool.run(2, trained, frozen, "plain", options)
