@@ -91,8 +91,8 @@ WHO_HANGS = Thought(
     when_right=(
         "In A the culprit left a call out and waits in the next one, where the others cannot come. "
         "In B it waits for nobody: it is busy. In C it had failed long before the others gave up. "
-        "Who waits where all should be is not the cause. `%%ranks` says so for you where it can; "
-        "on a cluster there are the stacks and you."
+        "Whoever waits where all should be is not the cause. `%%ranks` says so for you where it "
+        "can; on a cluster there are the stacks and you."
     ),
     hints=(
         "For each rank ask two questions: what does it wait for, and which rank would have to "

@@ -1,4 +1,4 @@
-"""`mystery_cut` of lesson 02: four layers on three ranks, known by their shapes and their ledger.
+"""`mystery_cut` of lesson 02: five layers on three ranks, known by their shapes and their ledger.
 
 `run` really runs one of them on a rank and says what can be seen of it; what is right follows from
 how the layer was made. The exercise shows both to a learner who has to tell the cut from them.
