@@ -52,10 +52,11 @@ class Gradients:
             for j, slot in enumerate(bucket.slots)
             if slot.parameter.requires_grad
         ]
-        self._expected = [
+        self._trained = [
             sum(slot.parameter.requires_grad for slot in bucket.slots)
             for bucket in partition.buckets
         ]
+        self._expected = self._trained
 
     def send(self, i: int, buffer: Tensor) -> Handle:
         raise NotImplementedError
@@ -76,6 +77,16 @@ class Gradients:
         """No gradients any more, as after an optimizer's zero_grad."""
         for parameter in self.partition.where:
             parameter.grad = None
+
+    def expect(self, loss: Tensor) -> set[nn.Parameter]:
+        """Look which parameters the backward of this loss will bring a gradient for: buckets then
+        wait for no others, which would hold up all buckets behind theirs."""
+        there = reached(loss)
+        self._expected = [
+            sum(slot.parameter in there for slot in bucket.slots)
+            for bucket in self.partition.buckets
+        ]
+        return there
 
     def waiting(self, what: str) -> AbstractContextManager:
         """Where a wait in here fails, a stage may know more to say."""
@@ -160,7 +171,7 @@ class Gradients:
     def _send_next(self) -> None:
         i = self._sent
         self._sent += 1
-        if not self._expected[i]:  # all frozen
+        if not self._trained[i]:  # all frozen
             return
         for slot in self.partition.buckets[i].slots:
             if slot in self._came[i]:
@@ -219,6 +230,20 @@ class Gradients:
                 flags = all_reduce(own, self.group, "max", donated=True).tolist()
             self.used = {p for p, flag in zip(every, flags, strict=False) if flag}
             self.compare(flags[len(every) :])
+
+
+def reached(loss: Tensor) -> set[Tensor]:
+    """The leaves of a loss's graph."""
+    found: set[Tensor] = set()
+    seen, todo = {None}, [loss.grad_fn]
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo += [before for before, _ in node.next_functions]
+            if hasattr(node, "variable"):
+                found.add(node.variable)
+    return found
 
 
 def _sum_of(i: int) -> str:

@@ -182,6 +182,8 @@ class Engine:
         if self.precision.scale is not None:
             factor *= self.precision.scale.value
         self.gradients.sync = self.boundary or self.stage >= 2
+        if self.stage >= 2:
+            self.gradients.expect(loss)
         try:
             (loss * factor).backward()
             if self.gradients.finished == self._finished:  # no parameter took part: no hook

@@ -34,7 +34,40 @@ OTHERS = """    for name, module, named in chosen:
             yield Unit(name, module, Bucket(slots, n), together, store())
 """
 
+UNUSED = "tests/zero/test_unused.py::"
+
 MUTANTS = [
+    Mutant(
+        "zero-3-unused-holds-all-up",
+        ENGINE,
+        "        if self.stage >= 2:\n            self.gradients.expect(loss)",
+        "        if self.stage >= 4:\n            self.gradients.expect(loss)",
+        (
+            f"{UNUSED}test_buckets_leave_under_the_backward_all_the_same[2]",
+            f"{UNUSED}test_buckets_leave_under_the_backward_all_the_same[3]",
+            f"{UNUSED}test_unused_layers_leave_no_unit_whole",
+        ),
+        "one parameter without a gradient keeps every bucket and every unit to the end",
+    ),
+    Mutant(
+        "zero-3-unused-is-not-read",
+        CUT,
+        "                unit.uses += 1",
+        "                pass",
+        (f"{UNUSED}test_it_is_one_process_whatever_has_no_gradient[quiet_in_one-3-2]",),
+        "a weight that is read and takes no gradient is gone before its backward",
+    ),
+    Mutant(
+        "zero-3-graph-by-its-first-branch",
+        "course_lib/zero/buckets.py",
+        "            todo += [before for before, _ in node.next_functions]",
+        "            todo += [before for before, _ in node.next_functions[:1]]",
+        (
+            f"{UNUSED}test_it_is_one_process_whatever_has_no_gradient[never_aside-3-2]",
+            f"{UNUSED}test_it_is_one_process_whatever_has_no_gradient[never_aside-2-2]",
+        ),
+        "gradients that come are not waited for, and their bucket has left",
+    ),
     Mutant(
         "zero-3-frozen-freed-with-the-last-gradient",
         CUT,

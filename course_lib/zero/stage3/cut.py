@@ -158,6 +158,14 @@ class UnitGradients(ShardGradients):
         unit.free_if_done()
         return super().send(i, buffer)
 
+    def expect(self, loss: Tensor) -> set[nn.Parameter]:
+        there = super().expect(loss)
+        for unit in self.shards.units:
+            trained = [slot.parameter for slot in unit.bucket.slots if slot.parameter.requires_grad]
+            if not there.issuperset(trained):  # a backward may read it all the same: to the end
+                unit.uses += 1
+        return there
+
     def finish(self) -> None:
         super().finish()
         self.shards.order.end()
