@@ -38,6 +38,14 @@ UNUSED = "tests/zero/test_unused.py::"
 
 MUTANTS = [
     Mutant(
+        "zero-3-second-error-is-told",
+        CUT,
+        "            unit.give_up()",
+        "            pass",
+        (f"{TESTS}test_what_went_wrong_first_is_what_is_said",),
+        "a message that will never come hides what broke the backward",
+    ),
+    Mutant(
         "zero-3-unused-holds-all-up",
         ENGINE,
         "        if self.stage >= 2:\n            self.gradients.expect(loss)",

@@ -510,11 +510,37 @@ def killed(me, stage, when):
 def test_a_rank_killed_in_a_step_ends_the_step_on_all(pool, stage):
     began = time.monotonic()
     said = pool.raises(
-        2, killed, stage, "backward", match="SIGKILL|waited in|closed|reset", timeout=9
+        2, killed, stage, "backward", match="SIGKILL|waited in|closed|reset", timeout=30
     )
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60  # of which most goes into new ranks, on a busy machine
     if stage == 3 and said[0]:
         assert "rank 0 waited in" in said[0] and "rank 1 never came" in said[0]
+
+
+class Gone:
+    """A message whose sender has died."""
+
+    def wait(self):
+        raise RuntimeError("connection closed by peer")
+
+
+def broken_twice(me):
+    """A backward breaks off while a unit that was asked for ahead will never come."""
+    engine = engine_of(me, THREE)
+    first = engine.shards.units[0]
+
+    def end(grad):
+        first._arriving = Gone()
+        raise ValueError("what went wrong first")
+
+    loss, _ = loss_of(THREE, engine, 0, me.rank, me.world, 0)
+    loss.register_hook(end)
+    told = said(ValueError, engine.backward, loss)
+    return told, any(unit.whole for unit in engine.shards.units)
+
+
+def test_what_went_wrong_first_is_what_is_said(pool):
+    assert pool.run(1, broken_twice) == [("what went wrong first", False)]
 
 
 def refused(me):

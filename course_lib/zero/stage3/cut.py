@@ -174,6 +174,8 @@ class UnitGradients(ShardGradients):
     def abandon(self) -> None:
         super().abandon()
         self.shards.order.end()
+        for unit in self.shards.units:
+            unit.give_up()
         self._free()
 
     def waiting(self, what: str) -> AbstractContextManager:

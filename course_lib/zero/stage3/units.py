@@ -7,6 +7,7 @@ largest unit. Lesson 11 derives it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 
 import torch
 from torch import Tensor, nn
@@ -112,6 +113,13 @@ class Unit:
         for slot, kind in zip(self.bucket.slots, self._kinds, strict=True):
             slot.parameter.__class__ = kind
             slot.parameter.data = self.bucket.view(self.buffer, slot)
+
+    def give_up(self) -> None:
+        """A backward broke off: what is under way may never come, and that is not the news."""
+        if self._arriving is not None:
+            arriving, self._arriving = self._arriving, None
+            with suppress(RuntimeError):
+                arriving.wait()
 
     def free(self) -> None:
         """Keep the shard alone. The parameters are then of size 0: placeholders."""
