@@ -103,7 +103,7 @@ MUTANTS = [
     Mutant(
         "zero-3-frozen-hidden-inputs",
         USE,
-        "len(wanting) + (not all(map(shows, leaves)))",
+        "len(wanting) or int(not all(map(shows, leaves)))",
         "len(wanting)",
         (f"{UNSEEN}[adapters-hidden]",),
         "what hides its tensors is taken for an input without gradient",

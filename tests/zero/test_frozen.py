@@ -134,3 +134,44 @@ def test_where_the_end_of_a_backward_is_not_to_be_seen_it_is_right(pool, frozen,
 def test_frozen_weights_with_the_other_knobs(pool, options):
     for frozen in ("adapters", "some blocks"):
         pool.run(2, trained, frozen, "plain", options)
+
+
+def of_transformers(me):
+    """GPT-2 as it is trained by default, with a cache that no one reads; attention is frozen."""
+    import transformers
+
+    sizes = {"vocab_size": 61, "n_positions": 16, "n_embd": 24, "n_layer": 4, "n_head": 2}
+    config = transformers.GPT2Config(**sizes, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+    models = [transformers.GPT2LMHeadModel(config).double() for _ in range(2)]
+    for one in models:
+        randomized(one, "gpt2")
+        for name, p in one.named_parameters():
+            p.requires_grad_("mlp" in name or "ln_" in name)
+    model, dense = models
+    engine, plain = (
+        torch.optim.AdamW([p for p in one.parameters() if p.requires_grad], lr=0.01)
+        for one in models
+    )
+    mesh = ranks.mesh(me, dp=me.world, tp=1)
+    engine = zero.engine(model, engine, stage=3, mesh=mesh, persist=0, prefetch=0)
+    for step in range(2):
+        data = [torch.Generator().manual_seed(10 * step + r) for r in range(me.world)]
+        ids = [torch.randint(61, (2, 9), generator=one) for one in data]
+        plain.zero_grad()
+        losses = [dense(one, labels=one).loss for one in ids]
+        (sum(losses) / me.world).backward()
+        plain.step()
+        with whole_units(engine) as moments:
+            loss = engine(ids[me.rank], labels=ids[me.rank]).loss
+            engine.backward(loss)
+            engine.step()
+        close("loss", loss.detach(), losses[me.rank].detach(), 1e-10)
+    blocks = [unit.nbytes for unit in engine.shards.units if ".h." in f".{unit.name}."]
+    table = next(unit.nbytes for unit in engine.shards.units if "wte" in unit.name)
+    return max(moment.nbytes for moment in moments), max(blocks), table
+
+
+def test_a_model_of_transformers_with_its_cache(pool):
+    pytest.importorskip("transformers")
+    for most, block, table in pool.run(2, of_transformers, timeout=90):
+        assert most <= block + table

@@ -28,8 +28,9 @@ class Use:
         self.units = [unit for unit in needs if unit.frozen]
         self._begun, leaves = False, tree_leaves(given)
         wanting = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
-        # What an object hides may want a gradient, and nobody is told when it comes.
-        self._all = self._left = len(wanting) + (not all(map(shows, leaves)))
+        # What an object hides may want a gradient, and nobody is told when it comes. Beside a
+        # tensor it is taken for what modules hand on, such as a cache of keys and values.
+        self._all = self._left = len(wanting) or int(not all(map(shows, leaves)))
         if self.units:
             for x in wanting:
                 if hasattr(x, "readers"):
