@@ -490,6 +490,10 @@ def test_a_rank_that_evaluates_alone_hears_who_never_came(pool):
     assert "rank 2 never came" in said
 
 
+def here(me):
+    """The ranks are there."""
+
+
 def killed(me, stage, when):
     """Rank 1's process ends in the middle of a backward."""
     case = Case(stage=stage)
@@ -508,11 +512,12 @@ def killed(me, stage, when):
 
 @pytest.mark.parametrize("stage", [1, 3])
 def test_a_rank_killed_in_a_step_ends_the_step_on_all(pool, stage):
+    pool.run(2, here, timeout=60)  # new ranks and their imports are not what is timed
     began = time.monotonic()
     said = pool.raises(
-        2, killed, stage, "backward", match="SIGKILL|waited in|closed|reset", timeout=30
+        2, killed, stage, "backward", match="SIGKILL|waited in|closed|reset", timeout=9
     )
-    assert time.monotonic() - began < 60  # of which most goes into new ranks, on a busy machine
+    assert time.monotonic() - began < 20
     if stage == 3 and said[0]:
         assert "rank 0 waited in" in said[0] and "rank 1 never came" in said[0]
 
