@@ -92,5 +92,8 @@ def test_an_exercise_leaves_the_place_of_its_answer(path):
             elif isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == path.stem:
                 assert isinstance(one.value, ast.Dict) and one.value.keys
                 assert all(ast.unparse(value) == "..." for value in one.value.values)
+                lines = body.splitlines()[one.lineno - 1 : one.end_lineno]
+                told = [line for line in lines if line.strip().startswith("#")]
+                assert not told, f"what stood beside the answer may give it away: {told}"
                 found.append(one)
     assert len(found) == 1, f"{path.stem} does not say where its answer goes"

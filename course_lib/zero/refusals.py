@@ -71,6 +71,8 @@ def check_parameters(model: nn.Module, trained: Container[nn.Parameter]) -> None
 
 
 def check_loss(loss: Tensor, tokens: float | None) -> None:
+    if not isinstance(loss, Tensor):
+        raise ValueError(f"backward takes a loss, a tensor, and got a {type(loss).__name__}")
     if loss.numel() != 1 or not loss.requires_grad:
         graph = "" if loss.requires_grad else " without a graph"
         raise ValueError(
