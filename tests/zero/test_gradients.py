@@ -378,6 +378,7 @@ def misused(me, stage):
     found["negative"] = said(ValueError, engine.backward, loss(1), -1)
     found["shape"] = said(ValueError, engine.backward, torch.ones(2, requires_grad=True))
     found["graph"] = said(ValueError, engine.backward, loss(1).detach())
+    found["number"] = said(ValueError, engine.backward, 3.0)
     engine.backward(loss(1))
     assert engine.step()
     model.first.bias.requires_grad_()
@@ -400,6 +401,7 @@ def test_what_would_train_something_else_is_refused(pool, stage):
         assert "tokens=-1 has to be 0 or more" in found["negative"]
         assert "got a tensor of shape (2,)" in found["shape"]
         assert "of shape () without a graph" in found["graph"]
+        assert "got a float" in found["number"]
         assert "first.bias came to the model, or began to be trained, after" in found["thawed"]
         assert "late came to the model" in found["added"]
         assert "call engine.backward(loss), not loss.backward()" in found["past"]
