@@ -1,7 +1,8 @@
 """ZeRO: data-parallel ranks share out the optimizer's states, the gradients, the parameters.
 
-In the order of reading: partition, buckets, shards, ddp, stage1, stage2, stage3, precision,
-elementwise, refusals, handover, offload, engine, holdings.
+In the order of reading: partition, buckets, loaded, shards, ddp, stage1, stage2, stage3, precision,
+elementwise, refusals, handover, offload, cut, gradient_pieces, edits, state_dicts, face, engine,
+holdings.
 """
 
 from course_lib.zero.ddp import DataParallel
@@ -9,13 +10,18 @@ from course_lib.zero.engine import Engine, engine
 from course_lib.zero.holdings import holdings
 from course_lib.zero.partition import Partition, partition
 from course_lib.zero.precision import LossScale, Precision
+from course_lib.zero.shards import Copies, Shards
+from course_lib.zero.stage3 import UnitShards
 
 __all__ = [
+    "Copies",
     "DataParallel",
     "Engine",
     "LossScale",
     "Partition",
     "Precision",
+    "Shards",
+    "UnitShards",
     "engine",
     "holdings",
     "partition",

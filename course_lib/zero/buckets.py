@@ -47,7 +47,7 @@ class Gradients:
         self._own: set[nn.Parameter] = set()  # what this rank has a gradient for
         self._task: int | None = None  # which backward is running
         self._hooks = [
-            slot.parameter.register_post_accumulate_grad_hook(self._hook(i, j))
+            slot.parameter.register_post_accumulate_grad_hook(Arrival(self, i, j))
             for i, bucket in enumerate(partition.buckets)
             for j, slot in enumerate(bucket.slots)
             if slot.parameter.requires_grad
@@ -111,18 +111,6 @@ class Gradients:
         for hook in self._hooks:
             hook.remove()
 
-    def _hook(self, i: int, j: int):
-        # The parameter holds its hook where no garbage collector looks: what the hook held in turn
-        # would live for ever, with the group and its connections.
-        reference = weakref.ref(self)
-
-        def came(parameter: nn.Parameter) -> None:
-            gradients = reference()
-            if gradients is not None:
-                gradients._arrived(i, gradients.partition.buckets[i].slots[j])
-
-        return came
-
     def _arrived(self, i: int, slot: Slot) -> None:
         self._begin()
         if slot in self._came[i]:
@@ -152,6 +140,7 @@ class Gradients:
 
     def _take(self, i: int, slot: Slot) -> None:
         """Bring a gradient into its bucket, and let the parameter show that place."""
+        check_dense(slot)
         if self.buffers[i] is None:
             self.buffers[i] = self.partition.buckets[i].room()
         view = self.partition.buckets[i].view(self.buffers[i], slot)
@@ -232,6 +221,22 @@ class Gradients:
             self.compare(flags[len(every) :])
 
 
+class Arrival:
+    """The hook of a parameter's gradient.
+
+    The parameter holds it where no garbage collector looks: what it held in turn would live for
+    ever, with the group and its connections.
+    """
+
+    def __init__(self, gradients: Gradients, i: int, j: int):
+        self.gradients, self.i, self.j = weakref.ref(gradients), i, j
+
+    def __call__(self, parameter: nn.Parameter) -> None:
+        gradients = self.gradients()
+        if gradients is not None:
+            gradients._arrived(self.i, gradients.partition.buckets[self.i].slots[self.j])
+
+
 def reached(loss: Tensor) -> set[Tensor]:
     """The leaves of a loss's graph."""
     found: set[Tensor] = set()
@@ -244,6 +249,14 @@ def reached(loss: Tensor) -> set[Tensor]:
             if hasattr(node, "variable"):
                 found.add(node.variable)
     return found
+
+
+def check_dense(slot: Slot) -> None:
+    if slot.parameter.grad.layout != torch.strided:
+        raise RuntimeError(
+            f"the gradient of {slot.name} is sparse, and a flat bucket has a place for every "
+            "element of a parameter: make the layer with sparse=False"
+        )
 
 
 def _sum_of(i: int) -> str:

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_reduce, broadcast
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, labelled, place
 from course_lib.collectives.transport import Handle
 from course_lib.zero.buckets import Gradients
 from course_lib.zero.partition import BUCKET, Partition, partition
+from course_lib.zero.refusals import check_free
 from course_lib.zero.shards import Copies
 
 
@@ -57,12 +58,15 @@ class DataParallel(nn.Module):
     def __init__(self, module: nn.Module, group: Group, *, bucket_bytes: int = BUCKET):
         super().__init__()
         n, _ = place(group)
+        check_free(module)
         self.module, self.group = module, group
         same_everywhere(module, group)
         parts = partition(module.named_parameters(), n, most_bytes=bucket_bytes)
         self.gradients = _Mean(parts, group)
 
     def forward(self, *args, **keys):
+        if self.training and self.gradients.sync:
+            same_buffers(self.module, self.group)
         return self.module(*args, **keys)
 
     @contextmanager
@@ -82,3 +86,21 @@ def same_everywhere(module: nn.Module, group: Group) -> None:
     """Give every rank of the group the first one's parameters and buffers."""
     for tensor in [*module.parameters(), *module.buffers()]:
         tensor.copy_(broadcast(tensor.detach(), group))
+
+
+@torch.no_grad()
+def same_buffers(module: nn.Module, group: Group) -> None:
+    """Give every rank the first one's buffers, as far as a state_dict has them: what a BatchNorm
+    has seen, say. One message for each dtype, and none where there are no buffers."""
+    by_dtype: dict[torch.dtype, list[Tensor]] = {}
+    for part in module.modules():
+        for name, buffer in part._buffers.items():
+            if buffer is not None and name not in part._non_persistent_buffers_set:
+                by_dtype.setdefault(buffer.dtype, []).append(buffer)
+    if group.size() == 1:
+        return
+    for buffers in by_dtype.values():
+        with labelled("buffers"):
+            flat = broadcast(torch.cat([buffer.reshape(-1) for buffer in buffers]), group)
+        for buffer, new in zip(buffers, flat.split([x.numel() for x in buffers]), strict=True):
+            buffer.copy_(new.view(buffer.shape))

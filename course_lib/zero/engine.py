@@ -6,6 +6,7 @@ stage cuts is in its own file; here is what they share. Lessons 09 to 12.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -18,39 +19,34 @@ from torch.optim import Optimizer
 from course_lib import norms
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import labelled
-from course_lib.memory import tier
-from course_lib.norms import Piece
 from course_lib.tensor_parallel.extents import extents
-from course_lib.zero.ddp import SummedGradients, same_everywhere
+from course_lib.zero.cut import STAGE_3, cut
+from course_lib.zero.ddp import same_buffers, same_everywhere
+from course_lib.zero.edits import Edits
 from course_lib.zero.elementwise import check_elementwise
-from course_lib.zero.handover import check_fresh, hand_over
+from course_lib.zero.face import ModuleFace
+from course_lib.zero.gradient_pieces import gradient_pieces, not_finite
+from course_lib.zero.handover import check_fresh
 from course_lib.zero.offload import Plan, home_of
-from course_lib.zero.partition import BUCKET, partition
+from course_lib.zero.partition import BUCKET
 from course_lib.zero.precision import Precision
 from course_lib.zero.refusals import (
     PAST,
+    check_free,
     check_loss,
+    check_names,
     check_numbers,
-    check_optimizer,
     check_parameters,
+    check_places,
+    check_trainable,
     dp_of,
+    step_guard,
     who_has,
 )
-from course_lib.zero.shards import Copies, Shards
-from course_lib.zero.stage1 import ScatteredGradients
-from course_lib.zero.stage2 import ShardGradients
-from course_lib.zero.stage3 import UnitGradients, UnitShards
 from course_lib.zero.stage3.build import outlined
 
-STAGES = {
-    0: (Copies, SummedGradients),
-    1: (Shards, ScatteredGradients),
-    2: (Shards, ShardGradients),
-    3: (UnitShards, UnitGradients),
-}
 
-
-class Engine:
+class Engine(ModuleFace):
     """A model and its optimizer, cut over the mesh's axis dp as the stage says.
 
     `norm` is the gradients' norm at the last step, before clipping; `skipped` counts the steps that
@@ -64,7 +60,7 @@ class Engine:
         *,
         stage: int,
         mesh: DeviceMesh,
-        precision: str | Precision = "as is",
+        precision: str | torch.dtype | Precision = "as is",
         accumulate: int = 1,
         clip: float | None = None,
         bucket_bytes: int = BUCKET,
@@ -72,14 +68,14 @@ class Engine:
         offload: str | Mapping | Plan | None = None,
         **stage3,
     ):
+        check_names(stage3, list(inspect.signature(Engine).parameters)[:-1], STAGE_3, stage)
         plan = Plan.named(offload, stage)
         self.group = dp_of(mesh)
         self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
         check_numbers(stage, accumulate, clip)
-        check_optimizer(model, optimizer)
+        check_free(model)
+        check_trainable(model, optimizer, on_host=plan is not None)
         check_fresh(optimizer)
-        if stage3 and stage != 3:
-            raise ValueError(f"{', '.join(stage3)} is of stage 3, and this is stage {stage}")
         self.precision = Precision.named(precision)
         if stage:
             check_elementwise(optimizer)
@@ -96,43 +92,31 @@ class Engine:
         self._pending = False  # a backward without its step
         self._tokens: float | None = None
         self._over: str | None = None  # why it can no longer be used
+        self._closed = self.updating = False
         if not hollow:  # else each rank fills its shards, from one seed or one file
             same_everywhere(model, self.group)
-        over_tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
-        self._extents = extents(model, over_tp)
-        make, collect = STAGES[stage]
+        tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
+        self._extents = extents(model, tp)
         master = self.precision.master
         self.device = next(model.parameters()).device
         self.home = home_of(plan, optimizer, self.groups, self.device, master)
         try:
-            self._cut(make, collect, master, bucket_bytes, stage3)
+            self.shards, self.gradients = cut(
+                model, optimizer, stage, self.group, self.home,
+                master=master, bucket_bytes=bucket_bytes, stage3=stage3,
+            )  # fmt: skip
         except BaseException:
             if self.home is not None:  # its files are nobody's
                 self.home.close()
             raise
-        self._finished = 0  # backwards that came through here
-
-    def _cut(self, make, collect, master: bool, bucket_bytes: int, stage3: dict) -> None:
-        """Make the shards, collect their gradients, and hand the shards over to the optimizer."""
-        if self.home is not None:
-            stage3 = {"home": self.home, **stage3}
-        if self.stage == 3:
-            self.shards = make(self.model, self.group, master=master, **stage3)
-        else:
-            n = self.group.size() if self.stage else 1
-            parts = partition(self.model.named_parameters(), n, most_bytes=bucket_bytes)
-            self.shards = make(parts, self.group, master=master, **stage3)
         self.partition = self.shards.partition
-        self.gradients = collect(self.partition, self.group, self.shards)
-        if self.home is None:
-            hand_over(self.optimizer, self.shards)
-            return
-        with tier("host"):
-            hand_over(self.optimizer, self.shards)
-        self.home.take_in(self.optimizer, self.shards)
+        self._finished = 0  # backwards that came through here
+        self._edits = Edits(stage, self.gradients, self.shards)
+        self._step_hook = optimizer.register_step_pre_hook(step_guard(self))
 
     def __call__(self, *args, **keys):
         self._usable()
+        check_places(self.partition)
         return self.model(*args, **keys)
 
     def __enter__(self) -> Engine:
@@ -141,14 +125,33 @@ class Engine:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Take the hooks of the gradients off, end the offload and remove its files; nothing more
-        can be trained. Weights that lay in files are gone: take them out before. On every rank."""
-        self.gradients.remove()
-        if self.home is not None:
-            self.home.close()
-        self._over = self._over or "the engine was closed"
+    def close(self, *, whole: bool = False) -> None:
+        """End the training: take the hooks of the gradients off, end the offload, remove its files.
 
+        At stage 3 the weights stay shared out, those of files in the host's memory: `state_dict()`
+        and `gathered` still give them. `whole`, on all ranks alike, leaves the model as it was
+        before, whole on every rank and without hooks."""
+        if not self._closed:
+            self._closed = True
+            self.gradients.remove()
+            self._step_hook.remove()
+            self._forget()
+            try:
+                if self.stage == 3 and self._over is None:
+                    self.shards.end()
+            finally:
+                if self.home is not None:
+                    self.home.close()
+        if whole and self.stage == 3 and self._over is None:
+            self.shards.leave_whole()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients since the last step, as `step` does: micro-batches begin anew."""
+        self._usable()
+        self._finished = self.gradients.finished
+        self._forget()
+
+    # ---- a step
     @property
     def boundary(self) -> bool:
         """Whether the next `step` is an update, and not one more micro-batch's end."""
@@ -172,8 +175,10 @@ class Engine:
                 "and a mean do not add up"
             )
         check_parameters(self.model, self._trained)
+        check_places(self.partition)
         if self.gradients.finished != self._finished:
             raise RuntimeError(PAST)
+        self._edits.before_backward()
         self._begun, self._pending = self._begun + 1, True
         if tokens is None:
             factor = 1.0 / (self.group.size() * self.accumulate)
@@ -194,6 +199,9 @@ class Engine:
             raise
         finally:
             self._finished = self.gradients.finished
+        if self.boundary and self.model.training:
+            same_buffers(self.model, self.group)
+        self._edits.after_backward(summed=self.gradients.sync)
 
     @torch.no_grad()
     def step(self) -> bool:
@@ -205,15 +213,18 @@ class Engine:
             self._pending = False
             return False
         factor, scale = self._factor(), self.precision.scale
+        self._edits.before_step(ready=factor == 1.0)
         good = True
         if self.clip is not None or scale is not None or self.check:
-            own = norms.norm(self._pieces(), self.groups, device=self.device)
+            over = (self.group,) if self.stage else ()
+            pieces = gradient_pieces(self.shards, self._extents, over)
+            own = norms.norm(pieces, self.groups, device=self.device)
             self.norm = own.item() * factor
             good = math.isfinite(self.norm)
         if scale is not None:
             scale.after(not good)
         elif not good:
-            found = who_has(self._not_finite(), self.groups)
+            found = who_has(not_finite(self.shards), self.groups)
             self._forget()
             raise FloatingPointError(f"a gradient is NaN or infinite, no weight changed: {found}")
         if good:
@@ -231,9 +242,9 @@ class Engine:
     def gathered(
         self, *what: nn.Module | nn.Parameter, write: bool = False
     ) -> AbstractContextManager:
-        """Have these parameters whole in here, on all ranks alike; with `write`, what the group's
-        first rank has made of them is kept."""
-        self._usable()
+        """Have these parameters whole in here, on all ranks alike, also after `close`. What all
+        have written alike is kept; with `write`, what the group's first rank has written."""
+        self._sound()
         if self.stage == 3:
             return self.shards.gathered(*what, write=write)
         if write:
@@ -241,17 +252,27 @@ class Engine:
         return nullcontext()
 
     def _update(self) -> None:
-        if self.home is None:
-            self.optimizer.step()
-            self.shards.gather()
-            return
+        self.updating = True
         try:
+            self.shards.take_over()
+            if self.home is None:
+                self.optimizer.step()
+                self.shards.gather()
+                return
             self.home.step(self.optimizer, self.shards)
-        except BaseException as error:  # it may be half done
-            self._over = str(error) or type(error).__name__
+        except BaseException as error:
+            if self.home is not None:  # it may be half done
+                self._over = str(error) or type(error).__name__
             raise
+        finally:
+            self.updating = False
 
     def _usable(self) -> None:
+        self._sound()
+        if self._closed:
+            raise RuntimeError("this engine can no longer be used: the engine was closed")
+
+    def _sound(self) -> None:
         if self._over is not None:
             raise RuntimeError(f"this engine can no longer be used: {self._over}")
 
@@ -266,33 +287,12 @@ class Engine:
         with labelled("scalars"):
             return factor / (all_reduce(own, self.group, donated=True).item() or 1.0)
 
-    def _pieces(self) -> list[Piece]:
-        """This rank's gradients as parts of the logical ones."""
-        over_dp = (self.group,) if self.stage else ()
-        found = []
-        for piece, part in self.shards.parts():
-            if part.grad is None:
-                continue
-            flat = part.grad.reshape(-1)
-            for extent in self._extents[piece.slot.parameter]:
-                a, b = max(piece.start, extent.start), min(piece.stop, extent.stop)
-                if a < b:
-                    x = flat[a - piece.start : b - piece.start]
-                    found.append(Piece(x, over_dp + extent.cut_over, None, extent.holders))
-        return found
-
     def _forget(self) -> None:
         self._begun, self._pending, self._tokens = 0, False, None
+        self._edits.forget()
         self.gradients.forget()
         for _, part in self.shards.parts():
             part.grad = None
-
-    def _not_finite(self) -> list[str]:
-        return [
-            piece.slot.name
-            for piece, part in self.shards.parts()
-            if part.grad is not None and not bool(part.grad.isfinite().all())
-        ]
 
 
 def engine(model: nn.Module, optimizer: Optimizer, **options) -> Engine:

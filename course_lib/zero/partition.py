@@ -7,7 +7,7 @@ carries it; padding is no parameter and nobody trains it. Lesson 09 derives it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,6 +114,10 @@ class Partition:
     def padded(self) -> int:
         """Numbers that messages carry: parameters and padding."""
         return sum(bucket.padded for bucket in self.buckets)
+
+    def slots(self) -> Iterator[Slot]:
+        """Where every parameter lies."""
+        return (slot for bucket in self.buckets for slot in bucket.slots)
 
     def boxes(
         self,

@@ -58,11 +58,13 @@ class Precision:
     scale: LossScale | None = None
 
     @classmethod
-    def named(cls, name: str | Precision) -> Precision:
+    def named(cls, name: str | torch.dtype | Precision) -> Precision:
         if isinstance(name, Precision):  # each engine finds a scale of its own
             return replace(name, scale=copy.copy(name.scale))
         if name == "as is":
             return cls(None, False)
+        if isinstance(name, torch.dtype):
+            name = str(name).removeprefix("torch.")
         if name not in DTYPES:
             raise ValueError(
                 f"precision={name!r} is none of {', '.join(DTYPES)}, or 'as is' for the model's own"

@@ -5,23 +5,51 @@ Silence would train something else, or each rank for itself. Lesson 09.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+import difflib
+import gc
+import inspect
+import weakref
+from collections.abc import Container, Iterable, Sequence
 
+import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from course_lib.collectives.call import Group
+from course_lib.zero.buckets import Arrival
+from course_lib.zero.partition import Partition
 
 PAST = (
     "a backward went past the engine: call engine.backward(loss), not loss.backward(), which knows "
-    "neither of the other ranks' share nor of the micro-batches. Where another engine's loss "
-    "reaches into this model, freeze it there (requires_grad_(False))"
+    "neither of the other ranks' share nor of the micro-batches. engine.zero_grad() drops what "
+    "came, and the engine goes on. Where another engine's loss reaches into this model, freeze it "
+    "there (requires_grad_(False))"
 )
 
 
+def check_names(
+    options: Iterable[str], known: Iterable[str], stage3: Iterable[str], stage: object
+) -> None:
+    """Refuse an option that no engine has: it would be a setting that changes nothing."""
+    every = [*known, *stage3]
+    for name in options:
+        if name not in every:
+            near = difflib.get_close_matches(name, every, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else "."
+            raise TypeError(f"an engine has no option {name!r}{hint} It takes {', '.join(every)}")
+    if options and stage in (0, 1, 2):
+        raise ValueError(f"{', '.join(options)} is of stage 3, and this is stage {stage}")
+
+
 def dp_of(mesh: DeviceMesh) -> Group:
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(
+            f"mesh= is a {type(mesh).__name__}: an engine takes a DeviceMesh with an axis 'dp', "
+            "and 'tp' where the model is cut; make it with ranks.mesh(me, dp=…, tp=…), or of a "
+            "group with DeviceMesh.from_group(group, 'cpu', mesh_dim_names=('dp',))"
+        )
     names = mesh.mesh_dim_names or ()
     if "dp" not in names:
         raise ValueError(
@@ -29,6 +57,32 @@ def dp_of(mesh: DeviceMesh) -> Group:
             "cut over; make it with ranks.mesh(me, dp=…, tp=…)"
         )
     return mesh.get_group("dp")
+
+
+def check_free(model: nn.Module) -> None:
+    """Refuse a model of which another engine or DataParallel, still open, takes the gradients."""
+    taken = _taken(model)
+    if taken:  # an engine that nobody has any more may wait for the garbage collector
+        gc.collect()
+        taken = _taken(model)
+    if taken:
+        raise ValueError(
+            f"{', '.join(taken[:4])}{' and others' if len(taken) > 4 else ''} are trained by "
+            "another engine or DataParallel already, and each gradient would be taken by both. "
+            "Close that engine first: engine.close(), at stage 3 engine.close(whole=True)"
+        )
+
+
+def _taken(model: nn.Module) -> list[str]:
+    """The parameters that have an engine's hook, or are still shared out by one."""
+    names = []
+    with torch._C.DisableTorchFunctionSubclass():
+        for name, p in model.named_parameters():
+            hooks = (p._post_accumulate_grad_hooks or {}).values()
+            open_ones = [h for h in hooks if isinstance(h, Arrival) and h.gradients()]
+            if open_ones or hasattr(p, "promised"):
+                names.append(name)
+    return names
 
 
 def check_numbers(stage: int, accumulate: int, clip: float | None) -> None:
@@ -57,6 +111,87 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
             f"{': ' + ', '.join(lost[:4]) if lost else ''}. Make it of model.parameters(), after "
             "the model was cut, and freeze (requires_grad_(False)) what is not to be trained"
         )
+
+
+def check_trainable(model: nn.Module, optimizer: Optimizer, *, on_host: bool) -> None:
+    """Refuse a model and an optimizer that no engine can train, at any stage."""
+    check_model(model)
+    check_optimizer(model, optimizer)
+    check_step(optimizer, on_host)
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse weights that can never be trained, and gradients that no flat bucket can take."""
+    made = [name for name, p in model.named_parameters() if p.is_inference()]
+    if made or torch.is_inference_mode_enabled():
+        raise ValueError(
+            f"{f'{made[0]} was made' if made else 'the engine is being made'} under "
+            "torch.inference_mode(), and can never be trained: make model and engine outside of it"
+        )
+    tables = [n for n in model.named_modules() if isinstance(n[1], (nn.Embedding, nn.EmbeddingBag))]
+    sparse = [name for name, table in tables if table.sparse]
+    if sparse:
+        raise ValueError(
+            f"{', '.join(sparse[:4])} makes sparse gradients (sparse=True), and a flat bucket has "
+            "a place for every element: make it with sparse=False"
+        )
+
+
+def check_step(optimizer: Optimizer, on_host: bool) -> None:
+    """Refuse an optimizer whose `step` the engine cannot call, at every stage."""
+    name = type(optimizer).__name__
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{name} evaluates the loss several times in a step, by a closure, and an engine's "
+            "step comes after its backward. Use an optimizer whose step takes none, such as AdamW"
+        )
+    if isinstance(optimizer, torch.optim.SparseAdam):
+        raise ValueError(
+            "SparseAdam takes sparse gradients, and a flat bucket has a place for every element: "
+            "use Adam, with sparse=False in the embeddings"
+        )
+    for group in optimizer.param_groups:
+        cpu = on_host or any(p.device.type == "cpu" for p in group["params"])
+        if group.get("capturable") and cpu:
+            raise ValueError(
+                f"{name}(capturable=True) is for CUDA graphs, and what it would update lies on the "
+                "CPU; leave capturable out"
+            )
+        if group.get("differentiable"):
+            raise ValueError(
+                f"{name}(differentiable=True) lets autograd see the update; an engine updates its "
+                "parts in place, without a graph. Leave differentiable out"
+            )
+
+
+def check_places(partition: Partition) -> None:
+    """Refuse to go on after a `model.to(…)` that the buckets have not gone with."""
+    with torch._C.DisableTorchFunctionSubclass():  # a placeholder's dtype, too
+        for bucket in partition.buckets:
+            for slot in bucket.slots:
+                p = slot.parameter
+                if p.dtype != bucket.dtype or p.device != bucket.device:
+                    raise RuntimeError(
+                        f"{slot.name} is {p.dtype} on {p.device}, and was {bucket.dtype} on "
+                        f"{bucket.device} when the engine was made: model.to(…), .half() or "
+                        ".cuda() came afterwards, and buckets and the optimizer's states have not "
+                        "gone with it. Do that before the engine is made, or use its precision="
+                    )
+
+
+def step_guard(engine):
+    """A hook for the optimizer's step, which nobody but the engine may call."""
+    reference = weakref.ref(engine)
+
+    def only_by_the_engine(optimizer: Optimizer, *args) -> None:
+        if reference() is not None and not reference().updating:
+            raise RuntimeError(
+                f"{type(optimizer).__name__}.step() was called by hand: this rank's part of the "
+                "weights would change, and no other rank would hear of it. Call engine.step()"
+            )
+
+    return only_by_the_engine
 
 
 def check_parameters(model: nn.Module, trained: Container[nn.Parameter]) -> None:

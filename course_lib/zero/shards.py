@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group
 from course_lib.collectives.direct import all_gather
 from course_lib.collectives.transport import Handle
+from course_lib.zero.loaded import take_over
 from course_lib.zero.partition import Partition, Piece
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ class Copies:
             self.home.incoming.land()
 
     @torch.no_grad()
+    def take_over(self) -> None:
+        """Before an update: what was written to the model since the last one is what it starts
+        from."""
+        if self.master:
+            for piece, part in self.parts():
+                take_over(part, piece.slot.parameter)
+
+    @torch.no_grad()
     def gather(self) -> None:
         """After the update: bring it back into the model, on every rank."""
         if self.master:
@@ -100,6 +109,18 @@ class Shards(Copies):
 
     def memory(self) -> list[Tensor]:
         return [*super().memory(), *self.buffers]
+
+    @torch.no_grad()
+    def take_over(self) -> None:
+        for bucket, buffer, own in zip(self.partition.buckets, self.buffers, self.own, strict=True):
+            for slot in bucket.slots:
+                view = bucket.view(buffer, slot)
+                if slot.parameter.data_ptr() != view.data_ptr():  # `p.data = x` put it elsewhere
+                    slot.parameter.data = view.copy_(slot.parameter)
+            if self.master or self.home is not None:
+                shard = bucket.shard(buffer, self.rank)
+                for piece, part in own:
+                    take_over(part, piece.of(shard))
 
     @torch.no_grad()
     def gather(self) -> None:

@@ -4,6 +4,7 @@ from tests.mutation import Mutant
 
 STAGE3 = "course_lib/zero/stage3/"
 UNITS, CUT, HOOKS = f"{STAGE3}units.py", f"{STAGE3}cut.py", f"{STAGE3}hooks.py"
+CHOICE, GRADIENTS = f"{STAGE3}choice.py", f"{STAGE3}gradients.py"
 PREFETCH, BUILD, TOGETHER = f"{STAGE3}prefetch.py", f"{STAGE3}build.py", f"{STAGE3}together.py"
 ENGINE = "course_lib/zero/engine.py"
 TESTS = "tests/zero/test_stage3.py::"
@@ -39,7 +40,7 @@ UNUSED = "tests/zero/test_unused.py::"
 MUTANTS = [
     Mutant(
         "zero-3-second-error-is-told",
-        CUT,
+        GRADIENTS,
         "            unit.give_up()",
         "            pass",
         (f"{TESTS}test_what_went_wrong_first_is_what_is_said",),
@@ -59,7 +60,7 @@ MUTANTS = [
     ),
     Mutant(
         "zero-3-unused-is-not-read",
-        CUT,
+        GRADIENTS,
         "                unit.uses += 1",
         "                pass",
         (f"{UNUSED}test_it_is_one_process_whatever_has_no_gradient[quiet_in_one-3-2]",),
@@ -78,7 +79,7 @@ MUTANTS = [
     ),
     Mutant(
         "zero-3-frozen-freed-with-the-last-gradient",
-        CUT,
+        GRADIENTS,
         "        unit.free_if_done()",
         "        unit.free()",
         (f"{FROZEN}[adapters-plain-2]", f"{FROZEN}[first-plain-2]"),
@@ -118,7 +119,7 @@ MUTANTS = [
     ),
     Mutant(
         "zero-3-parameter-lists-are-units",
-        UNITS,
+        CHOICE,
         "        if inner not in units and not is_called(inner):",
         "        if False:",
         ("tests/zero/test_stages.py::test_ragged_and_empty_shards[3-3]",),
@@ -134,7 +135,7 @@ MUTANTS = [
     ),
     Mutant(
         "zero-3-mute-units",
-        UNITS,
+        CHOICE,
         "        if mute:",
         "        if False:",
         (f"{TESTS}test_settings_that_cannot_be_are_refused",),
@@ -152,8 +153,8 @@ MUTANTS = [
     Mutant(
         "zero-3-memory-not-given-back",
         UNITS,
-        "        self.buffer.untyped_storage().resize_(0)\n        self.whole = False",
-        "        self.whole = False",
+        "            self.buffer.untyped_storage().resize_(0)\n",
+        "            pass\n",
         (f"{HELD}[3-2-between steps]", f"{FEW}[0]"),
         "the parameters are placeholders, and the buffers behind them stay",
         "T23",
@@ -204,8 +205,8 @@ MUTANTS = [
     Mutant(
         "zero-3-write-stays-on-one-rank",
         CUT,
-        "        buffer = broadcast(unit.buffer, self.group)\n",
-        "        buffer = unit.buffer.clone()\n",
+        "                unit.buffer.copy_(broadcast(unit.buffer, self.group))\n",
+        "                pass\n",
         (f"{WRITE}[as is]",),
         "each rank keeps its own rank's part of what was written",
         "T31",
@@ -213,16 +214,15 @@ MUTANTS = [
     Mutant(
         "zero-3-write-past-the-master",
         CUT,
-        "        elif self.master:\n            for piece, part in self.own[i]:\n"
-        "                part.copy_(piece.of(shard))",
-        "",
+        "                take_over(part, piece.of(shard))",
+        "                pass",
         (f"{WRITE}[bfloat16]",),
         "the next step brings back the master that nobody has written to",
         "T25",
     ),
     Mutant(
         "zero-3-unit-stays-after-its-gradient",
-        CUT,
+        GRADIENTS,
         "        unit.free_if_done()\n",
         "",
         (f"{FEW}[0]",),

@@ -236,10 +236,11 @@ def written(me, precision):
     with engine.gathered(model.blocks[1], model.first.bias, write=True), torch.no_grad():
         model.blocks[1].linear.weight.fill_(2.0 + me.rank)
         model.first.bias.fill_(7.0 + me.rank)
-    with engine.gathered(model.first.bias), torch.no_grad():
-        model.first.bias.fill_(-1.0)  # without write=: for looking at alone
+    with engine.gathered(model.first.weight), torch.no_grad():
+        model.first.weight.fill_(-1.0)  # without write=: the same on all ranks
     with engine.gathered(model):
         values = model.blocks[1].linear.weight.unique().tolist() + model.first.bias.tolist()
+        assert model.first.weight.unique().tolist() == [-1.0]
         kept = {name: p.detach().clone() for name, p in model.named_parameters()}
     train(me, case.but(dtype=model.first.bias.dtype), engine, steps=range(1))
     with engine.gathered(model):
@@ -491,7 +492,8 @@ def test_a_rank_that_evaluates_alone_hears_who_never_came(pool):
 
 
 def here(me):
-    """The ranks are there."""
+    """The ranks are there, and what torch imports with the first optimizer."""
+    engine_of(me, Case())
 
 
 def killed(me, stage, when):

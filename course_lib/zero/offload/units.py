@@ -12,6 +12,7 @@ from torch import Tensor
 
 from course_lib.memory import tier
 from course_lib.zero.offload.files import File, Files, Pending, buffer
+from course_lib.zero.offload.host import HostStore
 
 AHEAD = 2  # shards that are read, or have been and wait for their use
 
@@ -108,6 +109,12 @@ class FileStore:
             self._coming = None
             self.reads.give_back(memory)
         return there
+
+    def without_files(self, shard: Tensor) -> tuple[Tensor, HostStore]:
+        """The shard in the host's memory, for the time after the files."""
+        store, numbers = HostStore(self.reads.device), self.on_device(shard)
+        there = store.begin(self.numel, self.dtype)
+        return there.copy_(numbers), store
 
     def drop(self) -> None:
         """Forget what was read ahead."""

@@ -1,8 +1,10 @@
 """ZeRO-3: parameters cut as well, gathered unit by unit. In the order of reading: together,
-units, use, prefetch, hooks, build, cut.
+choice, units, use, prefetch, hooks, build, cut, gradients.
 """
 
-from course_lib.zero.stage3.cut import UnitGradients, UnitShards
-from course_lib.zero.stage3.units import Unit, choose_units
+from course_lib.zero.stage3.choice import choose_units
+from course_lib.zero.stage3.cut import UnitShards
+from course_lib.zero.stage3.gradients import UnitGradients
+from course_lib.zero.stage3.units import Unit
 
 __all__ = ["Unit", "UnitGradients", "UnitShards", "choose_units"]

@@ -7,23 +7,24 @@ Gradients are those of stage 2, sent unit by unit; a unit whose gradient has lef
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives import broadcast
-from course_lib.collectives.call import Group
-from course_lib.collectives.transport import Handle
-from course_lib.zero.partition import Bucket, Partition, Slot, end_to_end
+from course_lib.collectives import all_reduce, broadcast
+from course_lib.collectives.call import Group, labelled
+from course_lib.zero.loaded import take_over
+from course_lib.zero.partition import Bucket, Partition, end_to_end
 from course_lib.zero.shards import Copies, parts_of
-from course_lib.zero.stage2 import ShardGradients
 from course_lib.zero.stage3.build import Fill, value
+from course_lib.zero.stage3.choice import choose_units
 from course_lib.zero.stage3.hooks import Hooks
 from course_lib.zero.stage3.prefetch import Order
 from course_lib.zero.stage3.together import Together
-from course_lib.zero.stage3.units import Unit, choose_units
+from course_lib.zero.stage3.units import Promise, Unit, outside_inference
 
 if TYPE_CHECKING:
     from course_lib.zero.offload import FileHome, HostHome
@@ -57,6 +58,7 @@ class UnitShards(Copies):
         self.own = [[] for _ in self.units]
         self._fill(model, fill)
         self.partition = Partition([u.bucket for u in reversed(self.units)], group.size())
+        self._loads = [m.register_load_state_dict_pre_hook(_check_whole) for m in model.modules()]
         self.hooks = Hooks(model, self.units, self.order, keep=keep)
 
     def memory(self) -> list[Tensor]:
@@ -102,34 +104,82 @@ class UnitShards(Copies):
 
     @contextmanager
     def gathered(self, *what: nn.Module | nn.Parameter, write: bool = False) -> Iterator[None]:
-        """Have these parameters whole in here, on all ranks; with `write`, what rank 0 of the group
-        has changed is every rank's afterwards."""
+        """Have these parameters whole in here, on all ranks. What all ranks have written alike is
+        kept; with `write`, what the group's first rank has written. Views that were taken in here,
+        such as a state_dict's, stay as they are afterwards."""
         parameters = [
-            p for one in what for p in (one.parameters() if isinstance(one, nn.Module) else [one])
+            p
+            for some in what
+            for p in (some.parameters() if isinstance(some, nn.Module) else [some])
         ]
         lost = [tuple(p.shape) for p in parameters if p not in self.of and p.numel()]
         if lost:
             raise ValueError(f"{len(lost)} parameters belong to no unit of this engine: {lost[:4]}")
         units = list(dict.fromkeys(self.of[p] for p in parameters if p in self.of))
-        mine = [unit for unit in units if not unit.whole]
+        free_after = [unit for unit in units if not unit.whole]
         for unit in units:
-            unit.gather()
-            unit.pinned += 1
+            unit.pin()
         try:
             yield
+        except BaseException:
+            with suppress(RuntimeError):  # what went wrong first is what is said
+                self._keep(units, write)
+            raise
+        else:
+            self._keep(units, write)
         finally:
             for unit in units:
-                unit.pinned -= 1
-                if write:
-                    self._write_back(unit)
-            for unit in mine:
+                unit.unpin()
+            for unit in free_after:
                 unit.free()
 
+    @outside_inference
     @torch.no_grad()
+    def _keep(self, units: Sequence[Unit], write: bool) -> None:
+        """After a `gathered` block: keep what was written, or raise on all ranks alike."""
+        if write:
+            for unit in units:
+                unit.buffer.copy_(broadcast(unit.buffer, self.group))
+                self._write_back(unit)
+            return
+        differ = self._differ(units)
+        if differ:
+            here = ", ".join(unit.name for unit in differ if unit.changed()) or "nothing"
+            for unit in units:
+                unit.renew()
+                unit.gather()
+            raise RuntimeError(
+                f"rank {dist.get_rank()}: {', '.join(unit.name for unit in differ)} was written "
+                f"inside gathered(), and not the same on all ranks (on this one: {here}). Nothing "
+                "of it was kept. Write the same on every rank, or pass write=True, which keeps "
+                "what the group's first rank has written"
+            )
+        for unit in units:
+            if unit.changed():
+                self._write_back(unit)
+
+    def _differ(self, units: Sequence[Unit]) -> list[Unit]:
+        """The units that are no longer the same on all ranks; every rank hears the same."""
+        if not units or self.group.size() == 1:
+            return []
+        sums = torch.cat([unit.now() for unit in units])
+        # The maxima of a number and of its opposite are opposites where all ranks have the same.
+        with labelled("scalars"):
+            most, least = all_reduce(torch.stack((sums, -sums)), self.group, "max", donated=True)
+        same = (most == -least).view(len(units), -1).all(1).tolist()
+        return [unit for unit, alike in zip(units, same, strict=True) if not alike]
+
+    @torch.no_grad()
+    def take_over(self) -> None:
+        """What was written to parameters that are kept whole since the last step."""
+        for unit in self.units:
+            if (unit.persistent or unit.pinned) and unit.changed():
+                self._write_back(unit)
+
     def _write_back(self, unit: Unit) -> None:
-        buffer = broadcast(unit.buffer, self.group)
-        unit.buffer.copy_(buffer)
-        shard = unit.bucket.shard(buffer, self.group.rank())
+        """Cut a unit that was written to: the shard and the optimizer's part take it over."""
+        unit.seen = unit.now()
+        shard = unit.bucket.shard(unit.buffer, self.group.rank())
         if unit.shard.numel():  # else it is in a file
             unit.shard.copy_(shard)
         i = len(self.units) - 1 - self.units.index(unit)
@@ -137,60 +187,36 @@ class UnitShards(Copies):
             self.home.rewritten(i, self.own[i], shard)
         elif self.master:
             for piece, part in self.own[i]:
-                part.copy_(piece.of(shard))
+                take_over(part, piece.of(shard))
+
+    def end(self) -> None:
+        """Nothing is updated any more. Shards that lie in files come to the host's memory, from
+        where units are gathered as before."""
+        for unit in self.units:
+            unit.end_offload()
+        self.home, self.master = None, False
+
+    def leave_whole(self) -> None:
+        """Give the model back as it was: whole on every rank, without hooks."""
+        self.hooks.remove()
+        for hook in self._loads:
+            hook.remove()
+        for unit in self.units:
+            unit.gather()
+            unit.persistent, unit.shard = True, unit.shard.new_empty(0)
+            for slot in unit.bucket.slots:
+                del slot.parameter.promised
 
 
-class UnitGradients(ShardGradients):
-    """Stage 2's gradients, in buckets that are units; one is freed once its gradient has left."""
-
-    def __init__(self, partition: Partition, group: Group, shards: UnitShards):
-        super().__init__(partition, group, shards)
-
-    def _take(self, i: int, slot: Slot) -> None:
-        if self.buffers[i] is None:
-            self.buffers[i] = self.partition.buckets[i].room()
-        self.partition.buckets[i].view(self.buffers[i], slot).copy_(slot.parameter.grad)
-        slot.parameter.grad = None
-
-    def send(self, i: int, buffer: Tensor) -> Handle:
-        unit = self.shards.units[-1 - i]
-        unit.owes = False
-        unit.free_if_done()
-        return super().send(i, buffer)
-
-    def expect(self, loss: Tensor) -> set[nn.Parameter]:
-        there = super().expect(loss)
-        for unit in self.shards.units:
-            trained = [slot.parameter for slot in unit.bucket.slots if slot.parameter.requires_grad]
-            if not there.issuperset(trained):  # a backward may read it all the same: to the end
-                unit.uses += 1
-        return there
-
-    def finish(self) -> None:
-        super().finish()
-        self.shards.order.end()
-        self._free()
-
-    def abandon(self) -> None:
-        super().abandon()
-        self.shards.order.end()
-        for unit in self.shards.units:
-            unit.give_up()
-        self._free()
-
-    def waiting(self, what: str) -> AbstractContextManager:
-        return self.shards.together.waiting(what)
-
-    def mark(self) -> list[int]:
-        return self.shards.together.mark()
-
-    def compare(self, most: list[int]) -> None:
-        self.shards.together.compare(most)
-
-    def _free(self) -> None:
-        for unit in self.shards.units:  # those without a gradient, and those asked for in vain
-            unit.forget()
-            unit.free()
+def _check_whole(module: nn.Module, *args) -> None:
+    """Before a load_state_dict: no weight of it is shared out."""
+    away = [p.promised for p in module.parameters() if isinstance(p, Promise)]
+    if away:
+        raise RuntimeError(
+            f"load_state_dict: {', '.join(away[:3])}{' and others' if len(away) > 3 else ''} are "
+            "shared out over the ranks at stage 3, and nothing was loaded: use "
+            "engine.load_state_dict(state), or load inside `with engine.gathered(module):`"
+        )
 
 
 def _units(model, together, chosen, persist, home) -> Iterator[Unit]:

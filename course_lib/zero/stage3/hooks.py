@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
 from course_lib.zero.stage3.prefetch import Order
@@ -26,20 +26,30 @@ class Hooks:
     def __init__(self, model: nn.Module, units: Sequence[Unit], order: Order, *, keep: int = 0):
         self.units, self.order, self.keep = list(units), order, keep
         self._uses: dict[nn.Module, list[Use]] = {}  # of calls that have not come back
-        self._hooks = [model.register_forward_pre_hook(self._begin)]
+        # torch.compile leaves these calls out: it would trace messages, and memory that comes and
+        # goes, into its graphs. A unit's own forward is compiled.
+        plain = torch.compiler.disable
+        self._hooks = [model.register_forward_pre_hook(plain(self._begin(model)))]
         for module, needs in users(model, units).items():
             self._hooks += [
-                module.register_forward_pre_hook(self._before(needs), with_kwargs=True),
-                module.register_forward_hook(self._after(needs), always_call=False),
+                module.register_forward_pre_hook(
+                    plain(self._before(module, needs)), with_kwargs=True
+                ),
+                module.register_forward_hook(plain(self._after(module, needs)), always_call=False),
             ]
 
-    def _begin(self, module: nn.Module, inputs: tuple) -> None:
-        if not in_backward():
-            self.order.begin()
-            self._uses.clear()  # of one that broke off
+    def _begin(self, model: nn.Module):
+        def begin(module: nn.Module, inputs: tuple) -> None:
+            if module is model and not in_backward():
+                self.order.begin()
+                self._uses.clear()  # of one that broke off
 
-    def _before(self, needs: list[Unit]):
+        return begin
+
+    def _before(self, own: nn.Module, needs: list[Unit]):
         def before(module: nn.Module, inputs: tuple, named: dict) -> None:
+            if module is not own:  # a deep copy has the hooks too, and weights of its own
+                return
             if not in_backward():
                 given = (inputs, named) if torch.is_grad_enabled() else ()
                 self._uses.setdefault(module, []).append(Use(needs, given))
@@ -53,11 +63,13 @@ class Hooks:
 
         return before
 
-    def _after(self, needs: list[Unit]):
-        def after(module: nn.Module, inputs: tuple, output: object) -> None:
-            if in_backward():  # run again for the backward, which follows at once
-                return
+    def _after(self, own: nn.Module, needs: list[Unit]):
+        def after(module: nn.Module, inputs: tuple, output: object) -> object:
+            # Run again for the backward, which follows at once; or a deep copy.
+            if in_backward() or module is not own:
+                return output
             use = self._uses[module].pop()
+            output = with_own_memory(output, [unit for unit in needs if not unit.persistent])
             tensors = [x for x in tree_leaves(output) if isinstance(x, Tensor) and x.requires_grad]
             for x in tensors:
                 x.register_hook(self._before_backward(module, needs, use, readers_of(x)))
@@ -67,6 +79,7 @@ class Hooks:
                 stays = tensors and (self.order.ends_with(unit) or self._fits(unit))
                 if not (stays or hidden):
                     unit.free()
+            return output
 
         return after
 
@@ -107,6 +120,21 @@ def users(model: nn.Module, units: Sequence[Unit]) -> dict[nn.Module, list[Unit]
             if module not in inside and any(p in mine for p in module.parameters(recurse=False)):
                 found.setdefault(module, []).append(unit)
     return found
+
+
+def with_own_memory(output: object, units: Sequence[Unit]) -> object:
+    """What a module returns, with copies in the place of views of its weights, whose memory
+    goes.
+    """
+    memory = {unit.buffer.untyped_storage()._cdata for unit in units if unit.whole}
+
+    def is_view(x: object) -> bool:
+        dense = isinstance(x, Tensor) and x.layout == torch.strided
+        return dense and x.untyped_storage()._cdata in memory
+
+    if not any(map(is_view, tree_leaves(output))):
+        return output
+    return tree_map(lambda x: x.clone() if is_view(x) else x, output)
 
 
 def in_backward() -> bool:

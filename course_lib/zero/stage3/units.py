@@ -6,8 +6,9 @@ largest unit. Lesson 11 derives it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from functools import wraps
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.collectives.direct import all_gather
 from course_lib.collectives.transport import Handle
+from course_lib.zero.loaded import checksum
 from course_lib.zero.partition import Bucket, Slot
 from course_lib.zero.stage3.together import Together
 
@@ -23,7 +25,7 @@ NO_NUMBERS = {
     *("size", "dim", "numel", "stride", "element_size", "is_floating_point", "__repr__"),
     *("requires_grad_", "register_hook", "register_post_accumulate_grad_hook", "untyped_storage"),
     *("__hash__", "__len__", "storage_offset", "is_contiguous", "is_complex", "data_ptr", "to"),
-    *("_has_compatible_shallow_copy_type", "__deepcopy__", "has_names", "is_shared"),
+    *("_has_compatible_shallow_copy_type", "has_names", "is_shared"),
 }
 NUMBERS = {"T", "mT", "H", "mH", "real", "imag"}  # properties that are operations
 
@@ -49,12 +51,33 @@ class Promise(nn.Parameter):
             "that has it, or, on all ranks, inside `with engine.gathered(parameter):`"
         )
 
+    def __deepcopy__(self, memo: dict):
+        return torch.clone(self)  # which refuses
+
+    def __reduce_ex__(self, protocol: int):
+        return torch.clone(self)
+
+
+def outside_inference(method: Callable) -> Callable:
+    """Buffers and parameters outlive an evaluation: what is made under `torch.inference_mode` could
+    not be written to by the training after it."""
+
+    @wraps(method)
+    def normally(*args, **keys):
+        if not torch.is_inference_mode_enabled():
+            return method(*args, **keys)
+        with torch.inference_mode(False), torch.no_grad():
+            return method(*args, **keys)
+
+    return normally
+
 
 class Unit:
     """Parameters that come and go together: this rank's shard of them, and a buffer for the whole.
 
     The buffer's memory is given back and taken anew under the tensors that look at it, since a
-    graph keeps such views: a weight that was transposed for a product, say.
+    graph keeps such views: a weight that was transposed for a product, say. Where a user may keep
+    views (`shown`), the memory is left to them instead, and the next gather takes another.
     """
 
     def __init__(
@@ -68,6 +91,8 @@ class Unit:
         self.buffer = torch.empty(0, dtype=bucket.dtype, device=bucket.device)
         self.persistent = False
         self.pinned = 0  # how many `gathered` blocks hold it
+        self.shown = False  # a `gathered` block may have handed out views of the buffer
+        self.seen: Tensor | None = None  # the checksum of what was gathered last, if it may change
         trained = [slot.parameter.requires_grad for slot in bucket.slots]
         self.frozen, self._trained = not all(trained), any(trained)  # some of it, some of it
         self.forget()
@@ -83,24 +108,27 @@ class Unit:
     def _gathering(self) -> str:
         return f"gather {self.together.gathers}, of {self.name!r}"
 
+    @outside_inference
     def start(self) -> None:
         """Ask the other ranks for their shards, and do not wait."""
         if self.whole or self._arriving is not None:
             return
         self.together.gather(self.name)
         shard = self.shard if self.store is None else self.store.on_device(self.shard)
-        if not self.buffer.numel():
-            self.buffer = self.buffer.new_empty(self.bucket.padded)
+        if not self.buffer.numel() or self.shown:
+            self.buffer, self.shown = self.buffer.new_empty(self.bucket.padded), bool(self.pinned)
         self.buffer.untyped_storage().resize_(self.nbytes)
         self.bucket.shard(self.buffer, self.group.rank()).copy_(shard)
         with self.together.waiting(self._gathering):
             self._arriving = all_gather(self.buffer, self.group, async_op=True)
 
+    @outside_inference
     def fetch(self) -> None:
         """It is about to be asked for: what lies in a file is read ahead."""
         if self.store is not None and not self.whole and self._arriving is None:
             self.store.fetch()
 
+    @outside_inference
     def gather(self) -> None:
         """Have the parameters whole."""
         if self.whole:
@@ -113,6 +141,31 @@ class Unit:
         for slot, kind in zip(self.bucket.slots, self._kinds, strict=True):
             slot.parameter.__class__ = kind
             slot.parameter.data = self.bucket.view(self.buffer, slot)
+        self.seen = checksum(self.buffer) if self.persistent or self.pinned else None
+
+    @outside_inference
+    def pin(self) -> None:
+        """Have the parameters whole, and leave them so, until `unpin`: somebody looks at them."""
+        self.gather()
+        self.pinned, self.shown = self.pinned + 1, True
+        if self.seen is None:
+            self.seen = checksum(self.buffer)
+
+    def unpin(self) -> None:
+        self.pinned -= 1
+
+    def changed(self) -> bool:
+        """Whether the whole parameters, which somebody may look at, are no longer those that were
+        gathered: somebody has written to them."""
+        return self.whole and self.seen is not None and not self.now().equal(self.seen)
+
+    def now(self) -> Tensor:
+        """The checksum of the whole parameters as they are."""
+        for slot in self.bucket.slots:
+            view = self.bucket.view(self.buffer, slot)
+            if slot.parameter.data_ptr() != view.data_ptr():  # `p.data = x` put it elsewhere
+                slot.parameter.data = view.copy_(slot.parameter.data)
+        return checksum(self.buffer)
 
     def give_up(self) -> None:
         """A backward broke off: what is under way may never come, and that is not the news."""
@@ -121,6 +174,7 @@ class Unit:
             with suppress(RuntimeError):
                 arriving.wait()
 
+    @outside_inference
     def free(self) -> None:
         """Keep the shard alone. The parameters are then of size 0: placeholders."""
         if self._arriving is not None:
@@ -132,8 +186,11 @@ class Unit:
             return
         for slot in self.bucket.slots:
             self.promise(slot)
-        self.buffer.untyped_storage().resize_(0)
-        self.whole = False
+        if self.shown:  # views of it are the user's, and stay as they are
+            self.buffer, self.shown = self.buffer.new_empty(0), False
+        else:
+            self.buffer.untyped_storage().resize_(0)
+        self.whole, self.seen = False, None
 
     def forget(self) -> None:
         """No backward is under way."""
@@ -151,6 +208,7 @@ class Unit:
         slot.parameter.promised = slot.name
         slot.parameter.__class__ = Promise
 
+    @outside_inference
     def outline(self) -> None:
         """The parameters' shapes without their numbers: autograd wants them to take a gradient in,
         and where the backward reads no number nothing has to be sent for it."""
@@ -163,6 +221,12 @@ class Unit:
         self.free()
         self.whole = False
 
+    @outside_inference
+    def end_offload(self) -> None:
+        """Files go: what they have of the shard comes to the host's memory."""
+        if self.store is not None:
+            self.shard, self.store = self.store.without_files(self.shard)
+
     @torch.no_grad()
     def keep_own(self, slot: Slot, value: Tensor) -> None:
         """Take of a whole parameter what belongs to this rank's shard."""
@@ -173,67 +237,3 @@ class Unit:
         for piece in self.bucket.pieces(self.group.rank()):
             if piece.slot is slot:
                 piece.of(self.shard).copy_(value.reshape(-1)[piece.start : piece.stop])
-
-
-def choose_units(
-    model: nn.Module, units: Sequence[nn.Module] | None = None
-) -> list[tuple[str, nn.Module, list[tuple[str, nn.Parameter]]]]:
-    """(name, module, its parameters) of every unit, in the order of the model's parameters.
-
-    Without `units`, the members of every ModuleList, such as a decoder's blocks. What is in none of
-    them makes a unit for each module that has parameters of its own; those of a ParameterList,
-    which is never called, are its owner's.
-    """
-    names = {module: name for name, module in model.named_modules()}
-    if units is None:
-        lists = [one for one in model.modules() if isinstance(one, nn.ModuleList)]
-        chosen = [m for one in lists for m in one if is_called(m)]
-    else:
-        chosen = list(units)
-        strange = [type(m).__name__ for m in chosen if m not in names]
-        if strange:
-            raise ValueError(f"units= names modules that are not the model's: {', '.join(strange)}")
-        mute = [names[m] for m in chosen if not is_called(m)]
-        if mute:
-            raise ValueError(
-                f"units= names {', '.join(mute)}, without a forward, before which a unit comes: "
-                "name the module that calls its parameters or members"
-            )
-    wanted = set(chosen)
-    found: list[tuple[str, nn.Module, list]] = []
-    taken: set[nn.Parameter] = set()
-
-    def walk(name: str, module: nn.Module) -> None:
-        if module in wanted:
-            found.append((name, module, _new(module.named_parameters(name), taken)))
-            return
-        own = _new(_of(name, module, wanted), taken) if is_called(module) else []
-        if own:
-            found.append((name or type(model).__name__, module, own))
-        for child, inner in module.named_children():
-            walk(f"{name}.{child}" if name else child, inner)
-
-    walk("", model)
-    return [one for one in found if one[2]]
-
-
-def is_called(module: nn.Module) -> bool:
-    """Whether it has a forward: a ParameterList, say, has none."""
-    return type(module).forward is not nn.Module.forward
-
-
-def _of(name: str, module: nn.Module, units: set[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
-    """A module's own parameters, and those of what it holds without calling it."""
-    yield from module.named_parameters(name, recurse=False)
-    for child, inner in module.named_children():
-        if inner not in units and not is_called(inner):
-            yield from _of(f"{name}.{child}" if name else child, inner, units)
-
-
-def _new(
-    named: Iterable[tuple[str, nn.Parameter]], taken: set[nn.Parameter]
-) -> list[tuple[str, nn.Parameter]]:
-    """Those that no unit has yet: a tied weight belongs to the first that has it."""
-    fresh = [(name, p) for name, p in named if p not in taken and p.numel()]
-    taken.update(p for _, p in fresh)
-    return fresh

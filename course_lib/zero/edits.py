@@ -1,0 +1,140 @@
+"""Gradients between a backward and its step: no rank has them whole, so none is edited by mistake.
+
+What torch's `clip_grad_norm_`, an `optimizer.zero_grad()` or a line of one's own does to them would
+be lost, or would be done to one rank's shard alone. Each is refused in words. Lesson 09.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from course_lib.zero.buckets import Gradients
+from course_lib.zero.shards import Copies
+
+REMEDY = (
+    "Let the engine do it: clip=… limits the gradients' norm over all ranks, engine.zero_grad() "
+    "drops all that came since the last step. Or train at stage 0, where each parameter has its "
+    "whole gradient"
+)
+# What may be asked of a gradient that is elsewhere: its shape and the like, and to be let go.
+ALLOWED = {
+    *("size", "dim", "numel", "stride", "element_size", "is_floating_point", "is_complex"),
+    *(
+        "__repr__",
+        "__hash__",
+        "__len__",
+        "untyped_storage",
+        "storage_offset",
+        "data_ptr",
+        "detach_",
+    ),
+    *("requires_grad_", "has_names", "is_contiguous"),
+}
+
+
+class Elsewhere(Tensor):
+    """Stands in `parameter.grad` for a gradient of which each rank has its shard alone. It has the
+    parameter's shape and no memory of its own; to compute with it is an error."""
+
+    name = "a parameter"
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        called = getattr(func, "__name__", str(func))
+        if called in ALLOWED or called in ("__get__", "__set__", "__delete__"):
+            return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
+        names = [x.name for x in _flat(args) if isinstance(x, Elsewhere)]
+        raise RuntimeError(
+            f"{called} needs the gradient of {', '.join(names[:3])}"
+            f"{' and others' if len(names) > 3 else ''}, of which each rank has its own shard "
+            f"alone between engine.backward() and engine.step(). {REMEDY}"
+        )
+
+
+def elsewhere(name: str, parameter: nn.Parameter) -> Elsewhere:
+    """A gradient for this parameter that nobody can compute with."""
+    with torch._C.DisableTorchFunctionSubclass():
+        data = parameter.data
+        shape = data.as_strided(data.shape, [0] * data.dim())  # all elements are the first
+        stand_in = shape.as_subclass(Elsewhere)
+    stand_in.name = name
+    return stand_in
+
+
+class Edits:
+    """What the gradients were when a backward had ended, to notice who has touched them since."""
+
+    def __init__(self, stage: int, gradients: Gradients, shards: Copies):
+        self.stage, self.gradients, self.shards = stage, gradients, shards
+        self._seen: list[tuple[str, Tensor, Tensor, int]] = []
+        self._stand_ins: list[nn.Parameter] = []
+
+    def before_backward(self) -> None:
+        """The next micro-batch begins: autograd is to find no stand-ins."""
+        self._check(may_edit=False)
+        self._take_away()
+
+    def after_backward(self, *, summed: bool) -> None:
+        """Remember the gradients; where each rank has its shard of the sums alone, have the model's
+        parameters say so."""
+        holders = [(piece.slot.name, part) for piece, part in self.shards.parts()]
+        if self.stage and summed:
+            for slot in self.gradients.partition.slots():
+                if slot.parameter in self.gradients.used:
+                    slot.parameter.grad = elsewhere(slot.name, slot.parameter)
+                    self._stand_ins.append(slot.parameter)
+        else:
+            slots = self.gradients.partition.slots()
+            holders += [(slot.name, slot.parameter) for slot in slots]
+        self._seen = [
+            (name, p, p.grad, p.grad._version) for name, p in holders if p.grad is not None
+        ]
+
+    def before_step(self, *, ready: bool) -> None:
+        """At stage 0 a parameter's gradient is the one that the optimizer sees, and is a user's to
+        edit, if it is `ready`: nothing has to be divided any more."""
+        own = self.stage == 0 and not self.shards.master
+        self._check(may_edit=own and ready)
+
+    def forget(self) -> None:
+        self._seen = []
+        self._take_away()
+
+    def _take_away(self) -> None:
+        for parameter in self._stand_ins:
+            if isinstance(parameter.grad, Elsewhere):
+                parameter.grad = None
+        self._stand_ins = []
+
+    def _check(self, *, may_edit: bool) -> None:
+        dropped = [name for name, p, *_ in self._seen if p.grad is None]
+        edited = [
+            name
+            for name, p, grad, version in self._seen
+            if p.grad is not None and (p.grad is not grad or grad._version != version)
+        ]
+        if dropped and not may_edit:
+            raise RuntimeError(
+                f"the gradients of {_some(dropped)} were dropped after engine.backward(), perhaps "
+                "by a zero_grad(): what the micro-batches of this step have added up would be lost "
+                "without a word. engine.step() drops them itself, after the update; "
+                "engine.zero_grad() drops a step that has begun"
+            )
+        if edited and not may_edit:
+            raise RuntimeError(
+                f"the gradients of {_some(edited)} were edited after engine.backward(), perhaps by "
+                "clip_grad_norm_: each rank has a part of them, or they have still to be divided "
+                f"by tokens or a loss scale. {REMEDY}"
+            )
+
+
+def _some(names: list[str]) -> str:
+    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
+
+
+def _flat(args: object) -> list[object]:
+    """All that lies in nested lists and tuples."""
+    if not isinstance(args, (list, tuple)):
+        return [args]
+    return [leaf for some in args for leaf in _flat(some)]

@@ -1,0 +1,47 @@
+"""Weights that were changed from outside, by a load or by hand: the next step starts from them.
+
+The optimizer may work on a copy of what the model computes with: in float32, on the host, in files.
+Such a copy takes over what has been written to the model since the last step. Lesson 09.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds the memory
+
+
+@torch.no_grad()
+def take_over(copy: Tensor, shown: Tensor) -> bool:
+    """Give `copy` the elements of `shown` that differ from its own, rounded as those are; all other
+    elements keep what the rounding hides. Whether there were any."""
+    different = False
+    for own, new in zip(_chunks(copy.detach()), _chunks(shown.detach()), strict=True):
+        new = new.to(own.device)
+        same = own.to(new.dtype) == new
+        if not bool(same.all()):
+            own.copy_(torch.where(same, own, new.to(own.dtype)))
+            different = True
+    return different
+
+
+@torch.no_grad()
+def checksum(x: Tensor) -> Tensor:
+    """Two whole numbers of a tensor's bits: one changes with any single element, the other also
+    when two elements change places."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    total = torch.zeros(2, dtype=torch.int64, device=x.device)
+    for number, part in enumerate(_chunks(x.detach())):
+        bits = part.view(kinds[part.element_size()]).long()
+        odd = 2 * torch.arange(bits.numel(), device=bits.device) + 1  # its product loses no bit
+        mixed = ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum() * (2 * number + 1)
+        total += torch.stack((bits.sum(), mixed))
+    return total
+
+
+def _chunks(x: Tensor) -> tuple[Tensor, ...]:
+    """Parts of a tensor that share its memory; all of it where its elements do not lie in a row."""
+    if not x.is_contiguous():
+        return (x,)
+    return x.view(-1).split(CHUNK_ON_GPU if x.is_cuda else CHUNK)

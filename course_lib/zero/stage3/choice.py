@@ -1,0 +1,78 @@
+"""Which parameters come and go together: the units of a model.
+
+The larger a unit, the fewer messages; the peak is the largest. Lesson 11 weighs the one against the
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from torch import nn
+
+# Their forward uses the weights of modules inside without calling those.
+CALLED_AS_ONE = (nn.MultiheadAttention,)
+
+
+def choose_units(
+    model: nn.Module, units: Sequence[nn.Module] | None = None
+) -> list[tuple[str, nn.Module, list[tuple[str, nn.Parameter]]]]:
+    """(name, module, its parameters) of every unit, in the order of the model's parameters.
+
+    Without `units`, the members of every ModuleList, such as a decoder's blocks. What is in none of
+    them makes a unit for each module that has parameters of its own; those of a ParameterList,
+    which is never called, are its owner's.
+    """
+    names = {module: name for name, module in model.named_modules()}
+    if units is None:
+        lists = [one for one in model.modules() if isinstance(one, nn.ModuleList)]
+        chosen = [m for one in lists for m in one if is_called(m)]
+    else:
+        chosen = list(units)
+        strange = [type(m).__name__ for m in chosen if m not in names]
+        if strange:
+            raise ValueError(f"units= names modules that are not the model's: {', '.join(strange)}")
+        mute = [names[m] for m in chosen if not is_called(m)]
+        if mute:
+            raise ValueError(
+                f"units= names {', '.join(mute)}, without a forward, before which a unit comes: "
+                "name the module that calls its parameters or members"
+            )
+    wanted = set(chosen)
+    found: list[tuple[str, nn.Module, list]] = []
+    taken: set[nn.Parameter] = set()
+
+    def walk(name: str, module: nn.Module) -> None:
+        if module in wanted or isinstance(module, CALLED_AS_ONE):
+            found.append((name, module, _new(module.named_parameters(name), taken)))
+            return
+        own = _new(_of(name, module, wanted), taken) if is_called(module) else []
+        if own:
+            found.append((name or type(model).__name__, module, own))
+        for child, inner in module.named_children():
+            walk(f"{name}.{child}" if name else child, inner)
+
+    walk("", model)
+    return [one for one in found if one[2]]
+
+
+def is_called(module: nn.Module) -> bool:
+    """Whether it has a forward: a ParameterList, say, has none."""
+    return type(module).forward is not nn.Module.forward
+
+
+def _of(name: str, module: nn.Module, units: set[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    """A module's own parameters, and those of what it holds without calling it."""
+    yield from module.named_parameters(name, recurse=False)
+    for child, inner in module.named_children():
+        if inner not in units and not is_called(inner):
+            yield from _of(f"{name}.{child}" if name else child, inner, units)
+
+
+def _new(
+    named: Iterable[tuple[str, nn.Parameter]], taken: set[nn.Parameter]
+) -> list[tuple[str, nn.Parameter]]:
+    """Those that no unit has yet: a tied weight belongs to the first that has it."""
+    fresh = [(name, p) for name, p in named if p not in taken and p.numel()]
+    taken.update(p for _, p in fresh)
+    return fresh
