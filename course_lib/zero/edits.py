@@ -19,7 +19,7 @@ REMEDY = (
 )
 # What may be asked of a gradient that is elsewhere: its shape and the like, and to be let go.
 ALLOWED = {
-    *("size", "dim", "numel", "stride", "element_size", "is_floating_point", "is_complex"),
+    *("size", "dim", "numel", "stride", "element_size", "sym_numel"),
     *(
         "__repr__",
         "__hash__",
@@ -29,7 +29,7 @@ ALLOWED = {
         "data_ptr",
         "detach_",
     ),
-    *("requires_grad_", "has_names", "is_contiguous"),
+    *("requires_grad_", "has_names", "__get__", "__set__", "__delete__"),
 }
 
 
@@ -42,7 +42,7 @@ class Elsewhere(Tensor):
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         called = getattr(func, "__name__", str(func))
-        if called in ALLOWED or called in ("__get__", "__set__", "__delete__"):
+        if called in ALLOWED or called.lstrip("_").startswith("is_"):
             return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
         names = [x.name for x in _flat(args) if isinstance(x, Elsewhere)]
         raise RuntimeError(

@@ -140,7 +140,7 @@ class Unit:
         self.whole = True
         for slot, kind in zip(self.bucket.slots, self._kinds, strict=True):
             slot.parameter.__class__ = kind
-            slot.parameter.data = self.bucket.view(self.buffer, slot)
+        self._point()
         self.seen = checksum(self.buffer) if self.persistent or self.pinned else None
 
     @outside_inference
@@ -151,8 +151,21 @@ class Unit:
         if self.seen is None:
             self.seen = checksum(self.buffer)
 
+    @outside_inference
     def unpin(self) -> None:
+        """The end of a block. What stays whole goes on in memory of its own, so that nothing that is
+        written to it later changes a view that was taken in the block."""
         self.pinned -= 1
+        if self.shown and (self.persistent or self.pinned):
+            self.buffer, self.shown = self.buffer.clone(), bool(self.pinned)
+            self._point()
+
+    def _point(self) -> None:
+        """Have the parameters look at the buffer."""
+        for slot in self.bucket.slots:
+            slot.parameter.data = self.bucket.view(self.buffer, slot)
+            if slot.parameter.grad is not None:  # a stand-in, as large as a placeholder
+                slot.parameter.grad = None
 
     def changed(self) -> bool:
         """Whether the whole parameters, which somebody may look at, are no longer those that were
