@@ -1,7 +1,8 @@
 """Checkpoints that are whole or not there: written beside, renamed when all ranks are done.
 
-A folder is what transformers reads, and holds the optimizer's states and a record in JSON as well;
-`latest` names the last whole one, and moves only then. Lesson 08; lesson 14 goes on from here.
+A folder is what transformers reads, and holds the optimizer's states, a record in JSON and a sum of
+each file as well; `latest` names the last whole one, and moves only then. Lesson 08; lesson 14 goes
+on from here.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -20,14 +21,12 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import pretrained
 from course_lib.collectives.call import Group
 from course_lib.gpt import GPT
-from course_lib.pretrained.header import CheckpointError, read_json
 from course_lib.pretrained.together import together
 from course_lib.tensor_parallel import check_replicas
-from course_lib.train import states
-from course_lib.train.options import Refused
+from course_lib.train import states, sums
+from course_lib.train.record import FOLDER, FORM, LATEST, RECORD, remedy, whole
 
-FOLDER, LATEST, RECORD, FORM = "checkpoints", "latest", "training.json", 1
-NAME = re.compile(r"step-\d{6,}")
+STATES = re.compile(r"optimizer-\d+-of-\d+\.safetensors")
 
 
 def save(
@@ -43,7 +42,7 @@ def save(
 ) -> Path:
     """Write a checkpoint of this step; every rank calls it. What was there stays until it is whole,
     and for good if the writing fails on any rank; then every rank raises."""
-    tp, groups = mesh.get_group("tp"), [mesh.get_group(axis) for axis in ("tp", "dp")]
+    tp, groups = mesh.get_group("tp"), _groups(mesh)
     check_replicas(model, tp)
     top = out / FOLDER
     part, final = top / f".step-{step:06d}.part", top / f"step-{step:06d}"
@@ -54,13 +53,17 @@ def save(
             sweep(top)
     try:
         pretrained.save(model, part, mesh)
+        written: dict[str, str] = {}
         with together(groups, what):
             if mesh.get_group("dp").rank() == 0:  # the other replicas have the same
-                states.write(model, optimizer, part / _states(tp))
+                written[_states(tp)] = states.write(model, optimizer, part / _states(tp))
+        every: list = [None] * tp.size()
+        dist.all_gather_object(every, written, group=tp)
+        with together(groups, what):
             if first:
-                told = {"form": FORM, "step": step, "mesh": _sizes(mesh), **record}
-                for name, text in {RECORD: json.dumps(told, indent=1), **files}.items():
-                    _write(part / name, text)
+                about = {"form": FORM, "step": step, "mesh": _sizes(mesh), "checksums": sums.SUMS}
+                text = json.dumps({**about, **record}, indent=1)
+                _put(part, {RECORD: text, **files}, [name for own in every for name in own.items()])
         with together(groups, what):
             if first:
                 shutil.rmtree(final, ignore_errors=True)  # of a run that went on from before it
@@ -79,58 +82,31 @@ def save(
     return final
 
 
-def last(out: Path) -> tuple[Path, dict]:
-    """The last whole checkpoint of a run and its record, or a refusal."""
-    top = out / FOLDER
-    try:
-        name = (top / LATEST).read_text().strip()
-    except OSError as error:
-        raise Refused(
-            f"--resume: there is no checkpoint in {top}; leave --resume out to begin a run, or "
-            "name the folder of one with --out"
-        ) from error
-    path = top / name
-    if not NAME.fullmatch(name) or not (path / RECORD).exists():
-        raise CheckpointError(
-            f"{top / LATEST} names {name!r}, and no whole checkpoint is there. Whole ones: "
-            f"{', '.join(one.name for one in whole(top)) or 'none'}; write the name of one of "
-            f"them into {LATEST}"
-        )
-    record = read_json((path / RECORD).read_bytes(), path / RECORD)
-    lost = [key for key in ("step", "mesh", "options", "config", "data") if key not in record]
-    if record.get("form") != FORM or lost:
-        raise CheckpointError(
-            f"{path / RECORD} is not a record of this form ({FORM}): "
-            + (f"it lacks {', '.join(lost)}" if lost else f"it says form={record.get('form')!r}")
-        )
-    return path, record
+def check_bytes(path: Path, record: Mapping, mesh: DeviceMesh) -> bool:
+    """Read all files of a checkpoint and refuse, on every rank, bytes that are not those written.
 
-
-def check_mesh(path: Path, record: Mapping, dp: int, tp: int) -> None:
-    had = record["mesh"]
-    if had != {"dp": dp, "tp": tp}:
-        raise Refused(
-            f"{path} was written by dp {had.get('dp')} × tp {had.get('tp')} ranks, and this run "
-            f"has dp {dp} × tp {tp}: go on with as many, or begin a run from its weights with "
-            f"--from {path}. (Optimizer states at another size: lesson 14.)"
-        )
+    Each rank reads its own states, rank 0 also what belongs to all. False: the checkpoint is from
+    a time without sums.
+    """
+    if not sums.there(path, record):
+        return False
+    with together(_groups(mesh), f"checking {path}"):
+        own = _states(mesh.get_group("tp"))
+        names = [own]
+        if dist.get_rank() == 0:
+            listed = sums.read(path, lambda: remedy(path))
+            names += [name for name in listed if not STATES.fullmatch(name)]
+        sums.check(path, names, lambda: remedy(path))
+    return True
 
 
 def load_states(path: Path, model: GPT, optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
     """The optimizer's states back in their places; every rank calls it."""
-    tp, groups = mesh.get_group("tp"), [mesh.get_group(axis) for axis in ("tp", "dp")]
+    tp, groups = mesh.get_group("tp"), _groups(mesh)
     found: dict = {}
     with together(groups, f"reading {path}"):
         found = states.read(model, path / _states(tp))
     states.put(optimizer, found)
-
-
-def whole(top: Path) -> list[Path]:
-    """The checkpoints in a folder, the oldest first."""
-    return sorted(
-        (one for one in top.iterdir() if NAME.fullmatch(one.name) and (one / RECORD).exists()),
-        key=lambda one: int(one.name.partition("-")[2]),
-    )
 
 
 def sweep(top: Path) -> None:
@@ -138,6 +114,20 @@ def sweep(top: Path) -> None:
     for one in top.iterdir() if top.is_dir() else ():
         if one.name.startswith(".") and ".part" in one.name:
             shutil.rmtree(one, ignore_errors=True) if one.is_dir() else one.unlink()
+
+
+def _put(part: Path, texts: Mapping[str, str], written: Sequence[tuple[str, str]]) -> None:
+    """The small files, and last the sums of all; `written` are those of the ranks' states."""
+    for name, text in texts.items():
+        _write(part / name, text)
+    every = dict(written)
+    others = [one.name for one in part.iterdir() if one.name not in every]
+    every |= {name: sums.of_file(part / name) for name in others}
+    _write(part / sums.SUMS, sums.as_text(every))
+
+
+def _groups(mesh: DeviceMesh) -> list[Group]:
+    return [mesh.get_group(axis) for axis in ("tp", "dp")]
 
 
 def _states(tp: Group) -> str:
@@ -149,7 +139,7 @@ def _sizes(mesh: DeviceMesh) -> dict[str, int]:
 
 
 def _write(path: Path, text: str) -> None:
-    with path.open("w") as file:
+    with path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

@@ -6,12 +6,14 @@ checkpoint takes off what came after it. Lesson 08.
 
 from __future__ import annotations
 
-import csv
+import hashlib
+import math
 import os
 from pathlib import Path
 from typing import NamedTuple
 
 COLUMNS = ("step", "loss", "tokens", "norm", "lr")
+REMEDY = "put back what was there, or move the file away and go on: the curve then begins anew"
 
 
 class Point(NamedTuple):
@@ -24,22 +26,40 @@ class Point(NamedTuple):
 
 class Curve:
     """loss.csv, open for more. `after` is the step that the run goes on from: what is in the file
-    beyond it is taken off, all of it if that is 0."""
+    beyond it is taken off, all of it if that is 0. `digest` is that of the lines up to it, as the
+    checkpoint has it; lines that are not those, or lack the last, are refused."""
 
-    def __init__(self, path: Path, after: int = 0):
+    def __init__(self, path: Path, after: int = 0, digest: str | None = None):
         self.path = path
         kept = [point for point in read(path) if point.step <= after]
+        if kept and kept[-1].step != after:
+            raise ValueError(
+                f"{path} ends at step {kept[-1].step}, and the checkpoint is of step {after}: "
+                f"lines were lost; {REMEDY}"
+            )
+        self.whole = bool(kept) or not after  # or the file was taken away, and begins here
+        head = ",".join(COLUMNS) + "\n"
+        self._digest = hashlib.sha256("".join([head, *map(_line, kept)]).encode())
+        if kept and digest not in (None, self.digest()):
+            raise ValueError(
+                f"{path}: its lines up to step {after} are not those that were written; {REMEDY}"
+            )
         new = path.with_name(f".{path.name}.new")
         with new.open("w", newline="") as file:
-            file.write(",".join(COLUMNS) + "\n")
+            file.write(head)
             file.writelines(map(_line, kept))
             _to_disk(file)
         new.replace(path)
         self._file = path.open("a", newline="")
 
+    def digest(self) -> str:
+        """Of all lines so far, for the checkpoint of the last step."""
+        return self._digest.hexdigest()
+
     def add(self, point: Point) -> None:
         self._file.write(_line(point))
         self._file.flush()
+        self._digest.update(_line(point).encode())
 
     def to_disk(self) -> None:
         _to_disk(self._file)
@@ -49,14 +69,37 @@ class Curve:
 
 
 def read(path: Path) -> list[Point]:
-    """The points of a loss.csv; a last line that was cut off in the middle is left out."""
+    """The points of a loss.csv, a step after the other; a last line that was cut off in the middle
+    is left out, and any other that is none is refused."""
     if not path.exists():
         return []
-    text = path.read_text()
-    rows = csv.reader(text[: text.rfind("\n") + 1].splitlines())
-    if tuple(next(rows, COLUMNS)) != COLUMNS:
-        raise ValueError(f"{path} is no loss curve: its first line should be {','.join(COLUMNS)}")
-    return [Point(int(s), float(x), int(t), float(n), float(lr)) for s, x, t, n, lr in rows]
+    raw = path.read_bytes()
+    head, *lines = raw[: raw.rfind(b"\n") + 1].decode(errors="replace").split("\n")
+    if lines and head != ",".join(COLUMNS):
+        raise ValueError(
+            f"{path} is no loss curve: its first line should be {','.join(COLUMNS)}; {REMEDY}"
+        )
+    points: list[Point] = []
+    for number, line in enumerate(lines[:-1], start=2):
+        points.append(_point(line, f"{path}, line {number}"))
+        if len(points) > 1 and points[-1].step != points[-2].step + 1:
+            raise ValueError(
+                f"{path}, line {number}: step {points[-1].step} comes after step "
+                f"{points[-2].step}; {REMEDY}"
+            )
+    return points
+
+
+def _point(line: str, where: str) -> Point:
+    try:
+        step, loss, tokens, norm, lr = line.split(",")
+        point = Point(int(step), float(loss), int(tokens), float(norm), float(lr))
+        if all(math.isfinite(value) for value in point):
+            return point
+        why = "a number in it is not finite"
+    except ValueError:
+        why = f"{','.join(COLUMNS)} should be {len(COLUMNS)} numbers"
+    raise ValueError(f"{where}: {line[:80]!r} is no line of a loss curve ({why}); {REMEDY}")
 
 
 def _line(point: Point) -> str:

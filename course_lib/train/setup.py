@@ -18,14 +18,16 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import pretrained, ranks
 from course_lib.data import Batches, prepare
-from course_lib.gpt import GPT, Config, Heads
+from course_lib.gpt import GPT, Heads
 from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.sketch import Sketching, without_numbers
+from course_lib.pretrained.together import together
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.randomness import mix, seed_all
 from course_lib.train import checkpoints
 from course_lib.train.groups import groups
 from course_lib.train.options import FREE, Options, Refused, as_dict, checked
+from course_lib.train.record import FOLDER, LATEST, check_mesh, config_of, last, whole
 
 BETAS = (0.9, 0.95)
 
@@ -47,6 +49,7 @@ class Run:
     out: Path
     tokenizer_json: str
     done: int = 0  # steps
+    summed: bool = True  # whether the checkpoint that it goes on from had sums
 
     @property
     def dp(self) -> int:
@@ -62,12 +65,14 @@ class Run:
         replica = self.mesh.get_group("dp").rank()
         seed_all(mix(self.options.seed, step), replica=replica)
 
-    def save(self) -> Path:
+    def save(self, curve: str | None = None) -> Path:
+        """`curve` is the digest of the losses so far, on rank 0."""
         record = {
             "options": as_dict(self.options),
             "config": self.model.config.as_dict(),
             "data": self.batches.state(),
             "torch": torch.__version__,
+            "curve": curve,
         }
         files = {"tokenizer.json": self.tokenizer_json}
         try:
@@ -89,14 +94,14 @@ def settled(told: Mapping, world: int) -> tuple[Options, tuple[Path, dict] | Non
     """
     if not (told.get("resume") and told.get("out")):
         options = checked(told, world)
-        top = Path(options.out) / checkpoints.FOLDER
-        if options.out and (top / checkpoints.LATEST).exists():
+        top = Path(options.out) / FOLDER
+        if options.out and ((top / LATEST).exists() or whole(top)):
             raise Refused(
                 f"--out {options.out} holds a run with checkpoints; go on with it (--resume), or "
                 "name another folder"
             )
         return options, None
-    path, record = checkpoints.last(Path(told["out"]))
+    path, record = last(Path(told["out"]))
     saved = {key: value for key, value in record["options"].items() if key in Options().__dict__}
     for key, value in told.items():
         if key not in FREE and saved.get(key) != value:
@@ -106,7 +111,7 @@ def settled(told: Mapping, world: int) -> tuple[Options, tuple[Path, dict] | Non
                 f"leave it out to go on, or begin a run of its own with --from {path}"
             )
     options = checked({**saved, "json": False, **told}, world)
-    checkpoints.check_mesh(path, record, world // options.tp, options.tp)
+    check_mesh(path, record, world // options.tp, options.tp)
     return options, (path, record)
 
 
@@ -114,6 +119,10 @@ def make(
     options: Options, me: ranks.Me, mesh: DeviceMesh, found: tuple[Path, dict] | None, out: Path
 ) -> Run:
     """Every rank calls it; what cannot be is refused on all of them."""
+    summed = True
+    if found is not None:
+        with _going_on(found[0]):
+            summed = checkpoints.check_bytes(*found, mesh)
     model = _model(options, me, mesh, found)
     if options.length > model.config.length:
         raise Refused(
@@ -121,12 +130,12 @@ def make(
             f"model of {options.from_ or found} was made for; take --length "
             f"{model.config.length} or less"
         )
-    if me.rank == 0:  # not before it is sure that there will be a run
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-            checkpoints.sweep(out / checkpoints.FOLDER)
-        except OSError as error:
-            raise Failed(f"--out {out}: {error.strerror}; name a folder to write into") from error
+    try:
+        with together([dist.group.WORLD], f"--out {out}"):
+            if me.rank == 0:
+                checkpoints.sweep(out / FOLDER)
+    except (OSError, ValueError) as error:
+        raise Failed(f"--out {out}: {error}; name a folder to write into") from error
     try:
         corpus = prepare(
             dist.group.WORLD,
@@ -142,13 +151,14 @@ def make(
         raise Failed(f"the corpus: {error}") from error
     _check_words(options, corpus.tokenizer_json)
     optimizer = torch.optim.AdamW(groups(model, options.decay), lr=options.lr, betas=BETAS)
-    run = Run(options, me, mesh, model, optimizer, batches, out, corpus.tokenizer_json)
+    words = corpus.tokenizer_json
+    run = Run(options, me, mesh, model, optimizer, batches, out, words, summed=summed)
     if found is not None:
         path, record = found
         with _going_on(path):
             checkpoints.load_states(path, model, optimizer, mesh)
             batches.restore(record["data"])
-            run.done = int(record["step"])
+            run.done = record["step"]
     return run
 
 
@@ -167,7 +177,7 @@ def _model(
     if found is not None:
         path, record = found
         with _going_on(path):
-            config = Config.read(record["config"]).changed(recompute=options.recompute)
+            config = config_of(path, record).changed(recompute=options.recompute)
             with Sketching():
                 model = parallelize(without_numbers(config), mesh, sequence=options.sequence)
             model = pretrained.load(model, path, mesh, device=me.device)

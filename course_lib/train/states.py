@@ -6,6 +6,7 @@ needs before anything is changed. Lesson 08; lesson 14 cuts them anew.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -18,8 +19,9 @@ from course_lib.pretrained.header import make_header
 KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, for each parameter
 
 
-def write(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> None:
-    """All states of this rank, tensor after tensor, and on the disk when this returns."""
+def write(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> str:
+    """All states of this rank, tensor after tensor, and on the disk when this returns; the sum of
+    the bytes as they were in memory."""
     found = {
         f"{name}:{key}": optimizer.state[p][key].detach()
         for name, p in model.named_parameters()
@@ -27,12 +29,16 @@ def write(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> Non
         for key in KEYS
     }
     header, slots = make_header({name: (x.dtype, tuple(x.shape)) for name, x in found.items()})
+    digest = hashlib.sha256(header)
     with path.open("wb") as file:
         file.write(header)
         for name in sorted(slots, key=lambda name: slots[name].start):
-            file.write(_bytes(found[name]))
+            piece = _bytes(found[name])
+            file.write(piece)
+            digest.update(piece)
         file.flush()
         os.fsync(file.fileno())
+    return digest.hexdigest()
 
 
 def read(model: nn.Module, path: Path) -> dict[nn.Parameter, dict[str, Tensor]]:

@@ -1,0 +1,147 @@
+"""The folder of a run is that run's alone: rank 0 holds a lock on a file in it while it lives.
+
+The kernel drops a lock when the process that holds it ends, however that ends: a killed run leaves
+nothing that stands in the way. All ranks hear who holds a folder that is taken. Lesson 08.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch.distributed as dist
+
+from course_lib import ranks
+from course_lib.train.options import Refused
+
+LOCK = ".run.lock"
+
+
+@contextlib.contextmanager
+def held(out: Path | None, me: ranks.Me) -> Iterator[Path]:
+    """The run's folder (None: a new one below runs/), made where it is missing, as long as the body
+    runs. Every rank calls it; where the folder is another run's, every rank refuses."""
+    lock, reply = None, ["", ""]
+    if me.rank == 0:
+        try:
+            lock = Lock(out, me.world)
+            reply[0] = str(lock.folder)
+        except Refused as refusal:
+            reply[1] = str(refusal)
+        except OSError as error:
+            reply[1] = f"--out {out or 'runs/'}: {error.strerror}; name a folder to write into"
+    try:
+        dist.broadcast_object_list(reply, src=0)
+        folder, refusal = reply
+        if refusal:
+            raise Refused(refusal)
+        yield Path(folder)
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+class Lock:
+    """The lock on a folder, from when it is made until `release`."""
+
+    def __init__(self, folder: Path | None, world: int):
+        self._made: list[Path] = []  # folders that were not there, the innermost first
+        self.folder = self._new() if folder is None else folder
+        self._make(self.folder)
+        self.path = self.folder / LOCK
+        try:
+            self._file = self._claimed()
+        except BaseException:
+            self._take_away()
+            raise
+        if self._file is None:
+            return
+        owner = {"pid": os.getpid(), "host": socket.gethostname(), "ranks": world}
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        os.ftruncate(self._file, 0)  # what a killed run has left
+        os.pwrite(self._file, json.dumps({**owner, "since": since}).encode(), 0)
+
+    def release(self) -> None:
+        """Take the file away while it is held still, and the folders that stayed empty."""
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+            os.close(self._file)
+            self._file = None
+        self._take_away()
+
+    def _claimed(self) -> int | None:
+        """The open file with the lock on it; None where the file system has no locks."""
+        while True:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(file, self.path):
+                    return file
+            except BlockingIOError as error:
+                holder = _holder(file)
+                os.close(file)
+                raise Refused(
+                    f"--out {self.folder} is in use by {holder}; name another --out, or end that "
+                    "run first: two runs in one folder overwrite each other's checkpoints"
+                ) from error
+            except OSError as error:
+                os.close(file)
+                print(
+                    f"course train: --out {self.folder} is on a file system without locks "
+                    f"({error.strerror}); see to it that no other run writes there",
+                    file=sys.stderr,
+                )
+                return None
+            os.close(file)  # another run took the file away after it was opened here
+
+    def _new(self) -> Path:
+        """A folder named after the time; two runs of one second take two."""
+        stem = time.strftime("runs/%Y%m%d-%H%M%S")
+        self._make(Path("runs"))
+        for number in itertools.count(1):
+            path = Path(stem if number == 1 else f"{stem}-{number}")
+            with contextlib.suppress(FileExistsError):
+                path.mkdir()
+                self._made.insert(0, path)
+                return path
+        raise AssertionError("count() does not end")
+
+    def _make(self, folder: Path) -> None:
+        missing = [one for one in (folder, *folder.parents) if not one.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        self._made = [*missing, *self._made]
+
+    def _take_away(self) -> None:
+        """A run that was refused leaves no folder; one that holds a file stays."""
+        for folder in self._made:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def _is_at(file: int, path: Path) -> bool:
+    """Whether the open file is the one with that name still."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _holder(file: int) -> str:
+    """Who wrote the lock, in words."""
+    try:
+        owner = json.loads(os.pread(file, 1000, 0))
+        return (
+            f"another run, process {owner['pid']} on {owner['host']} and its {owner['ranks']} "
+            f"rank(s), since {owner['since']}"
+        )
+    except (ValueError, KeyError, TypeError):
+        return "another run, which has only just begun"

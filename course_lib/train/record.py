@@ -1,0 +1,165 @@
+"""What a checkpoint says of its run, training.json, and which checkpoint is the last.
+
+Read by every rank, and by a launcher before there are any: whatever is wrong in it is a sentence
+with the file, the line and what to do, and no rank is started. Lesson 08.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+
+from course_lib.gpt import Config
+from course_lib.pretrained.header import CheckpointError, read_json
+from course_lib.train import sums
+from course_lib.train.options import Options, Refused
+
+FOLDER, LATEST, RECORD, FORM = "checkpoints", "latest", "training.json", 1
+NAME = re.compile(r"step-\d{6,}")
+KINDS = {"step": int, "mesh": dict, "options": dict, "config": dict, "data": dict}
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+WORDS |= {dict: "an object"}
+
+
+def last(out: Path) -> tuple[Path, dict]:
+    """The last whole checkpoint of a run and its record, or a refusal."""
+    top = out / FOLDER
+    try:
+        name = (top / LATEST).read_bytes()[:200].decode(errors="replace").strip()
+    except OSError as error:
+        if whole(top) or not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise CheckpointError(
+                f"{top / LATEST}, which names the last checkpoint, cannot be read: "
+                f"{error.strerror}. {_choice(top)}"
+            ) from error
+        raise Refused(
+            f"--resume: there is no checkpoint in {top}; leave --resume out to begin a run, or "
+            "name the folder of one with --out"
+        ) from error
+    path = top / name
+    if not NAME.fullmatch(name) or not (path / RECORD).exists():
+        raise CheckpointError(
+            f"{top / LATEST} names {name[:60]!r}, and no whole checkpoint is there. {_choice(top)}"
+        )
+    return path, _read(path)
+
+
+def remedy(path: Path) -> str:
+    """What to do where this checkpoint cannot be used."""
+    before = [one.name for one in whole(path.parent) if _number(one) < _number(path)]
+    if not before:
+        return "no checkpoint is before it, so begin a run anew, with another --out"
+    return f"to go on from the one before it, write {before[-1]} into {path.parent / LATEST}"
+
+
+def whole(top: Path) -> list[Path]:
+    """The checkpoints in a folder, the oldest first."""
+    inside = top.iterdir() if top.is_dir() else ()
+    return sorted(
+        (one for one in inside if NAME.fullmatch(one.name) and (one / RECORD).exists()), key=_number
+    )
+
+
+def check_mesh(path: Path, record: Mapping, dp: int, tp: int) -> None:
+    had = record["mesh"]
+    if had != {"dp": dp, "tp": tp}:
+        raise Refused(
+            f"{path} was written by dp {had.get('dp')} × tp {had.get('tp')} ranks, and this run "
+            f"has dp {dp} × tp {tp}: go on with as many, or begin a run from its weights with "
+            f"--from {path}. (Optimizer states at another size: lesson 14.)"
+        )
+
+
+def config_of(path: Path, record: Mapping) -> Config:
+    """The model's config as the record has it."""
+    known = Config().as_dict()
+    saved = record["config"]
+    for key in sorted({*known, *saved}):
+        if key not in known or key not in saved:
+            what = "lacks" if key in known else "has, and a config has not,"
+            raise CheckpointError(f"{path / RECORD}: its config {what} {key}; {remedy(path)}")
+        _check_kind(path, f"config.{key}", saved[key], type(known[key]))
+    try:
+        return Config.read(saved)
+    except ValueError as error:
+        raise CheckpointError(f"{path / RECORD}: its config: {error}; {remedy(path)}") from error
+
+
+def _read(path: Path) -> dict:
+    file = path / RECORD
+    try:
+        record = read_json(file.read_bytes(), file)
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {error.strerror}; {remedy(path)}") from error
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {remedy(path)}") from error
+    lost = [key for key in KINDS if key not in record]
+    if record.get("form") != FORM or lost:
+        raise CheckpointError(
+            f"{file} is not a record of this form ({FORM}): "
+            + (f"it lacks {', '.join(lost)}" if lost else f"it says form={record.get('form')!r}")
+            + f"; {remedy(path)}"
+        )
+    for key, kind in KINDS.items():
+        _check_kind(path, key, record[key], kind)
+    if record["step"] != _number(path):
+        raise CheckpointError(
+            f"{file}{_line(path, 'step')}: step is {record['step']}, and the folder is named "
+            f"{path.name}; {remedy(path)}"
+        )
+    _check_mesh_and_options(path, record)
+    if sums.there(path, record):
+        sums.check(path, [RECORD], lambda: remedy(path))
+    return record
+
+
+def _check_mesh_and_options(path: Path, record: Mapping) -> None:
+    mesh, options = record["mesh"], record["options"]
+    for axis in ("dp", "tp"):
+        _check_kind(path, f"mesh.{axis}", mesh.get(axis), int)
+        if mesh[axis] < 1:
+            _refuse(path, f"mesh.{axis}", mesh[axis], "1 or more")
+    for one in fields(Options):
+        if one.name not in options:
+            raise CheckpointError(f"{path / RECORD}: its options lack {one.name}; {remedy(path)}")
+        value, choices = options[one.name], one.metadata.get("choices")
+        _check_kind(path, f"options.{one.name}", value, type(one.default))
+        if choices and value not in choices:
+            _refuse(path, f"options.{one.name}", value, f"one of {', '.join(choices)}")
+
+
+def _check_kind(path: Path, key: str, value: object, kind: type) -> None:
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        _refuse(path, key, value, WORDS[kind])
+
+
+def _refuse(path: Path, key: str, value: object, wanted: str) -> None:
+    shown = json.dumps(value)
+    shown = shown if len(shown) < 60 else f"{shown[:60]}…"
+    raise CheckpointError(
+        f"{path / RECORD}{_line(path, key)}: {key} is {shown}, and has to be {wanted}; "
+        f"{remedy(path)}"
+    )
+
+
+def _line(path: Path, key: str) -> str:
+    """Where a key stands in the file, in words: `mesh.tp` is the first "tp" after "mesh"."""
+    text, at = (path / RECORD).read_text(encoding="utf-8"), 0
+    for name in key.split("."):
+        next_ = text.find(f'"{name}"', at)
+        at = at if next_ < 0 else next_
+    return f", line {text.count(chr(10), 0, at) + 1}"
+
+
+def _choice(top: Path) -> str:
+    names = ", ".join(one.name for one in whole(top))
+    if not names:
+        return "There is no whole one; begin a run anew, with another --out"
+    return f"Whole ones: {names}; write the name of one of them into {LATEST}"
+
+
+def _number(path: Path) -> int:
+    return int(path.name.partition("-")[2])

@@ -1,0 +1,84 @@
+"""A sum for each file of a checkpoint, and all bytes held against it before they are used.
+
+A bit that has turned over in a weight gives another curve and no error. The sums are in a file of
+their own, in the form of `sha256sum`: `sha256sum --check SHA256SUMS` looks as well. Lesson 08.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from course_lib.pretrained.header import CheckpointError
+
+SUMS = "SHA256SUMS"
+LINE = re.compile(r"([0-9a-f]{64})  ([^/\s]+)")
+AT_ONCE = 1 << 20  # bytes
+
+
+def of_file(path: Path) -> str:
+    """The sum of all bytes of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while piece := file.read(AT_ONCE):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def there(folder: Path, record: Mapping) -> bool:
+    """Whether a checkpoint was written with sums; either trace is enough, if the other is lost."""
+    return "checksums" in record or (folder / SUMS).exists()
+
+
+def as_text(sums: Mapping[str, str]) -> str:
+    return "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
+
+
+def read(folder: Path, remedy: Callable[[], str]) -> dict[str, str]:
+    """File to sum, as they were written; a line that cannot be one is refused."""
+    path = folder / SUMS
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise CheckpointError(
+            f"{path}, which vouches for the checkpoint's files, cannot be read: {error.strerror}; "
+            f"{remedy()}"
+        ) from error
+    sums: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        match = LINE.fullmatch(line)
+        if match is None or match[2] in sums:
+            raise CheckpointError(
+                f"{path}, line {number}: {line[:80]!r} is not a sum and the name of a file; "
+                f"{remedy()}"
+            )
+        sums[match[2]] = match[1]
+    return sums
+
+
+def check(folder: Path, names: Iterable[str], remedy: Callable[[], str]) -> None:
+    """Read these files to the end and refuse one that is not what was written."""
+    sums = read(folder, remedy)
+    for name in names:
+        if name not in sums:
+            raise CheckpointError(f"{folder / SUMS} has no line for {name}; {remedy()}")
+        try:
+            actual = of_file(folder / name)
+        except OSError as error:
+            raise CheckpointError(
+                f"{folder / name} cannot be read: {error.strerror}; {remedy()}"
+            ) from error
+        if actual != sums[name]:
+            raise CheckpointError(
+                f"{folder / name} is damaged, or its line in {SUMS}: the sha256 of its bytes is "
+                f"{_shown(actual, sums[name])}, and there it is {_shown(sums[name], actual)}; "
+                f"{remedy()}"
+            )
+
+
+def _shown(digest: str, other: str) -> str:
+    """Enough of a sum to see that it is not the other."""
+    first = next(i for i, (a, b) in enumerate(zip(digest, other, strict=True)) if a != b)
+    return digest[:8] + "…" if first < 8 else f"…{digest[first : first + 8]}…"

@@ -1,0 +1,281 @@
+"""A run's files, damaged in every way: each is a sentence with the file, the cause and what to do,
+the same on all ranks, before anything is changed; and what is whole goes on as before."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from course_lib import ranks
+from course_lib.pretrained.header import CheckpointError
+from course_lib.train import checkpoints, record, sums
+from course_lib.train.curve import COLUMNS, Curve, Point, read
+from course_lib.train.options import given
+from course_lib.train.setup import settled
+from tests.train.conftest import COURSE, STEPS, ended
+
+BEFORE = "to go on from the one before it, write step-000009 into"
+
+
+@pytest.fixture
+def run(undisturbed, tmp_path) -> Path:
+    """A copy of a run with a checkpoint of step 12 and, before it, one of step 9."""
+    out = tmp_path / "run"
+    shutil.copytree(undisturbed, out)
+    earlier = out / "checkpoints" / "step-000009"
+    shutil.copytree(out / "checkpoints" / "step-000012", earlier)
+    return out
+
+
+def refused(out: Path) -> str:
+    """Why a launcher would not start the ranks."""
+    with pytest.raises(CheckpointError) as caught:
+        settled(given(["--resume", "--out", str(out), "--steps", "13"]), 2)
+    return str(caught.value)
+
+
+def flip(path: Path, at: float = 0.5) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[int(at * (len(raw) - 1))] ^= 4
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"\xff\xfe\x00", "names '��\\x00', and no whole checkpoint is there"),
+        (b"", "names '', and no whole checkpoint"),
+        (b"step-000010\n", "names 'step-000010', and no whole checkpoint"),
+        (b"x" * 100_000, f"names {'x' * 60!r}, and"),
+        (None, "which names the last checkpoint, cannot be read: No such file or directory"),
+        ("folder", "cannot be read: Is a directory"),
+    ],
+)
+def test_a_latest_that_names_none(run, raw, text):
+    latest = run / "checkpoints" / "latest"
+    latest.unlink()
+    if raw == "folder":
+        latest.mkdir()
+    elif raw is not None:
+        latest.write_bytes(raw)
+    message = refused(run)
+    assert f"{latest}" in message and text in message
+    assert "Whole ones: step-000009, step-000012; write the name of one of them" in message
+
+
+def test_a_run_that_has_lost_its_latest_is_not_begun_anew(run):
+    (run / "checkpoints" / "latest").unlink()
+    with pytest.raises(ValueError, match="holds a run with checkpoints; go on with it"):
+        settled(given(["--out", str(run)]), 2)
+
+
+def changed(key: str, value: object):
+    """A change of training.json: what stands at `a.b` becomes the value, or goes (...)."""
+
+    def change(text: str) -> str:
+        told = json.loads(text)
+        *path, last = key.split(".")
+        inner = told
+        for name in path:
+            inner = inner[name]
+        if value is ...:
+            del inner[last]
+        else:
+            inner[last] = value
+        return json.dumps(told, indent=1)
+
+    return change
+
+
+RECORDS = {
+    "cut off": (lambda text: text[:300], "cannot be read as JSON"),
+    "empty": (lambda text: "", "cannot be read as JSON: Expecting value: line 1"),
+    "a list": (lambda text: "[1, 2]", "holds a JSON list where an object belongs"),
+    "no step": (changed("step", ...), "it lacks step"),
+    "a word for a step": (changed("step", "many"), ', line 3: step is "many", and has to be a wh'),
+    "a step that is true": (changed("step", True), ", line 3: step is true, and has to be a whole"),
+    "another step": (changed("step", 11), "line 3: step is 11, and the folder is named step"),
+    "a mesh in a list": (changed("mesh", [1, 2]), ", line 4: mesh is [1, 2], and has to be an obj"),
+    "half a mesh": (changed("mesh.tp", ...), "mesh.tp is null, and has to be a whole number"),
+    "no ranks": (changed("mesh.tp", 0), ", line 6: mesh.tp is 0, and has to be 1 or more"),
+    "options in a list": (changed("options", []), "options is [], and has to be an object"),
+    "an option less": (changed("options.lr", ...), "its options lack lr"),
+    "an option of a kind": (changed("options.lr", "high"), 'options.lr is "high", and has to be a'),
+    "no such choice": (changed("options.dtype", "int8"), 'dtype is "int8", and has to be one of'),
+    "another value": (changed("options.lr", 0.5), "training.json is damaged, or its line in SHA"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_record_that_says_something_else(run, name):
+    change, text = RECORDS[name]
+    path = run / "checkpoints" / "step-000012" / "training.json"
+    path.write_text(change(path.read_text()))
+    message = refused(run)
+    assert str(path) in message and text in message and BEFORE in message
+
+
+def test_without_a_checkpoint_before_it_a_run_begins_anew(run):
+    shutil.rmtree(run / "checkpoints" / "step-000009")
+    flip(run / "checkpoints" / "step-000012" / "training.json", 0.0)
+    assert refused(run).endswith("so begin a run anew, with another --out")
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({"hidden": "wide"}, 'config.hidden is "wide", and has to be a whole number'),
+        ({"hidden": ...}, "its config lacks hidden"),
+        ({"hiden": 24}, "its config has, and a config has not, hiden"),
+        ({"heads": 5}, "its config: hidden=24 does not divide into heads=5"),
+    ],
+)
+def test_a_config_that_is_none(run, config, text):
+    path, saved = record.last(run)
+    saved["config"] = {k: v for k, v in {**saved["config"], **config}.items() if v is not ...}
+    with pytest.raises(CheckpointError) as caught:
+        record.config_of(path, saved)
+    assert text in str(caught.value) and BEFORE in str(caught.value)
+
+
+def looked_at(me, out, harm):
+    """What each rank says of a checkpoint with one damaged file."""
+    mesh = ranks.mesh(me, dp=1, tp=2)
+    path = Path(out) / "checkpoints" / "step-000012"
+    try:
+        return checkpoints.check_bytes(path, json.loads((path / "training.json").read_text()), mesh)
+    except CheckpointError as error:
+        return str(error)
+
+
+FILES = ["model.safetensors", "optimizer-1-of-2.safetensors", "optimizer-2-of-2.safetensors"]
+FILES += ["config.json", "tokenizer.json"]
+
+
+def test_a_bit_in_any_file_is_seen_by_all_ranks(pool, run):
+    folder = run / "checkpoints" / "step-000012"
+    assert pool.run(2, looked_at, str(run), None) == [True, True]
+    for name in FILES:
+        whole = (folder / name).read_bytes()
+        for harm in (flip, lambda path: path.write_bytes(b""), Path.unlink):
+            harm(folder / name)
+            for message in pool.run(2, looked_at, str(run), name):
+                assert str(folder / name) in message and BEFORE in message, message
+            (folder / name).write_bytes(whole)
+    (folder / sums.SUMS).write_text((folder / sums.SUMS).read_text()[:200])
+    assert all(", line 3: " in message for message in pool.run(2, looked_at, str(run), None))
+    (folder / sums.SUMS).unlink()
+    assert all("vouches for" in message for message in pool.run(2, looked_at, str(run), None))
+
+
+def test_the_sums_are_those_of_sha256sum(undisturbed):
+    folder = undisturbed / "checkpoints" / "step-000012"
+    lines = (folder / sums.SUMS).read_text().splitlines()
+    inside = sorted(one.name for one in folder.iterdir() if one.name != sums.SUMS)
+    assert lines == [f"{sums.of_file(folder / name)}  {name}" for name in inside]
+
+
+def test_a_damaged_state_ends_a_run_before_it_begins(run):
+    """From the command line: one line, exit code 1, and everything as it was."""
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    flip(run / "checkpoints" / "step-000012" / "optimizer-2-of-2.safetensors")
+    done = ended(COURSE, "--resume", "--steps", STEPS + 1, "--out", run)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and line.startswith("course train: --resume from")
+    assert "optimizer-2-of-2.safetensors is damaged" in line and BEFORE in line
+    after = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    assert {p.name for p in before if before[p] != after.get(p)} == {"optimizer-2-of-2.safetensors"}
+    assert before.keys() == after.keys()
+
+
+def test_what_was_written_without_sums_goes_on_and_says_so(run):
+    """As checkpoints were before there were sums; and with its curve taken away."""
+    folder = run / "checkpoints" / "step-000012"
+    path = folder / "training.json"
+    told = json.loads(path.read_text())
+    del told["checksums"], told["curve"]
+    path.write_text(json.dumps(told))
+    (folder / sums.SUMS).unlink()
+    (run / "loss.csv").unlink()
+    done = ended(COURSE, "--resume", "--steps", STEPS + 1, "--out", run)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{folder} was written without checksums" in done.stdout
+    assert "loss.csv holds no line up to step 12: the curve begins after it" in done.stdout
+    assert [point.step for point in read(run / "loss.csv")] == [STEPS + 1]
+
+
+def test_a_finished_run_says_that_it_is_and_how_to_go_on(run):
+    done = ended(COURSE, "--resume", "--out", run)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        f"the run in {run} is finished: it stands at step 12 of 12; to go on, take --steps above 12"
+        in done.stdout
+    )
+    assert done.stdout.splitlines()[-1].endswith(f"checkpoint in {run}/checkpoints/step-000012")
+    assert "going on" not in done.stdout
+
+
+POINTS = [Point(n, 1 / n, 10 * n, 0.1 * n, 1e-3) for n in range(1, 7)]
+
+
+@pytest.fixture
+def curve(tmp_path) -> Path:
+    path = tmp_path / "loss.csv"
+    made = Curve(path)
+    for point in POINTS:
+        made.add(point)
+    made.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "text"),
+    [
+        (b"\n3,", b"\nthree,", "line 4: 'three,"),
+        (b"\n3,", b"\n\xff\xfe,", "line 4: '��,"),
+        (b"\n3,", b"\n3,7,", "should be 5 numbers"),
+        (b"\n3,", b"\n", "line 4: '0.3"),
+        (b"\n3,0.3", b"\n3,nan", "line 4: '3,nan"),
+        (b"\n3,0.3", b"\n3,1e999", "a number in it is not finite"),
+        (b"\n3,", b"\n4,", "line 4: step 4 comes after step 2"),
+        (b"step,", b"stop,", f"its first line should be {','.join(COLUMNS)}"),
+    ],
+)
+def test_a_damaged_line_of_the_curve_is_named(curve, old, new, text):
+    raw = curve.read_bytes()
+    curve.write_bytes(raw.replace(old, new, 1))
+    harmed = curve.read_bytes()
+    for use in (read, lambda path: Curve(path, 6)):
+        with pytest.raises(ValueError, match=re.escape(text)) as caught:
+            use(curve)
+        message = str(caught.value)
+        assert str(curve) in message
+        assert "move the file away and go on: the curve then begins anew" in message
+    assert curve.read_bytes() == harmed
+
+
+def test_a_curve_that_is_not_the_checkpoint_s(curve):
+    digest = Curve(curve, 6).digest()
+    assert Curve(curve, 6, digest).whole
+    text = curve.read_text()
+    curve.write_text(text.replace("3,0.33", "3,0.34"))
+    with pytest.raises(ValueError, match="lines up to step 6 are not those that were written"):
+        Curve(curve, 6, digest)
+    curve.write_text("".join(text.splitlines(keepends=True)[:5]))
+    with pytest.raises(ValueError, match="ends at step 4, and the checkpoint is of step 6"):
+        Curve(curve, 6, digest)
+    curve.unlink()
+    assert not Curve(curve, 6, digest).whole
+    assert read(curve) == []
+
+
+def test_a_damaged_curve_ends_a_run_in_a_line(run):
+    lines = (run / "loss.csv").read_bytes().splitlines(keepends=True)
+    (run / "loss.csv").write_bytes(b"".join([*lines[:4], b"\x80\x81\n", *lines[5:]]))
+    done = ended(COURSE, "--resume", "--steps", STEPS + 1, "--out", run)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert f"course train: the loss curve: {run}/loss.csv, line 5: " in done.stderr
