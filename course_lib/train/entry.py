@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -19,11 +18,13 @@ import torch
 
 from course_lib import ranks
 from course_lib.pretrained.header import CheckpointError
+from course_lib.train.meeting import Meeting, abandon
 from course_lib.train.options import Refused, given, parser
 from course_lib.train.setup import Failed, settled
 from course_lib.train.stop import Stop, end_with
 
 RENDEZVOUS, STARTER = "COURSE_TRAIN_RENDEZVOUS", "COURSE_TRAIN_STARTER"
+READY = "COURSE_TRAIN_READY"
 GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|socket (was )?closed|timed? ?out|"
     r"caused pair closure|failed to recv|no work done",
@@ -48,7 +49,8 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
         return 0
     stop, stack = Stop(), contextlib.ExitStack()
     if STARTER in os.environ:
-        end_with(int(os.environ[STARTER]))
+        end_with(int(os.environ[STARTER]), lambda: abandon(os.environ[RENDEZVOUS]))
+        os.write(int(os.environ[READY]), b".")  # from here on, a signal is heard and not fatal
     try:
         told = given(argv, prog)
         settled(told, world)  # what is wrong with the call itself is said before anybody waits
@@ -73,8 +75,8 @@ def _start(rank: int, world: int, timeout: float, stack: contextlib.ExitStack) -
     try:
         if meet is None and world == 1 and "MASTER_ADDR" not in os.environ:
             # Later groups meet there too, so it stays until the end.
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="course-train-"))
-            return ranks.start(0, 1, rendezvous=f"{folder}/meet", timeout=timeout)
+            path = stack.enter_context(Meeting()).path
+            return ranks.start(0, 1, rendezvous=path, timeout=timeout)
         if meet is not None:
             return ranks.start(rank, world, rendezvous=meet, timeout=timeout)
         return ranks.start(timeout=timeout)

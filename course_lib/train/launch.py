@@ -10,18 +10,19 @@ import argparse
 import contextlib
 import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-from course_lib.train.checkpoints import last
-from course_lib.train.entry import RENDEZVOUS, STARTER
+from course_lib.train.entry import READY, RENDEZVOUS, STARTER
+from course_lib.train.meeting import Meeting
 from course_lib.train.options import Options, Refused, given, parser
+from course_lib.train.record import last
 from course_lib.train.setup import settled
 
 PROG = "course train"
@@ -43,15 +44,13 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         count, rest = _count(argv)
-        settled(given(rest, PROG), count)
-    except (Refused, ValueError) as error:
+        told = given(rest, PROG)
+        settled(told, count)
+    except (OSError, ValueError) as error:
         print(f"{PROG}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, Refused) else 1
-    folder = Path(tempfile.mkdtemp(prefix="course-train-"))
-    try:
-        return _Ranks(count, rest, folder).wait()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with Meeting() as meeting:
+        return _Ranks(count, rest, meeting, told.get("out")).wait()
 
 
 def _count(argv: Sequence[str]) -> tuple[int, list[str]]:
@@ -72,23 +71,33 @@ def _count(argv: Sequence[str]) -> tuple[int, list[str]]:
 class _Ranks:
     """The processes of a run, and how each has ended."""
 
-    def __init__(self, count: int, argv: Sequence[str], folder: Path):
+    def __init__(self, count: int, argv: Sequence[str], meeting: Meeting, out: str | None):
         self.signals: list[signal.Signals] = []
         self.ended: dict[int, int] = {}  # rank to exit code, in the order in which they ended
-        self.folder, self.asked = folder, 0.0
+        self.out, self.ready, self.early = out, 0, False
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, lambda number, frame: self.signals.append(signal.Signals(number)))
         alive, self.lifeline = os.pipe()  # its end closes when this process ends, however it does
-        threads = str(max(1, len(os.sched_getaffinity(0)) // count)) if _linux() else "1"
+        self.hears, ready = os.pipe()  # a byte from each rank that a signal no longer kills
+        os.set_blocking(self.hears, False)
+        share = max(1, len(os.sched_getaffinity(0)) // count) if _linux() else 1
+        threads = {"OMP_NUM_THREADS": str(share)}
+        pipes = {STARTER: str(alive), READY: str(ready), RENDEZVOUS: meeting.path}
         self.ranks: list[subprocess.Popen] = []
+        self.printed: list[IO[bytes]] = []  # files without a name, which nobody has to remove
+        self.closing = contextlib.ExitStack()
         try:
             for rank in range(count):
-                self.ranks.append(self._start(rank, count, argv, alive, threads))
+                self.printed.append(self.closing.enter_context(_nameless()))
+                env = {**threads, **os.environ, **_numbers(rank, count), **pipes}
+                passed = [alive, ready, *meeting.descriptors]
+                self.ranks.append(_started(argv, env, passed, self.printed[rank] if rank else None))
         except BaseException:
             self._kill()
             raise
         finally:
             os.close(alive)
+            os.close(ready)
 
     def wait(self) -> int:
         """Until all have ended; the exit code of the run."""
@@ -101,7 +110,12 @@ class _Ranks:
                     if code:
                         limit = min(limit, time.monotonic() + GRACE)
             while forwarded < len(self.signals):
-                self._send(self.signals[forwarded])
+                # Without all of its ranks a group does not begin: nothing is lost with them.
+                self.early = self.early or not (forwarded or self._all_ready() or self.ended)
+                if self.early:
+                    limit = 0.0
+                else:
+                    self._send(self.signals[forwarded])
                 forwarded += 1
                 if forwarded > 1:
                     limit = min(limit, time.monotonic() + ENDING)
@@ -110,35 +124,14 @@ class _Ranks:
                 self._kill()
             time.sleep(0.03)
         os.close(self.lifeline)
-        return self._outcome()
+        os.close(self.hears)
+        with self.closing:
+            return self._outcome()
 
-    def _start(
-        self, rank: int, count: int, argv: Sequence[str], alive: int, threads: str
-    ) -> subprocess.Popen:
-        numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
-        root = str(Path(__file__).resolve().parents[2])
-        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
-        env = {
-            "OMP_NUM_THREADS": threads,
-            **os.environ,
-            **{name: str(number) for name, number in numbers.items()},
-            "PYTHONPATH": os.pathsep.join(paths),
-            RENDEZVOUS: str(self.folder / "meet"),
-            STARTER: str(alive),
-        }
-        with self._said(rank).open("wb") as sink:
-            return subprocess.Popen(
-                [sys.executable, "-m", "course_lib.train", *argv],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=sink if rank else None,
-                stderr=sink if rank else None,
-                pass_fds=[alive],
-                start_new_session=True,  # an interrupt from the keyboard comes through here, once
-            )
-
-    def _said(self, rank: int) -> Path:
-        return self.folder / f"rank-{rank}.txt"
+    def _all_ready(self) -> bool:
+        with contextlib.suppress(BlockingIOError):
+            self.ready += len(os.read(self.hears, len(self.ranks)))
+        return self.ready == len(self.ranks)
 
     def _send(self, number: signal.Signals) -> None:
         for process in self.ranks:
@@ -152,6 +145,14 @@ class _Ranks:
             process.wait()
 
     def _outcome(self) -> int:
+        if self.early:
+            name = self.signals[0].name
+            print(
+                f"{PROG}: ended by {name} while the ranks were being started, so nothing was "
+                f"trained. {_how_to_go_on(self.out) if self.out else 'Start again'}",
+                file=sys.stderr,
+            )
+            return 128 + self.signals[0]
         if len(self.signals) > 1:
             return 128 + self.signals[0]
         failed = [(rank, code) for rank, code in self.ended.items() if code]
@@ -166,13 +167,53 @@ class _Ranks:
             name = signal.Signals(-code).name
             print(
                 f"{PROG}: rank {rank} was ended by {name}; so the other ranks were ended too. "
-                "Go on from the last checkpoint, if there is one, with --resume",
+                f"{_how_to_go_on(self.out)}",
                 file=sys.stderr,
             )
         return 1 if code < 0 else code
 
     def _words(self, rank: int) -> str:
-        return self._said(rank).read_text(errors="replace") if rank else ""
+        self.printed[rank].seek(0)
+        return self.printed[rank].read().decode(errors="replace")
+
+
+def _nameless() -> IO[bytes]:
+    return tempfile.TemporaryFile()
+
+
+def _numbers(rank: int, count: int) -> dict[str, str]:
+    """What a rank reads of itself, and where it finds this library."""
+    names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count}
+    root = str(Path(__file__).resolve().parents[2])
+    paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {k: str(v) for k, v in names.items()} | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _started(
+    argv: Sequence[str], env: Mapping[str, str], passed: Sequence[int], sink: IO[bytes] | None
+) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "course_lib.train", *argv],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=sink,
+        stderr=sink,
+        pass_fds=passed,
+        start_new_session=True,  # an interrupt from the keyboard comes through here, once
+    )
+
+
+def _how_to_go_on(out: str | None) -> str:
+    """What is true of the last checkpoint, as it is on the disk now."""
+    if out is None:
+        return "A checkpoint, if one was written, is in the newest folder of runs/"
+    try:
+        path, _ = last(Path(out))
+    except Refused:
+        return f"There is no checkpoint in {out}: start again"
+    except ValueError as error:
+        return str(error)
+    return f"Go on from {path} with --resume --out {out}"
 
 
 def _linux() -> bool:

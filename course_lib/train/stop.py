@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 ONE = 0.2  # seconds within which two signals are one request that came by two ways
@@ -51,12 +52,16 @@ def _noted_elsewhere(number: int, frame: object) -> None:
     """Stands in for the default, which would end the process."""
 
 
-def end_with(descriptor: int) -> None:
-    """End this process when the other end of a pipe is closed: its starter is no more."""
+def end_with(descriptor: int, last: Callable[[], object]) -> None:
+    """End this process when the other end of a pipe is closed: its starter is no more, and `last`
+    takes away what that can no longer."""
 
     def watch() -> None:
         while os.read(descriptor, 1):
             continue
-        os._exit(1)
+        try:
+            last()
+        finally:
+            os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="starter").start()
