@@ -11,9 +11,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 
+import _progress
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -60,6 +61,15 @@ def started(me: ranks.Me) -> Iterator[bool]:
             yield True
         finally:
             parallel_state.destroy_model_parallel()
+
+
+def joined(me: ranks.Me, stack: ExitStack, without: Sequence[str]) -> list[str]:
+    """Its groups for as long as the stack is open; the methods to leave out, it too if missing."""
+    if "megatron-core" in without:
+        return [*without]
+    with _progress.doing("megatron-core"):
+        there = stack.enter_context(started(me))
+    return [*without, *([] if there else ["megatron-core"])]
 
 
 def loss(logits: Tensor, targets: Tensor) -> Tensor:

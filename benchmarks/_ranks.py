@@ -7,32 +7,29 @@ not do the same work, and no figure of theirs is told.
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import random
-import runpy
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import _progress
 import torch
 import torch.distributed as dist
+from _start import LIMIT
+from _start import run as run
 
 from course_lib import ranks
 from course_lib.ledger import ledger
 from course_lib.memory import held, peak
 
-LIMIT = 600  # seconds for all of it
 LEAST_RUNS = 5
-# For all methods alike. Large pages: with small ones much of a step is the kernel clearing them.
-# One hardware queue: on a GPU, what is launched first begins first, a sum before the next product.
-TUNING = {"THP_MEM_ALLOC_ENABLE": "1", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
 @dataclass(frozen=True)
@@ -53,38 +50,12 @@ class Method:
     bound: float | None = None
 
 
-def run(world: int, file: str | Path, function: str, **arguments) -> list[dict]:
-    """What `function(me, **arguments)` of a benchmark's file returned on each rank."""
-    with tempfile.TemporaryDirectory() as folder:
-        started = [
-            subprocess.Popen(
-                [sys.executable, __file__, str(file), function, str(rank), str(world), folder],
-                env={
-                    **os.environ,
-                    "BENCH_ARGUMENTS": json.dumps(arguments),
-                    "OMP_NUM_THREADS": "1",
-                    **TUNING,
-                },
-                stdout=2,  # what a peer's library prints is no part of the result
-            )
-            for rank in range(world)
-        ]
-        until = time.monotonic() + LIMIT
-        try:
-            while any(one.poll() is None for one in started):
-                if any(one.poll() for one in started):  # the others would wait for it
-                    break
-                if time.monotonic() > until:
-                    raise RuntimeError(f"the benchmark had not ended after {LIMIT} s")
-                time.sleep(0.05)
-            failed = [str(rank) for rank, one in enumerate(started) if one.returncode]
-            if failed:
-                raise RuntimeError(f"rank {', '.join(failed)} of the benchmark failed; see above")
-        finally:
-            for one in started:
-                one.kill()
-                one.wait()
-        return [json.loads((Path(folder) / f"{r}.json").read_text()) for r in range(world)]
+class OtherWork(RuntimeError):
+    """A method whose losses are not those of the first."""
+
+    def __init__(self, why: str, method: str):
+        super().__init__(why)
+        self.method = method
 
 
 def check_even(workload: Mapping, *names: str) -> None:
@@ -118,7 +89,10 @@ def compare(
     rival = dict.fromkeys(methods, main) if isinstance(main, str) else dict(main or {})
     losses: dict[str, list[float]] = {name: [*one.made] for name, one in methods.items()}
     seconds: dict[str, list[float]] = {name: [] for name in methods}
-    once = {name: _once(me, method, losses[name]) for name, method in methods.items()}
+    once = {}
+    for name, method in methods.items():
+        with _progress.doing(name):
+            once[name] = _once(me, method, losses[name])
     _same(losses, bound, me, wider)  # before the long part
     order = list(methods)
     for turn in range(runs):
@@ -126,7 +100,8 @@ def compare(
             break
         # Not one order over and over: a method would always follow the same other one.
         for name in random.Random(turn).sample(order, len(order)):
-            seconds[name].append(_timed(me, methods[name], losses[name]))
+            with _progress.doing(name):
+                seconds[name].append(_timed(me, methods[name], losses[name]))
     _same(losses, bound, me, wider)
     result = []
     for name, took in seconds.items():
@@ -164,7 +139,7 @@ def machine() -> dict:
 
 def as_text(result: dict) -> str:
     lines = [f"{result['name']}: {', '.join(f'{k} {v}' for k, v in result['workload'].items())}"]
-    width = max(20, *(len(one["name"]) for one in result["methods"]))
+    width = max([20, *(len(one["name"]) for one in result["methods"])])
     lines.append(
         f"{'method':{width}} {'ratio':>7} {'seconds':>8} {'calls':>6} {'must MB':>8} "
         f"{'moved MB':>9} {'peak MB':>8} {'held MB':>8}  loss"
@@ -182,6 +157,7 @@ def as_text(result: dict) -> str:
         if "against" in one and one["name"] != ours:
             told.setdefault(ours, []).append(f"{one['against']:.3f} × {one['name']}")
     lines += [f"{ours} takes {', '.join(them)} (paired medians)" for ours, them in told.items()]
+    lines += [f"missing: {one['name']}: {one['why']}" for one in result.get("missing", [])]
     lines += result.get("notes", [])
     return "\n".join(lines)
 
@@ -251,23 +227,9 @@ def _same(
         most = (wider or {}).get(name, bound)
         for step, (a, b) in enumerate(zip(found, expected, strict=True)):
             if not abs(a - b) <= most * abs(b):
-                raise RuntimeError(
+                raise OtherWork(
                     f"step {step}: the loss of {name} is {a!r}, that of {first} {b!r}, further "
                     f"apart than {most:g} of it; they do not do the same work, and a ratio of "
-                    "their times would say nothing. Were the weights or the data not the same?"
+                    "their times would say nothing. Were the weights or the data not the same?",
+                    name,
                 )
-
-
-def _main(file: str, function: str, rank: str, world: str, folder: str) -> None:
-    torch.set_num_threads(1)
-    me = ranks.start(int(rank), int(world), rendezvous=Path(folder) / "rendezvous", timeout=120)
-    try:
-        arguments = json.loads(os.environ["BENCH_ARGUMENTS"])
-        result = runpy.run_path(file)[function](me, **arguments)
-        (Path(folder) / f"{rank}.json").write_text(json.dumps(result))
-    finally:
-        ranks.stop()
-
-
-if __name__ == "__main__":
-    _main(*sys.argv[1:])

@@ -9,7 +9,8 @@ beside it belongs `course_lib-head`, the product and then the loss.
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import torch
@@ -19,7 +20,9 @@ import torch.nn.functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import _dtensor
+import _each
 import _megatron
+import _progress
 import _ranks
 
 from course_lib import ranks
@@ -36,20 +39,24 @@ BOUNDS = {"float64": 1e-12, "float32": 2e-6, "bfloat16": 1e-2}
 as_text = _ranks.as_text
 
 
-def measure(workload: dict | None = None, runs: int = RUNS) -> dict:
+def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
     workload = {**WORKLOAD, **(workload or {})}
     _ranks.check_even(workload, "vocabulary")
-    every = _ranks.run(workload["ranks"], __file__, "steps", workload=workload, runs=runs)
+    measured = _each.run(
+        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
+    )
     return {
         "name": "loss",
         "workload": {**workload, "runs": runs},
         "machine": _ranks.machine(),
-        "methods": every[0],
+        **measured,
         **_megatron.note(),
     }
 
 
-def steps(me: ranks.Me, workload: dict, runs: int) -> list[dict]:
+def steps(
+    me: ranks.Me, workload: dict, runs: int, without: Sequence[str], measured: Sequence[str]
+) -> None:
     group, mesh = dist.group.WORLD, ranks.mesh(me, dp=1, tp=me.world)["tp"]
     tokens, vocabulary = workload["tokens"], workload["vocabulary"]
     dtype = getattr(torch, workload["dtype"])
@@ -97,17 +104,19 @@ def steps(me: ranks.Me, workload: dict, runs: int) -> list[dict]:
     def fused(x, weight):
         return head_cross_entropy(x, weight, targets, group, vocabulary=vocabulary)
 
-    methods = {
-        "course_lib": of_logits(ours),
-        "gather": of_logits(gathered),
-        "dtensor": of_logits(
+    makers = {
+        "course_lib": lambda: of_logits(ours),
+        "gather": lambda: of_logits(gathered),
+        "dtensor": lambda: of_logits(
             lambda: _dtensor.loss(logits, targets, mesh), around=_dtensor.loss_parallel
         ),
+        "megatron-core": lambda: of_logits(lambda: _megatron.loss(logits, targets)),
+        "course_lib-head": lambda: of_states(product_then_loss),
+        "course_lib-fused": lambda: of_states(fused),
     }
-    with _megatron.started(me) as there:
-        if there:
-            methods["megatron-core"] = of_logits(lambda: _megatron.loss(logits, targets))
-        methods["course_lib-head"] = of_states(product_then_loss)
-        methods["course_lib-fused"] = of_states(fused)
+    with ExitStack() as stack:
+        without = _megatron.joined(me, stack, without)
+        methods = _progress.made(makers, without)
         bound = BOUNDS[workload["dtype"]]
-        return _ranks.compare(me, methods, runs, bound=bound, main="course_lib", limit=70)
+        rows = _ranks.compare(me, methods, runs, bound=bound, main="course_lib", limit=70)
+        _progress.finished(rows)

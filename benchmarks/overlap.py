@@ -22,9 +22,11 @@ RUNS = 61
 as_text = _ranks.as_text
 
 
-def measure(workload: dict | None = None, runs: int = RUNS) -> dict:
+def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
     workload = {**WORKLOAD, **(workload or {})}
-    every = _ranks.run(workload["ranks"], __file__, "steps", workload=workload, runs=runs)
+    every = _ranks.run(
+        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
+    )
     return {
         "name": "overlap",
         "workload": {**workload, "runs": runs},

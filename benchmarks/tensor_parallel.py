@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import torch
@@ -20,7 +20,9 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import _dtensor
+import _each
 import _megatron
+import _progress
 import _ranks
 from torch.distributed.tensor import DTensor
 
@@ -47,20 +49,24 @@ BOUNDS = {"float64": 1e-9, "float32": 1e-4, "bfloat16": 2e-2}
 as_text = _ranks.as_text
 
 
-def measure(workload: dict | None = None, runs: int = RUNS) -> dict:
+def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
     workload = {**WORKLOAD, **(workload or {})}
     _ranks.check_even(workload, "hidden", "heads", "vocabulary")
-    every = _ranks.run(workload["ranks"], __file__, "steps", workload=workload, runs=runs)
+    measured = _each.run(
+        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
+    )
     return {
         "name": "tp",
         "workload": {**workload, "runs": runs},
         "machine": _ranks.machine(),
-        "methods": every[0],
+        **measured,
         **_megatron.note(),
     }
 
 
-def steps(me: ranks.Me, workload: dict, runs: int) -> list[dict]:
+def steps(
+    me: ranks.Me, workload: dict, runs: int, without: Sequence[str], measured: Sequence[str]
+) -> None:
     dtype, vocabulary = getattr(torch, workload["dtype"]), workload["vocabulary"]
     names = ("vocabulary", "hidden", "layers", "heads")
     config = Config.gpt2(
@@ -106,19 +112,21 @@ def steps(me: ranks.Me, workload: dict, runs: int) -> list[dict]:
 
         return trained(model, words, loss, around=_dtensor.loss_parallel)
 
-    methods = {
-        "dense-2-threads": whole(2),
-        "dense-1-thread": whole(1),
-        "course_lib": cut(False),
-        "course_lib-sequence": cut(True),
+    makers = {
+        "dense-2-threads": lambda: whole(2),
+        "dense-1-thread": lambda: whole(1),
+        "course_lib": lambda: cut(False),
+        "course_lib-sequence": lambda: cut(True),
+        "megatron-core": megatron,
+        "dtensor": lambda: dtensor(False),
+        "dtensor-sequence": lambda: dtensor(True),
     }
-    with _megatron.started(me) as there:
-        if there:
-            methods["megatron-core"] = megatron()
-        methods["dtensor"] = dtensor(False)
-        methods["dtensor-sequence"] = dtensor(True)
+    with ExitStack() as stack:
+        without = _megatron.joined(me, stack, without)
+        methods = _progress.made(makers, without)
         bound = BOUNDS[workload["dtype"]]
-        return _ranks.compare(me, methods, runs, bound=bound, main="course_lib", limit=120)
+        rows = _ranks.compare(me, methods, runs, bound=bound, main="course_lib", limit=120)
+        _progress.finished(rows)
 
 
 def trained(

@@ -7,14 +7,16 @@ with, and one group is freed before the next is made. `peak_mb` contains what is
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableSet, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+import _each
+import _progress
 import _ranks
 import _zero_deepspeed
 import _zero_ours
@@ -70,20 +72,17 @@ BOUNDS = {"float64": 1e-9, "float32": 1e-4}
 as_text = _ranks.as_text
 
 
-def measure(workload: dict | None = None, runs: int = RUNS) -> dict:
+def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
     workload = {**WORKLOAD, **(workload or {})}
     check(workload)
-    with tempfile.TemporaryDirectory() as folder:
-        every = _ranks.run(
-            workload["ranks"], __file__, "steps", workload=workload, runs=runs, folder=folder
-        )
-    notes = every[0]["notes"]
+    measured = _each.run(
+        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
+    )
     return {
         "name": "zero",
         "workload": {**workload, "runs": runs},
         "machine": _ranks.machine(),
-        "methods": every[0]["methods"],
-        **({"notes": notes} if notes else {}),
+        **measured,
     }
 
 
@@ -104,44 +103,51 @@ def chosen(workload: dict) -> list[str]:
     return workload["only"].split(",") if workload["only"] else list(NAMES)
 
 
-def steps(me: ranks.Me, workload: dict, runs: int, folder: str) -> dict:
-    task = _zero_task.task(me, workload, folder)
-    wanted = {"ddp", *chosen(workload)}
+def steps(
+    me: ranks.Me, workload: dict, runs: int, without: Sequence[str], measured: Sequence[str]
+) -> None:
+    if me.rank == 0:
+        (_progress.folder() / "files").mkdir()
+    task = _zero_task.task(me, workload, str(_progress.folder() / "files"))
     task.notes += _zero_deepspeed.note(chosen(workload))
     for left_out in task.notes if me.rank == 0 else ():
         print(left_out, file=sys.stderr, flush=True)
-    rows: dict[str, dict] = {}
-    for names in groups(workload["tune"]):
-        here = [name for name in names if name in wanted and maker(name).there(name)]
-        if len(here) > 1:
-            for row in one_group(task, here, workload, runs):
-                rows.setdefault(row["name"], row)
-    if not rows:  # DDP was all that was wanted, or all that is here
-        rows = {row["name"]: row for row in one_group(task, ["ddp"], workload, runs)}
-    return {"methods": list(rows.values()), "notes": task.notes}
+    wanted = [
+        name for name in NAMES if name in {"ddp", *chosen(workload)} and maker(name).there(name)
+    ]
+    first, *others = [name for name in wanted if name not in without] or [""]
+    done = {*without, *measured}
+    for names in groups(first, workload["tune"]):
+        here = [name for name in names if name in others and name not in done]
+        if here:
+            one_group(task, [first, *here], workload, runs, done)
+    if first and not done & {first} and not others:  # DDP was all that was wanted, or is here
+        one_group(task, [first], workload, runs, done)
 
 
-def groups(tune: int) -> Sequence[Sequence[str]]:
-    """What is made at once: with all its settings, one method is enough."""
-    return [("ddp", name) for name in NAMES if name != "ddp"] if tune else GROUPS
+def groups(first: str, tune: int) -> Sequence[Sequence[str]]:
+    """What is made at once, each beside the first; with all its settings, one method is enough."""
+    return [(name,) for name in NAMES if name != first] if tune else GROUPS
 
 
 def maker(name: str):
     return next(one for one in MAKERS if name in one.SETTINGS)
 
 
-def one_group(task: Task, names: Sequence[str], workload: dict, runs: int) -> list[dict]:
-    """The figures of these methods, which are made, measured in turns, and freed."""
-    methods, settings_of = {}, {}
+def one_group(
+    task: Task, names: Sequence[str], workload: dict, runs: int, done: MutableSet[str]
+) -> None:
+    """The figures of these methods, which are made, measured in turns, and freed. The first is what
+    the others are compared with; `done` are names that are measured already, or left out."""
+    makers, settings_of = {}, {}
+    for name in names:
+        # The first one's own settings are tried where nothing else is.
+        tune = workload["tune"] and (name != names[0] or len(names) == 1)
+        for label, settings in tried(name, tune):
+            makers[label] = functools.partial(method, task, name, label, settings)
+            settings_of[label] = settings
     with task.ending:
-        for name in names:
-            # DDP's own settings are tried where nothing else is.
-            tune = workload["tune"] and (name != "ddp" or len(names) == 1)
-            for label, settings in tried(name, tune):
-                if task.me.rank == 0:
-                    print(f"making {label}", file=sys.stderr, flush=True)
-                methods[label] = method(task, name, settings)
-                settings_of[label] = settings
+        methods = _progress.made(makers, done - {names[0]})
         bound = BOUNDS[workload["dtype"]]
         rows = _ranks.compare(task.me, methods, runs, bound=bound, main=RIVALS, limit=SECONDS)
         methods.clear()
@@ -149,7 +155,8 @@ def one_group(task: Task, names: Sequence[str], workload: dict, runs: int) -> li
     for row in rows:
         row["peak_mb"] = round(row["peak_mb"] + row["held_mb"], 6)
         row["settings"] = settings_of[row["name"]]
-    return rows
+    _progress.finished([row for row in rows if row["name"] not in done], task.notes)
+    done |= {row["name"] for row in rows}
 
 
 def tried(name: str, tune: int) -> Iterator[tuple[str, dict]]:
@@ -161,8 +168,10 @@ def tried(name: str, tune: int) -> Iterator[tuple[str, dict]]:
         yield f"{name}:{changed}", other
 
 
-def method(task: Task, name: str, settings: dict) -> _ranks.Method:
+def method(task: Task, name: str, label: str, settings: dict) -> _ranks.Method:
     """A method after its first steps, and what has come to be alive with it."""
+    if task.me.rank == 0:
+        print(f"making {label}", file=sys.stderr, flush=True)
     before = _zero_task.bytes_alive()
     step = maker(name).build(task, name, settings)
     made = [step() for _ in range(_zero_task.WARM)]

@@ -60,6 +60,14 @@ def bench(
         typer.Option("--set", metavar="KEY=VALUE", help="Of the workload, as often as wanted."),
     ] = None,
     runs: Annotated[int | None, typer.Option(help="How often each method is timed.", min=1)] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds that one method may take, all its turns together (600). One that takes "
+            "longer is left out and named, as one that fails; the exit code is then 1.",
+            min=1,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the course beside its peers, as ratios within one run."""
@@ -69,7 +77,7 @@ def bench(
         print(f"Benchmarks: {', '.join(known)}", file=sys.stderr)
         raise typer.Exit(2)
     benchmark = runpy.run_path(str(known[name]))
-    given: dict = {} if runs is None else {"runs": runs}
+    given = {name: x for name, x in (("runs", runs), ("limit", limit)) if x is not None}
     if changed:
         given["workload"] = _workload(changed, benchmark.get("WORKLOAD", {}))
     if given and "WORKLOAD" not in benchmark:
@@ -81,6 +89,7 @@ def bench(
         print(f"course: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
     print(json.dumps(result) if as_json else benchmark["as_text"](result))
+    raise typer.Exit(1 if result.get("missing") else 0)
 
 
 def _workload(changed: list[str], default: dict) -> dict:

@@ -1,0 +1,177 @@
+"""A method that is late, raises, dies or does other work is named, and costs no other its figures.
+
+Nothing here asserts a time.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from course_lib.cli import app
+from tests.test_benchmarks_peers import bench
+
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+METHODS = '''
+import os, signal, sys, time
+sys.path.insert(0, {folder!r})
+import _progress
+import _ranks
+
+
+def steps(me, faults, without, measured, groups):
+    """Groups of methods, of which some have a fault: "where it happens:what:rank"."""
+
+    def maker(name):
+        where, what, rank = (faults.get(name, "") + "::").split(":")[:3]
+        calls = []
+
+        def fault(at):
+            if where != at or str(me.rank) != rank:
+                return
+            if what == "sleep":
+                time.sleep(600)
+            if what == "raise":
+                raise ValueError("it cannot be, " + name)
+            if what == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            os._exit(3)
+
+        def step():
+            calls.append(1)
+            fault("step" if len(calls) > 3 else "first")
+            return 3.0 if where == "other" and len(calls) > 1 else 2.0
+
+        def make():
+            fault("make")
+            return _ranks.Method(step)
+
+        return make
+
+    for names in groups:
+        here = {{name: maker(name) for name in names if name not in measured or name == "one"}}
+        rows = _ranks.compare(me, _progress.made(here, without), 3, bound=1e-3)
+        _progress.finished([row for row in rows if row["name"] not in measured], ["a note"])
+        measured = [*measured, *names]
+'''
+
+
+@pytest.fixture
+def each(tmp_path, monkeypatch):
+    """Run a benchmark whose methods have faults, with 4 seconds for each of them."""
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    run = runpy.run_path(str(FOLDER / "_each.py"))["run"]
+    file = tmp_path / "methods.py"
+    file.write_text(METHODS.format(folder=str(FOLDER)))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+
+    def measured(groups, **faults):
+        result = run(2, file, "steps", limit=4, groups=groups, faults=faults)
+        assert not list((tmp_path / "temporary").iterdir())
+        return result, [row["name"] for row in result["methods"]]
+
+    return measured
+
+
+def test_without_a_fault_nothing_is_missing(each):
+    result, names = each([["one", "two"], ["one", "three"]])
+    assert names == ["one", "two", "three"]
+    assert result.keys() == {"methods", "notes"} and result["notes"] == ["a note"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ("step:sleep:1", r"not done after \d+ s, and --limit allows a method 4 s"),
+        pytest.param("make:sleep:0", r"not done after \d+ s", marks=pytest.mark.slow),
+        ("make:raise:1", "rank 1 raised ValueError: it cannot be, three"),
+        pytest.param("step:raise:0", "rank 0 raised ValueError: it", marks=pytest.mark.slow),
+        ("step:die:1", "rank 1 was ended by SIGKILL"),
+        pytest.param("first:exit:0", "rank 0 ended with exit code 3", marks=pytest.mark.slow),
+        ("other::", "rank 0 raised OtherWork: step 1: the loss of three is 3.0, that of one 2.0"),
+    ],
+)
+def test_a_method_with_a_fault_is_named_and_the_others_stay(each, fault, why, capfd):
+    result, names = each([["one", "two"], ["one", "three", "four"]], three=fault)
+    assert names == ["one", "two", "four"]
+    assert all(row["ratio"] > 0 and row["losses"] == [2.0] * 3 for row in result["methods"])
+    (missing,) = result["missing"]
+    assert missing["name"] == "three"
+    assert re.match(why, missing["why"]), missing["why"]
+    assert "three is left out: " in capfd.readouterr().err
+    ranks_file = runpy.run_path(str(FOLDER / "_ranks.py"))
+    text = ranks_file["as_text"]({"name": "some", "workload": {}, **result})
+    assert f"missing: three: {missing['why']}" in text.splitlines()
+
+
+def test_the_first_one_s_fault_makes_the_next_the_first(each):
+    """Ratios to one that is missing would be ratios to nothing."""
+    result, names = each([["one", "two"], ["two", "three"]], one="step:raise:0")
+    assert names == ["two", "three"] and result["methods"][0]["ratio"] == 1.0
+    assert [one["name"] for one in result["missing"]] == ["one"]
+
+
+def test_several_faults_are_all_named(each):
+    result, names = each([["one", "two", "three"]], two="make:raise:0", three="step:die:1")
+    assert names == ["one"]
+    assert [one["name"] for one in result["missing"]] == ["two", "three"]
+
+
+def test_a_fault_outside_of_every_method_is_raised_where_nothing_is_measured(each):
+    with pytest.raises(RuntimeError, match="raised TypeError"):
+        each(7)
+
+
+DEEPSPEED = """
+import sys
+from types import SimpleNamespace
+ops = SimpleNamespace(__compatible_ops__={})
+
+
+def init_distributed(**options):
+    print("a peer that begins")
+
+
+def initialize(**options):
+    raise RuntimeError("its engine does not start\\nand says more")
+"""
+
+
+def test_a_peer_that_raises_costs_its_own_line_alone(tmp_path):
+    """From the command line, with a DeepSpeed that cannot."""
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed" / "__init__.py").write_text(DEEPSPEED)
+    model = {"hidden": 16, "heads": 2, "layers": 1, "sequence": 4, "batch": 2, "vocabulary": 30}
+    only = {"only": "course_lib-0,deepspeed-0,course_lib-3-fast"}
+    done = bench("zero", model | only, path=str(tmp_path), more=("--runs", "1", "--limit", "200"))
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)
+    assert [one["name"] for one in result["methods"]] == [
+        "ddp",
+        "course_lib-0",
+        "course_lib-3-fast",
+    ]
+    (missing,) = result["missing"]
+    assert missing.keys() == {"name", "why"} and missing["name"] == "deepspeed-0"
+    assert missing["why"].endswith("raised RuntimeError: its engine does not start")
+
+
+def test_the_limit_is_an_option_of_what_has_ranks(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a benchmark puts its folder there
+    for arguments in (
+        ["classroom", "--limit", "9"],
+        ["tp", "--limit", "0"],
+        ["tp", "--limit", "x"],
+    ):
+        done = CliRunner().invoke(app, ["bench", *arguments])
+        assert done.exit_code == 2 and done.stdout == "", arguments
+    for name in ("tensor_parallel", "loss", "zero", "overlap"):
+        measure = runpy.run_path(str(FOLDER / f"{name}.py"))["measure"]
+        assert measure.__defaults__[-1] == 600
