@@ -151,12 +151,15 @@ def test_a_rank_killed_in_a_save_leaves_the_checkpoint_before(undisturbed, tmp_p
     assert not list((out / "checkpoints").glob(".*"))
 
 
-def started(command, out, *arguments, fault="slow:0.3:") -> subprocess.Popen:
+def started(command, out, *arguments, fault="slow:0.3:", variables=None) -> subprocess.Popen:
     """A run that has taken two steps of many."""
     run = subprocess.Popen(
         [*command, *SMALL, "--steps", "9999", "--out", str(out), *arguments],
-        env=environment(fault), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=environment(fault, **(variables or {})),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     limit = time.monotonic() + LIMIT
     while len(losses(out)) < 2:
         assert time.monotonic() < limit and run.poll() is None, run.communicate()

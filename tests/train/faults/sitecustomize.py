@@ -1,7 +1,8 @@
 """Faults for the ranks of a program under test; Python runs this file when a process starts.
 
 TRAIN_FAULT="kill:8:1": rank 1 kills itself at its 8th step, "save:2:0": rank 0 in its 2nd save,
-"slow:0.2:": each step of every rank takes so long more, "late:3:1": rank 1 sleeps in its 3rd.
+"slow:0.2:": each step of every rank takes so long more, "late:3:1": rank 1 sleeps in its 3rd,
+"import:0:1": rank 1 sleeps while it is still being started.
 Only tests put this folder on a path.
 """
 
@@ -59,7 +60,9 @@ FAULTS = {
     "late": ("program", "step", lambda: (int(number), lambda: time.sleep(600))),
     "slow": ("program", "step", lambda: (None, lambda: time.sleep(float(number)))),
 }
-if kind and rank in ("", os.environ.get("RANK", "0")):
+if kind == "import" and rank == os.environ.get("RANK"):
+    sys.meta_path.insert(0, _After("course_lib.train.stop", lambda made: time.sleep(600)))
+elif kind in FAULTS and rank in ("", os.environ.get("RANK", "0")):
     module, name, what = FAULTS[kind]
     sys.meta_path.insert(
         0,
