@@ -62,6 +62,10 @@ def steps(me, faults, without, measured, groups):
 '''
 
 
+LATE = r"not done after \d+ s, and --limit allows a method "
+OTHER = "rank 0 raised OtherWork: step 1: the loss of three is 3.0, that of one 2.0"
+
+
 @pytest.fixture
 def each(tmp_path, monkeypatch):
     """Run a benchmark whose methods have faults, with 4 seconds for each of them."""
@@ -89,13 +93,15 @@ def test_without_a_fault_nothing_is_missing(each):
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ("step:sleep:1", r"not done after \d+ s, and --limit allows a method 4 s"),
-        pytest.param("make:sleep:0", r"not done after \d+ s", marks=pytest.mark.slow),
-        ("make:raise:1", "rank 1 raised ValueError: it cannot be, three"),
-        pytest.param("step:raise:0", "rank 0 raised ValueError: it", marks=pytest.mark.slow),
-        ("step:die:1", "rank 1 was ended by SIGKILL"),
-        pytest.param("first:exit:0", "rank 0 ended with exit code 3", marks=pytest.mark.slow),
-        ("other::", "rank 0 raised OtherWork: step 1: the loss of three is 3.0, that of one 2.0"),
+        pytest.param("step:sleep:1", LATE + "4 s", id="late"),
+        pytest.param("make:sleep:0", LATE, id="late-in-making", marks=pytest.mark.slow),
+        pytest.param("make:raise:1", "rank 1 raised ValueError: it cannot be, three", id="raises"),
+        pytest.param(
+            "step:raise:0", "rank 0 raised ValueError", id="later", marks=pytest.mark.slow
+        ),
+        pytest.param("step:die:1", "rank 1 was ended by SIGKILL", id="killed"),
+        pytest.param("first:exit:0", "rank 0 ended with exit", id="exits", marks=pytest.mark.slow),
+        pytest.param("other::", OTHER, id="other-work"),
     ],
 )
 def test_a_method_with_a_fault_is_named_and_the_others_stay(each, fault, why, capfd):

@@ -12,6 +12,8 @@ LOSS = f"{PEERS}test_loss_is_the_same_every_way"
 PEERS_LOSS = LOSS
 MISSING = f"{PEERS}test_a_missing_peer_is_left_out_and_named"
 NAMES = f"{PEERS}test_names_and_settings"
+MISSED = "tests/test_benchmarks_missing.py::"
+FAULT = f"{MISSED}test_a_method_with_a_fault_is_named_and_the_others_stay"
 
 MUTANTS = [
     Mutant(
@@ -41,9 +43,9 @@ MUTANTS = [
     ),
     Mutant(
         "benchmarks-failure-unseen",
-        "benchmarks/_ranks.py",
-        "            if failed:\n",
-        "            if False:\n",
+        "benchmarks/_start.py",
+        "    if causes:\n",
+        "    if False:\n",
         (f"{TESTS}test_a_benchmark_whose_rank_fails_says_so_and_leaves_nobody",),
         "a failed rank leaves the others waiting and the reader with a missing file",
     ),
@@ -105,8 +107,8 @@ MUTANTS = [
     ),
     Mutant(
         "benchmarks-printed-upon",
-        "benchmarks/_ranks.py",
-        "                stdout=2,  # what a peer's library prints is no part of the result\n",
+        "benchmarks/_start.py",
+        "            stdout=2,  # what a peer's library prints is no part of the result\n",
         "",
         (MISSING,),
         "what a rank prints stands before the document",
@@ -142,5 +144,53 @@ MUTANTS = [
         "made[key] = type(default.get(key, 0))(value)",
         (NAMES,),
         "a misspelt setting changes nothing, and nobody says so",
+    ),
+    Mutant(
+        "benchmarks-late-for-ever",
+        "benchmarks/_start.py",
+        "        if name is not None and spent > limit:\n",
+        "        if name is not None and spent > limit * 100:\n",
+        (f"{FAULT}[late]",),
+        "a peer that hangs holds up the benchmark, and what was measured is not told",
+    ),
+    Mutant(
+        "benchmarks-blames-who-was-left",
+        "benchmarks/_start.py",
+        "min(causes, key=lambda cause: cause[:2])",
+        "max(causes, key=lambda cause: cause[:2])",
+        (f"{FAULT}[other-work]",),
+        "the rank that lost its neighbour is said to be the cause",
+    ),
+    Mutant(
+        "benchmarks-measured-thrown-away",
+        "benchmarks/_each.py",
+        '        if rows and rows[0]["name"] == fault.method:\n            rows = []',
+        "        if rows:\n            rows = []",
+        (f"{FAULT}[raises]",),
+        "one late peer costs all others what was measured of them",
+    ),
+    Mutant(
+        "benchmarks-ratio-to-nothing",
+        "benchmarks/_each.py",
+        '        if rows and rows[0]["name"] == fault.method:\n            rows = []',
+        "        if rows is None:\n            rows = []",
+        (f"{MISSED}test_the_first_one_s_fault_makes_the_next_the_first",),
+        "ratios to a method that is missing stand beside ratios to another",
+    ),
+    Mutant(
+        "benchmarks-missing-is-good",
+        "course_lib/cli/author.py",
+        '    raise typer.Exit(1 if result.get("missing") else 0)\n',
+        "",
+        (f"{MISSED}test_a_peer_that_raises_costs_its_own_line_alone",),
+        "a script that looks at the exit code believes that all was measured",
+    ),
+    Mutant(
+        "benchmarks-nobody-s-turn",
+        "benchmarks/_progress.py",
+        '    _write("begins", name)\n',
+        "",
+        (f"{MISSED}test_several_faults_are_all_named",),
+        "who has failed has no name, and all others are lost with it",
     ),
 ]

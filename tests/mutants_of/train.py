@@ -314,8 +314,8 @@ MUTANTS = [
     ),
     mutant(
         "curve", "torn-line-read",
-        'text[: text.rfind("\\n") + 1].splitlines()',
-        "text.splitlines()",
+        'raw[: raw.rfind(b"\\n") + 1].decode',
+        'raw.removesuffix(b"\\n").__add__(b"\\n").decode',
         (f"{CURVE}test_a_line_cut_off_in_the_middle_is_left_out",),
         "half of a number is a number",
     ),
@@ -328,8 +328,8 @@ MUTANTS = [
     ),
     mutant(
         "curve", "any-file",
-        "    if tuple(next(rows, COLUMNS)) != COLUMNS:\n",
-        "    if next(rows, COLUMNS) is None:\n",
+        "    if lines and head != ",
+        "    if not lines and head != ",
         (f"{CURVE}test_another_file_is_refused",),
         "somebody's table is taken for a curve and written over",
     ),
