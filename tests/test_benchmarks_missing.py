@@ -57,7 +57,8 @@ def steps(me, faults, without, measured, groups):
     for names in groups:
         here = {{name: maker(name) for name in names if name not in measured or name == "one"}}
         rows = _ranks.compare(me, _progress.made(here, without), 3, bound=1e-3)
-        _progress.finished([row for row in rows if row["name"] not in measured], ["a note"])
+        note = "measured " + ", ".join(row["name"] for row in rows)
+        _progress.finished([row for row in rows if row["name"] not in measured], [note])
         measured = [*measured, *names]
 '''
 
@@ -87,7 +88,8 @@ def each(tmp_path, monkeypatch):
 def test_without_a_fault_nothing_is_missing(each):
     result, names = each([["one", "two"], ["one", "three"]])
     assert names == ["one", "two", "three"]
-    assert result.keys() == {"methods", "notes"} and result["notes"] == ["a note"]
+    assert result.keys() == {"methods", "notes"}
+    assert result["notes"] == ["measured one, two", "measured one, three"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +110,8 @@ def test_a_method_with_a_fault_is_named_and_the_others_stay(each, fault, why, ca
     result, names = each([["one", "two"], ["one", "three", "four"]], three=fault)
     assert names == ["one", "two", "four"]
     assert all(row["ratio"] > 0 and row["losses"] == [2.0] * 3 for row in result["methods"])
+    # What was whole is not measured again.
+    assert result["notes"] == ["measured one, two", "measured one", "measured one, four"]
     (missing,) = result["missing"]
     assert missing["name"] == "three"
     assert re.match(why, missing["why"]), missing["why"]
@@ -133,6 +137,25 @@ def test_several_faults_are_all_named(each):
 def test_a_fault_outside_of_every_method_is_raised_where_nothing_is_measured(each):
     with pytest.raises(RuntimeError, match="raised TypeError"):
         each(7)
+
+
+def test_the_cause_is_who_ended_without_a_word_or_raised_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
+    start = runpy.run_path(str(FOLDER / "_start.py"))
+
+    def cause(*codes):
+        with pytest.raises(start["Fault"]) as caught:
+            start["_check_ended"](tmp_path, codes)
+        return str(caught.value), caught.value.method
+
+    for rank, at in enumerate([5.0, 3.0]):
+        record = {"at": at, "why": f"ValueError: of {rank}", "method": None}
+        (tmp_path / f"error-{rank}.json").write_text(json.dumps(record))
+        (tmp_path / f"doing-{rank}").write_text(json.dumps(["begins", f"by {rank}", 1.0]) + "\n")
+    (tmp_path / "doing-2").write_text('["begins", "by 2", 1.0]\n["ends", "by 2", 2.0]\n["beg')
+    assert cause(1, 1, None) == ("rank 1 raised ValueError: of 1", "by 1")
+    assert cause(1, 1, -9) == ("rank 2 was ended by SIGKILL", None)
+    assert cause(1, 1, 4) == ("rank 2 ended with exit code 4", None)
 
 
 DEEPSPEED = """

@@ -158,7 +158,7 @@ MUTANTS = [
         "benchmarks/_start.py",
         "min(causes, key=lambda cause: cause[:2])",
         "max(causes, key=lambda cause: cause[:2])",
-        (f"{FAULT}[other-work]",),
+        (f"{MISSED}test_the_cause_is_who_ended_without_a_word_or_raised_first",),
         "the rank that lost its neighbour is said to be the cause",
     ),
     Mutant(
