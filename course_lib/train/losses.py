@@ -22,8 +22,10 @@ from course_lib.tensor_parallel.sequence_plan import GatheringHead
 def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -> Tensor:
     """The sum of the losses of all targets (b, s) that are not -100; the same on all tp ranks.
 
-    `fused` computes head and loss in one, a few tokens at a time, and never holds the logits.
+    `fused` computes head and loss in one, a few tokens at a time, and never holds the logits. Of no
+    row at all the loss is 0, with gradients of 0 and with every message of the tp group.
     """
+    ids, targets = _with_a_row(ids, targets)
     head = model.head
     if not isinstance(head, VocabularyParallelHead):
         if fused:
@@ -43,6 +45,15 @@ def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -
         sizes = head.tokens.check(states, "the fused loss")
         states = gather(states, head.group, S, sizes, after=REPLICATED)
     return head_cross_entropy(states, head.weight, targets, head.group, **how)
+
+
+def _with_a_row(ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The batch, or, where it holds no token, a row of which no target counts: the layers know of
+    no empty batch, and a rank that left its messages out would leave others waiting."""
+    if ids.numel():
+        return ids, targets
+    shape = (1, max(1, ids.shape[-1]))
+    return ids.new_zeros(shape), targets.new_full(shape, IGNORED)
 
 
 def valid(targets: Tensor) -> int:

@@ -18,7 +18,6 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives, norms
 from course_lib.collectives.call import Group
-from course_lib.tensor_parallel.cross_entropy import IGNORED
 from course_lib.train.buckets import MOST, sum_gradients
 from course_lib.train.losses import loss_sum, valid
 from course_lib.train.pieces import axes, gradient_pieces
@@ -63,7 +62,7 @@ def step(
     if not batches:
         raise ValueError("a step takes one batch or more, and got none")
     for batch in batches:
-        ids, targets = _with_a_row(batch[0], batch[1])  # (b, s) each
+        ids, targets = batch[0], batch[1]  # (b, s) each
         with _autocast(ids.device, dtype):
             loss = loss_sum(model, ids, targets, fused=fused)
         loss.backward()
@@ -83,17 +82,6 @@ def step(
         raise NotFinite(_who(_not_finite(model), groups))
     optimizer.step()
     return StepResult(every.loss / max(1, every.tokens), every.tokens, size.item(), every.stops > 0)
-
-
-def _with_a_row(ids: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The micro-batch, or, where it holds no token, a row of which no target counts.
-
-    A rank without rows so takes part in every message of its tp group, with gradients of 0.
-    """
-    if ids.numel():
-        return ids, targets
-    shape = (1, max(1, ids.shape[-1]))
-    return ids.new_zeros(shape), targets.new_full(shape, IGNORED)
 
 
 class _Tally(NamedTuple):

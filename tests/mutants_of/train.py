@@ -129,7 +129,7 @@ MUTANTS = [
         "the tp ranks' same tokens count once each",
     ),
     mutant(
-        "step", "no-row-no-message",
+        "losses", "no-row-no-message",
         "    if ids.numel():\n        return ids, targets\n",
         "    if ids is not None:\n        return ids, targets\n",
         ("tests/train/test_no_rows.py::test_a_replica_without_rows_joins_in_the_step_of_one_process",
@@ -137,7 +137,7 @@ MUTANTS = [
         "a rank without a row raises, and the others wait for it",
     ),
     mutant(
-        "step", "made-up-row-counted",
+        "losses", "made-up-row-learnt",
         "ids.new_zeros(shape), targets.new_full(shape, IGNORED)",
         "ids.new_zeros(shape), targets.new_zeros(shape)",
         ("tests/train/test_no_rows.py::test_without_a_mesh_too",),
