@@ -28,7 +28,7 @@ import _ranks
 def steps(me, faults, without, measured, groups):
     """Groups of methods, of which some have a fault: "where it happens:what:rank"."""
 
-    def maker(name):
+    def maker(name, number):
         where, what, rank = (faults.get(name, "") + "::").split(":")[:3]
         calls = []
 
@@ -50,12 +50,14 @@ def steps(me, faults, without, measured, groups):
 
         def make():
             fault("make")
+            fault(f"make{{number}}")
             return _ranks.Method(step)
 
         return make
 
-    for names in groups:
-        here = {{name: maker(name) for name in names if name not in measured or name == "one"}}
+    for number, names in enumerate(groups, start=1):
+        wanted = [name for name in names if name not in measured or name == "one"]
+        here = {{name: maker(name, number) for name in wanted}}
         rows = _ranks.compare(me, _progress.made(here, without), 3, bound=1e-3)
         note = "measured " + ", ".join(row["name"] for row in rows)
         _progress.finished([row for row in rows if row["name"] not in measured], [note])
@@ -69,7 +71,7 @@ OTHER = "rank 0 raised OtherWork: step 1: the loss of three is 3.0, that of one 
 
 @pytest.fixture
 def each(tmp_path, monkeypatch):
-    """Run a benchmark whose methods have faults, with 4 seconds for each of them."""
+    """Run a benchmark whose methods have faults; where one sleeps, for 15 seconds at most."""
     monkeypatch.setattr(sys, "path", [str(FOLDER), *sys.path])
     run = runpy.run_path(str(FOLDER / "_each.py"))["run"]
     file = tmp_path / "methods.py"
@@ -78,7 +80,8 @@ def each(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
 
     def measured(groups, **faults):
-        result = run(2, file, "steps", limit=4, groups=groups, faults=faults)
+        limit = 15 if "sleep" in str(faults) else 200
+        result = run(2, file, "steps", limit=limit, groups=groups, faults=faults)
         assert not list((tmp_path / "temporary").iterdir())
         return result, [row["name"] for row in result["methods"]]
 
@@ -95,7 +98,7 @@ def test_without_a_fault_nothing_is_missing(each):
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        pytest.param("step:sleep:1", LATE + "4 s", id="late"),
+        pytest.param("step:sleep:1", LATE + "15 s", id="late"),
         pytest.param("make:sleep:0", LATE, id="late-in-making", marks=pytest.mark.slow),
         pytest.param("make:raise:1", "rank 1 raised ValueError: it cannot be, three", id="raises"),
         pytest.param(
@@ -123,7 +126,7 @@ def test_a_method_with_a_fault_is_named_and_the_others_stay(each, fault, why, ca
 
 def test_the_first_one_s_fault_makes_the_next_the_first(each):
     """Ratios to one that is missing would be ratios to nothing."""
-    result, names = each([["one", "two"], ["two", "three"]], one="step:raise:0")
+    result, names = each([["one", "two"], ["one", "three"]], one="make2:raise:0")
     assert names == ["two", "three"] and result["methods"][0]["ratio"] == 1.0
     assert [one["name"] for one in result["missing"]] == ["one"]
 
