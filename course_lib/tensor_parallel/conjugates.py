@@ -106,7 +106,31 @@ def _sum(x: Tensor, group: Group, dtype: torch.dtype | None) -> Tensor:
     return collectives.all_reduce(x.to(dtype), group, donated=True).to(x.dtype)
 
 
-class _Copy(Function):
+class Message(Function):
+    """A step with messages in it. Its backward is there, and that of the backward; torch.func and
+    forward mode would need more than these, and are refused in words."""
+
+    @classmethod
+    def apply(cls, *inputs):
+        if torch._C._are_functorch_transforms_active():
+            raise RuntimeError(
+                _ONE_WAY.format("torch.func (grad, vjp, jvp, vmap, jacrev, hessian)")
+            )
+        return super().apply(*inputs)
+
+    @staticmethod
+    def jvp(ctx, *tangents):
+        raise RuntimeError(_ONE_WAY.format("forward mode (torch.autograd.forward_ad)"))
+
+
+_ONE_WAY = (
+    "{} does not go through the messages of tensor parallelism. Derivatives are taken in reverse "
+    "mode here: torch.autograd.grad(loss, inputs, create_graph=True), and of that once more for a "
+    "Hessian times a vector. On one device, the dense model takes all of torch's modes"
+)
+
+
+class _Copy(Message):
     @staticmethod
     def forward(ctx, x, group, sum_in):
         ctx.group, ctx.sum_in = group, sum_in
@@ -117,7 +141,7 @@ class _Copy(Function):
         return reduce(grad, ctx.group, sum_in=ctx.sum_in), None, None
 
 
-class _Reduce(Function):
+class _Reduce(Message):
     @staticmethod
     def forward(ctx, x, group, sum_in):
         ctx.group, ctx.sum_in = group, sum_in
@@ -128,7 +152,7 @@ class _Reduce(Function):
         return copy(grad, ctx.group, sum_in=ctx.sum_in), None, None
 
 
-class _Split(Function):
+class _Split(Message):
     @staticmethod
     def forward(ctx, x, group, dim, sizes):
         ctx.group, ctx.dim, ctx.sizes = group, dim, sizes
@@ -141,7 +165,7 @@ class _Split(Function):
         return whole, None, None, None
 
 
-class _Gather(Function):
+class _Gather(Message):
     @staticmethod
     def forward(ctx, x, group, dim, sizes, after):
         ctx.sizes = [x.shape[dim]] * group.size() if sizes is None else list(sizes)
@@ -154,7 +178,7 @@ class _Gather(Function):
         return back(grad, ctx.group, ctx.dim, ctx.sizes), None, None, None, None
 
 
-class _ReduceScatter(Function):
+class _ReduceScatter(Message):
     @staticmethod
     def forward(ctx, x, group, dim, sizes):
         ctx.group, ctx.dim, ctx.sizes = group, dim, sizes
@@ -166,7 +190,7 @@ class _ReduceScatter(Function):
         return whole, None, None, None
 
 
-class _CopyRows(Function):
+class _CopyRows(Message):
     @staticmethod
     def forward(ctx, x, start, stop, group, sum_in):
         ctx.start, ctx.stop, ctx.group, ctx.sum_in = start, stop, group, sum_in
