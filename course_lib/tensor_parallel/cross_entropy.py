@@ -9,16 +9,31 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, place
 from course_lib.layout import span
+from course_lib.tensor_parallel.class_weights import (
+    ClassWeights,
+    check_class_weights,
+    class_weights,
+    pulls,
+    summed,
+)
+from course_lib.tensor_parallel.conjugates import Message, copy, reduce
+from course_lib.tensor_parallel.loss_checks import (
+    RefusedHere,
+    check_not_refused,
+    check_options,
+    check_targets,
+    check_tokens,
+    check_words,
+    refuse_together,
+)
 
 IGNORED = -100  # as in torch
-REDUCTIONS = ("mean", "sum", "none")
 _CHUNK = 1 << 19  # numbers worked on at once: what stays in a cache, and bounds the memory
 _CHUNK_ON_GPU = 1 << 26  # there a small piece costs more to launch than to compute
 
@@ -30,6 +45,7 @@ def cross_entropy(
     *,
     vocabulary: int,
     padded: int | None = None,
+    weight: Tensor | None = None,
     ignore_index: int = IGNORED,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
@@ -39,59 +55,86 @@ def cross_entropy(
 
     `vocabulary` is the number of real words, `padded` the number of logits that are cut over the
     ranks where that is more: what lies beyond takes no part. A mean over no token at all is 0.
-    `check` looks for targets out of range, which on a GPU makes the host wait.
+    `weight` (vocabulary,) is one for each word, all of them on every rank, and the mean is then by
+    weight. `check` looks for targets out of range and for a rank that was handed something else
+    than the others, which on a GPU makes the host wait.
     """
     n, rank = place(group)
     padded = vocabulary if padded is None else padded
-    start, stop = span(padded, n, rank)
-    _check_shapes(logits, targets, (start, stop), vocabulary, padded, n, rank)
     check_options(label_smoothing, reduction)
+    check_class_weights(weight, vocabulary, "weight")
+    try:
+        check_tokens("logits", logits, targets, group)
+        check_words(logits.shape[-1], vocabulary, padded, group)
+    except RefusedHere as refused:
+        if check:
+            refuse_together(refused, targets, wide(logits), group)
+        raise
     flat = targets.reshape(-1)
     if check:
         check_targets(flat, vocabulary, ignore_index)
+    start, stop = span(padded, n, rank)
     real = max(0, min(stop, vocabulary) - start)  # of this rank's logits, those of real words
+    mine = (start, start + real)
+    weights = class_weights(weight, flat, vocabulary, ignore_index, mine, wide(logits))
     keep = torch.is_grad_enabled() and logits.requires_grad
     losses = _CrossEntropy.apply(
         logits.reshape(flat.numel(), logits.shape[-1]), flat, group, keep, start, real, vocabulary,
-        ignore_index, float(label_smoothing),
+        ignore_index, float(label_smoothing), weights, check,
     )  # fmt: skip
-    return reduced(losses, flat, ignore_index, reduction).reshape(
+    return reduced(losses, flat, ignore_index, reduction, weights).reshape(
         targets.shape if reduction == "none" else ()
     )
 
 
-def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) -> Tensor:
+def reduced(
+    losses: Tensor,
+    targets: Tensor,
+    ignore_index: int,
+    reduction: str,
+    weights: ClassWeights | None = None,
+) -> Tensor:
     """One loss a token (0 where ignored) to the one that is asked for."""
     if reduction == "none":
         return losses
     total = losses.sum()
-    return total if reduction == "sum" else total / (targets != ignore_index).sum().clamp(min=1)
+    if reduction == "sum":
+        return total
+    count = (targets != ignore_index).sum()
+    if weights is not None:
+        return total / (weights.token.sum() + (count == 0))
+    return total / count.clamp(min=1)
 
 
-class _CrossEntropy(Function):
+class _CrossEntropy(Message):
     @staticmethod
     def forward(
-        ctx, logits, targets, group, keep, start, real, vocabulary, ignore_index, smoothing
-    ):
+        ctx, logits, targets, group, keep, start, real, vocabulary, ignore_index, smoothing,
+        weights, check,
+    ):  # fmt: skip
         # The softmax over this rank's words lies where the gradient will: in no other memory. In
         # bf16 it would be rounded there before its time, and is made again.
         made = torch.empty_like(logits) if keep and logits.dtype == wide(logits) else None
-        own = local_numbers(logits, targets, start, real, smoothing, made)
-        share, losses = combine(own, targets, group, real, vocabulary, ignore_index, smoothing)
+        own = local_numbers(logits, targets, start, real, smoothing, made, weights)
+        share, losses = combine(
+            own, targets, group, real, vocabulary, ignore_index, smoothing, weights, check=check
+        )
         ctx.save_for_backward(logits, targets, share)
-        ctx.made, ctx.where = made, (start, real, vocabulary, smoothing)
-        ctx.ignore_index = ignore_index
+        ctx.made, ctx.where = made, (start, real, vocabulary, smoothing, weights)
+        ctx.group, ctx.ignore_index = group, ignore_index
         return losses
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         logits, targets, share = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: autograd will go through this once more
+            again = gradient_again(logits, targets, grad, ctx.group, ctx.ignore_index, *ctx.where)
+            return again, *[None] * 10
         made, ctx.made = ctx.made, None  # a second backward makes it again from the logits
         out = torch.empty_like(logits) if made is None else made  # (t, v/tp)
         weight = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
         gradient(logits, targets, share, weight, out, *ctx.where, made=made is not None)
-        return out, *[None] * 8
+        return out, *[None] * 10
 
 
 def local_numbers(
@@ -101,10 +144,11 @@ def local_numbers(
     real: int,
     smoothing: float,
     keep: Tensor | None = None,
+    weights: ClassWeights | None = None,
 ) -> Tensor:
     """What this rank knows of each token, (4, t): its largest logit, the sum of exponentials of
     what each lies below that, the target's logit or 0, and, where labels are smoothed, the sum of
-    what each lies below. `keep` is filled with the softmax over this rank's words alone."""
+    what each lies below (times its weight). `keep` is filled with the softmax over these words."""
     own = logits.new_zeros((4, logits.shape[0]), dtype=wide(logits))
     own[0] = -math.inf
     if not real:
@@ -120,7 +164,7 @@ def local_numbers(
         found = words.gather(-1, local.clamp(0, real - 1)[:, None])[:, 0]
         own[2, rows] = torch.where(here, found, 0.0)
         if smoothing:
-            own[3, rows] = (words - finite(own[0, rows])[:, None]).sum(-1)
+            own[3, rows] = summed(words - finite(own[0, rows])[:, None], weights)
     own[1].masked_fill_(own[0] == -math.inf, 0.0)  # such a row's softmax is 0/0
     return own
 
@@ -133,18 +177,24 @@ def combine(
     vocabulary: int,
     ignore_index: int,
     smoothing: float,
+    weights: ClassWeights | None = None,
+    *,
+    check: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Two all-reduces: each token's loss, (t,), and before it this rank's share of the token's
     whole probability, (t,): the softmax over this rank's words, times that, is the one over all."""
     most = all_reduce(own[0], group, "max")
+    if check:
+        check_not_refused(most, group)
     # Sums can only be added up where they lie below the same logit: each is moved to the largest.
     nearer = torch.where(own[0] == -math.inf, 0.0, own[0] - most)
     parts = [own[1] * nearer.exp(), own[2]]
     if smoothing:
-        parts.append(own[3] + real * nearer)
+        parts.append(own[3] + (real if weights is None else weights.own.sum()) * nearer)
     sums = all_reduce(torch.stack(parts), group, donated=True)
     # The largest is taken off the target's logit, not added to the log: what is near cancels well.
-    losses = sums[0].log() - (1 - smoothing) * (sums[1] - most)
+    of_target, of_sum = pulls(weights, smoothing, vocabulary)
+    losses = of_sum * sums[0].log() - of_target * (sums[1] - most)
     if smoothing:
         losses = losses - smoothing / vocabulary * sums[2]
     ignored = targets == ignore_index
@@ -162,6 +212,7 @@ def gradient(
     real: int,
     vocabulary: int,
     smoothing: float,
+    weights: ClassWeights | None = None,
     *,
     made: bool = False,
 ) -> None:
@@ -173,8 +224,9 @@ def gradient(
     if not real:
         return
     local = targets - start
-    right = torch.where((local >= 0) & (local < real), (smoothing - 1) * weight, 0.0)  # (t,)
-    local, scale = local.clamp(0, real - 1), share * weight
+    of_target, of_sum = pulls(weights, smoothing, vocabulary)
+    right = torch.where((local >= 0) & (local < real), -of_target * weight, 0.0)  # (t,)
+    local, scale = local.clamp(0, real - 1), share * (of_sum * weight)
     nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
     if not (out.is_cuda or bool(nothing.any())):  # on a GPU, asking would make the host wait
         nothing = None
@@ -185,11 +237,47 @@ def gradient(
         words.mul_(scale[rows, None])
         if nothing is not None:
             words.masked_fill_(nothing[rows, None], 0.0)
-        if smoothing:
+        if smoothing and weights is None:
             words -= smoothing / vocabulary * weight[rows, None]
+        elif smoothing:
+            words.addr_(weight[rows], weights.own, alpha=-smoothing / vocabulary)
         words.scatter_add_(-1, local[rows, None], right[rows, None])
         if not direct:
             out[rows, :real] = words
+
+
+def gradient_again(
+    logits: Tensor,
+    targets: Tensor,
+    weight: Tensor,
+    group: Group,
+    ignore_index: int,
+    start: int,
+    real: int,
+    vocabulary: int,
+    smoothing: float,
+    weights: ClassWeights | None = None,
+) -> Tensor:
+    """The same gradient in steps that autograd can differentiate, for two more messages: a softmax
+    reads all ranks' logits, so its own gradient goes back to all of them."""
+    ignored = targets == ignore_index
+    words = logits[:, :real].to(wide(logits)).masked_fill(ignored[:, None], 0.0)  # (t, real)
+    most = words.new_full((len(words),), -math.inf)
+    most = all_reduce(words.detach().amax(-1) if real else most, group, "max")
+    above = (words - finite(most)[:, None]).exp()
+    softmax = above / copy(reduce(above.sum(-1), group), group)[:, None]
+    # The loss is the same on all ranks, and so is what comes back to it; here it meets a part.
+    weight = copy(torch.where(ignored, 0.0, weight.to(words.dtype)), group)  # (t,)
+    of_target, of_sum = pulls(weights, smoothing, vocabulary)
+    out = softmax * (of_sum * weight)[:, None]
+    if smoothing:
+        each = 1.0 if weights is None else weights.own
+        out = out - smoothing / vocabulary * weight[:, None] * each
+    if real:
+        local = targets - start
+        right = torch.where((local >= 0) & (local < real), -of_target * weight, 0.0)
+        out = out.scatter_add(-1, local.clamp(0, real - 1)[:, None], right[:, None])
+    return F.pad(out, (0, logits.shape[-1] - real)).to(logits.dtype)
 
 
 def finite(most: Tensor) -> Tensor:
@@ -209,47 +297,6 @@ def chunks(logits: Tensor, real: int, out: Tensor | None):
     for i in range(0, tokens, max(1, step)):
         rows = slice(i, min(tokens, i + step))
         yield rows, out[rows, :real] if buffer is None else buffer[: rows.stop - i]
-
-
-def check_options(label_smoothing: float, reduction: str) -> None:
-    if reduction not in REDUCTIONS:
-        raise ValueError(f"reduction={reduction!r} is none of {', '.join(REDUCTIONS)}")
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing={label_smoothing} has to lie from 0 to 1")
-
-
-def check_targets(targets: Tensor, vocabulary: int, ignore_index: int) -> None:
-    """Refuse a target that is no word: it would belong to no rank, and its loss would be wrong."""
-    wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignore_index)
-    if bool(wrong.any()):
-        first = int(targets[wrong][0])
-        raise ValueError(
-            f"{int(wrong.sum())} targets are out of range, the first of them {first}: words are 0 "
-            f"to {vocabulary - 1}, and ignore_index is {ignore_index}"
-        )
-
-
-def _check_shapes(logits, targets, own, vocabulary, padded, n, rank) -> None:
-    start, stop = own
-    if vocabulary < 1 or padded < vocabulary:
-        raise ValueError(f"padded={padded} has to be at least vocabulary={vocabulary}, and that 1")
-    if logits.shape[:-1] != targets.shape:
-        raise ValueError(
-            f"rank {rank}: logits of shape {tuple(logits.shape)} need targets of shape "
-            f"{tuple(logits.shape[:-1])}, and got {tuple(targets.shape)}"
-        )
-    if logits.shape[-1] != stop - start:
-        whole = n > 1 and logits.shape[-1] in (vocabulary, padded)
-        raise ValueError(
-            f"rank {rank}: of {padded} logits over {n} ranks, this one has {start} to {stop}, that "
-            f"is {stop - start}, and got {logits.shape[-1]}."
-            + (
-                " Those are all: each rank would count every word, and the loss would be too high "
-                f"by log {n}. Pass this rank's own, or use torch's cross_entropy"
-                if whole
-                else " Was the head cut by another rule, or padded to another length (padded=)?"
-            )
-        )
 
 
 def wide(logits: Tensor) -> torch.dtype:

@@ -8,21 +8,33 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, place
 from course_lib.layout import span
+from course_lib.tensor_parallel.class_weights import (
+    ClassWeights,
+    check_class_weights,
+    class_weights,
+)
+from course_lib.tensor_parallel.conjugates import Message, copy, reduce
 from course_lib.tensor_parallel.cross_entropy import (
     IGNORED,
-    check_options,
-    check_targets,
     combine,
     gradient,
+    gradient_again,
     local_numbers,
     reduced,
     wide,
+)
+from course_lib.tensor_parallel.loss_checks import (
+    RefusedHere,
+    check_options,
+    check_padded,
+    check_targets,
+    check_tokens,
+    refusal,
+    refuse_together,
 )
 from course_lib.tensor_parallel.products import autocast
 
@@ -36,6 +48,7 @@ def head_cross_entropy(
     vocabulary: int,
     padded: int | None = None,
     tokens_at_once: int | None = None,
+    class_weight: Tensor | None = None,
     ignore_index: int = IGNORED,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
@@ -44,67 +57,98 @@ def head_cross_entropy(
     """cross_entropy(states @ weight.T, targets), for states (…, h) that all ranks hold and this
     rank's rows (v/tp, h) of the head.
 
-    `tokens_at_once` bounds the logits that are alive; without it an eighth of all. The gradient of
-    the states is summed over the ranks, once.
+    `tokens_at_once` bounds the logits that are alive; without it an eighth of all. With
+    create_graph=True the backward keeps all of them. The gradient of the states is summed over the
+    ranks, once. `class_weight` is cross_entropy's `weight`, the rest as there.
     """
     n, rank = place(group)
     padded = vocabulary if padded is None else padded
-    start, stop = span(padded, n, rank)
-    if weight.shape[0] != stop - start or weight.shape[1] != states.shape[-1]:
-        raise ValueError(
-            f"rank {rank}: words {start} to {stop} of {padded} over {n} ranks and states of width "
-            f"{states.shape[-1]} need a weight of shape ({stop - start}, {states.shape[-1]}), and "
-            f"got {tuple(weight.shape)}"
-        )
-    if states.shape[:-1] != targets.shape:
-        raise ValueError(
-            f"rank {rank}: states of shape {tuple(states.shape)} need targets of shape "
-            f"{tuple(states.shape[:-1])}, and got {tuple(targets.shape)}"
-        )
     check_options(label_smoothing, reduction)
+    check_class_weights(class_weight, vocabulary, "class_weight")
+    try:
+        _check_head(states, weight, vocabulary, padded, group)
+        check_tokens("states", states, targets, group)
+    except RefusedHere as refused:
+        if check:
+            refuse_together(refused, targets, wide(states), group)
+        raise
     flat = targets.reshape(-1)
     if check:
         check_targets(flat, vocabulary, ignore_index)
+    start, stop = span(padded, n, rank)
     real = max(0, min(stop, vocabulary) - start)
     step = max(1, -(-flat.numel() // 8) if tokens_at_once is None else tokens_at_once)
     rows = states.reshape(flat.numel(), states.shape[-1])  # (t, h)
     rows, weight = autocast(rows.device, rows, weight)
+    mine = (start, start + real)
+    weights = class_weights(class_weight, flat, vocabulary, ignore_index, mine, wide(rows))
     losses = _HeadCrossEntropy.apply(
         rows, weight, flat, group, step, start, real, vocabulary, ignore_index,
-        float(label_smoothing),
+        float(label_smoothing), weights, check,
     )  # fmt: skip
-    return reduced(losses, flat, ignore_index, reduction).reshape(
+    return reduced(losses, flat, ignore_index, reduction, weights).reshape(
         targets.shape if reduction == "none" else ()
     )
 
 
-class _HeadCrossEntropy(Function):
+def _check_head(states: Tensor, weight: Tensor, vocabulary: int, padded: int, group: Group) -> None:
+    n, rank = place(group)
+    check_padded(vocabulary, padded)
+    start, stop = span(padded, n, rank)
+    rows, hidden = weight.shape
+    if rows == stop - start and hidden == states.shape[-1]:
+        return
+    message = (
+        f"rank {rank}: words {start} to {stop} of {padded} over {n} ranks and states of width "
+        f"{states.shape[-1]} need a weight of shape ({stop - start}, {states.shape[-1]}), and got "
+        f"{tuple(weight.shape)}"
+    )
+    if hidden != states.shape[-1]:
+        raise ValueError(message)
+    message += ". Was the head cut by another rule, or padded to another length (padded=)?"
+    raise refusal(message, rows, vocabulary, padded, group)
+
+
+class _HeadCrossEntropy(Message):
     @staticmethod
     def forward(
-        ctx, states, weight, targets, group, step, start, real, vocabulary, ignore_index, smoothing
-    ):
+        ctx, states, weight, targets, group, step, start, real, vocabulary, ignore_index, smoothing,
+        weights: ClassWeights | None, check,
+    ):  # fmt: skip
         own = states.new_empty((4, len(targets)), dtype=wide(states))
         for rows in _slices(len(targets), step):
             logits = states[rows] @ weight.t()  # (step, v/tp)
-            own[:, rows] = local_numbers(logits, targets[rows], start, real, smoothing)
+            own[:, rows] = local_numbers(
+                logits, targets[rows], start, real, smoothing, weights=weights
+            )
             del logits  # before the next ones are made
-        share, losses = combine(own, targets, group, real, vocabulary, ignore_index, smoothing)
+        share, losses = combine(
+            own, targets, group, real, vocabulary, ignore_index, smoothing, weights, check=check
+        )
         ctx.save_for_backward(states, weight, targets, share)
         ctx.group, ctx.step, ctx.ignore_index = group, step, ignore_index
-        ctx.where = (start, real, vocabulary, smoothing)
+        ctx.where = (start, real, vocabulary, smoothing, weights)
         return losses
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, grad):
         states, weight, targets, share = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph=True: autograd will go through this once more
+            x = copy(states, ctx.group)  # (t, h), replicated: here it meets this rank's words
+            logits = x @ weight.t()
+            how = ctx.group, ctx.ignore_index, *ctx.where
+            d_logits = gradient_again(logits, targets, grad, *how)
+            d_states = reduce(d_logits @ weight, ctx.group) if ctx.needs_input_grad[0] else None
+            return d_states, d_logits.t() @ x, *[None] * 10
         token = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
         needs_states, needs_weight = ctx.needs_input_grad[:2]
         d_states = torch.empty_like(states) if needs_states else None
         d_weight = torch.zeros_like(weight) if needs_weight else None
         for rows in _slices(len(targets), ctx.step):
             logits = states[rows] @ weight.t()  # (step, v/tp)
-            gradient(logits, targets[rows], share[rows], token[rows], logits, *ctx.where)
+            *where, weights = ctx.where
+            part = None if weights is None else weights._replace(token=weights.token[rows])
+            gradient(logits, targets[rows], share[rows], token[rows], logits, *where, part)
             if needs_states:
                 torch.mm(logits, weight, out=d_states[rows])
             if needs_weight:
@@ -112,7 +156,7 @@ class _HeadCrossEntropy(Function):
             del logits
         if needs_states:
             d_states = all_reduce(d_states, ctx.group, donated=True)
-        return d_states, d_weight, *[None] * 8
+        return d_states, d_weight, *[None] * 10
 
 
 def _slices(tokens: int, step: int) -> list[slice]:

@@ -4,6 +4,7 @@ from tests.mutation import Mutant
 
 PLAIN = "course_lib/tensor_parallel/cross_entropy.py"
 FUSED = "course_lib/tensor_parallel/fused_cross_entropy.py"
+CHECKS = "course_lib/tensor_parallel/loss_checks.py"
 TESTS = "tests/tensor_parallel/test_cross_entropy.py::"
 ONE = "tests/tensor_parallel/test_fused.py::"
 
@@ -42,8 +43,8 @@ MUTANTS = [
     ),
     plain(
         "logits-lowered-in-place",
-        "(words - finite(own[0, rows])[:, None]).sum(-1)",
-        "words.sub_(finite(own[0, rows])[:, None]).sum(-1)",
+        "summed(words - finite(own[0, rows])[:, None], weights)",
+        "summed(words.sub_(finite(own[0, rows])[:, None]), weights)",
         (KEPT,),
         "the forward takes the largest off the caller's own logits",
         "T6",
@@ -58,8 +59,8 @@ MUTANTS = [
     ),
     plain(
         "word-after-a-shard",
-        "    right = torch.where((local >= 0) & (local < real),",
-        "    right = torch.where((local >= 0) & (local <= real),",
+        "    right = torch.where((local >= 0) & (local < real), -of_target * weight, 0.0)  # (t,)",
+        "    right = torch.where((local >= 0) & (local <= real), -of_target * weight, 0.0)",
         (LABELS,),
         "the gradient of the next rank's first word goes to this rank's last as well",
         "T7",
@@ -98,15 +99,15 @@ MUTANTS = [
     ),
     plain(
         "nothing-to-learn",
-        ".sum().clamp(min=1)",
-        ".sum()",
+        "total / count.clamp(min=1)",
+        "total / count",
         (OPTIONS,),
         "the mean over no token is 0/0",
         "T8",
     ),
     plain(
         "mean-over-all",
-        "total / (targets != ignore_index).sum().clamp(min=1)",
+        "total / count.clamp(min=1)",
         "total / max(1, targets.numel())",
         (OPTIONS,),
         "ignored tokens are counted by the mean",
@@ -146,7 +147,7 @@ MUTANTS = [
     ),
     plain(
         "smoothing-not-moved",
-        "own[3] + real * nearer",
+        "own[3] + (real if weights is None else weights.own.sum()) * nearer",
         "own[3]",
         (OPTIONS,),
         "sums of logits are added up that lie below different ones",
@@ -160,10 +161,11 @@ MUTANTS = [
         "each rank smooths with its own logits: ranks' losses differ",
         "T10",
     ),
-    plain(
-        "full-logits",
-        "    if logits.shape[-1] != stop - start:",
-        "    if logits.shape[-1] < stop - start:",
+    Mutant(
+        "cross-entropy-full-logits",
+        CHECKS,
+        "    if width == stop - start:\n        return\n    whole",
+        "    if width >= stop - start:\n        return\n    whole",
         (REFUSED,),
         "the full logits give a loss that is too high by log N",
         "T11",
@@ -186,7 +188,7 @@ MUTANTS = [
     ),
     plain(
         "maximum-added-back",
-        "losses = sums[0].log() - (1 - smoothing) * (sums[1] - most)",
+        "losses = of_sum * sums[0].log() - of_target * (sums[1] - most)",
         "losses = sums[0].log() + most - (1 - smoothing) * sums[1] - smoothing * most",
         (FAR,),
         "logits far from 0 round the loss to their own last digit",
@@ -268,8 +270,9 @@ MUTANTS = [
         (PEAK,),
         "exponentials are held for the backward beside the logits",
     ),
-    plain(
-        "range-unchecked",
+    Mutant(
+        "cross-entropy-range-unchecked",
+        CHECKS,
         "wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignore_index)",
         "wrong = (targets < 0) & (targets != ignore_index)",
         (REFUSED,),
@@ -320,8 +323,8 @@ MUTANTS = [
     ),
     fused(
         "whole-head",
-        "if weight.shape[0] != stop - start or",
-        "if weight.shape[0] < stop - start or",
+        "    if rows == stop - start and",
+        "    if rows >= stop - start and",
         (FUSED_REFUSED,),
         "a head that is not cut gives a loss that is too high by log N",
         "T11",

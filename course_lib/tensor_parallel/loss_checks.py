@@ -1,0 +1,138 @@
+"""What the loss refuses, in words and on all ranks alike, though one rank alone may see the fault.
+
+A forgotten padding fits the first ranks and not the last: these would raise while those wait for
+them in the first sum. So a rank whose neighbours may wait sends infinities in its place; a rank
+that sees nothing but infinities asks who refused, and why. No step that is right sends more.
+Lesson 07.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.collectives import all_reduce
+from course_lib.collectives.call import Group, place
+from course_lib.layout import cut, span
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+class RefusedHere(ValueError):
+    """What this rank was handed does not fit, and what others were handed may."""
+
+
+def check_options(label_smoothing: float, reduction: str) -> None:
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"reduction={reduction!r} is none of {', '.join(REDUCTIONS)}")
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing={label_smoothing} has to lie from 0 to 1")
+
+
+def check_targets(targets: Tensor, vocabulary: int, ignore_index: int) -> None:
+    """Refuse a target that is no word: it would belong to no rank, and its loss would be wrong."""
+    wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignore_index)
+    if bool(wrong.any()):
+        first = int(targets[wrong][0])
+        raise ValueError(
+            f"{int(wrong.sum())} targets are out of range, the first of them {first}: words are 0 "
+            f"to {vocabulary - 1}, and ignore_index is {ignore_index}"
+        )
+
+
+def check_tokens(name: str, x: Tensor, targets: Tensor, group: Group) -> None:
+    """Refuse logits or states (…, width) that are not of these targets (…)."""
+    n, rank = place(group)
+    if targets.is_floating_point() or targets.dtype == torch.bool:
+        raise TypeError(
+            f"rank {rank}: targets are ids, whole numbers, and these are {targets.dtype}; a target "
+            "that is a probability for each word is not supported here"
+        )
+    tokens = x.shape[:-1]
+    if tokens == targets.shape:
+        return
+    message = (
+        f"rank {rank}: {name} of shape {tuple(x.shape)} need targets of shape {tuple(tokens)}, and "
+        f"got {tuple(targets.shape)}"
+    )
+    long = targets.shape[1] if targets.dim() > 1 else 0
+    sizes = cut(long, n)
+    if len(tokens) == targets.dim() and long and sizes[rank] == tokens[1]:
+        message += (
+            f". Are these this rank's own of {long} tokens, as sequence=True leaves them? The loss "
+            "takes all of them: join them with conjugates.gather(…, after='replicated')"
+        )
+        if long in sizes:  # with fewer tokens than ranks, one rank's own are all
+            raise RefusedHere(message)
+    raise ValueError(message)
+
+
+def check_words(width: int, vocabulary: int, padded: int, group: Group) -> None:
+    """Refuse a number of logits that is not this rank's."""
+    n, rank = place(group)
+    check_padded(vocabulary, padded)
+    start, stop = span(padded, n, rank)
+    if width == stop - start:
+        return
+    whole = n > 1 and width in (vocabulary, padded)
+    message = (
+        f"rank {rank}: of {padded} logits over {n} ranks, this one has {start} to {stop}, that is "
+        f"{stop - start}, and got {width}."
+    ) + (
+        " Those are all: each rank would count every word, and the loss would be too high by log "
+        f"{n}. Pass this rank's own, or use torch's cross_entropy"
+        if whole
+        else " Was the head cut by another rule, or padded to another length (padded=)?"
+    )
+    raise refusal(message, width, vocabulary, padded, group)
+
+
+def check_padded(vocabulary: int, padded: int) -> None:
+    if vocabulary < 1 or padded < vocabulary:
+        raise ValueError(f"padded={padded} has to be at least vocabulary={vocabulary}, and that 1")
+
+
+def refusal(message: str, width: int, vocabulary: int, padded: int, group: Group) -> ValueError:
+    """The error for a number of words that is not this rank's: `RefusedHere` if the rule by which
+    they may have been cut gives another rank what it expects."""
+    n, rank = place(group)
+    fits = cut(padded, n)
+    rules = [[width] * n, cut(vocabulary, n), evenly(vocabulary, n), evenly(padded, n)]
+    for rule in rules:
+        if rule[rank] == width and any(a == b for a, b in zip(rule, fits, strict=True)):
+            return RefusedHere(message)
+    return ValueError(message)
+
+
+def refuse_together(refusal: RefusedHere, targets: Tensor, dtype: torch.dtype, group: Group):
+    """Instead of the loss: what the others wait for, filled with infinities; then the reason."""
+    filled = torch.full((targets.numel(),), math.inf, dtype=dtype, device=targets.device)
+    all_reduce(filled, group, "max", donated=True)
+    _hear(refusal, group)
+
+
+def check_not_refused(most: Tensor, group: Group) -> None:
+    """Raise where another rank has refused, which shows in the largest logits of all ranks."""
+    if most.numel() and bool((most == math.inf).all()):
+        _hear(None, group)
+
+
+def _hear(refusal: RefusedHere | None, group: Group) -> None:
+    n, rank = place(group)
+    every: list[str | None] = [None] * n
+    dist.all_gather_object(every, refusal and str(refusal), group=group)
+    if refusal is not None:
+        raise refusal
+    reasons = [reason for reason in every if reason is not None]
+    if reasons:  # none where the logits of all tokens are infinite indeed
+        raise ValueError(
+            f"rank {rank}: no loss here either, since another rank refused. {reasons[0]}"
+        )
+
+
+def evenly(total: int, n: int) -> list[int]:
+    """The other usual rule for a dim: parts that differ by one at most, the longer ones first."""
+    return [total // n + (r < total % n) for r in range(n)]
