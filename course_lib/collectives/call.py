@@ -74,7 +74,13 @@ def place(group: Group, root: int | None = None, name: str = "src") -> tuple[int
             "this rank is not in the group it was given; only members may call, "
             "and a group is always passed (for all ranks: torch.distributed.group.WORLD)"
         )
-    n, rank = group.size(), group.rank()
+    try:
+        n, rank = group.size(), group.rank()
+    except (AttributeError, TypeError):
+        raise TypeError(
+            f"a group of ranks is a torch.distributed.ProcessGroup, and this is a "
+            f"{type(group).__name__}; of a mesh, pass one axis: mesh.get_group('tp')"
+        ) from None
     if root is not None and not 0 <= root < n:
         raise ValueError(f"{name}={root} is not in a group of {n}: its ranks are 0 … {n - 1}")
     return n, rank

@@ -1,24 +1,58 @@
 """One layer, cut: from the conjugate pairs of a message to a block of a decoder over many ranks.
 
-A file an idea, in the order in which lessons 03 to 08 derive them: conjugates, linear, mlp,
-qkv_layout, randomness, attention, parallelize. A group is always passed; nothing is global.
+A file an idea, in the order in which lessons 03 to 08 derive them: conjugates, products, on_ranks,
+linear, mlp, qkv_layout, randomness, attention, sequence, sequence_plan, embedding, class_weights,
+loss_again, loss_checks, cross_entropy, fused_cross_entropy, parallelize, extents. A group is always
+passed; nothing is global. `cross_entropy` is a file here; the function that is in it bears the
+field's name, `vocabulary_parallel_cross_entropy`.
 """
 
+from course_lib.tensor_parallel import conjugates
 from course_lib.tensor_parallel.attention import shard_attention
-from course_lib.tensor_parallel.linear import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    column_products,
+from course_lib.tensor_parallel.cross_entropy import (
+    cross_entropy as vocabulary_parallel_cross_entropy,
 )
+from course_lib.tensor_parallel.embedding import (
+    VocabularyParallelEmbedding,
+    VocabularyParallelHead,
+    padded_vocabulary,
+)
+from course_lib.tensor_parallel.extents import Extent, extents
+from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
+from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 from course_lib.tensor_parallel.mlp import shard_mlp
-from course_lib.tensor_parallel.parallelize import check_replicas, parallelize
+from course_lib.tensor_parallel.parallelize import check_replicas, parallelize, shard_vocabulary
+from course_lib.tensor_parallel.products import column_products, row_product
+from course_lib.tensor_parallel.sequence import (
+    Tokens,
+    gathered_products,
+    scattered_product,
+    shared_once,
+)
+from course_lib.tensor_parallel.sequence_plan import scatter_block, scatter_model
 
 __all__ = [
     "ColumnParallelLinear",
+    "Extent",
     "RowParallelLinear",
+    "Tokens",
+    "VocabularyParallelEmbedding",
+    "VocabularyParallelHead",
     "check_replicas",
     "column_products",
+    "conjugates",
+    "extents",
+    "gathered_products",
+    "head_cross_entropy",
+    "padded_vocabulary",
     "parallelize",
+    "row_product",
+    "scatter_block",
+    "scatter_model",
+    "scattered_product",
     "shard_attention",
     "shard_mlp",
+    "shard_vocabulary",
+    "shared_once",
+    "vocabulary_parallel_cross_entropy",
 ]

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from course_lib.collectives.call import Group, place
 from course_lib.gpt import Attention
-from course_lib.tensor_parallel.linear import ColumnParallelLinear, OnRanks, RowParallelLinear
+from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
 from course_lib.tensor_parallel.randomness import private
 

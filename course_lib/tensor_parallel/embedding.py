@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group, place
 from course_lib.layout import span
 from course_lib.tensor_parallel.conjugates import reduce
-from course_lib.tensor_parallel.linear import OnRanks
+from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.products import column_products
 
 
@@ -65,6 +65,7 @@ class VocabularyParallelEmbedding(OnRanks):
 
     def own_rows(self, ids: Tensor) -> Tensor:
         """This rank's part of the lookup, a sum still owed: zeros for others' words."""
+        check_kind(ids)
         if self.check:
             check_ids(ids, self.vocabulary, self.group.rank())
         local = ids - self.start
@@ -116,6 +117,19 @@ def check_vocabulary(vocabulary: int, n: int) -> None:
         raise ValueError(
             f"a vocabulary of {vocabulary} words cannot be cut over {n} ranks: {n - vocabulary} of "
             f"them would have no word. Use at most {vocabulary} ranks on this axis"
+        )
+
+
+def check_kind(ids: Tensor) -> None:
+    """Refuse what cannot be ids, before anything is looked up."""
+    kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+    if kind not in (torch.int64, torch.int32):
+        raise TypeError(f"token ids are a tensor of int64 (or int32), and these are {kind}")
+    if ids.is_meta:
+        raise RuntimeError(
+            "these ids are on torch's meta device, where there are no numbers, and none that ranks "
+            "could exchange. Give the model its memory first: model.to_empty(device=…), then "
+            "load its numbers"
         )
 
 

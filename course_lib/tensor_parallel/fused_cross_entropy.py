@@ -22,11 +22,10 @@ from course_lib.tensor_parallel.cross_entropy import (
     IGNORED,
     combine,
     gradient,
-    gradient_again,
     local_numbers,
     reduced,
-    wide,
 )
+from course_lib.tensor_parallel.loss_again import gradient_again, wide
 from course_lib.tensor_parallel.loss_checks import (
     RefusedHere,
     check_options,

@@ -7,7 +7,6 @@ derives both, lesson 03 their messages, lesson 04 joins them.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -16,23 +15,10 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group, place
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
+from course_lib.tensor_parallel.on_ranks import OnRanks, check_activations
 from course_lib.tensor_parallel.products import column_products, row_product
 
 Spans = Sequence[tuple[int, int]]
-
-
-class OnRanks(nn.Module):
-    """A module that holds groups of ranks. A deep copy of it talks to the same ranks."""
-
-    group: Group
-    shared: tuple[int, int, Group] | None = None
-
-    def __deepcopy__(self, memo: dict):
-        for group in (self.group, *(self.shared or ())[2:]):
-            memo[id(group)] = group  # connections to other processes: there is nothing to copy
-        made = memo[id(self)] = self.__class__.__new__(self.__class__)
-        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return made
 
 
 class ColumnParallelLinear(OnRanks):
@@ -98,6 +84,7 @@ class ColumnParallelLinear(OnRanks):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h) -> (…, f/tp)
+        check_activations(x, self.weight, "a column-parallel layer")
         if x.shape[-1] != self.inputs:
             n = self.group.size()
             looks = x.shape[-1] in cut(self.inputs, n)
@@ -200,6 +187,7 @@ class RowParallelLinear(OnRanks):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h/tp) -> (…, f)
+        check_activations(x, self.weight, "a row-parallel layer")
         own, n, rank = self.weight.shape[1], self.group.size(), self.group.rank()
         if self.split_input:
             if x.shape[-1] != self.inputs:

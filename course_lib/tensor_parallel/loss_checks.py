@@ -46,11 +46,13 @@ def check_targets(targets: Tensor, vocabulary: int, ignore_index: int) -> None:
 def check_tokens(name: str, x: Tensor, targets: Tensor, group: Group) -> None:
     """Refuse logits or states (…, width) that are not of these targets (…)."""
     n, rank = place(group)
-    if targets.is_floating_point() or targets.dtype == torch.bool:
+    if targets.dtype not in (torch.int64, torch.int32):
         raise TypeError(
-            f"rank {rank}: targets are ids, whole numbers, and these are {targets.dtype}; a target "
-            "that is a probability for each word is not supported here"
+            f"targets are ids of int64 (or int32), and these are {targets.dtype}; a target that is "
+            "a probability for each word is not supported here"
         )
+    if not x.is_floating_point():
+        raise TypeError(f"the loss takes {name} of a floating-point dtype, and these are {x.dtype}")
     tokens = x.shape[:-1]
     if tokens == targets.shape:
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -46,6 +47,12 @@ def parallelize(
     `multiple_of` pads the vocabulary. The logits that a cut model gives are this rank's part.
     """
     group = _tp(mesh)
+    if not isinstance(model, (GPT, Block)):
+        raise TypeError(
+            f"parallelize knows the plan of course_lib.gpt's GPT and Block, and this is a "
+            f"{type(model).__name__}. Cut another model layer by layer: "
+            "ColumnParallelLinear.from_dense, RowParallelLinear.from_dense"
+        )
     blocks = [model] if isinstance(model, Block) else list(model.blocks)
     if any(isinstance(block.mlp.down, RowParallelLinear) for block in blocks):
         raise ValueError("this model is cut already; a plan is laid over a dense one")
@@ -161,10 +168,21 @@ def fingerprint(x: Tensor) -> Tensor:
 
 
 def _tp(mesh: DeviceMesh) -> Group:
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(
+            f"the mesh is a {type(mesh).__name__} and has to be a DeviceMesh with an axis 'tp', as "
+            "ranks.mesh(me, dp=…, tp=…) makes it; around a group that is there: "
+            "DeviceMesh.from_group(group, 'cpu', mesh_dim_names=('tp',))"
+        )
     names = mesh.mesh_dim_names or ()
     if "tp" not in names:
         raise ValueError(
             f"the mesh has the axes {', '.join(names) or '(without names)'} and no axis 'tp' to "
             "cut over; make it with ranks.mesh(me, dp=…, tp=…)"
+        )
+    if mesh.get_coordinate() is None:
+        raise ValueError(
+            f"rank {dist.get_rank()} is not in this mesh of ranks {mesh.mesh.flatten().tolist()}: "
+            "only its members cut a model over it; make a mesh of all ranks, with dp= for the rest"
         )
     return mesh.get_group("tp")

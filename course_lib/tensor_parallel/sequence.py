@@ -18,6 +18,7 @@ from course_lib.collectives.call import Group, place
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import SHARDED, Message, copy, gather, reduce
 from course_lib.tensor_parallel.conjugates import reduce_scatter as scatter_sum
+from course_lib.tensor_parallel.on_ranks import refuse_to_pickle
 from course_lib.tensor_parallel.products import autocast, product_gradients, rows_of
 
 S = 1  # the dim of tokens in (b, s, h)
@@ -51,6 +52,9 @@ class Tokens:
                 "before the backward of this one had recomputed it?"
             )
         return sizes
+
+    def __reduce_ex__(self, protocol: int):
+        refuse_to_pickle(self)
 
     def __deepcopy__(self, memo: dict) -> Tokens:
         made = memo[id(self)] = Tokens(self.group)

@@ -16,7 +16,8 @@ from course_lib.tensor_parallel.embedding import (
     VocabularyParallelEmbedding,
     VocabularyParallelHead,
 )
-from course_lib.tensor_parallel.linear import ColumnParallelLinear, OnRanks, RowParallelLinear
+from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.randomness import private
 from course_lib.tensor_parallel.sequence import (
     S,

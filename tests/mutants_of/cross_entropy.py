@@ -4,6 +4,7 @@ from tests.mutation import Mutant
 
 PLAIN = "course_lib/tensor_parallel/cross_entropy.py"
 FUSED = "course_lib/tensor_parallel/fused_cross_entropy.py"
+AGAIN = "course_lib/tensor_parallel/loss_again.py"
 CHECKS = "course_lib/tensor_parallel/loss_checks.py"
 TESTS = "tests/tensor_parallel/test_cross_entropy.py::"
 ONE = "tests/tensor_parallel/test_fused.py::"
@@ -202,8 +203,9 @@ MUTANTS = [
         "a shard of nothing but -inf makes NaN of every loss",
         "T12",
     ),
-    plain(
-        "dead-shard-smoothed",
+    Mutant(
+        "cross-entropy-dead-shard-smoothed",
+        AGAIN,
         "return torch.where(most == -math.inf, 0.0, most)",
         "return most",
         (FAR,),
@@ -241,8 +243,9 @@ MUTANTS = [
         (PEAK,),
         "a shard of memory for a gradient that nobody wants",
     ),
-    plain(
-        "narrow-sums",
+    Mutant(
+        "cross-entropy-narrow-sums",
+        AGAIN,
         "return torch.float64 if logits.dtype == torch.float64 else torch.float32",
         "return logits.dtype",
         (NARROW,),

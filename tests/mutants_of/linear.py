@@ -176,7 +176,7 @@ MUTANTS = [
     ),
     Mutant(
         "linear-copies-of-groups",
-        FILE,
+        "course_lib/tensor_parallel/on_ranks.py",
         "            memo[id(group)] = group",
         "            pass",
         (f"{FEATURES}test_a_deep_copy_talks_to_the_same_ranks",),

@@ -7,7 +7,8 @@ TOGETHER = (
     "tests/tensor_parallel/test_loss_checks.py::test_what_one_rank_refuses_is_refused_on_all[2]"
 )
 WEIGHTED = "tests/tensor_parallel/test_class_weights.py::test_weighted_losses_are_torchs[2]"
-NONE = "tests/tensor_parallel/test_class_weights.py::test_weights_send_nothing_and_what_is_none_is_refused"
+CLASSES = "tests/tensor_parallel/test_class_weights.py::"
+NONE = CLASSES + "test_weights_send_nothing_and_what_is_none_is_refused"
 
 
 def mutant(name: str, file: str, old: str, new: str, test: str, why: str) -> Mutant:

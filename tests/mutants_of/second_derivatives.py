@@ -66,7 +66,7 @@ MUTANTS = [
     ),
     mutant(
         "loss-softmax-of-a-rank",
-        "cross_entropy.py",
+        "loss_again.py",
         "        softmax = above / copy(reduce(above.sum(-1), group), group)[:, None]\n".lstrip(),
         "softmax = above / reduce(above.sum(-1), group)[:, None]\n",
         LOSSES,
@@ -74,7 +74,7 @@ MUTANTS = [
     ),
     mutant(
         "loss-grad-not-copied",
-        "cross_entropy.py",
+        "loss_again.py",
         "weight = copy(torch.where(ignored, 0.0, weight.to(words.dtype)), group)  # (t,)",
         "weight = torch.where(ignored, 0.0, weight.to(words.dtype))",
         LOSSES,

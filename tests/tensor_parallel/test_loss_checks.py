@@ -68,13 +68,19 @@ def test_what_one_rank_refuses_is_refused_on_all(pool, world):
     assert "padded to another length (padded=)?" in first["head"]
 
 
-def classes(me):
-    return said(
-        TypeError, cross_entropy, torch.ones(3, 2), torch.ones(3), dist.group.WORLD, vocabulary=4
-    )
+def kinds(me):
+    group, ids = dist.group.WORLD, torch.zeros(3, dtype=torch.int64)
+    logits, how = torch.ones(3, 2), {"vocabulary": 4}
+    return [
+        said(TypeError, cross_entropy, logits, ids.float(), group, **how),
+        said(TypeError, cross_entropy, logits, ids.to(torch.int8), group, **how),
+        said(TypeError, cross_entropy, logits.long(), ids, group, **how),
+        said(TypeError, head_cross_entropy, logits, logits[:2], ids.bool(), group, **how),
+    ]
 
 
-def test_targets_that_are_no_ids_are_refused(pool):
-    assert all(
-        "whole numbers, and these are torch.float32" in text for text in pool.run(2, classes)
-    )
+def test_targets_that_are_no_ids_and_logits_that_are_are_refused(pool):
+    for found in pool.run(2, kinds):
+        assert "int64 (or int32), and these are torch.float32; a target that is" in found[0]
+        assert "these are torch.int8" in found[1] and "these are torch.bool" in found[3]
+        assert "takes logits of a floating-point dtype, and these are torch.int64" in found[2]
