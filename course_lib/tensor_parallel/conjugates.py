@@ -23,11 +23,13 @@ from torch.autograd import Function
 
 from course_lib import collectives
 from course_lib.collectives.call import Group, place
+from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import cut
 
 REPLICATED, SHARDED = "replicated", "sharded"
 
 
+@uncompiled
 def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
     """f: the same x goes to every rank's own work. Its gradient is the sum of what they all owe.
 
@@ -37,6 +39,7 @@ def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tenso
     return _Copy.apply(x, group, sum_in)
 
 
+@uncompiled
 def reduce(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
     """g: the sum of all ranks' x, on every rank. Every summand's gradient is that of the sum.
 
@@ -46,6 +49,7 @@ def reduce(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Ten
     return _Reduce.apply(x, group, sum_in)
 
 
+@uncompiled
 def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None) -> Tensor:
     """This rank's piece of an x that all ranks hold; the gradient is joined from all pieces.
 
@@ -61,6 +65,7 @@ def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = 
     return _Split.apply(x, group, dim, sizes)
 
 
+@uncompiled
 def gather(
     x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None, *, after: str
 ) -> Tensor:
@@ -83,6 +88,7 @@ def gather(
     return _Gather.apply(x, group, dim, sizes, after)
 
 
+@uncompiled
 def reduce_scatter(
     x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None
 ) -> Tensor:
@@ -92,6 +98,7 @@ def reduce_scatter(
     return _ReduceScatter.apply(x, group, dim, sizes)
 
 
+@uncompiled
 def copy_rows(
     x: Tensor, start: int, stop: int, group: Group, *, sum_in: torch.dtype | None = None
 ) -> Tensor:

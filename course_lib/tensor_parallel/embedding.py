@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.collectives.call import Group, place
+from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
 from course_lib.tensor_parallel.conjugates import reduce
 from course_lib.tensor_parallel.on_ranks import OnRanks
@@ -60,6 +61,7 @@ class VocabularyParallelEmbedding(OnRanks):
         table.training = dense.training
         return table
 
+    @uncompiled
     def forward(self, ids: Tensor) -> Tensor:  # (b, s) -> (b, s, h)
         return reduce(self.own_rows(ids), self.group)
 
@@ -106,6 +108,7 @@ class VocabularyParallelHead(OnRanks):
         self.weight, self.group, self.overlap = weight, group, overlap
         self.register_parameter("bias", None)
 
+    @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         (logits,) = column_products(x, [self.weight], [None], self.group, overlap=self.overlap)
         return logits

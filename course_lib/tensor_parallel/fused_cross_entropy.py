@@ -11,6 +11,7 @@ from torch import Tensor
 
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, place
+from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
 from course_lib.tensor_parallel.class_weights import (
     ClassWeights,
@@ -38,6 +39,7 @@ from course_lib.tensor_parallel.loss_checks import (
 from course_lib.tensor_parallel.products import autocast
 
 
+@uncompiled
 def head_cross_entropy(
     states: Tensor,
     weight: Tensor,

@@ -45,6 +45,10 @@ def parallelize(
     numbers yet (on torch's meta device) will do, to be filled afterwards. `sequence` cuts the
     tokens between the layers too, and then `keep` holds the gathered inputs for the backward.
     `multiple_of` pads the vocabulary. The logits that a cut model gives are this rank's part.
+
+    torch.compile(model) works, also around the loss: norms, activations and attention are compiled,
+    and a graph ends wherever ranks exchange messages, which stay the same. fullgraph=True is
+    refused for that reason. Second derivatives (create_graph=True) are those of the dense model.
     """
     group = _tp(mesh)
     if not isinstance(model, (GPT, Block)):

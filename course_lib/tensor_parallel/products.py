@@ -14,9 +14,11 @@ from torch import Tensor
 
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, place
+from course_lib.collectives.uncompiled import uncompiled
 from course_lib.tensor_parallel.conjugates import Message, copy, reduce
 
 
+@uncompiled
 def column_products(
     x: Tensor,
     weights: Sequence[Tensor],
@@ -35,6 +37,7 @@ def column_products(
     return list(_ColumnProducts.apply(group, overlap, sum_in, *given))
 
 
+@uncompiled
 def row_product(
     x: Tensor,
     weight: Tensor,

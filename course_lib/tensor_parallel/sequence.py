@@ -15,6 +15,7 @@ from torch import Tensor
 
 from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, place
+from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import SHARDED, Message, copy, gather, reduce
 from course_lib.tensor_parallel.conjugates import reduce_scatter as scatter_sum
@@ -62,6 +63,7 @@ class Tokens:
         return made
 
 
+@uncompiled
 def gathered_products(
     x: Tensor,
     weights: Sequence[Tensor],
@@ -82,6 +84,7 @@ def gathered_products(
     return list(_GatheredProducts.apply(group, list(sizes), x, whole, *given))
 
 
+@uncompiled
 def scattered_product(
     x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sizes: Sequence[int]
 ) -> Tensor:
@@ -192,6 +195,7 @@ def in_bytes(b: int, s: int, h: int, n: int, item: int, *, keep: bool) -> dict[s
     }
 
 
+@uncompiled
 def shared_once(*parameters: torch.nn.Parameter | None, group: Group) -> list[Tensor | None]:
     """Parameters that every rank uses on its own tokens: their gradients owe a sum, sent as one."""
     given = [p for p in parameters if p is not None]

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from course_lib.collectives.uncompiled import uncompiled
 from course_lib.gpt import GPT, Block, RMSNorm
 from course_lib.tensor_parallel.conjugates import reduce_scatter, split
 from course_lib.tensor_parallel.embedding import (
@@ -59,6 +60,7 @@ class SharedNorm(OnRanks):
         self.group, self.training = tokens.group, norm.training
         self.norm = (norm,)  # in a tuple: its parameters are this module's, and are listed once
 
+    @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = shared_once(self.weight, self.bias, group=self.group)
         used = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
@@ -73,6 +75,7 @@ class PrivateDropout(nn.Module):
         self.dropout, self.tokens = dropout, tokens
         self.training = dropout.training
 
+    @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and self.dropout.p):
             return x
@@ -86,6 +89,7 @@ class ScatteringEmbedding(VocabularyParallelEmbedding):
 
     tokens: Tokens
 
+    @uncompiled
     def forward(self, ids: Tensor) -> Tensor:  # (b, s) -> (b, s/tp, h)
         self.tokens.length = ids.shape[S]
         return reduce_scatter(self.own_rows(ids), self.group, S, self.tokens.sizes)
@@ -98,6 +102,7 @@ class SplitPositions(nn.Module):
         super().__init__()
         self.weight, self.tokens = positions.weight, tokens
 
+    @uncompiled
     def forward(self, places: Tensor) -> Tensor:  # (s,) -> (s/tp, h)
         return split(F.embedding(places, self.weight), self.tokens.group, 0, self.tokens.sizes)
 
@@ -108,6 +113,7 @@ class GatheringHead(VocabularyParallelHead):
     tokens: Tokens
     keep: bool
 
+    @uncompiled
     def forward(self, x: Tensor) -> Tensor:  # (b, s/tp, h) -> (b, s, v/tp)
         sizes = self.tokens.check(x, "the head")
         return gathered_products(x, [self.weight], [None], self.group, sizes, keep=self.keep)[0]

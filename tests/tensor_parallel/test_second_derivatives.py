@@ -127,14 +127,15 @@ def one_loss(group, vocabulary, padded, smoothing, weighted):
     how = {"label_smoothing": smoothing}
     more = {"vocabulary": vocabulary, "padded": padded, **how}
 
+    # Squared, so that what comes back to the loss is a function of the logits as well.
     def dense(z):
-        return F.cross_entropy(z[..., :vocabulary], targets, weight=weight, **how)
+        return F.cross_entropy(z[..., :vocabulary], targets, weight=weight, **how).square()
 
     def cut(z):
-        return cross_entropy(z, targets, group, weight=weight, **more)
+        return cross_entropy(z, targets, group, weight=weight, **more).square()
 
     def fused(x, w):
-        return head_cross_entropy(x, w, targets, group, class_weight=weight, **more)
+        return head_cross_entropy(x, w, targets, group, class_weight=weight, **more).square()
 
     logits, v, u = (made(name, 6, padded) for name in ("logits", "v", "u"))
     if not smoothing:
