@@ -116,14 +116,15 @@ class Attention(nn.Module):
         joined = self.qkv(x)  # (b, s, heads·d + 2·kv heads·d)
         b, s = joined.shape[:2]
         parts = joined.split(sizes, dim=-1)
-        q, k, v = (part.view(b, s, -1, self.head_size).transpose(1, 2) for part in parts)
+        d = self.head_size  # counted, and not -1: a rank may have no rows
+        q, k, v = (part.view(b, s, part.shape[-1] // d, d).transpose(1, 2) for part in parts)
         if self.rotary:
             first = 0 if past is None else past.length
             q, k = rotate(q, self.rotary_base, first), rotate(k, self.rotary_base, first)
         if past is not None:
             k, v = past.extend(k, v)
         y = self.core(q, k, v)  # (b, heads, s, d)
-        return self.out(y.transpose(1, 2).reshape(b, s, -1))
+        return self.out(y.transpose(1, 2).flatten(2))  # (b, s, heads·d)
 
 
 class MLP(nn.Module):

@@ -153,8 +153,8 @@ class Unit:
 
     @outside_inference
     def unpin(self) -> None:
-        """The end of a block. What stays whole goes on in memory of its own, so that nothing that is
-        written to it later changes a view that was taken in the block."""
+        """The end of a block. What stays whole goes on in memory of its own, so that nothing that
+        is written to it later changes a view that was taken in the block."""
         self.pinned -= 1
         if self.shown and (self.persistent or self.pinned):
             self.buffer, self.shown = self.buffer.clone(), bool(self.pinned)
