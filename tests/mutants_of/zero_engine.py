@@ -9,6 +9,7 @@ ENGINE, PRECISION, EXTENTS = (
     "course_lib/tensor_parallel/extents.py",
 )
 ELEMENTWISE, HANDOVER = f"{ZERO}elementwise.py", f"{ZERO}handover.py"
+TWIN = f"{ZERO}twin.py"
 REFUSALS = f"{ZERO}refusals.py"
 STAGES = "tests/zero/test_stages.py::"
 ONE = f"{STAGES}test_a_stage_is_one_process"
@@ -19,6 +20,9 @@ SKIP = f"{HALF}test_an_overflow_on_one_rank_makes_all_skip"
 SHARD = f"{HALF}test_an_overflow_in_one_shard_makes_all_skip"
 NAN = f"{HALF}test_a_nan_stops_all_ranks_and_is_named"
 REFUSED = "tests/zero/test_refusals.py::"
+TRIED = "tests/zero/test_elementwise.py::test_"
+NOT = f"{TRIED}what_looks_at_more_than_one_element_is_refused"
+KEPT = f"{TRIED}elementwise_optimizers_pass_and_stay_as_they_were"
 LOOKS = f"{REFUSED}test_an_optimizer_that_looks_at_more_than_one_number_is_refused"
 WRONG = f"{REFUSED}test_wrong_engines_are_refused_before_anything_is_cut"
 MISUSED = "tests/zero/test_gradients.py::test_what_would_train_something_else_is_refused"
@@ -210,27 +214,127 @@ MUTANTS = [
     ),
     Mutant(
         "zero-tried-at-lr-0",
-        ELEMENTWISE,
-        '        options["lr"] = 0.1',
+        TWIN,
+        '        options["lr"] = RATE',
         "        pass",
         (f"{LOOKS}[rows at lr 0]",),
         "at the start of a warm-up every optimizer does nothing, to the whole and to a shard",
     ),
     Mutant(
         "zero-tried-on-itself",
-        ELEMENTWISE,
-        "], defaultdict(dict)\n",
-        "], optimizer.state\n",
-        (f"{REFUSED}test_elementwise_optimizers_are_taken[adam]",),
+        TWIN,
+        "    twin.state = defaultdict(dict)\n",
+        "    twin.state = optimizer.state\n",
+        (f"{KEPT}[OwnAdamW]",),
         "the states of the trial stay in the optimizer",
+    ),
+    Mutant(
+        "zero-tried-with-its-attributes",
+        TWIN,
+        "twin.__dict__[name] = copy.deepcopy(value, memo)",
+        "twin.__dict__[name] = value",
+        (f"{KEPT}[Table]",),
+        "the trial's steps are counted in the user's optimizer",
+    ),
+    Mutant(
+        "zero-twin-of-a-large-tensor",
+        TWIN,
+        "args[0].numel() > LARGEST",
+        "False",
+        (f"{TRIED}a_large_tensor_beside_the_states_is_refused",),
+        "an average of the weights is copied for each twin, and no engine cuts it",
     ),
     Mutant(
         "zero-cut-through-rows-alone",
         ELEMENTWISE,
-        "    for group in optimizer.param_groups:\n        try:",
-        "    for group in optimizer.param_groups[:1]:\n        try:",
-        (f"{LOOKS}[one group of two]",),
+        "    return [groups[i] for i in sorted(list(first)[:MOST_GROUPS])]",
+        "    return groups[:1]",
+        (
+            f"{LOOKS}[one group of two]",
+            f"{TRIED}groups_that_look_at_each_other_are_refused",
+            f"{TRIED}many_groups_are_tried_in_bounded_time_and_leave_nothing",
+        ),
         "what another group asks for is never tried",
+    ),
+    Mutant(
+        "zero-a-twin-has-both-shards",
+        ELEMENTWISE,
+        "            [_between(sizes, 0, sizes.cut), _between(sizes, sizes.cut, sizes.numel)],",
+        "            [_between(sizes, 0, sizes.cut) + _between(sizes, sizes.cut, sizes.numel)],",
+        (f"{NOT}[GlobalNorm]", f"{NOT}[Distance]"),
+        "a sum over all parameters is the same, cut or not; a rank has its own shard alone",
+    ),
+    Mutant(
+        "zero-tried-for-three-steps",
+        ELEMENTWISE,
+        "enumerate(zip(whole, shards, strict=True), 1)",
+        "enumerate(zip(whole[:3], shards[:3], strict=True), 1)",
+        (f"{NOT}[EveryFifth]", f"{NOT}[EveryTwelfth]", f"{NOT}[SkipsZeros]"),
+        "what is looked at now and then is not seen",
+    ),
+    Mutant(
+        "zero-tried-on-small-shards",
+        ELEMENTWISE,
+        "        for sizes in (SMALL, LARGE):",
+        "        for sizes in (SMALL,):",
+        (f"{NOT}[NormAbove]", f"{NOT}[FactoredAbove]"),
+        "a matrix is factored from some size on, as Adafactor does",
+    ),
+    Mutant(
+        "zero-tried-without-zeros",
+        ELEMENTWISE,
+        "    numbers[1 + ZERO_STEP, :, : sizes.cut] = 0\n",
+        "",
+        (f"{NOT}[SkipsZeros]",),
+        "a shard whose gradients are zeros rests, while the whole moves on",
+    ),
+    Mutant(
+        "zero-tried-at-one-scale",
+        ELEMENTWISE,
+        "SCALES = (1.0, 1.0, 0.1, 1.0, 100.0,",
+        "SCALES = (1.0, 1.0, 0.1, 1.0, 1.0,",
+        (f"{NOT}[ClipsWhatIsLarge]",),
+        "who clips large gradients by their norm is not met",
+    ),
+    Mutant(
+        "zero-tried-on-large-weights",
+        ELEMENTWISE,
+        "    numbers[0] *= small\n",
+        "",
+        (f"{NOT}[Distance]",),
+        "steps of a millionth are lost in the rounding of weights near 1",
+    ),
+    Mutant(
+        "zero-trial-that-saw-nothing",
+        ELEMENTWISE,
+        "    if groups and all(",
+        "    if not groups and all(",
+        (f"{TRIED}a_trial_says_what_it_could_not_see",),
+        "who rests for a hundred steps passes every trial",
+    ),
+    Mutant(
+        "zero-trial-draws",
+        ELEMENTWISE,
+        "        with torch.random.fork_rng(devices):\n            yield",
+        "        yield",
+        (f"{TRIED}a_refused_optimizer_stays_as_it_was_too[Noise]",),
+        "a trial moves the generator on, and dropout draws other masks than without it",
+    ),
+    Mutant(
+        "zero-names-of-others-unknown",
+        ELEMENTWISE,
+        "                if re.fullmatch(pattern, base.__name__.lower()):",
+        "                if re.fullmatch(pattern, base.__name__):",
+        (f"{TRIED}others_are_refused_by_name[Prodigy]", f"{TRIED}others_are_refused_by_name[LAMB]"),
+        "classes are written in capitals",
+    ),
+    Mutant(
+        "zero-subclass-by-name",
+        ELEMENTWISE,
+        '    if type(optimizer).__module__.startswith("torch.optim") and name in ELEMENTWISE:',
+        "    if name in ELEMENTWISE:",
+        (f"{TRIED}a_subclass_of_torchs_own_is_tried",),
+        "another's AdamW, which clips by a norm, is taken for torch's",
     ),
     Mutant(
         "zero-states-of-before-lost",

@@ -13,17 +13,40 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from course_lib.zero.elementwise import STEPS, twin_of
+from course_lib.zero.elementwise import (
+    SCALES,
+    STEPS,
+    ZERO_STEP,
+    generators_kept,
+    groups_to_try,
+)
+from course_lib.zero.twin import device_of, twin_of
+
+SIZES = (3, 20_000)  # elements of a part: some optimizers treat large ones otherwise
 
 
 def states_of(optimizer: Optimizer, group: dict, dtype: torch.dtype) -> dict[str, torch.dtype]:
-    """The states that are as large as what they belong to, seen on a small twin."""
-    part = nn.Parameter(torch.ones(3, dtype=dtype))
-    twin = twin_of(optimizer, group, [part])
-    for _ in range(STEPS):
-        part.grad = torch.ones_like(part)
-        type(optimizer).step(twin)
-    return {name: x.dtype for name, x in twin.state[part].items() if as_large(x, part)}
+    """The states that are as large as what they belong to, seen on a twin."""
+    by_size = []
+    for size in SIZES:
+        part = nn.Parameter(torch.ones(size, dtype=dtype, device=device_of(group)))
+        twin = twin_of(optimizer, [group], [[part]])
+        for _ in range(STEPS):
+            part.grad = torch.ones_like(part)
+            type(optimizer).step(twin)
+        by_size.append({name: x.dtype for name, x in twin.state[part].items() if as_large(x, part)})
+    small, large = by_size
+    if small != large:
+        raise ValueError(
+            f"{type(optimizer).__name__} keeps for {SIZES[0]} elements the states "
+            f"{_in_words(small)} and for {SIZES[1]:,} {_in_words(large)}: a file has no place for "
+            "states that change with the size. Use SGD, Adam or AdamW, or offload='cpu'"
+        )
+    return small
+
+
+def _in_words(states: dict[str, torch.dtype]) -> str:
+    return ", ".join(f"{name} ({dtype})" for name, dtype in states.items()) or "(none)"
 
 
 def as_large(x: object, part: Tensor) -> bool:
@@ -31,27 +54,40 @@ def as_large(x: object, part: Tensor) -> bool:
 
 
 def check_lendable(optimizer: Optimizer) -> None:
-    """Step a twin on two numbers at once, and one on each by itself, and compare."""
-    for group in optimizer.param_groups:
-        whole, lent = _after(optimizer, group, lots=1), _after(optimizer, group, lots=2)
-        if not torch.equal(whole, lent):
-            raise ValueError(
-                f"{type(optimizer).__name__} computes otherwise when it is lent one bucket of a "
-                "step after another, as offload to files has to: it counts its own steps, perhaps. "
-                "Use SGD, Adam or AdamW, or offload='cpu'"
-            )
+    """Step a twin on three parts at once, and one on each by itself, and compare, each step."""
+    groups = groups_to_try(optimizer)
+    with generators_kept(optimizer):
+        for size in SIZES:
+            whole, lent = (_after(optimizer, groups, size, apart=apart) for apart in (False, True))
+            if not bool(((whole == lent) | (whole.isnan() & lent.isnan())).all()):
+                raise ValueError(
+                    f"{type(optimizer).__name__} computes otherwise when it is lent one bucket of "
+                    "a step after another, as offload to files has to: it counts its own steps, "
+                    "perhaps, or looks at all parameters together. Use SGD, Adam or AdamW, or "
+                    "offload='cpu'"
+                )
 
 
-def _after(optimizer: Optimizer, group: dict, lots: int) -> Tensor:
-    parts = [nn.Parameter(torch.tensor([x])) for x in (1.0, -2.0)]
-    twin = twin_of(optimizer, group, parts)
-    lender = Lender(twin)
-    for step in range(STEPS):
-        for number, part in enumerate(parts):
-            part.grad = torch.tensor([0.5 + step - number])
-        for lot in [parts] if lots == 1 else [parts[:1], parts[1:]]:
+def _after(optimizer: Optimizer, groups: list[dict], size: int, *, apart: bool) -> Tensor:
+    """(STEPS, …): the weights of all groups' parts after each step, each part lent by itself or
+    all together."""
+    generator = torch.Generator().manual_seed(1)
+    start, *gradients = torch.randn((1 + STEPS, len(groups), 3, size), generator=generator)
+    own = [
+        [nn.Parameter(x.to(device_of(group), copy=True)) for x in some]
+        for group, some in zip(groups, start, strict=True)
+    ]
+    twin = twin_of(optimizer, groups, own)
+    lender, parts = Lender(twin), [part for some in own for part in some]
+    lots = [[part] for part in parts] if apart else [parts]
+    found = []
+    for step, (gradient, scale) in enumerate(zip(gradients, SCALES, strict=True)):
+        for i, (part, g) in enumerate(zip(parts, gradient.flatten(0, 1), strict=True)):
+            part.grad = (g * scale * (step != ZERO_STEP or i > 0)).to(part.device)
+        for lot in lots:
             lender.lend(set(lot), lambda: type(optimizer).step(twin))
-    return torch.cat([part.detach() for part in parts])
+        found.append(torch.cat([part.detach().cpu() for part in parts]))
+    return torch.stack(found) if parts else torch.empty(0)
 
 
 class Lender:
