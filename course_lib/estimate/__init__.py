@@ -1,13 +1,14 @@
 """Closed forms of what a rank holds, needs and sends; tests hold them against ledger and meter.
 
-In the order of reading: shape, deepspeed, memory, activations, peak, traffic. Lesson 12.
+In the order of reading: shape, deepspeed, memory, activations, peak, traffic, over_tp. Lesson 12.
 """
 
 from course_lib.estimate.activations import Kept, kept
 from course_lib.estimate.memory import RULES, Rule, States, per_parameter, states
+from course_lib.estimate.over_tp import tensor_parallel_bytes
 from course_lib.estimate.peak import Peak, step_peak
 from course_lib.estimate.shape import Shape, shape_of
-from course_lib.estimate.traffic import must_bytes, offload_bytes, tensor_parallel_bytes
+from course_lib.estimate.traffic import must_bytes, offload_bytes
 
 __all__ = [
     "RULES",

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from course_lib.estimate.over_tp import check_cut
 from course_lib.gpt import Config
+from course_lib.layout import cut
+from course_lib.tensor_parallel.embedding import padded_vocabulary
+from course_lib.tensor_parallel.qkv_layout import shares
 
 NARROW = 4  # bytes of a norm's and attention's own sums, whatever the model's width is
 RNG = 5056  # bytes: the state of the CPU's generator, kept for each block that is run again
@@ -53,41 +57,52 @@ def kept(
     *,
     width: int = 4,
     tp: int = 1,
+    rank: int = 0,
     sequence: bool = False,
     keep: bool = True,
+    multiple_of: int = 1,
+    fused: bool = False,
 ) -> Kept:
-    """The bytes of a training forward, `width` for a number; exact where tp divides what it cuts.
+    """The bytes of a training forward on rank `rank` of `tp`, `width` for a number.
 
-    `sequence` and `keep` are those of `parallelize`. Not for attention dropout, under which torch
-    takes another way through attention, with all pairs of tokens in memory.
+    `sequence`, `keep` and `multiple_of` are those of `parallelize`, `fused` that of the loss: it
+    keeps the head's input and no logits. Not for attention dropout, under which torch takes another
+    way through attention, with all pairs of tokens in memory; nor under autocast, which keeps
+    numbers of two widths.
     """
+    check_cut(config, length, tp, rank)
     if config.attention_dropout:
         raise ValueError(
             f"attention_dropout={config.attention_dropout}: with it torch keeps all pairs of "
             "tokens, in a way that depends on the device; estimate with attention_dropout=0"
         )
     tokens, h, d = rows * length, config.hidden, config.head_size
-    own = tokens / tp if sequence else tokens  # tokens between the cut layers
+    own = rows * cut(length, tp)[rank] if sequence else tokens  # tokens between the cut layers
     entry = own * h * width
     joins = (tokens if keep or not sequence else own) * h * width  # the input of a cut product
     norm = _norm(config, own, width) + (_shared(config, width) if sequence and tp > 1 else 0)
     drop = own * h * width if config.dropout else 0  # its mask, in the numbers' own width
-    heads, kv = config.heads / tp, config.kv_heads / tp
+    share = shares(config.heads, config.kv_heads, tp)[rank]
+    heads, kv = share.heads, share.kv_heads
     core = tokens * (heads + 2 * kv) * d * width  # q, k, v as one product gave them
     if config.position == "rotary":  # q and k turned, and the angles
         core += tokens * (heads + kv) * d * width + 2 * length * d * NARROW
         core += tokens * heads * d * width  # attention's output lies as q does: it is laid anew
     core += tokens * heads * (d * width + NARROW)  # attention's output; a sum for each head
     wide = 4 if config.activation == "swiglu" else 2
-    inner = wide * tokens * config.inner / tp * width
+    inner = wide * tokens * cut(config.inner, tp)[rank] * width
+    words = cut(padded_vocabulary(config.vocabulary, multiple_of), tp)[rank]
+    last = tokens * h * width if fused else joins  # the head's input: fused, it is gathered whole
+    looked_up = 9 * tokens if tp > 1 else 0  # which of its rows a rank's table gives, and a mask
+    loss = 12 * tokens if fused else 0  # the targets, and each token's share of the softmax
     places = 8 * length if config.position == "learned" else 0  # which positions were looked up
     return Kept(
         config.layers,
         attention=round(entry + norm + joins + core + drop),
         mlp=round(entry + norm + joins + inner + drop),
         entry=round(entry),
-        ends=round(entry + norm + joins + places + drop),
-        logits=round(tokens * config.vocabulary / tp * width),
+        ends=round(entry + norm + last + places + drop + looked_up + loss),
+        logits=0 if fused else round(tokens * words * width),
         recompute=config.recompute,
     )
 

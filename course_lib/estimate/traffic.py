@@ -131,34 +131,6 @@ def uses_of(model: nn.Module, units: Sequence[Bucket]) -> list[tuple[Bucket, boo
     return found
 
 
-def tensor_parallel_bytes(
-    config: Config,
-    rows: int,
-    length: int,
-    n: int,
-    *,
-    width: int = 4,
-    sequence: bool = False,
-    keep: bool = True,
-) -> float:
-    """What tensor parallelism has each rank send for one forward and backward, embedding and loss
-    included: 8Φ(N−1)/N a block, Φ = rows · length · hidden, exact where n divides the length.
-
-    With `sequence` the block takes as much, or 10 where inputs are not kept but gathered again.
-    """
-    part = (n - 1) / n
-    phi, tokens = rows * length * config.hidden * width, rows * length
-    losses = 2 * 3 * tokens * 4 * part  # the largest logit; two sums: float32, all-reduced
-    if not sequence:
-        return ((8 * config.layers + 4) * phi) * part + losses
-    block = 8 if keep else 10
-    norms = (2 * config.layers + 1) * (2 if config.norm == "layer" and config.bias else 1)
-    sums = 2 * norms * config.hidden * width
-    places = length * config.hidden * width if config.position == "learned" else 0
-    ends = 2 + (2 if keep else 3)  # the table's sum is scattered; the head gathers
-    return (block * config.layers * phi + ends * phi + sums + places) * part + losses
-
-
 def offload_bytes(
     model: nn.Module | Config,
     *,

@@ -11,6 +11,7 @@ from course_lib.estimate.activations import kept
 from course_lib.gpt import GPT, Config
 from course_lib.memory import peak
 from course_lib.tensor_parallel import parallelize
+from course_lib.train.losses import loss_sum
 
 GPT2 = Config.gpt2(vocabulary=95, length=40, hidden=48, layers=3, heads=4, inner=76)
 LLAMA = Config.llama(vocabulary=91, length=40, hidden=48, layers=2, heads=4, kv_heads=2, inner=64)
@@ -50,6 +51,47 @@ def over_two(me):
 
 def test_what_a_cut_forward_keeps(pool):
     pool.run(2, over_two)
+
+
+UNEVEN = [  # heads that are shared or uneven, a width and a length that no world divides
+    (LLAMA.changed(kv_heads=1, inner=65, recompute=False), {}, {}),
+    (GPT2.changed(kv_heads=1, vocabulary=61), {"sequence": True}, {"multiple_of": 32}),
+    (GPT2.changed(recompute=True), {"sequence": True, "keep": False}, {}),
+    (LLAMA.changed(kv_heads=4, inner=65, dropout=0.1), {}, {"fused": True}),
+    (GPT2.changed(vocabulary=61), {"sequence": True, "keep": False}, {"fused": True}),
+]
+
+
+def uneven(me):
+    for config, plan, how in UNEVEN:
+        fused = how.get("fused", False)
+        torch.manual_seed(0)
+        options = {**plan, **{k: v for k, v in how.items() if k != "fused"}}
+        model = parallelize(GPT(config), ranks.mesh(me, dp=1, tp=me.world), **options)
+        ids = torch.randint(60, (3, 35))
+        if fused:
+            with peak() as p:
+                loss = loss_sum(model, ids[:, :-1], ids[:, 1:], fused=True)
+            got = p.held_after - loss.nbytes
+            del loss
+        else:
+            got = measured(model, ids, loss=False)
+        length = 34 if fused else 35
+        want = kept(config, 3, length, tp=me.world, rank=me.rank, **plan, **how).total
+        label = (me.rank, config.norm, plan, how, got, want, got - want)
+        assert got == want, label
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_what_every_rank_keeps_of_an_uneven_cut(pool, world):
+    pool.run(world, uneven)
+
+
+def test_what_cannot_be_cut_is_refused():
+    with pytest.raises(ValueError, match="2 key/value heads cannot be shared by 3"):
+        kept(LLAMA, 3, 33, tp=3)
+    with pytest.raises(ValueError, match="longer than length=40"):
+        kept(LLAMA, 3, 41)
 
 
 def test_attention_dropout_is_no_part_of_it():

@@ -14,13 +14,9 @@ from course_lib.estimate.traffic import (
     LEAN,
     must_bytes,
     offload_bytes,
-    tensor_parallel_bytes,
 )
-from course_lib.gpt import GPT
 from course_lib.ledger import ledger
 from course_lib.memory import tier_of
-from course_lib.tensor_parallel import parallelize
-from course_lib.train.losses import loss_sum
 from tests.estimate.parts import GPT2, LLAMA, SMALL, engine_of, step_of
 
 CASES = [
@@ -54,24 +50,6 @@ def sent(me):
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_step_sends_what_was_estimated(pool, world):
     pool.run(world, sent, timeout=120)
-
-
-def over_tp(me):
-    for config in (GPT2, LLAMA.changed(recompute=False)):
-        for plan in ({}, {"sequence": True, "keep": True}, {"sequence": True, "keep": False}):
-            torch.manual_seed(3)
-            mesh = ranks.mesh(me, dp=1, tp=me.world)
-            model = parallelize(GPT(config), mesh, **plan)
-            ids = torch.randint(config.vocabulary, (2, 7))
-            with ledger(mesh) as book:
-                loss_sum(model, ids[:, :-1], ids[:, 1:]).backward()
-            want = tensor_parallel_bytes(config, 2, 6, me.world, **plan)
-            assert book.bytes() == pytest.approx(want, rel=1e-12), (plan, book.bytes(), want)
-
-
-@pytest.mark.parametrize("world", [2])
-def test_tensor_parallelism_sends_what_was_estimated(pool, world):
-    pool.run(world, over_tp, timeout=120)
 
 
 # ---- between the tiers

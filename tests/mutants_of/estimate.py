@@ -6,6 +6,9 @@ HERE = "course_lib/estimate/"
 MEMORY, TRAFFIC, PEAK = f"{HERE}memory.py", f"{HERE}traffic.py", f"{HERE}peak.py"
 KEPT, TABLE, SHAPE = f"{HERE}activations.py", f"{HERE}deepspeed.py", f"{HERE}shape.py"
 TESTS = "tests/estimate/test_"
+OVER_TP, OVER = f"{HERE}over_tp.py", f"{TESTS}over_tp.py"
+RANKS_SEND = f"{OVER}::test_a_rank_sends_what_was_estimated"
+UNEVEN = f"{TESTS}activations.py::test_what_every_rank_keeps_of_an_uneven_cut"
 HELD = f"{TESTS}memory.py::test_what_is_held_is_what_was_estimated"
 OTHERS = f"{TESTS}memory.py::test_other_optimizers_half_precision_and_frozen_parameters"
 TIERS = f"{TESTS}memory.py::test_every_tier_holds_what_was_estimated"
@@ -104,11 +107,94 @@ MUTANTS = [
     ),
     Mutant(
         "estimate-tp-head-forgotten",
-        TRAFFIC,
-        "((8 * config.layers + 4) * phi)",
-        "((8 * config.layers + 2) * phi)",
-        (f"{TESTS}traffic.py::test_tensor_parallelism_sends_what_was_estimated",),
-        "table and head owe an all-reduce each",
+        OVER_TP,
+        "        table, head = both(wide), both(narrow)",
+        "        table, head = both(wide), 0",
+        (f"{RANKS_SEND}[2-gpt2]", f"{RANKS_SEND}[3-llama]"),
+        "table and head take an all-reduce each",
+    ),
+    Mutant(
+        "estimate-tp-recompute-ignored",
+        OVER_TP,
+        "    if config.recompute:\n        backward += block\n",
+        "",
+        (f"{RANKS_SEND}[2-gpt2 run again]", f"{RANKS_SEND}[3-llama of one, run again]"),
+        "a forward that is run again sends its messages again",
+    ),
+    Mutant(
+        "estimate-tp-shared-heads-ignored",
+        OVER_TP,
+        "    backward += _shared_heads(config, n, rank, wide)\n",
+        "",
+        (
+            f"{RANKS_SEND}[2-gpt2 shared, without biases]",
+            f"{RANKS_SEND}[2-llama of one, run again]",
+        ),
+        "key/value heads on several ranks: their gradients are summed over those",
+    ),
+    Mutant(
+        "estimate-tp-shared-bias",
+        OVER_TP,
+        "if config.bias else 0)\n",
+        "if False else 0)\n",
+        (f"{RANKS_SEND}[3-gpt2 shared, run again]",),
+        "and so are their biases'",
+    ),
+    Mutant(
+        "estimate-tp-even-tokens",
+        OVER_TP,
+        "rows * cut(length, n)[rank] * config.hidden",
+        "rows * length / n * config.hidden",
+        (f"{RANKS_SEND}[2-gpt2]", f"{RANKS_SEND}[3-llama]"),
+        "the last rank has fewer tokens, and sends otherwise",
+    ),
+    Mutant(
+        "estimate-tp-fused-ignored",
+        OVER_TP,
+        "        if fused:  #",
+        "        if False:  #",
+        (f"{RANKS_SEND}[2-llama]",),
+        "with the tokens cut, head and loss in one take another message",
+    ),
+    Mutant(
+        "estimate-tp-autocast-ignored",
+        OVER_TP,
+        "    wide, narrow = width, width if products is None else products",
+        "    wide, narrow = width, width",
+        (f"{OVER}::test_other_widths_paddings_and_short_sequences",),
+        "under autocast what goes into a product is half as wide",
+    ),
+    Mutant(
+        "estimate-tp-anything-goes",
+        OVER_TP,
+        "    shares(config.heads, config.kv_heads, n)  # refuses heads that cannot be shared out\n",
+        "",
+        (f"{OVER}::test_what_cannot_be_cut_is_refused",),
+        "heads that nobody could share out get an answer",
+    ),
+    Mutant(
+        "estimate-kept-half-a-head",
+        KEPT,
+        "    heads, kv = share.heads, share.kv_heads\n",
+        "    heads, kv = config.heads / tp, config.kv_heads / tp\n",
+        (f"{UNEVEN}[2]", f"{UNEVEN}[3]"),
+        "a key/value head that is shared is whole on each of its ranks",
+    ),
+    Mutant(
+        "estimate-kept-ids-forgotten",
+        KEPT,
+        "    looked_up = 9 * tokens if tp > 1 else 0",
+        "    looked_up = 0",
+        (f"{UNEVEN}[2]", f"{UNEVEN}[3]"),
+        "a cut table keeps which of its rows it gave, and for which tokens",
+    ),
+    Mutant(
+        "estimate-kept-fused-ignored",
+        KEPT,
+        "        logits=0 if fused else round(",
+        "        logits=round(",
+        (f"{UNEVEN}[2]",),
+        "head and loss in one keep no logits",
     ),
     Mutant(
         "estimate-offload-once-a-step",

@@ -217,7 +217,7 @@ MUTANTS = [
         TWIN,
         '        options["lr"] = RATE',
         "        pass",
-        (f"{LOOKS}[rows at lr 0]",),
+        (f"{KEPT}[lr 0]",),
         "at the start of a warm-up every optimizer does nothing, to the whole and to a shard",
     ),
     Mutant(
