@@ -87,7 +87,8 @@ def kept(
     core = tokens * (heads + 2 * kv) * d * width  # q, k, v as one product gave them
     if config.position == "rotary":  # q and k turned, and the angles
         core += tokens * (heads + kv) * d * width + 2 * length * d * NARROW
-        core += tokens * heads * d * width  # attention's output lies as q does: it is laid anew
+        # Attention's output lies as q does, and is laid anew unless there is one head alone.
+        core += tokens * heads * d * width * (heads > 1)
     core += tokens * heads * (d * width + NARROW)  # attention's output; a sum for each head
     wide = 4 if config.activation == "swiglu" else 2
     inner = wide * tokens * cut(config.inner, tp)[rank] * width
