@@ -1,6 +1,7 @@
-"""`course estimate`: DeepSpeed's table of memory, from two numbers or from a config.json.
+"""`course estimate`: what a model takes on each GPU and host, stage by stage, and where it fits.
 
-Lesson 12 takes its figures apart.
+DeepSpeed's table of memory beside our engine's closed forms, from two numbers or from a
+config.json. Lesson 12 takes the figures apart.
 """
 
 from __future__ import annotations
@@ -17,59 +18,166 @@ from course_lib.cli.base import Json, app
 
 @app.command()
 def estimate(
-    params: Annotated[int | None, typer.Option(help="Parameters of the model.")] = None,
-    largest_layer: Annotated[int | None, typer.Option(help="Those of its largest layer.")] = None,
+    params: Annotated[
+        str | None,
+        typer.Option(help="Parameters of the model: 7e9, 7B, 350M or 2783959040."),
+    ] = None,
+    largest_layer: Annotated[
+        str | None, typer.Option(help="Those of its largest layer, written likewise.")
+    ] = None,
     gpus: Annotated[int, typer.Option(help="GPUs on each node.")] = 1,
     nodes: Annotated[int, typer.Option(help="Nodes.")] = 1,
-    stage: Annotated[int, typer.Option(help="3, or 2.")] = 3,
+    stage: Annotated[int, typer.Option(help="Of DeepSpeed's table: 3, or 2.")] = 3,
     config: Annotated[
         Path | None, typer.Option(help="A Hugging Face config.json; no weights are needed.")
     ] = None,
+    tp: Annotated[int, typer.Option(help="Ranks that one model is cut over.")] = 1,
+    rows: Annotated[
+        int, typer.Option(help="Sequences of a micro-batch on each replica; 0: no activations.")
+    ] = 0,
+    length: Annotated[int, typer.Option(help="Their tokens; 0: the config's longest.")] = 0,
+    recompute: Annotated[
+        bool, typer.Option("--recompute", help="Keep each block's input alone.")
+    ] = False,
+    sequence: Annotated[
+        bool, typer.Option("--sequence", help="Cut the tokens between the layers too (tp).")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Memory for the model states under ZeRO, as DeepSpeed estimates it."""
-    from course_lib.estimate import deepspeed, shape
+    """Memory on each GPU and host, for every ZeRO stage and offload, and which GPUs it fits on.
+
+    The model is --config, or --params with --largest-layer. Activations are counted for GPT-2's and
+    Llama's configs, with --rows.
+    """
+    from course_lib.estimate import deepspeed, fit, shape
 
     try:
         if config is not None and not (params is None and largest_layer is None):
             raise ValueError("--config says both numbers itself; leave --params and the other out")
         if config is not None:
-            params, largest_layer = shape.read(config)
-        if params is None or (largest_layer is None and stage != 2):
-            missing = "--params" if params is None else "--largest-layer"
-            raise ValueError(f"{missing} is missing; or name a config.json with --config")
-        rows = deepspeed.table(params, largest_layer or 0, gpus, nodes, stage=stage)
+            total, layer = shape.read(config)
+        else:
+            if params is None or (largest_layer is None and stage != 2):
+                missing = "--params" if params is None else "--largest-layer"
+                raise ValueError(f"{missing} is missing; or name a config.json with --config")
+            total = fit.count(params, "--params")
+            layer = 0 if largest_layer is None else fit.count(largest_layer, "--largest-layer")
+        table = deepspeed.table(total, layer, gpus, nodes, stage=stage)
+        fit.check_ranks(gpus, nodes, tp)
+        own, activations = _on_a_rank(config, total, tp, rows, length, recompute, sequence)
+        ways = fit.fits(own, -(-layer // tp), gpus, nodes, tp=tp, activations=activations)
     except ValueError as error:
         print(f"course estimate: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
     if as_json:
-        print(json.dumps({"rows": [row.as_dict() for row in rows]}))
+        stages = [way.as_dict() for way in ways]
+        print(json.dumps({"rows": [row.as_dict() for row in table], "stages": stages}))
         return
-    _show(rows, params, largest_layer, gpus, nodes, stage)
+    cut = f"; {own:,} parameters on each of tp={tp} ranks" if tp > 1 else ""
+    where = f"{nodes} node{'s'[: nodes > 1]} with {gpus} GPU{'s'[: gpus > 1]} each{cut}"
+    _show_stages(ways, f"{total:,} parameters; {where}", layer > 0)
+    of = f", {layer:,} in the largest layer" if stage == 3 else ""
+    _show_deepspeeds(table, f"DeepSpeed's table, ZeRO-{stage}: {total:,} parameters{of}", tp)
 
 
-def _show(
-    rows: list, params: int, largest_layer: int | None, gpus: int, nodes: int, stage: int
-) -> None:
+def _on_a_rank(
+    config: Path | None,
+    params: int,
+    tp: int,
+    rows: int,
+    length: int,
+    recompute: bool,
+    sequence: bool,
+) -> tuple[int, int | None]:
+    """(parameters, bytes of activations) on each tensor-parallel rank."""
+    from course_lib.estimate import activations, fit, shape
+
+    for name, value in (("--rows", rows), ("--length", length)):
+        if value < 0:
+            raise ValueError(f"{name} {value} has to be 0 or more")
+    if not rows and (length or recompute or sequence):
+        raise ValueError("--length, --recompute and --sequence say how --rows are run; add --rows")
+    known = None if config is None else shape.read_ours(config)
+    if rows and known is None:
+        raise ValueError(
+            "--rows: activations are counted for GPT-2's and Llama's config.json; name one with "
+            "--config, or leave --rows out"
+        )
+    if sequence and tp == 1:
+        raise ValueError("--sequence cuts the tokens over the tensor-parallel ranks; add --tp")
+    if known is None:
+        return -(-params // tp), None
+    own = fit.params_of_rank(known, tp)
+    if not rows:
+        return own, None
+    # Fused kernels drop attention's weights without keeping them: nothing of that is counted.
+    known = known.changed(recompute=recompute, attention_dropout=0.0)
+    kept = activations.kept(
+        known, rows, length or known.length, width=fit.HALF, tp=tp, sequence=sequence
+    )
+    again = kept.block if recompute else 0  # the block that is run again in the backward
+    return own, kept.total + again
+
+
+def _show_stages(ways: list, title: str, layer: bool) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    layer = f", {largest_layer:,} in the largest layer" if stage == 3 else ""
-    hosts, cards = f"{nodes} node{'s'[: nodes > 1]}", f"{gpus} GPU{'s'[: gpus > 1]}"
-    shown = Table(box=box.SIMPLE)
+    from course_lib.estimate import fit
+
+    shown = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for name in ("stage", "states", "params"):
+        shown.add_column(name, no_wrap=True)
+    for name in ("GPU", "(acts)", "host", "disk"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("fits (GB)", no_wrap=True)
+    for way in ways:
+        sizes = [_gib(x) for x in (way.gpu, way.activations, way.host, way.disk)]
+        cards = " ".join(map(str, way.cards)) or "none"
+        where = way.optimizer or "–", way.parameters or "–"
+        shown.add_row(str(way.stage), *where, *sizes, cards)
+    console = Console(highlight=False)
+    console.print(f"{title}. In GiB (2^30 bytes), for each GPU and each host:")
+    console.print(shown)
+    room = ", ".join(f"{card} GB = {card * fit.GIGA / fit.UNIT:.1f} GiB" for card in fit.CARDS)
+    console.print(
+        f"A card is counted by the name it is sold under, in 10^9 bytes: {room}. It has 5 to 7 % "
+        "more, which is left to the CUDA context and to gaps between blocks."
+    )
+    console.print(
+        "Trained in 16 bits with Adam, gradients alive; states and params: where offload has them. "
+        + ("" if ways[0].activations is not None else "Without activations: see --rows. ")
+        + ("" if layer else "Stage 3 without the layer in use: see --largest-layer. ")
+        + "Not counted: communication buckets, the windows that files are read through.\n"
+    )
+
+
+def _show_deepspeeds(table: list, title: str, tp: int) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
     for name in ("offload_param", "offload_optimizer", "zero_init"):
         shown.add_column(name, no_wrap=True)
-    for name in ("GB, each node", "GB, each GPU"):
+    for name in ("GiB, each node", "GiB, each GPU"):
         shown.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
+    for row in table:
         init = "–" if row.zero_init is None else str(row.zero_init)
         words = row.offload_param, row.offload_optimizer, init
         shown.add_row(*words, f"{row.cpu_gb:.2f}", f"{row.gpu_gb:.2f}")
     console = Console(highlight=False)
-    console.print(f"ZeRO-{stage}: {params:,} parameters{layer}; {hosts} with {cards} each")
+    console.print(title)
     console.print(shown)
     console.print(
         "Model states alone, trained in 16 bits with Adam: no activations, no buckets, no gaps "
-        "between blocks of memory. A GB here is 2^30 bytes."
+        "between blocks of memory. A GiB is 2^30 bytes; DeepSpeed prints the same numbers as GB."
+        + (" DeepSpeed's table knows no tensor parallelism: it is that of tp=1." if tp > 1 else "")
     )
+
+
+def _gib(nbytes: int | None) -> str:
+    if not nbytes:
+        return "–"
+    return f"{nbytes / (1 << 30):,.2f}"

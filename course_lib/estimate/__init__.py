@@ -1,6 +1,7 @@
 """Closed forms of what a rank holds, needs and sends; tests hold them against ledger and meter.
 
-In the order of reading: shape, deepspeed, memory, activations, peak, traffic, over_tp. Lesson 12.
+In the order of reading: shape, deepspeed, memory, activations, peak, traffic, over_tp, fit.
+Lesson 12.
 """
 
 from course_lib.estimate.activations import Kept, kept

@@ -74,6 +74,22 @@ def shape_of(model: nn.Module | Config) -> Shape:
 
 def read(path: str | Path) -> Shape:
     """The shape that a Hugging Face config.json describes (or a folder with one)."""
+    path, keys = _keys(path)
+    try:
+        if keys.get("model_type") in TRAITS:
+            return shape_of(from_transformers(keys, path))
+        return _by_transformers(path, keys)
+    except (KeyError, TypeError, AttributeError, OSError) as error:
+        raise ValueError(f"{path} cannot be read as a model: {error}") from error
+
+
+def read_ours(path: str | Path) -> Config | None:
+    """The same file as a config of our decoder; None where it describes another family."""
+    path, keys = _keys(path)
+    return from_transformers(keys, path) if keys.get("model_type") in TRAITS else None
+
+
+def _keys(path: str | Path) -> tuple[Path, Mapping]:
     path = Path(path)
     if path.is_dir():
         path = path / "config.json"
@@ -82,12 +98,7 @@ def read(path: str | Path) -> Shape:
     keys = read_json(path.read_bytes(), path)
     if not isinstance(keys, Mapping):
         raise ValueError(f"{path} holds a {type(keys).__name__} and not the keys of a config")
-    try:
-        if keys.get("model_type") in TRAITS:
-            return shape_of(from_transformers(keys, path))
-        return _by_transformers(path, keys)
-    except (KeyError, TypeError, AttributeError, OSError) as error:
-        raise ValueError(f"{path} cannot be read as a model: {error}") from error
+    return path, keys
 
 
 def _by_transformers(path: Path, keys: Mapping) -> Shape:

@@ -6,6 +6,7 @@ HERE = "course_lib/estimate/"
 MEMORY, TRAFFIC, PEAK = f"{HERE}memory.py", f"{HERE}traffic.py", f"{HERE}peak.py"
 KEPT, TABLE, SHAPE = f"{HERE}activations.py", f"{HERE}deepspeed.py", f"{HERE}shape.py"
 TESTS = "tests/estimate/test_"
+FIT, FITS = f"{HERE}fit.py", f"{TESTS}fit.py::test_"
 OVER_TP, OVER = f"{HERE}over_tp.py", f"{TESTS}over_tp.py"
 RANKS_SEND = f"{OVER}::test_a_rank_sends_what_was_estimated"
 UNEVEN = f"{TESTS}activations.py::test_what_every_rank_keeps_of_an_uneven_cut"
@@ -299,8 +300,9 @@ MUTANTS = [
     Mutant(
         "estimate-prints-beside-json",
         "course_lib/cli/estimate.py",
-        '        print(json.dumps({"rows": [row.as_dict() for row in rows]}))\n        return',
-        '        print(json.dumps({"rows": [row.as_dict() for row in rows]}))',
+        '        print(json.dumps({"rows": [row.as_dict() for row in table], "stages": stages}))\n'
+        "        return\n",
+        '        print(json.dumps({"rows": [row.as_dict() for row in table], "stages": stages}))\n',
         (f"{TESTS}deepspeed.py::test_the_command_gives_one_document",),
         "the table follows the document",
     ),
@@ -319,5 +321,62 @@ MUTANTS = [
         "        raise typer.Exit(1) from None",
         (f"{TESTS}deepspeed.py::test_wrong_use_ends_with_2_and_the_reason",),
         "a wrong call looks like a finding",
+    ),
+    # ---- where it fits
+    Mutant(
+        "estimate-card-in-gib",
+        FIT,
+        "if self.gpu <= card * GIGA]",
+        "if self.gpu <= card * UNIT]",
+        (f"{FITS}a_card_is_counted_in_its_own_gb",),
+        "79 GiB are more than the 80 GB that a card is sold by",
+    ),
+    Mutant(
+        "estimate-stage-2-half-gradients",
+        FIT,
+        "        gradients = HALF if stage < 2 else 0",
+        "        gradients = HALF",
+        (f"{FITS}every_way_is_what_the_exact_count_says",),
+        "from stage 2 on the backward's own gradients are gone once they are summed",
+    ),
+    Mutant(
+        "estimate-host-of-one-rank",
+        FIT,
+        "_up(host * params) * gpus",
+        "_up(host * params)",
+        (f"{FITS}every_way_is_what_the_exact_count_says[4]",),
+        "a host has the shards of all its ranks",
+    ),
+    Mutant(
+        "estimate-shared-heads-cut",
+        FIT,
+        "    joined = (share.heads + 2 * share.kv_heads) * config.head_size\n",
+        "    joined = (config.heads + 2 * config.kv_heads) * config.head_size // tp\n",
+        (f"{FITS}the_parameters_of_a_rank[2]", f"{FITS}the_parameters_of_a_rank[3]"),
+        "key/value heads that ranks share are whole on each of them",
+    ),
+    Mutant(
+        "estimate-billions-of-two",
+        FIT,
+        '"B": 9,',
+        '"B": 12,',
+        (f"{FITS}numbers_as_people_write_them",),
+        "7B are 7e9, not 7e12",
+    ),
+    Mutant(
+        "estimate-tp-taken-for-granted",
+        "course_lib/cli/estimate.py",
+        "        fit.check_ranks(gpus, nodes, tp)\n",
+        "",
+        (f"{FITS}wrong_calls_end_with_2_and_a_sentence",),
+        "three ranks of eight",
+    ),
+    Mutant(
+        "estimate-command-recompute-ignored",
+        "course_lib/cli/estimate.py",
+        "known.changed(recompute=recompute, attention_dropout=0.0)",
+        "known.changed(attention_dropout=0.0)",
+        (f"{FITS}recompute_and_sequence_take_fewer_bytes",),
+        "an option without an effect",
     ),
 ]

@@ -1,0 +1,150 @@
+"""Bytes on a GPU, a host and a disk for every stage and offload, and which cards these fit on.
+
+Closed forms from the number of parameters alone, for training in 16 bits with Adam as our engine
+does it; a config gives the activations too. Lesson 12 takes a step's bytes apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+
+from course_lib.estimate.over_tp import check_cut
+from course_lib.gpt import Config
+from course_lib.layout import cut
+from course_lib.tensor_parallel.qkv_layout import shares
+
+HALF, FULL = 2, 4  # bytes of a number in 16 bits, and in 32
+STATES = FULL + 2 * FULL  # the float32 copy and Adam's two moments
+UNIT = 1 << 30  # GiB
+# A card is counted as so many times 10^9 bytes. It has 5 to 7 % more (an "80 GB" one 81,559 MiB,
+# a "141 GB" one 143,771 MiB): that is left to the CUDA context and to gaps between blocks.
+CARDS = (24, 40, 80, 141)
+GIGA = 10**9
+SUFFIXES = {"": 0, "K": 3, "M": 6, "B": 9, "G": 9, "T": 12}
+WAYS = (  # stage, where the optimizer's states are, where the parameters
+    (0, None, None),
+    (1, None, None),
+    (1, "cpu", None),
+    (2, None, None),
+    (2, "cpu", None),
+    (3, None, None),
+    (3, "cpu", None),
+    (3, "cpu", "cpu"),
+    (3, "nvme", None),
+    (3, "nvme", "cpu"),
+    (3, "nvme", "nvme"),
+)
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Bytes of one way to train: on each GPU, on each host, on each host's disk."""
+
+    stage: int
+    optimizer: str | None
+    parameters: str | None
+    states: int
+    activations: int | None
+    host: int
+    disk: int
+
+    @property
+    def gpu(self) -> int:
+        return self.states + (self.activations or 0)
+
+    @property
+    def cards(self) -> list[int]:
+        """Those of `CARDS` on which `gpu` has room."""
+        return [card for card in CARDS if self.gpu <= card * GIGA]
+
+    def as_dict(self) -> dict:
+        return {
+            "stage": self.stage,
+            "offload_optimizer": self.optimizer or "none",
+            "offload_param": self.parameters or "none",
+            "gpu_bytes": self.gpu,
+            "activation_bytes": self.activations,
+            "host_bytes": self.host,
+            "disk_bytes": self.disk,
+            "fits_gb": self.cards,
+        }
+
+
+def fits(
+    params: int,
+    largest_layer: int,
+    gpus: int,
+    nodes: int,
+    *,
+    tp: int = 1,
+    activations: int | None = None,
+) -> list[Fit]:
+    """Every way to train with `params` parameters on each tensor-parallel rank, its largest layer
+    among them, while gradients are alive: between the last backward and the update."""
+    return list(_fits(params, largest_layer, gpus, gpus * nodes // tp, activations))
+
+
+def check_ranks(gpus: int, nodes: int, tp: int) -> None:
+    if tp < 1 or (gpus * nodes) % tp:
+        raise ValueError(
+            f"tp={tp} does not divide the {gpus * nodes} GPUs ({nodes} nodes with {gpus} each) "
+            "into replicas of the model"
+        )
+
+
+def _fits(params: int, layer: int, gpus: int, n: int, activations: int | None) -> Iterator[Fit]:
+    for stage, optimizer, parameters in WAYS:
+        parts = n if stage else 1
+        # In eighths and the like of a byte until the end: each line is rounded up once.
+        model = HALF / (n if stage == 3 else 1)
+        gradients = HALF if stage < 2 else 0  # the buffer in which the backward adds them up
+        sums, states = FULL / parts, STATES / parts  # gradients as the update reads them
+        device = model + gradients + sums + states
+        host = disk = 0.0
+        if optimizer is not None:
+            device -= sums + states
+            host = sums + (states if optimizer == "cpu" else 0)
+            disk = states if optimizer == "nvme" else 0.0
+        if parameters is not None:
+            device -= model
+            host += model if parameters == "cpu" else 0
+            disk += model if parameters == "nvme" else 0
+        whole = (2 * HALF) * layer if stage == 3 else 0  # a layer in use, and its gradients
+        yield Fit(
+            stage, optimizer, parameters, _up(device * params) + whole, activations,
+            _up(host * params) * gpus, _up(disk * params) * gpus,
+        )  # fmt: skip
+
+
+def _up(x: float) -> int:
+    return -int(-x // 1)
+
+
+def params_of_rank(config: Config, tp: int, rank: int = 0) -> int:
+    """The parameters of a model that is cut over tp ranks, as this rank holds them."""
+    check_cut(config, 1, tp, rank)
+    share, h, bias = shares(config.heads, config.kv_heads, tp)[rank], config.hidden, config.bias
+    inner = cut(config.inner, tp)[rank]
+    wide = 2 * inner if config.activation == "swiglu" else inner
+    joined = (share.heads + 2 * share.kv_heads) * config.head_size
+    norm = h * (2 if config.norm == "layer" and bias else 1)
+    columns = (joined + wide) * (h + bias)
+    rows = (share.heads * config.head_size + inner + 2 * bias) * h
+    table = cut(config.vocabulary, tp)[rank] * h
+    places = config.length * h if config.position == "learned" else 0
+    ends = table * (1 if config.tied else 2) + places + norm
+    return config.layers * (columns + rows + 2 * norm) + ends
+
+
+def count(text: str, name: str) -> int:
+    """A number of parameters as people write it: 7e9, 7B, 350M, 2783959040."""
+    match = re.fullmatch(r"([+-]?[\d_,]*\.?\d+(?:[eE][+-]?\d+)?)([KMBGT]?)", text.strip().upper())
+    if match is None:
+        raise ValueError(f"{name} {text!r} is no number: write 7e9, 7B, 350M or 2783959040")
+    number = Decimal(re.sub("[_,]", "", match[1])).scaleb(SUFFIXES[match[2]])
+    if number != int(number):
+        raise ValueError(f"{name} {text} is {number:f}, and parameters are whole numbers")
+    return int(number)

@@ -1,0 +1,190 @@
+"""`course estimate`'s stages: bytes against the exact count, cards, and what a person types."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import typer
+
+from course_lib import ranks
+from course_lib.cli import estimate as command  # noqa: F401
+from course_lib.cli.base import app
+from course_lib.estimate import activations, fit, states
+from course_lib.gpt import GPT, Config
+from course_lib.tensor_parallel import parallelize
+
+GPT2 = Config.gpt2(vocabulary=470, length=120, hidden=96, layers=3, heads=4, inner=330)
+LLAMA = Config.llama(vocabulary=530, length=120, hidden=96, layers=2, heads=4, inner=290)
+MODEL = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600}
+MODEL |= {"n_layer": 48, "n_head": 25}
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_every_way_is_what_the_exact_count_says(n, tmp_path):
+    """But for padding, step counters, and a file's windows, which the closed form leaves out."""
+    model = fit.params_of_rank(GPT2, 1)
+    ways = fit.fits(model, 0, n, 1)
+    assert [(way.stage, way.optimizer, way.parameters) for way in ways] == list(fit.WAYS)
+    for way in ways:
+        plan = None
+        if way.optimizer:
+            plan = {"optimizer": way.optimizer, "parameters": way.parameters}
+            plan |= {"folder": tmp_path} if "nvme" in plan.values() else {}
+        held = states(
+            GPT2, stage=way.stage, n=n, precision="bfloat16", offload=plan, persist=0,
+            bucket_bytes=1 << 20,
+        )  # fmt: skip
+        tiers = held.by_tier(alive=True)
+        windows = held.by_kind().get("staging", 0)
+        for got, want in (
+            (way.gpu, tiers["device"]),
+            (way.host, n * (tiers["host"] - windows)),
+            (way.disk, n * tiers["disk"]),
+        ):
+            room = 0.03 if "nvme" not in (way.optimizer, way.parameters) else 0.12  # whole pages
+            assert got == pytest.approx(want, rel=room, abs=2000), (way, got, want)
+
+
+def test_a_layer_in_use_is_whole_and_activations_are_added():
+    plain, more = fit.fits(10**6, 0, 8, 1), fit.fits(10**6, 10**5, 8, 1, activations=12345)
+    for a, b in zip(plain, more, strict=True):
+        assert b.gpu - a.gpu == 12345 + (4 * 10**5 if a.stage == 3 else 0)
+
+
+def test_a_card_is_counted_in_its_own_gb():
+    """Both units: a card's 10^9 bytes are fewer than as many GiB."""
+    way = fit.Fit(3, None, None, states=79 * 2**30, activations=None, host=0, disk=0)
+    assert way.cards == [141]  # 84.8e9 bytes: 79 GiB are no 80 GB
+    assert fit.Fit(3, None, None, 24 * 10**9, None, 0, 0).cards == [24, 40, 80, 141]
+    assert fit.Fit(3, None, None, 23 * 10**9, 10**9 + 1, 0, 0).cards == [40, 80, 141]
+    assert fit.Fit(3, None, None, 142 * 10**9, None, 0, 0).cards == []
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [("7e9", 7 * 10**9), ("7B", 7 * 10**9), ("350M", 350_000_000), ("2783959040", 2783959040),
+     ("1.5b", 1_500_000_000), ("65_536", 65536), ("2,048", 2048), ("3k", 3000), ("1T", 10**12),
+     ("-5", -5)],
+)  # fmt: skip
+def test_numbers_as_people_write_them(text, want):
+    assert fit.count(text, "--params") == want
+
+
+@pytest.mark.parametrize("text", ["seven", "", "7X", "1.5", "nan", "inf", "0.3K5", "B"])
+def test_what_is_no_number_is_refused(text):
+    with pytest.raises(ValueError, match="--params"):
+        fit.count(text, "--params")
+
+
+def cut(me):
+    for config in (GPT2, LLAMA.changed(kv_heads=1), GPT2.changed(tied=False, bias=False)):
+        torch.manual_seed(3)
+        model = parallelize(GPT(config), ranks.mesh(me, dp=1, tp=me.world))
+        got = sum(p.numel() for p in model.parameters())
+        assert got == fit.params_of_rank(config, me.world, me.rank), config
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_the_parameters_of_a_rank(pool, world):
+    pool.run(world, cut)
+
+
+# ---- typed
+def course(capsys, *words) -> tuple[int, str, str]:
+    try:
+        typer.main.get_command(app)(["estimate", *map(str, words)])
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.fixture
+def model(tmp_path):
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(MODEL))
+    return file
+
+
+def test_the_document_has_both_tables(capsys, model):
+    words = ("--gpus", 8, "--nodes", 2, "--tp", 5, "--json")
+    code, out, err = course(capsys, "--config", model, *words)
+    assert code == 2 and "tp=5 does not divide the 16 GPUs" in err and not out
+    words = ("--gpus", 4, "--nodes", 5, "--tp", 5, "--rows", 2, "--length", 512, "--json")
+    code, out, err = course(capsys, "--config", model, *words)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    assert len(document["rows"]) == 6 and len(document["stages"]) == len(fit.WAYS)
+    config = Config.gpt2(
+        vocabulary=50257, length=1024, hidden=1600, layers=48, heads=25, dropout=0.1
+    )
+    kept = activations.kept(config, 2, 512, width=2, tp=5).total
+    own = fit.params_of_rank(config, 5)
+    want = fit.fits(own, -(-50257 * 1600 // 5), 4, 5, tp=5, activations=kept)
+    assert document["stages"] == [way.as_dict() for way in want]
+
+
+def test_recompute_and_sequence_take_fewer_bytes(capsys, model):
+    def acts(*words):
+        done = course(
+            capsys, "--config", model, "--gpus", 5, "--tp", 5, "--rows", 4, "--json", *words
+        )
+        return json.loads(done[1])["stages"][0]["activation_bytes"]
+
+    assert acts("--recompute") < acts("--sequence") < acts()
+    assert acts("--recompute", "--sequence") < acts("--recompute")
+    assert acts("--length", 512) < acts() / 2 + 1e6
+
+
+def test_for_people_all_stages_stand_in_80_columns(capsys, model, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    for words in (("--config", model, "--rows", 4), ("--params", "405B", "--largest-layer", "2e9")):
+        code, out, err = course(capsys, *words, "--gpus", 8, "--nodes", 4)
+        assert (code, err) == (0, "")
+        assert max(map(len, out.splitlines())) <= 80 and "…" not in out
+        assert "A card is counted by the name it is sold under" in out
+        assert "80 GB = 74.5 GiB" in out and "GiB" in out
+        lines = [line.split()[:3] for line in out.splitlines()]
+        for stage, states_to, params_to in fit.WAYS:
+            assert [str(stage), states_to or "–", params_to or "–"] in lines
+
+
+def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
+    no_json, list_, lacks = (tmp_path / name for name in ("a.json", "b.json", "c.json"))
+    no_json.write_text("{not json")
+    list_.write_text("[1, 2]")
+    lacks.write_text('{"model_type": "gpt2"}')
+    two = ("--stage", 2)
+    for words, reason in (
+        (("--params", "seven", *two), "--params 'seven' is no number"),
+        (("--params", "-7B", *two), "params=-7000000000 has to be"),
+        (("--params", "0", *two), "params=0 has to be"),
+        (("--params", "7B", "--largest-layer", "8B"), "cannot be larger than its model"),
+        (("--params", "7B", *two, "--tp", 3, "--gpus", 8), "tp=3 does not divide the 8 GPUs"),
+        (("--params", "7B", *two, "--tp", 0), "tp=0"),
+        (("--params", "7B", *two, "--rows", 4), "for GPT-2's and Llama's config.json"),
+        (("--config", model, "--tp", 2, "--gpus", 2, "--sequence"), "add --rows"),
+        (("--config", model, "--rows", 2, "--sequence"), "add --tp"),
+        (("--config", model, "--rows", 2, "--length", 2000), "longer than length=1024"),
+        (("--config", model, "--rows", -2), "--rows -2"),
+        (("--config", model, "--tp", 32, "--gpus", 32), "heads"),
+        (("--config", no_json), "a.json"),
+        (("--config", list_), "holds a JSON list"),
+        (("--config", lacks), "does not say"),
+    ):
+        code, out, err = course(capsys, *words)
+        assert code == 2 and not out, (words, code, out)
+        assert err.startswith("course estimate: ") and reason in err, (words, err)
+
+
+def test_a_model_of_another_family_has_its_states(capsys, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    transformers.T5Config(d_model=16, d_kv=8, d_ff=40, num_layers=2, num_heads=2).save_pretrained(
+        tmp_path
+    )
+    code, out, _ = course(capsys, "--config", tmp_path, "--json")
+    assert code == 0 and json.loads(out)["stages"][0]["activation_bytes"] is None
+    assert torch.get_default_device() == torch.device("cpu")
