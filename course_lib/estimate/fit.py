@@ -84,6 +84,7 @@ def fits(
 ) -> list[Fit]:
     """Every way to train with `params` parameters on each tensor-parallel rank, its largest layer
     among them, while gradients are alive: between the last backward and the update."""
+    check_ranks(gpus, nodes, tp)
     return list(_fits(params, largest_layer, gpus, gpus * nodes // tp, activations))
 
 

@@ -158,7 +158,7 @@ class _Count:
         own, updated = sum(p.numel for p in pieces), sum(p.numel for p in trained)
         self._parameters(bucket, width, whole)
         if home == "nvme":
-            self._in_a_file(bucket, own, wide, bool(trained))
+            self._in_a_file(bucket, own, trained)
         else:
             away = home is not None and (self.plan.parameters is None or self.master)
             if away or self.master:
@@ -193,14 +193,15 @@ class _Count:
         elif self.stage >= 2:  # the sum for the whole shard, padding and all
             self.add["gradients", tier] += bucket.cut.shard * width
 
-    def _in_a_file(self, bucket: Bucket, own: int, wide: int, trained: bool) -> None:
+    def _in_a_file(self, bucket: Bucket, own: int, trained: list[Piece]) -> None:
         if not own:
             return
         dtype = torch.float32 if self.master else bucket.dtype
         names = [f"state {i}" for i in range(self.rule.states)] if trained else []
         there = self.plan.parameters == "nvme"
         half = bucket.dtype if self.master and there else None
-        layout = Layout(own, dtype, dict.fromkeys(names, dtype), half)
+        spans = [(piece.at, piece.at + piece.numel) for piece in trained]
+        layout = Layout(own, dtype, dict.fromkeys(names, dtype), half, dict.fromkeys(names, spans))
         self.layouts[bucket] = layout
         self.between["files", "disk"] += layout.nbytes
         if there:

@@ -18,6 +18,7 @@ HOOKS = TESTS + "test_traffic.py::test_hooks_of_a_step_run_once"
 ACCIDENTS = TESTS + "test_accidents.py::"
 SLOW = ACCIDENTS + "test_a_slow_disk_changes_no_bit"
 FULL = ACCIDENTS + "test_a_disk_that_fills_up_stops_every_rank"
+FROZEN = TESTS + "test_frozen_files.py::"
 SMALL = ACCIDENTS + "test_a_disk_too_small_is_met_before_the_first_step"
 TMPFS = ACCIDENTS + "test_a_real_full_disk"
 SHORT = ACCIDENTS + "test_a_file_that_was_cut_short_is_named"
@@ -281,6 +282,22 @@ MUTANTS = [
         "            if False:\n",
         (HOOKS,),
         "a hook on the optimizer's step runs once for each bucket",
+    ),
+    mutant(
+        "room-for-frozen-states",
+        "nvme.py",
+        "        if group is None or not piece.slot.parameter.requires_grad:",
+        "        if group is None:",
+        (FROZEN + "test_files_are_as_large_as_the_estimate_says[2]",),
+        "a frozen parameter has no moments, and a file had room for them",
+    ),
+    mutant(
+        "states-one-over-another",
+        "layout.py",
+        "        before = sum(b - a for a, b in self._spans(name) if b <= start)",
+        "        before = 0",
+        (SAME + "[3-nvme]", FROZEN + "test_states_of_what_is_trained_lie_end_to_end"),
+        "the moments of a unit's parameters lie in one place",
     ),
     mutant(
         "lent-unseen",

@@ -22,6 +22,9 @@ CASES = {
     "adagrad": SHORT.but(optimizer="adagrad", accumulate=1),
     "unused now and then": SHORT.but(skips="now and then", optimizer="adamw-foreach"),
     "frozen": SHORT.but(frozen=("first", "blocks.1", "last.bias")),
+    "frozen in units": SHORT.but(
+        frozen=("blocks.0.norm", "blocks.1.linear.weight", "last.weight"), accumulate=1
+    ),
 }
 UNITS = {"prefetch": 0, "persist": 0}, {"prefetch": 2, "persist": 0}, {"persist": 200, "keep": 1200}
 

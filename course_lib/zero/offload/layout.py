@@ -6,7 +6,7 @@ where those live in files too: a step reads and writes one range. Lesson 12 coun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,13 +17,18 @@ from course_lib.zero.offload.files import aligned
 
 @dataclass(frozen=True)
 class Layout:
-    """`count` numbers of `dtype`, as many of each state, and of `half` if there is one. Every part
-    begins at a multiple of 4096 bytes."""
+    """`count` elements of `dtype`, as many of `half` if there is one, and of each state as many as
+    are trained. Every part begins at a multiple of 4096 bytes.
+
+    `spans` says for each state which stretches of the shard have it, in order and from start to
+    stop; without it, all of them do. A frozen parameter has no state, and no room for one.
+    """
 
     count: int
     dtype: torch.dtype
     states: Mapping[str, torch.dtype] = field(default_factory=dict)
     half: torch.dtype | None = None
+    spans: Mapping[str, Sequence[tuple[int, int]]] | None = None
 
     @property
     def values_bytes(self) -> int:
@@ -33,8 +38,12 @@ class Layout:
     def kept_bytes(self) -> int:
         """What a step has to read: values and states."""
         return self.values_bytes + sum(
-            aligned(self.count * dtype.itemsize) for dtype in self.states.values()
+            aligned(self.length(name) * dtype.itemsize) for name, dtype in self.states.items()
         )
+
+    def length(self, name: str) -> int:
+        """How many elements have this state."""
+        return sum(stop - start for start, stop in self._spans(name))
 
     @property
     def half_bytes(self) -> int:
@@ -46,18 +55,32 @@ class Layout:
         return self.kept_bytes + self.half_bytes
 
     def values(self, memory: Tensor) -> Tensor:
-        return self._at(memory, 0, self.dtype)
+        return self._at(memory, 0, self.dtype, self.count)
 
     def state(self, memory: Tensor, name: str) -> Tensor:
         first = self.values_bytes
         for one, dtype in self.states.items():
             if one == name:
-                return self._at(memory, first, dtype)
-            first += aligned(self.count * dtype.itemsize)
+                return self._at(memory, first, dtype, self.length(name))
+            first += aligned(self.length(one) * dtype.itemsize)
         raise KeyError(name)
 
-    def halves(self, memory: Tensor) -> Tensor:
-        return self._at(memory, self.kept_bytes, self.half)
+    def state_of(self, memory: Tensor, name: str, start: int, stop: int) -> Tensor:
+        """A state of the shard's elements `start` to `stop`, which are one of its spans."""
+        before = sum(b - a for a, b in self._spans(name) if b <= start)
+        return self.state(memory, name)[before : before + stop - start]
 
-    def _at(self, memory: Tensor, first: int, dtype: torch.dtype) -> Tensor:
-        return memory[first : first + self.count * dtype.itemsize].view(dtype)
+    def has(self, name: str, start: int, stop: int) -> bool:
+        """Whether these elements of the shard have this state in the file."""
+        if name not in self.states:
+            return False
+        return any(a <= start and stop <= b for a, b in self._spans(name))
+
+    def _spans(self, name: str) -> Sequence[tuple[int, int]]:
+        return ((0, self.count),) if self.spans is None else self.spans[name]
+
+    def halves(self, memory: Tensor) -> Tensor:
+        return self._at(memory, self.kept_bytes, self.half, self.count)
+
+    def _at(self, memory: Tensor, first: int, dtype: torch.dtype, count: int) -> Tensor:
+        return memory[first : first + count * dtype.itemsize].view(dtype)

@@ -85,11 +85,15 @@ class FileHome:
         dtype = torch.float32 if self.master else shard.dtype
         if pieces:
             states: dict[str, torch.dtype] = {}
+            spans: dict[str, list[tuple[int, int]]] = {}
             for piece in pieces:
-                states |= self._states_of(piece, dtype)
+                own = self._states_of(piece, dtype)
+                states |= own
+                for name in own:
+                    spans.setdefault(name, []).append((piece.at, piece.at + piece.numel))
             in_files = isinstance(store, FileStore)
             half = shard.dtype if self.master and in_files else None
-            layout = Layout(real(pieces), dtype, states, half)
+            layout = Layout(real(pieces), dtype, states, half, spans)
             try:
                 kept = Kept(layout, self.folder.make(i, layout.nbytes), [{} for _ in pieces])
                 self._write(kept, shard)
@@ -128,7 +132,7 @@ class FileHome:
 
     def _states_of(self, piece: Piece, dtype: torch.dtype) -> dict[str, torch.dtype]:
         group = self.group_of.get(piece.slot.parameter)
-        if group is None:  # frozen
+        if group is None or not piece.slot.parameter.requires_grad:  # frozen: never updated
             return {}
         if (id(group), dtype) not in self._states:
             self._states[id(group), dtype] = states_of(self._optimizer, group, dtype)
@@ -200,7 +204,7 @@ class FileHome:
                 part.data = piece.of(values)
                 if small:
                     state[part] = {
-                        name: piece.of(layout.state(memory, name)) if x is IN_FILE else x
+                        name: _state(layout, memory, name, piece) if x is IN_FILE else x
                         for name, x in small.items()
                     }
             with tier("host"):
@@ -209,8 +213,9 @@ class FileHome:
                 _hold(part, piece.of(values))
                 new = state.pop(part, {})
                 for name, x in new.items():
-                    if name in layout.states and as_large(x, part):
-                        _hold(x, piece.of(layout.state(memory, name)))
+                    in_file = layout.has(name, piece.at, piece.at + piece.numel)
+                    if in_file and as_large(x, part):
+                        _hold(x, _state(layout, memory, name, piece))
                         new[name] = IN_FILE
                 kept.small[number] = new
         finally:
@@ -241,6 +246,10 @@ class FileHome:
         self.io.close()
         self.folder.close()
         self._sets = []
+
+
+def _state(layout: Layout, memory: Tensor, name: str, piece: Piece) -> Tensor:
+    return layout.state_of(memory, name, piece.at, piece.at + piece.numel)
 
 
 def _nothing() -> None:
