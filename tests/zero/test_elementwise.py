@@ -104,7 +104,15 @@ def test_torchs_own_at_every_stage(pool):
 
 
 NOT = [
-    *("GlobalNorm", "Distance", "TrustRatio", "EveryFifth", "EveryTwelfth", "FactoredAbove"),
+    *(
+        "GlobalNorm",
+        "Distance",
+        "Tiny",
+        "TrustRatio",
+        "EveryFifth",
+        "EveryTwelfth",
+        "FactoredAbove",
+    ),
     *("NormAbove", "RowMean", "Kernels", "TopK", "SignOfMean", "CountsParameters"),
     *("NumbersParameters", "Noise", "Coin", "OwnNoise", "SkipsZeros", "ClipsWhatIsLarge", "Blocks"),
 ]
