@@ -159,13 +159,11 @@ def groups_to_try(optimizer: Optimizer) -> list[dict]:
 
 
 def _numbers(sizes: Sizes, groups: int) -> Tensor:
-    """(1 + STEPS, groups, elements): the weights to begin with, some of them small, and each step's
+    """(1 + STEPS, groups, elements): the weights to begin with, and each step's
     gradients, which have a direction in common, as in training."""
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randn((1 + STEPS, groups, sizes.numel), generator=generator)
     common = torch.randn((groups, sizes.numel), generator=generator)
-    small = torch.tensor([1.0, 1e-2, 1e-4]).repeat(sizes.numel // 3 + 1)[: sizes.numel]
-    numbers[0] *= small
     numbers[1:] = (numbers[1:] + common) * torch.tensor(SCALES).view(-1, 1, 1)
     numbers[1 + ZERO_STEP, :, : sizes.cut] = 0
     return numbers

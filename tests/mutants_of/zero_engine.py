@@ -297,14 +297,6 @@ MUTANTS = [
         "who clips large gradients by their norm is not met",
     ),
     Mutant(
-        "zero-tried-on-large-weights",
-        ELEMENTWISE,
-        "    numbers[0] *= small\n",
-        "",
-        (f"{NOT}[Tiny]",),
-        "steps of a millionth are lost in the rounding of weights near 1",
-    ),
-    Mutant(
         "zero-trial-that-saw-nothing",
         ELEMENTWISE,
         "    if groups and all(",
