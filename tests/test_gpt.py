@@ -374,6 +374,7 @@ def test_a_batch_of_no_row_has_no_logit_and_gradients_of_zero(family):
         assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
+@FAMILY
 @pytest.mark.parametrize("pieces", [[1] * 9, [4, 3, 2], [9]], ids=["tokens", "pieces", "at-once"])
 def test_with_a_cache_pieces_are_the_whole(family, pieces):
     model, ids = made(FAMILIES[family].changed(recompute=True)), some_ids()

@@ -254,8 +254,8 @@ class Engine(ModuleFace):
     def _update(self) -> None:
         self.updating = True
         try:
-            self.shards.take_over()
             if self.home is None:
+                self.shards.take_over()
                 self.optimizer.step()
                 self.shards.gather()
                 return

@@ -115,6 +115,7 @@ class HostHome:
 
     def step(self, optimizer: Optimizer, shards: Copies) -> None:
         """Update on the host, then bring what has changed to where it is used."""
+        shards.take_over()
         if self._copies_back is not None:  # the last step's, which read what is now overwritten
             self._copies_back.synchronize()
         with tier("host"):
@@ -128,6 +129,11 @@ class HostHome:
         if self.copied:
             for piece, part in own:
                 take_over(part, piece.of(shard))
+
+    def raise_together(self, error: Exception | None) -> None:
+        """No file can fail here."""
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         self.incoming.land()

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
+from course_lib.zero.loaded import take_over
 from course_lib.zero.offload.aio import layer
 from course_lib.zero.offload.files import buffer
 from course_lib.zero.offload.folder import Folder
@@ -164,6 +165,7 @@ class FileHome:
         """Update bucket by bucket; raise on all ranks what a file of any of them has met."""
         self._done, error = 0, None
         try:
+            shards.take_over()
             self._update_all(optimizer, shards)
         except Exception as met:
             error = met
@@ -230,13 +232,18 @@ class FileHome:
 
     # ---- from outside
     def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
-        """A shard was changed: the file takes it over."""
-        error = None
-        try:
-            if i in self.kept:
-                self._write(self.kept[i], shard)
-        except OSError as met:
-            error = met
+        """A shard was changed: the file takes over what differs."""
+        if i not in self.kept:
+            return
+        kept = self.kept[i]
+        memory = buffer(kept.layout.values_bytes)
+        self.io.read(kept.file, 0, memory).wait()
+        values = kept.layout.values(memory)
+        take_over(values, shard[: kept.layout.count])
+        self._write(kept, values)
+
+    def raise_together(self, error: Exception | None) -> None:
+        """What one rank has met is every rank's error; all of them have to call this."""
         together(error, self.groups)
 
     def close(self) -> None:

@@ -140,9 +140,7 @@ class UnitShards(Copies):
         if write:
             for unit in units:
                 unit.buffer.copy_(broadcast(unit.buffer, self.group))
-                self._write_back(unit)
-            return
-        differ = self._differ(units)
+        differ = [] if write else self._differ(units)
         if differ:
             here = ", ".join(unit.name for unit in differ if unit.changed()) or "nothing"
             for unit in units:
@@ -154,6 +152,15 @@ class UnitShards(Copies):
                 "of it was kept. Write the same on every rank, or pass write=True, which keeps "
                 "what the group's first rank has written"
             )
+        error = None
+        try:
+            self._write_back_changed(units)
+        except OSError as met:  # of this rank's files
+            error = met
+        if self.home is not None:
+            self.home.raise_together(error)
+
+    def _write_back_changed(self, units: Sequence[Unit]) -> None:
         for unit in units:
             if unit.changed():
                 self._write_back(unit)
@@ -172,9 +179,7 @@ class UnitShards(Copies):
     @torch.no_grad()
     def take_over(self) -> None:
         """What was written to parameters that are kept whole since the last step."""
-        for unit in self.units:
-            if (unit.persistent or unit.pinned) and unit.changed():
-                self._write_back(unit)
+        self._write_back_changed([u for u in self.units if u.persistent or u.pinned])
 
     def _write_back(self, unit: Unit) -> None:
         """Cut a unit that was written to: the shard and the optimizer's part take it over."""
