@@ -40,8 +40,8 @@ MUTANTS = [
     ),
     model(
         "heads-fixed-by-hidden",
-        "return self.out(y.transpose(1, 2).reshape(b, s, -1))",
-        "return self.out(y.transpose(1, 2).reshape(b, s, _))",
+        "return self.out(y.transpose(1, 2).flatten(2))",
+        "return self.out(y.transpose(1, 2).reshape(x.shape))",
         FEWER,
         "a rank that holds some of the heads cannot run the dense code",
     ),

@@ -155,8 +155,8 @@ MUTANTS = [
     mutant(
         "writing-forgotten",
         "nvme.py",
-        "                self._write(self.kept[i], shard)\n        except OSError as met:",
-        "                self.incoming.land()\n        except OSError as met:",
+        "        self._write(kept, values)\n",
+        "",
         (WRITTEN + "[3-nvme-nvme-as is]", WRITTEN + "[3-nvme-bfloat16]"),
         "weights that were loaded through `gathered` are lost with the next step",
         "T25",

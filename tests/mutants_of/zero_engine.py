@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(
         "zero-norm-of-the-shard",
         ENGINE,
-        "        over_dp = (self.group,) if self.stage else ()",
-        "        over_dp = ()",
+        "            over = (self.group,) if self.stage else ()",
+        "            over = ()",
         (f"{ONE}[1-clipped]", f"{ONE}[3-clipped]", f"{MESH}[1-2x2]"),
         "the first rank's shard is taken for the whole",
         "T18",
@@ -77,8 +77,8 @@ MUTANTS = [
     Mutant(
         "zero-norm-counts-copies",
         ENGINE,
-        "        over_dp = (self.group,) if self.stage else ()",
-        "        over_dp = (self.group,)",
+        "            over = (self.group,) if self.stage else ()",
+        "            over = (self.group,)",
         (f"{ONE}[0-clipped]",),
         "at stage 0 every rank's copy of the gradients is counted",
         "T18",
@@ -197,8 +197,8 @@ MUTANTS = [
     ),
     Mutant(
         "zero-optimizer-of-another-model",
-        ENGINE,
-        "        check_optimizer(model, optimizer)\n",
+        REFUSALS,
+        "    check_optimizer(model, optimizer)\n",
         "",
         (WRONG,),
         "an optimizer that knows other parameters trains nothing",

@@ -327,6 +327,7 @@ def ended(me, way, folder):
     state = engine.model.state_dict()
     assert all(torch.equal(state[name], x) for name, x in want.items())
     assert all(type(p) is nn.Parameter for p in engine.model.parameters())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in engine.model.modules())
     second = engine_of(me, case.but(stage=2), engine.model)
     train(me, case.but(stage=2), second, steps=range(1))
     second.close()

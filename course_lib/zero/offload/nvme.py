@@ -45,7 +45,8 @@ class FileHome:
         *,
         master: bool,
     ):
-        check_lendable(optimizer)
+        with tier("host"):  # what is tried is where it will be
+            check_lendable(optimizer)
         self.groups, self.device, self.master = list(groups), device, master
         self.parameters = plan.parameters
         self.group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
@@ -136,7 +137,8 @@ class FileHome:
         if group is None or not piece.slot.parameter.requires_grad:  # frozen: never updated
             return {}
         if (id(group), dtype) not in self._states:
-            self._states[id(group), dtype] = states_of(self._optimizer, group, dtype)
+            with tier("host"):
+                self._states[id(group), dtype] = states_of(self._optimizer, group, dtype)
         return self._states[id(group), dtype]
 
     def _outline(self, numel: int, dtype: torch.dtype) -> Tensor:
