@@ -7,7 +7,7 @@ Such a copy takes over what has been written to the model since the last step. L
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds the memory
 
@@ -31,13 +31,27 @@ def checksum(x: Tensor) -> Tensor:
     """Two whole numbers of a tensor's bits: one changes with any single element, the other also
     when two elements change places."""
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
     total = torch.zeros(2, dtype=torch.int64, device=x.device)
-    for number, part in enumerate(_chunks(x.detach())):
+    for number, part in enumerate(_chunks(x.contiguous())):
         bits = part.view(kinds[part.element_size()]).long()
         odd = 2 * torch.arange(bits.numel(), device=bits.device) + 1  # its product loses no bit
         mixed = ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum() * (2 * number + 1)
         total += torch.stack((bits.sum(), mixed))
     return total
+
+
+@torch.no_grad()
+def bring_back(name: str, parameter: nn.Parameter, place: Tensor) -> None:
+    """Have a parameter lie in its place again, with the elements that `p.data = x` gave it."""
+    if parameter.data_ptr() == place.data_ptr():
+        return
+    if parameter.shape != place.shape:
+        raise RuntimeError(
+            f"{name} was given a tensor of shape {tuple(parameter.shape)} as its data, and is of "
+            f"shape {tuple(place.shape)}; nothing was updated"
+        )
+    parameter.data = place.copy_(parameter.data)
 
 
 def _chunks(x: Tensor) -> tuple[Tensor, ...]:

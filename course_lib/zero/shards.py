@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group
 from course_lib.collectives.direct import all_gather
 from course_lib.collectives.transport import Handle
-from course_lib.zero.loaded import take_over
+from course_lib.zero.loaded import bring_back, take_over
 from course_lib.zero.partition import Partition, Piece
 
 if TYPE_CHECKING:
@@ -114,9 +114,7 @@ class Shards(Copies):
     def take_over(self) -> None:
         for bucket, buffer, own in zip(self.partition.buckets, self.buffers, self.own, strict=True):
             for slot in bucket.slots:
-                view = bucket.view(buffer, slot)
-                if slot.parameter.data_ptr() != view.data_ptr():  # `p.data = x` put it elsewhere
-                    slot.parameter.data = view.copy_(slot.parameter)
+                bring_back(slot.name, slot.parameter, bucket.view(buffer, slot))
             if self.master or self.home is not None:
                 shard = bucket.shard(buffer, self.rank)
                 for piece, part in own:

@@ -90,6 +90,55 @@ def test_what_is_taken_while_gathered_stays(pool, way, tmp_path):
     pool.run(2, looked_at, way, tmp_path)
 
 
+def logged(me):
+    """Views of weights that a hook puts aside while the model is evaluated."""
+    engine, case = started(me, "3")
+    want, kept = engine.state_dict(), {}
+
+    def put_aside(module, x, y):
+        if not torch.is_grad_enabled():
+            kept[names[module]] = module.weight.detach().t()
+
+    blocks = enumerate(engine.model.blocks)
+    names = {block.linear: f"blocks.{i}.linear.weight" for i, block in blocks}
+    for linear in names:
+        linear.register_forward_hook(put_aside)
+    with torch.no_grad():
+        engine(made("x", 3, 5).to(case.dtype))
+    train(me, case, engine, steps=range(1, 2))
+    for name, view in kept.items():
+        assert torch.equal(view.t(), want[name])
+    return len(kept)
+
+
+def test_what_a_hook_puts_aside_in_an_evaluation_stays(pool):
+    assert pool.run(2, logged) == [3, 3]
+
+
+def other_shape(me, stage):
+    engine = engine_of(me, Case(stage=stage))
+    weight = engine.model.last.weight
+    if stage == 3:
+
+        def change():
+            with engine.gathered(weight):
+                weight.data = torch.ones(1).double()
+    else:
+
+        def change():
+            engine.backward(loss_of(Case(stage=stage), engine, 0, me.rank, me.world, 0)[0])
+            weight.data = torch.ones(1).double()
+            engine.step()
+
+    return said(RuntimeError, change)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_data_of_another_shape_is_refused(pool, stage):
+    for reason in pool.run(2, other_shape, stage):
+        assert "last.weight was given a tensor of shape (1,) as its data, and is of shape" in reason
+
+
 class Shows(nn.Module):
     """Its output is a view of its weight."""
 

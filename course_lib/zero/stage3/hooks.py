@@ -78,6 +78,7 @@ class Hooks:
             for unit in needs:
                 stays = tensors and (self.order.ends_with(unit) or self._fits(unit))
                 if not (stays or hidden):
+                    unit.shown = unit.shown or not torch.is_grad_enabled()
                     unit.free()
             return output
 

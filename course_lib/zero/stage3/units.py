@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.collectives.direct import all_gather
 from course_lib.collectives.transport import Handle
-from course_lib.zero.loaded import checksum
+from course_lib.zero.loaded import bring_back, checksum
 from course_lib.zero.partition import Bucket, Slot
 from course_lib.zero.stage3.together import Together
 
@@ -77,7 +77,9 @@ class Unit:
 
     The buffer's memory is given back and taken anew under the tensors that look at it, since a
     graph keeps such views: a weight that was transposed for a product, say. Where a user may keep
-    views (`shown`), the memory is left to them instead, and the next gather takes another.
+    views (`shown`), after an evaluation or a `gathered` block, the memory is left to them instead,
+    and the next gather takes another. A view that a training forward puts aside is not kept: put
+    a clone aside.
     """
 
     def __init__(
@@ -175,9 +177,7 @@ class Unit:
     def now(self) -> Tensor:
         """The checksum of the whole parameters as they are."""
         for slot in self.bucket.slots:
-            view = self.bucket.view(self.buffer, slot)
-            if slot.parameter.data_ptr() != view.data_ptr():  # `p.data = x` put it elsewhere
-                slot.parameter.data = view.copy_(slot.parameter.data)
+            bring_back(slot.name, slot.parameter, self.bucket.view(self.buffer, slot))
         return checksum(self.buffer)
 
     def give_up(self) -> None:
