@@ -17,7 +17,7 @@ from tests.tensor_parallel.parts import said
 from tests.zero import odd_optimizers as odd
 from tests.zero.parts import Case, engine_of, made_for, train
 
-NAMED = [*ELEMENTWISE, *TORCH_OTHERS]
+NAMED = [*sorted(ELEMENTWISE), *TORCH_OTHERS]  # a set has no order, and workers need one
 OPTIONS = {
     "plain": {},
     "decay": {"weight_decay": 0.1},
