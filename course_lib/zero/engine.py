@@ -248,7 +248,7 @@ class Engine(ModuleFace):
         if self.stage == 3:
             return self.shards.gathered(*what, write=write)
         if write:
-            raise ValueError("write= is of stage 3; elsewhere load the weights before the engine")
+            raise ValueError("write= is of stage 3; here the model is whole, write to it directly")
         return nullcontext()
 
     def _update(self) -> None:
