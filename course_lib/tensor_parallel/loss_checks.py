@@ -22,7 +22,8 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class RefusedHere(ValueError):
-    """What this rank was handed does not fit, and what others were handed may."""
+    """What this rank was handed does not fit, and what others were handed may: no rank can tell, so
+    each that refuses goes with the others as far as the first sum."""
 
 
 def check_options(label_smoothing: float, reduction: str) -> None:
@@ -89,24 +90,12 @@ def check_words(width: int, vocabulary: int, padded: int, group: Group) -> None:
         if whole
         else " Was the head cut by another rule, or padded to another length (padded=)?"
     )
-    raise refusal(message, width, vocabulary, padded, group)
+    raise RefusedHere(message)
 
 
 def check_padded(vocabulary: int, padded: int) -> None:
     if vocabulary < 1 or padded < vocabulary:
         raise ValueError(f"padded={padded} has to be at least vocabulary={vocabulary}, and that 1")
-
-
-def refusal(message: str, width: int, vocabulary: int, padded: int, group: Group) -> ValueError:
-    """The error for a number of words that is not this rank's: `RefusedHere` if the rule by which
-    they may have been cut gives another rank what it expects."""
-    n, rank = place(group)
-    fits = cut(padded, n)
-    rules = [[width] * n, cut(vocabulary, n), evenly(vocabulary, n), evenly(padded, n)]
-    for rule in rules:
-        if rule[rank] == width and any(a == b for a, b in zip(rule, fits, strict=True)):
-            return RefusedHere(message)
-    return ValueError(message)
 
 
 def refuse_together(refusal: RefusedHere, targets: Tensor, dtype: torch.dtype, group: Group):
@@ -133,8 +122,3 @@ def _hear(refusal: RefusedHere | None, group: Group) -> None:
         raise ValueError(
             f"rank {rank}: no loss here either, since another rank refused. {reasons[0]}"
         )
-
-
-def evenly(total: int, n: int) -> list[int]:
-    """The other usual rule for a dim: parts that differ by one at most, the longer ones first."""
-    return [total // n + (r < total % n) for r in range(n)]
