@@ -33,6 +33,7 @@ from course_lib.tensor_parallel.loss_checks import (
     check_padded,
     check_targets,
     check_tokens,
+    refusal,
     refuse_together,
 )
 from course_lib.tensor_parallel.products import autocast
@@ -106,7 +107,7 @@ def _check_head(states: Tensor, weight: Tensor, vocabulary: int, padded: int, gr
     if hidden != states.shape[-1]:
         raise ValueError(message)
     message += ". Was the head cut by another rule, or padded to another length (padded=)?"
-    raise RefusedHere(message)
+    raise refusal(message, rows, vocabulary, padded, group)
 
 
 class _HeadCrossEntropy(Message):

@@ -22,8 +22,7 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class RefusedHere(ValueError):
-    """What this rank was handed does not fit, and what others were handed may: no rank can tell, so
-    each that refuses goes with the others as far as the first sum."""
+    """What this rank was handed does not fit, and what others were handed may."""
 
 
 def check_options(label_smoothing: float, reduction: str) -> None:
@@ -90,7 +89,7 @@ def check_words(width: int, vocabulary: int, padded: int, group: Group) -> None:
         if whole
         else " Was the head cut by another rule, or padded to another length (padded=)?"
     )
-    raise RefusedHere(message)
+    raise refusal(message, width, vocabulary, padded, group)
 
 
 def check_padded(vocabulary: int, padded: int) -> None:
@@ -98,11 +97,26 @@ def check_padded(vocabulary: int, padded: int) -> None:
         raise ValueError(f"padded={padded} has to be at least vocabulary={vocabulary}, and that 1")
 
 
+def refusal(message: str, width: int, vocabulary: int, padded: int, group: Group) -> ValueError:
+    """The error for a number of words that is not this rank's: `RefusedHere` if the rule by which
+    they were cut, the first that gives this rank its number, gives another rank what it expects."""
+    n, rank = place(group)
+    fits = cut(padded, n)
+    rules = [cut(vocabulary, n), evenly(vocabulary, n), evenly(padded, n), [width] * n]
+    rule = next(rule for rule in rules if rule[rank] == width)  # the last one does
+    if any(a == b for a, b in zip(rule, fits, strict=True)):
+        return RefusedHere(message)
+    return ValueError(message)
+
+
 def refuse_together(refusal: RefusedHere, targets: Tensor, dtype: torch.dtype, group: Group):
     """Instead of the loss: what the others wait for, filled with infinities; then the reason."""
     filled = torch.full((targets.numel(),), math.inf, dtype=dtype, device=targets.device)
-    all_reduce(filled, group, "max", donated=True)
-    _hear(refusal, group)
+    try:
+        all_reduce(filled, group, "max", donated=True)
+        _hear(refusal, group)
+    except RuntimeError as error:  # the others have refused at once, and did not come
+        raise refusal from error
 
 
 def check_not_refused(most: Tensor, group: Group) -> None:
@@ -122,3 +136,8 @@ def _hear(refusal: RefusedHere | None, group: Group) -> None:
         raise ValueError(
             f"rank {rank}: no loss here either, since another rank refused. {reasons[0]}"
         )
+
+
+def evenly(total: int, n: int) -> list[int]:
+    """The other usual rule for a dim: parts that differ by one at most, the longer ones first."""
+    return [total // n + (r < total % n) for r in range(n)]

@@ -19,8 +19,8 @@ MUTANTS = [
     mutant(
         "refused-alone",
         "loss_checks.py",
-        "    )\n    raise RefusedHere(message)",
-        "    )\n    raise ValueError(message)",
+        "        return RefusedHere(message)",
+        "        return ValueError(message)",
         TOGETHER,
         "one rank raises, and the others wait for it in the first sum",
     ),
