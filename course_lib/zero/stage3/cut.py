@@ -183,7 +183,7 @@ class UnitShards(Copies):
 
     def _write_back(self, unit: Unit) -> None:
         """Cut a unit that was written to: the shard and the optimizer's part take it over."""
-        unit.seen = unit.now()
+        unit.seen = unit.now().tolist()
         shard = unit.bucket.shard(unit.buffer, self.group.rank())
         if unit.shard.numel():  # else it is in a file
             unit.shard.copy_(shard)

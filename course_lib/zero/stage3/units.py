@@ -94,7 +94,9 @@ class Unit:
         self.persistent = False
         self.pinned = 0  # how many `gathered` blocks hold it
         self.shown = False  # a `gathered` block may have handed out views of the buffer
-        self.seen: Tensor | None = None  # the checksum of what was gathered last, if it may change
+        self.seen: list[int] | None = (
+            None  # checksum of the last gather, if it may change
+        )
         trained = [slot.parameter.requires_grad for slot in bucket.slots]
         self.frozen, self._trained = not all(trained), any(trained)  # some of it, some of it
         self.forget()
@@ -143,7 +145,7 @@ class Unit:
         for slot, kind in zip(self.bucket.slots, self._kinds, strict=True):
             slot.parameter.__class__ = kind
         self._point()
-        self.seen = checksum(self.buffer) if self.persistent or self.pinned else None
+        self.seen = self._sums() if self.persistent or self.pinned else None
 
     @outside_inference
     def pin(self) -> None:
@@ -151,7 +153,7 @@ class Unit:
         self.gather()
         self.pinned, self.shown = self.pinned + 1, True
         if self.seen is None:
-            self.seen = checksum(self.buffer)
+            self.seen = self._sums()
 
     @outside_inference
     def unpin(self) -> None:
@@ -172,7 +174,10 @@ class Unit:
     def changed(self) -> bool:
         """Whether the whole parameters, which somebody may look at, are no longer those that were
         gathered: somebody has written to them."""
-        return self.whole and self.seen is not None and not self.now().equal(self.seen)
+        return self.whole and self.seen is not None and self.now().tolist() != self.seen
+
+    def _sums(self) -> list[int]:
+        return checksum(self.buffer).tolist()  # no tensor: a rank holds no byte for it
 
     def now(self) -> Tensor:
         """The checksum of the whole parameters as they are."""
