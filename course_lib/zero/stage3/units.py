@@ -94,9 +94,7 @@ class Unit:
         self.persistent = False
         self.pinned = 0  # how many `gathered` blocks hold it
         self.shown = False  # a `gathered` block may have handed out views of the buffer
-        self.seen: list[int] | None = (
-            None  # checksum of the last gather, if it may change
-        )
+        self.seen: list[int] | None = None  # checksum of the last gather, if it may change
         trained = [slot.parameter.requires_grad for slot in bucket.slots]
         self.frozen, self._trained = not all(trained), any(trained)  # some of it, some of it
         self.forget()
