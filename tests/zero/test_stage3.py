@@ -235,7 +235,8 @@ def written(me, precision):
     engine = engine_of(me, case, model, precision=precision)
     with engine.gathered(model.blocks[1], model.first.bias, write=True), torch.no_grad():
         model.blocks[1].linear.weight.fill_(2.0 + me.rank)
-        model.first.bias.fill_(7.0 + me.rank)
+        if me.rank == 0:  # another tensor in its place, on the rank whose word counts
+            model.first.bias.data = torch.full_like(model.first.bias, 7.0)
     with engine.gathered(model.first.weight), torch.no_grad():
         model.first.weight.fill_(-1.0)  # without write=: the same on all ranks
     with engine.gathered(model):

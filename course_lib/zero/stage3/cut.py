@@ -139,6 +139,7 @@ class UnitShards(Copies):
         """After a `gathered` block: keep what was written, or raise on all ranks alike."""
         if write:
             for unit in units:
+                unit.now()  # first comes back what `p.data = x` has put elsewhere
                 unit.buffer.copy_(broadcast(unit.buffer, self.group))
         differ = [] if write else self._differ(units)
         if differ:
