@@ -19,17 +19,9 @@ REMEDY = (
 )
 # What may be asked of a gradient that is elsewhere: its shape and the like, and to be let go.
 ALLOWED = {
-    *("size", "dim", "numel", "stride", "element_size", "sym_numel"),
-    *(
-        "__repr__",
-        "__hash__",
-        "__len__",
-        "untyped_storage",
-        "storage_offset",
-        "data_ptr",
-        "detach_",
-    ),
-    *("requires_grad_", "has_names", "__get__", "__set__", "__delete__"),
+    *("size", "dim", "numel", "stride", "element_size", "sym_numel", "storage_offset", "data_ptr"),
+    *("untyped_storage", "has_names", "detach_", "requires_grad_"),
+    *("__repr__", "__hash__", "__len__", "__get__", "__set__", "__delete__"),
 }
 
 

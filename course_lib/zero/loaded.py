@@ -13,17 +13,14 @@ CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds
 
 
 @torch.no_grad()
-def take_over(copy: Tensor, shown: Tensor) -> bool:
+def take_over(copy: Tensor, shown: Tensor) -> None:
     """Give `copy` the elements of `shown` that differ from its own, rounded as those are; all other
-    elements keep what the rounding hides. Whether there were any."""
-    different = False
+    elements keep what the rounding hides."""
     for own, new in zip(_chunks(copy.detach()), _chunks(shown.detach()), strict=True):
         new = new.to(own.device)
         same = own.to(new.dtype) == new
         if not bool(same.all()):
             own.copy_(torch.where(same, own, new.to(own.dtype)))
-            different = True
-    return different
 
 
 @torch.no_grad()
