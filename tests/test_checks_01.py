@@ -340,6 +340,10 @@ def test_predictions_are_noted_compared_and_may_be_left_blank(desk):
     assert told == "Measured 01.wire: 4.0 MB. Prediction: 8 MB, 2 times as much."
     desk.predict("01.wire", 4, "MB")
     assert desk.measured("01.wire", 4.0, "MB").endswith("Prediction: the same.")
+    assert desk.measured("01.wire", 4.0, "MB", 5.0).startswith("Measured 01.wire: 4.0 MB.")
+    assert desk.measured("01.wire", None, "MB", 4).startswith("By the formula, 01.wire: 4 MB.")
+    with pytest.raises(TypeError, match="neither a measurement nor a formula"):
+        desk.measured("01.wire", None, "MB")
     with pytest.raises(TypeError, match="is a number"):
         desk.predict("01.wire", "four", "MB")
 

@@ -39,7 +39,7 @@ def sizes(
 ) -> dict[str, float]:
     """The seven numbers by the formula, solved by hand: `work` FLOP for each token and h²."""
     found = {"one rank": 1e3 * work * 2048 * 1024**2 / 200e12}
-    links = {"NVLink": (4e-6, 300e9), "Ethernet": (30e-6, 25e9)}
+    links = {"NVLink": (4e-6, 300e9), "InfiniBand": (30e-6, 25e9)}
     for link, (alpha, rate) in links.items():
         wide = sent * 2048 * item / rate
         found[f"one all-reduce, {link}"] = 1e3 * (alphas * alpha + wide * 1024)

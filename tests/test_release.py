@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -84,8 +85,39 @@ def test_a_missing_a_broken_and_a_stray_exercise_are_each_named(tree):
     shutil.copy(tree / "solutions" / ONE, stray)
     assert any("stray.ipynb has no solution" in said for said in release.check(tree))
     release.release(tree)
-    assert not stray.exists()
-    assert path.exists()
+    assert path.exists() and stray.exists()
+    release.release(tree, remove=True)
+    assert path.exists() and not stray.exists()
+
+
+def test_without_solutions_nothing_is_removed(tree):
+    shutil.rmtree(tree / "solutions" / "01_collectives")  # of one lesson
+    before = {path: path.read_bytes() for path in (tree / "exercises").glob("*/*.ipynb")}
+    release.release(tree)
+    left = {path: path.read_bytes() for path in (tree / "exercises").glob("*/*.ipynb")}
+    assert left == before
+    assert any("release --remove" in said for said in release.check(tree))
+    shutil.rmtree(tree / "solutions")  # and of all
+    for act in (release.release, release.check, functools.partial(release.release, remove=True)):
+        with pytest.raises(release.NoSolutions, match="nothing was changed"):
+            act(tree)
+    assert {path: path.read_bytes() for path in (tree / "exercises").glob("*/*.ipynb")} == before
+
+
+@pytest.mark.parametrize("command", [["release"], ["release", "--remove"], ["grade", "."]])
+def test_the_commands_refuse_without_solutions(tree, command, monkeypatch, capsys):
+    from course_lib.cli import author, grade
+    from course_lib.cli.base import app
+
+    shutil.rmtree(tree / "solutions")
+    monkeypatch.setattr(author, "ROOT", tree)
+    monkeypatch.setattr(grade, "ROOT", tree)
+    monkeypatch.chdir(tree)
+    with pytest.raises(SystemExit) as ended:
+        app(command, standalone_mode=True)
+    said = capsys.readouterr().err
+    assert ended.value.code in (1, 2) and "a full copy of the course" in said
+    assert len(list((tree / "exercises").glob("*/*.ipynb"))) > 8
 
 
 def test_a_changed_solution_shows_as_a_difference(tree):

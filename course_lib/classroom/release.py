@@ -47,6 +47,10 @@ def _with_ours(steps: list[type]) -> list[type]:
     return [ClearAnswers if step is ClearSolutions else step for step in steps]
 
 
+class NoSolutions(FileNotFoundError):
+    """There is nothing to make exercises from, so nothing is made and nothing removed."""
+
+
 def exercise_from(solution: NotebookNode) -> NotebookNode:
     """The notebook that a learner gets for this one."""
     from nbgrader import preprocessors as steps
@@ -71,14 +75,15 @@ def exercise_from(solution: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def release(root: Path) -> list[str]:
-    """Write exercises/ from solutions/; the files that changed, were added or went away."""
+def release(root: Path, *, remove: bool = False) -> list[str]:
+    """Write exercises/ from solutions/; the files that changed, were added or, where `remove`
+    allows it, went away because no solution makes them any more."""
     changed = []
     for path, text in _wanted(Path(root)).items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             write_whole(path, text)
             changed.append(_name(path, root))
-    for path in _orphans(Path(root)):
+    for path in _orphans(Path(root)) if remove else ():
         path.unlink()
         changed.append(_name(path, root))
     return changed
@@ -94,7 +99,8 @@ def check(root: Path) -> list[str]:
             differences.append(f"{_name(path, root)} {_difference(path, text)}")
     for path in _orphans(Path(root)):
         differences.append(
-            f"{_name(path, root)} has no solution that it could come from: delete it"
+            f"{_name(path, root)} has no solution that it could come from: bring the solution "
+            "back, or let `course release --remove` take the exercise away"
         )
     return differences
 
@@ -118,6 +124,11 @@ def _wanted(root: Path) -> dict[Path, str]:
         _demand_an_exercise(solution, _name(path, root))
         target = root / EXERCISES / path.relative_to(root / SOLUTIONS)
         wanted[target] = as_text(exercise_from(solution))
+    if not wanted:
+        raise NoSolutions(
+            f"there are no solutions in {root / SOLUTIONS}, and exercises are made from them "
+            "alone: run this from a full copy of the course (nothing was changed)"
+        )
     return wanted
 
 

@@ -23,21 +23,32 @@ def release(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; say what differs.")
     ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Also take away exercises that have no solution.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make exercises/ from solutions/, or check that it is what solutions/ gives."""
+    """Make exercises/ from solutions/, or check that it is what solutions/ gives.
+
+    Exit code 1 where a difference is left, 2 where there are no solutions, or one gives its answer
+    away.
+    """
     from course_lib.classroom import release as maker
 
-    found = maker.check(ROOT) if check else maker.release(ROOT)
-    names = [str(item) for item in found]
+    try:
+        written = [] if check else maker.release(ROOT, remove=remove)
+        differences = maker.check(ROOT)
+    except (maker.NoSolutions, maker.BadSolution) as error:
+        print(f"course: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
     if as_json:
-        print(json.dumps({"differences" if check else "written": names}))
+        print(json.dumps(({} if check else {"written": written}) | {"differences": differences}))
     else:
-        for name in names:
-            print(name)
-        if not names:
+        for line in [*written, *differences]:
+            print(line)
+        if not written and not differences:
             print("exercises/ is what solutions/ gives.")
-    raise typer.Exit(1 if check and names else 0)
+    raise typer.Exit(1 if differences else 0)
 
 
 @app.command()

@@ -54,7 +54,10 @@ def grade(
         raise _wrong(str(error)) from None
     if not folder.is_dir():
         raise _wrong(f"{folder} is not a folder: name the one that holds the submissions")
-    given = handouts.from_solutions(ROOT)
+    try:
+        given = handouts.from_solutions(ROOT)
+    except FileNotFoundError as error:
+        raise _refused(str(error)) from None
     chosen = handouts.of_lesson(given, lesson) if lesson else given
     if not chosen:
         raise _wrong(f"there is no lesson {lesson} with exercises; there are {_lessons(given)}")

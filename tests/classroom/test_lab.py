@@ -256,6 +256,49 @@ def test_prepare_makes_the_workspace_and_starts_nothing(tmp_path):
     assert (work / "notebooks" / "00_start_here.ipynb").exists()
 
 
+OPEN = "would run without a token", "leave its token as it is"
+REACHED = "where other machines reach it", "ssh -L 8888:127.0.0.1:8888"
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--ServerApp.token", ""], OPEN),  # as a shell hands over --ServerApp.token ""
+        (["--config=FILE"], OPEN),
+        (["--ip", "0.0.0.0"], REACHED),
+    ],
+)
+def test_one_that_would_stand_open_is_refused(tmp_path, options, told):
+    file = tmp_path / "open.py"
+    file.write_text("c.IdentityProvider.token = ''\n")
+    options = [option.replace("FILE", str(file)) for option in options]
+    code, said = until_its_end(tmp_path / "w", "--port=0", *options)
+    assert code == 1 and all(words in said for words in told), said
+    assert "http://" not in said.replace("http://127.0.0.1:8888", "")
+
+
+def test_a_file_of_the_users_does_not_open_it(tmp_path, monkeypatch):
+    (tmp_path / "config").mkdir()
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "config" / "jupyter_server_config.py").write_text("c.ServerApp.token = ''\n")
+    code, said = until_its_end(tmp_path / "w", "--port=0")
+    assert code == 1 and OPEN[0] in said
+
+
+def test_a_password_of_the_users_comes_beside_the_token(tmp_path, monkeypatch):
+    (tmp_path / "config").mkdir()
+    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
+    (tmp_path / "config" / "jupyter_server_config.json").write_text(
+        json.dumps({"PasswordIdentityProvider": {"hashed_password": "argon2:$nobody's"}})
+    )
+    lab = start(tmp_path / "w", tmp_path / "log", "--port=0").wait()
+    try:
+        assert lab.token and lab.api("contents/notebooks")[0] == 200
+        assert ask(f"http://127.0.0.1:{lab.port}/api/contents")[0] == 403
+    finally:
+        lab.stop()
+
+
 def test_a_workspace_that_cannot_be_made_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     code, said = until_its_end(tmp_path / "file" / "w")

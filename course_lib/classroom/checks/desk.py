@@ -61,9 +61,15 @@ class Desk:
         self._record("prediction", question=question, value=value, unit=unit)
         return f"Prediction {question}: {_written(value, unit)}."
 
-    def measured(self, question: str, value: float, unit: str) -> str:
-        """What was measured beside what was predicted."""
-        said = f"Measured {question}: {_written(value, unit)}."
+    def measured(
+        self, question: str, value: float | None, unit: str, formula: float | None = None
+    ) -> str:
+        """What was measured beside what was predicted; without a measurement, the formula's."""
+        how = "Measured" if value is not None else "By the formula,"
+        value = formula if value is None else value
+        if value is None:
+            raise TypeError(f"{question} has neither a measurement nor a formula")
+        said = f"{how} {question}: {_written(value, unit)}."
         if question not in self.predictions:
             return f"{said} Prediction: not attempted."
         guess = self.predictions[question]
@@ -97,9 +103,12 @@ def predict(question: str, value: float | None = None, unit: str = "") -> None:
     print(_desk().predict(question, value, unit))
 
 
-def measured(question: str, value: float, unit: str = "") -> None:
-    """Set what was measured beside the prediction."""
-    print(_desk().measured(question, value, unit))
+def measured(
+    question: str, value: float | None, unit: str = "", *, formula: float | None = None
+) -> None:
+    """Set what was measured beside the prediction. Where these ranks are not as many as the
+    question asks for, `value` is None, and the formula stands in and is called that."""
+    print(_desk().measured(question, value, unit, formula))
 
 
 def my_progress() -> None:

@@ -1,4 +1,4 @@
-"""JupyterLab's server, with a port that is its own before anybody is told about it.
+"""JupyterLab's server: refused where it would stand open, and with a port that is its own.
 
 The stock one looks for a free port and takes it later: of twenty people who start together, two may
 find the same. No lesson derives it.
@@ -7,10 +7,14 @@ find the same. No lesson derives it.
 from __future__ import annotations
 
 import asyncio
+import secrets
 
 from jupyter_server.serverapp import ServerApp
 from jupyterlab.labapp import LabApp
 
+from course_lib.classroom.workspace.place import Refused
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRIES = 20
 
 
@@ -37,6 +41,31 @@ def ready(options: list[str]) -> CourseServer:
     """A JupyterLab that listens and has not begun to serve."""
     LabApp.serverapp_class = CourseServer
     server = LabApp.initialize_server(argv=options)
+    check_closed(server)
     # It binds in its loop, but prints its address before the loop runs: let it bind first.
     server.io_loop.run_sync(lambda: asyncio.sleep(0))
     return server
+
+
+def check_closed(server: ServerApp) -> None:
+    """Refuse a server that strangers could use. What it has resolved counts, and not the text of
+    the options: files and variables of the user's have their say too."""
+    provider = server.identity_provider
+    if not provider.token and getattr(provider, "hashed_password", ""):
+        # Jupyter leaves the token out where the user has set a password; here it comes beside it.
+        provider.token, provider.token_generated = secrets.token_hex(24), True
+        server.web_app.settings["token"] = provider.token
+    if not provider.token:
+        raise Refused(
+            "this JupyterLab would run without a token: everybody on this machine could run "
+            "programs as you.",
+            "leave its token as it is. An option of this command or a file of yours "
+            "(`jupyter --paths` lists the folders) makes it empty",
+        )
+    if not server.sock and server.ip not in LOOPBACK:
+        raise Refused(
+            f"this JupyterLab would listen at {server.ip or 'all addresses'}, where other machines "
+            "reach it.",
+            "leave its address as it is, and reach it from another machine through a tunnel: "
+            "ssh -L 8888:127.0.0.1:8888 THIS_MACHINE",
+        )

@@ -139,9 +139,9 @@ TREE_OR_RING = Thought(
     judge=judge_tree_or_ring,
     when_right=(
         "Small tensors wait for α, and the tree has few; large ones wait for bytes, and the ring "
-        "sends hardly more than two tensors whatever n is. That is why NCCL has both and chooses "
-        "by size. Real trees cut their tensor into pieces that follow each other, which moves the "
-        "meeting point up."
+        "sends hardly more than two tensors whatever n is. NCCL has both and chooses by size. But "
+        "its tree is pipelined, and a double one: T ≈ 2 log2(n) · α + 2 β · B. That has the tree's "
+        "latency and the ring's bandwidth, so it does not lose at 100 MB as this one does."
     ),
     hints=(
         "Write both times as (a number) · α + (a number) · B · β, and find the four numbers. "

@@ -13,7 +13,7 @@ from course_lib.classroom.checks.thought import Mistake, Thought, compare
 from course_lib.ledger import forms
 
 N, TOKENS, RATE, ITEM = 8, 2048, 200e12, 2  # ranks; b·s; FLOP per second of one rank; bytes
-LINKS = {"NVLink": (4e-6, 300e9), "Ethernet": (30e-6, 25e9)}  # α in s, bytes per second
+LINKS = {"NVLink": (4e-6, 300e9), "InfiniBand": (30e-6, 25e9)}  # α in s, bytes per second
 WIDE = 1024  # the hidden size for which the two times are asked
 GOALS = {"faster": 1, "four times as fast": 4}  # than one rank
 ALONE, TALK, FROM = "one rank", "one all-reduce, {}", "{} from, {}"
