@@ -102,6 +102,8 @@ def test_what_cannot_be_cut_is_refused():
     ):
         with pytest.raises(ValueError, match=words):
             tensor_parallel_bytes(config, 2, length, n, rank=rank)
+        with pytest.raises(ValueError, match=words):  # by itself too: other estimates ask it
+            check_cut(config, length, n, rank)
 
 
 def test_one_rank_sends_nothing():
