@@ -9,6 +9,7 @@ import torch
 
 from course_lib import ranks
 from course_lib.estimate import tensor_parallel_bytes
+from course_lib.estimate.over_tp import check_cut
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
 from course_lib.tensor_parallel import parallelize
