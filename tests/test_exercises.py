@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import html
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,6 +39,8 @@ def test_a_notebook_is_an_exercise_of_its_lesson_and_says_what_the_frame_says(pa
     answer = next(c.source for c in cells if c.metadata.get("nbgrader", {}).get("solution"))
     assert re.search(rf"^(def {path.stem}\(|{path.stem} = \{{)", answer, re.MULTILINE)
     assert any(f'hint("{path.stem}")' in c.source for c in cells)
+    (verdict,) = graded[0].outputs
+    assert html.escape(exercise.when_right) in verdict["data"]["text/html"], "execute it anew"
     assert 2 < len(exercise.hints) < 6
 
 
