@@ -48,8 +48,8 @@ def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -
 
 
 def _with_a_row(ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The batch, or, where it holds no token, a row of which no target counts: the layers know of
-    no empty batch, and a rank that left its messages out would leave others waiting."""
+    """The batch, or, where it holds no token, a row of which no target counts: so no layer, and no
+    kernel below it, meets an empty batch, and this rank sends what the others wait for."""
     if ids.numel():
         return ids, targets
     shape = (1, max(1, ids.shape[-1]))

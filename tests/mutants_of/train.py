@@ -132,9 +132,8 @@ MUTANTS = [
         "losses", "no-row-no-message",
         "    if ids.numel():\n        return ids, targets\n",
         "    if ids is not None:\n        return ids, targets\n",
-        ("tests/train/test_no_rows.py::test_a_replica_without_rows_joins_in_the_step_of_one_process",
-         "tests/train/test_no_rows.py::test_without_a_mesh_too"),
-        "a rank without a row raises, and the others wait for it",
+        ("tests/train/test_no_rows.py::test_no_layer_meets_an_empty_batch",),
+        "layers, and kernels below them, are handed an empty batch",
     ),
     mutant(
         "losses", "made-up-row-learnt",

@@ -12,6 +12,7 @@ from course_lib import ranks
 from course_lib.gpt import GPT
 from course_lib.tensor_parallel import check_replicas, parallelize
 from course_lib.train import step
+from course_lib.train.losses import loss_sum
 from tests.tensor_parallel.parts import Momentum, held, randomized, same_parameters
 from tests.train.parts import FEW, GPT2, LLAMA, batch, fits, reference
 
@@ -72,3 +73,15 @@ def test_without_a_mesh_too():
     assert one == other and one.tokens
     for p, q in zip(dense.parameters(), twin.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+@pytest.mark.parametrize("shape", [(0, 7), (0, 0), (2, 0)])
+def test_no_layer_meets_an_empty_batch(shape):
+    model = randomized(GPT(FEW), "alone")
+    met = []
+    model.tokens.register_forward_pre_hook(lambda module, inputs: met.append(inputs[0].numel()))
+    none = torch.zeros(shape, dtype=torch.long)
+    loss = loss_sum(model, none, none)
+    loss.backward()
+    assert met and min(met) > 0 and loss.item() == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
