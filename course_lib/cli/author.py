@@ -35,6 +35,8 @@ def release(
     """
     from course_lib.classroom import release as maker
 
+    if check and remove:
+        raise typer.BadParameter("--check changes nothing, and --remove takes exercises away")
     try:
         written = [] if check else maker.release(ROOT, remove=remove)
         differences = maker.check(ROOT)

@@ -41,21 +41,25 @@ def ready(options: list[str]) -> CourseServer:
     """A JupyterLab that listens and has not begun to serve."""
     LabApp.serverapp_class = CourseServer
     server = LabApp.initialize_server(argv=options)
+    give_token(server)
     check_closed(server)
     # It binds in its loop, but prints its address before the loop runs: let it bind first.
     server.io_loop.run_sync(lambda: asyncio.sleep(0))
     return server
 
 
+def give_token(server: ServerApp) -> None:
+    """A token beside a password of the user's: Jupyter would leave it out."""
+    provider = server.identity_provider
+    if not provider.token and getattr(provider, "hashed_password", ""):
+        provider.token, provider.token_generated = secrets.token_hex(24), True
+        server.web_app.settings["token"] = provider.token
+
+
 def check_closed(server: ServerApp) -> None:
     """Refuse a server that strangers could use. What it has resolved counts, and not the text of
     the options: files and variables of the user's have their say too."""
-    provider = server.identity_provider
-    if not provider.token and getattr(provider, "hashed_password", ""):
-        # Jupyter leaves the token out where the user has set a password; here it comes beside it.
-        provider.token, provider.token_generated = secrets.token_hex(24), True
-        server.web_app.settings["token"] = provider.token
-    if not provider.token:
+    if not server.identity_provider.token:
         raise Refused(
             "this JupyterLab would run without a token: everybody on this machine could run "
             "programs as you.",
