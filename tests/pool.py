@@ -1,7 +1,8 @@
 """Warm ranks for the tests: `pool.run(3, fn, *args)` calls fn(me, *args) on each of three ranks.
 
-Processes are started on first use, spawned and never forked, and stay warm for the session. Every
-wait is bounded, the first error comes first, and no process outlives the tests.
+Processes are forked on first use from one that has imported torch (`course_lib.prepared`), where that
+is safe, and stay warm for the session. Every wait is bounded, the first error comes first, and no
+process outlives the tests.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ from pathlib import Path
 
 import pytest
 
+from course_lib import prepared
 from tests.failures import Failure, RanksFailed, how_it_ended, told
 
+MODULES = ("tests.pool_worker",)  # what a rank imports before it is forked
 ROOT = Path(__file__).resolve().parent.parent
 START_LIMIT = 120.0  # seconds; importing torch on a busy machine takes a while
 GROUP_SHARE = 2 / 3  # of a call's timeout: gloo gives up first, and with a traceback
@@ -41,15 +44,20 @@ class Rank:
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "tests.pool_worker", str(theirs.fileno())]
         with self.output.open("wb") as sink:
-            self.process = subprocess.Popen(
-                [*command, str(rank), str(world), str(folder)],
-                cwd=ROOT,
+            wanted = prepared.Wanted(
+                "tests.pool_worker:forked",
+                [rank, world, str(folder)],
                 env={**os.environ, **_rank_environment(), **env},
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=subprocess.STDOUT,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,  # an interrupt from the keyboard is for pytest alone
+                output=sink.fileno(),
+                given=[theirs.fileno()],
+                folder=str(ROOT),
+            )
+            # Every group has a rank with another hash secret, as separate starts would give it.
+            self.process = prepared.start(
+                wanted,
+                [*command, str(rank), str(world), str(folder)],
+                modules=MODULES,
+                odd=rank == world - 1,
             )
         theirs.close()
         self.pipe = Connection(ours.detach())

@@ -68,6 +68,7 @@ class Worker:
         self.default_group: Callable[[], object] = lambda: None
 
     def say(self, kind: str, *content: object) -> None:
+        sys.stdout.flush()  # what a call has printed is read when its answer comes
         with self.sending:
             self.pipe.send((kind, *content))
 
@@ -199,11 +200,16 @@ def main_stack() -> str:
 def main() -> None:
     descriptor, rank, world, folder = sys.argv[1:]
     os.set_inheritable(int(descriptor), False)
+    forked(int(rank), int(world), folder, int(descriptor))
+
+
+def forked(rank: int, world: int, folder: str, descriptor: int) -> None:
+    """Serve as a rank, in this new process or in a child of the prepared one."""
     faulthandler.enable()  # a segmentation fault then leaves its stack in this rank's output
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     torch.set_num_threads(1)
     gc.freeze()  # what the imports made stays: a collection then looks at the tests' objects only
-    Worker(Connection(int(descriptor)), int(rank), int(world), folder).serve()
+    Worker(Connection(descriptor), rank, world, folder).serve()
 
 
 if __name__ == "__main__":

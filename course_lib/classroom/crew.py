@@ -11,7 +11,6 @@ import atexit
 import base64
 import os
 import pickle
-import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +22,7 @@ from course_lib.classroom import leases, runs
 from course_lib.classroom.board import Board
 from course_lib.classroom.room import check_world, environment
 from course_lib.classroom.wire import Outcome, Rank
+from course_lib.prepared.leftovers import end_all
 
 START_LIMIT = 60.0  # seconds, on a busy machine
 
@@ -35,8 +35,10 @@ class Crew:
         notebook: str = "",
         idle_minutes: float = 30.0,
         env: Mapping[str, str] | None = None,
+        odd: tuple[int, ...] = (),
     ):
         self.world = world
+        self.odd = odd  # the ranks with another hash secret, where ranks share one
         self.env = dict(env or {})  # over what every rank gets
         self.notebook = notebook
         self.idle_seconds = idle_minutes * 60
@@ -83,11 +85,12 @@ class Crew:
             self.board = Board.create(folder / "board", self.world + 1)
             for r in range(self.world):
                 env = environment(r, self.world, folder, self.lease, self.env)
-                self.ranks.append(Rank(r, folder, env))
+                self.ranks.append(Rank(r, folder, env, odd=r in self.odd))
             pids = [rank.process.pid for rank in self.ranks]
             self.lease.bound_memory(pids)
             runs.write_note(folder, pids, self.notebook)
             take = "from course_lib.classroom.rank import sit_down; sit_down({!r}, {}, {})"
+            self._await_kernels(START_LIMIT)
             self.everywhere(lambda r: take.format(str(folder), r, self.world), START_LIMIT)
             self.join(group_timeout)
         except BaseException:
@@ -97,6 +100,17 @@ class Crew:
         if self.idle_seconds > 0:
             threading.Thread(target=self._release_when_idle, daemon=True).start()
 
+    def _await_kernels(self, limit: float) -> None:
+        """Wait until each kernel knows of its listener, or has died, which the next call tells."""
+        end = time.monotonic() + limit
+        poller = zmq.Poller()
+        for rank in self.ranks:
+            poller.register(rank.iopub, zmq.POLLIN)
+        while time.monotonic() < end:
+            if all(rank.greeted() or rank.died() for rank in self.ranks):
+                return
+            poller.poll(50)
+
     def _end_ranks(self) -> None:
         ranks, self.ranks = self.ranks, []
         folder, self.folder = self.folder, None
@@ -104,7 +118,8 @@ class Crew:
             rank.kill()
             rank.close()
         if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+            # What a cell has started or forked ends with its rank, whatever session it made.
+            end_all([rank.process.pid for rank in ranks], [str(folder)], remove=True)
 
     def push(self, values: dict, ranks: list[int] | None = None) -> None:
         """Copy values into the ranks' variables."""

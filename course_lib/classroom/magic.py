@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 
-import torch
 from IPython import get_ipython
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import clear_output, display
@@ -19,6 +18,7 @@ from IPython.display import clear_output, display
 from course_lib.classroom import room
 from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.wire import Outcome
+from course_lib.prepared.torch_build import gpu_count
 
 # Lines of torch's C++ side, with a time in them; what they say we say better.
 _NOISE = re.compile(r"^(\[rank\d+\]:)?\[[WEI]\d{4} .*$\n?", re.MULTILINE)
@@ -184,7 +184,7 @@ def default_world() -> int:
         if not re.fullmatch(r"-?\d+", text):
             raise ValueError(f"WORLD_SIZE={text!r} is not a number of ranks")
         return int(text)
-    return room.default_world(torch.cuda.device_count())
+    return room.default_world(gpu_count())
 
 
 def defined_names(cell: str) -> list[str]:

@@ -6,6 +6,7 @@ It ends with the notebook's process, however that one ended. Lesson 00 meets it.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -60,13 +61,25 @@ def end_with_parent(run_dir: str, parent: int) -> None:
     os._exit(1)
 
 
+def forked(number: int, arguments: list[str]) -> None:
+    """Be a rank in a child of the prepared process, which is its parent."""
+    with contextlib.suppress(OSError):  # the name that `top` and `ps -o comm` show
+        Path("/proc/self/comm").write_text(f"course-rank-{number}")
+    run(os.getppid(), arguments)
+
+
 def main() -> None:
-    run_dir, parent = os.environ["COURSE_RUN_DIR"], int(os.environ["COURSE_PARENT"])
-    warnings.filterwarnings("ignore", message="To exit: use")
-    threading.Thread(target=end_with_parent, args=(run_dir, parent), daemon=True).start()
     # torch loads while the kernel sets itself up: each takes the better part of a second.
     threading.Thread(target=__import__, args=("course_lib.ranks",), daemon=True).start()
-    IPKernelApp.launch_instance(argv=sys.argv[1:], kernel_class=RankKernel)
+    run(int(os.environ["COURSE_PARENT"]), sys.argv[1:])
+
+
+def run(parent: int, arguments: list[str]) -> None:
+    """Serve as a kernel until the notebook's end."""
+    run_dir = os.environ["COURSE_RUN_DIR"]
+    warnings.filterwarnings("ignore", message="To exit: use")
+    threading.Thread(target=end_with_parent, args=(run_dir, parent), daemon=True).start()
+    IPKernelApp.launch_instance(argv=arguments, kernel_class=RankKernel)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,8 @@ from pathlib import Path
 
 import psutil
 
+from course_lib.prepared.leftovers import end_all
+
 
 @dataclass(frozen=True)
 class Run:
@@ -38,13 +40,14 @@ class Run:
         return [process for process in found if process is not None]
 
     def end(self) -> int:
-        """Kill what still runs and remove the folder; how many processes there were."""
+        """Kill what still runs and remove the folder; how many processes there were.
+
+        What the ranks' cells have started or forked counts, and ends, too.
+        """
         living = self.living_ranks()
-        for process in living:
-            _kill(process)
+        count = end_all([process.pid for process in living], [str(self.folder)], remove=True)
         psutil.wait_procs(living, timeout=3)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        return len(living)
+        return count
 
 
 def runtime_root() -> Path:
@@ -120,12 +123,3 @@ def _same_process(pid: int, started: float) -> psutil.Process | None:
         return process if alive and abs(process.create_time() - started) < 1 else None
     except psutil.NoSuchProcess:
         return None
-
-
-def _kill(process: psutil.Process) -> None:
-    try:
-        for child in process.children(recursive=True):
-            child.kill()
-        process.kill()
-    except psutil.NoSuchProcess:
-        pass

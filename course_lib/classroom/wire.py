@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,11 @@ from pathlib import Path
 import zmq
 from jupyter_client.connect import ConnectionFileMixin
 
+from course_lib import prepared
+
+KERNEL = ("course_lib.classroom.rank", "course_lib.classroom.seat")  # what every rank imports
+# Its own tracebacks would take a second to draw, and nobody sees them.
+_OPTIONS = ["--HistoryManager.enabled=False", "--InteractiveShell.xmode=Minimal"]
 MOST_PRINTED = 20_000  # characters of a rank's text in one cell that a notebook keeps
 
 
@@ -41,7 +45,9 @@ class Outcome:
 
 
 class Rank:
-    def __init__(self, number: int, folder: Path, env: dict[str, str]):
+    """`odd` gives it another hash secret than its neighbours have, as separate starts would."""
+
+    def __init__(self, number: int, folder: Path, env: dict[str, str], *, odd: bool = False):
         self.number = number
         path = folder / f"rank-{number}.json"
         self._ends = ConnectionFileMixin(
@@ -52,22 +58,28 @@ class Rank:
         self._ends.write_connection_file()
         self.log = folder / f"rank-{number}.log"
         with open(self.log, "wb") as log:
-            # Its own session: Ctrl-C in a terminal goes to the notebook, which passes it on.
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "course_lib.classroom.rank", "-f", str(path)]
-                # Its own tracebacks would take a second to draw, and nobody sees them.
-                + ["--HistoryManager.enabled=False", "--InteractiveShell.xmode=Minimal"],
-                env=env,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
+            arguments = ["-f", str(path), *_OPTIONS]
+            self.process = prepared.start(
+                prepared.Wanted(
+                    "course_lib.classroom.rank:forked", [number, arguments], env, log.fileno()
+                ),
+                [sys.executable, "-m", "course_lib.classroom.rank", *arguments],
+                modules=KERNEL,
+                odd=odd,
             )
         self.session = self._ends.session
         self.shell = self._ends.connect_shell()
         self.iopub = self._ends.connect_iopub()
         self.control = self._ends.connect_control()
         self._waiting: dict[str, Outcome] = {}
+        self.subscribed = False
+
+    def greeted(self) -> bool:
+        """Whether the kernel has welcomed this subscriber: what it publishes before is lost."""
+        while not self.subscribed and self.iopub.poll(0):
+            _, message = self.session.recv(self.iopub, zmq.NOBLOCK)
+            self.subscribed = message["msg_type"] == "iopub_welcome"
+        return self.subscribed
 
     def execute(
         self, code: str, *, cell: dict | None = None, values: dict | None = None

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from course_lib.classroom.leases.claims import Claim, holders
 from course_lib.classroom.leases.folder import try_lock
+from course_lib.prepared.torch_build import gpu_count
 
 
 @dataclass(frozen=True)
@@ -42,9 +43,7 @@ def visible(env: Mapping[str, str] = os.environ) -> list[Gpu]:
     chosen = env.get("CUDA_VISIBLE_DEVICES")
     if chosen is not None and not chosen.strip():
         return []
-    import torch
-
-    count = torch.cuda.device_count()  # asks the driver, and takes no memory on a GPU
+    count = gpu_count()
     if count == 0:
         return []
     names = [str(n) for n in range(count)] if chosen is None else chosen.split(",")[:count]

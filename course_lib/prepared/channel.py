@@ -1,0 +1,66 @@
+"""Send and receive one JSON message, with descriptors beside it, over a pair of sockets.
+
+Both ends are on one machine and belong to one user; nothing that arrives is unpickled.
+"""
+
+from __future__ import annotations
+
+import array
+import json
+import socket
+import struct
+
+_LENGTH = struct.Struct("<I")
+MOST_DESCRIPTORS = 16
+MOST_BYTES = 1 << 24
+
+
+class Closed(EOFError):
+    """The other end of the channel is gone."""
+
+
+def send(end: socket.socket, message: dict, descriptors: list[int] | None = None) -> None:
+    """Send a message; the descriptors travel with its first byte."""
+    text = json.dumps(message).encode()
+    raw = _LENGTH.pack(len(text)) + text
+    beside = []
+    if descriptors:
+        beside = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
+    try:
+        sent = end.sendmsg([raw], beside)
+        end.sendall(raw[sent:])
+    except (BrokenPipeError, ConnectionResetError) as error:
+        raise Closed(str(error)) from None
+
+
+def receive(end: socket.socket) -> tuple[dict, list[int]]:
+    """Receive a message and the descriptors that came with it, which are the caller's to close."""
+    descriptors: list[int] = []
+    room = socket.CMSG_SPACE(MOST_DESCRIPTORS * array.array("i").itemsize)
+    try:
+        head, beside, _, _ = end.recvmsg(_LENGTH.size, room, socket.MSG_CMSG_CLOEXEC)
+        for level, kind, data in beside:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                numbers = array.array("i")
+                numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
+                descriptors.extend(numbers)
+        head += _exactly(end, _LENGTH.size - len(head)) if head else b""
+        if not head:
+            raise Closed("the channel has ended")
+        (length,) = _LENGTH.unpack(head)
+        if length > MOST_BYTES:
+            raise Closed(f"a message of {length} bytes: nobody here sends such a thing")
+        return json.loads(_exactly(end, length)), descriptors
+    except ConnectionResetError as error:
+        raise Closed(str(error)) from None
+
+
+def _exactly(end: socket.socket, count: int) -> bytes:
+    parts = []
+    while count:
+        part = end.recv(min(count, 1 << 16))
+        if not part:
+            raise Closed("the channel ended within a message")
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)

@@ -1,0 +1,35 @@
+"""Which GPUs torch is built for, read from its files: importing it takes a second and 200 MB.
+
+A notebook's own process needs no torch until its learner does; its ranks have it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+_BUILT = re.compile(r"^(?:cuda|hip)\b[^=\n]*=\s*['\"]([^'\"]+)", re.MULTILINE)
+
+
+def gpu_build() -> str:
+    """The version of CUDA or ROCm that torch is built with; empty for a CPU build."""
+    if "torch" in sys.modules:
+        version = sys.modules["torch"].version
+        return version.cuda or getattr(version, "hip", None) or ""
+    found = importlib.util.find_spec("torch")
+    file = Path(found.origin).parent / "version.py" if found and found.origin else None
+    if file is None or not file.exists():
+        return ""
+    built = _BUILT.search(file.read_text())
+    return built.group(1) if built else ""
+
+
+def gpu_count() -> int:
+    """How many GPUs torch sees; without asking it where its build knows none."""
+    if "torch" not in sys.modules and not gpu_build():
+        return 0
+    import torch
+
+    return torch.cuda.device_count()  # asks the driver, and takes no memory on a GPU

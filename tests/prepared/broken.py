@@ -1,0 +1,3 @@
+"""Cannot be imported."""
+
+raise ImportError("a library of its is missing")
