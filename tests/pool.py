@@ -1,8 +1,8 @@
 """Warm ranks for the tests: `pool.run(3, fn, *args)` calls fn(me, *args) on each of three ranks.
 
-Processes are forked on first use from one that has imported torch (`course_lib.prepared`), where that
-is safe, and stay warm for the session. Every wait is bounded, the first error comes first, and no
-process outlives the tests.
+Processes are forked on first use from one that has imported torch (`course_lib.prepared`), where
+that is safe, and stay warm for the session. Every wait is bounded, the first error comes first, and
+no process outlives the tests.
 """
 
 from __future__ import annotations

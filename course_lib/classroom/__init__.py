@@ -1,7 +1,7 @@
 """The notebook's side of the course: ranks under a cell, hangs that explain themselves, checks.
 
-`%load_ext course_lib.classroom` brings `%%ranks` and `%ranks`. No rank starts before it is used; what
-every rank has to import is imported in the background, once.
+`%load_ext course_lib.classroom` brings `%%ranks` and `%ranks`. No rank starts before it is used;
+what every rank has to import is imported in the background, once.
 """
 
 from __future__ import annotations

@@ -33,7 +33,14 @@ class Ended:
 
     @property
     def failed(self) -> bool:
-        return any(outcome.status != "ok" for outcome in self.outcomes)
+        """Also where every rank came to its end: too late, or with a call that was not answered."""
+        late = self.timed_out or self.interrupted
+        return late or self.unanswered or any(o.status != "ok" for o in self.outcomes)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether a rank has begun a call, without waiting for it, that another never made."""
+        return any(fact.kind == "unanswered" for fact in self.scene.facts)
 
 
 class Cluster(Crew):
@@ -122,6 +129,7 @@ class Cluster(Crew):
 
     def _free(self, pending, scene, ended) -> None:
         """After the deadline or an interrupt: look once more, then end every rank's wait."""
+        scene.freed = True
         open_ranks = [r for r, o in pending.items() if not o.ended()]
         scene.look(self.ranks, open_ranks)
         self._release("the cell was interrupted" if ended.interrupted else "the cell was ended")

@@ -11,6 +11,7 @@ import atexit
 import base64
 import os
 import pickle
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -114,12 +115,14 @@ class Crew:
     def _end_ranks(self) -> None:
         ranks, self.ranks = self.ranks, []
         folder, self.folder = self.folder, None
+        if folder is not None:
+            # What a cell has started or forked ends with its rank, whatever session it made.
+            end_all([rank.process.pid for rank in ranks], [str(folder)])
         for rank in ranks:
             rank.kill()
             rank.close()
         if folder is not None:
-            # What a cell has started or forked ends with its rank, whatever session it made.
-            end_all([rank.process.pid for rank in ranks], [str(folder)], remove=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     def push(self, values: dict, ranks: list[int] | None = None) -> None:
         """Copy values into the ranks' variables."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from course_lib.classroom.cluster import Cluster
-from course_lib.classroom.magic import RanksFailed, explain, show
+from course_lib.classroom.magic import RanksFailed, check_deadline, explain, show
 
 
 class ExtraRanks:
@@ -21,6 +21,7 @@ class ExtraRanks:
 
     def run(self, cell: str, deadline: float = 30.0) -> None:
         """Run a cell on all of them; a failure raises as a `%%ranks` cell's does."""
+        check_deadline(deadline)
         ended = self._cluster.run(cell, deadline=deadline)
         show(ended.outcomes)
         if ended.failed:

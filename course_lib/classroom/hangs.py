@@ -18,6 +18,8 @@ _TRANSPORT = re.compile(
     re.IGNORECASE,
 )
 _BUILD_PATH = re.compile(r"\[/\S+:\d+\] ")
+_MEMBER = re.compile(r"\d+")
+_ORDER = ["died", "raised", "stuck", "interrupted", "transport", "waited", "unanswered", "ok"]
 _WAITED = ("NeverCame", "Released")
 
 
@@ -26,7 +28,7 @@ class Fact:
     """One rank's part in how the cell ended."""
 
     rank: int
-    kind: str  # ok, died, raised, waited, interrupted, stuck
+    kind: str  # ok, died, raised, waited, interrupted, stuck, unanswered
     text: str
     at: float = 0.0
 
@@ -43,6 +45,7 @@ class Scene:
     calls: dict[int, list[dict]] = field(default_factory=dict)
     facts: list[Fact] = field(default_factory=list)
     checked: bool = True
+    freed: bool = False  # the notebook has interrupted the ranks
     _waiting: dict[int, tuple] = field(default_factory=dict)
 
     def look(self, ranks: list[Rank], open_ranks: list[int]) -> None:
@@ -106,11 +109,10 @@ class Scene:
 
     def ordered(self) -> list[Fact]:
         """The first cause first, then what followed from it."""
-        kinds = ["died", "raised", "stuck", "interrupted", "transport", "waited", "ok"]
         first = min((fact.at for fact in self.facts if fact.kind == "raised"), default=0.0)
         # Errors within a tenth of a second have one cause: rank order, the same on every run.
         late = {f.rank: f.kind == "raised" and f.at - first > 0.1 for f in self.facts}
-        return sorted(self.facts, key=lambda f: (kinds.index(f.kind), late[f.rank], f.rank))
+        return sorted(self.facts, key=lambda f: (_ORDER.index(f.kind), late[f.rank], f.rank))
 
     def _status(self, r: int) -> dict:
         status = self.board.status(r)
@@ -121,6 +123,11 @@ class Scene:
         where = _where(outcome.where, outcome.source)
         stack = self.stacks.get(r, {})
         if outcome.status == "ok":
+            begun, missing = self._unanswered(r)
+            if missing:
+                text = f"began {begun.get('text', 'a call')} without waiting for it"
+                text += _where(begun.get("where", ""), begun.get("source", ""))
+                return Fact(r, "unanswered", f"{text}; {_not_made(missing)}")
             return Fact(r, "ok", "finished the cell" + self._last_call(r))
         if outcome.status == "died":
             last = self.calls[r][-1] if self.calls[r] else stack
@@ -137,7 +144,7 @@ class Scene:
         if outcome.ename in _WAITED:
             call = self.calls[r][-1] if self.calls[r] else {}
             return Fact(r, "waited", _waited(call, where, self._missing(call)), outcome.at)
-        if outcome.ename == "KeyboardInterrupt":
+        if outcome.ename == "KeyboardInterrupt" and self.freed:
             if owed:
                 return Fact(r, "waited", _waited(owed, where, self._missing(owed)), outcome.at)
             inside = f", inside {stack['inside']}" if stack.get("inside") else ""
@@ -163,6 +170,27 @@ class Scene:
     def _owed(self, r: int) -> dict:
         """The first call of this rank that some other member has not made."""
         return next((call for call in self.calls[r] if self._missing(call)), {})
+
+    def _unanswered(self, r: int) -> tuple[dict, list[int]]:
+        """A call that this rank has begun and others have not made, by what all have counted.
+
+        The board forgets calls; the counts are of the whole cell.
+        """
+        for key, count in self.statuses[r].get("counts", {}).items() if self.checked else ():
+            made = {
+                m: self._count(m, key) for m in map(int, _MEMBER.findall(key.rsplit(":", 1)[1]))
+            }
+            missing = [m for m, n in made.items() if n is not None and n < count]
+            if missing:
+                least = min(made[m] for m in missing)
+                begun = (c for c in self.calls[r] if c["key"] == key and c["n"] > least)
+                return next(begun, {}), missing
+        return {}, []
+
+    def _count(self, r: int, key: str) -> int | None:
+        """How often a rank that has ended the cell called on this group; None where unknown."""
+        counts = self.statuses.get(r, {}).get("counts")
+        return None if counts is None else counts.get(key, 0)
 
     def _missing(self, call: dict) -> list[int]:
         if not call:
@@ -200,6 +228,10 @@ def _waited(call: dict, where: str, missing: list[int]) -> str:
     how = " (asynchronous)" if call.get("async") else ""
     at = _where(call["where"], call["source"]) or where
     return f"waited in {call['text']}{how}{absent}{at}"
+
+
+def _not_made(missing: list[int]) -> str:
+    return f"{_ranks(missing)} {'have' if missing[1:] else 'has'} not made that call in this cell"
 
 
 def _ranks(members: list[int]) -> str:

@@ -24,6 +24,9 @@ from course_lib.prepared.torch_build import gpu_count
 _NOISE = re.compile(r"^(\[rank\d+\]:)?\[[WEI]\d{4} .*$\n?", re.MULTILINE)
 
 
+LONGEST = 86_400  # seconds that a cell may ask for
+
+
 class RanksFailed(RuntimeError):
     """A cell that ended badly on some rank; its text says where, why and what is left."""
 
@@ -68,13 +71,12 @@ class RanksMagics(Magics):
     def run_cell(self, line: str, cell: str) -> None:
         """%%ranks [WHICH] [--world N] [--deadline S] [--unchecked]: run the cell on the ranks."""
         words = _cell_words().parse_args(shlex.split(line))
-        cluster = self.ready(words.world)
-        which = parse_which(words.which, cluster.world)
         deadline = words.deadline
         if deadline is None:
             deadline = float(os.environ.get("COURSE_DEADLINE", 30))
-        if deadline <= 0:
-            raise ValueError(f"--deadline {deadline:g}: a cell needs more than 0 seconds")
+        check_deadline(deadline)
+        cluster = self.ready(words.world)
+        which = parse_which(words.which, cluster.world)
         if not cell.strip():
             return
         alive = _Alive()
@@ -185,6 +187,14 @@ def default_world() -> int:
             raise ValueError(f"WORLD_SIZE={text!r} is not a number of ranks")
         return int(text)
     return room.default_world(gpu_count())
+
+
+def check_deadline(seconds: float) -> None:
+    """Refuse a deadline that is none: a cell's wait has a bound."""
+    if not 0 < seconds <= LONGEST:  # NaN is not between any two numbers
+        raise ValueError(
+            f"--deadline {seconds:g}: say a number of seconds above 0 and up to {LONGEST:,} (a day)"
+        )
 
 
 def defined_names(cell: str) -> list[str]:

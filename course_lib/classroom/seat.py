@@ -13,6 +13,7 @@ import linecache
 import sys
 import time
 import types
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -41,6 +42,7 @@ class Seat:
         self.dead: dict[str, str] = {}
         self.made_in: dict[str, tuple[int, str]] = {}  # variable → (id, the cell that made it)
         self.generation = 0
+        self._everyone = lambda: None
         self.referee: Referee | None = None
         # A cell's file name in tracebacks → its label, and how far its lines are moved there.
         self._cells: dict[str, tuple[str, int]] = {}
@@ -61,6 +63,7 @@ class Seat:
         # Groups that a cell makes without saying how long they may wait, wait no longer than this.
         dist.distributed_c10d.default_pg_timeout = timedelta(seconds=timeout)
         group = dist.group.WORLD
+        self._everyone = weakref.ref(group)  # a group lives while anything holds it
         self.shell.user_ns.update(
             me=me,
             rank=me.rank,
@@ -107,7 +110,8 @@ class Seat:
     def report(self, cell: dict, reply: dict, referee: Referee) -> None:
         """Say on the board how the cell ended here: the others may be waiting for this rank."""
         status = {"cell": cell["number"], "at": time.monotonic(), "counts": dict(referee.counts)}
-        status["alone"] = not dist.is_initialized()  # the cell itself has destroyed the groups
+        # The cell itself has destroyed the groups, or put one of its own in their place.
+        status["alone"] = not dist.is_initialized() or dist.group.WORLD is not self._everyone()
         if reply["status"] == "ok":
             self.board.set_status(self.rank, {**status, "state": "done"})
             return

@@ -19,6 +19,8 @@ from course_lib import prepared
 KERNEL = ("course_lib.classroom.rank", "course_lib.classroom.seat")  # what every rank imports
 # Its own tracebacks would take a second to draw, and nobody sees them.
 _OPTIONS = ["--HistoryManager.enabled=False", "--InteractiveShell.xmode=Minimal"]
+MOST_SAID = 2_000  # characters of an error's text
+MOST_DRAWN = 4_000_000  # characters of a picture, or of what a rank displays otherwise
 MOST_PRINTED = 20_000  # characters of a rank's text in one cell that a notebook keeps
 
 
@@ -149,7 +151,8 @@ class Rank:
         kind, content = message["msg_type"], message["content"]
         if kind == "execute_reply":
             outcome.status = "ok" if content["status"] == "ok" else "error"
-            outcome.ename, outcome.evalue = content.get("ename", ""), content.get("evalue", "")
+            outcome.ename = content.get("ename", "")[:MOST_SAID]
+            outcome.evalue = shortened(content.get("evalue", ""), MOST_SAID)
             outcome.values = content.get("user_expressions", {})
         elif kind == "status":
             outcome.idle = content["execution_state"] == "idle"
@@ -159,5 +162,23 @@ class Rank:
             outcome.printed += len(kept)
             outcome.dropped += len(content["text"]) - len(kept)
             outcome.outputs.append({"output_type": kind, **content, "text": kept})
-        elif kind in ("display_data", "execute_result", "error"):
-            outcome.outputs.append({"output_type": kind, **content})
+        elif kind in ("display_data", "execute_result"):
+            data = {mime: _bounded(mime, value) for mime, value in content["data"].items()}
+            outcome.outputs.append({"output_type": kind, **content, "data": data})
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and how much is missing."""
+    left = len(text) - most
+    return text if left <= 0 else f"{text[:most]} … and {left:,} characters more"
+
+
+def _bounded(mime: str, value):
+    """One form of what a cell displays, unless it would fill the notebook."""
+    if not isinstance(value, str):
+        return value
+    if mime == "text/plain":
+        return shortened(value, MOST_PRINTED)
+    if len(value) <= MOST_DRAWN:
+        return value
+    return f"{len(value):,} characters of {mime} are not shown"

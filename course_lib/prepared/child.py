@@ -1,11 +1,12 @@
 """Make a forked process what a started one would be, and call the function that it is for.
 
-Its own session, signals, streams, folder, limits and random numbers; no descriptor but its own. What
-libraries have read from the environment when they were imported is applied by calls.
+Its own session, signals, streams, folder, limits and random numbers; no descriptor but its own.
+What libraries have read from the environment when they were imported is applied by calls.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import random
@@ -18,16 +19,18 @@ import traceback
 def become(wanted: dict, descriptors: list[int]) -> None:
     """Run `wanted["target"]` in this fresh child; never returns.
 
-    `descriptors` are the child's: what takes its output first, then those that the target is given.
+    `descriptors` are the child's: what takes its output, then those that the target is given, then
+    one that is closed as soon as all of this has been done.
     """
     code = 1
     try:
         os.setsid()
         _signals()
-        output, *given = _only(descriptors)
+        output, *given, settled = _only(descriptors)
         _streams(output)
         _surroundings(wanted)
         _seed()
+        os.close(settled)
         module, _, name = wanted["target"].partition(":")
         getattr(importlib.import_module(module), name)(*wanted["arguments"], *given)
         code = 0
@@ -37,10 +40,9 @@ def become(wanted: dict, descriptors: list[int]) -> None:
         traceback.print_exc()
     finally:
         for stream in (sys.stdout, sys.stderr):
-            try:
+            # Closed, or full: there is nobody left to tell.
+            with contextlib.suppress(OSError, ValueError, AttributeError):
                 stream.flush()
-            except (OSError, ValueError, AttributeError):
-                pass  # closed, or full: there is nobody left to tell
         os._exit(code)
 
 

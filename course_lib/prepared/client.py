@@ -114,7 +114,7 @@ class Preparer:
         self._asking = threading.Lock()
         self._ready = False
         self.env = dict(os.environ)
-        self.env.update({name: "1" for name in _ONE_THREAD})
+        self.env.update(dict.fromkeys(_ONE_THREAD, "1"))
         package = str(Path(__file__).resolve().parents[2])
         # Not a folder of the working directory: nothing in it may stand in for a module.
         self.env["PYTHONPATH"] = os.pathsep.join(

@@ -1,7 +1,8 @@
 """Find and end whatever a rank has left running: its session, and what bears its run's folder.
 
 A program that a cell starts may outlive its rank, in a session of its own. It is known by the
-session, by its environment, or by a file of the run that it holds open.
+session, by its parents while they live, by its environment, or by a file of the run that it holds
+open.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ def end_all(pids: list[int], folders: list[str], *, remove: bool = False) -> int
 
 
 def belonging(sessions: set[int], folders: list[str]) -> list[int]:
-    """The living processes of these sessions, and those that bear one of the folders."""
+    """The living processes of these sessions, their descendants, and what bears a folder."""
     ours = {os.getpid(), os.getppid()}
-    found = []
+    found: list[int] = []
+    parents: dict[int, int] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:
         if not name.isdigit() or int(name) in ours:
             continue
@@ -54,13 +56,21 @@ def belonging(sessions: set[int], folders: list[str]) -> list[int]:
                 continue
             with open(f"/proc/{name}/stat", "rb") as file:
                 fields = file.read().rpartition(b")")[2].split()
-            state, session = fields[0], int(fields[3])
+            state, parents[pid], session = fields[0], int(fields[1]), int(fields[3])
             if state in (b"Z", b"X"):
+                del parents[pid]
                 continue
             if pid in sessions or session in sessions or _bears(name, folders):
                 found.append(pid)
         except (OSError, IndexError, ValueError):
             continue  # it has ended in between, or is not ours to look at
+    known, queue = set(found) | sessions, [*found, *sessions]
+    while queue:  # what a rank has started, as long as the rank is there to name it
+        above = queue.pop()
+        below = [pid for pid, parent in parents.items() if parent == above and pid not in known]
+        known.update(below)
+        queue.extend(below)
+        found.extend(below)
     return found
 
 

@@ -11,6 +11,7 @@ import gc
 import importlib
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -21,6 +22,7 @@ from course_lib.prepared.child import become
 from course_lib.prepared.leftovers import end_all
 from course_lib.prepared.safe import why_unsafe
 
+SETTLE = 10.0  # seconds that a child may take for its surroundings, which takes it milliseconds
 LOOK = 0.5  # seconds between two looks at whether the parent still lives
 
 
@@ -61,13 +63,20 @@ class Preparing:
             channel.send(self.end, {"unsafe": unsafe})
             return
         status, *own = descriptors
+        settling, settled = os.pipe2(os.O_CLOEXEC)
         try:
             pid = os.fork()
         except OSError as error:
+            os.close(settling)
+            os.close(settled)
             channel.send(self.end, {"refused": error.strerror, "errno": error.errno})
             return
         if pid == 0:
-            become(wanted, own)
+            become(wanted, [*own, settled])
+        os.close(settled)
+        # Whoever hears of the child may set limits to it: they come after its own.
+        select.select([settling], [], [], SETTLE)
+        os.close(settling)
         kept = os.dup(status)
         self.children[pid] = (kept, wanted["env"].get("COURSE_RUN_DIR", ""))
         channel.send(self.end, {"pid": pid})
@@ -90,6 +99,8 @@ class Preparing:
     def end_children(self) -> None:
         """The other end is gone: no child, no grandchild and no folder stays behind."""
         folders = {folder for _, folder in self.children.values() if folder}
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
         end_all(list(self.children), list(folders), remove=True)
 
 

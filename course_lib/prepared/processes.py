@@ -7,12 +7,14 @@ by `why_spawned`; what a learner sees does not.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import subprocess
 import sys
 import threading
 import zlib
+
 from course_lib.prepared.client import Child, NotPrepared, Preparer, Wanted
 from course_lib.prepared.torch_build import gpu_build
 
@@ -57,10 +59,8 @@ _prepared = _Prepared()
 def prepare(modules: tuple[str, ...] = (), *, odd: bool = False) -> None:
     """Begin to import in the background, for children that will be wanted; returns at once."""
     if not why_spawned():
-        try:
+        with contextlib.suppress(OSError):  # no room: whoever wants a child will hear of it
             _preparer((*MODULES, *modules), odd)
-        except OSError:
-            pass  # no room for a process: whoever wants a child will hear of it
 
 
 def start(

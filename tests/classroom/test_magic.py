@@ -104,7 +104,7 @@ def test_wrong_words_are_told_with_the_right_ones(session):
         ("%%ranks 5\n1", "there is no rank [5] among 2 ranks"),
         ("%%ranks --dedline 3\n1", "unrecognized arguments: --dedline"),
         ("%%ranks one\n1", "name ranks like 0 or 0,2 or 1-3"),
-        ("%%ranks --deadline 0\n1", "a cell needs more than 0 seconds"),
+        ("%%ranks --deadline 0\n1", "say a number of seconds above 0"),
         ("%%ranks --world 0\n1", "a world of 0 ranks cannot be started"),
         ("%%ranks --world -2\n1", "a world of -2 ranks cannot be started"),
         ("%ranks dance", "say status, start, stop or restart"),

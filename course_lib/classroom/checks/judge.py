@@ -152,6 +152,11 @@ def _finding(ended: Ended, when: str) -> Finding:
         return Finding("killed", f"A rank's process ended {when}.\n{told}")
     if first.kind == "raised":
         return Finding("raised", f"It stopped with an error {when}.{_advice(first)}\n{told}")
+    if first.kind == "unanswered":
+        return Finding(
+            "not called by all",
+            f"A call was begun that not every rank of its group has made {when}.\n{told}",
+        )
     waiting = [fact for fact in facts if fact.kind in ("waited", "transport")]
     left = [fact.rank for fact in facts if fact.kind == "ok"]
     if waiting and left and all(_GAVE_UP in fact.text for fact in waiting):

@@ -1,0 +1,148 @@
+"""Cells that ended green and were not, waits without a bound, and what a cell leaves running."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import psutil
+import pytest
+
+from course_lib.classroom import runs
+from course_lib.classroom.cluster import Cluster
+from course_lib.classroom.extra import ExtraRanks
+from course_lib.classroom.magic import LONGEST, RanksMagics, check_deadline
+from course_lib.classroom.wire import MOST_PRINTED, MOST_SAID
+from tests.classroom.conftest import told, works
+
+
+def test_a_call_that_not_all_began_fails_its_own_cell(two):
+    ended = two.run("kept = rank\nif rank == 0:\n    dist.all_reduce(torch.ones(2), async_op=True)")
+    first, second, *notes = told(ended).splitlines()
+    assert first == (
+        "rank 0 began all_reduce(sum) of float32[2] without waiting for it in line 3: "
+        "dist.all_reduce(torch.ones(2), async_op=True); rank 1 has not made that call in this cell"
+    )
+    assert second == "rank 1 finished the cell without calling any collective"
+    assert notes == ["The groups were made anew; the ranks' other variables are as they were."]
+    works(two)
+    assert two.pull("kept") == [0, 1]
+
+
+def test_more_calls_than_the_board_remembers_are_still_counted(two):
+    code = "for _ in range(150):\n    dist.all_reduce(torch.ones(1))\n"
+    ended = two.run(code + "if rank == 1:\n    h = dist.all_reduce(torch.ones(3), async_op=True)")
+    assert told(ended).startswith("rank 1 began all_reduce(sum) of float32[3] without waiting")
+    works(two)
+
+
+def test_a_call_that_all_began_may_be_waited_for_in_a_later_cell(two):
+    ended = two.run("x = torch.ones(1)\nlater = dist.all_reduce(x, async_op=True)")
+    assert not ended.failed
+    ended = two.run("later.wait()\nassert x.item() == 2")
+    assert not ended.failed
+
+
+def test_a_cell_that_swallows_its_interrupt_has_failed(two):
+    code = "import time\ntry:\n    time.sleep(60)\nexcept KeyboardInterrupt:\n    pass"
+    ended = two.run(code, ranks=[0], deadline=1.0)
+    assert ended.timed_out and "did not end within its 30 s" in told(ended)
+    works(two)
+
+
+def test_an_interrupt_of_the_learners_own_is_an_error_like_any_other(two):
+    ended = two.run("if rank:\n    raise KeyboardInterrupt('mine')")
+    text = told(ended).splitlines()[0]
+    assert (
+        text == "rank 1 raised KeyboardInterrupt: mine in line 2: raise KeyboardInterrupt('mine')"
+    )
+
+
+def test_a_long_error_and_a_long_value_are_cut(two):
+    ended = two.run("raise ValueError('v' * 10**7)")
+    assert len(told(ended)) < 3 * MOST_SAID and f"{10**7 - MOST_SAID:,} characters more" in told(
+        ended
+    )
+    (outcome, _) = two.run("'v' * 10**7").outcomes
+    (output,) = outcome.outputs
+    assert len(output["data"]["text/plain"]) < 2 * MOST_PRINTED
+    ended = two.run(
+        "from IPython.display import HTML, display\ndisplay(HTML('v' * 10**7))", ranks=[0]
+    )
+    (output,) = ended.outcomes[0].outputs
+    assert output["data"]["text/html"] == "10,000,000 characters of text/html are not shown"
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), 1e15, LONGEST + 1])
+def test_a_deadline_that_is_none_is_refused(seconds):
+    with pytest.raises(ValueError, match=r"above 0 and up to 86,400 \(a day\)"):
+        check_deadline(seconds)
+    with pytest.raises(ValueError, match="a day"):
+        ExtraRanks(None).run("1", deadline=seconds)
+
+
+def test_a_deadline_that_is_none_is_refused_before_ranks_start(monkeypatch):
+    magics = RanksMagics(shell=None)
+    monkeypatch.setattr(magics, "ready", lambda *a, **k: pytest.fail("ranks were started"))
+    for line in ("--deadline inf", "--deadline nan", "--deadline 1e15"):
+        with pytest.raises(ValueError, match="a day"):
+            magics.run_cell(line, "1")
+    monkeypatch.setenv("COURSE_DEADLINE", "inf")
+    with pytest.raises(ValueError, match="a day"):
+        magics.run_cell("", "1")
+
+
+def test_a_group_of_ones_own_in_the_place_of_all_is_noticed(two):
+    code = (
+        "dist.destroy_process_group()\n"
+        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
+    )
+    ended = two.run(code)
+    assert not ended.failed
+    assert ended.notes == [
+        "The groups were made anew; the ranks' other variables are as they were."
+    ]
+    works(two)
+
+
+STARTS = """
+import os, subprocess, time
+own = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
+bare = subprocess.Popen(["sleep", "600"], start_new_session=True, env={"PATH": os.environ["PATH"]},
+                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid
+fork = os.fork()
+if fork == 0:
+    os.setsid()
+    time.sleep(600)
+"""
+
+
+def test_what_a_cell_starts_ends_with_its_ranks():
+    cluster = Cluster(1, idle_minutes=0)
+    cluster.start()
+    assert not cluster.run(STARTS).failed
+    pids = cluster.pull("[own, bare, fork]")[0]
+    cluster.stop()
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def test_course_stop_counts_what_survived():
+    cluster = Cluster(1, idle_minutes=0)
+    cluster.start()
+    assert not cluster.run(STARTS).failed
+    (run,) = [run for run in runs.all_runs() if run.folder == cluster.folder]
+    assert run.end() == 4  # the rank, two programs and a fork
+    assert not run.folder.exists()
+    cluster.stop()
+
+
+def alive(pid: int) -> bool:
+    limit = time.monotonic() + 5
+    while time.monotonic() < limit:
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return False
+        except psutil.NoSuchProcess:
+            return False
+        time.sleep(0.02)
+    return os.path.exists(f"/proc/{pid}")
