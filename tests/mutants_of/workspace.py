@@ -412,6 +412,14 @@ STATUS = [
         why="a lesson that was read counts as not opened",
     ),
     _mutant(
+        "right-when-it-was-wrong",
+        "course_lib/classroom/standing.py",
+        "    if outcome == last_outcome:\n",
+        "    if outcome:\n",
+        S + "test_what_a_learner_has_done",
+        why="right, at the time of a check that said wrong",
+    ),
+    _mutant(
         "damage-not-told",
         SPACE + "show.py",
         '    numbers = found["damaged_lines"]\n',
@@ -438,7 +446,7 @@ STATUS = [
     _mutant(
         "any-outcome",
         "course_lib/classroom/standing.py",
-        "    known = outcome in MARKS\n",
+        "    known = outcome in _RECORDED\n",
         "    known = True\n",
         S + "test_what_no_notebook_writes_does_not_count",
         why="one learner's file breaks the instructor's table",
