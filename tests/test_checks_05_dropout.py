@@ -137,6 +137,26 @@ WRONG_STREAMS = {
         ),
         "moved by the heads",
     ),
+    "an error that is caught": (
+        one(
+            (
+                "        finally:\n            own = torch.get_rng_state()\n" + END,
+                "        except Exception:\n            pass\n"
+                "        own = torch.get_rng_state()\n        torch.set_rng_state(before)\n",
+            )
+        ),
+        "error swallowed",
+    ),
+    "an error that __exit__ calls handled": (
+        changed(
+            FROM_THE_SHARED_STREAM,
+            (
+                "        return self.fork.__exit__(*error)\n",
+                "        self.fork.__exit__(*error)\n        return True\n",
+            ),
+        ),
+        "error swallowed",
+    ),
     "the same start in each block": (
         one(("            own = torch.get_rng_state()\n", "")),
         "the same mask again",

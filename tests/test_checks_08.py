@@ -9,9 +9,14 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
+import torch.distributed as dist
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.lesson_08 import clip as clip_check
+from course_lib.classroom.checks.lesson_08 import clip_trial
 from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "08_gpt_that_trains"
@@ -423,6 +428,28 @@ def test_a_wrong_norm_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_CLIP[mistake]
     verdict = judged(desk, "clip_as_one", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
+
+
+def first_steps(me, source: str, seeds: range) -> list[dict]:
+    """What the check is told of an answer's first step, on inputs of several seeds."""
+    space: dict = {"torch": torch}
+    exec(source, space)
+    trained = [clip_trial.train(space["clip_as_one"], seed, dist.group.WORLD) for seed in seeds]
+    return [one["steps"][0] for one in trained]
+
+
+@pytest.mark.parametrize(
+    "mistake", ["by names", "by names, everything summed", "everything summed"]
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_counted_twice_is_recognised_whatever_was_drawn(pool, mistake, dtype):
+    """In float32 too, the dtype of `torch.tensor(1.5)`: rounding is no other idea."""
+    source, name = WRONG_CLIP[mistake]
+    source = source.replace("dtype=torch.float64", f"dtype=torch.{dtype}")
+    for told in zip(*pool.run(2, first_steps, source, range(1, 13)), strict=True):
+        with pytest.raises(Finding) as found:
+            clip_check._look_at_norms(list(told), "here")
+        assert found.value.name == name, found.value.text
 
 
 @pytest.mark.parametrize(

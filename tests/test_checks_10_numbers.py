@@ -67,6 +67,10 @@ MISREAD = [
     ("as many as ranks", {"e": 64}, "more than is needed"),
     ("a scale too large", {"f": 2048}, "just above the end"),
     ("a scale too large, divided", {"g": 2**17}, "just above the end"),
+    ("half the scale", {"f": 512}, "less than fits"),
+    ("half the scale, divided", {"g": 2**15}, "less than fits"),
+    ("half the ranks", {"c": 8}, "one step further would do"),
+    ("twice the scale", {"e": 8}, "more than is needed"),
     ("one rank's gradient", {"f": 2**16}, "a rank's part"),
     ("as if summed", {"g": 1024}, "the divided sum"),
     ("only the ranks", {"h": 1 / 8}, "k forgotten"),
@@ -96,6 +100,18 @@ def test_the_right_numbers_are_right(desk):
 def test_a_misreading_is_named(desk, how, values, name):
     verdict = desk.check(NAME, {}, {NAME: {**RIGHT, **values}})
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
+
+
+def test_each_question_is_answered_in_its_own_words(desk):
+    """What is said about one of the nine does not speak of another."""
+    values = {"a": 64, "f": 2048, "g": 2**17}
+    lines = desk.check(NAME, {}, {NAME: {**RIGHT, **values}}).text.splitlines()
+    assert [line[:4] for line in lines] == ["'a':", "'f':", "'g':"]
+    assert "number of ranks" in lines[0]
+    assert "scale" in lines[1] and "all 64" in lines[1].lower()
+    assert "scale" in lines[2] and "the largest gradient itself" in lines[2]
+    shared = [m for m in divide.MISTAKES if len(m.values) > 1]
+    assert {tuple(m.values) for m in shared} == {("c", "e")}, "both ask what becomes of small parts"
 
 
 def test_every_idea_is_tried_and_none_is_the_right_number():

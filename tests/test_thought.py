@@ -49,15 +49,23 @@ class Silent:
         raise RuntimeError("no text")
 
 
-@pytest.mark.parametrize("given", [None, ..., dict.fromkeys(RIGHT, ...), dict.fromkeys(RIGHT), {}])
+@pytest.mark.parametrize("given", [..., dict.fromkeys(RIGHT, ...), dict.fromkeys(RIGHT), {}])
 def test_blanks_are_not_attempted(given):
     found = verdict(given)
     assert (found.outcome, found.points, found.name) == ("not attempted", 0, "")
     assert "Still blank. " in found.text
 
 
-def test_a_variable_that_is_not_there_is_not_attempted():
-    assert frame.judge(TOY, {}, {}, Desk().judge).outcome == "not attempted"
+def test_a_variable_that_is_not_there_is_not_called_blank():
+    """Its cell may hold numbers: a kernel that was started anew, or a stop, took them away."""
+    for found in (frame.judge(TOY, {}, {}, Desk().judge), verdict(None)):
+        assert found.outcome == "not attempted"
+        assert "There is no `toy` yet" in found.text and "stopped before its end" in found.text
+        assert "blank" not in found.text
+
+
+def test_numbers_whose_cell_was_not_run_since_are_spoken_of():
+    assert "once their cell has been run to its end" in verdict({**RIGHT, "a": ...}).text
 
 
 def test_half_a_blank_names_what_is_missing_and_judges_nothing():
@@ -170,6 +178,24 @@ def test_a_wrong_unit_is_told_from_a_wrong_number(factor, said):
     assert found.name == "unit"
     assert f"'a' and 'c' are too {said}" in found.text
     assert "is too" in wrong(a=RIGHT["a"] * factor).text
+
+
+APART = {"a": 240.0, "b": 70.0, "c": 11.0, "d": 3.0}
+
+
+def test_what_explains_several_fields_is_said_once():
+    ideas = (
+        Mistake("twice", "Counted twice.", {"a": 480.0, "b": 140.0}),
+        Mistake("one lower", "From zero.", {"c": 10.0}),
+        Mistake("one lower", "From zero.", {"d": 2.0}),
+    )
+    with pytest.raises(Finding) as found:
+        compare({"a": 480, "b": 140, "c": 10, "d": 2}, APART, ideas, apart=True)
+    assert found.value.text == "'a' and 'b': Counted twice.\n'c' and 'd': From zero."
+    assert found.value.name == "several ideas"
+    with pytest.raises(Finding) as found:
+        compare({"a": 480, "b": 140, "c": 10, "d": 7}, APART, ideas, apart=True)
+    assert found.value.text.splitlines()[1:] == ["'c': From zero.", "'d': not right."]
 
 
 def test_a_number_that_nobody_foresaw_says_which_are_right():

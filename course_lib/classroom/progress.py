@@ -18,6 +18,7 @@ from pathlib import Path
 
 FILE, MARK = "progress.jsonl", ".course"  # the mark makes a folder somebody's workspace
 PATIENCE = 5.0  # seconds for another notebook that is writing a line
+_FURTHER = {"not attempted": 1, "wrong": 2, "right": 3}  # what is none of these counts for nothing
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,14 @@ class Log:
         return [e for e in found if all(e.get(k) == v for k, v in same.items())]
 
     def best(self, exercise: str) -> dict | None:
-        """The check of an exercise that reached the most points, the earliest of such."""
+        """The check of an exercise that came furthest, the earliest of such."""
         checks = self.of("check", exercise=exercise)
-        return max(checks, key=lambda e: e.get("points", 0)) if checks else None
+        return max(checks, key=_how_far) if checks else None
+
+
+def _how_far(check: dict) -> tuple[int, int]:
+    """A blank has no points, as a wrong answer has none, and yet the answer came further."""
+    return _FURTHER.get(check.get("outcome", ""), 0), check.get("points", 0)
 
 
 class Progress:

@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from course_lib.classroom.checks.frame import MARKS, NOT_ATTEMPTED, Exercise
+from course_lib.classroom.checks.frame import MARKS, NOT_ATTEMPTED, NOT_JUDGED, Exercise
 from course_lib.classroom.checks.thought import Thought
 from course_lib.classroom.progress import Log
+
+_RECORDED = set(MARKS) - {NOT_JUDGED}  # the outcomes that a progress file may hold
 
 
 class Row(NamedTuple):
@@ -22,7 +24,9 @@ class Row(NamedTuple):
     points: int
     of: int
     hints: int
-    last: str  # when it was last checked, in ISO form; empty if never
+    since: str  # when that was first reached, in ISO form; empty if never
+    last: str  # when it was last checked; empty if never
+    last_outcome: str  # what that check said
 
 
 def standing(log: Log, lessons: Mapping[str, Iterable[Exercise | Thought]]) -> list[Row]:
@@ -34,7 +38,8 @@ def _row(log: Log, lesson: str, exercise: Exercise | Thought) -> Row:
     best = log.best(exercise.name) or {}
     checks = log.of("check", exercise=exercise.name)
     outcome = best.get("outcome", NOT_ATTEMPTED)
-    known = outcome in MARKS
+    known = outcome in _RECORDED
+    last = checks[-1] if checks else {}
     return Row(
         lesson,
         exercise.name,
@@ -44,7 +49,9 @@ def _row(log: Log, lesson: str, exercise: Exercise | Thought) -> Row:
         max(
             (event.get("number", 0) for event in log.of("hint", exercise=exercise.name)), default=0
         ),
-        checks[-1].get("at", "") if checks else "",
+        best.get("at", ""),
+        last.get("at", ""),
+        last.get("outcome", NOT_ATTEMPTED) if last.get("outcome") in _RECORDED else NOT_ATTEMPTED,
     )
 
 
@@ -54,17 +61,39 @@ def predictions(log: Log) -> tuple[int, int]:
     return len(asked), len(asked & {e.get("question") for e in log.of("measured")})
 
 
-def as_text(rows: list[Row], log: Log) -> str:
-    """The standing in lines that read the same in a notebook and in a terminal."""
+def when(at: str) -> str:
+    """An ISO time to the minute."""
+    return at[:16].replace("T", " ")
+
+
+def times(outcome: str, since: str, last: str, last_outcome: str) -> str:
+    """When an exercise was last checked, and what that check said where it is not the best one."""
+    if not last:
+        return ""
+    if outcome == last_outcome:
+        return f", last checked {when(last)}"
+    return f", {outcome} at {when(since)}, {last_outcome} when last checked at {when(last)}"
+
+
+def as_text(rows: list[Row], log: Log, shown: Collection[str] | None = None) -> str:
+    """The standing in lines that read the same in a notebook and in a terminal.
+
+    Of the lessons that are not `shown` one line gives the points together.
+    """
     lines = []
-    for lesson in dict.fromkeys(row.lesson for row in rows):
+    others = [row for row in rows if shown is not None and row.lesson not in shown]
+    for lesson in dict.fromkeys(row.lesson for row in rows if row not in others):
         mine = [row for row in rows if row.lesson == lesson]
         lines.append(f"Lesson {lesson}: {sum(r.points for r in mine)} of {sum(r.of for r in mine)}")
         for row in mine:
             hints = f", {row.hints} hint{'s' * (row.hints > 1)}" if row.hints else ""
-            last = f", last checked {row.last[:16].replace('T', ' ')}" if row.last else ""
+            last = times(row.outcome, row.since, row.last, row.last_outcome)
             points = f"{row.points} of {row.of}"
             lines.append(f"  {MARKS[row.outcome]} {row.exercise:<22} {points}{hints}{last}")
+    if others:
+        which = "The other lessons" if lines else "All lessons"
+        points = f"{sum(r.points for r in others)} of {sum(r.of for r in others)}"
+        lines.append(f"{which}: {points}. `my_progress(everything=True)` lists their exercises.")
     made, compared = predictions(log)
     lines.append(
         f"Predictions: {made} written down, {compared} of them compared with a measurement"

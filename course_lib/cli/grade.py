@@ -19,6 +19,7 @@ import typer
 from course_lib.cli.base import ROOT, Json, app
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+UNJUDGED = 3  # the exit code where nothing was wrong, and not everything could be judged
 LEAST_MEMORY = 1_500_000_000  # bytes: the judge and its three ranks alone
 WARNING = (
     "This runs code that other people wrote, on this machine, as the user {user}. It is kept in "
@@ -115,8 +116,9 @@ def check(
 ) -> None:
     """Check your own answers again, as they stand in your saved notebooks.
 
-    Exit code 0 where all are right.
+    Exit code 0 where all are right, 3 where the others could not be judged, else 1.
     """
+    from course_lib.classroom.checks.frame import NOT_JUDGED, RIGHT
     from course_lib.classroom.grading import recheck
 
     try:
@@ -132,7 +134,11 @@ def check(
             _aside(verdict.not_recorded)
     if as_json:
         print(json.dumps({"checks": [asdict(verdict) for verdict in found]}))
-    raise typer.Exit(0 if all(verdict.outcome == "right" for verdict in found) else 1)
+    left = [verdict.exercise for verdict in found if verdict.outcome == NOT_JUDGED]
+    for name in left:
+        _aside(f"Not judged, and not noted as wrong: {name}. `course check {name}` tries it again.")
+    others = {verdict.outcome for verdict in found} - {RIGHT}
+    raise typer.Exit(0 if not others else UNJUDGED if others == {NOT_JUDGED} else 1)
 
 
 def _bytes(text: str) -> int:

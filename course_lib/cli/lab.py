@@ -112,6 +112,8 @@ def lab_options(extra: list[str]) -> list[str]:
         "--ServerApp.ip=127.0.0.1",
         "--ServerApp.contents_manager_class="
         "course_lib.classroom.workspace.reading_room.LearnersFiles",
+        "--ServerApp.kernel_spec_manager_class="
+        "course_lib.classroom.workspace.kernels.LearnersKernels",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
     ]
     if os.geteuid() == 0:  # rented nodes and containers log in as root

@@ -21,6 +21,7 @@ import psutil
 import pytest
 import typer
 
+from course_lib.classroom.unloaded import EXTENSION
 from course_lib.classroom.workspace import guard
 from course_lib.cli.base import ROOT
 from course_lib.cli.lab import lab_options
@@ -188,6 +189,7 @@ def test_what_runs_in_it_knows_its_workspace_and_the_command(server):
     assert status == 201
     (started,) = [p for p in psutil.Process(server.process.pid).children() if p not in before]
     inside = started.environ()
+    assert f"--InteractiveShellApp.extra_extensions={EXTENSION}" in started.cmdline()
     server.api(f"kernels/{kernel['id']}", "DELETE")
     assert inside["COURSE_WORK"] == str(server.work), "whole, however it was written"
     assert inside["PYTHONPATH"].split(os.pathsep)[0] == str(ROOT)

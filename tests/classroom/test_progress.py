@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -11,9 +12,13 @@ import threading
 from pathlib import Path
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from course_lib.classroom import progress
+from course_lib.classroom.checks import desk as desk_module
+from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from course_lib.classroom.checks.finding import NotJudged
 from course_lib.classroom.progress import FILE, MARK, Progress, here
 
 RIGHT, WRONG = {"A": 2, "B": 1, "C": 0}, {"A": 0, "B": 0, "C": 2}
@@ -61,6 +66,73 @@ def test_checks_hints_and_predictions_are_written_down(inside):
     assert (guess["question"], guess["value"], guess["unit"]) == ("01.two", 8, "MB")
     assert (found["value"], found["predicted"]) == (4.8, 8)
     assert everything(inside) == [inside / FILE]
+
+
+@pytest.mark.parametrize(
+    ("guess", "value", "said"),
+    [
+        (100.4, 100.0, "100.4 MB, less than 1 % from it."),
+        (99.6, 100.0, "99.6 MB, less than 1 % from it."),
+        (100.0000001, 100.0, "100.0000001 MB, less than 1 % from it."),
+        (102.0, 100.0, "102.0 MB, 1.02 times as much."),
+        (50, 100, "50 MB, 0.5 times as much."),
+        (-100.0, 100.0, "-100.0 MB, -1 times as much."),
+        (3, 4, "3 MB."),
+        (5.5, 0, "5.5 MB."),
+    ],
+)
+def test_a_prediction_that_is_close_is_called_close(guess, value, said):
+    desk = Desk()
+    desk.predict("01.two", guess, "MB")
+    assert desk.measured("01.two", value, "MB").endswith(f"Prediction: {said}")
+
+
+def test_the_lessons_of_a_notebook_are_those_of_what_was_done_in_it():
+    desk = Desk()
+    assert desk.lessons((), "/home/01_ana/work/notebooks/notebook") == set()
+    assert desk.lessons((), "/w/notebooks/04_the_megatron_mlp.ipynb") == {"04"}
+    assert desk.lessons((), "/w/exercises/07_vocabulary/notebook") == {"07"}
+    assert desk.lessons((), "/w/exercises/99_none/ring.ipynb") == set()
+    assert desk.lessons(["ring_all_reduce", "helper"], "a.ipynb") == {"01"}
+    desk.predict("09.bytes", 3, "GB")
+    desk.hint("choose_unit")
+    desk.check("who_hangs", {}, {"who_hangs": WRONG})
+    assert desk.lessons((), "") == {"01", "09", "11"}
+
+
+def test_my_progress_shows_this_notebook_s_lesson_and_the_others_in_a_line(
+    inside, monkeypatch, capsys
+):
+    shell = InteractiveShell()
+    monkeypatch.setattr(desk_module, "get_ipython", lambda: shell)
+    monkeypatch.delenv("JPY_SESSION_NAME", raising=False)
+    use(Desk())
+    total = sum(e.points for lesson, of in frame.lessons().items() for e in of if lesson != "01")
+    desk_module.my_progress()
+    said = capsys.readouterr().out
+    assert said.startswith("Lesson 01: 3 of ") and "✓ who_hangs" in said
+    assert said.count("Lesson ") == 1 and len(said.splitlines()) < 15
+    assert f"The other lessons: 0 of {total}. `my_progress(everything=True)` lists" in said
+    monkeypatch.chdir(inside)  # as where the notebook's name tells nothing
+    desk_module.my_progress()
+    said = capsys.readouterr().out
+    assert said.startswith("All lessons: 3 of ") and len(said.splitlines()) == 2
+    monkeypatch.setenv("JPY_SESSION_NAME", "notebooks/05_attention_by_heads.ipynb")
+    desk_module.my_progress()
+    assert capsys.readouterr().out.startswith("Lesson 05: 0 of ")
+    desk_module.my_progress(everything=True)
+    assert capsys.readouterr().out.count("Lesson ") == len(frame.lessons())
+
+
+def test_what_is_not_judged_is_not_written_down(inside, monkeypatch):
+    def busy(given):
+        raise NotJudged("The machine is busy.")
+
+    asked = dataclasses.replace(frame.find("who_hangs"), judge=busy)
+    monkeypatch.setattr(frame, "find", lambda name: asked)
+    verdict = Desk().check("who_hangs", {}, {"who_hangs": RIGHT})
+    assert str(verdict) == "– who_hangs: not judged\nThe machine is busy."
+    assert not (inside / FILE).exists()
 
 
 def test_answers_are_never_written_down(inside):
@@ -117,6 +189,18 @@ def test_what_is_no_event_is_counted_as_damaged(workspace):
 def test_no_file_says_nothing(workspace):
     log = Progress(workspace).read()
     assert (log.events, log.damaged, log.best("f")) == ([], [], None)
+
+
+def test_any_verdict_came_further_than_a_blank(workspace):
+    book = Progress(workspace)
+    for outcome in ("not attempted", "wrong", "not attempted", "wrong"):
+        book.record("check", exercise="f", outcome=outcome, points=0, of=4)
+        book.record("check", exercise="g", outcome="not attempted", points=0, of=4)
+    log = book.read()
+    assert log.best("f") == log.of("check", exercise="f")[1], "the first that was wrong"
+    assert log.best("g") == log.of("check", exercise="g")[0]
+    book.record("check", exercise="f", outcome="right", points=4, of=4)
+    assert book.read().best("f")["outcome"] == "right"
 
 
 def test_the_best_check_is_the_first_with_the_most_points(workspace):

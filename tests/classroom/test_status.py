@@ -54,21 +54,32 @@ def test_what_a_learner_has_done(work):
     book.record("prediction", question="00.lost", value=2, unit="")
     book.record("measured", question="00.lost", value=1, unit="", predicted=2)
     book.record("prediction", question="01.two", value=2, unit="MB")
-    last = book.read().events[2]["at"]
+    since, last = (book.read().events[i]["at"] for i in (1, 2))
     told = lesson("00")
     assert told["title"] == "Start here" and told["notebook"] == LESSON and told["opened"]
     assert (told["points"], told["of"]) == (2, 3)
     assert told["predictions"] == {"made": 1, "compared": 1}
     assert lesson("01")["predictions"] == {"made": 1, "compared": 0}
     mean = {"exercise": "mean_over_ranks", "outcome": "right", "points": 2, "of": 2, "hints": 0}
-    assert {**mean, "last": last} in told["exercises"], "the best, and when it was last tried"
+    times = {"since": since, "last": last, "last_outcome": "wrong"}
+    assert {**mean, **times} in told["exercises"], "the best, and when it was last tried"
     said = course("status").stdout
     assert (
         "Lesson 00  Start here: opened, 2 of 3 points, 1 prediction written down, 1 compared"
         in (said)
     )
-    assert "  ✓ mean_over_ranks        right, 2 of 2, last checked " in said
+    since, last = (at[:16].replace("T", " ") for at in (since, last))
+    line = f"right, 2 of 2, right at {since}, wrong when last checked at {last}"
+    assert f"  ✓ mean_over_ranks        {line}\n" in said
+    check(work, "mean_over_ranks", "right", 2, 2)
+    assert "  ✓ mean_over_ranks        right, 2 of 2, last checked " in course("status").stdout
     assert "  ○ who_knows              not attempted, 0 of 1, 2 hints\n" in said
+
+
+def test_an_answer_that_was_wrong_is_not_called_unattempted(work):
+    check(work, "who_knows", "not attempted", 0, 1)
+    check(work, "who_knows", "wrong", 0, 1)
+    assert "  ✗ who_knows              wrong, 0 of 1, last checked " in course("status").stdout
 
 
 def test_opened_or_not(work):

@@ -10,6 +10,7 @@ TWELVE, FORGING, CHECK = (TESTS + f"test_{name}.py::" for name in ("twelve", "fo
 CALLS, FOUND, NUMBERS = (
     TESTS + f"test_{name}.py::" for name in ("cli_grade", "discover", "worked_out")
 )
+UNJUDGED = "tests/test_not_judged.py::"
 
 MUTANTS = [
     Mutant(
@@ -306,6 +307,68 @@ MUTANTS = [
         "    number = asked",
         (f"{READING}test_a_lesson_is_found_by_its_number",),
         "lesson 1 is lesson 01",
+    ),
+    Mutant(
+        "not-judged-guard-gone",
+        "course_lib/classroom/checks/frame.py",
+        "    except Exception as error:  #",
+        "    except ZeroDivisionError as error:  #",
+        (
+            f"{UNJUDGED}test_a_check_that_fails_itself_does_not_judge[IndexError-str]",
+            f"{UNJUDGED}test_a_check_that_fails_itself_does_not_judge[RuntimeError-str]",
+        ),
+        "a check's own mistake is a page of traceback",
+    ),
+    Mutant(
+        "not-judged-ranks-kept",
+        "course_lib/classroom/checks/frame.py",
+        "            judge.stop()  #",
+        "            judge.running  #",
+        (f"{UNJUDGED}test_a_check_that_fails_itself_does_not_judge",),
+        "the next check meets ranks in a state that nobody knows",
+    ),
+    Mutant(
+        "not-judged-is-wrong",
+        "course_lib/classroom/checks/frame.py",
+        'NOT_JUDGED, "", why.text',
+        'WRONG, "", why.text',
+        (
+            f"{UNJUDGED}test_a_check_says_why_it_does_not_judge",
+            f"{UNJUDGED}test_a_grader_s_row_leaves_it_to_a_person",
+        ),
+        "a busy machine costs points",
+    ),
+    Mutant(
+        "not-judged-noted-from-the-shell",
+        GRADING + "recheck.py",
+        "if book and tried else",
+        "if book else",
+        (f"{UNJUDGED}test_from_the_shell_the_others_are_checked_and_the_exit_code_is_another",),
+        "a busy machine stands in the progress",
+    ),
+    Mutant(
+        "not-judged-exit-code-of-wrong",
+        "course_lib/cli/grade.py",
+        "UNJUDGED if others == {NOT_JUDGED} else 1",
+        "1",
+        (f"{UNJUDGED}test_from_the_shell_the_others_are_checked_and_the_exit_code_is_another",),
+        "a script cannot tell wrong from not judged",
+    ),
+    Mutant(
+        "not-judged-numbers-blank",
+        GRADING + "worker.py",
+        "    if value is None and note:",
+        "    if False:",
+        (f"{UNJUDGED}test_numbers_that_take_too_long_are_neither_blank_nor_wrong",),
+        "numbers that are there are called blank",
+    ),
+    Mutant(
+        "not-judged-counts-as-graded",
+        GRADING + "rows.py",
+        '"by hand", "not judged",',
+        '"by hand",',
+        ("tests/grading/test_rows.py::test_what_was_not_judged_is_left_to_a_person",),
+        "no points, and nobody looks",
     ),
     Mutant(
         "grading-everything-run-for-a-number",

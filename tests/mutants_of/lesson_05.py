@@ -201,6 +201,14 @@ MUTANTS = [
         "T14",
     ),
     Mutant(
+        "l05-swallowed-error",
+        HERE + "streams_trial.py",
+        "        return torch.empty(0), torch.empty(0), SWALLOWED\n",
+        "        pass\n",
+        (f"{DROPOUT}test_a_wrong_stream_is_refused_by_its_name[an error that is caught]",),
+        "an exception that is lost in the block passes",
+    ),
+    Mutant(
         "l05-streams-not-looked-at",
         HERE + "recompute.py",
         "            _look_at_streams(report, where)\n",

@@ -14,6 +14,17 @@ FIGURES = "tests/test_figures_mesh_rows.py::"
 
 MUTANTS = [
     Mutant(
+        "l08-a-rounded-idea-is-no-idea",
+        HERE + "clip.py",
+        "    _look_for_ideas(told, said, ROUGHLY)\n",
+        "",
+        (
+            "tests/test_checks_08.py::test_what_is_counted_twice_is_recognised_whatever_was_drawn"
+            "[float32-by names]",
+        ),
+        "the tied weight is counted twice in float32, and only the number is called wrong",
+    ),
+    Mutant(
         "l08-any-norm-passes",
         HERE + "clip.py",
         "            _look_at_norms(told, where)\n",

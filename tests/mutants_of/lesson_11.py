@@ -317,13 +317,13 @@ MUTANTS = [
     ),
     Mutant(
         "l11-a-block-is-the-largest",
-        HERE + "unit.py",
+        HERE + "unit_count.py",
         "    largest_block: int = TABLE  #",
         "    largest_block: int = BLOCK  #",
         (
             f"{NUMBERS}test_the_numbers_of_the_solution_are_right",
             f"{NUMBERS}test_the_model_agrees_with_a_count_unit_by_unit",
-            f"{NUMBERS}test_every_idea_changes_a_number",
+            f"{NUMBERS}test_every_idea_changes_a_number_and_none_is_right",
         ),
         "the head is forgotten among the units",
     ),
@@ -336,8 +336,16 @@ MUTANTS = [
         "some misreadings go by no name",
     ),
     Mutant(
-        "l11-shards-by-another-unit",
+        "l11-a-field-without-its-ideas",
         HERE + "unit.py",
+        "    return (*made, *_ALONE)",
+        "    return tuple(made)",
+        (f"{NUMBERS}test_what_is_likely_in_one_field_is_named",),
+        "a likely mistake is only called wrong",
+    ),
+    Mutant(
+        "l11-shards-by-another-unit",
+        HERE + "unit_count.py",
         "            gb(shards),\n",
         "            gb(shards) * 1e3,\n",
         (f"{NUMBERS}test_the_model_agrees_with_a_count_unit_by_unit",),

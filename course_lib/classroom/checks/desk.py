@@ -7,9 +7,11 @@ Lesson 00 introduces it, lesson 01 uses it first.
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from IPython import get_ipython
 
@@ -35,8 +37,9 @@ class Desk:
     ) -> frame.Verdict:
         """Try the answer `name`: a function's text is in `sources`, numbers are in `values`."""
         verdict = frame.judge(frame.find(name), sources, values or {}, self.judge)
-        self.verdicts[name] = verdict
-        self._record("check", **verdict.as_fact())
+        if verdict.outcome != frame.NOT_JUDGED:
+            self.verdicts[name] = verdict
+            self._record("check", **verdict.as_fact())
         return verdict
 
     def hint(self, name: str) -> str:
@@ -76,9 +79,16 @@ class Desk:
         self._record("measured", question=question, value=value, unit=unit, predicted=guess)
         if guess == value:
             return f"{said} Prediction: the same."
-        few = all(isinstance(one, int) and abs(one) <= _FEW for one in (guess, value))
-        ratio = "" if few or not value else f", {guess / value:.3g} times as much"
-        return f"{said} Prediction: {_written(guess, unit)}{ratio}."
+        return f"{said} Prediction: {_written(guess, unit)}{_beside(guess, value)}."
+
+    def lessons(self, sources: Iterable[str], place: str) -> set[str]:
+        """The lessons that this notebook is about: what was done in it, and where it lies."""
+        names, known = {*self.verdicts, *self.hints_given, *sources}, frame.lessons()
+        found = {lesson for lesson in known for one in known[lesson] if one.name in names}
+        found |= {question.partition(".")[0] for question in self.predictions}  # "01.two"
+        # notebooks/01_collectives.ipynb, exercises/01_collectives/ring.ipynb
+        found |= {part[:2] for part in Path(place).parts[-2:] if part[2:3] == "_"}
+        return found & set(known)
 
     def _record(self, kind: str, **fact: object) -> None:
         """Into the workspace's progress file, where the notebook lies in a workspace."""
@@ -111,8 +121,11 @@ def measured(
     print(_desk().measured(question, value, unit, formula))
 
 
-def my_progress() -> None:
-    """Show how far you have come; `course status` in a terminal shows the same."""
+def my_progress(everything: bool = False) -> None:
+    """Show how far you have come in this notebook's lesson, or in all of the course.
+
+    `course status` in a terminal shows the latter too.
+    """
     from course_lib.classroom import standing
 
     found = progress.here()
@@ -120,7 +133,11 @@ def my_progress() -> None:
         print("This notebook lies in no workspace (`make lab` makes one), so nothing is noted.")
         return
     log = found.read()
-    print(standing.as_text(standing.standing(log, frame.lessons()), log))
+    # A kernel runs in its notebook's folder; the notebook's name is not known everywhere.
+    place = os.environ.get("JPY_SESSION_NAME") or str(Path.cwd() / "notebook")
+    magics = _shell().magics_manager.registry.get("RanksMagics")
+    shown = None if everything else _desk().lessons(magics.sources if magics else (), place)
+    print(standing.as_text(standing.standing(log, frame.lessons()), log, shown))
 
 
 def cell_of(name: str) -> str:
@@ -151,6 +168,15 @@ def _shell():
     if shell is None:
         raise RuntimeError("checks, hints and predictions belong to a notebook; this is none")
     return shell
+
+
+def _beside(guess: float, value: float) -> str:
+    """How far a prediction is from what it is held against; empty where one sees it."""
+    few = all(isinstance(one, int) and abs(one) <= _FEW for one in (guess, value))
+    if few or not value:
+        return ""
+    ratio = guess / value
+    return ", less than 1 % from it" if abs(ratio - 1) < 0.01 else f", {ratio:.3g} times as much"
 
 
 def _numbered(hints: tuple[str, ...]) -> list[str]:

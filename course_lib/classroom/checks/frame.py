@@ -1,4 +1,4 @@
-"""What every check has in common: three outcomes, a finding with a name, hints in steps.
+"""What every check has in common: four outcomes, a finding with a name, hints in steps.
 
 A lesson's file adds its exercises; each says in one function how an answer is tried and judged. The
 frame never prints an answer. Lesson 01 holds the first exercise.
@@ -6,22 +6,27 @@ frame never prints an answer. Lesson 01 holds the first exercise.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pkgutil
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course_lib.classroom.checks import answer, thought
-from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.checks.thought import Thought
 
 if TYPE_CHECKING:
     from course_lib.classroom.checks.judge import Judge
 
-NOT_ATTEMPTED, WRONG, RIGHT = "not attempted", "wrong", "right"
-MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓"}  # never by colour alone
+NOT_ATTEMPTED, WRONG, RIGHT, NOT_JUDGED = "not attempted", "wrong", "right", "not judged"
+MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓", NOT_JUDGED: "–"}  # never by colour alone
+_LINES = {NOT_ATTEMPTED: "dotted", WRONG: "dashed", RIGHT: "solid", NOT_JUDGED: "double"}
+_LONGEST = 300  # characters of an error that is no answer's
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Verdict:
     """How a check ended."""
 
     exercise: str
-    outcome: str  # NOT_ATTEMPTED, WRONG or RIGHT
+    outcome: str  # NOT_ATTEMPTED, WRONG, RIGHT or NOT_JUDGED
     name: str  # the misconception, where one was recognised
     text: str
     points: int
@@ -59,7 +64,8 @@ class Verdict:
 
     def __str__(self) -> str:
         head = f"{MARKS[self.outcome]} {self.exercise}: {self.outcome}"
-        return f"{head} ({self.points} of {self.of} points)\n{self.text}"
+        points = "" if self.outcome == NOT_JUDGED else f" ({self.points} of {self.of} points)"
+        return f"{head}{points}\n{self.text}"
 
     def __repr__(self) -> str:
         # A grader that runs the notebook reads the points from here; people see the card.
@@ -67,9 +73,8 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         head, text = (escape(part) for part in str(self).split("\n", 1))
-        line = {NOT_ATTEMPTED: "dotted", WRONG: "dashed", RIGHT: "solid"}[self.outcome]
         return (
-            f'<div style="border-left: 4px {line} #767676; padding: 0.3em 0.8em">'
+            f'<div style="border-left: 4px {_LINES[self.outcome]} #767676; padding: 0.3em 0.8em">'
             f"<strong>{head}</strong>"
             f'<div style="white-space: pre-wrap">{text}</div></div>'
         )
@@ -118,10 +123,29 @@ def judge(
             blank = _try_function(exercise, sources, judge)
     except Finding as finding:
         return Verdict(exercise.name, WRONG, finding.name, finding.text, 0, exercise.points)
+    except NotJudged as why:
+        return Verdict(exercise.name, NOT_JUDGED, "", why.text, 0, exercise.points)
+    except Exception as error:  # the check's own: whatever an answer may do is a finding
+        with contextlib.suppress(Exception):
+            judge.stop()  # what state it is in is not known; the next check starts it anew
+        return Verdict(exercise.name, NOT_JUDGED, "", _own_fault(error), 0, exercise.points)
     if blank:
         return Verdict(exercise.name, NOT_ATTEMPTED, "", blank, 0, exercise.points)
     points = exercise.points
     return Verdict(exercise.name, RIGHT, "", exercise.when_right, points, points)
+
+
+def _own_fault(error: Exception) -> str:
+    """What to say where a check stopped with an error of its own."""
+    said = " ".join("".join(traceback.format_exception_only(error)).split())
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    cut = said if len(said) <= _LONGEST else f"{said[:_LONGEST]} …"
+    return (
+        "The check itself has failed, which says nothing about your answer. Nothing is lost or "
+        "noted down: run it again. Should it fail again, please report this line, with your "
+        f"answer, to those who maintain the course:\n{cut} "
+        f"({Path(last.filename).name}, line {last.lineno})"
+    )
 
 
 def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) -> str:
@@ -140,12 +164,19 @@ def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) 
 
 
 def _try_numbers(question: Thought, given: object) -> str:
+    if given is None:
+        return (
+            f"There is no `{question.name}` yet: the cell that gives it is missing, or was not run "
+            "since the kernel was started, or was stopped before its end. Run that cell, then this "
+            "one again."
+        )
     blank = thought.blanks(question, given)
     if blank:
         missing = "" if len(blank) == len(question.fields) else f" for {_listed(blank)}"
         return (
             f"Still blank{missing}. Write a number in the place of each `...` in the cell that "
-            f"holds `{question.name}`, run that cell, then run this one again."
+            f"holds `{question.name}`, run that cell, then run this one again. (Numbers that stand "
+            "there already count once their cell has been run to its end.)"
         )
     question.judge(thought.as_numbers(question, given))
     return ""

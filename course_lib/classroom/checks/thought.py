@@ -111,26 +111,31 @@ def compare(
             if all(close(given[name], right[name] * scale) for name in wrong):
                 what = f"{told} {'are' if wrong[1:] else 'is'} too {larger} by {word}"
                 raise Finding("unit", f"{what}: look at the unit asked for.{rest}")
+    if apart:
+        _refuse_each(given, wrong, mistakes)
     for mistake, about in zip(mistakes, explained, strict=True):
         if len(about) > max(1, len(wrong) / 2):
             more = _listed([name for name in wrong if name not in about])
             text = f"{mistake.text} That is in {_listed(about)}; {more} is not right either."
             raise Finding(mistake.name, text)
-    if apart:
-        _refuse_each(given, wrong, mistakes)
     raise Finding("wrong number", f"Not right: what you have for {told}.{rest}")
 
 
 def _refuse_each(given: Mapping, wrong: list[Hashable], mistakes: tuple[Mistake, ...]) -> None:
-    """A Finding with the idea behind each wrong field, where at least one has an idea behind it."""
-    ideas = {
-        name: next((m for m in mistakes if _explains(m, name, given[name])), None) for name in wrong
-    }
-    called = {idea.name for idea in ideas.values() if idea}
-    if not called:
+    """A Finding with the idea behind each wrong field, where at least one has an idea behind it.
+
+    One idea may explain several fields: its sentence is said once, for all of them.
+    """
+    named: set[str] = set()
+    about: dict[str, list[Hashable]] = {}  # what is said → the fields it is said of
+    for name in wrong:
+        idea = next((m for m in mistakes if _explains(m, name, given[name])), None)
+        named |= {idea.name} if idea else set()
+        about.setdefault(idea.text if idea else "not right.", []).append(name)
+    if not named:
         return
-    told = [f"{name!r}: {idea.text if idea else 'not right.'}" for name, idea in ideas.items()]
-    raise Finding(called.pop() if len(called) == 1 else "several ideas", "\n".join(told))
+    text = "\n".join(f"{_listed(names)}: {said}" for said, names in about.items())
+    raise Finding(named.pop() if len(named) == 1 else "several ideas", text)
 
 
 def _listed(names: list[Hashable]) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from course_lib.classroom import progress
 from course_lib.classroom.grading import handouts
 from course_lib.classroom.grading.reading import Unreadable, answers, read
-from course_lib.classroom.grading.worker import given_numbers
+from course_lib.classroom.grading.worker import given_numbers, judged
 
 NOT_OPENED = "not opened"
 
@@ -99,7 +99,8 @@ def _checked(path: Path, given: Sequence[handouts.Handout], judge) -> Iterator[C
             continue
         sources = answers(reading, cell)
         value, note = given_numbers(reading, cell, path.parent)
-        verdict = frame.judge(frame.find(cell.exercise), sources, {cell.exercise: value}, judge)
+        verdict = judged(cell, sources, (value, note), judge)
+        tried = verdict.outcome != frame.NOT_JUDGED
         yield Checked(
             reading.handout.lesson,
             verdict.exercise,
@@ -107,7 +108,7 @@ def _checked(path: Path, given: Sequence[handouts.Handout], judge) -> Iterator[C
             verdict.name,
             verdict.points,
             verdict.of,
-            "\n".join(filter(None, [str(verdict), note])),
+            "\n".join(filter(None, [str(verdict), "" if value is None else note])),
             str(path),
-            book.record("check", **verdict.as_fact()) if book else "",
+            book.record("check", **verdict.as_fact()) if book and tried else "",
         )

@@ -19,7 +19,9 @@ from course_lib.classroom.whole import replacing
 
 LONGEST = 400  # characters of a note
 # Nothing of these was judged: the exit code says so, and an instructor looks at them.
-NOT_GRADED = ("not a notebook", "empty", "wrong lesson", "not started", "stopped", "by hand")
+NOT_GRADED = (
+    "not a notebook", "empty", "wrong lesson", "not started", "stopped", "by hand", "not judged",
+)  # fmt: skip
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

@@ -23,6 +23,7 @@ from course_lib.classroom.grading.watch import end_with_parent
 from course_lib.classroom.grading.worked_out import worked_out
 
 if TYPE_CHECKING:
+    from course_lib.classroom.checks.frame import Verdict
     from course_lib.classroom.checks.judge import Judge
 
 TASK = "task.json"
@@ -86,6 +87,7 @@ def work(task: Task, say: Callable[[dict], None]) -> None:
 def _judge_for(checks: list[Cell], found: dict[str, dict[str, str]], files: Path) -> Judge:
     """A judge with its ranks running, where there is an answer for them."""
     from course_lib.classroom.checks import answer
+    from course_lib.classroom.checks.finding import NotJudged
     from course_lib.classroom.checks.judge import Judge
     from course_lib.classroom.crew import START_LIMIT
 
@@ -110,6 +112,8 @@ def _judge_for(checks: list[Cell], found: dict[str, dict[str, str]], files: Path
                 break
         except SyntaxError:
             continue  # the verdict will say so
+        except NotJudged:
+            break  # each verdict will try again, and say so
     return judge
 
 
@@ -136,15 +140,26 @@ def given_numbers(reading: Reading, cell: Cell, files: Path) -> tuple[object, st
 def _verdict(
     cell: Cell, sources: dict[str, str], numbers: tuple[object, str], judge: Judge
 ) -> dict:
-    from course_lib.classroom.checks import frame
-
     value, note = numbers
-    verdict = frame.judge(frame.find(cell.exercise), sources, {cell.exercise: value}, judge)
+    verdict = judged(cell, sources, numbers, judge)
     outcome, name = verdict.outcome, verdict.name
     if name == "raised" and any(said in verdict.text for said in _NO_MEMORY):
         outcome, name = "out of memory", ""
     told = {"outcome": outcome, "name": name, "text": verdict.text}
-    return told | {"points": verdict.points, "notes": [note] if note else []}
+    return told | {"points": verdict.points, "notes": [note] if note and value is not None else []}
+
+
+def judged(
+    cell: Cell, sources: dict[str, str], numbers: tuple[object, str], judge: Judge
+) -> Verdict:
+    """The check's verdict; numbers that could not be worked out are neither blank nor wrong."""
+    from course_lib.classroom.checks import frame
+
+    exercise, (value, note) = frame.find(cell.exercise), numbers
+    if value is None and note:
+        text = f"There is nothing to judge: {note}."
+        return frame.Verdict(exercise.name, frame.NOT_JUDGED, "", text, 0, exercise.points)
+    return frame.judge(exercise, sources, {cell.exercise: value}, judge)
 
 
 def reached_into(sources: dict[str, str], exercise: str) -> list[str]:

@@ -63,7 +63,9 @@ def _lesson(
                 "points": row.points,
                 "of": row.of,
                 "hints": row.hints,
+                "since": row.since,
                 "last": row.last,
+                "last_outcome": row.last_outcome,
             }
             for row in rows
         ],

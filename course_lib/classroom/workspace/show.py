@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from course_lib.classroom.checks.frame import MARKS
+from course_lib.classroom.standing import times, when
 
 
 def own(found: dict) -> str:
@@ -33,7 +34,7 @@ def _predictions(told: dict) -> str:
 
 def _exercise(one: dict) -> str:
     hints = f", {one['hints']} hint{'s' * (one['hints'] > 1)}" if one["hints"] else ""
-    last = f", last checked {when(one['last'])}" if one["last"] else ""
+    last = times(*(one[name] for name in ("outcome", "since", "last", "last_outcome")))
     points = f"{one['points']} of {one['of']}"
     return (
         f"  {MARKS[one['outcome']]} {one['exercise']:<22} {one['outcome']}, {points}{hints}{last}"
@@ -48,11 +49,6 @@ def damaged(found: dict) -> list[str]:
     return [
         f"{word} {', '.join(map(str, numbers))} of progress.jsonl cannot be read; the rest counts."
     ]
-
-
-def when(at: str) -> str:
-    """An ISO time to the minute."""
-    return at[:16].replace("T", " ")
 
 
 def everybody(room: dict, node: dict) -> None:

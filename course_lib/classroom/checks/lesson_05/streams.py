@@ -16,7 +16,7 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_05.ready import take
-from course_lib.classroom.checks.lesson_05.streams_trial import COPIES, ELEMENTS, HEADS
+from course_lib.classroom.checks.lesson_05.streams_trial import COPIES, ELEMENTS, HEADS, SWALLOWED
 
 REPLICAS = 3
 # Two independent masks agree in half of their elements, give or take sqrt(ELEMENTS)/2. More than
@@ -54,6 +54,13 @@ def _look_at_results(reports: list[dict], where: str) -> None:
                 "nothing returned",
                 f"Rank {rank} got None back {where}. Seed, then return a function `private`: it is "
                 "used as `with private(): …`.",
+            )
+        if report["problem"] == SWALLOWED:
+            raise Finding(
+                "error swallowed",
+                f"An exception raised inside `private` did not come out of it on rank {rank} "
+                f"{where}. The generator has to be put back on that way out too, and the exception "
+                "has to go on: the caller must learn that the block failed. `finally` does both.",
             )
         if report["problem"]:
             raise Finding(

@@ -16,6 +16,7 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_wor
 from course_lib.classroom.checks.lesson_08.ready import take
 
 TOLERANCE = 1e-10  # float64, relative
+ROUGHLY = 1e-5  # a sum that went through float32 is off by digits, and by no idea
 ALL = [0, 1, 2]
 # What to say to a norm that is one of the readings of clip_trial.
 IDEAS = {
@@ -120,20 +121,26 @@ def _look_at_norms(told: list[dict], where: str) -> None:
         f"The norm on rank {off[0]} is {one['norm'] / one['want']:.3g} times what it should be "
         f"{where}."
     )
-    for reading, (name, text) in IDEAS.items():
-        if all(_close(each["norm"], each["readings"][reading]) for each in told):
-            raise Finding(name, f"{said} {text}")
-    if all(_close(each["norm"], min(each["want"], each["most"]), 1e-5) for each in told):
+    _look_for_ideas(told, said, 1e-9)
+    if all(_close(each["norm"], min(each["want"], each["most"]), ROUGHLY) for each in told):
         raise Finding(
             "the norm after", f"{said} It is the norm after clipping; return the one before."
         )
-    if all(_close(each["norm"], each["want"], 1e-5) for each in told):
+    if all(_close(each["norm"], each["want"], ROUGHLY) for each in told):
         raise Finding(
             "rounded",
             f"The norm is right to some digits {where}, and no more: the gradients are float64, "
             "and something on the way is not.",
         )
+    _look_for_ideas(told, said, ROUGHLY)
     raise Finding("wrong norm", said)
+
+
+def _look_for_ideas(told: list[dict], said: str, bound: float) -> None:
+    """A Finding where one wrong idea leads to every rank's number."""
+    for reading, (name, text) in IDEAS.items():
+        if all(_close(each["norm"], each["readings"][reading], bound) for each in told):
+            raise Finding(name, f"{said} {text}")
 
 
 def _look_at_factors(one: dict, where: str) -> None:

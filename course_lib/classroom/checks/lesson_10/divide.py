@@ -49,7 +49,27 @@ MISTAKES = (
     Mistake(
         "just above the end",
         "Look at the number of ranks half as large: is its sum really at most 65,504?",
-        {"a": 64, "f": 2048, "g": 2**17},
+        {"a": 64},
+    ),
+    Mistake(
+        "just above the end",
+        "All 64 ranks' 0.5, times that scale, are added up: is the sum really at most 65,504?",
+        {"f": 2048},
+    ),
+    Mistake(
+        "just above the end",
+        "Take the largest gradient itself, times that scale: is it really at most 65,504?",
+        {"g": 2**17},
+    ),
+    Mistake(
+        "less than fits",
+        "With a scale twice as large the sum of all 64 is still below 65,504.",
+        {"f": 512},
+    ),
+    Mistake(
+        "less than fits",
+        "With a scale twice as large the largest gradient is still below 65,504.",
+        {"g": 2**15},
     ),
     Mistake(
         "a rank's part",
@@ -66,6 +86,17 @@ MISTAKES = (
         "Half of the smallest number lies as near to 0 as to that number. A tie is rounded to the "
         "even one of the two, and that is 0.",
         {"c": 32, "e": 2},
+    ),
+    Mistake(
+        "one step further would do",
+        "With twice as many ranks the part is the smallest number itself, which is held exactly.",
+        {"c": 8},
+    ),
+    Mistake(
+        "more than is needed",
+        "Half that scale would do: each part is then the smallest number itself, which is held "
+        "exactly.",
+        {"e": 8},
     ),
     Mistake(
         "the smallest normal number",

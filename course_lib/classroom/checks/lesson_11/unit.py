@@ -7,78 +7,21 @@ same model.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from course_lib.classroom.checks.thought import Mistake, Thought, compare
-
-N, H, LAYERS, WORDS, ITEM = 16, 4096, 32, 50_304, 2  # ranks, hidden, blocks, words, bytes
-TABLE, BLOCK = WORDS * H, 12 * H * H  # numbers: the head, or the embedding; a block
-PSI = 2 * TABLE + LAYERS * BLOCK
-FIELDS = (
-    "shards",
-    "most, model",
-    "most, block",
-    "most, layer",
-    "most, block, 1 ahead",
-    "gathers, block",
-    "gathers, layer",
-    "sent, block",
-    "sent, block, k = 4",
-    "sent, fast, k = 4",
+from course_lib.classroom.checks.lesson_11.unit_count import (
+    BLOCK,
+    FIELDS,
+    ITEM,
+    LAYERS,
+    PSI,
+    RIGHT,
+    TABLE,
+    H,
+    N,
 )
+from course_lib.classroom.checks.thought import Mistake, Thought, close, compare
 
-
-@dataclass(frozen=True)
-class Model:
-    """What somebody counts."""
-
-    share: float = 1 / N  # of the parameters, between uses
-    with_shards: bool = True  # in what is there at most
-    largest_block: int = TABLE  # numbers of the largest unit, where blocks are units
-    largest_layer: int = TABLE
-    next_block: int = BLOCK  # the unit beside it
-    ends: int = 2  # units beside the blocks: embedding and head
-    in_a_block: int = 4
-    saved: int = 2  # gathers of the backward that need not be
-    saved_bytes: int = 2 * TABLE
-    moves: float = 3
-    fast_moves: float = 2
-    micro: float = 1  # how a step's bytes grow with k: with all of k, or only in part
-    of_a_move: float = (N - 1) / N
-    item: float = ITEM
-
-    def answers(self) -> dict[str, float]:
-        """What somebody who counts like this would write."""
-        shards = PSI * self.share
-        base = shards if self.with_shards else 0
-
-        def gb(numbers: float) -> float:
-            return numbers * self.item / 1e9
-
-        def sent(numbers: float) -> float:
-            return gb(numbers * self.of_a_move)
-
-        def gathers(units: int) -> float:
-            return 2 * units - self.saved
-
-        lean = self.moves * PSI - self.saved_bytes
-        k = 1 + 3 * self.micro  # micro-batches as counted, of 4
-        values = (
-            gb(shards),
-            gb(base + PSI),
-            gb(base + self.largest_block),
-            gb(base + self.largest_layer),
-            gb(base + self.largest_block + self.next_block),
-            gathers(LAYERS + self.ends),
-            gathers(self.in_a_block * LAYERS + self.ends),
-            sent(lean),
-            sent(k * lean),
-            sent(k * self.fast_moves * PSI),
-        )
-        return dict(zip(FIELDS, values, strict=True))
-
-
-RIGHT = Model()
 # A wrong idea: its name, what to say to it, and the counts that it changes.
 _IDEAS = (
     (
@@ -160,18 +103,138 @@ _IDEAS = (
         {"micro": 0.0},
     ),
     (
-        "gradients once",
-        "Stage 3 keeps no whole gradient until the last micro-batch: each of the four sends its "
-        "own.",
-        {"micro": 2 / 3},
-    ),
-    (
         "limit for many ranks",
         "You have let a move send all of Ψ. A rank's own piece stays where it is: (N−1)/N.",
         {"of_a_move": 1.0},
     ),
-    ("float32", "You have given each number four bytes; bfloat16 has two.", {"item": 4}),
+    (
+        "its own piece once",
+        "In a gather a rank passes on every piece but one, and not its own piece alone: (N−1)/N of "
+        "Ψ are sent.",
+        {"of_a_move": 1 / N},
+    ),
+    (
+        "twice the bytes",
+        "You have given each number four bytes, or counted its gradient beside it. bfloat16 has "
+        "two, and parameters are asked for.",
+        {"item": 4},
+    ),
     ("numbers, not bytes", "Those are numbers. One of bfloat16 has two bytes.", {"item": 1}),
+    ("tied", "The head is not tied: v·h numbers are in Ψ twice.", {"psi": PSI - TABLE}),
+    (
+        "a model of blocks",
+        "Ψ is more than the blocks: embedding and head have parameters too.",
+        {"psi": LAYERS * BLOCK},
+    ),
+    ("GiB", "Those are GiB, of 2³⁰ bytes. 1 GB is 10⁹ bytes here.", {"gigabyte": 2**30}),
+)
+_SHARD, _MOVED = PSI / N, (N - 1) / N
+
+
+def _gb(numbers: float) -> float:
+    return numbers * ITEM / 1e9
+
+
+# Wrong ideas about some of the fields, which change no count elsewhere.
+_ALONE = (
+    Mistake(
+        "gradients once",
+        "Stage 3 keeps no whole gradient until the last micro-batch: each of the four sends its "
+        "own.",
+        {
+            "sent, block, k = 4": _gb((4 * (2 * PSI - 2 * TABLE) + PSI) * _MOVED),
+        },
+    ),
+    Mistake(
+        "one of the two once",
+        "Of the two moves you have counted one for a single micro-batch. Gradients are sent in "
+        "each, and units are let go after each backward, also where they stay until then.",
+        {"sent, fast, k = 4": _gb(5 * PSI * _MOVED)},
+    ),
+    Mistake(
+        "gathered once",
+        "Units are let go at the end of each micro-batch: all of them are gathered for each.",
+        {"sent, block, k = 4": _gb((4 * PSI + 2 * PSI - 2 * TABLE) * _MOVED)},
+    ),
+    Mistake(
+        "fast saves the same units",
+        "With the fast setting there are no gathers in the backward, and so none of them to be "
+        "saved: two moves of all units.",
+        {"sent, fast, k = 4": _gb(4 * (2 * PSI - 2 * TABLE) * _MOVED)},
+    ),
+    Mistake(
+        "fast saves the same units",
+        "With the fast setting there are no gathers in the backward, and so none to be saved: two "
+        "moves of all units.",
+        {"sent, fast, k = 4": _gb(4 * (2 * PSI - TABLE) * _MOVED)},
+    ),
+    Mistake(
+        "the forward alone",
+        "That is the forward. Most units are gathered a second time for the backward.",
+        {"gathers, block": LAYERS + 2, "gathers, layer": 4 * LAYERS + 2},
+    ),
+    Mistake(
+        "reduce-scatters too",
+        "Asked is for all-gathers; a unit's gradient goes in a reduce-scatter.",
+        {"gathers, block": 3 * (LAYERS + 2) - 2, "gathers, layer": 3 * (4 * LAYERS + 2) - 2},
+    ),
+    Mistake(
+        "reduce-scatters too",
+        "Asked is for all-gathers; a unit's gradient goes in a reduce-scatter. And not every unit "
+        "is gathered again for its backward.",
+        {"gathers, block": 3 * (LAYERS + 2), "gathers, layer": 3 * (4 * LAYERS + 2)},
+    ),
+    Mistake(
+        "blocks alone",
+        "Embedding and head are units as well: each is gathered once.",
+        {"gathers, block": 2 * LAYERS, "gathers, layer": 8 * LAYERS},
+    ),
+    Mistake(
+        "the ends cut too",
+        "Only a block is cut into four. Embedding and head stay a unit each.",
+        {"gathers, layer": 4 * (2 * LAYERS + 2)},
+    ),
+    Mistake(
+        "the ends cut too",
+        "Only a block is cut into four. Embedding and head stay a unit each, and not every unit is "
+        "gathered again for its backward.",
+        {"gathers, layer": 4 * (2 * LAYERS + 4)},
+    ),
+    *(
+        Mistake(
+            "a layer is the largest",
+            "You have taken a product inside a block for the largest unit. Smaller units inside "
+            "the blocks do not make the head smaller.",
+            {"most, layer": _gb(_SHARD + numbers)},
+        )
+        for numbers in (3 * H * H, H * H)
+    ),
+    Mistake(
+        "ahead already",
+        "Nothing is fetched ahead here: one unit at a time is whole.",
+        {
+            "most, block": _gb(_SHARD + TABLE + BLOCK),
+            "most, layer": _gb(_SHARD + TABLE + 4 * H * H),
+        },
+    ),
+    Mistake(
+        "two tables side by side",
+        "Embedding and head are never whole at the same time: between them are all the blocks.",
+        {"most, block": _gb(_SHARD + 2 * TABLE), "most, layer": _gb(_SHARD + 2 * TABLE)},
+    ),
+    Mistake(
+        "three units",
+        "One unit ahead makes two that are whole: the one at work and the next.",
+        {"most, block, 1 ahead": _gb(_SHARD + TABLE + 2 * BLOCK)},
+    ),
+    Mistake(
+        "gradients too",
+        "Asked is for parameters in memory; gradients are not counted.",
+        {
+            "most, model": _gb(_SHARD + 2 * PSI),
+            "most, block, 1 ahead": _gb(_SHARD + 2 * TABLE + 2 * BLOCK),
+        },
+    ),
 )
 
 
@@ -185,8 +248,9 @@ def mistakes() -> tuple[Mistake, ...]:
     right, made = RIGHT.answers(), []
     for name, text, counts in _IDEAS:
         theirs = replace(RIGHT, **counts).answers()
-        made.append(Mistake(name, text, {k: v for k, v in theirs.items() if v != right[k]}))
-    return tuple(made)
+        off = {k: v for k, v in theirs.items() if not close(v, right[k])}
+        made.append(Mistake(name, text, off))
+    return (*made, *_ALONE)
 
 
 CHOOSE_UNIT = Thought(

@@ -1,0 +1,77 @@
+"""A kernel that was just started: `%%ranks` says which cell comes first; the real one follows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
+from jupyter_client.manager import KernelManager
+
+from course_lib.classroom.unloaded import EXTENSION
+from course_lib.classroom.workspace.kernels import LearnersKernels
+from course_lib.cli.base import ROOT
+
+FAR = 120.0  # seconds; a machine may be busy
+PRESENT = "'RanksMagics' in get_ipython().magics_manager.registry"
+
+
+@pytest.fixture
+def kernel(tmp_path) -> Iterator[KernelManager]:
+    """A kernel as `course lab` starts them."""
+    manager = KernelManager(kernel_name="python3", kernel_spec_manager=LearnersKernels())
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
+    manager.start_kernel(env=environment)
+    yield manager
+    manager.shutdown_kernel(now=True)
+
+
+@pytest.fixture
+def run(kernel) -> Iterator[Callable[[str], tuple[str, str]]]:
+    """How a cell ended in the kernel, and what was to be read below it."""
+    client = kernel.blocking_client()
+    client.start_channels()
+    client.wait_for_ready(FAR)
+
+    def run(cell: str) -> tuple[str, str]:
+        read: list[str] = []
+
+        def hook(message: dict) -> None:
+            if message["msg_type"] in ("stream", "error", "execute_result"):
+                content = message["content"]
+                found = content.get("data", {}).get("text/plain") or content.get("evalue")
+                read.append(content.get("text") or found)
+
+        reply = client.execute_interactive(cell, timeout=FAR, output_hook=hook)
+        return reply["content"]["status"], "".join(read)
+
+    yield run
+    client.stop_channels()
+
+
+@pytest.mark.parametrize("cell", ["%%ranks --world 2\nprint(rank)", "%ranks"])
+def test_after_a_restart_it_says_which_cell_to_run(kernel, run, cell):
+    for again in (False, True):
+        if again:
+            assert run("%load_ext course_lib.classroom")[0] == "ok"
+            kernel.restart_kernel(now=True)
+            run("x = 1")
+        status, said = run(cell)
+        assert status == "error", "what follows is not run"
+        assert "first code cell (`%load_ext course_lib.classroom`)" in said
+        assert "Run that cell" in said and "Traceback" not in said and "not found" not in said
+
+
+def test_the_real_one_takes_its_place_and_keeps_it(run):
+    assert run(PRESENT) == ("ok", "False")
+    assert run("%load_ext course_lib.classroom") == ("ok", "")
+    assert run("%ranks") == ("ok", "No ranks are running; the next %%ranks cell starts them.\n")
+    run(f"%reload_ext {EXTENSION}")
+    assert "the next %%ranks cell" in run("%ranks")[1]
+
+
+def test_only_kernels_of_ipython_are_given_the_extension(monkeypatch):
+    other = KernelSpec(argv=["ir", "{connection_file}"])
+    monkeypatch.setattr(KernelSpecManager, "get_kernel_spec", lambda self, name: other)
+    assert LearnersKernels().get_kernel_spec("ir").argv == ["ir", "{connection_file}"]
