@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import atexit
-import base64
 import os
-import pickle
 import shutil
 import threading
 import time
@@ -19,13 +17,14 @@ from pathlib import Path
 
 import zmq
 
-from course_lib.classroom import leases, runs
+from course_lib.classroom import leases, runs, values
 from course_lib.classroom.board import Board
 from course_lib.classroom.room import check_world, environment
 from course_lib.classroom.wire import Outcome, Rank
 from course_lib.prepared.leftovers import end_all
 
 START_LIMIT = 60.0  # seconds, on a busy machine
+_VALUES = "__import__('course_lib.classroom.values').classroom.values"
 
 
 class Crew:
@@ -124,26 +123,16 @@ class Crew:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def push(self, values: dict, ranks: list[int] | None = None) -> None:
+    def push(self, items: dict, ranks: list[int] | None = None) -> None:
         """Copy values into the ranks' variables."""
-        text = base64.b64encode(pickle.dumps(values)).decode()
-        code = (
-            f"__import__('course_lib.classroom.values').classroom.values.take({text!r}, globals())"
-        )
+        code = f"{_VALUES}.take({values.pack(items)!r}, globals())"
         self.everywhere(lambda r: code, 60.0, ranks)
 
     def pull(self, expression: str, ranks: list[int] | None = None) -> list:
-        """The value of an expression on each rank, in rank order."""
-        ask = f"__import__('course_lib.classroom.values').classroom.values.give({expression})"
-        found = self.everywhere(lambda r: "", 60.0, ranks, values={"it": ask})
-        values = []
-        for outcome in found:
-            it = outcome.values["it"]
-            if it["status"] != "ok":
-                raise RuntimeError(f"rank {outcome.rank}: {it['ename']}: {it['evalue']}")
-            text = it["data"]["text/plain"].strip("'")
-            values.append(pickle.loads(base64.b64decode(text)))
-        return values
+        """The value of an expression on each rank, in rank order: data, whatever a rank sends."""
+        ask = f"{_VALUES}.give({expression})"
+        outcomes = self.everywhere(lambda r: "", 60.0, ranks, values={"it": ask})
+        return [_pulled(outcome) for outcome in outcomes]
 
     def join(self, timeout: float, reason: str = "") -> list[str]:
         """Groups for all ranks, made anew; notes for the learner about what held the old ones."""
@@ -220,3 +209,15 @@ class Crew:
             with self._busy:
                 if self.ranks is mine and time.monotonic() - self._used > self.idle_seconds:
                     self.stop()
+
+
+def _pulled(outcome: Outcome) -> object:
+    """The value that a rank was asked for; a RuntimeError in words where there is none."""
+    reply = outcome.values["it"]
+    if reply["status"] != "ok":
+        cause = "" if reply["ename"] == "CannotTravel" else f"{reply['ename']}: "
+        raise RuntimeError(f"rank {outcome.rank}: {cause}{reply['evalue']}")
+    try:
+        return values.unpack(reply["data"]["text/plain"].strip("'"))
+    except (KeyError, ValueError) as error:
+        raise RuntimeError(f"rank {outcome.rank}: {error}") from None

@@ -49,6 +49,39 @@ def test_variables_last_between_cells_and_travel_both_ways(two):
         two.pull("nobody")
 
 
+def test_what_cannot_travel_is_refused_by_its_name_and_costs_nothing(two):
+    two.run("class Foo: pass\nkept, strange = 7, Foo()")
+    with pytest.raises(RuntimeError) as refused:
+        two.pull("strange if rank else 1")
+    assert str(refused.value) == (
+        "rank 1: a value of type Foo cannot travel; pull numbers, text, tensors, or lists, tuples "
+        "and dicts of them"
+    )
+    with pytest.raises(TypeError, match="a value of type Cluster cannot travel; push numbers"):
+        two.push({"me_too": two})
+    assert two.pull("kept") == [7, 7]
+
+
+def test_a_rank_that_sends_something_else_sends_no_program(two, capfd):
+    """What reads it is the notebook's process: a pickle would run there."""
+    two.run(
+        "from course_lib.classroom import values\n"
+        "class Runs:\n"
+        "    def __reduce__(self):\n"
+        "        return print, ('a program was run',)\n"
+        "import base64, pickle\n"
+        "packed, values.pack = values.pack, lambda *_: base64.b64encode("
+        "pickle.dumps(Runs())).decode()"
+    )
+    try:
+        with pytest.raises(RuntimeError, match="rank 0: what arrived is not a packed value"):
+            two.pull("7")
+    finally:
+        two.run("values.pack = packed")
+    assert "a program" not in capfd.readouterr().out
+    assert two.pull("7") == [7, 7]
+
+
 def test_a_pulled_view_does_not_bring_its_storage_along(two):
     two.run("large = torch.zeros(1_000_000)")
     began = time.monotonic()

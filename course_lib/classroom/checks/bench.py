@@ -10,12 +10,13 @@ import contextlib
 import importlib
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 
 import torch
 import torch.distributed as dist
 
+from course_lib.classroom import values
 from course_lib.ledger import ledger
 
 _KEPT = "__kept__"
@@ -42,6 +43,22 @@ def clear(namespace: dict) -> None:
     namespace.update(
         torch=torch, dist=dist, group=everyone, rank=everyone.rank(), world=everyone.size()
     )
+
+
+def fresh(namespace: dict, modules: Iterable[str]) -> None:
+    """Clear the namespace and load `modules`, with what their trials would load at a first use."""
+    clear(namespace)
+    for name in modules:
+        getattr(importlib.import_module(name), "warm", lambda: None)()
+
+
+def arrange(namespace: dict, text: str) -> None:
+    """Make the group of a packed trial, and the function that the timed cell calls."""
+    plan = values.unpack(text)
+    module, name = plan["function"]
+    function = getattr(importlib.import_module(module), name)
+    made = namespace["__trial__"] = group(plan["members"])
+    namespace["__tried__"] = lambda: function(namespace[plan["answer"]], made, *plan["args"])
 
 
 def healthy() -> bool:
@@ -84,14 +101,8 @@ def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict
     """Call `function(x, group)`, which owes a tensor like x, and say what came back."""
     shape, dtype = x.shape, x.dtype
     out, facts = _watched(function, x, made)
-    is_tensor = isinstance(out, torch.Tensor)
-    as_expected = is_tensor and out.shape == shape and out.dtype == dtype
-    return {
-        **facts,
-        "shape": list(out.shape) if is_tensor else None,
-        "dtype": _dtype(out) if is_tensor else None,
-        "out": out.detach().clone() if as_expected else None,
-    }
+    as_expected = isinstance(out, torch.Tensor) and out.shape == shape and out.dtype == dtype
+    return {**facts, **described(out), "out": out.detach().clone() if as_expected else None}
 
 
 def report_list(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
@@ -116,6 +127,16 @@ def _watched(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> tu
     before = x.clone()
     out, facts = watched(lambda: function(x, made))
     return out, {**facts, "kind": type(out).__name__, "changed": not torch.equal(x, before)}
+
+
+def described(out: object) -> dict:
+    """What came back, as far as a look at its shape needs it."""
+    is_tensor = isinstance(out, torch.Tensor)
+    return {
+        "kind": type(out).__name__,
+        "shape": list(out.shape) if is_tensor else None,
+        "dtype": _dtype(out) if is_tensor else None,
+    }
 
 
 def watched(action: Callable[[], object]) -> tuple[object, dict]:

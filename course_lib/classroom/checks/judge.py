@@ -6,8 +6,11 @@ rank ends in a finding that says so, and the next check meets ranks that work. F
 
 from __future__ import annotations
 
-import re
+import sys
+from collections.abc import Callable, Sequence
 
+from course_lib.classroom import values
+from course_lib.classroom.checks import by_text
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.cluster import Cluster, Ended
@@ -16,8 +19,9 @@ from course_lib.classroom.hangs import Fact
 
 WORLD = 3  # three ranks find what two hide: left and right are different neighbours
 LIMIT = 10.0  # seconds for one trial, which takes milliseconds when it is right
-_PREPARE = "from course_lib.classroom.checks import bench; bench.clear(globals())"
-_HEALTHY = "__import__('course_lib.classroom.checks.bench').classroom.checks.bench.healthy()"
+CHECKS = "course_lib.classroom.checks"
+_BENCH = f"__import__('{CHECKS}.bench').classroom.checks.bench"
+_CALL = "__report__ = __tried__()"  # what runs under the time limit; no learner is to read it
 _BROKEN = (
     "After your function had run, its ranks no longer worked: it ended their groups, or replaced a "
     "part of torch. Leave both to the caller"
@@ -40,54 +44,78 @@ class Judge(Cluster):
             WORLD, notebook="checks", idle_minutes=idle_minutes, env=quiet, odd=(WORLD - 1,)
         )
 
-    def ready(self) -> None:
-        """Ranks that work, with nothing left of an earlier answer."""
+    def ready(self, *modules: str) -> None:
+        """Make sure of ranks that work, have loaded `modules`, and hold nothing of an answer."""
+        fresh = f"{_BENCH}.fresh(globals(), {modules!r})"
         if not self.running:
             self.start()
         try:
-            self.everywhere(lambda r: _PREPARE, START_LIMIT)
-            if all(self.pull(_HEALTHY)):
+            self.everywhere(lambda r: fresh, START_LIMIT)
+            if all(self.pull(f"{_BENCH}.healthy()")):
                 return
         except RuntimeError:
             pass  # an earlier answer has broken something: below it is made anew
         self.restart()
-        self.everywhere(lambda r: _PREPARE, START_LIMIT)
-        self.pull(_HEALTHY)
+        self.everywhere(lambda r: fresh, START_LIMIT)
+        self.pull(f"{_BENCH}.healthy()")
 
-    def take(self, answer: Answer) -> None:
-        """Give the answer's cells to fresh ranks; a Finding where one of them fails."""
-        self.ready()
+    def take(self, answer: Answer, *modules: str) -> None:
+        """Run the answer's cells on fresh ranks; a Finding where one of them fails.
+
+        `modules` are those whose functions will try the answer. They are loaded, and what they call
+        `warm` is called, before the answer comes: no trial pays for a first use.
+        """
+        self.ready(*modules)
         for cell in answer.cells:
             ended = self.run(cell, deadline=LIMIT, label="your cell", first_line=2)
             if ended.failed:
                 raise _finding(ended, "when its cell was run")
 
-    def trial(self, answer: Answer, call: str, members: list[int], when: str) -> list[dict]:
-        """The reports of `call`, made on a fresh group of `members`, in their order.
+    def trial(
+        self,
+        answer: Answer,
+        function: Callable | str,
+        *args: object,
+        members: Sequence[int] = (),
+        when: str = "",
+    ) -> list:
+        """Call `function(the answer's function, group, *args)` on a group; what each rank returns.
 
-        `call` is an expression over the answer's function, `bench` and `group`, which is the group
-        of the trial. A fresh group for each: no message of an earlier trial can reach a later one.
+        The ranks find `function`, at the top of a module of the checks, by its name; `args` and
+        what it returns are data. Each trial has a fresh group of `members`: no message of an
+        earlier one can reach it. A text in the place of a function is of `by_text.py`.
         """
-        # What the check itself imports takes a while on a busy machine: no answer pays
-        parts = re.findall(r'bench\.part\("([\w.]+)"\)', call)
-        made = (
-            f"from course_lib.classroom.checks import bench; list(map(bench.part, {parts})); "
-            f"__trial__ = bench.group({members})"
-        )
-        self.everywhere(lambda r: made, START_LIMIT)
-        code = f"__report__ = {call}"
-        ended = self.run(code, ranks=members, deadline=LIMIT, label="the check")
+        if isinstance(function, str):
+            members, when = args
+            arrange = by_text.arrangement(function, members)
+        else:
+            plan = {"answer": answer.name, "function": reference(function), "args": args}
+            text = values.pack(plan | {"members": list(members)})
+            arrange = f"{_BENCH}.arrange(globals(), {text!r})"
+        self.everywhere(lambda r: arrange, START_LIMIT)
+        ended = self.run(_CALL, ranks=list(members), deadline=LIMIT, label="the check")
         if ended.failed:
-            if members != list(range(WORLD)):
+            if len(members) < WORLD:
                 _refuse_other_ranks(ended, when)
                 refuse_world_numbers(answer, when)
             raise _finding(ended, when)
         try:
-            reports = self.pull("__report__", members)
-            self.everywhere(lambda r: "bench.end(__trial__)", 10.0)
+            reports = self.pull("__report__", list(members))
+            self.everywhere(lambda r: f"{_BENCH}.end(__trial__)", 10.0)
         except RuntimeError:
             raise Finding("broke its ranks", f"{_BROKEN} ({when}).") from None
         return reports
+
+
+def reference(function: Callable) -> tuple[str, str]:
+    """The module and the name by which the ranks find a function of the checks."""
+    module, name = function.__module__, function.__qualname__
+    if not module.startswith(f"{CHECKS}.") or vars(sys.modules[module]).get(name) is not function:
+        raise ValueError(
+            f"{module}.{name} cannot be found by the ranks: a trial is a function at the top of a "
+            f"module of {CHECKS}"
+        )
+    return module, name
 
 
 def refuse_world_numbers(answer: Answer, when: str) -> None:
@@ -132,7 +160,7 @@ def _refuse_other_ranks(ended: Ended, when: str) -> None:
     """A Finding where a call went to ranks outside the group that the function was given."""
     for fact in ended.scene.ordered():
         if fact.kind == "raised" and _BEYOND in fact.text:
-            line = fact.text.rpartition("%%ranks in ")[2]
+            line = _words(fact).rpartition("%%ranks in ")[2]
             raise Finding(
                 "group left out",
                 f"It fails {when}. A call without `group=` goes to all ranks of the notebook; the "
@@ -170,8 +198,13 @@ def _finding(ended: Ended, when: str) -> Finding:
     )
 
 
+def _words(fact: Fact) -> str:
+    return fact.text.replace(f"line 1: {_CALL}", "the check's call")
+
+
 def _shortened(fact: Fact) -> str:
-    return fact.text if len(fact.text) <= 400 else fact.text[:400] + " …"
+    text = _words(fact)
+    return text if len(text) <= 400 else text[:400] + " …"
 
 
 def _advice(first: Fact) -> str:

@@ -53,11 +53,6 @@ def numbers(sizes: Sizes, seed: int) -> Numbers:
     return Numbers(*(torch.randn(shape, generator=made, dtype=torch.float64) for shape in shapes))
 
 
-def first_backward() -> None:
-    """Autograd loads parts of torch at its first use."""
-    torch.ones(2, requires_grad=True).sum().backward()
-
-
 def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> Tensor:
     return F.silu(x @ gate.t()) * (x @ up.t()) @ down.t() + bias
 

@@ -6,86 +6,77 @@ against the dense half block, against the messages and bytes of the ledger, and 
 
 from __future__ import annotations
 
-import os
-
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_06 import half_block_trial as trial
 from course_lib.classroom.checks.lesson_06.half_block_values import (
     Trial,
     look_at_gradients,
     look_at_output,
     look_at_steps,
-    near,
 )
-from course_lib.classroom.checks.lesson_06.ready import take
+from course_lib.classroom.checks.looking import (
+    ITEM,
+    THREE,
+    TWO,
+    Looks,
+    came_back,
+    counted,
+    fresh_seed,
+    refuse_changed,
+)
 from course_lib.ledger import forms
 
-ITEM = 8  # bytes of a float64
 PAIR = {"all_gather": 1, "reduce_scatter": 1}
 AGAIN = {"all_gather": 2, "reduce_scatter": 1}
 
 
 def judge_half_block(answer: Answer, judge: Judge) -> None:
     """Try sequence_mlp; raise the Finding that explains best what is wrong."""
-    take(answer, judge, "half_block_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
-    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
     h = 5 + seed % 2
     cases = [
-        (three, trial.Sizes(2, 6, h, 8)),
-        (two, trial.Sizes(3, 5, h, 7)),
-        (three, trial.Sizes(2, 7, h, 10)),
+        (THREE, trial.Sizes(2, 6, h, 8)),
+        (TWO, trial.Sizes(3, 5, h, 7)),
+        (THREE, trial.Sizes(2, 7, h, 10)),
     ]
-    tried = [_try(answer, judge, members, sizes, seed) for members, sizes in cases]
-    wrong = [
-        one for one in tried
-        if not all(near(r["out"], one.own(one.steps[0][0], i)) for i, r in enumerate(one.reports))
-    ]  # fmt: skip
-    if wrong and all(one.n == 2 for one in wrong):
-        refuse_world_numbers(answer, wrong[0].when)
-    for look in (look_at_output, look_at_gradients, look_at_traffic, look_at_memory, look_at_steps):
-        for one in tried:
-            look(one)
+    LOOKS.at(answer, (_try(answer, judge, members, sizes, seed) for members, sizes in cases))
 
 
 def _try(answer: Answer, judge: Judge, members: list[int], sizes: trial.Sizes, seed: int) -> Trial:
     when = f"{on(members)} with {sizes.s} tokens"
-    part = 'bench.part("lesson_06.half_block_trial")'
-    call = f"{part}.run({answer.name}, {part}.{sizes!r}, {seed}, __trial__)"
-    reports = judge.trial(answer, call, members, when)
-    one = Trial(reports, sizes, seed, when)
-    refuse_none(reports, when, "the output for its own tokens")
-    for rank, report in enumerate(reports):
-        wanted = [sizes.b, one.tokens[rank], sizes.h]
-        if report["out"] is None:
-            _refuse_shape(report, rank, wanted, sizes, when)
-        if report["changed"]:
-            raise Finding(
-                "input changed",
-                f"Your function changed x or a weight on rank {rank}, {when}. The backward and the "
-                "optimizer still need them: work out of place.",
-            )
-    return one
+    reports = judge.trial(answer, trial.run, sizes, seed, members=members, when=when)
+    return Trial(reports, sizes, seed, when)
 
 
-def _refuse_shape(report: dict, rank: int, wanted: list, sizes: trial.Sizes, when: str) -> None:
-    got = f"a {report['kind']}"
-    if "shape" in report:
-        got = f"a tensor of shape {report['shape']} and dtype {report['dtype']}"
-        if report["shape"] == list(sizes[:3]):
+def look_at_returned(one: Trial) -> None:
+    refuse_none(one.reports, one.when, "the output for its own tokens")
+
+
+def look_at_shape(one: Trial) -> None:
+    """A Finding where a rank's output is not shaped like its x."""
+    b, s, h, _ = one.sizes
+    for rank, report in enumerate(one.reports):
+        if report["out"] is not None:
+            continue
+        if report["shape"] == [b, s, h]:
             raise Finding(
                 "all tokens",
-                f"Rank {rank} returned all {sizes.s} tokens {when}. The next norm works on its own "
+                f"Rank {rank} returned all {s} tokens {one.when}. The next norm works on its own "
                 "alone: leave the sum scattered.",
             )
-    raise Finding(
-        "wrong shape",
-        f"Rank {rank} got {got} back {when}; expected is a tensor of shape {wanted} and dtype "
-        "float64, like its x.",
-    )
+        raise Finding(
+            "wrong shape",
+            f"Rank {rank} got {came_back(report)} back {one.when}; expected is a tensor of shape "
+            f"{[b, one.tokens[rank], h]} and dtype float64, like its x.",
+        )
+
+
+def look_at_inputs(one: Trial) -> None:
+    refuse_changed(one, "x or a weight")
 
 
 def look_at_traffic(one: Trial) -> None:
@@ -95,8 +86,8 @@ def look_at_traffic(one: Trial) -> None:
         there, back = dict(forward["ops"]), dict(backward["ops"])
         sums = back.pop("all_reduce", 0)
         head = (
-            f"Values and gradients are right. Rank {rank} sends {_told(forward['ops'])} forward "
-            f"and {_told(backward['ops'])} backward {one.when}. "
+            f"Values and gradients are right. Rank {rank} sends {counted(forward['ops'])} forward "
+            f"and {counted(backward['ops'])} backward {one.when}. "
         )
         if there != PAIR or back not in (PAIR, AGAIN):
             raise Finding(*_idea(there, back, head))
@@ -155,10 +146,16 @@ def look_at_memory(one: Trial) -> None:
             )
 
 
-def _told(ops: dict) -> str:
-    return " and ".join(f"{count} {op}" for op, count in ops.items()) or "nothing"
-
-
+LOOKS = Looks(
+    returned=look_at_returned,
+    shape=look_at_shape,
+    unchanged=look_at_inputs,
+    value=look_at_output,
+    gradients=look_at_gradients,
+    traffic=look_at_traffic,
+    memory=look_at_memory,
+    later_steps=look_at_steps,
+)
 SEQUENCE_MLP = Exercise(
     name="sequence_mlp",
     title="Half a block with its tokens cut",

@@ -57,7 +57,7 @@ def half(x: Tensor, weight: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> T
     return x + F.gelu(normed @ up.t()) @ down.t() + bias
 
 
-def run(function: Callable, sizes: Sizes, seed: int, group: Group) -> dict:
+def run(function: Callable, group: Group, sizes: Sizes, seed: int) -> dict:
     """Two steps of `function(x, weight, up, down, bias, sizes, group)` with this rank's parts."""
     dense, n, rank = numbers(sizes, seed), group.size(), group.rank()
     tokens, units = cut(sizes.s, n), slice(*span(sizes.f, n, rank))
@@ -82,7 +82,7 @@ def _step(call: Callable[[], object], leaves: list[Tensor], dy: Tensor, phi: int
         out, forward = bench.watched(call)
     wide = _alive(memory, phi * dy.element_size())
     report = {
-        "kind": type(out).__name__,
+        **bench.described(out),
         "out": None,
         "grads": None,
         "forward": forward,
@@ -90,10 +90,7 @@ def _step(call: Callable[[], object], leaves: list[Tensor], dy: Tensor, phi: int
         "wide": wide,
         "changed": not all(map(torch.equal, before, (leaf.detach() for leaf in leaves))),
     }
-    if not isinstance(out, Tensor):
-        return report
-    report["shape"], report["dtype"] = list(out.shape), str(out.dtype).removeprefix("torch.")
-    if out.shape != dy.shape or out.dtype != dy.dtype:
+    if not isinstance(out, Tensor) or out.shape != dy.shape or out.dtype != dy.dtype:
         return report
     report["out"] = out.detach().clone()
     if out.requires_grad:

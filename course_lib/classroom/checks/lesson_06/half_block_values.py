@@ -14,13 +14,8 @@ from torch import Tensor
 
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_06 import half_block_trial as trial
+from course_lib.classroom.checks.looking import Idea, all_near, another_step, near, refuse_idea
 from course_lib.layout import cut, span
-
-TOLERANCE = 1e-10  # float64
-
-
-def near(a: Tensor | None, b: Tensor) -> bool:
-    return a is not None and a.shape == b.shape and bool(((a - b).abs() <= TOLERANCE).all())
 
 
 class Trial:
@@ -84,17 +79,15 @@ def look_at_output(one: Trial) -> None:
     """A Finding where some rank's output is not its tokens of the dense one."""
     outs = [report["out"] for report in one.reports]
     right = one.steps[0][0]
-    if all(near(out, one.own(right, rank)) for rank, out in enumerate(outs)):
+    if all_near(outs, [one.own(right, rank) for rank in range(one.n)]):
         return
-    for name, text, wanted in _outputs(one):
-        if all(near(out, want) for out, want in zip(outs, wanted, strict=True)):
-            raise Finding(name, f"{text} ({one.when}.)")
+    refuse_idea(outs, _outputs(one), one.when)
     raise Finding(
         "wrong output", f"The output is not this rank's tokens of the dense one, {one.when}."
     )
 
 
-def _outputs(one: Trial) -> Iterator[tuple[str, str, list[Tensor]]]:
+def _outputs(one: Trial) -> Iterator[Idea]:
     """Wrong ideas about the forward, and what each would give on every rank."""
     n, ranks, x, bias = one.n, range(one.n), one.dense.xs[0], one.dense.bias
     whole = x + one.branch + bias
@@ -102,24 +95,28 @@ def _outputs(one: Trial) -> Iterator[tuple[str, str, list[Tensor]]]:
     def cut_up(y: Tensor) -> list[Tensor]:
         return [one.own(y, rank) for rank in ranks]
 
-    yield (
+    yield Idea(
         "bias n times",
         f"The bias was added {n} times: every rank added it before the sum.",
         cut_up(whole + (n - 1) * bias),
     )
-    yield "bias left out", "The bias is missing.", cut_up(whole - bias)
-    yield (
+    yield Idea("bias left out", "The bias is missing.", cut_up(whole - bias))
+    yield Idea(
         "residual n times",
         f"x was added {n} times: before the sum, on every rank, and the sum took all of them.",
         cut_up(whole + (n - 1) * x),
     )
-    yield "residual left out", "x itself is missing: the branch is added to it.", cut_up(whole - x)
-    yield (
+    yield Idea(
+        "residual left out",
+        "x itself is missing: the branch is added to it.",
+        cut_up(whole - x),
+    )
+    yield Idea(
         "mean",
         f"The branch is divided by {n}. Each rank's part is a part of a sum; they add up.",
         cut_up(x + one.branch / n + bias),
     )
-    yield (
+    yield Idea(
         "own columns alone",
         "Each token has passed the columns of its own rank alone. It has to pass all of them: the "
         "other ranks' columns make parts of the same sum, and nobody has added them up.",
@@ -127,9 +124,9 @@ def _outputs(one: Trial) -> Iterator[tuple[str, str, list[Tensor]]]:
     )
     dense = one.dense
     y = x + F.gelu(x @ dense.up.t()) @ dense.down.t() + bias
-    yield "norm left out", "The norm is missing.", cut_up(y)
+    yield Idea("norm left out", "The norm is missing.", cut_up(y))
     y = x + F.gelu(one.normed() / dense.weight @ dense.up.t()) @ dense.down.t() + bias
-    yield "weight left out", "The norm is there, without its weight.", cut_up(y)
+    yield Idea("weight left out", "The norm is there, without its weight.", cut_up(y))
 
 
 def look_at_gradients(one: Trial) -> None:
@@ -142,63 +139,63 @@ def look_at_gradients(one: Trial) -> None:
                 f"{one.when}. `course_lib.collectives` sends and keeps no graph; the pairs of "
                 "`tensor_parallel.conjugates` do both.",
             )
-    _debts(one)
-    wanted = one.steps[0][1]
-    for rank, report in enumerate(one.reports):
-        right = one.parts(wanted, rank)
-        wrong = [i for i, (g, r) in enumerate(zip(report["grads"], right, strict=True))
-                 if not near(g, r)]  # fmt: skip
+    grads = [report["grads"] for report in one.reports]
+    refuse_idea([g[0] for g in grads], [_cut_not_summed(one)], one.when)
+    _refuse_unpaid(one, grads)
+    for rank, mine in enumerate(grads):
+        right = one.parts(one.steps[0][1], rank)
+        wrong = [i for i, (g, r) in enumerate(zip(mine, right, strict=True)) if not near(g, r)]
         if not wrong:
             continue
-        grads = report["grads"]
         names = " and ".join(trial.NAMES[i] for i in wrong)
-        if all(near(grads[i], one.n * right[i]) for i in wrong):
+        head = f"On rank {rank} the gradient of {names} is "
+        if all(near(mine[i], one.n * right[i]) for i in wrong):
             raise Finding(
                 "n times",
-                f"On rank {rank} the gradient of {names} is {one.n} times what it should be, "
-                f"{one.when}: it was summed, and what was summed was a whole gradient already.",
+                f"{head}{one.n} times what it should be, {one.when}: it was summed, and what was "
+                "summed was a whole gradient already.",
             )
-        if all(near(grads[i], right[i] / one.n) for i in wrong):
+        if all(near(mine[i], right[i] / one.n) for i in wrong):
             raise Finding(
                 "divided by n",
-                f"On rank {rank} the gradient of {names} is divided by {one.n}, {one.when}. Every "
-                "token is on one rank alone: what the ranks have adds up, and is no mean.",
+                f"{head}divided by {one.n}, {one.when}. Every token is on one rank alone: what the "
+                "ranks have adds up, and is no mean.",
             )
         raise Finding(
             "wrong gradient",
-            f"The output is right. The gradient of {names} on rank {rank} is not that of the "
-            f"dense half block, {one.when}.",
+            f"The output is right. {head}not that of the dense half block, {one.when}.",
         )
 
 
-def _debts(one: Trial) -> None:
-    """Gradients that are parts of sums, on every rank, and why."""
-    grads = [report["grads"] for report in one.reports]
-    dy, x = one.dense.dys[0], one.dense.xs[0]
-    x_hat = one.normed() / one.dense.weight
-
-    own = [one.through(rank) for rank in range(one.n)]  # of each rank's columns, all tokens
-    total = torch.stack(own).sum(0)
-    split = []  # what the other backward of a gather leaves for x
+def _cut_not_summed(one: Trial) -> Idea:
+    """The other backward of a gather, and what it leaves for x."""
+    given = []
     for rank in range(one.n):
-        leaf = one.own(x, rank).clone().requires_grad_()
+        leaf = one.own(one.dense.xs[0], rank).clone().requires_grad_()
         F.rms_norm(leaf, leaf.shape[-1:], one.dense.weight, trial.EPSILON).backward(
-            one.own(own[rank], rank)
+            one.own(one.through(rank), rank)
         )
-        split.append(leaf.grad + one.own(dy, rank))
-    if all(near(g[0], s) for g, s in zip(grads, split, strict=True)):
-        raise Finding(
-            "the other backward of a gather",
-            f"Behind the gather each rank works with its own columns, so what comes back is a part "
-            f"of a sum. You have cut it up, and not summed it, {one.when}. A gather has two right "
-            "backwards; which one is meant here?",
-        )
-    weight = [one.own(total * x_hat, rank).sum((0, 1)) for rank in range(one.n)]
-    bias = [one.own(dy, rank).sum((0, 1)) for rank in range(one.n)]
+        given.append(leaf.grad + one.own(one.dense.dys[0], rank))
+    return Idea(
+        "the other backward of a gather",
+        "Behind the gather each rank works with its own columns, so what comes back is a part of a "
+        "sum. You have cut it up, and not summed it. A gather has two right backwards; which one "
+        "is meant here?",
+        given,
+    )
+
+
+def _refuse_unpaid(one: Trial, grads: list[list[Tensor]]) -> None:
+    """A Finding where gradients of copies are those of a rank's own tokens alone."""
+    dy, x_hat = one.dense.dys[0], one.normed() / one.dense.weight
+    total = torch.stack([one.through(rank) for rank in range(one.n)]).sum(0)
+    weight, bias = (
+        [one.own(terms, rank).sum((0, 1)) for rank in range(one.n)] for terms in (total * x_hat, dy)
+    )
     unpaid = [
         name
         for name, place, alone in (("weight", 1, weight), ("bias", 4, bias))
-        if all(near(g[place], a) for g, a in zip(grads, alone, strict=True))
+        if all_near([g[place] for g in grads], alone)
     ]
     if unpaid:
         names = " and of the ".join(unpaid)
@@ -216,10 +213,5 @@ def look_at_steps(one: Trial) -> None:
         for step, (out, grads) in enumerate(one.steps):
             seen = report["steps"][step] if step < len(report["steps"]) else {}
             found = [seen.get("out"), *(seen.get("grads") or [None] * 5)]
-            wanted = [one.own(out, rank), *one.parts(grads, rank)]
-            if not all(near(f, w) for f, w in zip(found, wanted, strict=True)):
-                raise Finding(
-                    "another second step",
-                    f"Step {step + 1} of training is not the dense one's on rank {rank}, "
-                    f"{one.when}, and step 1 is. Does your function keep something between calls?",
-                )
+            if not all_near(found, [one.own(out, rank), *one.parts(grads, rank)]):
+                raise another_step(one, rank, step)

@@ -6,18 +6,27 @@ one process; what it did to each parameter is recognised, and the ledger holds i
 
 from __future__ import annotations
 
-import os
+from math import prod
+from typing import NamedTuple
 
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_06 import decoder
+from course_lib.classroom.checks.lesson_06 import pay_trial as trial
 from course_lib.classroom.checks.lesson_06.pay_trial import ALONE, MEAN, RIGHT, TIMES
-from course_lib.classroom.checks.lesson_06.ready import take
+from course_lib.classroom.checks.looking import (
+    ITEM,
+    THREE,
+    TWO,
+    Looks,
+    another_step,
+    counted,
+    fresh_seed,
+)
 from course_lib.ledger import forms
 
-ITEM = 8  # bytes of a float64
 OWED = ("positions", "norm.weight", "norm.bias", "q_norm.weight", "out.bias")
 # What to ask of who has left a gradient as it was; a question, and not the answer.
 ASK = {
@@ -30,33 +39,39 @@ ASK = {
 }
 
 
+class Trial(NamedTuple):
+    """The answer's steps on a group."""
+
+    reports: list[dict]
+    when: str
+
+    @property
+    def found(self) -> list[tuple[dict, dict]]:
+        """Of each rank, in the first step: what each gradient is, and how far it is off."""
+        return [(report["steps"][0]["found"], report["steps"][0]["off"]) for report in self.reports]
+
+
 def judge_pay(answer: Answer, judge: Judge) -> None:
     """Three steps on three ranks and on two, with lengths that do not divide."""
-    take(answer, judge, "pay_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
-    tried = []
-    for members, length in (([0, 1, 2], 7), ([1, 2], 5), ([0, 1, 2], 2)):
-        when = f"{on(members)} with {length} tokens"
-        call = f'bench.part("lesson_06.pay_trial").run({answer.name}, {length}, {seed}, __trial__)'
-        tried.append((judge.trial(answer, call, members, when), when))
-    for reports, when in tried:
-        _look_at_results(reports, when)
-    wrong = [(r, w) for r, w in tried if any(set(s[0].values()) != {RIGHT} for s in _found(r))]
-    if wrong and all(len(reports) == 2 for reports, _ in wrong):
-        refuse_world_numbers(answer, wrong[0][1])
-    for look in (_look_at_gradients, _look_at_traffic, _look_at_steps):
-        for reports, when in tried:
-            look(reports, when)
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
+    cases = [(THREE, 7), (TWO, 5), (THREE, 2)]
+    LOOKS.at(answer, (_try(answer, judge, members, length, seed) for members, length in cases))
 
 
-def _found(reports: list[dict]) -> list[tuple[dict, dict]]:
-    """Of each rank, in the first step: what each gradient is, and how far it is off."""
-    return [(report["steps"][0]["found"], report["steps"][0]["off"]) for report in reports]
+def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: int) -> Trial:
+    when = f"{on(members)} with {length} tokens"
+    return Trial(judge.trial(answer, trial.run, length, seed, members=members, when=when), when)
 
 
-def _look_at_results(reports: list[dict], when: str) -> None:
-    firsts = [report["steps"][0] for report in reports]
-    refuse_none(firsts, when, "the dictionary of gradients")
+def _look_at_returned(one: Trial) -> None:
+    refuse_none(
+        [report["steps"][0] for report in one.reports], one.when, "the dictionary of gradients"
+    )
+
+
+def _look_at_shape(one: Trial) -> None:
+    when, firsts = one.when, [report["steps"][0] for report in one.reports]
     for rank, first in enumerate(firsts):
         what, _, name = first["problem"].partition(" ")
         if what == "no":
@@ -79,8 +94,8 @@ def _look_at_results(reports: list[dict], when: str) -> None:
             )
 
 
-def _look_at_gradients(reports: list[dict], when: str) -> None:
-    found = _found(reports)
+def _look_at_gradients(one: Trial) -> None:
+    found, when = one.found, one.when
     names = list(decoder.SHAPES)
     cut = [name for name in decoder.CUT if any(one[name] != RIGHT for one, _ in found)]
     if cut:
@@ -120,15 +135,14 @@ def _look_at_gradients(reports: list[dict], when: str) -> None:
         raise Finding("wrong gradient", f"The gradient of {name} is not the dense one's. {off}")
 
 
-def _look_at_traffic(reports: list[dict], when: str) -> None:
+def _look_at_traffic(one: Trial) -> None:
     """One all-reduce, and no number in it that owes nothing."""
-    n = len(reports)
-    sizes = {name: _count(decoder.SHAPES[name]) for name in OWED}
-    fair = forms.all_reduce(n, ITEM * sum(sizes.values()))
-    for rank, report in enumerate(reports):
+    n = len(one.reports)
+    fair = forms.all_reduce(n, ITEM * sum(prod(decoder.SHAPES[name]) for name in OWED))
+    for rank, report in enumerate(one.reports):
         first = report["steps"][0]
-        sent = " and ".join(f"{k} {op}" for op, k in first["ops"].items()) or "nothing"
-        head = f"All ten gradients are right. Rank {rank} sends {sent}, {when}. "
+        sent = counted(first["ops"])
+        head = f"All ten gradients are right. Rank {rank} sends {sent}, {one.when}. "
         if first["ops"] != {"all_reduce": 1}:
             if set(first["ops"]) == {"all_reduce"}:
                 raise Finding(
@@ -147,24 +161,20 @@ def _look_at_traffic(reports: list[dict], when: str) -> None:
             )
 
 
-def _look_at_steps(reports: list[dict], when: str) -> None:
-    for rank, report in enumerate(reports):
-        for step, one in enumerate(report["steps"]):
-            if one["problem"] or set(one["found"].values()) != {RIGHT}:
-                raise Finding(
-                    "another later step",
-                    f"Step 1 is right and step {step + 1} is not, on rank {rank}, {when}. Does "
-                    "your function keep something between calls?",
-                )
+def _look_at_steps(one: Trial) -> None:
+    for rank, report in enumerate(one.reports):
+        for step, seen in enumerate(report["steps"]):
+            if seen["problem"] or set(seen["found"].values()) != {RIGHT}:
+                raise another_step(one, rank, step, "another later step")
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
-
-
+LOOKS = Looks(
+    returned=_look_at_returned,
+    shape=_look_at_shape,
+    gradients=_look_at_gradients,
+    traffic=_look_at_traffic,
+    later_steps=_look_at_steps,
+)
 PAY_SUMS = Exercise(
     name="pay_sums",
     title="Who owes a sum?",

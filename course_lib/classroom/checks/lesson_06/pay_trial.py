@@ -54,7 +54,7 @@ def gradients(parameters: Mapping[str, Tensor], logits: Callable, pull: Tensor) 
     return {name: leaf.grad for name, leaf in leaves.items()}
 
 
-def run(function: Callable, length: int, seed: int, group: Group) -> dict:
+def run(function: Callable, group: Group, length: int, seed: int) -> dict:
     """Three steps of `function(gradients, group)`; what it gave for each parameter, in words."""
     n, rank = group.size(), group.rank()
     dense, xs, pulls = numbers(length, seed)

@@ -7,8 +7,7 @@ and compared, and the ledger holds messages and bytes against a budget.
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import torch
@@ -17,13 +16,25 @@ from torch import Tensor
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_06 import uneven_trial as trial
-from course_lib.classroom.checks.lesson_06.ready import take
+from course_lib.classroom.checks.looking import (
+    ITEM,
+    THREE,
+    TWO,
+    Idea,
+    Looks,
+    all_near,
+    another_step,
+    came_back,
+    counted,
+    fresh_seed,
+    near,
+    refuse_changed,
+    refuse_idea,
+)
 from course_lib.layout import cut
 from course_lib.ledger import forms
-
-TOLERANCE, ITEM = 1e-10, 8
 
 
 class Trial:
@@ -62,56 +73,40 @@ class Trial:
 
 def judge_uneven(answer: Answer, judge: Judge) -> None:
     """Try uneven_loss; raise the Finding that explains best what is wrong."""
-    take(answer, judge, "uneven_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
-    cases = [([0, 1, 2], 7), ([1, 2], 5), ([0, 1, 2], 2)]
-    tried = []
-    for members, s in cases:
-        sizes = trial.Sizes(2, s, 3 + seed % 2, 9)
-        when = f"{on(members)} with {s} tokens"
-        part = 'bench.part("lesson_06.uneven_trial")'
-        call = f"{part}.run({answer.name}, {part}.{sizes!r}, {seed}, __trial__)"
-        one = Trial(judge.trial(answer, call, members, when), sizes, seed, when)
-        _look_at_results(one)
-        tried.append(one)
-    wrong = [one for one in tried if not _right(one)]
-    if wrong and all(one.n == 2 for one in wrong):
-        refuse_world_numbers(answer, wrong[0].when)
-    for look in (_look_at_loss, _look_at_gradients, _look_at_traffic, _look_at_steps):
-        for one in tried:
-            look(one)
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
+    cases = [(THREE, 7), (TWO, 5), (THREE, 2)]
+    LOOKS.at(answer, (_try(answer, judge, members, s, seed) for members, s in cases))
 
 
-def _close(a: float | None, b: float) -> bool:
-    return a is not None and math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+def _try(answer: Answer, judge: Judge, members: list[int], s: int, seed: int) -> Trial:
+    sizes, when = trial.Sizes(2, s, 3 + seed % 2, 9), f"{on(members)} with {s} tokens"
+    reports = judge.trial(answer, trial.run, sizes, seed, members=members, when=when)
+    return Trial(reports, sizes, seed, when)
 
 
-def _near(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(((a - b).abs() <= TOLERANCE).all())
-
-
-def _right(one: Trial) -> bool:
-    return all(_close(report["out"], one.steps[0][0]) for report in one.reports)
-
-
-def _look_at_results(one: Trial) -> None:
+def _look_at_returned(one: Trial) -> None:
     refuse_none(one.reports, one.when, "the mean over all tokens")
+
+
+def _look_at_shape(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         if report["out"] is None:
-            got = f"shape {report['shape']}" if report["shape"] is not None else report["kind"]
             raise Finding(
                 "not a loss",
-                f"Rank {rank} got {got} back {one.when}; expected is a float64 tensor with one "
-                "number in it.",
+                f"Rank {rank} got {came_back(report)} back {one.when}; expected is a float64 "
+                "tensor with one number in it.",
             )
-        if report["changed"]:
-            raise Finding("input changed", f"x or the table was changed on rank {rank}.")
+
+
+def _look_at_inputs(one: Trial) -> None:
+    refuse_changed(one, "x or the table")
 
 
 def _look_at_loss(one: Trial) -> None:
-    if _right(one):
-        return
     outs = [report["out"] for report in one.reports]
+    if all_near(outs, [one.steps[0][0]] * one.n):
+        return
     empty = [rank for rank, t in enumerate(one.tokens) if not t]
     if empty and any(math.isnan(out) for out in outs):
         raise Finding(
@@ -119,37 +114,35 @@ def _look_at_loss(one: Trial) -> None:
             f"Rank {empty[0]} has no token {one.when}, and the mean of nothing is NaN. Divide "
             "once, by what all ranks have together.",
         )
-    for name, text, wanted in _losses(one):
-        if all(_close(out, want) for out, want in zip(outs, wanted, strict=True)):
-            raise Finding(name, f"{text} ({one.when}.)")
+    refuse_idea(outs, _losses(one), one.when)
     raise Finding("wrong loss", f"That is not the mean over all tokens, {one.when}.")
 
 
-def _losses(one: Trial) -> Iterator[tuple[str, str, list[float]]]:
+def _losses(one: Trial) -> Iterator[Idea]:
     """Wrong ideas about the value, and what each would give on every rank."""
     n, count = one.n, one.sizes.b * one.sizes.s * one.sizes.h
     sums = [float(e.sum()) for e in one.errors(one.starts)]
     counts = [one.sizes.b * t * one.sizes.h for t in one.tokens]
     means = [total / max(1, many) for total, many in zip(sums, counts, strict=True)]
-    yield (
+    yield Idea(
         "own mean",
         "Each rank has the mean over its own tokens. Wanted is one number, over all.",
         means,
     )
-    yield (
+    yield Idea(
         "own share",
         "Each rank has its own tokens' share of the mean. The shares have to be added up.",
         [total / count for total in sums],
     )
-    yield (
+    yield Idea(
         "mean of means",
         "That is the mean of the ranks' means. A token of a rank with few then counts more than "
         "one of a rank with many.",
         [sum(means) / n] * n,
     )
-    yield "sum of means", "The ranks' means were added up.", [sum(means)] * n
-    yield "sum", "That is the sum over all tokens, not their mean.", [sum(sums)] * n
-    yield (
+    yield Idea("sum of means", "The ranks' means were added up.", [sum(means)] * n)
+    yield Idea("sum", "That is the sum over all tokens, not their mean.", [sum(sums)] * n)
+    yield Idea(
         "divided by n",
         f"The mean over all tokens was divided by {n} again.",
         [sum(sums) / count / n] * n,
@@ -171,7 +164,7 @@ def _losses(one: Trial) -> Iterator[tuple[str, str, list[float]]]:
     ):
         if starts != one.starts:
             value = sum(float(e.sum()) for e in one.errors(starts)) / count
-            yield name, text, [value] * n
+            yield Idea(name, text, [value] * n)
 
 
 def _look_at_gradients(one: Trial) -> None:
@@ -184,19 +177,9 @@ def _look_at_gradients(one: Trial) -> None:
                 f"{one.when}. A plain sum over the ranks keeps no graph; g of lesson 03 does.",
             )
     mine = dx.split(one.tokens, 1)
-    grads = [report["grads"] for report in one.reports]
-    for factor, name, text in (
-        (float(one.n), "n times the gradient",
-         f"The gradient of x is {one.n} times too large {one.when}. The sum's backward has summed "
-         "once more: every rank starts its backward from the same loss, and each summand's "
-         "gradient is that of the sum."),
-        (1 / one.n, "gradient divided by n",
-         f"The gradient of x is divided by {one.n}, {one.when}. The value is a mean over tokens, "
-         "and no mean over ranks."),
-    ):  # fmt: skip
-        if all(_near(g[0], factor * m) for g, m in zip(grads, mine, strict=True)):
-            raise Finding(name, text)
-    wrong = [r for r in range(one.n) if not _near(grads[r][0], mine[r])]
+    dxs, tables = zip(*(report["grads"] for report in one.reports), strict=True)
+    refuse_idea(dxs, _factors(one, mine), one.when)
+    wrong = [r for r in range(one.n) if not near(dxs[r], mine[r])]
     if wrong:
         raise Finding(
             "wrong gradient",
@@ -208,20 +191,35 @@ def _look_at_gradients(one: Trial) -> None:
         alone = torch.zeros_like(dtable)
         alone[start : start + part.shape[1]] = part.sum(0)
         own.append(alone)
-    tables = [g[1] for g in grads]
-    if all(_near(t, o) for t, o in zip(tables, own, strict=True)):
-        raise Finding(
-            "the table's debt",
-            f"Each rank has the gradient of the rows that its own tokens read, and zeros in the "
-            f"others, {one.when}. Every rank holds the whole table: after the first step the "
-            "copies differ.",
-        )
-    wrong = [r for r in range(one.n) if not _near(tables[r], dtable)]
+    unpaid = Idea(
+        "the table's debt",
+        "Each rank has the gradient of the rows that its own tokens read, and zeros in the others. "
+        "Every rank holds the whole table: after the first step the copies differ.",
+        own,
+    )
+    refuse_idea(tables, [unpaid], one.when)
+    wrong = [r for r in range(one.n) if not near(tables[r], dtable)]
     if wrong:
         raise Finding(
             "wrong table",
             f"The gradient of the table on rank {wrong[0]} is not that of one process, {one.when}.",
         )
+
+
+def _factors(one: Trial, mine: Sequence[Tensor]) -> Iterator[Idea]:
+    yield Idea(
+        "n times the gradient",
+        f"The gradient of x is {one.n} times too large. The sum's backward has summed once more: "
+        "every rank starts its backward from the same loss, and each summand's gradient is that of "
+        "the sum.",
+        [one.n * part for part in mine],
+    )
+    yield Idea(
+        "gradient divided by n",
+        f"The gradient of x is divided by {one.n}. The value is a mean over tokens, and no mean "
+        "over ranks.",
+        [part / one.n for part in mine],
+    )
 
 
 def _look_at_traffic(one: Trial) -> None:
@@ -230,7 +228,7 @@ def _look_at_traffic(one: Trial) -> None:
     table = forms.all_reduce(n, longest * h * ITEM)
     for rank, report in enumerate(one.reports):
         forward, backward = report["forward"], report["backward"]
-        sent = " and ".join(f"{k} {op}" for op, k in forward["ops"].items()) or "nothing"
+        sent = counted(forward["ops"])
         head = f"Values are right. Rank {rank} sends {sent} forward, {one.when}. "
         if forward["bytes"] > two:
             raise Finding(
@@ -257,18 +255,20 @@ def _look_at_steps(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         for step, (loss, dx, dtable) in enumerate(one.steps):
             seen = report["steps"][step] if step < len(report["steps"]) else {"grads": None}
-            right = [dx.split(one.tokens, 1)[rank], dtable]
-            if not (
-                seen["grads"]
-                and _close(seen["out"], loss)
-                and all(map(_near, seen["grads"], right))
-            ):
-                raise Finding(
-                    "another second step",
-                    f"Step {step + 1} is not that of one process on rank {rank}, {one.when}.",
-                )
+            right = [loss, dx.split(one.tokens, 1)[rank], dtable]
+            if not all_near([seen.get("out"), *(seen["grads"] or [])], right):
+                raise another_step(one, rank, step)
 
 
+LOOKS = Looks(
+    returned=_look_at_returned,
+    shape=_look_at_shape,
+    unchanged=_look_at_inputs,
+    value=_look_at_loss,
+    gradients=_look_at_gradients,
+    traffic=_look_at_traffic,
+    later_steps=_look_at_steps,
+)
 UNEVEN_LOSS = Exercise(
     name="uneven_loss",
     title="A length that does not divide",

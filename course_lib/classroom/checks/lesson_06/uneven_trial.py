@@ -41,7 +41,7 @@ def numbers(sizes: Sizes, seed: int) -> Numbers:
     return Numbers(*(torch.randn(shape, generator=made, dtype=torch.float64) for shape in shapes))
 
 
-def run(function: Callable, sizes: Sizes, seed: int, group: Group) -> dict:
+def run(function: Callable, group: Group, sizes: Sizes, seed: int) -> dict:
     """Two steps of `function(x, table, target, length, group)` with this rank's tokens."""
     dense, rank = numbers(sizes, seed), group.rank()
     tokens, table, steps = cut(sizes.s, group.size()), dense.table, []
@@ -54,8 +54,7 @@ def run(function: Callable, sizes: Sizes, seed: int, group: Group) -> dict:
         )
         is_loss = isinstance(out, Tensor) and out.numel() == 1 and out.dtype == torch.float64
         step = {
-            "kind": type(out).__name__,
-            "shape": list(out.shape) if isinstance(out, Tensor) else None,
+            **bench.described(out),
             "out": out.detach().item() if is_loss else None,
             "forward": forward,
             "backward": None,

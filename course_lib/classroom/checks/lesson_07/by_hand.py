@@ -6,59 +6,41 @@ label that is a word, and with nothing that counts.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.checks.lesson_07 import ideas, looks
+from course_lib.classroom.checks.lesson_07 import ideas, looks, trial
 from course_lib.classroom.checks.lesson_07.case import APART, FAR, PLAIN, SILENT, Case, Plan
-from course_lib.classroom.checks.lesson_07.looks import Idea, Trial
+from course_lib.classroom.checks.looking import THREE, TWO, Idea, fresh_seed
 
-THREE, TWO = [0, 1, 2], [1, 2]  # the two are not the notebook's first two
 TOKENS = 12  # divides by 2 and 3, so that a budget is a whole number
 
 
 def fresh() -> tuple[int, int]:
     """A seed, and a number of words that neither 2 nor 3 divides."""
-    seed = int.from_bytes(os.urandom(3), "big")
+    seed = fresh_seed()
     return seed, (19, 23, 25, 29)[seed % 4]
-
-
-def look(
-    trials: Iterable[Trial], loss: looks.Ideas, gradient: looks.Ideas, budget: tuple[int, str]
-) -> None:
-    """All looks in the order in which a learner wants to hear of them; values before costs."""
-    seen = []
-    for one in trials:  # made as they are asked for: a wrong answer is not tried any further
-        looks.look_at_pair(one)
-        looks.look_at_loss(one, loss)
-        looks.look_at_gradient(one, gradient)
-        seen.append(one)
-    for one in seen:
-        looks.look_at_traffic(one, *budget)
-        looks.look_at_largest(one)
-    for one in seen:
-        looks.look_at_steps(one)
 
 
 def judge_cut(answer: Answer, judge: Judge) -> None:
     """Try cut_loss; raise the Finding that explains best what is wrong."""
-    looks.take(answer, judge)
+    judge.take(answer, trial.__name__)
     seed, v = fresh()
     cases = [(THREE, PLAIN), (TWO, PLAIN), (THREE, FAR), (TWO, APART), (THREE, SILENT)]
     trials = (
         looks.tried(answer, judge, members, Plan(seed, TOKENS, v, v, kind), ())
         for members, kind in cases
     )
-    look(trials, ideas.of_the_loss, ideas.of_the_gradient, (3, "three"))
+    looks.looks_at_pair(ideas.of_the_loss, ideas.of_the_gradient, (3, "three")).at(answer, trials)
 
 
 def judge_ignored(answer: Answer, judge: Judge) -> None:
-    looks.take(answer, judge)
+    """Labels that are ignored: below all words, a word's own, all of them, beyond all words."""
+    judge.take(answer, trial.__name__)
     seed, v = fresh()
     cases = [(THREE, -100, "some"), (TWO, 4, "some"), (TWO, -100, "all"), (THREE, v + 1, "some")]
     plans = [
@@ -66,7 +48,7 @@ def judge_ignored(answer: Answer, judge: Judge) -> None:
         for members, label, which in cases
     ]
     trials = (looks.tried(answer, judge, members, plan, (plan.ignore,)) for members, plan in plans)
-    look(trials, ignored_losses, ignored_gradients, (3, "three"))
+    looks.looks_at_pair(ignored_losses, ignored_gradients, (3, "three")).at(answer, trials)
 
 
 def ignored_losses(case: Case) -> Iterator[Idea]:

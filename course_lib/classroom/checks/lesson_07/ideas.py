@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_lib.classroom.checks.lesson_07.case import Case
-from course_lib.classroom.checks.lesson_07.looks import Idea
+from course_lib.classroom.checks.looking import Idea
 
 
 class Parts:

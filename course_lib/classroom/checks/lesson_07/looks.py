@@ -15,29 +15,26 @@ from torch import Tensor
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
+from course_lib.classroom.checks.lesson_07 import trial
 from course_lib.classroom.checks.lesson_07.case import Case, Plan
-from course_lib.classroom.crew import START_LIMIT
+from course_lib.classroom.checks.looking import (
+    ITEM,
+    Idea,
+    Looks,
+    all_near,
+    another_step,
+    near,
+    refuse_changed,
+    refuse_idea,
+)
 from course_lib.ledger import forms
 
-TOLERANCE, ITEM = 1e-10, 8  # float64
 WHERE = {
     "plain": "",
     "far": ", with logits of about 10,000",
     "apart": ", where one rank's logits are far above all others'",
     "silent": ", where all of one rank's logits are -inf",
 }
-_LOAD = (
-    'from course_lib.classroom.checks import bench; bench.part("lesson_07.trial").first_use(); '
-    "bench.watched(lambda: 0)"
-)
-
-
-class Idea(NamedTuple):
-    """A wrong idea, and what it gives on each rank."""
-
-    name: str
-    text: str
-    found: list[Tensor]
 
 
 class Trial(NamedTuple):
@@ -55,13 +52,6 @@ class Trial(NamedTuple):
         return [loss, gradient[:, slice(*self.case.spans[rank])]]
 
 
-def take(answer: Answer, judge: Judge) -> None:
-    """Give the answer to fresh ranks that have loaded what the check runs on them."""
-    judge.ready()
-    judge.everywhere(lambda rank: _LOAD, START_LIMIT)
-    judge.take(answer)
-
-
 def tried(
     answer: Answer, judge: Judge, members: list[int], plan: Plan, extras: tuple | None
 ) -> Trial:
@@ -72,61 +62,50 @@ def tried(
     elif plan.ignore is not None:
         said = f", with ignore_index={plan.ignore}"
     when = f"{on(members)}{said}"
-    part = 'bench.part("lesson_07.trial")'
-    made = f'bench.part("lesson_07.case").{plan!r}'
-    middle = "" if extras is None else f", {extras!r}"
-    which = "with_history" if extras is None else "by_hand"
-    call = f"{part}.{which}({answer.name}, {made}{middle}, __trial__)"
-    return Trial(judge.trial(answer, call, members, when), Case(plan, len(members)), when)
-
-
-def near(a: Tensor | None, b: Tensor) -> bool:
-    """Equal to rounding; a NaN is like a NaN, and an infinity like itself."""
-    if a is None or a.shape != b.shape:
-        return False
-    return torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    how, more = (trial.with_history, ()) if extras is None else (trial.by_hand, (extras,))
+    reports = judge.trial(answer, how, plan, *more, members=members, when=when)
+    return Trial(reports, Case(plan, len(members)), when)
 
 
 def look_at_pair(one: Trial) -> None:
-    """Refuse what is no loss and gradient, and changed inputs."""
+    """A Finding where a rank did not get a pair back."""
     refuse_none(one.reports, one.when, "a loss and a gradient")
     for rank, report in enumerate(one.reports):
-        wanted = [one.case.plan.tokens, one.case.spans[rank][1] - one.case.spans[rank][0]]
         if report["parts"] is None:
             raise Finding(
                 "not a pair",
                 f"Rank {rank} got a {report['kind']} back {one.when}; wanted is a pair: the loss, "
                 "one number, and the gradient of this rank's logits.",
             )
+
+
+def look_at_shape(one: Trial) -> None:
+    """A Finding where the pair is not one number and a gradient shaped like the logits."""
+    plan = one.case.plan
+    for rank, (report, (a, z)) in enumerate(zip(one.reports, one.case.spans, strict=True)):
+        wanted, every = [plan.tokens, z - a], [plan.tokens, plan.rows]
         if report["loss"] is None:
             raise Finding(
                 "no single loss",
                 f"The first of the pair on rank {rank} is not one number {one.when}. The loss is "
                 "the mean over the tokens, the same on every rank.",
             )
+        if report["gradient"] is None and report["shape"] == every:
+            raise Finding(
+                "gradient of all words",
+                f"Rank {rank} got the gradient of all logits back, {every}, {one.when}; wanted is "
+                f"that of its own, {wanted}. No rank has a use for the others'.",
+            )
         if report["gradient"] is None:
-            whole = [one.case.plan.tokens, one.case.plan.rows]
-            if report["shape"] == whole:
-                raise Finding(
-                    "gradient of all words",
-                    f"Rank {rank} got the gradient of all logits back, {whole}, {one.when}; "
-                    f"wanted is that of its own, {wanted}. No rank has a use for the others'.",
-                )
             raise Finding(
                 "wrong shape",
                 f"The gradient on rank {rank} has shape {report['shape']} and dtype "
                 f"{report['dtype']} {one.when}; wanted is {wanted} and float64, like the logits.",
             )
-        look_at_inputs(one, rank, report)
 
 
-def look_at_inputs(one: Trial, rank: int, report: dict) -> None:
-    if report["changed"]:
-        raise Finding(
-            "input changed",
-            f"Your function changed the caller's logits or targets on rank {rank}, {one.when}. The "
-            "caller may still need them: work out of place.",
-        )
+def look_at_inputs(one: Trial) -> None:
+    refuse_changed(one, "the caller's logits or targets")
 
 
 Ideas = Callable[[Case], Iterable[Idea]]
@@ -136,9 +115,9 @@ def look_at_loss(one: Trial, ideas: Ideas) -> None:
     """A Finding where some rank's loss is not that of one process."""
     found = [report["loss"] for report in one.reports]
     right = [loss for loss, _ in one.right]
-    if all(map(near, found, right)):
+    if all_near(found, right):
         return
-    _refuse_known(found, one, ideas, "")
+    refuse_idea(found, ideas(one.case), one.when)
     if not all(bool(torch.isfinite(loss).all()) for loss in found):
         _refuse_not_finite(found, one)
     _refuse_rounded(found, right, one, "loss")
@@ -154,9 +133,10 @@ def look_at_loss(one: Trial, ideas: Ideas) -> None:
 def look_at_gradient(one: Trial, ideas: Ideas) -> None:
     found = [report["gradient"] for report in one.reports]
     right = [gradient for _, gradient in one.right]
-    if all(map(near, found, right)):
+    if all_near(found, right):
         return
-    _refuse_known(found, one, ideas, "The loss is right, its gradient is not. ")
+    head = "The loss is right, its gradient is not. "
+    refuse_idea(found, ideas(one.case), one.when, head)
     if not all(bool(torch.isfinite(gradient).all()) for gradient in found):
         _refuse_not_finite(found, one)
     _refuse_rounded(found, right, one, "gradient")
@@ -165,12 +145,6 @@ def look_at_gradient(one: Trial, ideas: Ideas) -> None:
         f"The loss is right, and its gradient is not that of one process {one.when}. Of each "
         "logit it is what the softmax gives it, less what the label wants.",
     )
-
-
-def _refuse_known(found: list[Tensor], one: Trial, ideas: Ideas, head: str) -> None:
-    for idea in ideas(one.case):
-        if all(map(near, found, idea.found)):
-            raise Finding(idea.name, f"{head}{idea.text} ({one.when}.)")
 
 
 def _refuse_rounded(found: list[Tensor], right: list[Tensor], one: Trial, what: str) -> None:
@@ -258,10 +232,19 @@ def look_at_steps(one: Trial) -> None:
     """A Finding where a later step goes another way than one process does."""
     for rank, report in enumerate(one.reports):
         for step, mine in enumerate(report["steps"]):
-            wanted = one.of(rank, step)
-            if not all(map(near, (mine["loss"], mine["gradient"]), wanted)):
-                raise Finding(
-                    "another second step",
-                    f"Step {step + 1} of training is not that of one process on rank {rank} "
-                    f"{one.when}, and step 1 is. Does your function keep something between calls?",
-                )
+            if not all_near((mine["loss"], mine["gradient"]), one.of(rank, step)):
+                raise another_step(one, rank, step)
+
+
+def looks_at_pair(loss: Ideas, gradient: Ideas, budget: tuple[int, str]) -> Looks:
+    """The looks at a loss and a gradient that were worked out by hand."""
+    return Looks(
+        returned=look_at_pair,
+        shape=look_at_shape,
+        unchanged=look_at_inputs,
+        value=lambda one: look_at_loss(one, loss),
+        gradients=lambda one: look_at_gradient(one, gradient),
+        traffic=lambda one: look_at_traffic(one, *budget),
+        memory=look_at_largest,
+        later_steps=look_at_steps,
+    )

@@ -46,13 +46,13 @@ class Made(TorchDispatchMode):
         return sum(held)
 
 
-def first_use() -> None:
-    """What torch loads at its first backward, and what a look at it takes."""
+def warm() -> None:
+    """Load what torch loads at its first backward, and what a look at it takes."""
     with Made():
         torch.ones(2, requires_grad=True).exp().sum().backward()
 
 
-def by_hand(function: Callable, plan: Plan, extras: tuple, group: Group) -> dict:
+def by_hand(function: Callable, group: Group, plan: Plan, extras: tuple) -> dict:
     """Call `function(logits, targets, start, *extras, group)` in three steps."""
     rank, case = group.rank(), Case(plan, group.size())
     a, z = case.spans[rank]
@@ -70,7 +70,7 @@ def by_hand(function: Callable, plan: Plan, extras: tuple, group: Group) -> dict
     return {**steps[0], "steps": steps}
 
 
-def with_history(function: Callable, plan: Plan, group: Group) -> dict:
+def with_history(function: Callable, group: Group, plan: Plan) -> dict:
     """Call `function(logits, targets, start, group)`, and go back twice in every step."""
     rank, case = group.rank(), Case(plan, group.size())
     a, z = case.spans[rank]
@@ -81,11 +81,9 @@ def with_history(function: Callable, plan: Plan, group: Group) -> dict:
         report = _looked_at(call, leaf, targets)
         out = report.pop("out")
         report |= {"gradient": None, "again": None, "back": None, "loss": None}
-        if isinstance(out, Tensor):
-            report["shape"], report["dtype"] = list(out.shape), _dtype(out)
-            if out.shape == targets.shape and out.dtype == leaf.dtype:
-                report["loss"] = out.detach().clone()
-                report |= _back(out, leaf, case.owed[step])
+        if isinstance(out, Tensor) and out.shape == targets.shape and out.dtype == leaf.dtype:
+            report["loss"] = out.detach().clone()
+            report |= _back(out, leaf, case.owed[step])
         steps.append(report)
         if not _everywhere(report["gradient"] is not None, group):
             break
@@ -113,7 +111,7 @@ def _looked_at(call: Callable, logits: Tensor, targets: Tensor) -> dict:
     changed = not all(map(torch.equal, before, (logits.detach(), targets)))
     return {
         "out": out,
-        "kind": type(out).__name__,
+        **bench.described(out),
         "largest": made.largest(),
         "held": made.alive([out, logits, targets]),
         "sent": sent,
@@ -133,7 +131,8 @@ def _pair(out: object, logits: Tensor) -> dict:
     if (isinstance(loss, Tensor) and loss.numel() == 1) or isinstance(loss, float):
         found["loss"] = torch.tensor(float(loss), dtype=torch.float64)
     if isinstance(gradient, Tensor):
-        found["shape"], found["dtype"] = list(gradient.shape), _dtype(gradient)
+        shape = bench.described(gradient)
+        found["shape"], found["dtype"] = shape["shape"], shape["dtype"]
         if gradient.shape == logits.shape and gradient.dtype == logits.dtype:
             found["gradient"] = gradient.detach().clone()
     return found
@@ -157,7 +156,3 @@ def _again(once: Callable) -> Tensor | None:
         return bench.watched(once)[0]
     except RuntimeError:  # what was kept has been changed, and torch says so
         return None
-
-
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -9,54 +9,45 @@ from __future__ import annotations
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, refuse_none
-from course_lib.classroom.checks.lesson_07 import ideas, looks
-from course_lib.classroom.checks.lesson_07.by_hand import THREE, TOKENS, TWO, exercise, fresh
+from course_lib.classroom.checks.lesson_07 import ideas, looks, trial
+from course_lib.classroom.checks.lesson_07.by_hand import TOKENS, exercise, fresh
 from course_lib.classroom.checks.lesson_07.case import APART, FAR, PLAIN, SILENT, Plan
-from course_lib.classroom.checks.lesson_07.looks import ITEM, Trial
+from course_lib.classroom.checks.lesson_07.looks import Trial
+from course_lib.classroom.checks.looking import ITEM, THREE, TWO, Looks, came_back, counted, near
 from course_lib.ledger import forms
 
 KEPT = 9  # numbers a token that may be kept beside a shard of logits
 
 
 def judge_two(answer: Answer, judge: Judge) -> None:
-    looks.take(answer, judge)
+    """Try two_collectives; raise the Finding that explains best what is wrong."""
+    judge.take(answer, trial.__name__)
     seed, v = fresh()
     v *= 3  # wide enough that a shard is far more than a few numbers a token
     cases = [(THREE, PLAIN), (TWO, PLAIN), (THREE, FAR), (TWO, APART), (THREE, SILENT)]
-    trials = []
-    for members, kind in cases:
-        plan = Plan(seed, TOKENS, v, v, kind, mean=False)
-        one = looks.tried(answer, judge, members, plan, None)
-        _look_at_losses(one)
-        looks.look_at_loss(one, ideas.of_the_loss)
-        _look_at_way_back(one)
-        looks.look_at_gradient(one, ideas.of_the_gradient)
-        trials.append(one)
-    for one in trials:
-        _look_again(one)
-        _look_at_messages(one)
-        _look_at_memory(one)
-        looks.look_at_largest(one)
-    for one in trials:
-        looks.look_at_steps(one)
+    trials = (
+        looks.tried(answer, judge, members, Plan(seed, TOKENS, v, v, kind, mean=False), None)
+        for members, kind in cases
+    )
+    LOOKS.at(answer, trials)
 
 
-def _look_at_losses(one: Trial) -> None:
+def _look_at_returned(one: Trial) -> None:
     refuse_none(one.reports, one.when, "one loss for each token")
+
+
+def _look_at_shape(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         if report["loss"] is None:
-            got = f"a {report['kind']}"
-            if "shape" in report:
-                got = f"a tensor of shape {report['shape']} and dtype {report['dtype']}"
             raise Finding(
                 "wrong shape",
-                f"Rank {rank} got {got} back {one.when}; wanted is one loss for each token, a "
-                f"tensor of shape {[one.case.plan.tokens]} and dtype float64.",
+                f"Rank {rank} got {came_back(report)} back {one.when}; wanted is one loss for each "
+                f"token, a tensor of shape {[one.case.plan.tokens]} and dtype float64.",
             )
-        looks.look_at_inputs(one, rank, report)
 
 
-def _look_at_way_back(one: Trial) -> None:
+def _look_at_gradients(one: Trial) -> None:
+    """There is a way back, it is right, and it can be gone twice."""
     for rank, report in enumerate(one.reports):
         if report["gradient"] is None:
             raise Finding(
@@ -65,11 +56,9 @@ def _look_at_way_back(one: Trial) -> None:
                 f"{rank}, {one.when}. Was something detached? A Function of your own has a "
                 "backward.",
             )
-
-
-def _look_again(one: Trial) -> None:
+    looks.look_at_gradient(one, ideas.of_the_gradient)
     for rank, report in enumerate(one.reports):
-        if not looks.near(report["again"], report["gradient"]):
+        if not near(report["again"], report["gradient"]):
             raise Finding(
                 "second backward",
                 f"Going back a second time (retain_graph=True) gives another gradient on rank "
@@ -85,14 +74,14 @@ def _look_at_messages(one: Trial) -> None:
         if report["back"]:
             raise Finding(
                 "a message in the backward",
-                f"Values and gradients are right, and rank {rank} sends {_told(report['back'])} in "
-                f"the backward, {one.when}. What it needs is known on every rank by then.",
+                f"Values and gradients are right, and rank {rank} sends {counted(report['back'])} "
+                f"in the backward, {one.when}. What it needs is known on every rank by then.",
             )
         if report["ops"] == {"all_reduce": 2} and report["bytes"] == fair:
             continue
         looks.refuse_logits_on_the_way(one, rank, report)
         head = (
-            f"The values are right. Rank {rank} sends {_told(report['ops'])} and "
+            f"The values are right. Rank {rank} sends {counted(report['ops'])} and "
             f"{report['bytes']} bytes {one.when}; the budget is 2 all_reduce and {fair:g} bytes. "
         )
         raise Finding(*_idea(report, head, fair))
@@ -132,12 +121,19 @@ def _look_at_memory(one: Trial) -> None:
                 f"has {plan.tokens * (z - a) * ITEM}: one tensor of that size may stay, and none "
                 "has to.",
             )
+    looks.look_at_largest(one)
 
 
-def _told(ops: dict) -> str:
-    return " and ".join(f"{count} {op}" for op, count in ops.items()) or "nothing"
-
-
+LOOKS = Looks(
+    returned=_look_at_returned,
+    shape=_look_at_shape,
+    unchanged=looks.look_at_inputs,
+    value=lambda one: looks.look_at_loss(one, ideas.of_the_loss),
+    gradients=_look_at_gradients,
+    traffic=_look_at_messages,
+    memory=_look_at_memory,
+    later_steps=looks.look_at_steps,
+)
 TWO_COLLECTIVES = exercise(
     "two_collectives",
     "From three collectives to two",

@@ -12,29 +12,22 @@ import torch
 
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.checks.lesson_07 import ideas, looks
-from course_lib.classroom.checks.lesson_07.by_hand import (
-    THREE,
-    TOKENS,
-    TWO,
-    exercise,
-    fresh,
-    look,
-)
+from course_lib.classroom.checks.lesson_07 import ideas, looks, trial
+from course_lib.classroom.checks.lesson_07.by_hand import TOKENS, exercise, fresh
 from course_lib.classroom.checks.lesson_07.case import FAR, PLAIN, Case, Plan
-from course_lib.classroom.checks.lesson_07.looks import Idea
+from course_lib.classroom.checks.looking import THREE, TWO, Idea
 
 
 def judge_padded(answer: Answer, judge: Judge) -> None:
     """Padding on one rank, on most of two, and a rank that holds nothing else."""
-    looks.take(answer, judge)
+    judge.take(answer, trial.__name__)
     seed, v = fresh()
     cases = [(THREE, v, v + 4), (TWO, v, v + 3), (THREE, v, 2 * v), (TWO, v, v)]
     trials = (
         looks.tried(answer, judge, members, Plan(seed, TOKENS, words, rows), (words,))
         for members, words, rows in cases
     )
-    look(trials, padded_losses, padded_gradients, (3, "three"))
+    looks.looks_at_pair(padded_losses, padded_gradients, (3, "three")).at(answer, trials)
 
 
 def padded_losses(case: Case) -> Iterator[Idea]:
@@ -70,14 +63,14 @@ def padded_gradients(case: Case) -> Iterator[Idea]:
 
 
 def judge_smoothed(answer: Answer, judge: Judge) -> None:
-    looks.take(answer, judge)
+    judge.take(answer, trial.__name__)
     seed, v = fresh()
     cases = [(THREE, PLAIN, 0.1), (TWO, PLAIN, 0.4), (THREE, FAR, 0.1), (TWO, PLAIN, 0.0)]
     trials = (
         looks.tried(answer, judge, members, Plan(seed, TOKENS, v, v, kind, smoothing=e), (v, e))
         for members, kind, e in cases
     )
-    look(trials, smoothed_losses, smoothed_gradients, (4, "four"))
+    looks.looks_at_pair(smoothed_losses, smoothed_gradients, (4, "four")).at(answer, trials)
 
 
 def smoothed_losses(case: Case) -> Iterator[Idea]:

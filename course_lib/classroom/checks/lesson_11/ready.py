@@ -6,16 +6,9 @@ The first import and the first backward take a while on a busy machine; no trial
 from __future__ import annotations
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.crew import START_LIMIT
+from course_lib.classroom.checks.judge import CHECKS, Judge
 
 
 def take(answer: Answer, judge: Judge, part: str) -> None:
     """Give the answer to fresh ranks that have loaded `lesson_11.part`."""
-    judge.ready()
-    load = (
-        f'from course_lib.classroom.checks import bench; bench.part("lesson_11.{part}"); '
-        "torch.ones(2, requires_grad=True).sum().backward()"
-    )
-    judge.everywhere(lambda rank: load, START_LIMIT)
-    judge.take(answer)
+    judge.take(answer, f"{CHECKS}.lesson_11.{part}")

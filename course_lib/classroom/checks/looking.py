@@ -1,0 +1,146 @@
+"""Look at the trials of an answer: one order of looks, and wrong ideas known by what they give.
+
+A lesson's check says what each look means for its exercise; the order and the common findings stand
+here. Every check of a function that runs on ranks, from lesson 06 on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.judge import WORLD, refuse_world_numbers
+
+TOLERANCE, ITEM = 1e-10, 8  # of a float64: relative and absolute, and its bytes
+THREE, TWO = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
+
+
+class Trial(Protocol):
+    """One run of an answer on a group: what each rank reports, and where it was, in words."""
+
+    reports: list[dict]
+    when: str
+
+
+Look = Callable[[Trial], None]
+
+
+def _pass(trial: Trial) -> None:
+    """The look of an exercise that has nothing to look at here."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """What to look at in a trial, in the order of the fields; each raises a Finding or returns.
+
+    What comes later is only worth a word where what comes earlier is right.
+    """
+
+    returned: Look = _pass
+    shape: Look = _pass
+    unchanged: Look = _pass
+    value: Look = _pass
+    gradients: Look = _pass
+    traffic: Look = _pass
+    memory: Look = _pass
+    later_steps: Look = _pass
+
+    def at(self, answer: Answer, trials: Iterable[Trial]) -> None:
+        """Look at the values of every trial, then at the gradients of every one, and so on.
+
+        Trials are made as they are asked for: an answer that gives a wrong value is tried no more.
+        """
+        right: list[Trial] = []
+        for trial in trials:
+            try:
+                for look in (self.returned, self.shape, self.unchanged, self.value):
+                    look(trial)
+            except Finding:
+                if len(trial.reports) < WORLD and any(len(t.reports) == WORLD for t in right):
+                    refuse_world_numbers(answer, trial.when)
+                raise
+            right.append(trial)
+        for look in (self.gradients, self.traffic, self.memory, self.later_steps):
+            for trial in right:
+                look(trial)
+
+
+class Idea(NamedTuple):
+    """A wrong idea by its name, words for who has it, and what it gives on each rank."""
+
+    name: str
+    text: str
+    gives: Sequence[Tensor | float]
+
+
+def recognise(seen: Sequence, ideas: Iterable[Idea]) -> Idea | None:
+    """The first idea that gives, on every rank, what was seen there."""
+    return next((idea for idea in ideas if all_near(seen, idea.gives)), None)
+
+
+def refuse_idea(seen: Sequence, ideas: Iterable[Idea], when: str, head: str = "") -> None:
+    """Raise the Finding of the idea that gives what was seen, if one does."""
+    idea = recognise(seen, ideas)
+    if idea:
+        raise Finding(idea.name, f"{head}{idea.text} ({when}.)")
+
+
+def near(seen: Tensor | float | None, wanted: Tensor | float) -> bool:
+    """Whether two are equal to rounding; a NaN is like a NaN, an infinity like itself."""
+    if seen is None:
+        return False
+    seen, wanted = (
+        x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in (seen, wanted)
+    )
+    if seen.shape != wanted.shape:
+        return False
+    return torch.allclose(seen, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+
+
+def all_near(seen: Sequence, wanted: Sequence) -> bool:
+    """Whether as many are there as are wanted, each near its own."""
+    return len(seen) == len(wanted) and all(map(near, seen, wanted))
+
+
+def refuse_changed(trial: Trial, what: str) -> None:
+    """A Finding where the answer wrote into what it was given: `what`, in words."""
+    for rank, report in enumerate(trial.reports):
+        if report["changed"]:
+            raise Finding(
+                "input changed",
+                f"Your function changed {what} on rank {rank}, {trial.when}. The caller still "
+                "needs them: work out of place.",
+            )
+
+
+def another_step(trial: Trial, rank: int, step: int, name: str = "another second step") -> Finding:
+    """The Finding of an answer that is right in the first step alone."""
+    return Finding(
+        name,
+        f"Step {step + 1} of training is not that of one process on rank {rank}, {trial.when}, and "
+        "step 1 is. Does your function keep something between calls?",
+    )
+
+
+def came_back(report: Mapping) -> str:
+    """What an answer returned, in words."""
+    if report["shape"] is None:
+        return f"a {report['kind']}"
+    return f"a tensor of shape {report['shape']} and dtype {report['dtype']}"
+
+
+def counted(ops: Mapping[str, int]) -> str:
+    """How many messages of each kind, in words."""
+    return " and ".join(f"{count} {op}" for op, count in ops.items()) or "nothing"
+
+
+def fresh_seed() -> int:
+    """A seed for the numbers of one check: no answer can know them."""
+    return int.from_bytes(os.urandom(3), "big")
