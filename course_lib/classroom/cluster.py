@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from course_lib.classroom.crew import Crew
 from course_lib.classroom.hangs import Scene
+from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.wire import Outcome
 
 STARTED_AGAIN = "The ranks were started again: their variables are gone."
@@ -30,6 +31,7 @@ class Ended:
     notes: list[str] = field(default_factory=list)
     timed_out: bool = False
     interrupted: bool = False
+    busy: str = ""  # where the ranks had too little of the time: that the machine is busy
 
     @property
     def failed(self) -> bool:
@@ -59,7 +61,10 @@ class Cluster(Crew):
         first_line: int = 1,
         alive: Callable[[str], None] | None = None,
     ) -> Ended:
-        """Run a cell on the ranks named (all by default) and wait for them, up to `deadline`."""
+        """Run a cell on the ranks named (all by default) and wait for them, up to `deadline`.
+
+        The deadline counts the ranks' own time; the wall's may be `own_time.SHARE` times as long.
+        """
         with self._busy:
             try:
                 # Lines are counted as in the editor, where a magic's own line comes first.
@@ -87,24 +92,29 @@ class Cluster(Crew):
         pending = {r: self.ranks[r].execute(code, cell=cell) for r in ranks}
         scene = Scene(self.board, self.cells, ranks, checked=about["checked"])
         ended = Ended(list(pending.values()), scene, notes)
+        spent = OwnTime([self.ranks[r].process.pid for r in ranks], deadline)
         try:
-            ended.timed_out = self._wait(pending, began, deadline, scene, alive)
+            ended.timed_out = self._wait(pending, spent, scene, alive)
         except KeyboardInterrupt:
             ended.interrupted = True
         with _uninterrupted():
             if not all(outcome.ended() for outcome in pending.values()):
                 self._free(pending, scene, ended)
             self._read_board(pending, scene)
+            # What the board says of calls and errors is true however slowly it came about.
+            doubtful = ended.timed_out or any(f.kind == "transport" for f in scene.facts)
+            ended.busy = spent.busy() if doubtful and spent.starved() else ""
             if ended.failed or scene.groups_destroyed():
                 self._recover(ended, about["label"], 0.7 * deadline)
         return ended
 
-    def _wait(self, pending, began, deadline, scene, alive) -> bool:
+    def _wait(self, pending, spent, scene, alive) -> bool:
         """Until all ranks ended or one died; True if the deadline passed first."""
-        asked = told = began
+        asked = told = spent.began
         while any(not o.ended() for o in pending.values()):
             now = time.monotonic()
-            if now > began + deadline:
+            spent.look([self.ranks[r].process.pid for r, o in pending.items() if not o.ended()])
+            if spent.over():
                 return True
             self.listen(pending, 50)
             if any(o.status == "died" for o in pending.values()):
@@ -121,7 +131,7 @@ class Cluster(Crew):
                     self._release(stuck)
             if now - told > 2.0 and open_ranks:
                 told = now
-                alive(scene.progress(open_ranks, now - began))
+                alive(scene.progress(open_ranks, now - spent.began))
         return False
 
     def _release(self, reason: str) -> None:

@@ -19,6 +19,7 @@ import zmq
 
 from course_lib.classroom import leases, runs, values
 from course_lib.classroom.board import Board
+from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.room import check_world, environment
 from course_lib.classroom.wire import Outcome, Rank
 from course_lib.prepared.leftovers import end_all
@@ -102,11 +103,12 @@ class Crew:
 
     def _await_kernels(self, limit: float) -> None:
         """Wait until each kernel knows of its listener, or has died, which the next call tells."""
-        end = time.monotonic() + limit
+        spent = OwnTime(pids := [rank.process.pid for rank in self.ranks], limit)
         poller = zmq.Poller()
         for rank in self.ranks:
             poller.register(rank.iopub, zmq.POLLIN)
-        while time.monotonic() < end:
+        while not spent.over():
+            spent.look(pids)
             if all(rank.greeted() or rank.died() for rank in self.ranks):
                 return
             poller.poll(50)
@@ -165,7 +167,7 @@ class Crew:
         """Run our own code, which is expected to succeed, on the ranks named (all by default)."""
         ranks = list(range(self.world)) if ranks is None else ranks
         pending = {r: self.ranks[r].execute(code(r), values=values) for r in ranks}
-        self.drain(pending, limit)
+        spent = self.drain(pending, limit)
         for r, outcome in pending.items():
             if outcome.status == "ok":
                 continue
@@ -175,16 +177,19 @@ class Crew:
                 else (f"{outcome.ename}: {outcome.evalue}" if outcome.ename else "did not answer")
             )
             log = self.ranks[r].log.read_text(errors="replace").strip().splitlines()[-8:]
+            busy = f"; {spent.busy()}" if spent.starved() else ""
             raise RuntimeError(
-                f"rank {r} {how} (limit {limit:g} s)" + "".join(f"\n  {t}" for t in log)
+                f"rank {r} {how} (limit {limit:g} s{busy})" + "".join(f"\n  {t}" for t in log)
             )
         return list(pending.values())
 
-    def drain(self, pending: dict[int, Outcome], seconds: float) -> None:
-        """Listen until all have ended, up to a bound."""
-        limit = time.monotonic() + seconds
-        while any(not o.ended() for o in pending.values()) and time.monotonic() < limit:
+    def drain(self, pending: dict[int, Outcome], seconds: float) -> OwnTime:
+        """Listen until all have ended, up to a bound of the ranks' own time."""
+        spent = OwnTime([self.ranks[r].process.pid for r in pending], seconds)
+        while not spent.over() and any(not o.ended() for o in pending.values()):
             self.listen(pending, 50)
+            spent.look([self.ranks[r].process.pid for r, o in pending.items() if not o.ended()])
+        return spent
 
     def listen(self, pending: dict[int, Outcome], patience_ms: int) -> None:
         """Take what the ranks have sent; a process that ended has died."""

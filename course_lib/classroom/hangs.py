@@ -62,10 +62,22 @@ class Scene:
             status = self._status(r)
             if status.get("state") != "waiting":
                 return ""
+            # It has what it waits for, and has not had the processor to see it.
+            if not self._absent(status["key"], status["n"]):
+                return ""
             self._waiting[r] = (status["key"], status["n"])
         if before != self._waiting:
             return ""
         return "all ranks that have not finished wait for each other"
+
+    def _absent(self, key: str, number: int) -> list[int]:
+        """The members of a group that have not made its call of this number."""
+        members = map(int, _MEMBER.findall(key.rsplit(":", 1)[1]))
+        return [m for m in members if not self._has_called(m, key, number)]
+
+    def _has_called(self, r: int, key: str, number: int) -> bool:
+        calls = (call for _, call in self.board.calls(r) if call["cell"] == self.cell)
+        return any(call["key"] == key and call["n"] >= number for call in calls)
 
     def progress(self, open_ranks: list[int], seconds: float) -> str:
         """One line that shows a long cell to be alive."""

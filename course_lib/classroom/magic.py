@@ -257,6 +257,8 @@ def explain(ended: Ended, deadline: float) -> str:
         lines.append("The cell was interrupted.")
     elif ended.timed_out:
         lines.append(f"The cell did not end within its {deadline:g} s.")
+    if ended.busy:
+        lines.append(f"It had little of them, for {ended.busy}: try it again.")
     same = {fact.text for fact in facts}
     if len(same) == 1 and len(facts) > 1:
         lines.append(f"every rank {facts[0].text}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from course_lib.classroom import values
 from course_lib.classroom.checks import by_text
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.crew import START_LIMIT
 from course_lib.classroom.hangs import Fact
@@ -43,12 +43,21 @@ class Judge(Cluster):
         super().__init__(
             WORLD, notebook="checks", idle_minutes=idle_minutes, env=quiet, odd=(WORLD - 1,)
         )
+        self.spoilt = False  # a rank has met a deadline: an import may have been broken off
+
+    def _run(self, *args, **kwargs) -> Ended:
+        ended = super()._run(*args, **kwargs)
+        self.spoilt = self.spoilt or ended.timed_out or ended.interrupted
+        return ended
 
     def ready(self, *modules: str) -> None:
         """Make sure of ranks that work, have loaded `modules`, and hold nothing of an answer."""
         fresh = f"{_BENCH}.fresh(globals(), {modules!r})"
+        if self.running and self.spoilt:
+            self.restart()
         if not self.running:
             self.start()
+        self.spoilt = False
         try:
             self.everywhere(lambda r: fresh, START_LIMIT)
             if all(self.pull(f"{_BENCH}.healthy()")):
@@ -175,6 +184,8 @@ def _finding(ended: Ended, when: str) -> Finding:
         raise KeyboardInterrupt
     facts = ended.scene.ordered()
     first = facts[0]
+    if ended.busy and first.kind not in ("died", "raised", "unanswered"):
+        raise NotJudged(f"Nothing could be told {when}: {ended.busy}. Try it again.")
     told = "\n".join(f"rank {fact.rank} {_shortened(fact)}" for fact in facts)
     if first.kind == "died":
         return Finding("killed", f"A rank's process ended {when}.\n{told}")
