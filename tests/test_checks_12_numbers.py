@@ -98,6 +98,24 @@ MISREAD = {
         "built in 16 bits": {"node, nothing away, built whole": 72.0},
         "both at once": {"node, both away, built whole": 225.0},
         "building forgotten": {"node, both away, built whole": 81.0},
+        "built with its states": {"node, nothing away, built whole": 648.0},
+        "moments alone": {"bytes, an update": 8, "bytes, all states": 10},
+        "the parameters go too": {"GPU, states away": 1.2, "node, states away": 81.0},
+        "the gradient stays": {"GPU, states away": 5.7, "node, states away": 54.0},
+        "parameters forgotten": {"node, both away": 72.0},
+        "the layer is cut": {"GPU, both away": 0.15},
+        "GiB": {"node, both away": 81e9 / 2**30},
+        "masters and moments alone": {"bytes, all states": 12},
+        "all of it": {"bytes, an update": 18},
+        "what goes away stays": {"GPU, states away": 13.2},
+        "nothing has gone": {"GPU, states away": 14.7},
+        "the parameters stay": {"GPU, both away": 2.7},
+        "a layer with its states": {"GPU, both away": 5.4},
+        "nothing is built": {"node, nothing away, cut while built": 0.0},
+        "whole all the same": {"node, nothing away, cut while built": 144.0},
+        "a share of the model": {"node, nothing away, cut while built": 18.0},
+        "one process builds": {"node, both away, built whole": 72.0},
+        "the states that are there": {"node, nothing away, built whole": 81.0},
     },
     "hides": {
         "not cut": {"down": 1.0, "up": 1.0},
@@ -113,6 +131,20 @@ MISREAD = {
         "one set": {"window": 0.6},
         "two sets": {"window": 1.2},
         "rounded down": {"micro-batches": 27},
+        "computing cut": {"backward": 0.12288},
+        "one of three": {"read": 1.5, "update": 1.5},
+        "16-bit parameters too": {"read": 5.25, "update": 5.25},
+        "all eighteen": {"read": 6.75, "update": 6.75},
+        "half as much": {"down": 0.0625, "up": 0.0625},
+        "not rounded": {"micro-batches": 27.466},
+        "as long as the update": {"micro-batches": 4},
+        "the bus beside it": {"update": 4.625},
+        "three in a row": {"update": 13.5},
+        "a bucket is cut": {"window": 0.225},
+        "all ranks": {"window": 14.4},
+        "GiB": {"window": 1.676},
+        "by the disk": {"down": 0.75, "up": 0.75},
+        "by the bus": {"read": 0.75, "update": 0.75},
     },
 }
 CASES = [(name, idea) for name, ideas in MISREAD.items() for idea in ideas]
@@ -128,6 +160,42 @@ def test_a_misreading_is_named(desk, name, idea):
     assert verdict.name in said, str(verdict)  # two ideas may lead to one number
     off = desk.check(name, {}, {name: {**RIGHT[name], next(iter(given)): 123.0}})
     assert (off.outcome, off.name) == ("wrong", "wrong number"), str(off)
+
+
+# What a learner is likely to write in one field, by the question's own numbers.
+LIKELY = {
+    "eighteen": {
+        "bytes, all states": (16, 14, 20, 12, 10),
+        "bytes, an update": (12, 14, 18, 8),
+        "GPU, nothing away": (13.5, 109.2, 28.2, 14.7e9 / 2**30, 14.1, 13.2),
+        "GPU, states away": (1.2, 1.5, 2.1, 13.2, 14.7, 5.7, 4.2, 13.2),
+        "GPU, both away": (0.0, 0.6, 0.15, 2.7, 14.7, 5.4, 1.2e9 / 2**30),
+        "node, both away": (54.0, 162.0, 20.25, 72.0, 90.0, 81e9 / 2**30),
+        "node, states away": (48.0, 144.0, 18.0, 81.0, 54.0, 63.0),
+        "node, both away, built whole": (81.0, 225.0, 288.0, 96.0, 72.0, 648.0, 162.0),
+        "node, nothing away, built whole": (36.0, 288.0, 72.0, 96.0, 648.0, 0.0, 81.0),
+        "node, nothing away, cut while built": (0.0, 144.0, 1.8, 14.4, 3.6, 4.8, 18.0, 81.0),
+    },
+    "hides": {
+        "down": (1.0, 0.25, 0.75, 0.0625),
+        "backward": (0.49152, 1.47456, 0.12288),
+        "tokens": (4167, 1042, 348, 3125, 261),
+        "up": (1.0, 0.25, 0.75, 0.0625),
+        "read": (36.0, 1.5, 3.0, 5.25, 6.0, 6.75, 0.75),
+        "update": (36.0, 9.0, 13.5, 3.0, 4.625, 4.75, 0.75, 1.5),
+        "micro-batches": (27, 27.466, 31, 42, 83, 55, 4, 19, 37, 220),
+        "window": (0.6, 1.2, 0.225, 14.4, 2.4, 2.1, 1.676),
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "field"), [(n, f) for n, of in LIKELY.items() for f in of])
+def test_what_is_likely_in_one_field_is_named(desk, name, field):
+    for value in LIKELY[name][field]:
+        verdict = desk.check(name, {}, {name: {**RIGHT[name], field: value}})
+        assert verdict.outcome == "wrong", value
+        assert verdict.name not in ("wrong number", "unit"), (value, str(verdict))
+        assert "ot right" not in verdict.text, (value, str(verdict))
 
 
 @pytest.mark.parametrize("name", RIGHT)

@@ -10,6 +10,7 @@ WALK = f"{CHECKS}test_a_wrong_walk_is_refused_by_its_name"
 RIGHT = f"{CHECKS}test_right_answers_are_right_whatever_their_style"
 NUMBERS = "tests/test_checks_12_numbers.py::"
 NAMED = f"{NUMBERS}test_a_misreading_is_named"
+LIKELY = f"{NUMBERS}test_what_is_likely_in_one_field_is_named"
 SURE = f"{NUMBERS}test_the_right_numbers_are_right"
 FIGURES = "tests/test_figures_crossings.py::"
 
@@ -96,6 +97,25 @@ MUTANTS = [
         '        {"both_ways": 3},',
         (f"{NAMED}[hides-one after the other]",),
         "who adds reading and writing hears nothing of it",
+    ),
+    Mutant(
+        "l12-eighteen-only-called-wrong",
+        HERE + "eighteen.py",
+        "    return (*made, *_ALONE)",
+        "    return tuple(made)",
+        (
+            f"{LIKELY}[eighteen-GPU, both away]",
+            f"{LIKELY}[eighteen-node, nothing away, cut while built]",
+        ),
+        "a likely mistake is only called wrong",
+    ),
+    Mutant(
+        "l12-hides-only-called-wrong",
+        HERE + "hides.py",
+        "    return (*made, *_ALONE)",
+        "    return (*made, *_ALONE[:1])",
+        (f"{LIKELY}[hides-micro-batches]", f"{LIKELY}[hides-window]"),
+        "a likely mistake is only called wrong",
     ),
     Mutant(
         "l12-an-idea-that-is-right",

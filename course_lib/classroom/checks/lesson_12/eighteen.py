@@ -40,31 +40,36 @@ class Model:
     builders: float = GPUS
     larger: bool = True  # of two counts that are not there at once; else their sum
     forgets_building: bool = False
+    layer_parts: float = 1
+    away: float | None = None  # of a parameter, where states are away; None: what an update touches
+    away_too: float = 0  # what goes with the parameters is less by this
+    gigabyte: float = 1e9
 
     def answers(self) -> dict[str, float]:
         """What somebody who counts like this would write."""
         states = self.half + self.update
 
         def gpu(stays: float) -> float:
-            return (self.layer * Q + stays * P / self.gpu_parts) / 1e9
+            return (self.layer * Q / self.layer_parts + stays * P / self.gpu_parts) / self.gigabyte
 
         def node(away: float) -> float:
-            return away * P / self.node_parts * self.room / 1e9
+            return away * P / self.node_parts * self.room / self.gigabyte
 
-        whole = self.built * P * self.builders * self.room / 1e9
-        both = node(states)
+        whole = self.built * P * self.builders * self.room / self.gigabyte
+        both = node(states - self.away_too)
+        away = self.update if self.away is None else self.away
         built = max(both, whole) if self.larger else both + whole
         values = (
             states,
             self.update,
             gpu(states),
-            gpu(self.half),
+            gpu(states - away),
             gpu(0.0),
             both,
-            node(self.update),
+            node(away),
             both if self.forgets_building else built,
             whole,
-            self.built * Q * self.builders * self.room / 1e9,
+            self.built * Q * self.builders * self.room / self.gigabyte,
         )
         return dict(zip(FIELDS, values, strict=True))
 
@@ -135,9 +140,40 @@ _IDEAS = (
     ),
     (
         "built in 16 bits",
-        "A model is first made in float32.",
+        "Half of it: a model is first made in float32, and whole in every process of each node.",
         {"built": 2},
     ),
+    (
+        "built with its states",
+        "While a model is built there are its parameters alone, in float32. The states come later.",
+        {"built": 18},
+    ),
+    (
+        "moments alone",
+        "An update touches the master copy and its gradient as well, beside the two moments.",
+        {"update": 8},
+    ),
+    (
+        "the parameters go too",
+        "With the optimizer's states alone away, the 16-bit parameters stay on the GPUs.",
+        {"away": 18},
+    ),
+    (
+        "the gradient stays",
+        "The update runs where its states are: the master copy's gradient goes with them.",
+        {"away": 12},
+    ),
+    (
+        "parameters forgotten",
+        "The 16-bit parameters are away as well here, beside what an update touches.",
+        {"away_too": 2},
+    ),
+    (
+        "the layer is cut",
+        "A layer at work is whole on every GPU.",
+        {"layer_parts": GPUS * NODES},
+    ),
+    ("GiB", "Those are GiB, of 2³⁰ bytes. 1 GB is 10⁹ bytes here.", {"gigabyte": 2**30}),
     (
         "both at once",
         "The model as it was built is gone when the states come: the larger of the two counts, and "
@@ -153,6 +189,77 @@ _IDEAS = (
 )
 
 
+_ALONE = (
+    Mistake(
+        "what goes away stays",
+        "What an update touches has left the GPU here. What is left of a parameter?",
+        {"GPU, states away": (4 * Q + 16 * P / (GPUS * NODES)) / 1e9},
+    ),
+    Mistake(
+        "nothing has gone",
+        "That is with nothing offloaded.",
+        {
+            "GPU, states away": RIGHT.answers()["GPU, nothing away"],
+            "GPU, both away": RIGHT.answers()["GPU, nothing away"],
+        },
+    ),
+    Mistake(
+        "the parameters stay",
+        "The parameters' shares are away too: only the layer at work is on the GPU.",
+        {"GPU, both away": RIGHT.answers()["GPU, states away"]},
+    ),
+    Mistake(
+        "masters and moments alone",
+        "Beside the master copy and two moments there are the 16-bit parameter and a gradient.",
+        {"bytes, all states": 12},
+    ),
+    Mistake(
+        "all of it",
+        "The 16-bit parameter is made of the master copy afterwards, and stays on the GPU.",
+        {"bytes, an update": 18},
+    ),
+    Mistake(
+        "a layer with its states",
+        "The layer at work is there in 16 bits, with its gradient. Its states are not.",
+        {"GPU, both away": 18 * Q / 1e9},
+    ),
+    Mistake(
+        "nothing is built",
+        "With nothing offloaded the host still holds what a process has just built, before it is "
+        "cut.",
+        {
+            "node, nothing away, cut while built": 0.0,
+            "node, nothing away, built whole": 0.0,
+        },
+    ),
+    Mistake(
+        "whole all the same",
+        "Cut while it is built, a process never holds more than the largest layer.",
+        {"node, nothing away, cut while built": RIGHT.answers()["node, nothing away, built whole"]},
+    ),
+    Mistake(
+        "a share of the model",
+        "Cut while it is built, what is on the host at one time is the largest layer, and not a "
+        "part of the model.",
+        {"node, nothing away, cut while built": 4 * P / NODES * 1.5 / 1e9},
+    ),
+    Mistake(
+        "one process builds",
+        "Every process of a node builds the model for itself, and there is one for each GPU. The "
+        "larger of two counts is taken: that of what is built, or that of the states.",
+        {"node, both away, built whole": RIGHT.answers()["node, states away"]},
+    ),
+    Mistake(
+        "the states that are there",
+        "Where nothing is offloaded, the states are on the GPUs, and not on the host.",
+        {
+            "node, nothing away, built whole": RIGHT.answers()["node, both away"],
+            "node, nothing away, cut while built": RIGHT.answers()["node, both away"],
+        },
+    ),
+)
+
+
 def judge_eighteen(given: Mapping) -> None:
     """Hold the numbers against the model, and against what each other count leads to."""
     compare(given, RIGHT.answers(), mistakes(), apart=True)
@@ -164,7 +271,7 @@ def mistakes() -> tuple[Mistake, ...]:
     for name, text, counts in _IDEAS:
         theirs = replace(RIGHT, **counts).answers()
         made.append(Mistake(name, text, {k: v for k, v in theirs.items() if v != right[k]}))
-    return tuple(made)
+    return (*made, *_ALONE)
 
 
 EIGHTEEN = Thought(

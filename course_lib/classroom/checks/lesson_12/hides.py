@@ -39,19 +39,20 @@ class Model:
     of_the_whole: bool = True  # a tenth of the step, and not of the computing
     sets: float = 3
     tokens_share: float = 1 / N  # in the number of tokens
+    computing: float = 1  # of all operations, those of a rank
 
     def answers(self) -> dict[str, float]:
         """What somebody who counts like this would write."""
         bus = self.half * PSI * self.share / BUS
-        back = self.backward * PSI * TOKENS / FLOPS
+        back = self.backward * PSI * TOKENS * self.computing / FLOPS
         read = self.states * PSI * self.share / DISK
         update = self.both_ways * read
-        micro = self.all_of_it * PSI * TOKENS / FLOPS
+        micro = self.all_of_it * PSI * TOKENS * self.computing / FLOPS
         rest = 1 / PART - 1 if self.of_the_whole else 1 / PART
         values = (
             bus,
             back,
-            ceil(self.half * self.tokens_share / BUS * FLOPS / self.backward),
+            ceil(self.half * self.tokens_share / BUS * FLOPS / self.backward / self.computing),
             bus,
             read,
             update,
@@ -126,12 +127,91 @@ _IDEAS = (
         "One bucket is read, one is worked on, one is written: that is more than two.",
         {"sets": 2},
     ),
+    (
+        "computing cut",
+        "Every rank computes with all parameters, on tokens of its own; only what is kept and "
+        "carried is cut.",
+        {"computing": 1 / N},
+    ),
+    (
+        "one of three",
+        "The files hold three float32 numbers for each parameter: the master copy and two moments.",
+        {"states": 4},
+    ),
+    (
+        "16-bit parameters too",
+        "Asked is for masters and moments. The 16-bit parameters are made of the masters.",
+        {"states": 14},
+    ),
+    (
+        "all eighteen",
+        "Asked is for masters and moments, three float32 numbers.",
+        {"states": 18},
+    ),
+    (
+        "half as much",
+        "Each way the bus carries its whole speed, and a number has two bytes.",
+        {"half": 1},
+    ),
 )
+_READ, _MICRO, _BUS = 12 * PSI / N / DISK, 6 * PSI * TOKENS / FLOPS, 2 * PSI / N / BUS
 _ALONE = (
     Mistake(
         "rounded down",
         "One micro-batch fewer does not do: round up.",
         {"micro-batches": RIGHT.answers()["micro-batches"] - 1},
+    ),
+    Mistake(
+        "not rounded",
+        "Micro-batches are whole: round up.",
+        {"micro-batches": _READ * (1 / PART - 1) / _MICRO},
+    ),
+    Mistake(
+        "as long as the update",
+        "With so many the update takes as long as all the rest. It may be a tenth of the step.",
+        {"micro-batches": ceil(_READ / _MICRO)},
+    ),
+    Mistake(
+        "the bus beside it",
+        "What crosses the bus is not part of it: masters and moments go from the files to the host "
+        "and back.",
+        {"update": _READ + _BUS},
+    ),
+    Mistake(
+        "the bus beside it",
+        "What crosses the bus is not part of it: masters and moments go from the files to the host "
+        "and back again.",
+        {"update": _READ + 2 * _BUS},
+    ),
+    Mistake(
+        "three in a row",
+        "Reading, updating and writing go on at the same time. The slowest counts, not the sum.",
+        {"update": 3 * _READ},
+    ),
+    Mistake(
+        "a bucket is cut",
+        "A bucket of 50 million numbers is what one rank works on: it is not cut again.",
+        {"window": 3 * 12 * BUCKET / N / 1e9},
+    ),
+    Mistake(
+        "all ranks",
+        "That is for all ranks together; asked is for one.",
+        {"window": 3 * 12 * BUCKET * N / 1e9},
+    ),
+    Mistake(
+        "GiB",
+        "Those are GiB, of 2³⁰ bytes. 1 GB is 10⁹ bytes here.",
+        {"window": 3 * 12 * BUCKET / 2**30},
+    ),
+    Mistake(
+        "by the disk",
+        "Gradients and parameters cross the bus, and no disk.",
+        {"down": 2 * PSI / N / DISK, "up": 2 * PSI / N / DISK},
+    ),
+    Mistake(
+        "by the bus",
+        "The files are on a disk, and that is slower than the bus.",
+        {"read": 12 * PSI / N / BUS, "update": 12 * PSI / N / BUS},
     ),
 )
 
