@@ -93,11 +93,7 @@ MUTANTS = [
         CHECKS + "looking.py",
         " and any(len(t.reports) == WORLD for t in right):",
         " and not right:",
-        (
-            f"{LOOKING}test_what_is_right_in_the_whole_world_alone_may_read_the_world_s_numbers",
-            "tests/test_checks_06.py::test_a_wrong_half_block_is_refused_by_its_name"
-            "[the notebook's rank]",
-        ),
+        (f"{LOOKING}test_what_is_right_in_the_whole_world_alone_may_read_the_world_s_numbers",),
         "an answer that reads the notebook's rank goes by another name",
     ),
     Mutant(
