@@ -6,11 +6,17 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks import answer, by_text, frame
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import CHECKS, Judge, reference
+from course_lib.classroom.checks.lesson_06 import uneven_trial
+from course_lib.classroom.checks.lesson_07 import trial as loss_trial
 
 
 @pytest.fixture(scope="module")
@@ -51,3 +57,148 @@ def test_a_rank_holds_no_descriptor_of_the_process_that_judges(judge, tmp_path):
         other.close()
         for descriptor in (*pipe, book):
             os.close(descriptor)
+
+
+EXERCISES = [one for one in frame.exercises().values() if isinstance(one, Exercise)]
+LOSS = """%%ranks
+from course_lib.collectives import all_reduce
+
+
+def uneven_loss(x, table, target, length, group):
+    own = (x + table[: x.shape[1]] - target).square().sum()
+    return all_reduce(own.detach(), group) / (x.shape[0] * length * x.shape[2])
+"""
+
+
+def read(source: str) -> answer.Answer:
+    return answer.read("uneven_loss", {"uneven_loss": source.partition("\n")[2]})
+
+
+def test_a_trial_is_a_function_with_data_and_its_reports_are_data(judge):
+    found = read(LOSS)
+    judge.take(found, uneven_trial.__name__)
+    reports = judge.trial(found, uneven_trial.run, SIZES, 7, members=[1, 2], when="on 2")
+    assert [report["kind"] for report in reports] == ["Tensor", "Tensor"]
+    assert reports[0]["out"] == reports[1]["out"] > 0
+    assert [report["forward"]["ops"] for report in reports] == [{"all_reduce": 1}] * 2
+    (alone,) = judge.trial(found, uneven_trial.run, SIZES, 7, members=[2], when="alone")
+    assert alone["forward"]["bytes"] == 0, "each trial has a group of its own"
+
+
+SIZES = uneven_trial.Sizes(2, 5, 3, 9)
+PART = 'bench.part("lesson_06.uneven_trial")'
+TEXT = f"{PART}.run(uneven_loss, __trial__, {PART}.{SIZES}, 7)"
+ALL = [0, 1, 2]
+BREAKS = {
+    "another signature": ("def uneven_loss(x):\n    return x\n", "takes 1 positional argument"),
+    "an unknown name": ("def uneven_loss(*args):\n    return unknown\n", "NameError"),
+}
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("by", ["function", "text"])
+def test_an_error_speaks_of_the_answer_and_of_no_plumbing(judge, how, by):
+    body, words = BREAKS[how]
+    found = read(f"%%ranks\nfrom course_lib.collectives import all_reduce\n\n\n{body}")
+    judge.take(found, uneven_trial.__name__)
+    call = partial(judge.trial, found, TEXT, ALL, "on 3 ranks")
+    if by == "function":
+        call = partial(
+            judge.trial, found, uneven_trial.run, SIZES, 7, members=ALL, when="on 3 ranks"
+        )
+    with pytest.raises(Finding) as raised:
+        call()
+    text = raised.value.text
+    assert raised.value.name == "raised" and words in text
+    assert "__" not in text and "bench" not in text and "lambda" not in text
+    if how == "another signature":
+        assert "given in the check's call" in text
+
+
+def test_ranks_find_a_function_only_at_the_top_of_a_module_of_the_checks():
+    assert reference(uneven_trial.run) == (f"{CHECKS}.lesson_06.uneven_trial", "run")
+
+    def inner():
+        pass
+
+    class_method = loss_trial.Made.largest
+    for function in (inner, lambda: None, os.getcwd, read, class_method):
+        with pytest.raises(ValueError, match="cannot be found by the ranks"):
+            reference(function)
+
+
+class Stop(Exception):
+    pass
+
+
+class Recorder(Judge):
+    """Notes what a check asks of the judge, up to its first trial; no rank is started."""
+
+    def __init__(self):
+        super().__init__(idle_minutes=0)
+        self.readied: list[tuple[str, ...]] = []
+        self.asked: object = None
+
+    def ready(self, *modules):
+        self.readied.append(modules)
+
+    def everywhere(self, code, *args, **kwargs):
+        return []
+
+    def trial(self, found, function, *args, **kwargs):
+        self.asked = function
+        raise Stop
+
+
+@pytest.fixture(scope="module")
+def first_trials() -> dict[str, Recorder]:
+    made = {}
+    for exercise in EXERCISES:
+        made[exercise.name] = recorder = Recorder()
+        nothing = answer.Answer(exercise.name, (), True, frozenset())
+        with pytest.raises(Stop):
+            exercise.judge(nothing, recorder)
+    return made
+
+
+def test_an_answer_meets_ranks_that_were_cleared_once(first_trials):
+    readied = {name: len(recorder.readied) for name, recorder in first_trials.items()}
+    assert readied == dict.fromkeys(first_trials, 1)
+
+
+def test_what_tries_an_answer_is_loaded_before_the_answer_comes(first_trials):
+    moved = {name: r for name, r in first_trials.items() if not isinstance(r.asked, str)}
+    assert len(moved) >= 8, "lessons 06 and 07"
+    for name, recorder in moved.items():
+        assert recorder.readied[0] == (reference(recorder.asked)[0],), name
+
+
+def test_a_text_s_modules_are_loaded_before_its_time_begins(first_trials):
+    """Whatever its quotes: those of lesson 03 were once overlooked."""
+    texts = {name: r.asked for name, r in first_trials.items() if isinstance(r.asked, str)}
+    assert {"f_and_g", "gather_from"} & set(texts), sorted(texts)
+    for name, text in texts.items():
+        named = {part.strip("\"'") for part in text.replace(")", "(").split("(")}
+        expected = sorted(part for part in named if part.startswith("lesson_"))
+        assert by_text.parts(text) == expected, name
+        assert f"map(bench.part, {expected})" in by_text.arrangement(text, [0])
+    assert by_text.parts("f(bench.part('a.b').C, bench.part(\"c.d\").g(1), bench.parted('e'))") == [
+        "a.b",
+        "c.d",
+    ]
+
+
+def test_a_module_is_warmed_when_it_is_loaded(judge):
+    judge.ready()
+    judge.everywhere(
+        lambda r: (
+            "import sys, types; __warm__ = sys.modules['cold'] = types.ModuleType('cold'); "
+            "__warm__.calls = []; __warm__.warm = lambda: __warm__.calls.append(1)"
+        ),
+        30.0,
+    )
+    judge.everywhere(
+        lambda r: f"__import__('{CHECKS}.bench').classroom.checks.bench.fresh({{}}, ('cold',))",
+        30.0,
+    )
+    assert judge.pull("sys.modules['cold'].calls") == [[1]] * 3

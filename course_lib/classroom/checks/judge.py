@@ -104,7 +104,7 @@ class Judge(Cluster):
         self.everywhere(lambda r: arrange, START_LIMIT)
         ended = self.run(_CALL, ranks=list(members), deadline=LIMIT, label="the check")
         if ended.failed:
-            if len(members) < WORLD:
+            if list(members) != list(range(WORLD)):
                 _refuse_other_ranks(ended, when)
                 refuse_world_numbers(answer, when)
             raise _finding(ended, when)
