@@ -9,10 +9,12 @@ import psutil
 import pytest
 
 from course_lib.classroom import runs
+from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.cluster import Cluster
 from course_lib.classroom.extra import ExtraRanks
 from course_lib.classroom.magic import LONGEST, RanksMagics, check_deadline
 from course_lib.classroom.wire import MOST_PRINTED, MOST_SAID
+from course_lib.prepared import why_spawned
 from tests.classroom.conftest import told, works
 
 
@@ -103,6 +105,17 @@ def test_a_group_of_ones_own_in_the_place_of_all_is_noticed(two):
         "The groups were made anew; the ranks' other variables are as they were."
     ]
     works(two)
+
+
+def test_the_last_rank_of_a_check_has_another_hash_secret():
+    judge = Judge(idle_minutes=0)
+    try:
+        judge.start()
+        zero, one, two = judge.pull("hash('a name')")
+    finally:
+        judge.stop()
+    assert two not in (zero, one)
+    assert (zero == one) == (not why_spawned()), "forked ranks share one, started ones do not"
 
 
 STARTS = """

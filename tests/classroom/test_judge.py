@@ -35,7 +35,8 @@ def held(process: int | str) -> set[str]:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are read in /proc")
-def test_a_rank_holds_no_descriptor_of_the_process_that_judges(judge, tmp_path):
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_a_rank_holds_no_descriptor_of_the_process_that_judges(monkeypatch, tmp_path, start):
     """A verdict goes out by a pipe of that process: an answer must not find it open."""
     pipe, (one, other) = os.pipe(), socket.socketpair()
     book = os.open(tmp_path / "verdicts", os.O_CREAT | os.O_WRONLY)
@@ -43,6 +44,8 @@ def test_a_rank_holds_no_descriptor_of_the_process_that_judges(judge, tmp_path):
     for descriptor in ours:
         os.set_inheritable(descriptor, True)
     secret = {os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in ours}
+    monkeypatch.setenv("COURSE_START", start)
+    judge = Judge(idle_minutes=0)
     try:
         judge.ready()
         mine = held("self")
@@ -53,6 +56,7 @@ def test_a_rank_holds_no_descriptor_of_the_process_that_judges(judge, tmp_path):
             shared = {link for link in mine & theirs if link.startswith(("pipe:", "socket:"))}
             assert not shared | (secret & theirs)
     finally:
+        judge.stop()
         one.close()
         other.close()
         for descriptor in (*pipe, book):

@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "classroom-consequence-first",
         ROOM + "hangs.py",
-        'kinds = ["died", "raised", "stuck", "interrupted", "transport", "waited", "ok"]',
-        'kinds = ["waited", "died", "raised", "stuck", "interrupted", "transport", "ok"]',
+        '_ORDER = ["died", "raised", "stuck", "interrupted", "transport", "waited", "unanswered", "ok"]',  # noqa: E501
+        '_ORDER = ["waited", "died", "raised", "stuck", "interrupted", "transport", "unanswered", "ok"]',  # noqa: E501
         (f"{CLUSTER}test_an_error_on_one_rank_keeps_all_variables",),
         "the rank that waited hides the one that failed",
         "T35",

@@ -123,12 +123,12 @@ MUTANTS = [
     ),
     Mutant(
         "values-a-rank-inherits",
-        "course_lib/classroom/wire.py",
-        "                start_new_session=True,\n",
-        "                start_new_session=True,\n                close_fds=False,\n",
+        "course_lib/prepared/processes.py",
+        "        start_new_session=True,\n",
+        "        start_new_session=True,\n        close_fds=False,\n",
         (
             "tests/classroom/test_judge.py::"
-            "test_a_rank_holds_no_descriptor_of_the_process_that_judges",
+            "test_a_rank_holds_no_descriptor_of_the_process_that_judges[spawn]",
         ),
         "an answer finds the pipe open by which its own verdict goes out",
     ),

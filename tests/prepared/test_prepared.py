@@ -272,6 +272,29 @@ def test_what_is_read_before_our_first_line_wants_a_process_of_its_own(name):
     assert processes._why_other({**os.environ, "OMP_NUM_THREADS": "7", "RANK": "1"}) == ""
 
 
+def test_a_variable_that_is_read_at_the_start_of_a_process_starts_one(tmp_path):
+    with (tmp_path / "output").open("wb") as out:
+        env = {**os.environ, "PYTHONHASHSEED": "77"}
+        code = "print(hash('a'))"
+        process = prepared.start(
+            Wanted(f"{HERE}:tell", [7], env, out.fileno()), [sys.executable, "-c", code]
+        )
+    assert isinstance(process, subprocess.Popen) and process.wait(60) == 0
+
+
+def test_who_hears_of_a_child_finds_it_settled(light, tmp_path):
+    for _ in range(20):  # its own settings come first, whatever is set to it comes after them
+        child, _ = call(light, tmp_path, "sleep")
+        try:
+            _, hard = resource.prlimit(child.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (123, hard))
+            time.sleep(0.01)
+            assert resource.prlimit(child.pid, resource.RLIMIT_NOFILE)[0] == 123
+        finally:
+            child.kill()
+            child.wait(10)
+
+
 def test_the_build_of_torch_is_read_without_importing_it(tmp_path):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise ImportError('not to be imported')")

@@ -1,0 +1,223 @@
+"""Mistakes in forked processes, in what a cell leaves behind, and in the time that ranks have."""
+
+from tests.mutation import Mutant
+
+LIBRARY = "course_lib/prepared/"
+ROOM = "course_lib/classroom/"
+HERE = "tests/prepared/test_prepared.py::"
+FAULTS = "tests/classroom/test_faults.py::"
+TIME = "tests/classroom/test_own_time.py::"
+
+MUTANTS = [
+    Mutant(
+        "prepared-descriptors-stay-open",
+        LIBRARY + "child.py",
+        "    os.closerange(3 + len(kept), _most_descriptors())\n",
+        "",
+        (f"{HERE}test_a_child_holds_no_descriptor_but_its_own",),
+        "an answer finds a channel open that is not its own",
+    ),
+    Mutant(
+        "prepared-one-seed-for-all",
+        LIBRARY + "child.py",
+        "        _seed()\n",
+        "",
+        (f"{HERE}test_children_draw_numbers_of_their_own",),
+        "ranks that never agreed on a seed draw the same numbers, and nobody notices",
+    ),
+    Mutant(
+        "prepared-one-session",
+        LIBRARY + "child.py",
+        "        os.setsid()\n",
+        "",
+        (f"{HERE}test_a_child_has_its_own_session_signals_streams_and_surroundings",),
+        "a signal to one rank's session reaches all",
+    ),
+    Mutant(
+        "prepared-limits-forgotten",
+        LIBRARY + "child.py",
+        "        resource.setrlimit(getattr(resource, name), (soft, hard))\n",
+        "        pass\n",
+        (f"{HERE}test_limits_are_those_of_the_one_who_asks",),
+        "a bound that was set after the start of the prepared process holds for nobody",
+    ),
+    Mutant(
+        "prepared-threads-unseen",
+        LIBRARY + "safe.py",
+        "    if threads > 1:\n",
+        "    if threads > 9:\n",
+        (f"{HERE}test_a_library_with_a_thread_is_not_forked_and_the_process_starts_all_the_same",),
+        "a lock that another thread held stays locked in the child for ever",
+    ),
+    Mutant(
+        "prepared-children-stay",
+        LIBRARY + "preparer.py",
+        "        preparing.end_children()\n",
+        "        pass\n",
+        (f"{HERE}test_nothing_outlives_the_one_who_started_it",),
+        "a killed notebook leaves its ranks' programs behind",
+    ),
+    Mutant(
+        "prepared-one-hash-secret",
+        LIBRARY + "processes.py",
+        "            seed = zlib.crc32(os.urandom(8)) if odd else None\n",
+        "            seed = None if odd else zlib.crc32(b'one')\n"
+        "            seed = zlib.crc32(b'one')\n",
+        (f"{FAULTS}test_the_last_rank_of_a_check_has_another_hash_secret",),
+        "a seed taken from hash(name) passes here and breaks between separate processes",
+    ),
+    Mutant(
+        "prepared-the-judge-has-no-odd-rank",
+        ROOM + "checks/judge.py",
+        ", odd=(WORLD - 1,)",
+        "",
+        (f"{FAULTS}test_the_last_rank_of_a_check_has_another_hash_secret",),
+        "a seed taken from hash(name) passes every check",
+    ),
+    Mutant(
+        "prepared-gpu-builds-fork",
+        LIBRARY + "processes.py",
+        "    if not asked and gpu_build():\n",
+        "    if False:\n",
+        (
+            f"{HERE}test_where_forking_is_not_safe_processes_are_started[-linux-12.8-built for GPUs]",  # noqa: E501
+        ),
+        "a CUDA build forks before anybody has seen it work",
+    ),
+    Mutant(
+        "prepared-variables-come-late",
+        LIBRARY + "processes.py",
+        "    reason = why_spawned() or _why_other(wanted.env)\n",
+        "    reason = why_spawned()\n",
+        (f"{HERE}test_a_variable_that_is_read_at_the_start_of_a_process_starts_one",),
+        "LD_PRELOAD or PYTHONHASHSEED is set and has no effect",
+    ),
+    Mutant(
+        "prepared-killed-for-good",
+        LIBRARY + "processes.py",
+        "        if preparer is not None and (not preparer.alive() or _why_not_its(preparer.env)):\n",  # noqa: E501
+        "        if preparer is not None and _why_not_its(preparer.env):\n",
+        (f"{HERE}test_a_killed_prepared_process_takes_its_children_along_and_another_one_comes",),
+        "a prepared process that was killed is asked for ever",
+    ),
+    Mutant(
+        "prepared-limits-race",
+        LIBRARY + "preparer.py",
+        "        select.select([settling], [], [], SETTLE)\n",
+        "",
+        (f"{HERE}test_who_hears_of_a_child_finds_it_settled",),
+        "a bound on a rank's memory is overwritten by the child's own settings",
+    ),
+    Mutant(
+        "leftovers-of-another-session",
+        LIBRARY + "leftovers.py",
+        '    if set(_read(name, "environ").split(b"\\0")).intersection(wanted):\n        return True\n',  # noqa: E501
+        "",
+        (f"{HERE}test_what_a_rank_has_left_is_found_by_session_environment_and_open_file",),
+        "a program with a session of its own outlives the notebook",
+    ),
+    Mutant(
+        "leftovers-whose-parent-is-known",
+        LIBRARY + "leftovers.py",
+        "        found.extend(below)\n",
+        "",
+        (f"{FAULTS}test_what_a_cell_starts_ends_with_its_ranks",),
+        "a program with a session and an environment of its own outlives its rank",
+    ),
+    Mutant(
+        "classroom-unanswered-is-green",
+        ROOM + "cluster.py",
+        "        return late or self.unanswered or any(",
+        "        return late or any(",
+        (f"{FAULTS}test_a_call_that_not_all_began_fails_its_own_cell",),
+        "the next cell is blamed for a call that this one left open",
+    ),
+    Mutant(
+        "classroom-unanswered-by-the-board",
+        ROOM + "hangs.py",
+        "            missing = [m for m, n in made.items() if n is not None and n < count]\n",
+        "            missing = self._missing(self.calls[r][0])\n",
+        (f"{FAULTS}test_more_calls_than_the_board_remembers_are_still_counted",),
+        "what the board has forgotten counts as answered",
+    ),
+    Mutant(
+        "classroom-swallowed-interrupt-is-green",
+        ROOM + "cluster.py",
+        "        late = self.timed_out or self.interrupted\n",
+        "        late = False\n",
+        (f"{FAULTS}test_a_cell_that_swallows_its_interrupt_has_failed",),
+        "a cell past its deadline ends green",
+    ),
+    Mutant(
+        "classroom-any-interrupt-is-ours",
+        ROOM + "hangs.py",
+        '        if outcome.ename == "KeyboardInterrupt" and self.freed:\n',
+        '        if outcome.ename == "KeyboardInterrupt":\n',
+        (f"{FAULTS}test_an_interrupt_of_the_learners_own_is_an_error_like_any_other",),
+        "an error that a cell raised is told as still busy",
+    ),
+    Mutant(
+        "classroom-deadline-without-end",
+        ROOM + "magic.py",
+        "    if not 0 < seconds <= LONGEST:",
+        "    if seconds <= 0:",
+        (f"{FAULTS}test_a_deadline_that_is_none_is_refused[inf]",),
+        "a wait without a bound",
+    ),
+    Mutant(
+        "classroom-long-errors",
+        ROOM + "wire.py",
+        '            outcome.evalue = shortened(content.get("evalue", ""), MOST_SAID)\n',
+        '            outcome.evalue = content.get("evalue", "")\n',
+        (f"{FAULTS}test_a_long_error_and_a_long_value_are_cut",),
+        "one error puts megabytes into a notebook",
+    ),
+    Mutant(
+        "classroom-alone-unnoticed",
+        ROOM + "seat.py",
+        " or dist.group.WORLD is not self._everyone()\n",
+        "\n",
+        (f"{FAULTS}test_a_group_of_ones_own_in_the_place_of_all_is_noticed",),
+        "every later sum is a rank's own, in silence",
+    ),
+    Mutant(
+        "classroom-slow-is-deadlocked",
+        ROOM + "hangs.py",
+        '            if not self._absent(status["key"], status["n"]):\n                return ""\n',
+        "",
+        (f"{TIME}test_a_rank_that_cannot_see_yet_what_has_come_is_in_no_deadlock",),
+        "ranks that have not had the processor yet are called deadlocked",
+    ),
+    Mutant(
+        "classroom-busy-is-wrong",
+        ROOM + "checks/judge.py",
+        '    if ended.busy and first.kind not in ("died", "raised", "unanswered"):\n',
+        "    if False:\n",
+        (f"{TIME}test_an_answer_that_met_a_busy_machine_is_not_judged",),
+        "a right answer on a busy machine is a loop without end",
+    ),
+    Mutant(
+        "classroom-all-is-busy",
+        ROOM + "own_time.py",
+        "        return self.wall > 1.0 and not theirs and not enough\n",
+        "        return self.wall > 1.0 and not theirs\n",
+        (f"{TIME}test_a_loop_on_a_busy_machine_is_a_loop",),
+        "a loop without end is never refused where the machine is busy",
+    ),
+    Mutant(
+        "classroom-spoilt-ranks-stay",
+        ROOM + "checks/judge.py",
+        "        if self.running and self.spoilt:\n",
+        "        if False:\n",
+        (f"{TIME}test_ranks_that_met_a_deadline_are_made_anew",),
+        "an import that was broken off spoils the next answer",
+    ),
+    Mutant(
+        "classroom-queueing-counts",
+        ROOM + "own_time.py",
+        "        self.own += passed - min(passed, queued)\n",
+        "        self.own += passed\n",
+        (f"{TIME}test_ranks_that_queue_one_after_another_have_spent_nothing_either",),
+        "the time in which others had the processor is charged to an answer",
+    ),
+]
