@@ -1,7 +1,7 @@
-"""How long a learner waits: for ranks, for a cell, after a hang, after a rank has died.
+"""How long a learner waits: for ranks, for a cell, after a hang or a death, for a check.
 
-Seconds on the machine at hand, medians of five; `course bench classroom` prints them. Times depend
-on what else the machine does, so nothing in the tests asserts them.
+Seconds on the machine at hand, medians of nine, and a notebook's memory; `course bench classroom`
+prints them. Times depend on what else the machine does, so nothing in the tests asserts them.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from collections.abc import Callable
 
 import torch
 
+from benchmarks._notebook import learner
+from course_lib import prepared
 from course_lib.classroom.cluster import Cluster
+from course_lib.classroom.wire import KERNEL
 
-RUNS = 5
+RUNS = 9
 DEADLINE = 3.0
 GREET = "x = torch.ones(1)\ndist.all_reduce(x)\nassert x.item() == world"
 # A rank that no interrupt reaches, as inside native code that does not return: it has to be killed.
@@ -31,7 +34,7 @@ DEATH = "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)"
 
 
 def measure() -> dict:
-    figures = {"ready_2": ready(2), "ready_4": ready(4)}
+    figures = {"ready_2": ready(2), "ready_4": ready(4), "warm_2": warm(2), "warm_4": warm(4)}
     cluster = Cluster(2, idle_minutes=0)
     cluster.start()
     try:
@@ -40,6 +43,7 @@ def measure() -> dict:
         figures["recover_death"] = median(lambda: recover(cluster, DEATH, 0.0))
     finally:
         cluster.stop()
+    figures |= learner()
     return {
         "name": "classroom",
         "workload": {"runs": RUNS, "deadline": DEADLINE, "worlds": [2, 4]},
@@ -57,11 +61,20 @@ def as_text(result: dict) -> str:
     meaning = {
         "ready_2": "two ranks started, first all-reduce done",
         "ready_4": "four ranks started, first all-reduce done",
+        "warm_2": "two ranks started, the prepared process being up",
+        "warm_4": "four ranks started, the prepared process being up",
         "cell": "a cell with nothing in it",
         "recover_hang": "past the deadline of a hang, until an all-reduce works",
         "recover_death": "from a killed rank until an all-reduce works",
+        "first_check": "a notebook's first check, its judge's ranks included",
+        "next_check": "the same check again",
     }
-    return "\n".join(f"{v:8.3f} s  {meaning[k]}" for k, v in result["figures"].items())
+    figures = result["figures"]
+    lines = [f"{figures[name]:8.3f} s  {text}" for name, text in meaning.items()]
+    parts = ", ".join(f"{name} {mb:.0f}" for name, mb in figures["learner_parts_mb"].items())
+    return "\n".join(
+        [*lines, f"{figures['learner_mb']:8.0f} MB a notebook with two ranks and a check: {parts}"]
+    )
 
 
 def median(once: Callable[[], float], runs: int = RUNS) -> float:
@@ -69,17 +82,29 @@ def median(once: Callable[[], float], runs: int = RUNS) -> float:
 
 
 def ready(world: int) -> float:
+    """From nothing: what is imported once is imported within the time."""
+
     def once() -> float:
-        cluster = Cluster(world, idle_minutes=0)
-        began = time.perf_counter()
-        try:
-            cluster.start()
-            expect_good(cluster)
-            return time.perf_counter() - began
-        finally:
-            cluster.stop()
+        prepared.close()
+        return started(world)
 
     return median(once)
+
+
+def warm(world: int) -> float:
+    prepared.ready(KERNEL)
+    return median(lambda: started(world))
+
+
+def started(world: int) -> float:
+    cluster = Cluster(world, idle_minutes=0)
+    began = time.perf_counter()
+    try:
+        cluster.start()
+        expect_good(cluster)
+        return time.perf_counter() - began
+    finally:
+        cluster.stop()
 
 
 def cell(cluster: Cluster) -> float:

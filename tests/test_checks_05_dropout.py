@@ -5,6 +5,7 @@ Every answer here runs on the judge's real ranks.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import nbformat
@@ -452,3 +453,22 @@ def test_neither_a_hint_nor_a_verdict_gives_the_answer_away(name):
     said = " ".join(frame.find(name).hints) + frame.find(name).when_right
     for piece in ("manual_seed(", "set_state(before", "nonlocal", "* 1001", "yield"):
         assert piece not in said
+
+
+HASHED = "(seed * 1009 + dp_rank) * 1013"
+
+
+@pytest.mark.skipif(not sys.flags.hash_randomization, reason="PYTHONHASHSEED fixes every hash")
+@pytest.mark.parametrize("text", ['"x"', 'f"replica {dp_rank}"', "str(seed)"])
+def test_a_seed_from_the_hash_of_a_name_is_refused_by_its_name(desk, text):
+    """Forked ranks share what makes a hash; the last rank of a check does not."""
+    source = one((HASHED, f"hash({text}) % 1000 + {HASHED}"))
+    verdict = desk.check("dropout_streams", {"dropout_streams": source})
+    assert (verdict.outcome, verdict.name) == ("wrong", "hash of a text"), str(verdict)
+    assert "zlib.crc32" in verdict.text
+
+
+def test_a_hash_of_numbers_is_no_mistake(desk):
+    source = one((HASHED, "(hash((seed, dp_rank)) % 2**20) * 1013"))
+    verdict = desk.check("dropout_streams", {"dropout_streams": source})
+    assert verdict.outcome == "right", str(verdict)

@@ -16,8 +16,12 @@ import time
 import warnings
 from pathlib import Path
 
-from ipykernel.ipkernel import IPythonKernel
-from ipykernel.kernelapp import IPKernelApp
+sys.modules["debugpy.server"] = None  # a rank has no debugger, which would cost it 20 MB
+import ipykernel.debugger  # noqa: E402, F401  (it looks for debugpy when it is imported)
+
+del sys.modules["debugpy.server"]  # a cell may import it
+from ipykernel.ipkernel import IPythonKernel  # noqa: E402
+from ipykernel.kernelapp import IPKernelApp  # noqa: E402
 
 
 class RankKernel(IPythonKernel):

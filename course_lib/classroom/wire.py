@@ -16,7 +16,12 @@ from jupyter_client.connect import ConnectionFileMixin
 
 from course_lib import prepared
 
-KERNEL = ("course_lib.classroom.rank", "course_lib.classroom.seat")  # what every rank imports
+# What every rank imports, a judge's too; IPython's own are those that a kernel's start brings.
+KERNEL = (
+    *("course_lib.classroom.rank", "course_lib.classroom.seat", "course_lib.classroom.values"),
+    *("course_lib.classroom.checks.bench", "course_lib.collectives", "course_lib.layout"),
+    *("IPython.extensions.storemagic", "IPython.core.completerlib", "tornado.platform.asyncio"),
+)
 # Its own tracebacks would take a second to draw, and nobody sees them.
 _OPTIONS = ["--HistoryManager.enabled=False", "--InteractiveShell.xmode=Minimal"]
 MOST_SAID = 2_000  # characters of an error's text

@@ -5,6 +5,25 @@ tests' come from here; where forking is not safe, the same call starts a new int
 """
 
 from course_lib.prepared.client import Child, NotPrepared, Preparer
-from course_lib.prepared.processes import Wanted, prepare, start, why_spawned
+from course_lib.prepared.processes import (
+    Wanted,
+    close,
+    pids,
+    prepare,
+    ready,
+    start,
+    why_spawned,
+)
 
-__all__ = ["Child", "NotPrepared", "Preparer", "Wanted", "prepare", "start", "why_spawned"]
+__all__ = [
+    "Child",
+    "NotPrepared",
+    "Preparer",
+    "Wanted",
+    "close",
+    "pids",
+    "prepare",
+    "ready",
+    "start",
+    "why_spawned",
+]

@@ -152,7 +152,7 @@ class Preparer:
         }
         try:
             with self._asking:
-                self._wait_ready()
+                self._settle()
                 self._send(message, [write, wanted.output, *wanted.given])
                 answer = self._receive(FORK_LIMIT)
         except BaseException:
@@ -176,7 +176,12 @@ class Preparer:
             self.process.kill()
             self.process.wait()
 
-    def _wait_ready(self) -> None:
+    def wait_ready(self) -> None:
+        """Wait for the imports; NotPrepared where they failed."""
+        with self._asking:
+            self._settle()
+
+    def _settle(self) -> None:
         if self._ready:
             return
         told = self._receive(READY_LIMIT)

@@ -89,6 +89,23 @@ def start(
     return _spawn(wanted, command)
 
 
+def close() -> None:
+    """End the prepared processes of this process, and all of their children."""
+    _prepared.close()
+
+
+def ready(modules: tuple[str, ...] = (), *, odd: bool = False) -> None:
+    """Wait until a child can be had at once; returns at once where none will be forked."""
+    if not why_spawned():
+        with contextlib.suppress(NotPrepared, OSError):
+            _preparer((*MODULES, *modules), odd).wait_ready()
+
+
+def pids() -> list[int]:
+    """The prepared processes that live."""
+    return [one.process.pid for one in _prepared.kept.values() if one.alive()]
+
+
 def why_spawned() -> str:
     """Why processes are not forked here, in words; empty where they are."""
     asked = os.environ.get("COURSE_START", "")

@@ -7,6 +7,7 @@ ROOM = "course_lib/classroom/"
 HERE = "tests/prepared/test_prepared.py::"
 FAULTS = "tests/classroom/test_faults.py::"
 TIME = "tests/classroom/test_own_time.py::"
+DROPOUT = "tests/test_checks_05_dropout.py::"
 
 MUTANTS = [
     Mutant(
@@ -219,5 +220,13 @@ MUTANTS = [
         "        self.own += passed\n",
         (f"{TIME}test_ranks_that_queue_one_after_another_have_spent_nothing_either",),
         "the time in which others had the processor is charged to an answer",
+    ),
+    Mutant(
+        "prepared-hash-unnamed",
+        ROOM + "checks/frame.py",
+        "        if found.hashes_text and finding.name not in _BROKE_OFF:\n",
+        "        if False:\n",
+        (f"{DROPOUT}test_a_seed_from_the_hash_of_a_name_is_refused_by_its_name",),
+        "a seed from hash(name) is refused, and nobody says that it is the hash",
     ),
 ]

@@ -22,6 +22,7 @@ class Answer:
     attempted: bool
     free_names: frozenset[str]  # names that the answer takes from outside its own cells
     world_calls: frozenset[str] = frozenset()  # "dist.get_rank()": asks the world, not the group
+    hashes_text: bool = False  # calls hash() of a text, which every process answers differently
 
 
 def read(name: str, sources: Mapping[str, str]) -> Answer:
@@ -39,7 +40,8 @@ def read(name: str, sources: Mapping[str, str]) -> Answer:
     used, bound = set().union(*map(_loaded, kept)), set().union(*map(_bound, kept))
     function = next(n for n in trees[sources[name]].body if getattr(n, "name", "") == name)
     calls = frozenset().union(*map(_world_calls, kept))
-    return Answer(name, cells, not _is_blank(function), frozenset(used - bound), calls)
+    hashes = any(_hashes_text(node) for tree in kept for node in ast.walk(tree))
+    return Answer(name, cells, not _is_blank(function), frozenset(used - bound), calls, hashes)
 
 
 def _collect(name: str, sources: Mapping[str, str], trees: dict[str, ast.Module]) -> None:
@@ -101,6 +103,18 @@ def _world_calls(tree: ast.AST) -> set[str]:
     calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and not (n.args or n.keywords)]
     asked = {ast.unparse(call) for call in calls}
     return {text for text in asked if text.endswith(("get_rank()", "get_world_size()"))}
+
+
+def _hashes_text(node: ast.AST) -> bool:
+    """Whether this is `hash(…)` of a text, or of a bare name, which may be one."""
+    if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "hash" and node.args):
+        return False
+    inside = list(ast.walk(node.args[0]))
+    texts = [n for n in inside if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    asked = {n.func.id for n in inside if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)}
+    named = any(isinstance(n, ast.Attribute) and n.attr == "__name__" for n in inside)
+    bare = isinstance(node.args[0], ast.Name)
+    return bool(texts or named or bare or asked & {"str", "repr", "format"})
 
 
 def _loaded(tree: ast.AST) -> set[str]:
