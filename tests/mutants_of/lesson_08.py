@@ -36,8 +36,8 @@ MUTANTS = [
     Mutant(
         "l08-norms-without-a-name",
         HERE + "clip.py",
-        '        if all(_close(each["norm"], each["readings"][reading]) for each in told):',
-        '        if all(_close(each["norm"], each["want"]) for each in told):',
+        '        if all(_close(each["norm"], each["readings"][reading], bound) for each in told):',
+        '        if all(_close(each["norm"], each["want"], bound) for each in told):',
         (f"{NORM}[by names]", f"{NORM}[the largest]"),
         "a known wrong norm goes by no name",
         "T18",
