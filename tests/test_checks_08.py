@@ -430,6 +430,18 @@ def test_a_wrong_norm_is_refused_by_its_name(desk, mistake):
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
 
 
+@pytest.mark.parametrize(("norm", "said"), [(2.0002, "1.0001"), (3.0, "1.5")])
+def test_a_norm_that_is_a_little_off_is_not_called_one_times_right(norm, said):
+    told = {
+        "norm": norm,
+        "want": 2.0,
+        "most": 9.0,
+        "readings": dict.fromkeys(clip_check.IDEAS, 7.0),
+    }
+    with pytest.raises(Finding, match=f"is {said} times what it should be here"):
+        clip_check._look_at_norms([told], "here")
+
+
 def first_steps(me, source: str, seeds: range) -> list[dict]:
     """What the check is told of an answer's first step, on inputs of several seeds."""
     space: dict = {"torch": torch}

@@ -6,11 +6,17 @@ import json
 import os
 import re
 import subprocess
+from pathlib import Path
 
+import nbformat
 import pytest
 
 from tests.kernel_watch import Watch
 from tests.notebook_lint import faults_of_source
+
+ROOT = Path(__file__).resolve().parent.parent
+# From lesson 08 on a step is one of a whole GPT, or of an engine.
+WITH_ENGINES = [p for p in sorted(ROOT.glob("notebooks/*.ipynb")) if p.name >= "08"]
 
 
 @pytest.mark.parametrize(
@@ -79,3 +85,13 @@ def test_the_watch_counts_only_what_a_cell_does(monkeypatch):
     said = json.loads(watch.report())
     assert [int(re.search(r"ended with (\d)", one).group(1)) for one in said] == [3, 4, 5, 6, 7]
     assert json.loads(watch.report()) == []
+
+
+@pytest.mark.parametrize("path", WITH_ENGINES, ids=lambda path: path.stem)
+def test_a_cell_that_takes_steps_on_ranks_has_a_minute(path):
+    """On a busy machine a cell takes many times as long, and the neighbours' time is its own."""
+    for cell in nbformat.read(path, as_version=4).cells:
+        magic = cell.source.partition("\n")[0]
+        if magic.startswith("%%ranks") and re.search(r"step(s|_of|_over)?\(", cell.source):
+            seconds = re.search(r"--deadline (\d+)", magic)
+            assert seconds and int(seconds[1]) >= 60, cell.source[:300]

@@ -72,8 +72,8 @@ MUTANTS = [
     Mutant(
         "grading-a-late-start-is-the-learners",
         GRADING + "rows.py",
-        '"wrong lesson", "not started", "stopped", "by hand")',
-        '"wrong lesson", "stopped", "by hand")',
+        '"wrong lesson", "not started", "stopped",',
+        '"wrong lesson", "stopped",',
         (f"{LIMITS}test_a_judge_that_never_gets_ready_is_not_the_learners_fault",),
         "a trouble of the grader's own has to show in the exit code",
     ),
@@ -505,7 +505,7 @@ MUTANTS = [
     Mutant(
         "check-not-noted-down",
         GRADING + "recheck.py",
-        'book.record("check", **verdict.as_fact()) if book else "",',
+        'book.record("check", **verdict.as_fact()) if book and tried else "",',
         '"",',
         (f"{CHECK}test_a_lesson_is_checked_and_noted_down",),
         "what was right in the shell is right in `course status`",
@@ -521,8 +521,8 @@ MUTANTS = [
     Mutant(
         "check-is-always-right",
         CLI,
-        'if all(verdict.outcome == "right" for verdict in found)',
-        'if any(verdict.outcome == "right" for verdict in found)',
+        "0 if not others else",
+        "0 if len(others) < len(found) else",
         (f"{CHECK}test_a_lesson_is_checked_and_noted_down",),
         "one right answer does not make a lesson",
     ),

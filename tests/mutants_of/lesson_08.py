@@ -14,6 +14,16 @@ FIGURES = "tests/test_figures_mesh_rows.py::"
 
 MUTANTS = [
     Mutant(
+        "l08-one-times-what-it-should-be",
+        HERE + "clip.py",
+        "digits = 3 if abs(ratio - 1) > 0.01 else 9",
+        "digits = 3",
+        (
+            "tests/test_checks_08.py::test_a_norm_that_is_a_little_off_is_not_called_one_times_right",
+        ),
+        "1 times what it should be",
+    ),
+    Mutant(
         "l08-a-rounded-idea-is-no-idea",
         HERE + "clip.py",
         "    _look_for_ideas(told, said, ROUGHLY)\n",
@@ -36,8 +46,8 @@ MUTANTS = [
     Mutant(
         "l08-norms-without-a-name",
         HERE + "clip.py",
-        '        if all(_close(each["norm"], each["readings"][reading]) for each in told):',
-        '        if all(_close(each["norm"], each["want"]) for each in told):',
+        '        if all(_close(each["norm"], each["readings"][reading], bound) for each in told):',
+        '        if all(_close(each["norm"], each["want"], bound) for each in told):',
         (f"{NORM}[by names]", f"{NORM}[the largest]"),
         "a known wrong norm goes by no name",
         "T18",

@@ -336,6 +336,14 @@ MUTANTS = [
         "some misreadings go by no name",
     ),
     Mutant(
+        "l11-half-the-time-of-its-neighbours",
+        "notebooks/11_zero_3_a_promise.ipynb",
+        '"%%ranks --deadline 60\\n",\n    "from course_lib.figures.memory_line',
+        '"%%ranks\\n",\n    "from course_lib.figures.memory_line',
+        ("tests/test_notebook_rules.py::test_a_cell_that_takes_steps_on_ranks_has_a_minute",),
+        "on a busy machine this cell alone is ended",
+    ),
+    Mutant(
         "l11-a-field-without-its-ideas",
         HERE + "unit.py",
         "    return (*made, *_ALONE)",

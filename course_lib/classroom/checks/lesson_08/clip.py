@@ -117,10 +117,9 @@ def _look_at_norms(told: list[dict], where: str) -> None:
     if not off:
         return
     one = told[off[0]]
-    said = (
-        f"The norm on rank {off[0]} is {one['norm'] / one['want']:.3g} times what it should be "
-        f"{where}."
-    )
+    ratio = one["norm"] / one["want"]
+    digits = 3 if abs(ratio - 1) > 0.01 else 9  # nothing is "1 times what it should be"
+    said = f"The norm on rank {off[0]} is {ratio:.{digits}g} times what it should be {where}."
     _look_for_ideas(told, said, 1e-9)
     if all(_close(each["norm"], min(each["want"], each["most"]), ROUGHLY) for each in told):
         raise Finding(
