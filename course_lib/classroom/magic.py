@@ -276,7 +276,11 @@ def push(**values) -> None:
 
 
 def pull(expression: str, rank: int | None = None):
-    """The value of an expression on every rank, as a list in rank order, or on one rank."""
+    """The value of an expression on every rank, as a list in rank order, or on one rank.
+
+    Data travels: numbers, text, tensors, and lists, tuples, sets and dicts of them. A dataclass
+    arrives as a tuple whose items have its fields' names.
+    """
     cluster = _magics().ready()
     found = cluster.pull(expression, None if rank is None else [rank])
     return found if rank is None else found[0]
