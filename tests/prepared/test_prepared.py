@@ -310,3 +310,23 @@ def test_the_build_of_torch_is_read_without_importing_it(tmp_path):
 
     assert torch_build.gpu_build() == (torch.version.cuda or torch.version.hip or "")
     assert torch_build.gpu_count() == torch.cuda.device_count()
+
+
+def on_a_gpu(device: int) -> None:
+    import torch
+
+    torch.cuda.set_device(device)
+    print((torch.arange(4.0, device="cuda") * 2).sum().item())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch_build.gpu_count() < 1, reason="needs a GPU")
+def test_a_child_computes_on_a_gpu_that_its_parent_has_not_touched(tmp_path, monkeypatch):
+    monkeypatch.setenv("COURSE_START", "fork")
+    file = tmp_path / "output"
+    for _ in range(2):  # the first child's context is its own: the second finds none
+        with file.open("wb") as out:
+            wanted = Wanted(f"{__name__}:on_a_gpu", [0], dict(os.environ), out.fileno())
+            child = prepared.start(wanted, ["false"], modules=(HERE,))
+        assert isinstance(child, Child) and child.wait(120) == 0, file.read_text()
+        assert file.read_text() == "12.0\n"

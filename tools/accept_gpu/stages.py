@@ -1,4 +1,4 @@
-"""The stages: doctor, all tests, the gpu tests, every notebook at two worlds, bandwidths.
+"""The stages: doctor, all tests, gpu tests, forked ranks, every notebook at two worlds, bandwidths.
 
 Each returns what it found as plain data with `ok`; one that crashes or runs out of time is a stage
 that failed, and the others go on. No lesson derives it.
@@ -19,6 +19,7 @@ from tools.accept_gpu.reading import read_junit, read_nccl
 from tools.accept_gpu.running import Ended, bounded
 
 Found = dict[str, Any]
+FORKED = ("tests/prepared", "tests/classroom", "tests/test_pool.py", "tests/test_extra_ranks.py")
 PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 
@@ -51,6 +52,7 @@ def stages(world: int) -> list[Stage]:
         Stage("doctor", "doctor", 900, doctor),
         Stage("tests", "tests", 1800, lambda place, limit: tests(place, limit, *PARALLEL)),
         Stage("gpu tests", "tests", 600, lambda place, limit: tests(place, limit, "-m", "gpu")),
+        Stage("forked ranks", "tests", 900, forked),
         *(Stage(f"notebooks at world {n}", "notebooks", 1800, _notebooks_at(n)) for n in worlds),
         Stage(f"bandwidth at world {world}", "bandwidth", 400, _bandwidth_at(world)),
     ]
@@ -78,6 +80,11 @@ def doctor(place: Place, limit: float) -> Found:
 def tests(place: Place, limit: float, *options: str) -> Found:
     """pytest, counted from its own report."""
     return _pytest(place, limit, [*options], {})
+
+
+def forked(place: Place, limit: float) -> Found:
+    """The classroom on ranks that are forked, which a CUDA build does only where it is asked to."""
+    return _pytest(place, limit, list(FORKED), {"COURSE_START": "fork"})
 
 
 def notebooks(place: Place, limit: float, world: int) -> Found:
