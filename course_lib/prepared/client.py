@@ -23,6 +23,7 @@ from course_lib.prepared import channel
 READY_LIMIT = 120.0  # seconds for the imports, on a busy machine
 FORK_LIMIT = 30.0
 GONE = -signal.SIGKILL  # what a child is said to have ended with when nobody is left to tell
+_REMEDY = "Close other notebooks, end stray ranks (`course stop`), or raise the limit (`ulimit -u`)"
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -165,7 +166,9 @@ class Preparer:
         os.close(read)
         if "unsafe" in answer:
             raise NotPrepared(answer["unsafe"])
-        raise OSError(answer["errno"], f"no process could be forked: {answer['refused']}")
+        raise OSError(
+            answer["errno"], f"no process could be forked: {answer['refused']}. {_REMEDY}"
+        )
 
     def close(self) -> None:
         """End the prepared process, and with it every child that still lives."""

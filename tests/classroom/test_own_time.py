@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib.classroom import own_time
+from course_lib.classroom import own_time, runs
 from course_lib.classroom.checks import judge
 from course_lib.classroom.checks.answer import read
 from course_lib.classroom.checks.finding import Finding, NotJudged
@@ -167,6 +167,18 @@ def test_ranks_that_met_a_deadline_are_made_anew(court, monkeypatch):
         tried(court, "import time; time.sleep(60)")
     tried(court, "pass")
     assert not set(before) & {rank.process.pid for rank in court.ranks}
+
+
+def test_ranks_that_cannot_be_started_judge_nobody(monkeypatch):
+    """As where a limit of processes, or of memory, is reached."""
+
+    def refused(*args, **kwargs):
+        raise OSError(11, "no process could be forked: Resource temporarily unavailable")
+
+    monkeypatch.setattr("course_lib.prepared.start", refused)
+    with pytest.raises(NotJudged, match=r"could not be started: .*no process could be forked"):
+        judge.Judge(idle_minutes=0).ready()
+    assert not [run for run in runs.all_runs() if run.notebook == "checks" and not run.ranks]
 
 
 def test_a_cell_says_that_it_had_little_of_its_time(two, monkeypatch):

@@ -36,8 +36,25 @@ def steps(workflow: dict[str, Any]) -> list[dict[str, Any]]:
     return [step for job in workflow["jobs"].values() for step in job["steps"]]
 
 
-def test_there_are_two() -> None:
-    assert [file.name for file in FILES] == ["ci.yml", "gpu.yml"]
+def test_there_are_three() -> None:
+    assert [file.name for file in FILES] == ["ci.yml", "gpu.yml", "nightly.yml"]
+
+
+def test_one_python_starts_its_ranks_one_by_one() -> None:
+    (job,) = read("ci.yml")["jobs"].values()
+    matrix = job["strategy"]["matrix"]
+    assert matrix["start"] == [""] and [one["start"] for one in matrix["include"]] == ["spawn"]
+    assert {one["python"] for one in matrix["include"]} < set(matrix["python"])
+    (run,) = [step for step in job["steps"] if "run" in step]
+    assert run["env"]["COURSE_START"] == "${{ matrix.start }}"
+
+
+def test_the_night_runs_what_the_day_leaves_out() -> None:
+    told = read("nightly.yml")
+    assert told["on"]["schedule"]
+    (job,) = told["jobs"].values()
+    (run,) = [step for step in job["steps"] if "run" in step]
+    assert run["run"] == ".ci/run test-all" and job["timeout-minutes"] >= 120
 
 
 def test_ci_runs_on_every_python_that_the_course_claims() -> None:

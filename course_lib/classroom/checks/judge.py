@@ -53,20 +53,27 @@ class Judge(Cluster):
     def ready(self, *modules: str) -> None:
         """Make sure of ranks that work, have loaded `modules`, and hold nothing of an answer."""
         fresh = f"{_BENCH}.fresh(globals(), {modules!r})"
-        if self.running and self.spoilt:
+        try:
+            if self.running and self.spoilt:
+                self.restart()
+            if not self.running:
+                self.start()
+            self.spoilt = False
+            if self._fresh(fresh):
+                return
             self.restart()
-        if not self.running:
-            self.start()
-        self.spoilt = False
+            self.everywhere(lambda r: fresh, START_LIMIT)
+            self.pull(f"{_BENCH}.healthy()")
+        except (OSError, MemoryError, RuntimeError) as error:
+            raise NotJudged(f"The check's ranks could not be started: {error}") from error
+
+    def _fresh(self, fresh: str) -> bool:
+        """Clear and load; False where an earlier answer has broken something."""
         try:
             self.everywhere(lambda r: fresh, START_LIMIT)
-            if all(self.pull(f"{_BENCH}.healthy()")):
-                return
+            return all(self.pull(f"{_BENCH}.healthy()"))
         except RuntimeError:
-            pass  # an earlier answer has broken something: below it is made anew
-        self.restart()
-        self.everywhere(lambda r: fresh, START_LIMIT)
-        self.pull(f"{_BENCH}.healthy()")
+            return False
 
     def take(self, answer: Answer, *modules: str) -> None:
         """Run the answer's cells on fresh ranks; a Finding where one of them fails.
