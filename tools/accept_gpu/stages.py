@@ -52,7 +52,7 @@ def stages(world: int) -> list[Stage]:
         Stage("doctor", "doctor", 900, doctor),
         Stage("tests", "tests", 1800, lambda place, limit: tests(place, limit, *PARALLEL)),
         Stage("gpu tests", "tests", 600, lambda place, limit: tests(place, limit, "-m", "gpu")),
-        Stage("forked ranks", "tests", 900, forked),
+        Stage("forked ranks", "tests", 780, forked),
         *(Stage(f"notebooks at world {n}", "notebooks", 1800, _notebooks_at(n)) for n in worlds),
         Stage(f"bandwidth at world {world}", "bandwidth", 400, _bandwidth_at(world)),
     ]
