@@ -12,8 +12,7 @@ def load_ipython_extension(shell) -> None:
     from course_lib.classroom.wire import KERNEL
     from course_lib.prepared import prepare
 
-    prepare(KERNEL)  # while the learner reads the first lines, and then the judge's own
-    prepare(KERNEL, odd=True)
+    prepare(KERNEL)  # while the learner reads the first lines
     if "RanksMagics" not in shell.magics_manager.registry:
         shell.register_magics(RanksMagics)
 

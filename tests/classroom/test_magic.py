@@ -172,8 +172,10 @@ def test_a_kernel_that_shuts_down_takes_its_ranks_along():
         opened.text("%load_ext course_lib.classroom")
         opened.text("%%ranks\n1")
         ranks = psutil.Process(opened.pid()).children(recursive=True)
-        # Two ranks, and the prepared processes: what they are forked from, and the judge's own.
-        assert len(ranks) == (2 if why_spawned() else 4)
+        assert len(ranks) == (2 if why_spawned() else 3), "two, and what they are forked from"
+        opened.text("from course_lib.classroom.checks import check")
+        ranks = psutil.Process(opened.pid()).children(recursive=True)
+        assert len(ranks) == (2 if why_spawned() else 4), "and the judge's own"
     limit = time.monotonic() + 10
     while any(r.is_running() for r in ranks) and time.monotonic() < limit:
         time.sleep(0.1)
