@@ -149,6 +149,12 @@ def test_course_stop_counts_what_survived():
     cluster.stop()
 
 
+def test_a_rank_carries_no_debugger_and_a_cell_may_import_one(two):
+    assert two.pull("'pydevd' in __import__('sys').modules") == [False, False]
+    ended = two.run("import sys\nassert len(sys.modules) > 500\nimport debugpy.server")
+    assert not ended.failed, told(ended)
+
+
 def alive(pid: int) -> bool:
     limit = time.monotonic() + 5
     while time.monotonic() < limit:
