@@ -154,7 +154,7 @@ def test_a_send_that_nobody_waited_for_is_told_from_a_deadlock():
     left = [Fact(r, "ok", "finished the cell; its last call was recv") for r in (0, 2)]
     lost = "waited in your cell, line 14 until torch gave up: Timed out waiting 7000ms for recv"
     scene = Scene(None, 1, [0, 1, 2], facts=[*left, Fact(1, "transport", lost)])
-    ended = SimpleNamespace(interrupted=False, scene=scene)
+    ended = SimpleNamespace(busy="", interrupted=False, scene=scene)
     finding = judge._finding(ended, "here")
     assert finding.name == "send not waited for"
     assert "Keep what isend returns, and wait for it" in finding.text
