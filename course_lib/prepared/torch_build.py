@@ -15,8 +15,8 @@ _BUILT = re.compile(r"^(?:cuda|hip)\b[^=\n]*=\s*['\"]([^'\"]+)", re.MULTILINE)
 
 def gpu_build() -> str:
     """The version of CUDA or ROCm that torch is built with; empty for a CPU build."""
-    if "torch" in sys.modules:
-        version = sys.modules["torch"].version
+    version = getattr(sys.modules.get("torch"), "version", None)  # none while it is imported
+    if version is not None:
         return version.cuda or getattr(version, "hip", None) or ""
     found = importlib.util.find_spec("torch")
     file = Path(found.origin).parent / "version.py" if found and found.origin else None

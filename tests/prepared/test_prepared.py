@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
@@ -24,6 +25,11 @@ HERE = "tests.prepared.targets"
 LIGHT = ("numpy", "torch", HERE)
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
+
+
+@pytest.fixture(autouse=True)
+def _forks(monkeypatch) -> None:
+    monkeypatch.setenv("COURSE_START", "fork")  # this is about forked ones, whatever the rest does
 
 
 @pytest.fixture(scope="module")
@@ -308,6 +314,11 @@ def test_the_build_of_torch_is_read_without_importing_it(tmp_path):
         assert told.stdout == f"{built!r}\n", told.stderr
     import torch
 
+    with pytest.MonkeyPatch.context() as patch:  # another thread is importing it
+        half = ModuleType("torch")
+        half.__spec__ = torch.__spec__
+        patch.setitem(sys.modules, "torch", half)
+        assert torch_build.gpu_build() == (torch.version.cuda or torch.version.hip or "")
     assert torch_build.gpu_build() == (torch.version.cuda or torch.version.hip or "")
     assert torch_build.gpu_count() == torch.cuda.device_count()
 

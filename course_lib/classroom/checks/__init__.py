@@ -6,6 +6,8 @@ on.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 from course_lib.classroom.checks.desk import cell_of, hint, measured, my_progress, predict
@@ -28,4 +30,14 @@ def __getattr__(name: str):
     from course_lib.prepared import prepare
 
     prepare(KERNEL, odd=True)
+    # The checks, and torch with them, while the learner writes: else the first check waits for it.
+    threading.Thread(target=_import_lessons, daemon=True).start()
+    globals()["check"] = desk.check  # it is asked for once
     return desk.check
+
+
+def _import_lessons() -> None:
+    with contextlib.suppress(Exception):  # whatever it is, the check itself will tell it
+        from course_lib.classroom.checks import frame
+
+        frame.lessons()
