@@ -34,6 +34,7 @@ class Recorder:
 
 
 PYTEST = "pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder"
+PYTEST += " --durations=15 --durations-min=5"
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ No lesson derives it.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -40,17 +41,31 @@ def size(count: float) -> str:
 
 
 class Watch:
-    """Seconds since it was made, in words."""
+    """Seconds since it was made, in words; and what its programs have had of the processors."""
 
     def __init__(self) -> None:
         self._start = time.monotonic()
+        self._worked = _of_children()
+
+    @property
+    def worked(self) -> str:
+        """Processor time of the programs that have ended since, user and system."""
+        return in_words(_of_children() - self._worked)
 
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._start
 
     def __str__(self) -> str:
-        seconds = self.seconds
-        if seconds < 60:
-            return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+        return in_words(self.seconds)
+
+
+def in_words(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def _of_children() -> float:
+    times = os.times()
+    return times.children_user + times.children_system

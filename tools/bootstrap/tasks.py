@@ -23,6 +23,7 @@ COURSE = "import sys; sys.argv[0] = 'course'; from course_lib.cli import app; ap
 NOTHING_COLLECTED = 5  # pytest's exit code where no test was found
 # A file's tests share ranks and kernels, so a file is never split over processes.
 PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+SLOWEST = ["--durations=15", "--durations-min=5"]  # what takes how long, at the end
 FAR_BACKSTOP = "900"  # seconds a cell may take before nbval ends it; ranks end far earlier
 
 
@@ -112,6 +113,7 @@ def _pytest(more: list[str]) -> Check:
             "pytest",
             *PARALLEL,
             "--no-loadscope-reorder",  # tests/conftest.py has put the longest first
+            *SLOWEST,
             *more,
             *shlex.split(os.environ.get("PYTEST_ARGS", "")),
         ]
@@ -128,7 +130,7 @@ def _nbval(world: int, *, strict: bool) -> Check:
             return Outcome(name, None, "no notebook is there")
         arguments = [
             "-m", "pytest", "--nbval" if strict else "--nbval-lax", "--nbval-current-env",
-            "--nbval-cell-timeout", FAR_BACKSTOP, *PARALLEL, *folders,
+            "--nbval-cell-timeout", FAR_BACKSTOP, *SLOWEST, *PARALLEL, *folders,
         ]  # fmt: skip
         with _private_ipython(root, environment) as variables:
             variables["WORLD_SIZE"] = str(world)
@@ -158,7 +160,7 @@ def _step(
     say(f"--- {name}")
     variables = variables or child_environment(root, environment)
     code = _run([str(environment.python), *arguments], root, variables)
-    return Outcome(name, code, str(watch))
+    return Outcome(name, code, f"{watch} (of processors {watch.worked})")
 
 
 def _all(root: Path, environment: Environment, checks: list[Check]) -> int:
