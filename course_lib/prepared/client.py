@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -154,8 +155,9 @@ class Preparer:
         try:
             with self._asking:
                 self._settle()
-                self._send(message, [write, wanted.output, *wanted.given])
-                answer = self._receive(FORK_LIMIT)
+                with _deferred():  # an answer that nobody took would be the next one's
+                    self._send(message, [write, wanted.output, *wanted.given])
+                    answer = self._receive(FORK_LIMIT)
         except BaseException:
             os.close(read)
             raise
@@ -211,6 +213,22 @@ class Preparer:
             how = self.process.poll()
             told = "" if how is None else f" (exit code {how})"
             raise NotPrepared(f"the prepared process is gone{told}") from None
+
+
+@contextlib.contextmanager
+def _deferred() -> Iterator[None]:
+    """Put the learner's interrupt off until the block has ended, which takes milliseconds."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[tuple] = []
+    before = signal.signal(signal.SIGINT, lambda *call: heard.append(call))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if heard and callable(before):
+        before(*heard[0])
 
 
 def _readable(number: int, seconds: float) -> bool:

@@ -42,14 +42,16 @@ class _Prepared:
         self.lock = threading.RLock()
         self.of = os.getpid()
         self.kept: dict[tuple, Preparer] = {}
+        self.retired: list[Preparer] = []  # no longer asked, and not ended while children may live
         self.reasons: dict[tuple, str] = {}  # why a kind of them is of no use
 
     def close(self) -> None:
         if self.of != os.getpid():
             return
         with self.lock:
-            kept, self.kept = self.kept, {}
-            for preparer in kept.values():
+            ended = [*self.kept.values(), *self.retired]
+            self.kept, self.retired = {}, []
+            for preparer in ended:
                 preparer.close()
 
 
@@ -85,7 +87,7 @@ def start(
         except NotPrepared as why:
             if preparer.alive():
                 _prepared.reasons[kind] = str(why)
-                preparer.close()
+                _prepared.retired.append(_prepared.kept.pop(kind, preparer))
     return _spawn(wanted, command)
 
 
@@ -144,7 +146,7 @@ def _preparer(modules: tuple[str, ...], odd: bool) -> Preparer:
         preparer = _prepared.kept.get((modules, odd))
         # What the environment says about the start of a process may have changed since.
         if preparer is not None and (not preparer.alive() or _why_not_its(preparer.env)):
-            preparer.close()
+            _prepared.retired.append(preparer)  # its children go on
             preparer = None
         if preparer is None:
             # Another secret than any process that took its own by chance, and never the same.

@@ -229,4 +229,20 @@ MUTANTS = [
         (f"{DROPOUT}test_a_seed_from_the_hash_of_a_name_is_refused_by_its_name",),
         "a seed from hash(name) is refused, and nobody says that it is the hash",
     ),
+    Mutant(
+        "prepared-half-an-answer",
+        LIBRARY + "client.py",
+        "                with _deferred():  #",
+        "                if True:  #",
+        (f"{HERE}test_an_interrupt_between_a_question_and_its_answer_mixes_nothing_up",),
+        "after an interrupt each question gets the answer to the one before",
+    ),
+    Mutant(
+        "prepared-another-environment-ends-ranks",
+        LIBRARY + "processes.py",
+        "            _prepared.retired.append(preparer)  # its children go on\n",
+        "            preparer.close()\n",
+        (f"{HERE}test_another_environment_leaves_the_children_there_are_alone",),
+        "a variable that a cell sets kills the ranks at the next check",
+    ),
 ]

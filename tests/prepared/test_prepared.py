@@ -17,7 +17,15 @@ import psutil
 import pytest
 
 from course_lib import prepared
-from course_lib.prepared import Child, NotPrepared, Preparer, Wanted, processes, torch_build
+from course_lib.prepared import (
+    Child,
+    NotPrepared,
+    Preparer,
+    Wanted,
+    channel,
+    processes,
+    torch_build,
+)
 from course_lib.prepared.leftovers import belonging, end_all
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -193,6 +201,41 @@ def test_a_killed_prepared_process_takes_its_children_along_and_another_one_come
     assert isinstance(again, Child) and again.poll() is None
     again.kill()
     again.wait(10)
+
+
+def test_another_environment_leaves_the_children_there_are_alone(tmp_path, monkeypatch):
+    modules = (HERE, "csv")
+    with (tmp_path / "output").open("wb") as out:
+        wanted = Wanted(f"{HERE}:sleep", [], dict(os.environ), out.fileno())
+        one = prepared.start(wanted, ["false"], modules=modules)
+        monkeypatch.setenv("PYTORCH_SOMETHING", "1")
+        wanted = Wanted(f"{HERE}:sleep", [], dict(os.environ), out.fileno())
+        two = prepared.start(wanted, ["false"], modules=modules)
+    parents = {psutil.Process(child.pid).ppid() for child in (one, two)}
+    time.sleep(0.3)
+    assert len(parents) == 2 and one.poll() is None and two.poll() is None
+    for child in (one, two):
+        child.kill()
+        child.wait(10)
+
+
+def test_an_interrupt_between_a_question_and_its_answer_mixes_nothing_up(
+    light, tmp_path, monkeypatch
+):
+    """The stop button while ranks start: the next start gets its own child."""
+    told(light, tmp_path)
+    send = channel.send
+
+    def send_and_be_interrupted(*arguments) -> None:
+        send(*arguments)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(channel, "send", send_and_be_interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(light, tmp_path, "end", "0")
+    child, file = call(light, tmp_path, "tell", 7)
+    assert child.wait(30) == 0 and json.loads(file.read_text())["pid"] == child.pid
 
 
 def test_nothing_outlives_the_one_who_started_it(tmp_path):
