@@ -27,7 +27,6 @@ MODULES = (
     "torch.distributed.tensor",
     "course_lib.ranks",
 )
-NEVER = ("deepspeed", "transformers", "triton")
 # Read when a process or a library starts: a child of a process that had others is another one.
 _READ_AT_START = re.compile(
     r"(PYTHON(?!PATH$)|LD_|MALLOC_|GLIBC_|MKL_(?!NUM_THREADS)|KMP_|GOMP_|OMP_(?!NUM_THREADS)"
