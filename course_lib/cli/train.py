@@ -8,6 +8,7 @@ from __future__ import annotations
 import typer
 
 from course_lib.cli.base import app
+from course_lib.prepared.here import without_threads
 
 
 @app.command(
@@ -16,6 +17,7 @@ from course_lib.cli.base import app
 )
 def train(context: typer.Context) -> None:
     """Train a GPT over several ranks of this host; --help shows its options."""
-    from course_lib.train import launch
+    with without_threads():
+        from course_lib.train import launch
 
     raise typer.Exit(launch.main(context.args))

@@ -19,15 +19,15 @@ import traceback
 def become(wanted: dict, descriptors: list[int]) -> None:
     """Run `wanted["target"]` in this fresh child; never returns.
 
-    `descriptors` are the child's: what takes its output, then those that the target is given, then
-    one that is closed as soon as all of this has been done.
+    `descriptors` are the child's: what takes its output and what its complaints, then those that
+    the target is given, then one that is closed as soon as all of this has been done.
     """
     code = 1
     try:
         os.setsid()
         _signals()
-        output, *given, settled = _only(descriptors)
-        _streams(output)
+        output, errors, *given, settled = _only(descriptors)
+        _streams(output, errors)
         _surroundings(wanted)
         _seed()
         os.close(settled)
@@ -77,12 +77,13 @@ def _most_descriptors() -> int:
     return max(map(int, os.listdir("/proc/self/fd"))) + 2
 
 
-def _streams(output: int) -> None:
+def _streams(output: int, errors: int) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, number in ((nothing, 0), (output, 1), (output, 2)):
+    for source, number in ((nothing, 0), (output, 1), (errors, 2)):
         os.dup2(source, number, inheritable=True)
     os.close(nothing)
     os.close(output)
+    os.close(errors)
     sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
     sys.stdout = sys.__stdout__ = open(  # noqa: SIM115
         1, "w", buffering=1, closefd=False, encoding="utf-8", errors="backslashreplace"

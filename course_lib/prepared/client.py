@@ -25,7 +25,8 @@ READY_LIMIT = 120.0  # seconds for the imports, on a busy machine
 FORK_LIMIT = 30.0
 GONE = -signal.SIGKILL  # what a child is said to have ended with when nobody is left to tell
 _REMEDY = "Close other notebooks, end stray ranks (`course stop`), or raise the limit (`ulimit -u`)"
-_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+NUMPY_THREADS = "OPENBLAS_NUM_THREADS"
+_ONE_THREAD = ("OMP_NUM_THREADS", NUMPY_THREADS, "MKL_NUM_THREADS")
 
 
 class NotPrepared(RuntimeError):
@@ -42,6 +43,11 @@ class Wanted:
     output: int  # a descriptor that takes what it prints
     given: list[int] = field(default_factory=list)  # descriptors, appended to the arguments
     folder: str = field(default_factory=os.getcwd)
+    errors: int | None = None  # one that takes its complaints, where that is another
+
+    def descriptors(self) -> list[int]:
+        """Those of the child, in the order in which it takes them."""
+        return [self.output, self.output if self.errors is None else self.errors, *self.given]
 
 
 class Child:
@@ -144,19 +150,11 @@ class Preparer:
     def child(self, wanted: Wanted) -> Child:
         """Fork a child. NotPrepared where that is not possible; OSError where it is refused."""
         read, write = os.pipe2(os.O_CLOEXEC)
-        message = {
-            "target": wanted.target,
-            "arguments": wanted.arguments,
-            "env": wanted.env,
-            "folder": wanted.folder,
-            "umask": _umask(),
-            "limits": _limits(),
-        }
         try:
             with self._asking:
                 self._settle()
                 with _deferred():  # an answer that nobody took would be the next one's
-                    self._send(message, [write, wanted.output, *wanted.given])
+                    self._send(asked(wanted), [write, *wanted.descriptors()])
                     answer = self._receive(FORK_LIMIT)
         except BaseException:
             os.close(read)
@@ -213,6 +211,18 @@ class Preparer:
             how = self.process.poll()
             told = "" if how is None else f" (exit code {how})"
             raise NotPrepared(f"the prepared process is gone{told}") from None
+
+
+def asked(wanted: Wanted) -> dict:
+    """What a child is told: what is wanted, and what a started process would have of this one."""
+    return {
+        "target": wanted.target,
+        "arguments": wanted.arguments,
+        "env": wanted.env,
+        "folder": wanted.folder,
+        "umask": _umask(),
+        "limits": _limits(),
+    }
 
 
 @contextlib.contextmanager

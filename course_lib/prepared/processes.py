@@ -75,7 +75,7 @@ def start(
 
     `odd` takes it from a process with another hash secret, for strings and what is sorted by them.
     """
-    reason = why_spawned() or _why_other(wanted.env)
+    reason = why_spawned() or why_other(wanted.env)
     for _ in range(0 if reason else 2):  # a prepared process that was killed is made anew, once
         kind = (*MODULES, *modules), odd
         if kind in _prepared.reasons:
@@ -87,7 +87,7 @@ def start(
             if preparer.alive():
                 _prepared.reasons[kind] = str(why)
                 _prepared.retired.append(_prepared.kept.pop(kind, preparer))
-    return _spawn(wanted, command)
+    return spawn(wanted, command)
 
 
 def close() -> None:
@@ -131,7 +131,7 @@ def _pidfds() -> bool:
     return True
 
 
-def _why_other(env: dict[str, str]) -> str:
+def why_other(env: dict[str, str]) -> str:
     """Why a child could not have this environment: some of it is read before any of our lines."""
     names = {name for name in {*env, *os.environ} if _READ_AT_START.match(name)}
     other = sorted(name for name in names if env.get(name) != os.environ.get(name))
@@ -156,7 +156,7 @@ def _preparer(modules: tuple[str, ...], odd: bool) -> Preparer:
 
 def _why_not_its(env: dict[str, str]) -> str:
     given = {name: value for name, value in env.items() if name != "PYTHONHASHSEED"}
-    return _why_other(given | _hash_seed())
+    return why_other(given | _hash_seed())
 
 
 def _hash_seed() -> dict[str, str]:
@@ -164,7 +164,7 @@ def _hash_seed() -> dict[str, str]:
     return {} if asked is None else {"PYTHONHASHSEED": asked}
 
 
-def _spawn(wanted: Wanted, command: list[str]) -> subprocess.Popen:
+def spawn(wanted: Wanted, command: list[str]) -> subprocess.Popen:
     """A new interpreter; descriptors given to it are passed on under their numbers."""
     return subprocess.Popen(
         command,
@@ -172,7 +172,7 @@ def _spawn(wanted: Wanted, command: list[str]) -> subprocess.Popen:
         cwd=wanted.folder,
         stdin=subprocess.DEVNULL,
         stdout=wanted.output,
-        stderr=wanted.output,
+        stderr=wanted.descriptors()[1],
         pass_fds=wanted.given,
         # Its own session: Ctrl-C in a terminal goes to the notebook, which passes it on.
         start_new_session=True,

@@ -6,12 +6,14 @@ The only file of the library that draws: it is a program's top, and nothing impo
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from course_lib import ranks
 from course_lib.train import curve, entry, program
+from course_lib.train.meeting import behind
 from course_lib.train.stop import Stop
 
 
@@ -41,6 +43,14 @@ def draw(path: Path) -> str | None:
         print(f"no picture: {error}", file=sys.stderr)
         return None
     return str(picture)
+
+
+def forked(argv: list[str], names: list[str], *descriptors: int) -> None:
+    """A rank that is a fork of its launcher: the numbers of its descriptors are other ones."""
+    os.environ.update(zip(names, map(str, descriptors), strict=False))
+    for number in descriptors[len(names) :]:
+        os.environ[entry.RENDEZVOUS] = behind(number)
+    sys.exit(entry.run(argv, train))
 
 
 if __name__ == "__main__":

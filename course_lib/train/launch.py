@@ -11,14 +11,15 @@ import contextlib
 import math
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
 
+from course_lib.prepared import Wanted
+from course_lib.prepared.here import Process, start_here
 from course_lib.train.entry import READY, RENDEZVOUS, STARTER
 from course_lib.train.meeting import Meeting
 from course_lib.train.options import Options, Refused, given, parser
@@ -82,16 +83,17 @@ class _Ranks:
         os.set_blocking(self.hears, False)
         share = max(1, len(os.sched_getaffinity(0)) // count) if _linux() else 1
         threads = {"OMP_NUM_THREADS": str(share)}
-        pipes = {STARTER: str(alive), READY: str(ready), RENDEZVOUS: meeting.path}
-        self.ranks: list[subprocess.Popen] = []
+        self.ranks: list[Process] = []
         self.printed: list[IO[bytes]] = []  # files without a name, which nobody has to remove
         self.closing = contextlib.ExitStack()
         try:
             for rank in range(count):
                 self.printed.append(self.closing.enter_context(_nameless()))
-                env = {**threads, **os.environ, **_numbers(rank, count), **pipes}
-                passed = [alive, ready, *meeting.descriptors]
-                self.ranks.append(_started(argv, env, passed, self.printed[rank] if rank else None))
+                env = {**threads, **os.environ, **_numbers(rank, count)}
+                passed = {STARTER: alive, READY: ready}
+                self.ranks.append(
+                    _started(argv, env, passed, meeting, self.printed[rank] if rank else None)
+                )
         except BaseException:
             self._kill()
             raise
@@ -190,16 +192,25 @@ def _numbers(rank: int, count: int) -> dict[str, str]:
 
 
 def _started(
-    argv: Sequence[str], env: Mapping[str, str], passed: Sequence[int], sink: IO[bytes] | None
-) -> subprocess.Popen:
-    return subprocess.Popen(
+    argv: Sequence[str],
+    env: dict[str, str],
+    pipes: dict[str, int],
+    meeting: Meeting,
+    sink: IO[bytes] | None,
+) -> Process:
+    """One rank. An interrupt from the keyboard comes through the launcher, once."""
+    named = {name: str(number) for name, number in pipes.items()} | {RENDEZVOUS: meeting.path}
+    return start_here(
+        Wanted(
+            "course_lib.train.__main__:forked",
+            [list(argv), [*pipes]],
+            {**env, **named},
+            1 if sink is None else sink.fileno(),
+            [*pipes.values(), *meeting.descriptors],
+            errors=2 if sink is None else None,
+        ),
         [sys.executable, "-m", "course_lib.train", *argv],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=sink,
-        stderr=sink,
-        pass_fds=passed,
-        start_new_session=True,  # an interrupt from the keyboard comes through here, once
+        modules=("torch._dynamo",),  # which an optimizer's first step imports
     )
 
 

@@ -25,7 +25,7 @@ class Meeting:
     @property
     def path(self) -> str:
         """As all processes that have the descriptors call it."""
-        return f"/proc/self/fd/{self._file}" if self.folder is None else str(self.folder / "meet")
+        return behind(self._file) if self.folder is None else str(self.folder / "meet")
 
     @property
     def descriptors(self) -> list[int]:
@@ -41,6 +41,11 @@ class Meeting:
             self._file = None
         if self.folder is not None:
             abandon(self.path)
+
+
+def behind(descriptor: int) -> str:
+    """The path of a meeting without a name, in the process that has it under this number."""
+    return f"/proc/self/fd/{descriptor}"
 
 
 def abandon(path: str) -> None:

@@ -4,6 +4,8 @@ from tests.mutation import Mutant
 
 LIBRARY = "course_lib/prepared/"
 ROOM = "course_lib/classroom/"
+NEAR = "tests/prepared/test_here.py::"
+FORKED = "tests/train/test_forked.py::"
 HERE = "tests/prepared/test_prepared.py::"
 FAULTS = "tests/classroom/test_faults.py::"
 TIME = "tests/classroom/test_own_time.py::"
@@ -88,7 +90,7 @@ MUTANTS = [
     Mutant(
         "prepared-variables-come-late",
         LIBRARY + "processes.py",
-        "    reason = why_spawned() or _why_other(wanted.env)\n",
+        "    reason = why_spawned() or why_other(wanted.env)\n",
         "    reason = why_spawned()\n",
         (f"{HERE}test_a_variable_that_is_read_at_the_start_of_a_process_starts_one",),
         "LD_PRELOAD or PYTHONHASHSEED is set and has no effect",
@@ -100,6 +102,38 @@ MUTANTS = [
         "        if preparer is not None and _why_not_its(preparer.env):\n",
         (f"{HERE}test_a_killed_prepared_process_takes_its_children_along_and_another_one_comes",),
         "a prepared process that was killed is asked for ever",
+    ),
+    Mutant(
+        "here-threads-are-forked",
+        LIBRARY + "here.py",
+        "    if why_unsafe():\n        return spawn(wanted, command)\n",
+        "",
+        (f"{NEAR}test_where_that_is_not_safe_a_new_interpreter_starts[a thread]",),
+        "a launcher with a thread is forked, and a lock that it held stays locked in a rank",
+    ),
+    Mutant(
+        "here-numpy-has-threads",
+        LIBRARY + "here.py",
+        '    os.environ[NUMPY_THREADS] = "1"\n',
+        "",
+        (f"{NEAR}test_numpy_imported_without_threads_may_be_forked",),
+        "no launcher is ever forked: numpy's threads are there",
+    ),
+    Mutant(
+        "here-complaints-are-output",
+        LIBRARY + "child.py",
+        "((nothing, 0), (output, 1), (errors, 2)):",
+        "((nothing, 0), (output, 1), (output, 2)):",
+        (f"{NEAR}test_its_end_is_told_and_its_complaints_go_their_own_way[raise-1]",),
+        "course train --json prints its progress into the document",
+    ),
+    Mutant(
+        "train-ranks-start-one-by-one",
+        "course_lib/cli/train.py",
+        "    with without_threads():\n        from",
+        "    if True:\n        from",
+        (f"{FORKED}test_ranks_are_forks_of_their_launcher_and_the_run_is_the_same",),
+        "each rank of course train imports for itself: two seconds of processor time apiece",
     ),
     Mutant(
         "prepared-limits-race",

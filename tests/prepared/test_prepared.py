@@ -320,8 +320,8 @@ def test_another_word_in_course_start_is_refused(monkeypatch):
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "PYTHONHASHSEED", "KMP_AFFINITY", "PYTORCH_JIT"])
 def test_what_is_read_before_our_first_line_wants_a_process_of_its_own(name):
     env = {**os.environ, name: "1"}
-    assert processes._why_other(env) == f"{name} would come too late"
-    assert processes._why_other({**os.environ, "OMP_NUM_THREADS": "7", "RANK": "1"}) == ""
+    assert processes.why_other(env) == f"{name} would come too late"
+    assert processes.why_other({**os.environ, "OMP_NUM_THREADS": "7", "RANK": "1"}) == ""
 
 
 def test_a_variable_that_is_read_at_the_start_of_a_process_starts_one(tmp_path):

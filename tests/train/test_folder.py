@@ -152,7 +152,7 @@ def test_a_signal_before_there_is_a_group_says_that_nothing_was_trained(tmp_path
     out = tmp_path / "run"
     run = subprocess.Popen(
         [*COURSE, *SMALL, "--tp", "2", "--out", str(out)],
-        env=environment("import:0:1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=environment("start::1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     limit = time.monotonic() + LIMIT
     while len(processes(str(out))) < 3:

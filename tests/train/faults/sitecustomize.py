@@ -2,7 +2,7 @@
 
 TRAIN_FAULT="kill:8:1": rank 1 kills itself at its 8th step, "save:2:0": rank 0 in its 2nd save,
 "slow:0.2:": each step of every rank takes so long more, "late:3:1": rank 1 sleeps in its 3rd,
-"import:0:1": rank 1 sleeps while it is still being started.
+"raise:2:1": rank 1 raises in its 2nd, "start::1": rank 1 sleeps while it is being started.
 Only tests put this folder on a path.
 """
 
@@ -38,11 +38,12 @@ class _After(importlib.abc.MetaPathFinder):
 
 
 def _at(function, number, fault):
-    """The function, but that its call of that number begins with the fault."""
+    """The function, but that its call of that number, on the rank in question, has the fault."""
     calls = iter(range(1, 1 << 60))
 
     def wrapped(*args, **options):
-        if number in (None, next(calls)):
+        mine = rank in ("", os.environ.get("RANK", "0"))  # a forked rank is told it after imports
+        if mine and number in (None, next(calls)):
             fault()
         return function(*args, **options)
 
@@ -53,21 +54,32 @@ def _kill():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _raise():
+    raise LookupError("a fault")
+
+
+def _within(module, name):
+    """Where a dotted name of a module is kept: the object and the attribute."""
+    *path, last = name.split(".")
+    for part in path:
+        module = getattr(module, part)
+    return module, last
+
+
 kind, number, rank = (os.environ.get("TRAIN_FAULT", "") + "::").split(":")[:3]
 FAULTS = {
     "save": ("states", "write", lambda: (int(number), _kill)),
     "kill": ("program", "step", lambda: (int(number), _kill)),
     "late": ("program", "step", lambda: (int(number), lambda: time.sleep(600))),
     "slow": ("program", "step", lambda: (None, lambda: time.sleep(float(number)))),
+    "raise": ("program", "step", lambda: (int(number), _raise)),
+    "start": ("stop", "Stop.__init__", lambda: (None, lambda: time.sleep(600))),
 }
-if kind == "import" and rank == os.environ.get("RANK"):
-    sys.meta_path.insert(0, _After("course_lib.train.stop", lambda made: time.sleep(600)))
-elif kind in FAULTS and rank in ("", os.environ.get("RANK", "0")):
+if kind in FAULTS:
     module, name, what = FAULTS[kind]
-    sys.meta_path.insert(
-        0,
-        _After(
-            f"course_lib.train.{module}",
-            lambda made: setattr(made, name, _at(getattr(made, name), *what())),
-        ),
-    )
+
+    def change(made):
+        place, last = _within(made, name)
+        setattr(place, last, _at(getattr(place, last), *what()))
+
+    sys.meta_path.insert(0, _After(f"course_lib.train.{module}", change))
