@@ -29,7 +29,8 @@ def test_ranks_are_forks_of_their_launcher_and_the_run_is_the_same(undisturbed, 
         out = tmp_path / start
         run = subprocess.Popen(
             [*COURSE, "--tp", "2", *SMALL, "--steps", str(STEPS), "--out", str(out)],
-            env=environment("slow:0.1:", COURSE_START=start),
+            # With numpy's threads, as where nobody has said OMP_NUM_THREADS=1 for all of it.
+            env=environment("slow:0.1:", COURSE_START=start, OPENBLAS_NUM_THREADS="2"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
