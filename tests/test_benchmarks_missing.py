@@ -100,13 +100,20 @@ def test_without_a_fault_nothing_is_missing(each):
     [
         pytest.param("step:sleep:1", LATE + "15 s", id="late"),
         pytest.param("make:sleep:0", LATE, id="late-in-making", marks=pytest.mark.slow),
-        pytest.param("make:raise:1", "rank 1 raised ValueError: it cannot be, three", id="raises"),
+        pytest.param(
+            "make:raise:1",
+            "rank 1 raised ValueError: it cannot be, three",
+            id="raises",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "step:raise:0", "rank 0 raised ValueError", id="later", marks=pytest.mark.slow
         ),
-        pytest.param("step:die:1", "rank 1 was ended by SIGKILL", id="killed"),
+        pytest.param(
+            "step:die:1", "rank 1 was ended by SIGKILL", id="killed", marks=pytest.mark.slow
+        ),
         pytest.param("first:exit:0", "rank 0 ended with exit", id="exits", marks=pytest.mark.slow),
-        pytest.param("other::", OTHER, id="other-work"),
+        pytest.param("other::", OTHER, id="other-work", marks=pytest.mark.slow),
     ],
 )
 def test_a_method_with_a_fault_is_named_and_the_others_stay(each, fault, why, capfd):

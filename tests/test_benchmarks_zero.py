@@ -55,6 +55,7 @@ def sizes() -> list[tuple[str, int]]:
     return [(name, p.numel()) for name, p in model.named_parameters()]
 
 
+@pytest.mark.slow
 def test_ours_and_torchs_train_the_same_model_where_deepspeed_is_missing(tmp_path):
     (tmp_path / "deepspeed").mkdir()
     (tmp_path / "deepspeed" / "__init__.py").write_text("raise ImportError('hidden')\n")

@@ -132,7 +132,7 @@ MUTANTS = [
         "course_lib/cli/train.py",
         "    with without_threads():\n        from",
         "    if True:\n        from",
-        (f"{FORKED}test_ranks_are_forks_of_their_launcher_and_the_run_is_the_same",),
+        (f"{FORKED}test_ranks_are_forks_of_their_launcher_and_the_run_is_the_same[fork]",),
         "each rank of course train imports for itself: two seconds of processor time apiece",
     ),
     Mutant(

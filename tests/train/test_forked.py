@@ -24,30 +24,30 @@ def libraries(pid: int) -> list[str]:
             if line.endswith("/libtorch_cpu.so")]  # fmt: skip
 
 
-def test_ranks_are_forks_of_their_launcher_and_the_run_is_the_same(undisturbed, tmp_path):
-    for start in ("fork", "spawn"):
-        out = tmp_path / start
-        run = subprocess.Popen(
-            [*COURSE, "--tp", "2", *SMALL, "--steps", str(STEPS), "--out", str(out)],
-            # With numpy's threads, as where nobody has said OMP_NUM_THREADS=1 for all of it.
-            env=environment("slow:0.1:", COURSE_START=start, OPENBLAS_NUM_THREADS="2"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        limit = time.monotonic() + LIMIT
-        while len(losses(out)) < 2:
-            assert time.monotonic() < limit and run.poll() is None, run.communicate()
-            time.sleep(0.05)
-        ranks = psutil.Process(run.pid).children()
-        assert len(ranks) == 2 and all(one.environ()["TRAIN_FAULT"] for one in ranks)
-        # Random addresses are drawn anew by each interpreter, and inherited by a fork.
-        alike = [libraries(one.pid) == libraries(run.pid) for one in ranks]
-        assert alike == [start == "fork"] * 2
-        assert len({os.getsid(pid) for pid in (run.pid, *(one.pid for one in ranks))}) == 3
-        _, complaints = run.communicate(timeout=LIMIT)
-        assert (run.returncode, complaints) == (0, ""), complaints
-        same_run(undisturbed, out)
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
+def test_ranks_are_forks_of_their_launcher_and_the_run_is_the_same(undisturbed, tmp_path, start):
+    out = tmp_path / start
+    run = subprocess.Popen(
+        [*COURSE, "--tp", "2", *SMALL, "--steps", str(STEPS), "--out", str(out)],
+        # With numpy's threads, as where nobody has said OMP_NUM_THREADS=1 for all of it.
+        env=environment("slow:0.1:", COURSE_START=start, OPENBLAS_NUM_THREADS="2"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    limit = time.monotonic() + LIMIT
+    while len(losses(out)) < 2:
+        assert time.monotonic() < limit and run.poll() is None, run.communicate()
+        time.sleep(0.05)
+    ranks = psutil.Process(run.pid).children()
+    assert len(ranks) == 2 and all(one.environ()["TRAIN_FAULT"] for one in ranks)
+    # Random addresses are drawn anew by each interpreter, and inherited by a fork.
+    alike = [libraries(one.pid) == libraries(run.pid) for one in ranks]
+    assert alike == [start == "fork"] * 2
+    assert len({os.getsid(pid) for pid in (run.pid, *(one.pid for one in ranks))}) == 3
+    _, complaints = run.communicate(timeout=LIMIT)
+    assert (run.returncode, complaints) == (0, ""), complaints
+    same_run(undisturbed, out)
 
 
 @pytest.mark.skipif(bool(why_spawned()), reason="ranks are not forked here")

@@ -74,8 +74,8 @@ def one_run(me, config, dp, dtype, bound, sequence, clip, more):
 def meshes():
     """Every mesh with both families; on some meshes, a normal run has one family alone."""
     for name, config, combinations, late in (
-        ("gpt2", GPT2, [RECOMPUTED, BOTH], [(1, 2), (1, 4)]),
-        ("llama", LLAMA, [SEQUENCE, PLAIN], [(1, 1), (2, 1)]),
+        ("gpt2", GPT2, [RECOMPUTED, BOTH], [(1, 2), (1, 3), (1, 4)]),
+        ("llama", LLAMA, [SEQUENCE, PLAIN], [(1, 1), (2, 1), (2, 2)]),
     ):
         for dp, tp in ((1, 1), (1, 2), (1, 3), (1, 4), (2, 1), (2, 2)):
             marks = [pytest.mark.slow] if (dp, tp) in late else []
@@ -94,7 +94,7 @@ DROPPED = {"config": {"dropout": 0.2, "attention_dropout": 0.1}}
     ("dp", "tp", "config", "combinations", "more"),
     [
         (1, 2, GPT2, [RECOMPUTED], DROPPED),
-        (2, 2, LLAMA, [BOTH], DROPPED | {"accumulate": 2}),
+        pytest.param(2, 2, LLAMA, [BOTH], DROPPED | {"accumulate": 2}, marks=pytest.mark.slow),
         (2, 1, GPT2, [PLAIN], {"accumulate": 3}),
         (1, 3, LLAMA, [SEQUENCE], {"fused": True}),
         pytest.param(2, 2, GPT2, [BOTH], {"fused": True, "accumulate": 2}, marks=pytest.mark.slow),

@@ -57,7 +57,7 @@ def in_files(me, folder):
     return seen
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_files_are_as_large_as_the_estimate_says(pool, world, tmp_path):
     for seen in pool.run(world, in_files, tmp_path, timeout=200):
         for parameters in (None, "nvme"):
