@@ -24,6 +24,8 @@ from ipykernel import ipkernel  # noqa: E402
 from ipykernel.ipkernel import IPythonKernel  # noqa: E402
 from ipykernel.kernelapp import IPKernelApp  # noqa: E402
 
+from course_lib.classroom import confine  # noqa: E402
+
 
 class _NoModules:
     """`sys`, but for its list of modules."""
@@ -88,11 +90,13 @@ def forked(number: int, arguments: list[str]) -> None:
     """Be a rank in a child of the prepared process, which is its parent."""
     with contextlib.suppress(OSError):  # the name that `top` and `ps -o comm` show
         Path("/proc/self/comm").write_text(f"course-rank-{number}")
+    confine.from_environment()
     run(os.getppid(), arguments)
 
 
 def main() -> None:
     # torch loads while the kernel sets itself up: each takes the better part of a second.
+    confine.from_environment()
     threading.Thread(target=__import__, args=("course_lib.ranks",), daemon=True).start()
     run(int(os.environ["COURSE_PARENT"]), sys.argv[1:])
 

@@ -56,7 +56,7 @@ class Rank:
 
     def __init__(self, number: int, folder: Path, env: dict[str, str], *, odd: bool = False):
         self.number = number
-        path = folder / f"rank-{number}.json"
+        path = self._connection = folder / f"rank-{number}.json"
         self._ends = ConnectionFileMixin(
             transport="ipc", ip=str(folder / f"rank-{number}-ipc"), connection_file=str(path)
         )
@@ -86,6 +86,8 @@ class Rank:
         while not self.subscribed and self.iopub.poll(0):
             _, message = self.session.recv(self.iopub, zmq.NOBLOCK)
             self.subscribed = message["msg_type"] == "iopub_welcome"
+            if self.subscribed:  # the kernel has its key, and no other process needs to find it
+                self._connection.unlink(missing_ok=True)
         return self.subscribed
 
     def execute(

@@ -46,7 +46,7 @@ def grade(
 
     It runs strangers' code. Exit code 1 where something could not be graded.
     """
-    from course_lib.classroom.grading import discover, handouts, marking, rows
+    from course_lib.classroom.grading import discover, handouts, marking, rows, walls
     from course_lib.classroom.grading.watch import Limits
 
     try:
@@ -77,12 +77,13 @@ def grade(
     if wanted:
         others = {h.lesson for h in given} - {wanted}
         submissions = [one for one in submissions if one.lesson not in others]
-    for text in [WARNING.format(user=_user()), *aside]:
+    standing = walls.built()
+    for text in [WARNING.format(user=_user()), str(standing), *aside]:
         _aside(text)
     if not submissions:
         raise _refused(f"there is nothing to grade in {folder}")
     jobs = jobs or marking.default_jobs(limits)
-    grading = marking.Grading(given, limits, wanted, jobs, _aside, apart=marking.apart())
+    grading = marking.Grading(given, limits, wanted, jobs, _aside, walls=standing)
     try:
         found = grading.grade(submissions)
     except KeyboardInterrupt:

@@ -9,7 +9,6 @@ import json
 
 import pytest
 
-from course_lib.classroom.grading.worker import reached_into
 from tests.grading.hand_in import (
     MEAN,
     RIGHT,
@@ -66,7 +65,7 @@ def test_modules_that_a_submission_brings_stand_in_for_nothing(rows):
 
 def test_an_answer_that_bends_its_measuring_is_left_to_a_person(rows):
     assert (rows["ned"]["outcome"], rows["ned"]["points"]) == ("by hand", 0)
-    assert "uses classroom" in rows["ned"]["note"]
+    assert "uses course_lib.classroom.checks.bench" in rows["ned"]["note"]
 
 
 def test_files_and_helpers_of_ones_own_are_there(rows):
@@ -79,26 +78,3 @@ def test_a_cell_that_never_ends_costs_nothing_beside_a_right_answer(rows):
 
 def test_more_memory_than_there_may_be_is_told_from_a_mistake(rows):
     assert (rows["qiu"]["outcome"], rows["qiu"]["points"]) == ("out of memory", 0), rows["qiu"]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "import gc",
-        "import ctypes as c",
-        "from course_lib.classroom import checks",
-        "me = sys._getframe()",
-        "found = __import__('course_lib.classroom.checks.bench')",
-    ],
-)
-def test_ways_into_the_measuring_are_noticed(line):
-    source = f"def f(x):\n    {line}\n    return help_me(x)\n"
-    assert reached_into({"f": source}, "f") != []
-    helper = f"def help_me(x):\n    {line}\n"
-    assert reached_into({"f": "def f(x):\n    return help_me(x)\n", "help_me": helper}, "f") != []
-
-
-def test_honest_answers_are_not_suspected():
-    source = 'import sys\n\ndef f(x):\n    """In the classroom, gc."""\n    return sys.maxsize\n'
-    assert reached_into({"f": source}, "f") == []
-    assert reached_into({"f": "def f(x)\n"}, "f") == []

@@ -17,40 +17,49 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.classroom.grading import marking, watch
+from course_lib.classroom.grading import marking, walls, watch
 from course_lib.classroom.grading.discover import Submission
 from course_lib.classroom.grading.handouts import Cell, Handout
 from course_lib.classroom.grading.rows import Row
 from course_lib.classroom.grading.supervisor import remove
+from course_lib.classroom.grading.walls import Walls
 from tests.grading.hand_in import ROOT, blank, save
 
 CHECK = Cell("f-check", "code", 'check("f")', "", True, False, 2.0, "f")
 HANDOUT = Handout("00_x", "f", (CHECK,))
-HEAD = """
+HEAD = r"""
 import json, os, signal, subprocess, sys, threading, time
-out = os.fdopen(int(sys.argv[1]), "w", buffering=1)
-def say(event, **more): print(json.dumps({"event": event, **more}), file=out, flush=True)
+from course_lib.classroom.grading.sealed import KEY, Seal
+seal, pipe = Seal(sys.stdin.buffer.read(KEY)), int(sys.argv[1])
+def say(event, **more): os.write(pipe, seal.closed({"event": event, **more}) + b"\n")
 def right(points=2): say("verdict", cell="f-check", outcome="right", points=points)
 say("read", lesson="00_x", name="f", notes=[])
 """
+BESIDE = Walls(landlock=1)  # no namespaces; what is judged here confines nothing of its own
 FAR = watch.Limits(seconds=40, memory=2_000_000_000, start=100)
 
 
 @pytest.fixture(params=["apart", "beside"])
-def prefix(request) -> tuple[str, ...]:
+def prefix(request, here) -> Walls:
     """Process numbers of its own, where the system gives them, and the way without."""
     if request.param == "beside":
-        return ()
-    return tuple(marking.apart()) or pytest.skip("unshare gives no process numbers of its own here")
+        return BESIDE
+    return here if here.numbers else pytest.skip("unshare gives no process numbers of its own here")
 
 
-def run(tmp_path, monkeypatch, prefix, script: str, limits=FAR) -> Row:
+@pytest.fixture(scope="module")
+def here() -> Walls:
+    """All that this system gives."""
+    return walls.built()
+
+
+def run(tmp_path, monkeypatch, prefix: Walls, script: str, limits=FAR) -> Row:
     """The row of a submission whose judging process runs `script`."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "t"))
     (tmp_path / "t").mkdir(exist_ok=True)
     notebook = save(blank(), tmp_path / "anna" / "f.ipynb")
     command = (sys.executable, "-c", HEAD + textwrap.dedent(script))
-    grading = marking.Grading([HANDOUT], limits, told=lambda _: None, command=command, apart=prefix)
+    grading = marking.Grading([HANDOUT], limits, told=lambda _: None, command=command, walls=prefix)
     (row,) = grading.grade([Submission("anna", notebook, "anna/f.ipynb")])
     assert list((tmp_path / "t").iterdir()) == []
     return row
@@ -86,13 +95,13 @@ def test_one_that_does_not_end_is_out_of_time(tmp_path, monkeypatch, prefix):
 def test_time_counts_from_the_moment_that_the_judge_is_ready(tmp_path, monkeypatch):
     limits = watch.Limits(seconds=4.0, start=100)
     script = 'time.sleep(4.2); say("ready"); time.sleep(0.5); right()'
-    row = run(tmp_path, monkeypatch, (), script, limits)
+    row = run(tmp_path, monkeypatch, BESIDE, script, limits)
     assert row.outcome == "right"
 
 
 def test_a_judge_that_never_gets_ready_is_not_the_learners_fault(tmp_path, monkeypatch):
     limits = watch.Limits(seconds=100, start=0.5)
-    row = run(tmp_path, monkeypatch, (), "time.sleep(30)", limits)
+    row = run(tmp_path, monkeypatch, BESIDE, "time.sleep(30)", limits)
     assert (row.outcome, row.graded) == ("not started", False)
 
 
@@ -136,7 +145,7 @@ def test_too_many_threads_count_as_processes_do(tmp_path, monkeypatch):
             threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
         time.sleep(30)
     """
-    row = run(tmp_path, monkeypatch, (), script, watch.Limits(seconds=40, threads=50))
+    row = run(tmp_path, monkeypatch, BESIDE, script, watch.Limits(seconds=40, threads=50))
     assert row.outcome == "too many processes"
     assert "threads" in row.note
 
@@ -169,7 +178,7 @@ def test_memory_that_forked_processes_share_counts_once(tmp_path, monkeypatch):
         right()
     """
     limits = watch.Limits(seconds=40, memory=250_000_000, start=100)
-    assert run(tmp_path, monkeypatch, (), script, limits).outcome == "right"
+    assert run(tmp_path, monkeypatch, BESIDE, script, limits).outcome == "right"
 
 
 def test_a_judging_process_that_is_killed_gives_no_points_and_no_crash(
@@ -187,13 +196,13 @@ def test_a_keeper_that_is_killed_leaves_nothing(tmp_path, monkeypatch, nap):
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(30)
     """
-    row = run(tmp_path, monkeypatch, (), script)
+    row = run(tmp_path, monkeypatch, BESIDE, script)
     assert (row.outcome, row.points) == ("ended its judge", 0)
     assert sleeping(nap) == []
 
 
-def test_who_kills_everybody_in_reach_does_not_reach_the_keeper(tmp_path, monkeypatch):
-    if not marking.apart():
+def test_who_kills_everybody_in_reach_does_not_reach_the_keeper(tmp_path, monkeypatch, here):
+    if not here.numbers:
         pytest.skip("unshare gives no process numbers of its own here")
     script = """
         if os.getppid() != 1:  # not apart after all: nobody else's processes shall end by this
@@ -202,12 +211,36 @@ def test_who_kills_everybody_in_reach_does_not_reach_the_keeper(tmp_path, monkey
         os.kill(-1, signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    row = run(tmp_path, monkeypatch, marking.APART, script)
+    row = run(tmp_path, monkeypatch, here, script)
     assert (row.outcome, row.points) == ("right", 2)
 
 
+def test_what_others_write_among_the_verdicts_is_refused_and_told(tmp_path, monkeypatch):
+    script = """
+        say("ready")
+        os.write(pipe, json.dumps({"event": "verdict", "cell": "f-check", "outcome": "right",
+                                   "points": 2}).encode() + b"\\n")
+        other = Seal(b"x" * KEY)
+        os.write(pipe, other.closed({"event": "verdict", "cell": "f-check", "points": 2}) + b"\\n")
+        say("verdict", cell="f-check", outcome="wrong", name="sum", points=0)
+    """
+    row = run(tmp_path, monkeypatch, BESIDE, script)
+    assert (row.outcome, row.misconception, row.points) == ("wrong", "sum", 0)
+    assert "2 line(s) were put among its verdicts, and refused" in row.note
+
+
+def test_a_verdict_counts_once(tmp_path, monkeypatch):
+    script = """
+        say("ready")
+        line = seal.closed({"event": "verdict", "cell": "f-check", "outcome": "wrong", "points": 0})
+        os.write(pipe, line + b"\\n" + line + b"\\n"); right()
+    """
+    row = run(tmp_path, monkeypatch, BESIDE, script)
+    assert (row.outcome, row.points) == ("wrong", 0) and "1 line(s)" in row.note
+
+
 def test_points_above_the_exercise_are_refused(tmp_path, monkeypatch):
-    row = run(tmp_path, monkeypatch, (), 'say("ready"); right(points=40)')
+    row = run(tmp_path, monkeypatch, BESIDE, 'say("ready"); right(points=40)')
     assert row.points == 0
     assert "40 points were claimed of 2, and refused" in row.note
 
@@ -221,7 +254,7 @@ def test_no_secret_of_the_instructor_reaches_a_submission(tmp_path, monkeypatch)
         assert "CANVAS_TOKEN" not in os.environ
         say("ready"); right()
     """
-    row = run(tmp_path, monkeypatch, (), script)
+    row = run(tmp_path, monkeypatch, BESIDE, script)
     assert row.outcome == "right", row.note
 
 

@@ -20,7 +20,8 @@ from course_lib.classroom.hangs import Fact
 WORLD = 3  # three ranks find what two hide: left and right are different neighbours
 LIMIT = 10.0  # seconds for one trial, which takes milliseconds when it is right
 CHECKS = "course_lib.classroom.checks"
-_BENCH = f"__import__('{CHECKS}.bench').classroom.checks.bench"
+_CHECKS = f"__import__('{CHECKS}.bench').classroom.checks"
+_BENCH = f"{_CHECKS}.bench"
 _CALL = "__report__ = __tried__()"  # what runs under the time limit; no learner is to read it
 _BROKEN = (
     "After your function had run, its ranks no longer worked: it ended their groups, or replaced a "
@@ -115,12 +116,25 @@ class Judge(Cluster):
                 _refuse_other_ranks(ended, when)
                 refuse_world_numbers(answer, when)
             raise _finding(ended, when)
+        self._refuse_replaced(members, when)
         try:
             reports = self.pull("__report__", list(members))
             self.everywhere(lambda r: f"{_BENCH}.end(__trial__)", 10.0)
         except RuntimeError:
             raise Finding("broke its ranks", f"{_BROKEN} ({when}).") from None
         return reports
+
+    def _refuse_replaced(self, members: Sequence[int], when: str) -> None:
+        """A Finding where the answer has replaced what it is measured with."""
+        try:
+            found = self.pull(f"{_CHECKS}.intact.replaced(globals())", list(members))
+        except RuntimeError:
+            raise Finding("broke its ranks", f"{_BROKEN} ({when}).") from None
+        names = sorted({name for each in found for name in each})
+        if names:
+            self.spoilt = True
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise Finding("broke its ranks", f"{_BROKEN}: {names[0]}{more} ({when}).")
 
 
 def reference(function: Callable) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from course_lib.classroom.grading.discover import Submission
 from course_lib.classroom.grading.handouts import Handout
 from course_lib.classroom.grading.rows import Refused, Row, rows_from
 from course_lib.classroom.grading.supervisor import remove
+from course_lib.classroom.grading.walls import Walls
 from course_lib.classroom.grading.watch import END, MARK, Limits, sweep
 from course_lib.classroom.grading.worker import TASK
 
@@ -33,9 +34,6 @@ PREFIX = "grade-"  # of the temporary folder; short, as the paths of the ranks' 
 SUPERVISOR = "course_lib.classroom.grading.supervisor"
 LONGEST_PLACE = 50  # characters
 WORKER = "course_lib.classroom.grading.worker"
-# A world of its own for process numbers: nothing in it can reach, or outlive, its keeper.
-APART = ("unshare", "--user", "--map-current-user", "--pid", "--fork", "--mount-proc")
-APART += ("--kill-child",)
 
 
 @dataclass
@@ -48,7 +46,7 @@ class Grading:
     jobs: int = 1
     told: Callable[[str], None] = print
     command: Sequence[str] = (sys.executable, "-m", WORKER)
-    apart: Sequence[str] = ()  # what goes before a supervisor's own command
+    walls: Walls = field(default_factory=Walls)  # what keeps submissions from each other, and us
     _running: dict[int, subprocess.Popen] = field(default_factory=dict)
     _stopped: threading.Event = field(default_factory=threading.Event)
 
@@ -90,7 +88,7 @@ class Grading:
     def _one(self, folder: Path, submission: Submission) -> list[Row]:
         """One submission to an end within its limits."""
         if submission.trouble or self._stopped.is_set():
-            return rows_from(submission, [], self.handouts)
+            return rows_from(submission, [], self.handouts, confined=self.walls.confined)
         mark = f"{os.getpid()}-{folder.parent.name}-{folder.name}"
         try:
             self._prepare(folder, submission)
@@ -100,7 +98,7 @@ class Grading:
         finally:
             sweep(mark)
             remove(folder)
-        return rows_from(submission, events, self.handouts)
+        return rows_from(submission, events, self.handouts, confined=self.walls.confined)
 
     def _prepare(self, folder: Path, submission: Submission) -> None:
         """A private folder with a copy of the notebook, of what lay beside it, and the task."""
@@ -116,14 +114,15 @@ class Grading:
             "lesson": self.lesson,
             "handouts": [one.as_json() for one in self.handouts],
             "memory": self.limits.memory,
+            "confined": self.walls.confined,
         }
         (folder / TASK).write_text(json.dumps(task))
 
     def _run(self, folder: Path, mark: str) -> list[dict]:
         asked = {"command": list(self.command), "folder": str(folder)}
-        asked["limits"] = asdict(self.limits)
+        asked |= {"limits": asdict(self.limits), "network": self.walls.network}
         supervisor = subprocess.Popen(
-            [*self.apart, sys.executable, "-m", SUPERVISOR, json.dumps(asked)],
+            [*self.walls.command, sys.executable, "-m", SUPERVISOR, json.dumps(asked)],
             cwd=folder.parent,
             env=environment(folder, mark),
             stdin=subprocess.PIPE,  # closed when this process ends, however it does
@@ -143,17 +142,6 @@ class Grading:
             supervisor.stdout.close()
             supervisor.wait()
             del self._running[supervisor.pid]
-
-
-def apart() -> Sequence[str]:
-    """The command that gives a submission process numbers of its own; empty where that fails."""
-    if shutil.which(APART[0]) is None:
-        return ()
-    try:
-        tried = subprocess.run([*APART, "true"], capture_output=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ()
-    return APART if tried.returncode == 0 else ()
 
 
 def environment(folder: Path, mark: str) -> dict[str, str]:

@@ -52,7 +52,11 @@ class Refused(Exception):
 
 
 def rows_from(
-    submission: Submission, events: Sequence[dict], handouts: Sequence[Handout]
+    submission: Submission,
+    events: Sequence[dict],
+    handouts: Sequence[Handout],
+    *,
+    confined: bool = True,
 ) -> list[Row]:
     """The rows of one submission, from what its worker and its supervisor said."""
     told = {kind: [e for e in events if e.get("event") == kind] for kind in _KINDS}
@@ -67,12 +71,18 @@ def rows_from(
     handout = _handout(told["read"], handouts)
     if handout is None:
         return _bare(submission, handouts, outcome, text)
-    verdicts = {str(e.get("cell")): e for e in told["verdict"]}
+    verdicts: dict[str, dict] = {}
+    for one in told["verdict"]:
+        verdicts.setdefault(str(one.get("cell")), one)  # the first counts
     shared = [str(note) for note in told["read"][0].get("notes", [])]
     if submission.lesson and submission.lesson in {h.lesson for h in handouts} - {handout.lesson}:
         shared.append(f"it lay in the folder of {submission.lesson}")
     if end.get("left") and not end.get("why") and not end.get("code"):
         shared.append(f"{end['left']} process(es) that it had left behind were ended")
+    if end.get("refused"):
+        shared.append(f"{end['refused']} line(s) were put among its verdicts, and refused")
+    if not confined:
+        shared.append("not confined")
     rows = []
     for cell in handout.checks:
         verdict = verdicts.get(cell.id) or {"outcome": outcome, "text": text}

@@ -16,6 +16,8 @@ import sys
 import time
 from pathlib import Path
 
+from course_lib.classroom import confine
+from course_lib.classroom.grading import sealed, walls
 from course_lib.classroom.grading.watch import MARK, Limits, Tree, reap
 
 _LOOK = 0.1  # seconds between two looks at the tree
@@ -33,13 +35,17 @@ class Keeper:
             self._judging = subprocess.Popen(
                 [*command, str(write)],
                 cwd=folder,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=[write],
                 start_new_session=True,
             )
         os.close(write)
+        self.seal = sealed.new()
+        with self._judging.stdin as given:
+            given.write(self.seal.key)
+        self._refused = 0  # lines that the judging process has not written
         self._said = 0
         self._rest = b""
         self._code: int | None = None
@@ -62,7 +68,8 @@ class Keeper:
         left = self.tree.end()
         self._pass_on()
         log = (self.folder / "log").read_bytes()[-2000:].decode(errors="replace")
-        say({"event": "end", "why": why, "told": told, "code": self._code, "left": left}
+        say({"event": "end", "why": why, "told": told, "code": self._code, "left": left,
+             "refused": self._refused}
             | ({"log": log} if why == "not started" or self._code else {}))  # fmt: skip
 
     def _done(self) -> bool:
@@ -89,11 +96,9 @@ class Keeper:
         return ready
 
     def _forward(self, line: bytes) -> bool:
-        try:
-            event = json.loads(line)
-        except ValueError:
-            return False
-        if not isinstance(event, dict) or event.get("event") == "end":
+        event = self.seal.opened(line)
+        if event is None or event.get("event") == "end":
+            self._refused += 1
             return False
         say(event)
         return event.get("event") == "ready"
@@ -123,6 +128,10 @@ def remove(folder: Path) -> None:
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
+    if asked["network"]:
+        walls.loopback()
+        confine.without_capabilities()
+    confine.unreadable_by_others()
     folder = Path(asked["folder"])
     try:
         Keeper(asked["command"], folder, Limits(**asked["limits"])).run()

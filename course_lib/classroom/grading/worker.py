@@ -6,10 +6,8 @@ here, by today's checks; nothing that the submission prints is read. No lesson d
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import re
 import resource
 import sys
 from collections.abc import Callable
@@ -17,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from course_lib.classroom import confine
+from course_lib.classroom.grading import plain, sealed
 from course_lib.classroom.grading.handouts import Cell, Handout
 from course_lib.classroom.grading.reading import Reading, Unreadable, answers, plain_cells, read
 from course_lib.classroom.grading.watch import end_with_parent
-from course_lib.classroom.grading.worked_out import worked_out
+from course_lib.classroom.grading.worked_out import leading_to, worked_out
 
 if TYPE_CHECKING:
     from course_lib.classroom.checks.frame import Verdict
@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 
 TASK = "task.json"
 LARGEST_FILE = 1 << 30  # bytes that one file of a submission may grow to
-# An answer has no business with these. They open the way to what measures it, which runs in the
-# same process as it does; so a person decides about who uses them.
-INNER = {"classroom", "_getframe", "currentframe", "f_back", "ctypes", "gc", "get_objects"}
+OWN = ("home", "tmp", "r", "files")  # folders of a submission that its processes may write to
 _NO_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory")
 
 
@@ -44,6 +42,7 @@ class Task:
     lesson: str  # the only lesson asked for; empty for any
     handouts: list[Handout]
     memory: int
+    confined: bool  # whether its processes are to be kept to their own places
 
     @classmethod
     def load(cls, folder: Path) -> Task:
@@ -65,8 +64,9 @@ def work(task: Task, say: Callable[[dict], None]) -> None:
         return
     judge = None
     found = {cell.id: answers(reading, cell) for cell in reading.handout.checks}
+    brought = plain.brought(task.files)
     inner = {
-        cell.id: reached_into(found[cell.id], cell.exercise) for cell in reading.handout.checks
+        cell.id: beyond(reading, cell, found[cell.id], brought) for cell in reading.handout.checks
     }
     handout, notes = reading.handout, reading.notes
     say({"event": "read", "lesson": handout.lesson, "name": handout.name, "notes": notes})
@@ -123,7 +123,8 @@ def by_hand(cell: Cell, inner: list[str]) -> dict:
     if not cell.exercise:
         text = f"the cell {cell.id} calls no check: it is graded by hand, with nbgrader"
     elif inner:
-        text = f"read it yourself: the answer uses {', '.join(inner)}, and was not run"
+        uses = ", ".join(inner[:5]) + (", …" if len(inner) > 5 else "")
+        text = f"read it yourself: the answer uses {uses}, and was not run"
     return {"outcome": "by hand", "name": "", "text": text, "points": 0} if text else {}
 
 
@@ -162,22 +163,19 @@ def judged(
     return frame.judge(exercise, sources, {cell.exercise: value}, judge)
 
 
-def reached_into(sources: dict[str, str], exercise: str) -> list[str]:
-    """The words of an answer with which it could bend its own measuring."""
-    from course_lib.classroom.checks import answer
+def beyond(
+    reading: Reading, cell: Cell, sources: dict[str, str], brought: dict[str, str]
+) -> list[str]:
+    """What in an answer, or in what its numbers come from, is more than plain code."""
+    from course_lib.classroom.checks import answer, frame
+    from course_lib.classroom.checks.thought import Thought
 
+    if cell.exercise and isinstance(frame.find(cell.exercise), Thought):
+        return plain.odd(leading_to(cell.exercise, plain_cells(reading, cell)), brought)
     try:
-        cells = answer.read(exercise, sources).cells
-        nodes = [node for cell in cells for node in ast.walk(ast.parse(cell))]
+        return plain.odd(answer.read(cell.exercise, sources).cells, brought)
     except SyntaxError:
-        return []
-    words: set[str] = set()
-    for node in nodes:
-        for field in ("id", "attr", "name", "module", "value"):
-            text = getattr(node, field, None)
-            if isinstance(text, str) and re.fullmatch(r"[\w.]+", text):
-                words.update(text.split("."))
-    return sorted(words & INNER)
+        return []  # the verdict will say so
 
 
 def limit_this_process(memory: int) -> None:
@@ -196,11 +194,16 @@ def main() -> None:
     end_with_parent()
     pipe = int(sys.argv[1])
     os.set_inheritable(pipe, False)
+    confine.unreadable_by_others()
+    seal = sealed.Seal(sys.stdin.buffer.read(sealed.KEY))
     task = Task.load(Path.cwd())
+    if task.confined:
+        own = (Path.cwd() / name for name in OWN)
+        os.environ.update(confine.around(*own).as_variable())  # the ranks' and `worked_out`'s
     limit_this_process(task.memory)
     os.chdir("/")  # ranks import from where they start: not from what a submission brings or writes
-    with os.fdopen(pipe, "w", buffering=1) as out:
-        work(task, lambda event: print(json.dumps(event), file=out, flush=True))
+    with os.fdopen(pipe, "wb", buffering=0) as out:
+        work(task, lambda event: out.write(seal.closed(event) + b"\n"))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,49 @@
+"""Whether what a check measures with is still what it was: no part of it replaced by an answer.
+
+An answer runs in the process that measures it, where `dist.all_reduce = mine` reaches everybody.
+From lesson 01 on.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import json
+from collections.abc import Iterable
+from types import ModuleType
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+KEPT = "__intact__"
+_OURS = ("course_lib.classroom.values", "course_lib.classroom.checks.bench", "course_lib.dispatch")
+_OURS += ("course_lib.ledger", "course_lib.memory", "course_lib.ranks", "course_lib.collectives")
+_TORCH = (torch, torch.Tensor, torch.linalg, torch.autograd, torch.autograd.graph, F, dist)
+_TORCH += (dist.distributed_c10d, dist.ProcessGroup, nn.Module, nn.Parameter, torch.optim.Optimizer)
+
+
+def keep(namespace: dict, modules: Iterable[str] = ()) -> None:
+    """Note every function and class of what is measured with, as it is before an answer comes."""
+    ours = [importlib.import_module(name) for name in (*_OURS, *modules)]
+    namespace[KEPT] = [(it, _callables(it)) for it in (builtins, json, *_TORCH, *ours)]
+
+
+def replaced(namespace: dict) -> list[str]:
+    """The names of what an answer has replaced since, or taken away."""
+    found = []
+    for it, before in namespace.get(KEPT, ()):
+        now = vars(it)
+        found += [f"{it.__name__}.{name}" for name, was in before if now.get(name) is not was]
+    return found
+
+
+def _callables(it: ModuleType | type) -> list[tuple[str, object]]:
+    named = list(vars(it).items())
+    watched = [one for one in named if callable(one[1]) or isinstance(one[1], _ODD)]
+    return [(name, value) for name, value in watched if name not in _IPYTHONS]
+
+
+_IPYTHONS = ("get_ipython", "display", "input", "exit", "quit")  # builtins while a cell runs
+_ODD = (property, classmethod, staticmethod)

@@ -1,0 +1,219 @@
+"""Whether an answer is plain: words that cannot reach what measures it, or change it.
+
+A check measures an answer in the answer's own process. Python has many ways from any object to any
+other, so what is let in is told, and not what is kept out; who writes anything else is read by a
+person, and loses nothing by it. No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+_IMPORTS = {
+    *("torch", "numpy", "math", "cmath", "typing", "functools", "itertools", "collections"),
+    *("dataclasses", "contextlib", "fractions", "statistics", "operator", "copy", "time", "random"),
+    *("__future__", "abc", "enum", "numbers", "datetime", "heapq", "bisect", "warnings"),
+}
+_LIBRARY = {
+    *("ranks", "collectives", "dispatch", "ledger", "memory", "layout", "norms", "gpt", "data"),
+    *("generate", "tensor_parallel", "pretrained", "zero", "checkpoint", "estimate", "step"),
+    *("train", "deepspeed_config"),
+}
+# What the exercises themselves import from here.
+GIVEN = {
+    "course_lib.classroom": {"pull"},
+    "course_lib.classroom.checks": {"check", "hint"},
+    "course_lib.classroom.checks.lesson_02": {"mystery"},
+    "course_lib.classroom.checks.lesson_06": {"decoder"},
+    "course_lib.classroom.extra": {"extra_ranks"},
+}
+# The modules that an answer may go through, as in torch.nn.functional.relu.
+_THROUGH = {
+    *("torch", "nn", "functional", "distributed", "dist", "optim", "utils", "checkpoint", "F"),
+    *("autograd", "linalg", "special", "fft", "cuda", "random", "modules", "parameter", "math"),
+    *("tensor", "device_mesh", "functional_collectives", "lr_scheduler", "graph", "abc", "time"),
+    *("clip_grad", "init", "amp", "grad_mode", "function", "profiler", "data", "np", "numpy"),
+}
+_THROUGH |= _LIBRARY | (_IMPORTS - {"warnings"})
+_WHOLE = {"nn", "functional", "distributed", "optim", "utils", "autograd", "linalg"}
+# Calls that reach an attribute, a module or an object by a text, or run one.
+_BY_TEXT = {
+    *("eval", "exec", "compile", "globals", "locals", "vars", "breakpoint", "input", "help"),
+    *("setattr", "delattr", "getattr", "hasattr", "open", "memoryview", "get_ipython"),
+}
+_CLOSED = {
+    *("attrgetter", "methodcaller", "get_type_hints", "make_dataclass", "singledispatch"),
+    *("singledispatchmethod", "import_module", "load", "loads", "save", "from_file", "freeze"),
+    *("load_library", "load_inline", "script", "trace", "trace_module", "package", "hub", "jit"),
+    *("ops", "library", "tofile", "fromfile", "memmap", "loadtxt", "genfromtxt"),
+    *("f_back", "f_globals", "f_locals", "f_builtins", "tb_frame", "gi_frame", "cr_frame"),
+    *("ag_frame", "gi_code", "settrace", "setprofile", "addaudithook", "showwarning", "lib"),
+    *("ctypeslib", "register_module_forward_hook", "register_module_forward_pre_hook"),
+    *("register_module_full_backward_hook", "set_default_tensor_type", "TorchFunctionMode"),
+    *("TorchDispatchMode", "patch", "rpc", "set_debug_level", "savetxt"),
+}
+# Under these names one module has another of Python's own: torch.os, collections._sys.
+_PYTHONS = (sys.stdlib_module_names | {"bltns", "path", "modules"}) - _THROUGH
+_PYTHONS -= {
+    "chunk",
+    "select",
+    "copy",
+    "queue",
+    "trace",
+    "token",
+    "code",
+    "string",
+    "test",
+    "types",
+    "site",
+}
+_METHODS = {
+    *("init", "post_init", "call", "enter", "exit", "len", "getitem", "setitem", "iter", "next"),
+    *("repr", "str", "eq", "ne", "lt", "le", "gt", "ge", "hash", "add", "sub", "mul", "bool"),
+    "contains",
+}
+_OBJECTS = re.compile(r"object")  # all_gather_object and its like read what others have pickled
+
+
+def odd(cells: Iterable[str], brought: Mapping[str, str] | None = None) -> list[str]:
+    """What in these cells is not plain, in words; empty where all is.
+
+    `brought` are the modules that came with the answer, by name: what it imports is read as well.
+    """
+    found: set[str] = set()
+    waiting, seen = list(cells), set()
+    while waiting:
+        source = waiting.pop()
+        if source in seen:
+            continue
+        seen.add(source)
+        try:
+            tree = ast.parse(_without_magics(source))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue  # the check says so: it will not run
+        for kind, name in _uses(tree):
+            if kind == "import" and name.split(".")[0] in (brought or {}):
+                waiting.append(brought[name.split(".")[0]])
+            elif not _is_plain(kind, name):
+                found.add(name)
+    return sorted(found)
+
+
+def _without_magics(source: str) -> str:
+    lines = source.splitlines()
+    return "\n".join("" if line.lstrip()[:1] in ("%", "!") else line for line in lines)
+
+
+def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """Every name that the code imports, reads, writes or calls: (kind, name)."""
+    plain_calls, followed = set(), set()
+    imported = {"torch", "dist"}  # modules; `taken` are names out of one
+    taken: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            followed.add(node.value)
+        if isinstance(node, ast.Import):
+            imported.update((alias.asname or alias.name).split(".")[0] for alias in node.names)
+            yield from (("import", alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            names = {alias.name: alias.asname or alias.name for alias in node.names}
+            if GIVEN.get(module, set()).issuperset(names):
+                continue
+            yield "import", module
+            taken.update(names.values())
+            whole = _LIBRARY if module == "course_lib" else _WHOLE
+            imported.update(names[name] for name in names if name in whole)
+            if module == "course_lib":
+                yield from (("import", f"course_lib.{name}") for name in names)
+            if module.split(".")[0] in _IMPORTS | {"course_lib"}:
+                yield from (("attribute", alias.name) for alias in node.names)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            if _by_a_plain_text(node):
+                plain_calls.add(node.func)
+                yield "attribute", node.args[1].value if len(node.args) > 1 else ""
+            elif node.func.id == "open" and _own_file(node):
+                plain_calls.add(node.func)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node not in plain_calls:
+            yield "name", node.id
+            if node.id in imported and node not in followed:
+                yield "whole", f"{node.id} as a value"
+        elif isinstance(node, ast.Attribute):
+            own = isinstance(node.value, ast.Name) and node.value.id in ("self", "ctx", "cls")
+            yield ("own" if own else "attribute"), node.attr
+            root = _root(node)
+            if not isinstance(node.ctx, ast.Load) and root in imported | taken:
+                yield "whole", f"{root}.….{node.attr} ="
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield "defined", node.name
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            yield from (("name", name) for name in node.names)
+        elif isinstance(node, ast.arg):
+            yield "name", node.arg
+        elif isinstance(node, ast.keyword) and node.arg:
+            yield "name" if node.arg.startswith("__") else "keyword", node.arg
+        elif isinstance(node, (ast.MatchClass,)):
+            yield from (("attribute", name) for name in node.kwd_attrs)
+
+
+def _is_plain(kind: str, name: str) -> bool:
+    if kind == "import":
+        first, *rest = name.split(".")
+        if first == "course_lib":
+            return not rest or rest[0] in _LIBRARY
+        through = all(part in _THROUGH or part.startswith("distributed") for part in rest)
+        return first in _IMPORTS and through
+    if kind == "keyword":
+        return True
+    if name.startswith("__"):
+        inner = name.strip("_")
+        called = kind in ("own", "attribute") and inner in ("init", "enter", "exit", "name")
+        return called or (kind == "defined" and inner in _METHODS)
+    if kind == "name":
+        return name not in _BY_TEXT and name not in _CLOSED
+    if kind == "defined":
+        return name not in dir(builtins)
+    if kind == "whole":
+        return False
+    if name in _CLOSED or name in _BY_TEXT or _OBJECTS.search(name):
+        return False
+    if name.lstrip("_") in _PYTHONS:
+        return False
+    return kind == "own" or not name.startswith("_") or name.startswith("_foreach_")
+
+
+def _root(node: ast.expr) -> str:
+    """The name with which a chain of attributes begins."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _by_a_plain_text(call: ast.Call) -> bool:
+    """getattr(x, "weight") says as much as x.weight."""
+    second = call.args[1] if len(call.args) > 1 else None
+    text = isinstance(second, ast.Constant) and isinstance(second.value, str)
+    return call.func.id in ("getattr", "hasattr") and text
+
+
+def _own_file(call: ast.Call) -> bool:
+    """open("mine.txt"): a file that came with the answer, read."""
+    name = call.args[0] if len(call.args) == 1 and not call.keywords else None
+    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
+        return False
+    return not name.value.startswith(("/", "~")) and ".." not in name.value
+
+
+def brought(folder: Path) -> dict[str, str]:
+    """The modules that came with an answer, by the name that imports them."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).parts[0].removesuffix(".py")
+        found[name] = found.get(name, "") + "\n" + path.read_text(errors="replace")
+    return found
