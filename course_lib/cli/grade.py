@@ -98,7 +98,7 @@ def grade(
     failed = sum(not row.graded for row in found)
     if as_json:
         told = {"rows": [asdict(row) for row in found], "csv": "" if trouble else str(csv)}
-        print(json.dumps(told | {"not_graded": failed}))
+        print(json.dumps(told | {"not_graded": failed, "walls": str(standing)}))
     else:
         rows.print_table(found)
         print(f"{len(found)} row(s), {failed} of them could not be graded.", end=" ")

@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         "grading-not-apart",
         GRADING + "marking.py",
-        "            [*self.apart, sys.executable",
+        "            [*self.walls.command, sys.executable",
         "            [sys.executable",
         (f"{LIMITS}test_who_kills_everybody_in_reach_does_not_reach_the_keeper",),
         "kill(-1) of one submission ends the grading of all",
@@ -411,17 +411,6 @@ MUTANTS = [
         "what worked in the learner's folder has to work here",
     ),
     Mutant(
-        "grading-bent-measuring-believed",
-        GRADING + "worker.py",
-        "    return sorted(words & INNER)",
-        "    return []",
-        (
-            f"{FORGING}test_an_answer_that_bends_its_measuring_is_left_to_a_person",
-            f"{FORGING}test_ways_into_the_measuring_are_noticed",
-        ),
-        "an answer that replaces what measures it would measure well",
-    ),
-    Mutant(
         "grading-no-memory-is-a-mistake",
         GRADING + "worker.py",
         'if name == "raised" and any(',
@@ -473,8 +462,8 @@ MUTANTS = [
     Mutant(
         "grading-no-warning",
         CLI,
-        "    for text in [WARNING.format(user=_user()), *aside]:",
-        "    for text in aside:",
+        "    for text in [WARNING.format(user=_user()), str(standing), *aside]:",
+        "    for text in [str(standing), *aside]:",
         (f"{CALLS}test_in_a_sandbox_it_says_what_it_does_and_goes_on",),
         "an instructor has to know that code of others is run",
     ),

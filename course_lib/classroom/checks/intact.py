@@ -27,16 +27,23 @@ _TORCH += (dist.distributed_c10d, dist.ProcessGroup, nn.Module, nn.Parameter, to
 def keep(namespace: dict, modules: Iterable[str] = ()) -> None:
     """Note every function and class of what is measured with, as it is before an answer comes."""
     ours = [importlib.import_module(name) for name in (*_OURS, *modules)]
-    namespace[KEPT] = [(it, _callables(it)) for it in (builtins, json, *_TORCH, *ours)]
+    watched = (builtins, json, *_TORCH, *ours)
+    namespace[KEPT] = [(it, _callables(it), frozenset(vars(it))) for it in watched]
 
 
 def replaced(namespace: dict) -> list[str]:
     """The names of what an answer has replaced since, or taken away."""
     found = []
-    for it, before in namespace.get(KEPT, ()):
+    for it, before, names in namespace.get(KEPT, ()):
         now = vars(it)
-        found += [f"{it.__name__}.{name}" for name, was in before if now.get(name) is not was]
+        gone = [name for name, was in before if now.get(name) is not was]
+        over = [name for name in now.keys() - names if isinstance(it, type) and _inherits(it, name)]
+        found += [f"{it.__name__}.{name}" for name in (*gone, *over)]
     return found
+
+
+def _inherits(kind: type, name: str) -> bool:
+    return any(name in vars(base) for base in kind.__mro__[1:])
 
 
 def _callables(it: ModuleType | type) -> list[tuple[str, object]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import course_lib
 from course_lib.classroom.doctor import (
+    answers,
     build_tools,
     gpus,
     jupyter,
@@ -67,6 +68,7 @@ def checks(root: Path, ranks: RealRanks) -> list[Check]:
         Check("libaio", build_tools.libaio, 120.0),
         Check("JupyterLab", jupyter.jupyterlab, 90.0),
         Check("kernel", jupyter.kernel),
+        Check("grading", answers.answers, 150.0),
         Check("all-reduce", ranks.look, 300.0),
     ]
 
