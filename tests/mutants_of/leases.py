@@ -191,7 +191,7 @@ MUTANTS = [
     Mutant(
         "leases-checks-add-up",
         LEASES + "claims.py",
-        "        cores[process] = max(cores[process], claim.cores)\n",
+        "        cores[process] = max(cores[process], min(claim.cores, most[0]))\n",
         "        cores[process] += claim.cores\n",
         (f"{TESTS}test_the_cores_that_others_hold_are_left_out",),
         "a notebook's checks take the cores that its ranks do not use meanwhile",

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
+from .closed import refusal as closed
 from .condition import STAMP, UNFINISHED, Condition, contents, look, python_of, write_note
 from .interpreters import choose, make_environment
 from .pins import fingerprint, torch_pin
@@ -40,6 +41,8 @@ def ensure(root: Path, wanted: tuple[str, ...]) -> Environment:
     watch, venv, pins = Watch(), root / ".venv", fingerprint(root)
     torch_pin(root / "constraints.txt")  # refuses what cannot work before anything is made
     now = look(venv, wanted, pins)
+    if now.state == "closed" and not os.access(str(root), os.W_OK):
+        raise closed(str(venv), Path(now.why))
     if now.state != "ready":
         need_leave(root)
         with _alone(root):
@@ -61,6 +64,9 @@ def _mend(root: Path, venv: Path, now: Condition, wanted: tuple[str, ...], pins:
         aside = _free_name(venv)
         venv.rename(aside)
         say(f".venv: {now.why}; kept as {aside.name}, a new one is made")
+    elif now.state == "closed":
+        say(f".venv: {now.why} may not be read; it is made anew")
+        _remove(venv)
     elif now.state == "renew":
         say(f".venv: {now.why}; it is made anew (pip's cache keeps what was downloaded)")
         _remove(venv)
