@@ -8,6 +8,7 @@ WHOLE = "tests/house/test_bootstrap_whole.py::"
 REFUSALS = "tests/house/test_bootstrap_refusals.py::"
 TARGETS = "tests/house/test_make_targets.py::"
 CLOSED = "tests/house/test_bootstrap_closed.py::"
+HASHES = "tests/house/test_hashes.py::"
 BOOKS = "tests/house/test_notebooks_care.py::"
 
 MUTANTS = [
@@ -160,5 +161,37 @@ MUTANTS = [
         'place = ""',
         (CLOSED + "test_a_file_that_pip_may_not_read_is_named",),
         "a reader is told that some file may not be read",
+    ),
+    Mutant(
+        "house-hashes-not-required",
+        BOOT + "hashed.py",
+        'pip.install("--require-hashes", "--no-deps"',
+        'pip.install("--no-deps"',
+        (HASHES + "test_the_cpu_build_is_sought_where_it_is",),
+        "a line without a hash is installed unverified",
+    ),
+    Mutant(
+        "house-hashes-and-then-anything",
+        BOOT + "pip_run.py",
+        "    if alone:\n",
+        "    if False:\n",
+        (HASHES + "test_another_package_under_the_same_name_is_not_installed",),
+        "what the file does not list comes unverified out of a folder that pip is configured for",
+    ),
+    Mutant(
+        "house-hashes-of-an-older-environment",
+        BOOT + "condition.py",
+        'if hashes and stamp.get("hashes") != hashes:',
+        "if False:",
+        (HASHES + "test_an_environment_that_was_not_verified_is_made_anew",),
+        "an environment that was never verified passes for one that was",
+    ),
+    Mutant(
+        "house-hashes-of-any-version",
+        "tools/hashes.py",
+        "and pin.specifier.contains(version, prereleases=True)",
+        "and True",
+        (HASHES + "test_what_is_not_at_its_pin_is_refused_and_a_build_of_torch_is_left_open",),
+        "the file of hashes moves the pins",
     ),
 ]

@@ -70,8 +70,9 @@ def write_note(venv: Path, name: str, what: dict[str, Any]) -> None:
     os.replace(draft, venv / name)
 
 
-def look(venv: Path, wanted: tuple[str, ...], pins: str) -> Condition:
-    """The condition of `venv` for somebody who needs the extras `wanted` at the pins `pins`."""
+def look(venv: Path, wanted: tuple[str, ...], pins: str, hashes: str = "") -> Condition:
+    """The condition of `venv` for somebody who needs the extras `wanted` at the pins `pins`,
+    verified by `hashes` where that is not empty."""
     if venv.is_symlink():
         return Condition("link", f"it is a link to {os.readlink(str(venv))}")
     if venv.exists() and not os.access(str(venv), os.R_OK | os.X_OK):
@@ -108,6 +109,8 @@ def look(venv: Path, wanted: tuple[str, ...], pins: str) -> Condition:
     if named is not None and _minor(named) != now["python"]:
         why = f"PYTHON={asked} asks for Python {named.dotted}, and it has {now['python']}"
         return Condition("renew", why, both)
+    if hashes and stamp.get("hashes") != hashes:
+        return Condition("renew", "its packages were not verified by the hashes asked for", both)
     if stamp.get("pins") != pins:
         return Condition("update", "constraints.txt or pyproject.toml has changed since", both)
     if lost:

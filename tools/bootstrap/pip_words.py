@@ -42,7 +42,14 @@ _FAILURES = (
         r"THESE PACKAGES DO NOT MATCH THE HASHES",
         "A downloaded package was not what the index promised.",
         "run the same command again; if it happens twice, clear pip's cache (pip cache purge) "
-        "and suspect the proxy or the mirror",
+        "and suspect the proxy, the mirror or, where HASHES names one, a file of hashes that was "
+        "made for another kind of machine",
+    ),
+    (
+        r"Hashes are required in --require-hashes mode",
+        "A package has no hash in the file that HASHES names.",
+        "pip's lines above name it; python -m tools.hashes FOLDER_OF_PACKAGES FILE writes a whole "
+        "file",
     ),
     (
         r"fatal error: Python\.h|error: command '.*(gcc|cc|g\+\+|clang).*' failed|"
