@@ -9,7 +9,7 @@
 .PHONY: help setup lab test test-all notebooks exercises bench accept-gpu clean
 
 unexport PYTHONSAFEPATH PYTHONPATH PYTHONHOME
-export PYTHON COURSE_VENV COURSE_WORK TORCH_INDEX_URL LAB_ARGS PYTEST_ARGS BENCH_ARGS ACCEPT_ARGS
+export PYTHON COURSE_VENV COURSE_WORK HASHES TORCH_INDEX_URL LAB_ARGS PYTEST_ARGS BENCH_ARGS ACCEPT_ARGS
 
 help setup lab test test-all notebooks exercises bench accept-gpu clean:
 	@for candidate in "$$PYTHON" python3 python3.13 python3.12 python3.11 python3.10 python; do \

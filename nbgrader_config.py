@@ -1,10 +1,18 @@
-"""nbgrader's stock commands on this folder: `nbgrader generate_assignment 01_collectives`, …"""
+"""nbgrader's stock commands on this folder: `nbgrader generate_assignment 01_collectives`, …
 
+They write to release/, autograded/, feedback/ and gradebook.db, and leave exercises/ as it is.
+"""
+
+import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))  # course_lib need not be installed
-from course_lib.classroom.release import configuration
+_HERE = str(Path(__file__).resolve().parent)
+sys.path.insert(0, _HERE)  # course_lib need not be installed
+# The same for the kernels that autograde starts: the checks are those of this folder, whichever
+# course_lib the environment holds.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_HERE, os.environ.get("PYTHONPATH")]))
+from course_lib.classroom.release import configuration  # noqa: E402
 
 c = get_config()  # noqa: F821  (given by whoever reads this file)
 c.merge(configuration())

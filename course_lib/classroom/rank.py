@@ -65,6 +65,13 @@ class RankKernel(IPythonKernel):
         self.session.send(socket, "stack_reply", stack, parent, ident=ident)
 
 
+class RankApp(IPKernelApp):
+    """The kernel's program, which keeps quiet: what a rank printed last is told when it fails."""
+
+    def log_connection_info(self) -> None:
+        """ipykernel's banner is for who connects by hand, and would stand in that story's place."""
+
+
 def sit_down(run_dir: str, rank: int, world: int) -> None:
     """Take the seat; the notebook's process asks for this first."""
     from IPython import get_ipython
@@ -106,7 +113,7 @@ def run(parent: int, arguments: list[str]) -> None:
     run_dir = os.environ["COURSE_RUN_DIR"]
     warnings.filterwarnings("ignore", message="To exit: use")
     threading.Thread(target=end_with_parent, args=(run_dir, parent), daemon=True).start()
-    IPKernelApp.launch_instance(argv=arguments, kernel_class=RankKernel)
+    RankApp.launch_instance(argv=arguments, kernel_class=RankKernel)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ from nbformat import NotebookNode
 from course_lib.classroom.whole import replacing
 
 SOLUTIONS, EXERCISES = "solutions", "exercises"
+# Where nbgrader's own generate_assignment writes. An assignment whose folder is there already it
+# skips, without an entry in its database; and exercises/ is there on every clone.
+RELEASED = "release"
 # What stands where an answer stood. Without an error in it, so that a blank notebook runs through
 # and every check says "not attempted" for itself.
 STUB = "# Your answer goes here.\n..."
@@ -30,7 +33,7 @@ def configuration():
 
     settings = Config()
     settings.CourseDirectory.source_directory = SOLUTIONS
-    settings.CourseDirectory.release_directory = EXERCISES
+    settings.CourseDirectory.release_directory = RELEASED
     settings.ClearSolutions.code_stub = {"python": STUB}
     settings.GenerateAssignment.preprocessors = _with_ours(
         GenerateAssignment.preprocessors.default()

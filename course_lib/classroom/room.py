@@ -29,7 +29,7 @@ def check_world(world: int) -> None:
             "with `course stop --all`)"
         )
     machine = look()
-    check_memory(world, part(machine, 0), machine, others(living_claims()[0]))
+    check_memory(world, part(machine, 0), machine, others(living_claims(machine)[0]))
 
 
 def default_world(gpus: int) -> int:

@@ -115,6 +115,7 @@ def lab_options(extra: list[str]) -> list[str]:
         "--ServerApp.kernel_spec_manager_class="
         "course_lib.classroom.workspace.kernels.LearnersKernels",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+        "--LabApp.custom_css=True",  # ours, of CourseServer
     ]
     if os.geteuid() == 0:  # rented nodes and containers log in as root
         options.append("--allow-root")

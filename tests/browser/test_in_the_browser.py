@@ -40,7 +40,7 @@ def test_the_first_lesson_runs_and_shows_its_figures(open_notebook, lab):
 def look_at_figure(page: NotebookPage, cell) -> None:
     """It is drawn, and its words can be opened by those who do not see it."""
     below = page.below(cell)
-    image = below.locator("img")
+    image = below.locator(".jp-RenderedImage img")  # as the style of dark themes names it
     image.wait_for()
     assert image.evaluate("one => one.complete && one.naturalWidth") > 100
     words = below.locator("details")
@@ -81,6 +81,26 @@ def test_the_library_is_there_to_be_read_whatever_is_typed(visit):
         center.get_by_text("course_lib/ranks.py is read-only").wait_for()
     assert (library / "ranks.py").read_text() == before
     assert not (library / ".ipynb_checkpoints").exists()
+
+
+def test_a_dark_theme_dims_figures_and_a_light_one_shows_them_as_they_are(visit):
+    change = "theme => { jupyterapp.commands.execute('apputils:change-theme', {theme}); }"
+    look = """() => {
+        const card = document.createElement('div');
+        card.className = 'jp-RenderedImage';
+        card.append(document.createElement('img'));
+        document.body.append(card);
+        return getComputedStyle(card.firstChild).filter;
+    }"""
+    with visit("notebooks") as tab:
+        tab.wait_for_selector("#jp-MainMenu")
+        for theme, light, style in (
+            ("Dark", "false", "brightness(0.8)"),
+            ("Light", "true", "none"),
+        ):
+            tab.evaluate(change, f"JupyterLab {theme}")
+            tab.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{light}'")
+            assert tab.evaluate(look) == style
 
 
 def test_a_failure_leaves_a_picture(visit):

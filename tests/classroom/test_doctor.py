@@ -214,6 +214,18 @@ def test_a_rank_that_fails_is_told_in_the_clusters_words(two) -> None:
     assert "course stop --all" in found.remedy
 
 
+def test_ranks_that_end_while_they_start_are_told_without_ipykernels_banner(monkeypatch) -> None:
+    from course_lib.classroom.cluster import Cluster
+    from course_lib.classroom.doctor.real_ranks import RealRanks
+
+    last = "import os, sys; print('a last word', file=sys.__stderr__, flush=True); os._exit(3)"
+    monkeypatch.setattr(Cluster, "join", lambda self, _: self.everywhere(lambda r: last, 60.0))
+    (found,) = RealRanks(2).look()
+    first, *more = found.found.splitlines()
+    assert first.startswith("2 ranks do not start: rank ") and "exit code 3" in first
+    assert [line.strip() for line in more] == ["a last word"]
+
+
 def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     from course_lib.classroom import crew
     from course_lib.classroom.doctor.real_ranks import RealRanks

@@ -73,7 +73,7 @@ def test_stock_commands_give_the_same_notebook_and_the_same_marks(tmp_path_facto
     shutil.copy(ROOT / "solutions" / lesson / file, cwd / "solutions" / lesson)
     shutil.copy(ROOT / "nbgrader_config.py", cwd)
     nbgrader("generate_assignment", lesson, cwd=cwd)
-    assert json.loads((cwd / "exercises" / lesson / file).read_text()) == json.loads(
+    assert json.loads((cwd / "release" / lesson / file).read_text()) == json.loads(
         (ROOT / "exercises" / lesson / file).read_text()
     )
     right, wrong = (answered(source, name) for source in ANSWERS[name])

@@ -146,7 +146,8 @@ def ordinary_user() -> tuple[list[str], str]:
 
 def as_ordinary_user(toy: Toy, target: str, **changed: str) -> subprocess.CompletedProcess[str]:
     prefix, python = ordinary_user()
-    variables = toy.variables(PYTHON=python, HOME=str(toy.root), USER="somebody", **changed)
+    theirs = {"PYTHON": python, "HOME": str(toy.root), "USER": "somebody"}
+    variables = toy.variables(**{**theirs, **changed})
     return subprocess.run(
         [*prefix, "make", "--no-print-directory", target],
         cwd=toy.root, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -118,11 +118,21 @@ def test_every_workflow_keeps_the_rules(file: Path) -> None:
     for step in steps(told):
         assert ("uses" in step) != ("run" in step)
         if "uses" in step:
-            assert re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"]), "pinned by major version"
+            assert re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", step["uses"]), (
+                "no tag: it can move"
+            )
         if "checkout" in step.get("uses", ""):
             assert step["with"]["persist-credentials"] is False
+    for line in re.findall(r"uses: .*", file.read_text()):
+        assert re.search(r"@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", line), "a reader sees the version"
     for target in re.findall(r"\bmake ([a-z-]+)", file.read_text()):
         assert target in bootstrap.TARGETS, f"there is no make {target}"
     # What somebody else can write (a title, a branch's name) must not become a command.
     for step in steps(told):
         assert "${{" not in step.get("run", "")
+
+
+def test_one_action_is_the_same_commit_in_every_workflow() -> None:
+    used = {line for file in FILES for line in re.findall(r"uses: (\S+@\S+)", file.read_text())}
+    names = [line.partition("@")[0] for line in used]
+    assert len(names) == len(set(names)), sorted(used)

@@ -6,6 +6,7 @@ DOCTOR = "course_lib/classroom/doctor/"
 WHOLE = "tests/classroom/test_doctor.py::"
 MACHINE = "tests/classroom/test_doctor_machine.py::"
 SOFTWARE = "tests/classroom/test_doctor_software.py::"
+FULL = "tests/classroom/test_doctor_full.py::"
 GPUS = "tests/classroom/test_doctor_gpus.py::"
 ACCEPT = "tools/accept_gpu/"
 HOUSE = "tests/house/test_accept_gpu.py::"
@@ -339,5 +340,53 @@ MUTANTS = [
         "",
         (f"{WORKFLOW}test_every_workflow_keeps_the_rules",),
         "the GPU workflow calls a target that is not there",
+    ),
+    Mutant(
+        "doctor-ipykernels-banner",
+        "course_lib/classroom/rank.py",
+        "    RankApp.launch_instance(",
+        "    IPKernelApp.launch_instance(",
+        (f"{WHOLE}test_ranks_that_end_while_they_start_are_told_without_ipykernels_banner",),
+        "how to quit a kernel by hand stands where a rank's last words should",
+    ),
+    Mutant(
+        "doctor-full-folder-is-the-compilers-fault",
+        DOCTOR + "build_tools.py",
+        "        if full := no_room():\n",
+        "        if full := None:\n",
+        (f"{FULL}test_a_compiler_is_not_blamed_for_a_full_folder",),
+        "a compiler is installed anew, and the disk stays full",
+    ),
+    Mutant(
+        "doctor-full-folder-is-a-missing-header",
+        DOCTOR + "build_tools.py",
+        "    if command and (full := no_room()):\n",
+        "    if full := None:\n",
+        (f"{FULL}test_a_compiler_is_not_blamed_for_a_full_folder",),
+        "libaio is installed anew, and the disk stays full",
+    ),
+    Mutant(
+        "doctor-looks-where-python-went",
+        DOCTOR + "places.py",
+        "    full = no_room([chosen()] if folder is None else [folder])\n",
+        "    full = no_room([Path(tempfile.gettempdir()) if folder is None else folder])\n",
+        (f"{FULL}test_the_folder_is_named_also_where_python_has_gone_to_another[True]",),
+        "Python passes over a full folder silently, and so does the doctor",
+    ),
+    Mutant(
+        "doctor-a-page-is-room-enough",
+        DOCTOR + "places.py",
+        "PROBE = 1 << 20",
+        "PROBE = 1 << 12",
+        (f"{FULL}test_a_real_small_disk",),
+        "a folder with one free page is called good",
+    ),
+    Mutant(
+        "doctor-full-folder-of-the-ranks",
+        DOCTOR + "real_ranks.py",
+        "            if full := _full():\n",
+        "            if full := None:\n",
+        (f"{FULL}test_ranks_that_cannot_write_name_the_folder",),
+        "No space left on device, and not on which",
     ),
 ]

@@ -10,6 +10,7 @@ TWELVE, FORGING, CHECK = (TESTS + f"test_{name}.py::" for name in ("twelve", "fo
 CALLS, FOUND, NUMBERS = (
     TESTS + f"test_{name}.py::" for name in ("cli_grade", "discover", "worked_out")
 )
+GUIDE = TESTS + "test_guide.py::"
 UNJUDGED = "tests/test_not_judged.py::"
 
 MUTANTS = [
@@ -514,5 +515,21 @@ MUTANTS = [
         "0 if len(others) < len(found) else",
         (f"{CHECK}test_a_lesson_is_checked_and_noted_down",),
         "one right answer does not make a lesson",
+    ),
+    Mutant(
+        "grading-guide-release-is-committed",
+        "course_lib/classroom/release.py",
+        'RELEASED = "release"',
+        "RELEASED = EXERCISES",
+        (f"{GUIDE}test_a_lesson_is_entered_on_a_clone_and_nothing_committed_changes",),
+        "nbgrader skips what every clone holds, and has no entry for it when it comes to grade",
+    ),
+    Mutant(
+        "grading-guide-checks-of-another-tree",
+        "nbgrader_config.py",
+        'os.environ["PYTHONPATH"] = ',
+        "_path = ",
+        (f"{GUIDE}test_the_whole_walk_gives_marks_and_feedback",),
+        "answers are judged by the checks of the course_lib that the environment happens to hold",
     ),
 ]

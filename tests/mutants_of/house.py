@@ -7,6 +7,8 @@ PIP = "tests/house/test_bootstrap_pip.py::"
 WHOLE = "tests/house/test_bootstrap_whole.py::"
 REFUSALS = "tests/house/test_bootstrap_refusals.py::"
 TARGETS = "tests/house/test_make_targets.py::"
+CLOSED = "tests/house/test_bootstrap_closed.py::"
+HASHES = "tests/house/test_hashes.py::"
 BOOKS = "tests/house/test_notebooks_care.py::"
 
 MUTANTS = [
@@ -113,5 +115,83 @@ MUTANTS = [
         "                pass\n",
         (BOOKS + "test_normalise_keeps_what_matters",),
         "where a stream was cut is chance, and shows as a change",
+    ),
+    Mutant(
+        "house-closed-python-does-not-run",
+        BOOT + "interpreters.py",
+        "            if place is not None:\n",
+        "            if False:\n",
+        (
+            CLOSED + "test_a_python_in_a_closed_home",
+            CLOSED + "test_a_python_that_may_not_be_executed",
+        ),
+        "a reader looks for a fault in a Python that runs for its owner",
+    ),
+    Mutant(
+        "house-closed-links-not-followed",
+        BOOT + "closed.py",
+        "        if here.is_symlink():\n",
+        "        if False:\n",
+        (CLOSED + "test_a_shared_environment_whose_python_lies_in_a_closed_home",),
+        "the folder that closes a Python is seldom the one in which its link lies",
+    ),
+    Mutant(
+        "house-closed-packages-look-missing",
+        BOOT + "shared.py",
+        "        _refuse_closed(folder)  # what may not be read looks missing\n",
+        "",
+        (CLOSED + "test_an_environment_that_was_well_and_is_closed_now",),
+        "a package is installed again that is there and may not be read",
+    ),
+    Mutant(
+        "house-closed-environment-is-a-read-only-folder",
+        BOOT + "environment.py",
+        '    if now.state == "closed" and not os.access(str(root), os.W_OK):\n',
+        "    if False:\n",
+        (
+            CLOSED + "test_an_environment_that_was_well_and_is_closed_now",
+            CLOSED + "test_an_environment_that_is_closed_as_a_whole",
+        ),
+        "learners are told to clone anew, where the administrator has to open a Python",
+    ),
+    Mutant(
+        "house-file-without-leave-not-named",
+        BOOT + "pip_words.py",
+        'place = f": {named.group(1)}" if named else ""',
+        'place = ""',
+        (CLOSED + "test_a_file_that_pip_may_not_read_is_named",),
+        "a reader is told that some file may not be read",
+    ),
+    Mutant(
+        "house-hashes-not-required",
+        BOOT + "hashed.py",
+        'pip.install("--require-hashes", "--no-deps"',
+        'pip.install("--no-deps"',
+        (HASHES + "test_the_cpu_build_is_sought_where_it_is",),
+        "a line without a hash is installed unverified",
+    ),
+    Mutant(
+        "house-hashes-and-then-anything",
+        BOOT + "pip_run.py",
+        "    if alone:\n",
+        "    if False:\n",
+        (HASHES + "test_another_package_under_the_same_name_is_not_installed",),
+        "what the file does not list comes unverified out of a folder that pip is configured for",
+    ),
+    Mutant(
+        "house-hashes-of-an-older-environment",
+        BOOT + "condition.py",
+        'if hashes and stamp.get("hashes") != hashes:',
+        "if False:",
+        (HASHES + "test_an_environment_that_was_not_verified_is_made_anew",),
+        "an environment that was never verified passes for one that was",
+    ),
+    Mutant(
+        "house-hashes-of-any-version",
+        "tools/hashes.py",
+        "and pin.specifier.contains(version, prereleases=True)",
+        "and True",
+        (HASHES + "test_what_is_not_at_its_pin_is_refused_and_a_build_of_torch_is_left_open",),
+        "the file of hashes moves the pins",
     ),
 ]

@@ -4,6 +4,8 @@ from tests.mutation import Mutant
 
 LEASES = "course_lib/classroom/leases/"
 TESTS = "tests/classroom/test_leases.py::"
+CLAIMS = "tests/classroom/test_leases_claims.py::"
+BEYOND = f"{CLAIMS}test_a_claim_of_more_than_there_is_keeps_nobody_from_ranks"
 TWENTY = f"{TESTS}test_twenty_notebooks_on_eight_gpus_never_meet"
 TOGETHER = f"{TESTS}test_notebooks_that_start_together_never_claim_more_than_there_is"
 FOLDER = f"{TESTS}test_a_bad_folder_costs_the_leases_and_not_the_lesson"
@@ -189,7 +191,7 @@ MUTANTS = [
     Mutant(
         "leases-checks-add-up",
         LEASES + "claims.py",
-        "        cores[process] = max(cores[process], claim.cores)\n",
+        "        cores[process] = max(cores[process], min(claim.cores, most[0]))\n",
         "        cores[process] += claim.cores\n",
         (f"{TESTS}test_the_cores_that_others_hold_are_left_out",),
         "a notebook's checks take the cores that its ranks do not use meanwhile",
@@ -229,7 +231,7 @@ MUTANTS = [
     Mutant(
         "leases-claimed-cores-given-again",
         LEASES + "lease.py",
-        "min(part.cores, machine.cores - claims.used(others)[0])",
+        "min(part.cores, machine.cores - held_by_others)",
         "part.cores",
         (f"{TESTS}test_the_cores_that_others_hold_are_left_out",),
         "cores are leased twice",
@@ -245,7 +247,7 @@ MUTANTS = [
     Mutant(
         "leases-claimed-memory-given-again",
         LEASES + "share.py",
-        "    left = max(0, machine.memory - used(others)[1])\n",
+        "    left = max(0, machine.memory - used(others, most)[1])\n",
         "    left = machine.memory\n",
         (TOGETHER, f"{TESTS}test_a_world_beyond_what_others_left_is_refused_and_says_who_holds_it"),
         "memory is leased twice",
@@ -353,5 +355,53 @@ MUTANTS = [
         "",
         (f"{TESTS}test_what_a_stopped_notebook_held_is_had_by_the_next",),
         "the claim is gone and the lock on the GPU stays",
+    ),
+    Mutant(
+        "leases-claims-beyond-the-machine",
+        LEASES + "claims.py",
+        "            if claim.memory <= machine.memory:\n",
+        "            if True:\n",
+        (BEYOND,),
+        "one file of a few bytes keeps everybody on the node from starting ranks",
+    ),
+    Mutant(
+        "leases-cores-beyond-the-machine",
+        LEASES + "claims.py",
+        "replace(claim, cores=min(claim.cores, machine.cores))",
+        "claim",
+        (f"{CLAIMS}test_what_is_shown_of_a_claim_is_bounded_by_the_machine",),
+        "a report shows more cores held than there are",
+    ),
+    Mutant(
+        "leases-a-claim-beyond-its-part",
+        LEASES + "share.py",
+        "    return max(1, machine.cores // many), machine.memory // many\n",
+        "    return machine.cores, machine.memory\n",
+        (f"{CLAIMS}test_on_a_shared_node_a_claim_counts_for_a_part_at_the_most",),
+        "one claim of the whole node keeps the others from their parts",
+    ),
+    Mutant(
+        "leases-numbers-without-bounds",
+        LEASES + "claims.py",
+        "    if not 0 <= value <= _LARGEST:\n",
+        "    if value < 0:\n",
+        (f"{CLAIMS}test_a_claim_that_is_nonsense_is_passed_over[an infinite pid]",),
+        "int(inf) raises an OverflowError, which nobody expects",
+    ),
+    Mutant(
+        "leases-negative-claims",
+        LEASES + "claims.py",
+        "    if not 0 <= value <= _LARGEST:\n",
+        "    if not value <= _LARGEST:\n",
+        (f"{CLAIMS}test_a_claim_that_is_nonsense_is_passed_over[negative memory]",),
+        "a negative claim makes room that the machine does not have",
+    ),
+    Mutant(
+        "leases-mine-by-its-text",
+        LEASES + "claims.py",
+        "mine = self.user == _user(os.geteuid()) and self.pid == os.getpid()",
+        "mine = self.pid == os.getpid()",
+        (f"{CLAIMS}test_a_claim_in_my_name_by_another_user_is_not_mine",),
+        "a stranger who writes one's pid into a claim says which GPUs one's ranks use",
     ),
 ]

@@ -575,6 +575,17 @@ STATUS = [
     ),
 ]
 SEEN = [
+    Mutant(
+        "workspace-style-not-found",
+        "course_lib/classroom/workspace/server.py",
+        "return [str(STYLE), *super()._default_static_custom_path()]",
+        "return super()._default_static_custom_path()",
+        (
+            "tests/classroom/test_lab_style.py::"
+            "test_jupyterlab_is_told_to_load_it_and_finds_ours_first",
+        ),
+        "white figures glare in a dark theme",
+    ),
     _mutant(
         "figures-without-words",
         "course_lib/figures/colours.py",

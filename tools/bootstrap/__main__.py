@@ -33,6 +33,7 @@ HELP = """The targets; each works alone on a fresh clone.
   make clean       remove .venv
 Variables: PYTHON=/path/to/python   COURSE_VENV=/a/shared/environment (checked, never changed)
   COURSE_WORK=/your/own/copies (default: work/ here; ~/course-work where that is read-only)
+  HASHES=FILE (only packages with the hashes of FILE; python -m tools.hashes writes one)
   TORCH_INDEX_URL=...   LAB_ARGS="..."   PYTEST_ARGS="..."   BENCH_ARGS="..."
   ACCEPT_ARGS="--out FILE --rehearse"
   and all of pip's own: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, HTTPS_PROXY, TMPDIR"""
@@ -76,6 +77,11 @@ def main(arguments: list[str]) -> int:
             return 0
         extras, task = TARGETS[target]
         named = os.environ.get("COURSE_VENV")
+        if named and os.environ.get("HASHES"):
+            raise Refusal(
+                "HASHES verifies what is installed, and nothing is installed into COURSE_VENV.",
+                "leave one of the two unset",
+            )
         if named:
             environment = shared.check(ROOT, Path(named).expanduser().absolute(), extras)
         else:

@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .closed import closed_part
 from .interpreters import Interpreter, ask
 from .torch_build import same_release
 
@@ -30,7 +31,7 @@ print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "packages": found}))
 
 
 class Condition(NamedTuple):
-    """One of absent, ready, update, renew, foreign, link; and why, in words."""
+    """One of absent, ready, update, renew, foreign, link, closed; and why, in words."""
 
     state: str
     why: str
@@ -69,10 +70,13 @@ def write_note(venv: Path, name: str, what: dict[str, Any]) -> None:
     os.replace(draft, venv / name)
 
 
-def look(venv: Path, wanted: tuple[str, ...], pins: str) -> Condition:
-    """The condition of `venv` for somebody who needs the extras `wanted` at the pins `pins`."""
+def look(venv: Path, wanted: tuple[str, ...], pins: str, hashes: str = "") -> Condition:
+    """The condition of `venv` for somebody who needs the extras `wanted` at the pins `pins`,
+    verified by `hashes` where that is not empty."""
     if venv.is_symlink():
         return Condition("link", f"it is a link to {os.readlink(str(venv))}")
+    if venv.exists() and not os.access(str(venv), os.R_OK | os.X_OK):
+        return Condition("closed", str(venv))
     if not venv.exists() or (venv.is_dir() and not any(venv.iterdir())):
         return Condition("absent", "there is none yet")
     if (venv / UNFINISHED).exists():
@@ -90,6 +94,11 @@ def look(venv: Path, wanted: tuple[str, ...], pins: str) -> Condition:
     if stamp.get("home") != str(venv.resolve()):
         return Condition("renew", f"it was made as {stamp.get('home')} and has been moved", both)
     now = contents(venv)
+    lost = _lost(stamp.get("packages", {}), now["packages"]) if now else ""
+    if now is None or lost:  # what may not be read looks broken, or missing
+        place = closed_part(python_of(venv))
+        if place is not None:
+            return Condition("closed", str(place), both)
     if now is None:
         return Condition("renew", "its Python no longer runs (was it removed or upgraded?)", both)
     if now["python"] != stamp.get("python"):
@@ -100,9 +109,10 @@ def look(venv: Path, wanted: tuple[str, ...], pins: str) -> Condition:
     if named is not None and _minor(named) != now["python"]:
         why = f"PYTHON={asked} asks for Python {named.dotted}, and it has {now['python']}"
         return Condition("renew", why, both)
+    if hashes and stamp.get("hashes") != hashes:
+        return Condition("renew", "its packages were not verified by the hashes asked for", both)
     if stamp.get("pins") != pins:
         return Condition("update", "constraints.txt or pyproject.toml has changed since", both)
-    lost = _lost(stamp.get("packages", {}), now["packages"])
     if lost:
         return Condition("update", lost, both)
     new = sorted(set(wanted) - set(stamp.get("extras", ())))

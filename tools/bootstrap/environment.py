@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
+from . import hashed
+from .closed import refusal as closed
 from .condition import STAMP, UNFINISHED, Condition, contents, look, python_of, write_note
 from .interpreters import choose, make_environment
 from .pins import fingerprint, torch_pin
@@ -38,12 +40,15 @@ class Environment(NamedTuple):
 def ensure(root: Path, wanted: tuple[str, ...]) -> Environment:
     """`.venv` with the extras `wanted`, made, mended or found ready."""
     watch, venv, pins = Watch(), root / ".venv", fingerprint(root)
+    hashes = hashed.fingerprint(hashed.asked(root))
     torch_pin(root / "constraints.txt")  # refuses what cannot work before anything is made
-    now = look(venv, wanted, pins)
+    now = look(venv, wanted, pins, hashes)
+    if now.state == "closed" and not os.access(str(root), os.W_OK):
+        raise closed(str(venv), Path(now.why))
     if now.state != "ready":
         need_leave(root)
         with _alone(root):
-            now = look(venv, wanted, pins)  # another run may have finished meanwhile
+            now = look(venv, wanted, pins, hashes)  # another run may have finished meanwhile
             if now.state != "ready":
                 _mend(root, venv, now, wanted, pins)
                 say(f".venv is ready ({watch}): {', '.join(now.extras or wanted)}")
@@ -61,6 +66,9 @@ def _mend(root: Path, venv: Path, now: Condition, wanted: tuple[str, ...], pins:
         aside = _free_name(venv)
         venv.rename(aside)
         say(f".venv: {now.why}; kept as {aside.name}, a new one is made")
+    elif now.state == "closed":
+        say(f".venv: {now.why} may not be read; it is made anew")
+        _remove(venv)
     elif now.state == "renew":
         say(f".venv: {now.why}; it is made anew (pip's cache keeps what was downloaded)")
         _remove(venv)
@@ -91,16 +99,17 @@ def _install(root: Path, venv: Path, extras: tuple[str, ...], pins: str) -> None
         )
     constraints = root / "constraints.txt"
     pip = Pip(python_of(venv), venv / "setup.log", root)
-    pin = torch_pin(constraints)
-    if not same_release(found["packages"].get("torch"), pin):
-        install_torch(pip, pin, found["packages"].get("torch"), constraints)
-    say(f"installing {', '.join(extras)} at the versions of constraints.txt (log: .venv/setup.log)")
-    pip.install("-c", str(constraints), "-e", f".[{','.join(extras)}]")
+    file = hashed.asked(root)
+    if file is not None:
+        hashed.install(pip, file, extras)
+    else:
+        _install_unverified(pip, constraints, extras, found["packages"].get("torch"))
     found = contents(venv)
     if found is None:
         raise Refusal("The environment's Python stopped running.", "make clean, then try again")
     stamp = {
         "pins": pins,
+        "hashes": hashed.fingerprint(file),
         "home": str(venv.resolve()),
         "python": found["python"],
         "extras": list(extras),
@@ -108,6 +117,17 @@ def _install(root: Path, venv: Path, extras: tuple[str, ...], pins: str) -> None
     }
     write_note(venv, STAMP, stamp)
     (venv / UNFINISHED).unlink()
+
+
+def _install_unverified(
+    pip: Pip, constraints: Path, extras: tuple[str, ...], torch: str | None
+) -> None:
+    """torch from the nearest place, and the rest at its pins."""
+    pin = torch_pin(constraints)
+    if not same_release(torch, pin):
+        install_torch(pip, pin, torch, constraints)
+    say(f"installing {', '.join(extras)} at the versions of constraints.txt (log: .venv/setup.log)")
+    pip.install("-c", str(constraints), "-e", f".[{','.join(extras)}]")
 
 
 def clean(root: Path) -> None:

@@ -13,6 +13,8 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from .closed import closed_part
+from .closed import refusal as closed
 from .pip_words import diagnose
 from .say import Refusal, say
 
@@ -73,6 +75,9 @@ def choose() -> Interpreter:
     if named:
         one = ask(named)
         if one is None:
+            place = closed_part(Path(shutil.which(named) or named).expanduser())
+            if place is not None:
+                raise closed(f"PYTHON={named}", place)
             raise Refusal(
                 f"PYTHON={named} does not run.",
                 "give the full path of a Python " + span() + ", or leave PYTHON unset",

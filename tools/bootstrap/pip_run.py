@@ -20,9 +20,15 @@ from .say import Refusal, Watch, complain, say
 SILENCE = 10.0  # seconds after which a line says that pip is alive
 
 
-def environment() -> dict[str, str]:
-    """The caller's environment, less what would lead pip out of .venv or make it ask."""
+def environment(*, alone: bool = False) -> dict[str, str]:
+    """The caller's environment, less what would lead pip out of .venv or make it ask.
+
+    `alone`: also without any index or folder of packages that somebody has configured.
+    """
     kept = dict(os.environ)
+    if alone:
+        kept = {name: value for name, value in kept.items() if not name.startswith("PIP_")}
+        kept["PIP_CONFIG_FILE"] = os.devnull
     for name in ("PIP_TARGET", "PIP_PREFIX", "PYTHONPATH", "PYTHONHOME", "PIP_REQUIRE_HASHES"):
         kept.pop(name, None)
     kept.update(
@@ -52,9 +58,9 @@ class Pip:
         code, output = self._stream(["install", *arguments], quiet=True)
         return code == 0, output
 
-    def install(self, *arguments: str) -> None:
+    def install(self, *arguments: str, alone: bool = False) -> None:
         """Install, with a readable account; a Refusal if it cannot be done."""
-        code, output = self._stream(["install", *arguments], quiet=False)
+        code, output = self._stream(["install", *arguments], quiet=False, alone=alone)
         if code == 0:
             return
         self.refuse(code, output)
@@ -74,13 +80,13 @@ class Pip:
         refusal.halfway = "Installing collected packages" in output
         raise refusal
 
-    def _stream(self, arguments: list[str], *, quiet: bool) -> tuple[int, str]:
+    def _stream(self, arguments: list[str], *, quiet: bool, alone: bool = False) -> tuple[int, str]:
         command = [str(self.python), "-m", "pip", *arguments]
         progress, watch, lines = Progress(), Watch(), []
         with self.log.open("a", encoding="utf-8") as log:
             log.write(f"\n$ {' '.join(command)}\n")
             child = subprocess.Popen(
-                command, cwd=str(self.root), env=environment(), stdin=subprocess.DEVNULL,
+                command, cwd=str(self.root), env=environment(alone=alone), stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
             )  # fmt: skip
             arrived: queue.Queue[str | None] = queue.Queue()

@@ -28,8 +28,8 @@ _FAILURES = (
     ),
     (
         r"Permission denied|Errno 13\b",
-        "A file or folder may not be read or written by you.",
-        "pip's line above names it; if an earlier run was made as root, remove .venv as root; or "
+        "A file or folder may not be read or written by you{}.",
+        "if an earlier run was made as root, remove .venv as root; or "
         "clone the course to a folder of yours; or set COURSE_VENV to an environment that "
         "somebody has made for you",
     ),
@@ -42,7 +42,14 @@ _FAILURES = (
         r"THESE PACKAGES DO NOT MATCH THE HASHES",
         "A downloaded package was not what the index promised.",
         "run the same command again; if it happens twice, clear pip's cache (pip cache purge) "
-        "and suspect the proxy or the mirror",
+        "and suspect the proxy, the mirror or, where HASHES names one, a file of hashes that was "
+        "made for another kind of machine",
+    ),
+    (
+        r"Hashes are required in --require-hashes mode",
+        "A package has no hash in the file that HASHES names.",
+        "pip's lines above name it; python -m tools.hashes FOLDER_OF_PACKAGES FILE writes a whole "
+        "file",
     ),
     (
         r"fatal error: Python\.h|error: command '.*(gcc|cc|g\+\+|clang).*' failed|"
@@ -67,6 +74,7 @@ _FAILURES = (
         "fuller index (PIP_INDEX_URL); git status tells whether constraints.txt was changed",
     ),
 )
+_NO_LEAVE = re.compile(r"Permission denied: ['\"]([^'\"]+)['\"]")
 _NO_MATCH = re.compile(r"No matching distribution found for ([^\s(]+)")
 _BUILD_FAILED = re.compile(r"(?:Failed building wheel for|Failed to build) ['\"]?([\w.\-]+)")
 
@@ -75,7 +83,9 @@ def diagnose(output: str) -> Refusal | None:
     """The Refusal that pip's output calls for, or None if nothing in it is recognised."""
     for pattern, cause, remedy in _FAILURES:
         if re.search(pattern, output):
-            return Refusal(cause, remedy)
+            named = _NO_LEAVE.search(output)
+            place = f": {named.group(1)}" if named else ""
+            return Refusal(cause.format(place), remedy)
     missing = _NO_MATCH.search(output)
     if missing:
         where = "the folders of wheels it was given" if _no_index(output) else "its package index"

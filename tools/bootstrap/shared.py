@@ -10,6 +10,8 @@ import json
 import subprocess
 from pathlib import Path
 
+from .closed import closed_part
+from .closed import refusal as closed
 from .condition import python_of
 from .environment import Environment
 from .interpreters import ask, span
@@ -62,8 +64,9 @@ print(json.dumps(told))
 def check(root: Path, folder: Path, wanted: tuple[str, ...]) -> Environment:
     """The environment in `folder`, if it has what the extras `wanted` ask for; else a Refusal."""
     python = python_of(folder)
-    found = ask(str(python)) if python.exists() else None
+    found = ask(str(python))
     if found is None:
+        _refuse_closed(folder)
         raise Refusal(
             f"COURSE_VENV={folder} holds no Python that runs ({python}).",
             "name the folder of an environment (the one that has bin/python in it), or unset "
@@ -79,6 +82,7 @@ def check(root: Path, folder: Path, wanted: tuple[str, ...]) -> Environment:
         cwd=str(root), capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     if answer.returncode != 0:
+        _refuse_closed(folder)
         last = (answer.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise Refusal(
             f"COURSE_VENV={folder} could not be looked over: {last}",
@@ -88,6 +92,7 @@ def check(root: Path, folder: Path, wanted: tuple[str, ...]) -> Environment:
     wrong = [f"lacks {one}" for one in told["missing"]]
     wrong += [f"needs {one}" for one in told["outside"]]
     if wrong:
+        _refuse_closed(folder)  # what may not be read looks missing
         raise Refusal(
             f"COURSE_VENV={folder} is not enough (it is never changed from here):\n  "
             + "\n  ".join(wrong),
@@ -100,3 +105,10 @@ def check(root: Path, folder: Path, wanted: tuple[str, ...]) -> Environment:
         more = f"; {len(told['other'])} differ from constraints.txt, within the ranges: {few}"
     say(f"COURSE_VENV={folder}: all {told['count']} requirements are met{more}")
     return Environment(folder, python, False)
+
+
+def _refuse_closed(folder: Path) -> None:
+    """The true cause, where the environment is closed to this user."""
+    place = closed_part(python_of(folder))
+    if place is not None:
+        raise closed(f"COURSE_VENV={folder}", place)

@@ -10,10 +10,12 @@ import os
 import shlex
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from course_lib.classroom.doctor.commands import Answer, ask
 from course_lib.classroom.doctor.finding import Finding
+from course_lib.classroom.doctor.places import FREE_SOME, no_room
 
 COMPILERS = ("c++", "g++", "clang++")
 GET_COMPILER = "sudo apt-get install g++ (conda: conda install -c conda-forge cxx-compiler)"
@@ -26,6 +28,7 @@ ASYNC = """#include <libaio.h>
 #include <cstdio>
 int main() { io_context_t c = nullptr; std::printf("%d", 42 + 0 * io_destroy(c)); }
 """
+NOT_TRIED = "could not be tried: compilers write into the folder for temporary files"
 LIBRARIES = ("libaio.so.1", "libaio.so.1t64", "libaio.so")
 
 
@@ -38,6 +41,8 @@ def compiler() -> list[Finding]:
         return [Finding(name, "note", told, GET_COMPILER)]
     tried = build_and_run(command, HELLO)
     if tried.out != "42":
+        if full := no_room():
+            return [Finding(name, "bad", f"{NOT_TRIED}; {full}", FREE_SOME)]
         named = " (named by CXX)" if os.environ.get("CXX") else ""
         told = f"{command[0]}{named} cannot build a program of three lines: "
         remedy = f"unset CXX, or {GET_COMPILER}" if named else GET_COMPILER
@@ -51,6 +56,8 @@ def libaio() -> list[Finding]:
     command = find_compiler()
     if command and build_and_run(command, ASYNC, "-laio").out == "42":
         return [Finding("libaio", "ok", "a program that uses it can be built and runs")]
+    if command and (full := no_room()):
+        return [Finding("libaio", "note", f"{NOT_TRIED}; {full}", FREE_SOME)]
     library = any(_loads(one) for one in LIBRARIES)
     if library and not command:
         told = "the library is there; without a compiler its header could not be tried"
@@ -70,14 +77,21 @@ def find_compiler() -> list[str]:
 
 def build_and_run(command: list[str], source: str, *options: str) -> Answer:
     """The program's own answer, or the compiler's complaint."""
-    with tempfile.TemporaryDirectory(prefix="course-doctor-") as folder:
-        (Path(folder) / "a.cpp").write_text(source)
-        built = ask([*command, "-std=c++17", "a.cpp", "-o", "a", *options], 60.0, Path(folder))
-        if not built.good:
-            return Answer(built.code, said=built.said)
-        if not (Path(folder) / "a").exists():
-            return Answer(1, said="it ended well and made no program")
-        return ask([str(Path(folder) / "a")], 10.0)
+    try:
+        with tempfile.TemporaryDirectory(prefix="course-doctor-") as folder:
+            return _build_and_run(command, source, options, Path(folder))
+    except OSError as error:
+        return Answer(None, said=str(error))
+
+
+def _build_and_run(command: list[str], source: str, options: Sequence[str], folder: Path) -> Answer:
+    (folder / "a.cpp").write_text(source)
+    built = ask([*command, "-std=c++17", "a.cpp", "-o", "a", *options], 60.0, folder)
+    if not built.good:
+        return Answer(built.code, said=built.said)
+    if not (folder / "a").exists():
+        return Answer(1, said="it ended well and made no program")
+    return ask([str(folder / "a")], 10.0)
 
 
 def _loads(library: str) -> bool:

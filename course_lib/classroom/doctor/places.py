@@ -5,6 +5,7 @@ Each is tried by writing there, the only sure way to know. No lesson derives it.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -14,21 +15,57 @@ from pathlib import Path
 from course_lib.classroom.doctor.finding import Finding, size
 
 DISK_LEAST, DISK_COMFORT = 200e6, 2e9
+PROBE = 1 << 20  # bytes; more than a program of three lines needs, and less than anything else
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+FREE_SOME = "free some space there, or TMPDIR=/a/folder/you/can/write/to"
 
 
 def temporary(folder: Path | None = None) -> list[Finding]:
     """Whether a file can be written where Python puts temporary ones."""
     name = "temporary files"
+    full = no_room([chosen()] if folder is None else [folder])
+    if full:
+        return [Finding(name, "bad", full, FREE_SOME)]
     try:
         folder = Path(tempfile.gettempdir()) if folder is None else folder
-        with tempfile.NamedTemporaryFile(dir=folder) as file:
-            file.write(bytes(4096))
-            file.flush()
-            os.fsync(file.fileno())
+        _write(folder)
     except OSError as error:
         told = f"{folder or 'no temporary folder'} cannot be written ({error.strerror})"
-        return [Finding(name, "bad", told, "free some space, or TMPDIR=/a/folder/you/can/write/to")]
+        return [Finding(name, "bad", told, FREE_SOME)]
     return [Finding(name, "ok", f"{folder} can be written")]
+
+
+def chosen() -> Path:
+    """The folder that programs are told to put temporary files into. Python passes over a full one
+    without a word and takes the next; a compiler does not."""
+    named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "")
+    return Path(named or "/tmp")
+
+
+def no_room(folders: list[Path] | None = None) -> str:
+    """Which of the folders is full, in words; those for temporary files by default."""
+    for folder in [chosen(), *_pythons_own()] if folders is None else folders:
+        try:
+            _write(folder)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                free = size(shutil.disk_usage(folder).free)
+                return f"{folder} is full: {free} free, not enough for a file of {size(PROBE)}"
+    return ""
+
+
+def _pythons_own() -> list[Path]:
+    try:
+        return [Path(tempfile.gettempdir())]
+    except FileNotFoundError:  # nothing can be written anywhere
+        return []
+
+
+def _write(folder: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=folder) as file:
+        file.write(bytes(PROBE))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def runtime() -> list[Finding]:

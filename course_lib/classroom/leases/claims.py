@@ -1,7 +1,8 @@
 """Claims: one file for each notebook's ranks, which says what they hold for as long as they live.
 
 A claim lives while its file is locked; the lock goes with the process that wrote it, and what is
-left is nobody's. Others' files are strangers' text: what does not parse does not count.
+left is nobody's. Others' files are strangers' text: what does not parse does not count, and neither
+does a claim of more than the machine has.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ import pwd
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
 import psutil
 
 from course_lib.classroom.leases import folder as node
+from course_lib.classroom.leases.machine import Machine
 
 _PREFIX, _LONGEST = "claim-", 65_536
+_LARGEST = 2**63  # of a number in a claim: what a machine counts with
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,12 @@ class Claim:
     user: str = ""  # from the file's owner, never from its text
 
     def is_mine(self) -> bool:
-        """Whether this very process holds it: extra ranks and checks beside a notebook's own."""
-        return self.pid == os.getpid() and abs(self.started - _started()) < 1
+        """Whether this very process holds it: extra ranks and checks beside a notebook's own.
+
+        Pid and start are text, which another user can write as well; the file's owner is not.
+        """
+        mine = self.user == _user(os.geteuid()) and self.pid == os.getpid()
+        return mine and abs(self.started - _started()) < 1
 
 
 def new(notebook: str, *, gpus: list[str] | None, shared: bool, cores: int, memory: int) -> Claim:
@@ -56,16 +63,23 @@ def write(folder: Path, claim: Claim) -> tuple[Path, int]:
     return node.new_locked(folder, _PREFIX, json.dumps(facts).encode())
 
 
-def living(folder: Path) -> list[Claim]:
-    """Every claim whose process lives; those of the dead are removed where we may."""
+def living(folder: Path, machine: Machine) -> list[Claim]:
+    """Every claim whose process lives and that the machine can hold; those of the dead are removed
+    where we may.
+
+    A lease is refused beyond the machine's memory, so a claim of more is no lease's. Its cores are
+    bounded instead: how many there are depends on who asks.
+    """
     found = []
     for path in sorted(folder.glob(f"{_PREFIX}*")):
         try:
             held = node.read_locked(path, _LONGEST)
             if held is None:
                 os.unlink(path)
-            else:
-                found.append(_parsed(*held))
+                continue
+            claim = _parsed(*held)
+            if claim.memory <= machine.memory:
+                found.append(replace(claim, cores=min(claim.cores, machine.cores)))
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
             continue  # gone meanwhile, another user's to remove, or not a claim
     return found
@@ -75,8 +89,8 @@ def others(claims: Iterable[Claim]) -> list[Claim]:
     return [claim for claim in claims if not claim.is_mine()]
 
 
-def used(claims: Iterable[Claim]) -> tuple[int, int]:
-    """Cores and bytes that the claims hold together.
+def used(claims: Iterable[Claim], most: tuple[int, int]) -> tuple[int, int]:
+    """Cores and bytes that the claims hold together, of each process `most` at the most.
 
     Those of one process take turns, so the largest counts: a notebook's ranks wait while its extra
     ranks or its checks run.
@@ -85,8 +99,8 @@ def used(claims: Iterable[Claim]) -> tuple[int, int]:
     memory: dict[tuple, int] = defaultdict(int)
     for claim in claims:
         process = (claim.user, claim.pid, claim.started)
-        cores[process] = max(cores[process], claim.cores)
-        memory[process] = max(memory[process], claim.memory)
+        cores[process] = max(cores[process], min(claim.cores, most[0]))
+        memory[process] = max(memory[process], min(claim.memory, most[1]))
     return sum(cores.values()), sum(memory.values())
 
 
@@ -118,18 +132,29 @@ def _parsed(text: bytes, owner: int) -> Claim:
     facts = json.loads(text)
     gpus = facts["gpus"]
     if gpus is not None:
+        if not isinstance(gpus, list):
+            raise TypeError(f"{gpus!r} is not a list")
         gpus = [_clean(gpu) for gpu in gpus]
     return Claim(
-        pid=int(facts["pid"]),
-        started=float(facts["started"]),
+        pid=int(_number(facts["pid"])),
+        started=float(_number(facts["started"])),
         notebook=_clean(facts["notebook"]),
         since=_clean(facts["since"]),
         gpus=gpus,
         shared=facts["shared"] is True,
-        cores=max(0, int(facts["cores"])),
-        memory=max(0, int(facts["memory"])),
+        cores=int(_number(facts["cores"])),
+        memory=int(_number(facts["memory"])),
         user=_user(owner),
     )
+
+
+def _number(value: object) -> int | float:
+    """A stranger's number, fit to be counted with: not negative, not NaN and of bounded size."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{value!r} is not a number")
+    if not 0 <= value <= _LARGEST:
+        raise ValueError("no number that a machine counts with")
+    return value
 
 
 def _clean(text: object) -> str:

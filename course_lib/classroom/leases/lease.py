@@ -113,10 +113,11 @@ def take(
 
 
 def _claim(world, notebook, env, seen, machine, part, folder) -> Lease:
-    everybody = claims.living(folder)
+    everybody = claims.living(folder, machine)
     others = claims.others(everybody)
     memory = share.check_memory(world, part, machine, others)
-    cores = max(world, min(part.cores, machine.cores - claims.used(others)[0]))
+    held_by_others, _ = claims.used(others, share.most_of_one(machine, part.learners))
+    cores = max(world, min(part.cores, machine.cores - held_by_others))
     count = share.threads(world, cores, part.learners, env)
     got = _gpus(world, seen, part, folder, everybody)
     given = got.gpus if seen else None

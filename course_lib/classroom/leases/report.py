@@ -19,8 +19,8 @@ def node_report(seen: Sequence[Gpu] | None = None, machine: Machine | None = Non
     """
     seen = visible() if seen is None else seen
     machine = look() if machine is None else machine
-    found, problem = living_claims()
-    cores, memory = claims.used(found)
+    found, problem = living_claims(machine)
+    cores, memory = claims.used(found, (machine.cores, machine.memory))
     held = claims.holders(found)
     return {
         "folder": str(node_folder()),
@@ -36,12 +36,12 @@ def node_report(seen: Sequence[Gpu] | None = None, machine: Machine | None = Non
     }
 
 
-def living_claims() -> tuple[list[claims.Claim], str]:
+def living_claims(machine: Machine) -> tuple[list[claims.Claim], str]:
     """All claims on this node, and what kept us from reading them, if anything did."""
     folder = node_folder()
     try:
         with one_at_a_time(folder, create=False) as there:
-            return (claims.living(folder) if there else []), ""
+            return (claims.living(folder, machine) if there else []), ""
     except Unusable as trouble:
         return [], str(trouble)
 

@@ -57,6 +57,13 @@ def part(machine: Machine, gpus: int) -> Part:
     )
 
 
+def most_of_one(machine: Machine, many: int) -> tuple[int, int]:
+    """Cores and bytes that one notebook's claim can count for, where so many share the machine."""
+    if not many:
+        return machine.cores, machine.memory
+    return max(1, machine.cores // many), machine.memory // many
+
+
 def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Claim]) -> int:
     """The bytes that so many ranks may claim; a MemoryError where they do not fit."""
     need = world * RANK_BYTES
@@ -68,7 +75,8 @@ def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Clai
             f"{said}, and a notebook's part of this node is {part.memory / 1e9:.1f} GB "
             f"({machine.memory / 1e9:.1f} GB for {part.learners} learners); {advice}"
         )
-    left = max(0, machine.memory - used(others)[1])
+    most = most_of_one(machine, part.learners)
+    left = max(0, machine.memory - used(others, most)[1])
     if need > left:
         raise MemoryError(
             f"{said}, and of this node's {machine.memory / 1e9:.1f} GB {left / 1e9:.1f} GB are not "
