@@ -44,9 +44,10 @@ def grade(
 ) -> None:  # fmt: skip
     """Grade every submission below DIR: a table, and a CSV with a row a student and exercise.
 
-    It runs strangers' code. Exit code 1 where something could not be graded.
+    It runs strangers' code. What counts is exercises/ and the checks; solutions/ is not needed.
+    Exit code 1 where something could not be graded.
     """
-    from course_lib.classroom.grading import discover, handouts, marking, rows
+    from course_lib.classroom.grading import discover, handouts, intact, marking, rows
     from course_lib.classroom.grading.watch import Limits
 
     try:
@@ -56,9 +57,9 @@ def grade(
     if not folder.is_dir():
         raise _wrong(f"{folder} is not a folder: name the one that holds the submissions")
     try:
-        given = handouts.from_solutions(ROOT)
-    except FileNotFoundError as error:
-        raise _refused(str(error)) from None
+        given = intact.intact(ROOT)
+    except intact.Unfit as error:
+        raise _refused(f"{error}; nothing was graded") from None
     chosen = handouts.of_lesson(given, lesson) if lesson else given
     if not chosen:
         raise _wrong(f"there is no lesson {lesson} with exercises; there are {_lessons(given)}")
@@ -77,7 +78,7 @@ def grade(
     if wanted:
         others = {h.lesson for h in given} - {wanted}
         submissions = [one for one in submissions if one.lesson not in others]
-    for text in [WARNING.format(user=_user()), *aside]:
+    for text in [WARNING.format(user=_user()), *_readable_answers(ROOT), *aside]:
         _aside(text)
     if not submissions:
         raise _refused(f"there is nothing to grade in {folder}")
@@ -139,6 +140,17 @@ def check(
         _aside(f"Not judged, and not noted as wrong: {name}. `course check {name}` tries it again.")
     others = {verdict.outcome for verdict in found} - {RIGHT}
     raise typer.Exit(0 if not others else UNJUDGED if others == {NOT_JUDGED} else 1)
+
+
+def _readable_answers(root: Path) -> list[str]:
+    """A line where the answers lie beside the course, in reach of what is graded."""
+    solutions = root / "solutions"
+    if not solutions.is_dir():
+        return []
+    return [
+        f"{solutions} is there, and the code that is graded can read it. Grading does not need it: "
+        "grade in a copy that `course handout` made, or keep that folder elsewhere."
+    ]
 
 
 def _bytes(text: str) -> int:
