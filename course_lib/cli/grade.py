@@ -21,6 +21,7 @@ from course_lib.cli.base import ROOT, Json, app
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 UNJUDGED = 3  # the exit code where nothing was wrong, and not everything could be judged
 LEAST_MEMORY = 1_500_000_000  # bytes: the judge and its three ranks alone
+WITH_ANSWERS = ("solutions", "tests", ".git")
 WARNING = (
     "This runs code that other people wrote, on this machine, as the user {user}. It is kept in "
     "bounds of time, memory and processes, but not kept from reading what this user can read: use "
@@ -143,13 +144,13 @@ def check(
 
 
 def _readable_answers(root: Path) -> list[str]:
-    """A line where the answers lie beside the course, in reach of what is graded."""
-    solutions = root / "solutions"
-    if not solutions.is_dir():
+    """A line where answers lie in the course that grades, in reach of what is graded."""
+    there = [f"{name}/" for name in WITH_ANSWERS if (root / name).exists()]
+    if not there:
         return []
     return [
-        f"{solutions} is there, and the code that is graded can read it. Grading does not need it: "
-        "grade in a copy that `course handout` made, or keep that folder elsewhere."
+        f"The code that is graded can read the answers in {root}: {', '.join(there)}. Grading does "
+        "not need them: grade in a copy that `course handout` made, or keep them elsewhere."
     ]
 
 

@@ -55,15 +55,16 @@ def test_without_solutions_it_grades_by_all_the_exercises_and_all_their_points(c
     assert given == handouts.from_exercises(ROOT)
     worth = {cell.exercise: cell.points for one in given for cell in one.checks}
     assert worth == {name: one.points for name, one in frame.exercises().items()}
-    assert "solutions" not in done.stderr
+    assert "can read the answers" not in done.stderr
 
 
 def test_solutions_are_not_read_and_it_is_said_once_that_they_can_be(course, tree):
     (tree / "solutions" / LESSONS[RING]).mkdir(parents=True)
     (tree / "solutions" / LESSONS[RING] / f"{RING}.ipynb").write_text("no notebook")
+    (tree / ".git").mkdir()
     done, given = course()
     assert (done.exit_code, given) == (0, handouts.from_exercises(ROOT))
-    assert done.stderr.count("solutions is there, and the code that is graded can read it") == 1
+    assert done.stderr.count(f"can read the answers in {tree}: solutions/, .git/.") == 1
 
 
 def edit(path: Path, change, *, sealed: bool = False) -> None:

@@ -473,8 +473,8 @@ MUTANTS = [
     Mutant(
         "grading-no-warning",
         CLI,
-        "    for text in [WARNING.format(user=_user()), *aside]:",
-        "    for text in aside:",
+        "    for text in [WARNING.format(user=_user()), *_readable_answers(ROOT), *aside]:",
+        "    for text in [*_readable_answers(ROOT), *aside]:",
         (f"{CALLS}test_in_a_sandbox_it_says_what_it_does_and_goes_on",),
         "an instructor has to know that code of others is run",
     ),

@@ -83,6 +83,14 @@ MUTANTS = [
         "make test installs for minutes, and then finds no tests",
     ),
     Mutant(
+        "intact-solutions-in-reach-not-said",
+        "course_lib/cli/grade.py",
+        "for name in WITH_ANSWERS if (root / name).exists()]",
+        "for name in WITH_ANSWERS if (root / name).is_file()]",
+        (f"{GRADED}test_solutions_are_not_read_and_it_is_said_once_that_they_can_be",),
+        "an instructor has to know that a submission can read the answers",
+    ),
+    Mutant(
         "intact-fewer-exercises",
         INTACT,
         "        if len(cells) != 1:",
