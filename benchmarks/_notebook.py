@@ -17,11 +17,13 @@ from nbclient import NotebookClient
 
 from course_lib.classroom.notebooks import kernel_over_files
 
-ANSWER = """
+# Learners have this file, so it is wrong: only the last of all looks sees it, and a right one takes
+# as long.
+ATTEMPT = """
 def mean_over_ranks(x, group):
     total = x.clone()
     dist.all_reduce(total, group=group)
-    return total / group.size()
+    return total / 3
 """
 RUNS = 9
 SETTLED = 6.0  # seconds after the first cell: a learner reads before the first check
@@ -71,13 +73,13 @@ class Notebook:
 
 def learner() -> dict:
     """First and next check in seconds, medians of new notebooks, and one's memory after them."""
-    check = "assert check('mean_over_ranks').outcome == 'right'"
+    check = "assert check('mean_over_ranks').name == 'a fixed number of ranks'"
     first, following, parts = [], [], {}
     for _ in range(RUNS):
         with Notebook() as notebook:
             notebook.run("%load_ext course_lib.classroom")
             notebook.run("from course_lib.classroom.checks import check")
-            notebook.run(f"%%ranks\n{ANSWER}")
+            notebook.run(f"%%ranks\n{ATTEMPT}")
             time.sleep(SETTLED)
             first.append(notebook.seconds(check))
             parts = notebook.memory()

@@ -1,4 +1,4 @@
-"""`course release | notebooks | bench`: what those who write the course type.
+"""`course release | handout | notebooks | bench`: what those who write the course type.
 
 No lesson derives it.
 """
@@ -35,6 +35,7 @@ def release(
     """
     from course_lib.classroom import release as maker
 
+    _need_the_full_course("release")
     if check and remove:
         raise typer.BadParameter("--check changes nothing, and --remove takes exercises away")
     try:
@@ -54,6 +55,39 @@ def release(
 
 
 @app.command()
+def handout(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.")],
+    as_json: Json = False,
+) -> None:
+    """Make the learners' copy of the course as DIR: no solutions, no tests, no history.
+
+    Of a clone it takes what git tracks, and nothing else. Exit code 1 where it is refused; then
+    nothing is left of it.
+    """
+    from dataclasses import asdict
+
+    from course_lib.classroom import learners_copy
+
+    _need_the_full_course("handout")
+    try:
+        copy = learners_copy.make(ROOT, folder)
+    except learners_copy.Refused as error:
+        print(f"course: {error}.", file=sys.stderr)
+        raise typer.Exit(1) from None
+    if as_json:
+        print(json.dumps(asdict(copy)))
+        return
+    version = f" of {copy.version}" if copy.version else ""
+    print(
+        f"{copy.folder}: a learner's copy{version}, {copy.files} files, {copy.size / 1e6:.1f} MB."
+    )
+    print(f"Not in it: {', '.join(copy.stayed)}.")
+    if copy.untracked:
+        more = f" and {len(copy.untracked) - 5} more" if copy.untracked[5:] else ""
+        print(f"Not in it, as git does not track it: {', '.join(copy.untracked[:5])}{more}.")
+
+
+@app.command()
 def notebooks(
     paths: Annotated[list[Path] | None, typer.Argument(help="Default: every lesson.")] = None,
     world: Annotated[int, typer.Option(help="Ranks to execute with.")] = 2,
@@ -61,6 +95,7 @@ def notebooks(
     """Execute notebooks again and write them back with stable ids and clean metadata."""
     from course_lib.classroom.notebooks import refresh
 
+    _need_the_full_course("notebooks")
     chosen = paths or sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("solutions/*/*.ipynb")])
     refresh(chosen, world)
 
@@ -103,6 +138,19 @@ def bench(
         raise typer.Exit(1) from None
     print(json.dumps(result) if as_json else benchmark["as_text"](result))
     raise typer.Exit(1 if result.get("missing") else 0)
+
+
+def _need_the_full_course(command: str) -> None:
+    """Stop in a learner's copy, which has nothing that this command could work on."""
+    from course_lib.classroom import learners_copy
+
+    if learners_copy.is_one(ROOT):
+        print(
+            f"course: this is a learner's copy, and `course {command}` is for those who write the "
+            "course; `course check 01` tries your answers, `course --help` lists the rest.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(2)
 
 
 def _workload(changed: list[str], default: dict) -> dict:

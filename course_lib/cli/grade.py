@@ -21,6 +21,7 @@ from course_lib.cli.base import ROOT, Json, app
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 UNJUDGED = 3  # the exit code where nothing was wrong, and not everything could be judged
 LEAST_MEMORY = 1_500_000_000  # bytes: the judge and its three ranks alone
+WITH_ANSWERS = ("solutions", "tests", ".git")
 WARNING = (
     "This runs code that other people wrote, on this machine, as the user {user}. It is kept in "
     "bounds of time, memory and processes, but not kept from reading what this user can read: use "
@@ -44,9 +45,10 @@ def grade(
 ) -> None:  # fmt: skip
     """Grade every submission below DIR: a table, and a CSV with a row a student and exercise.
 
-    It runs strangers' code. Exit code 1 where something could not be graded.
+    It runs strangers' code. What counts is exercises/ and the checks; solutions/ is not needed.
+    Exit code 1 where something could not be graded.
     """
-    from course_lib.classroom.grading import discover, handouts, marking, rows, walls
+    from course_lib.classroom.grading import discover, handouts, intact, marking, rows, walls
     from course_lib.classroom.grading.watch import Limits
 
     try:
@@ -56,9 +58,9 @@ def grade(
     if not folder.is_dir():
         raise _wrong(f"{folder} is not a folder: name the one that holds the submissions")
     try:
-        given = handouts.from_solutions(ROOT)
-    except FileNotFoundError as error:
-        raise _refused(str(error)) from None
+        given = intact.intact(ROOT)
+    except intact.Unfit as error:
+        raise _refused(f"{error}; nothing was graded") from None
     chosen = handouts.of_lesson(given, lesson) if lesson else given
     if not chosen:
         raise _wrong(f"there is no lesson {lesson} with exercises; there are {_lessons(given)}")
@@ -78,7 +80,8 @@ def grade(
         others = {h.lesson for h in given} - {wanted}
         submissions = [one for one in submissions if one.lesson not in others]
     standing = walls.built()
-    for text in [WARNING.format(user=_user()), str(standing), *aside]:
+    bare = [] if standing.confined else _readable_answers(ROOT)
+    for text in [WARNING.format(user=_user()), str(standing), *bare, *aside]:
         _aside(text)
     if not submissions:
         raise _refused(f"there is nothing to grade in {folder}")
@@ -140,6 +143,17 @@ def check(
         _aside(f"Not judged, and not noted as wrong: {name}. `course check {name}` tries it again.")
     others = {verdict.outcome for verdict in found} - {RIGHT}
     raise typer.Exit(0 if not others else UNJUDGED if others == {NOT_JUDGED} else 1)
+
+
+def _readable_answers(root: Path) -> list[str]:
+    """A line where answers lie in the course that grades, in reach of what is graded."""
+    there = [f"{name}/" for name in WITH_ANSWERS if (root / name).exists()]
+    if not there:
+        return []
+    return [
+        f"The code that is graded can read the answers in {root}: {', '.join(there)}. Grading does "
+        "not need them: grade in a copy that `course handout` made, or keep them elsewhere."
+    ]
 
 
 def _bytes(text: str) -> int:

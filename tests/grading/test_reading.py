@@ -7,7 +7,7 @@ import json
 import nbformat
 import pytest
 
-from course_lib.classroom.grading import handouts, reading
+from course_lib.classroom.grading import handouts, intact, reading
 from tests.grading.hand_in import (
     MEAN,
     RIGHT,
@@ -25,7 +25,7 @@ from tests.grading.hand_in import (
 
 @pytest.fixture(scope="module")
 def given() -> list[handouts.Handout]:
-    return handouts.from_solutions(ROOT)
+    return intact.intact(ROOT)
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def answer_of(found: reading.Reading, name: str = MEAN) -> str:
     return reading.answers(found, check).get(name, "")
 
 
-def test_what_is_given_out_is_what_lies_in_exercises(given):
+def test_a_grader_and_a_learner_are_judged_by_the_same_exercises(given):
     assert given == handouts.from_exercises(ROOT)
     assert [c.exercise for h in given if h.name == RING for c in h.checks] == [RING]
 

@@ -52,7 +52,8 @@ REACHES = {
     "namespaces and what is behind": "subprocess.run(['unshare', '-Urm', 'ls', theirs], check=True, stderr=-3)",  # noqa: E501
     "another user": "os.setuid(12345) or 'changed'",
     "a descriptor of the judge": "inherited()",
-    "capabilities": "0 if '0000000000000000' in caps() else 1 / 0 and None",
+    "capabilities": "caps()",
+    "another rank's key": "[open(os.path.join(run, n)).read() for n in os.listdir(run) if n.startswith('rank-') and n.endswith('.json')][0]",  # noqa: E501
 }
 ALLOWED = {
     "its own folder": "open(f'{mine}/kept', 'w').write('x')",
@@ -64,10 +65,11 @@ ALLOWED = {
 }
 PRELUDE = """
 import ctypes, json, os, subprocess, sys
+run = os.environ["COURSE_RUN_DIR"]
 
 def attached(pid):
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.ptrace(16, pid, 0, 0) != 0:
+    if libc.ptrace(0x4206, pid, 0, 0) != 0:  # without stopping it
         raise OSError(ctypes.get_errno(), "not attached")
     return "attached"
 
@@ -171,7 +173,10 @@ def test_a_thread_that_would_stay_outside_is_refused():
 
 NETWORK = """
 import json, socket, sys
+import fcntl, struct
 from course_lib.classroom.grading.walls import loopback
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:  # some systems leave it off
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh22x", b"lo", 0))
 loopback()
 told = []
 for where in [("127.0.0.1", int(sys.argv[1])), ("192.0.2.1", 80)]:

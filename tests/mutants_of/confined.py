@@ -127,17 +127,17 @@ MUTANTS = [
     Mutant(
         "plain-suspects-honest-answers",
         GRADING + "plain.py",
-        '_PYTHONS -= {"chunk", "select",',
-        '_PYTHONS -= {"select",',
+        '    "chunk",\n',
+        "",
         ("tests/grading/test_plain.py::test_no_reference_answer_is_suspected",),
         "who calls x.chunk waits for a person",
     ),
     Mutant(
-        "intact-replaced-parts",
+        "untouched-replaced-parts",
         ROOM + "checks/judge.py",
         "        self._refuse_replaced(members, when)\n",
         "",
-        ("tests/grading/test_intact.py::test_a_part_that_an_answer_replaced_is_named",),
+        ("tests/grading/test_untouched.py::test_a_part_that_an_answer_replaced_is_named",),
         "an answer replaces what it is measured with, and is right",
     ),
 ]  # fmt: skip

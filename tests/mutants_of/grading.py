@@ -463,8 +463,8 @@ MUTANTS = [
     Mutant(
         "grading-no-warning",
         CLI,
-        "    for text in [WARNING.format(user=_user()), str(standing), *aside]:",
-        "    for text in [str(standing), *aside]:",
+        "    for text in [WARNING.format(user=_user()), str(standing), *bare, *aside]:",
+        "    for text in [str(standing), *bare, *aside]:",
         (f"{CALLS}test_in_a_sandbox_it_says_what_it_does_and_goes_on",),
         "an instructor has to know that code of others is run",
     ),

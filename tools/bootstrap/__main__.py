@@ -1,6 +1,6 @@
 """`python3 -m tools.bootstrap TARGET`: the environment first, then the target.
 
-Exit codes: 0 good, 1 refused or failed, 2 no such target, 130 interrupted.
+Exit codes: 0 good, 1 refused or failed, 2 no such target (here), 130 interrupted.
 No lesson derives it.
 """
 
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from . import shared, tasks
+from . import learners_copy, shared, tasks
 from .environment import Environment, clean, ensure
 from .pip_words import diagnose
 from .say import Refusal, complain, say
@@ -65,10 +65,14 @@ def main(arguments: list[str]) -> int:
     """Run the target that is named; say how, if none is."""
     target = arguments[0] if arguments else "help"
     if target in ("help", "-h", "--help"):
-        print(HELP)
+        print(learners_copy.targets_of(ROOT, HELP))
         return 0
     if len(arguments) > 1 or target not in {"clean", *TARGETS}:
-        complain(f"no such target: {' '.join(arguments)}\n{HELP}")
+        complain(f"no such target: {' '.join(arguments)}\n{learners_copy.targets_of(ROOT, HELP)}")
+        return 2
+    refusal = learners_copy.refusal(ROOT, target)
+    if refusal:
+        complain(refusal)
         return 2
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:

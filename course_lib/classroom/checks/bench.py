@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.classroom import values
-from course_lib.classroom.checks import intact
+from course_lib.classroom.checks import untouched
 from course_lib.ledger import ledger
 
 _KEPT = "__kept__"
@@ -35,7 +35,7 @@ def clear(namespace: dict) -> None:
     """Forget everything that an earlier answer defined, and put back what it may have changed."""
     if _KEPT not in namespace:
         namespace[_KEPT] = set(namespace) | {_KEPT}
-    for name in set(namespace) - namespace[_KEPT] - {"__holders__", intact.KEPT}:
+    for name in set(namespace) - namespace[_KEPT] - {"__holders__", untouched.KEPT}:
         del namespace[name]
     everyone = dist.group.WORLD
     for made in list(dist.distributed_c10d._world.pg_map):
@@ -48,13 +48,13 @@ def clear(namespace: dict) -> None:
 
 def fresh(namespace: dict, modules: Iterable[str]) -> None:
     """Clear the namespace and load `modules`, with what their trials would load at a first use."""
-    changed = intact.replaced(namespace)
+    changed = untouched.replaced(namespace)
     if changed:
         raise RuntimeError(f"an earlier answer has replaced {changed[0]}")
     clear(namespace)
     for name in modules:
         getattr(importlib.import_module(name), "warm", lambda: None)()
-    intact.keep(namespace, modules)
+    untouched.keep(namespace, modules)
 
 
 def arrange(namespace: dict, text: str) -> None:

@@ -127,7 +127,7 @@ class Judge(Cluster):
     def _refuse_replaced(self, members: Sequence[int], when: str) -> None:
         """A Finding where the answer has replaced what it is measured with."""
         try:
-            found = self.pull(f"{_CHECKS}.intact.replaced(globals())", list(members))
+            found = self.pull(f"{_CHECKS}.untouched.replaced(globals())", list(members))
         except RuntimeError:
             raise Finding("broke its ranks", f"{_BROKEN} ({when}).") from None
         names = sorted({name for each in found for name in each})

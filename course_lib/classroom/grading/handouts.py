@@ -50,37 +50,32 @@ class Handout:
         return cls(told["lesson"], told["name"], cells)
 
 
-def from_solutions(root: Path) -> list[Handout]:
-    """The exercises made afresh from solutions/, whatever lies in exercises/."""
-    from course_lib.classroom.release import SOLUTIONS, exercise_from
-
-    return _all(root / SOLUTIONS, exercise_from)
-
-
 def from_exercises(root: Path) -> list[Handout]:
     """The exercises as they lie in exercises/: what a learner's copies were made from."""
-    return _all(root / "exercises", lambda notebook: notebook)
+    import nbformat  # here, because a submission's judge needs no more of this file than its words
+
+    folder = root / "exercises"
+    found = [
+        from_notebook(nbformat.read(path, as_version=4), path)
+        for path in sorted(folder.glob("*/*.ipynb"))
+    ]
+    if not found:
+        raise FileNotFoundError(
+            f"there are no exercises in {folder}: run this from a full copy of the course"
+        )
+    return found
+
+
+def from_notebook(notebook: NotebookNode, path: Path) -> Handout:
+    """The exercise in a notebook that lies at `path`."""
+    cells = tuple(_cell(cell) for cell in notebook.cells if "nbgrader" in cell.metadata)
+    return Handout(path.parent.name, path.stem, cells)
 
 
 def of_lesson(handouts: list[Handout], asked: str) -> list[Handout]:
     """Those of one lesson, asked for as `1`, `01` or `01_collectives`; none where it is unknown."""
     number = asked.zfill(2) if asked.isdigit() else asked
     return [h for h in handouts if h.lesson == asked or h.lesson.split("_")[0] == number]
-
-
-def _all(folder: Path, released) -> list[Handout]:
-    import nbformat  # here, because a submission's judge needs no more of this file than its words
-
-    found = []
-    for path in sorted(folder.glob("*/*.ipynb")):
-        notebook = released(nbformat.read(path, as_version=4))
-        cells = tuple(_cell(cell) for cell in notebook.cells if "nbgrader" in cell.metadata)
-        found.append(Handout(path.parent.name, path.stem, cells))
-    if not found:
-        raise FileNotFoundError(
-            f"there are no exercises in {folder}: run this from a full copy of the course"
-        )
-    return found
 
 
 def _cell(cell: NotebookNode) -> Cell:

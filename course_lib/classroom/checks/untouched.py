@@ -17,7 +17,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-KEPT = "__intact__"
+KEPT = "__untouched__"
 _OURS = ("course_lib.classroom.values", "course_lib.classroom.checks.bench", "course_lib.dispatch")
 _OURS += ("course_lib.ledger", "course_lib.memory", "course_lib.ranks", "course_lib.collectives")
 _TORCH = (torch, torch.Tensor, torch.linalg, torch.autograd, torch.autograd.graph, F, dist)

@@ -1,0 +1,53 @@
+"""The search for answers in a learner's copy finds one wherever it stands."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.answers_shown import as_lines, as_statements, shown
+
+SOLUTIONS = Path(__file__).resolve().parent.parent / "solutions"
+RING = "ring_all_reduce"
+
+
+def answer(how: str) -> str:
+    """The answer to one exercise, under another name, or as bare lines with others between."""
+    cells = nbformat.read(SOLUTIONS / "01_collectives" / f"{RING}.ipynb", as_version=4).cells
+    (source,) = [cell.source for cell in cells if "### BEGIN SOLUTION" in cell.source]
+    if how == "as lines":
+        lines = source.split("### BEGIN SOLUTION\n")[1].split("### END SOLUTION")[0]
+        return "\n\n".join(f"   {line}" for line in lines.splitlines())
+    body = source.removeprefix("%%ranks\n").replace(f"def {RING}", "def mine")
+    return ast.unparse(ast.parse(body))
+
+
+def lay(folder: Path, where: str, text: str) -> None:
+    if where in ("a.py", "a.md"):
+        (folder / where).write_text(f"\n{text}\n")
+        return
+    cell = nbformat.v4.new_code_cell("1" if where == "an output" else f"%%ranks\n{text}")
+    if where == "an output":
+        cell.outputs = [nbformat.v4.new_output("stream", text=text)]
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "a.ipynb")
+
+
+@pytest.mark.parametrize("how", ["as code", "as lines"])
+@pytest.mark.parametrize("where", ["a.py", "a.md", "a cell", "an output"])
+def test_an_answer_is_found_wherever_it_stands(tmp_path, where, how):
+    lay(tmp_path, where, answer(how))
+    assert [exercise for _, exercise in shown(tmp_path, SOLUTIONS)] == [RING]
+
+
+def test_what_is_no_answer_is_not_found(tmp_path):
+    lay(tmp_path, "a.py", answer("as code").replace("isend", "send"))
+    assert shown(tmp_path, SOLUTIONS) == []
+
+
+def test_every_exercise_has_an_answer_to_look_for():
+    exercises = {path.stem for path in SOLUTIONS.glob("*/*.ipynb")}
+    assert {one.exercise for one in as_statements(SOLUTIONS)} == exercises
+    assert len(as_lines(SOLUTIONS)) >= 55
