@@ -22,7 +22,7 @@ from course_lib.classroom.grading import intact
 GIVEN = (
     "course_lib", "notebooks", "exercises", "docs", "benchmarks",
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", ".gitignore", ".gitattributes",
-    "Makefile", "tools/__init__.py", "tools/bootstrap",
+    "Makefile", "tools/__init__.py", "tools/bootstrap", "tools/hashes.py",
     "pyproject.toml", "constraints.txt", "environment.yml",
 )  # fmt: skip
 MARK = "LEARNERS_COPY"  # by this file tools/bootstrap/ and the commands of authors know a copy

@@ -12,7 +12,8 @@ from nbgrader.utils import compute_checksum
 from typer.testing import CliRunner
 
 from course_lib.classroom.checks import frame
-from course_lib.classroom.grading import handouts, intact, marking
+from course_lib.classroom.grading import handouts, intact, marking, walls
+from course_lib.classroom.grading.walls import Walls
 from course_lib.cli import app
 from course_lib.cli import grade as command
 from tests.grading.hand_in import LESSONS, RIGHT, RING, ROOT, answered, cell, save
@@ -58,13 +59,16 @@ def test_without_solutions_it_grades_by_all_the_exercises_and_all_their_points(c
     assert "can read the answers" not in done.stderr
 
 
-def test_solutions_are_not_read_and_it_is_said_once_that_they_can_be(course, tree):
+def test_solutions_are_not_read_and_it_is_said_once_that_they_can_be(course, tree, monkeypatch):
+    monkeypatch.setattr(walls, "built", Walls)  # nothing keeps an answer from them
     (tree / "solutions" / LESSONS[RING]).mkdir(parents=True)
     (tree / "solutions" / LESSONS[RING] / f"{RING}.ipynb").write_text("no notebook")
     (tree / ".git").mkdir()
     done, given = course()
     assert (done.exit_code, given) == (0, handouts.from_exercises(ROOT))
     assert done.stderr.count(f"can read the answers in {tree}: solutions/, .git/.") == 1
+    monkeypatch.setattr(walls, "built", lambda: Walls(landlock=1))
+    assert "can read the answers" not in course()[0].stderr
 
 
 def edit(path: Path, change, *, sealed: bool = False) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom import learners_copy
+from course_lib.classroom import confine, learners_copy
 from tests.grading.hand_in import (
     MEAN,
     RIGHT,
@@ -71,7 +71,8 @@ def test_it_grades_as_the_full_course_does(copy, tmp_path_factory):
     for root in (ROOT, copy):
         done = course(root, "grade", "in", "--sandboxed", "--json", cwd=cwd)
         assert done.returncode == 0, done.stderr
-        assert ("can read the answers" in done.stderr) == (root == ROOT)
+        reached = root == ROOT and not confine.version()
+        assert ("can read the answers" in done.stderr) == reached
         tables[root] = json.loads(done.stdout)["rows"]
     assert tables[ROOT] == tables[copy]
     points = {row["student"]: (row["points"], row["max"]) for row in tables[copy]}
