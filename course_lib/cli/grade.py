@@ -24,8 +24,8 @@ LEAST_MEMORY = 1_500_000_000  # bytes: the judge and its three ranks alone
 WITH_ANSWERS = ("solutions", "tests", ".git")
 WARNING = (
     "This runs code that other people wrote, on this machine, as the user {user}. It is kept in "
-    "bounds of time, memory and processes, but not kept from reading what this user can read: use "
-    "an account or a container made for it (docs/instructors.md)."
+    "bounds of time, memory and processes: use an account or a container made for it "
+    "(docs/instructors.md)."
 )
 
 
@@ -57,6 +57,8 @@ def grade(
         raise _wrong(str(error)) from None
     if not folder.is_dir():
         raise _wrong(f"{folder} is not a folder: name the one that holds the submissions")
+    if _is_the_course(folder):
+        raise _wrong(f"{folder} is the course's own: name the folder that holds the submissions")
     try:
         given = intact.intact(ROOT)
     except intact.Unfit as error:
@@ -143,6 +145,13 @@ def check(
         _aside(f"Not judged, and not noted as wrong: {name}. `course check {name}` tries it again.")
     others = {verdict.outcome for verdict in found} - {RIGHT}
     raise typer.Exit(0 if not others else UNJUDGED if others == {NOT_JUDGED} else 1)
+
+
+def _is_the_course(folder: Path) -> bool:
+    """Whether this is a copy of the course, or its exercises or solutions, and nobody's work."""
+    place = folder.resolve()
+    whole = place.parent if place.name in ("exercises", "solutions") else place
+    return (whole / "course_lib").is_dir() and (whole / "exercises").is_dir()
 
 
 def _readable_answers(root: Path) -> list[str]:

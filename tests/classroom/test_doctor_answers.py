@@ -12,7 +12,7 @@ from course_lib.classroom.grading.walls import Walls
     ("standing", "level", "word"),
     [
         (Walls(7, True, True), "ok", "Landlock (release 7)"),
-        (Walls(7, True, False), "note", "the network is open"),
+        (Walls(7, True, False), "note", "they share the network"),
         (Walls(), "note", "not confined"),
     ],
 )

@@ -39,6 +39,12 @@ def test_a_folder_that_is_not_there_is_a_wrong_call(course):
     assert (done.exit_code, "none is not a folder" in done.stderr) == (2, True)
 
 
+@pytest.mark.parametrize("part", ["", "exercises", "solutions"])
+def test_the_course_itself_is_nobodys_work(course, part):
+    done = course(str(ROOT / part), "--sandboxed")
+    assert (done.exit_code, "is the course's own" in done.stderr) == (2, True)
+
+
 def test_a_lesson_that_is_not_there_is_told_those_there_are(course):
     done = course("in", "--lesson", "77", "--sandboxed")
     assert (done.exit_code, "01_collectives" in done.stderr) == (2, True)

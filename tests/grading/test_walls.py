@@ -210,7 +210,7 @@ def test_a_network_of_its_own_has_a_loopback_and_nothing_else():
     ("standing", "words"),
     [
         (Walls(7, True, True), "confined by Landlock (release 7); process numbers and a network"),
-        (Walls(2, True), "process numbers of their own; the network is open to them"),
+        (Walls(2, True), "process numbers of their own; they share the network with this run"),
         (Walls(), "not confined: this system has no Landlock"),
     ],
 )

@@ -52,11 +52,12 @@ class Walls:
                 "Answers are not confined: this system has no Landlock (Linux 5.13 and later), so "
                 "they can read, and change, what this user can. Each row says so"
             )
-        has = [name for name, there in (("process numbers", self.numbers),
-                                        ("a network", self.network)) if there]  # fmt: skip
-        lacks = "" if self.network else "; the network is open to them"
-        own = f"; {' and '.join(has)} of their own" if has else "; process numbers are shared"
-        return f"{said}{own}{lacks}."
+        parts = [("process numbers", self.numbers), ("a network", self.network)]
+        own = " and ".join(name for name, there in parts if there)
+        shared = " and ".join(name.replace("a ", "the ") for name, there in parts if not there)
+        told = [f"{own} of their own"] if own else []
+        told += [f"they share {shared} with this run"] if shared else []
+        return "; ".join([said, *told]) + "."
 
 
 def built() -> Walls:
