@@ -262,6 +262,9 @@ def test_the_files_beside_a_notebook_are_copies_that_cannot_be_written(tmp_path)
     (tmp_path / "in" / "deep").mkdir(parents=True)
     (tmp_path / "in" / "deep" / "data.csv").write_text("1,2")
     (tmp_path / "in" / "other.ipynb").write_text("{}")
+    (tmp_path / "in" / "__pycache__").mkdir()
+    for name in ("mine.cpython-311-x86_64-linux-gnu.so", "__pycache__/mine.cpython-311.pyc"):
+        (tmp_path / "in" / name).write_bytes(b"what runs in the place of a source that was read")
     (tmp_path / "in" / "link").symlink_to("/etc/passwd")
     marking.copy_files(tmp_path / "in", tmp_path / "out")
     found = [p for p in (tmp_path / "out").rglob("*") if p.is_file()]

@@ -69,6 +69,7 @@ BEYOND = {  # what an answer may say on the way to points that it has not earned
     "inspect": ("import inspect\ninspect.currentframe()", "inspect"),
     "a socket": ("import socket\nsocket.create_connection(('127.0.0.1', 1))", "socket"),
     "a pickle": ("import pickle\npickle.loads(b'')", "pickle"),
+    "a way past the ledger": ("store = dist.TCPStore('127.0.0.1', 1)", "TCPStore"),
     "numpy's memory": ("import numpy as np\nnp.memmap('x')", "memmap"),
     "numpy's pickles": ("import numpy as np\nnp.load('x', allow_pickle=True)", "load"),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from course_lib.classroom import confine
 from course_lib.classroom.grading.worked_out import leading_to, worked_out
 
 KINDS = {
@@ -65,3 +66,15 @@ def test_a_file_of_the_submission_can_be_read_and_stands_in_for_nothing(tmp_path
     (tmp_path / "data").write_text("5")
     cells = ["import mine", "sent = {'a': mine.four, 'b': int(open('data').read())}"]
     assert worked_out("sent", cells, tmp_path) == ({"a": 4, "b": 5}, "")
+
+
+@pytest.mark.skipif(not confine.version(), reason="this system has no Landlock")
+def test_what_leads_to_a_number_is_confined_where_grading_is(tmp_path, monkeypatch):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "theirs").write_text("42")
+    cells = [f"n = int(open({str(tmp_path / 'theirs')!r}).read())"]
+    assert worked_out("n", cells, tmp_path / "own") == (42.0, "")
+    for name, text in confine.around(tmp_path / "own").as_variable().items():
+        monkeypatch.setenv(name, text)
+    value, note = worked_out("n", cells, tmp_path / "own")
+    assert value is ... and "PermissionError" in note

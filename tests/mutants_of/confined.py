@@ -133,6 +133,25 @@ MUTANTS = [
         "who calls x.chunk waits for a person",
     ),
     Mutant(
+        "plain-compiled-modules-travel",
+        GRADING + "marking.py",
+        '_NOT_COPIED = {".ipynb", ".pyc", ".pyo", ".so", ".pyd", ".pth"}',
+        '_NOT_COPIED = {".ipynb"}',
+        (LIMITS + "test_the_files_beside_a_notebook_are_copies_that_cannot_be_written",),
+        "mine.py is read, and mine.so runs",
+    ),
+    Mutant(
+        "confined-numbers-are-not",
+        GRADING + "worked_out.py",
+        "    confine.from_environment()\n",
+        "",
+        (
+            "tests/grading/test_worked_out.py::"
+            "test_what_leads_to_a_number_is_confined_where_grading_is",
+        ),
+        "what leads to a number reads a neighbour's numbers",
+    ),
+    Mutant(
         "untouched-replaced-parts",
         ROOM + "checks/judge.py",
         "        self._refuse_replaced(members, when)\n",

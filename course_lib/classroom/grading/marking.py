@@ -30,6 +30,8 @@ from course_lib.classroom.grading.worker import TASK
 MOST_FILES = 64 << 20  # bytes of a submission's own files that are given to it
 # All that an answer learns of the instructor's environment. No token is among these.
 _LET_THROUGH = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "GLOO_SOCKET_IFNAME")
+# A notebook is read by itself; compiled code would run in the place of a source that is read.
+_NOT_COPIED = {".ipynb", ".pyc", ".pyo", ".so", ".pyd", ".pth"}
 PREFIX = "grade-"  # of the temporary folder; short, as the paths of the ranks' sockets have to be
 SUPERVISOR = "course_lib.classroom.grading.supervisor"
 LONGEST_PLACE = 50  # characters
@@ -167,7 +169,7 @@ def copy_files(source: Path, target: Path) -> None:
     room = MOST_FILES
     for path in sorted(source.rglob("*")):
         size = path.lstat().st_size
-        if path.is_symlink() or not path.is_file() or path.suffix == ".ipynb" or size > room:
+        if path.is_symlink() or not path.is_file() or path.suffix in _NOT_COPIED or size > room:
             continue
         room -= size
         copy = target / path.relative_to(source)

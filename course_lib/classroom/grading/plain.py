@@ -55,7 +55,8 @@ _CLOSED = {
     *("ag_frame", "gi_code", "settrace", "setprofile", "addaudithook", "showwarning", "lib"),
     *("ctypeslib", "register_module_forward_hook", "register_module_forward_pre_hook"),
     *("register_module_full_backward_hook", "set_default_tensor_type", "TorchFunctionMode"),
-    *("TorchDispatchMode", "patch", "rpc", "set_debug_level", "savetxt"),
+    *("TorchDispatchMode", "patch", "rpc", "set_debug_level", "savetxt", "dump", "dumps"),
+    *("Store", "TCPStore", "FileStore", "HashStore", "PrefixStore"),  # ways that no ledger sees
 }
 # Under these names one module has another of Python's own: torch.os, collections._sys.
 _PYTHONS = (sys.stdlib_module_names | {"bltns", "path", "modules"}) - _THROUGH
