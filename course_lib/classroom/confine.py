@@ -30,11 +30,11 @@ _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _SCOPES = 0b11  # no signal and no abstract socket beyond what is confined
 
 # Of the system: programs, libraries, and what they ask about hosts, users and time.
-_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix/store", "/proc", "/sys", "/dev")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/nix/store", "/proc", "/sys")
 _ETC = ("hosts", "host.conf", "hostname", "resolv.conf", "nsswitch.conf", "gai.conf", "localtime")
 _ETC += ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "services", "protocols")
 _ETC += ("ssl", "alternatives", "fonts", "mime.types", "timezone", "OpenCL", "python3")
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "shm")
+_DEVICES = ("null", "zero", "full", "random", "urandom")  # no disk, no terminal, no shared memory
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,9 @@ REACHES = {
     "the environment's packages": "open(os.path.join(os.path.dirname(json.__file__), 'zzz'), 'w')",
     "the home of root": "os.listdir('/root')",
     "passwords": "open('/etc/shadow').read(1)",
+    "a disk": "open(disks()[0], 'rb').read(1)",
+    "the devices": "os.listdir('/dev')",
+    "shared memory": "open('/dev/shm/zzz-reached', 'w')",
     "a shared folder": "open('/tmp/zzz-reached', 'w')",
     "a file system": "subprocess.run(['mount', '-ttmpfs', 'x', mine], check=True, stderr=-3)",
     "namespaces and what is behind": "subprocess.run(['unshare', '-Urm', 'ls', theirs], check=True, stderr=-3)",  # noqa: E501
@@ -78,6 +81,10 @@ def inherited():
            if os.path.exists(f"/proc/self/fd/{n}")}
     if f"pipe:[{inode}]" not in own:
         raise OSError("no such descriptor")
+
+def disks():
+    import glob
+    return [*glob.glob("/dev/vd*"), *glob.glob("/dev/sd*"), *glob.glob("/dev/nvme*"), "/dev/mem"]
 
 def caps():
     (line,) = [l for l in open("/proc/self/status") if l.startswith("CapEff")]
