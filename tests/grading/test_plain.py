@@ -64,6 +64,7 @@ BEYOND = {  # what an answer may say on the way to points that it has not earned
     ),
     "the notebook": ("get_ipython().user_ns", "get_ipython"),
     "the report": ("global __report__\n__report__ = 1", "__report__"),
+    "a line like a magic": ("y = (5\n%__import__('os').getpid())", "__import__"),
     "a builtin of its own": ("def isinstance(a, b): return True", "isinstance"),
     "warnings that call": ("import warnings\nwarnings.showwarning = print", "warnings"),
     "inspect": ("import inspect\ninspect.currentframe()", "inspect"),
@@ -79,10 +80,10 @@ BEYOND = {  # what an answer may say on the way to points that it has not earned
 def test_what_is_more_than_plain_code_is_named(name):
     source, named = BEYOND[name]
     for cell in (source, f"def f(x, group):\n{indented(source)}\n    return x\n"):
-        found = plain.odd(["%%ranks\n" + cell])
+        found = plain.odd([cell])
         assert any(named in one for one in found), (cell, found)
     # The same in a module that came with the answer.
-    found = plain.odd(["from mine import f"], {"mine": source})
+    found = plain.odd(["from mine import f"], {"mine": [source.encode()]})
     assert any(named in one for one in found), found
 
 
@@ -90,11 +91,19 @@ def indented(source: str) -> str:
     return "\n".join(f"    {line}" for line in source.splitlines())
 
 
+def _is_answer(cell) -> bool:
+    return cell.metadata.get("nbgrader", {}).get("solution", False)
+
+
+def _python(source: str) -> str:
+    return "\n".join("" if line[:1] == "%" else line for line in source.splitlines())
+
+
 def answers() -> list[tuple[str, list[str]]]:
     found = []
     for path in sorted((ROOT / "solutions").glob("*/*.ipynb")):
         cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
-        solved = [c.source for c in cells if c.metadata.get("nbgrader", {}).get("solution")]
+        solved = [_python(c.source) for c in cells if _is_answer(c)]
         found.append((path.stem, solved + leading_to(path.stem, [c.source for c in cells])))
     return found
 
@@ -126,7 +135,7 @@ def test_no_answer_that_the_checks_are_tried_on_is_suspected():
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and "def " in text:
                 found += 1
-                if odd := plain.odd([text]):
+                if odd := plain.odd([_python(text)]):
                     suspected.add(str(odd))
     assert found > 100 and suspected <= READ_BY_A_PERSON, suspected
 
@@ -166,3 +175,13 @@ def test_modules_that_were_brought_are_read_where_they_are_imported(tmp_path):
     assert plain.odd(["from more.deep import x"], brought) == ["gc"]
     assert plain.odd(["def f(x):\n    return x\n"], brought) == []
     assert plain.odd(["import another"], brought) == ["another"]
+
+
+def test_a_brought_module_is_read_as_python_reads_it(tmp_path):
+    (tmp_path / "mine.py").write_bytes(b"# coding: utf-7\n# +AAo-import os\n")
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "__init__.py").write_text("import gc\n")
+    (tmp_path / "more" / "broken.py").write_text("def (\n")
+    brought = plain.brought(tmp_path)
+    assert plain.odd(["import mine"], brought) == ["os"]
+    assert plain.odd(["import more"], brought) == ["a module that cannot be read", "gc"]

@@ -119,7 +119,7 @@ MUTANTS = [
     Mutant(
         "plain-brought-modules-unread",
         GRADING + "plain.py",
-        '                waiting.append(brought[name.split(".")[0]])\n',
+        '                waiting.extend(brought[name.split(".")[0]])\n',
         "                pass\n",
         ("tests/grading/test_plain.py::test_modules_that_were_brought_are_read_where_they_are_imported",),
         "the attack is in a file beside the notebook",

@@ -11,7 +11,7 @@ import ast
 import builtins
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 _IMPORTS = {
@@ -81,33 +81,33 @@ _METHODS = {
 _OBJECTS = re.compile(r"object")  # all_gather_object and its like read what others have pickled
 
 
-def odd(cells: Iterable[str], brought: Mapping[str, str] | None = None) -> list[str]:
+def odd(cells: Iterable[str], brought: Mapping[str, Sequence[bytes]] | None = None) -> list[str]:
     """What in these cells is not plain, in words; empty where all is.
 
-    `brought` are the modules that came with the answer, by name: what it imports is read as well.
+    The cells are Python as it will run, without a notebook's own lines: what is left out here and
+    runs there would be the way in. `brought` are the modules that came with the answer, by name:
+    what it imports is read as well.
     """
     found: set[str] = set()
-    waiting, seen = list(cells), set()
+    waiting: list[str | bytes] = list(cells)
+    seen: set[str | bytes] = set()
     while waiting:
         source = waiting.pop()
         if source in seen:
             continue
         seen.add(source)
         try:
-            tree = ast.parse(_without_magics(source))
+            tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # the check says so: it will not run
+            if isinstance(source, bytes):
+                found.add("a module that cannot be read")
+            continue  # of a cell the check says so: it will not run
         for kind, name in _uses(tree):
             if kind == "import" and name.split(".")[0] in (brought or {}):
-                waiting.append(brought[name.split(".")[0]])
+                waiting.extend(brought[name.split(".")[0]])
             elif not _is_plain(kind, name):
                 found.add(name)
     return sorted(found)
-
-
-def _without_magics(source: str) -> str:
-    lines = source.splitlines()
-    return "\n".join("" if line.lstrip()[:1] in ("%", "!") else line for line in lines)
 
 
 def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -211,10 +211,13 @@ def _own_file(call: ast.Call) -> bool:
     return not name.value.startswith(("/", "~")) and ".." not in name.value
 
 
-def brought(folder: Path) -> dict[str, str]:
-    """The modules that came with an answer, by the name that imports them."""
-    found: dict[str, str] = {}
+def brought(folder: Path) -> dict[str, list[bytes]]:
+    """The modules that came with an answer, by the name that imports them.
+
+    As bytes: their first line may say in which letters Python is to read them.
+    """
+    found: dict[str, list[bytes]] = {}
     for path in sorted(folder.rglob("*.py")):
         name = path.relative_to(folder).parts[0].removesuffix(".py")
-        found[name] = found.get(name, "") + "\n" + path.read_text(errors="replace")
+        found.setdefault(name, []).append(path.read_bytes())
     return found

@@ -164,7 +164,7 @@ def judged(
 
 
 def beyond(
-    reading: Reading, cell: Cell, sources: dict[str, str], brought: dict[str, str]
+    reading: Reading, cell: Cell, sources: dict[str, str], brought: dict[str, list[bytes]]
 ) -> list[str]:
     """What in an answer, or in what its numbers come from, is more than plain code."""
     from course_lib.classroom.checks import answer, frame
