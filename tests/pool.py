@@ -47,7 +47,8 @@ class Rank:
             wanted = prepared.Wanted(
                 "tests.pool_worker:forked",
                 [rank, world, str(folder)],
-                env={**os.environ, **_rank_environment(), **env},
+                # What made it removes the folder too, if the tests' process is killed.
+                env={**os.environ, **_rank_environment(), **env, "COURSE_RUN_DIR": str(folder)},
                 output=sink.fileno(),
                 given=[theirs.fileno()],
                 folder=str(ROOT),

@@ -183,6 +183,7 @@ def initialize(**options):
 """
 
 
+@pytest.mark.slow
 def test_a_peer_that_raises_costs_its_own_line_alone(tmp_path):
     """From the command line, with a DeepSpeed that cannot."""
     (tmp_path / "deepspeed").mkdir()

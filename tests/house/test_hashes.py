@@ -53,6 +53,7 @@ def test_what_is_not_at_its_pin_is_refused_and_a_build_of_torch_is_left_open(fol
         hashes.lines(folder / "none", PINS)
 
 
+@pytest.mark.slow
 def test_an_environment_that_was_not_verified_is_made_anew(ready: Toy, folder: Path) -> None:
     file = write(folder, ready.root / "hashes.txt")
     done = ready.make("lab", HASHES="hashes.txt")

@@ -52,7 +52,7 @@ def compiled(me, backend, plan, steps):
     return said(torch._dynamo.exc.Unsupported, whole, ids)
 
 
-@pytest.mark.parametrize("sequence", [False, True])
+@pytest.mark.parametrize("sequence", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_compiled_model_is_the_plain_one(pool, sequence):
     for text in pool.run(2, compiled, "eager", {"sequence": sequence}, 3, timeout=90, alone=True):
         assert "it exchanges messages with other ranks" in text

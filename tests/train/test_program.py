@@ -140,12 +140,12 @@ def test_a_rank_killed_in_a_step_costs_the_steps_since_the_last_checkpoint(undis
 def test_a_rank_killed_in_a_save_leaves_the_checkpoint_before(undisturbed, tmp_path, rank):
     out = tmp_path / "run"
     arguments = ["--tp", 2, *SMALL, "--steps", STEPS, "--save-every", 4, "--out", out]
-    done = ended(TORCHRUN, *arguments, fault=f"save:2:{rank}")
+    done = ended(COURSE, *arguments, fault=f"save:2:{rank}")
     assert done.returncode != 0
     assert (out / "checkpoints/latest").read_text() == "step-000004\n"
     # Rank 0, if it lives, takes away what was being written; else that stays until the next run.
     assert rank or list((out / "checkpoints").glob(".*"))
-    done = ended(TORCHRUN, "--tp", 2, "--resume", "--out", out)
+    done = ended(COURSE, "--resume", "--out", out)
     assert done.returncode == 0, done.stderr
     same_run(undisturbed, out)
     assert not list((out / "checkpoints").glob(".*"))

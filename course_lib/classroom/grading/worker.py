@@ -42,7 +42,7 @@ class Task:
     lesson: str  # the only lesson asked for; empty for any
     handouts: list[Handout]
     memory: int
-    confined: bool  # whether its processes are to be kept to their own places
+    confined: bool = False  # whether its processes are to be kept to their own places
 
     @classmethod
     def load(cls, folder: Path) -> Task:
