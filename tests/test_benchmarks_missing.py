@@ -98,7 +98,7 @@ def test_without_a_fault_nothing_is_missing(each):
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        pytest.param("step:sleep:1", LATE + "15 s", id="late"),
+        pytest.param("step:sleep:1", LATE + "15 s", id="late", marks=pytest.mark.slow),
         pytest.param("make:sleep:0", LATE, id="late-in-making", marks=pytest.mark.slow),
         pytest.param(
             "make:raise:1",

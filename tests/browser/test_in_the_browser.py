@@ -48,6 +48,7 @@ def look_at_figure(page: NotebookPage, cell) -> None:
     assert "rank 0" in words.inner_text()
 
 
+@pytest.mark.slow  # the first lesson goes by the same road
 def test_an_exercise_answered_wrongly_and_rightly(open_notebook, lab):
     with open_notebook(EXERCISE) as page:
         page.run("%load_ext")

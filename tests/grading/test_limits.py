@@ -215,6 +215,13 @@ def test_who_kills_everybody_in_reach_does_not_reach_the_keeper(tmp_path, monkey
     assert (row.outcome, row.points) == ("right", 2)
 
 
+def test_without_walls_every_row_says_so(tmp_path, monkeypatch):
+    row = run(tmp_path, monkeypatch, Walls(), 'say("ready"); right()')
+    assert (row.outcome, row.points) == ("right", 2) and "not confined" in row.note
+    row = run(tmp_path, monkeypatch, BESIDE, 'say("ready"); right()')
+    assert "confined" not in row.note
+
+
 def test_what_others_write_among_the_verdicts_is_refused_and_told(tmp_path, monkeypatch):
     script = """
         say("ready")
