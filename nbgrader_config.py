@@ -12,6 +12,8 @@ sys.path.insert(0, _HERE)  # course_lib need not be installed
 # The same for the kernels that autograde starts: the checks are those of this folder, whichever
 # course_lib the environment holds.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_HERE, os.environ.get("PYTHONPATH")]))
+# nbgrader starts alembic by its name: it lies beside the Python that runs this.
+os.environ["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ.get("PATH", "")])
 from course_lib.classroom.release import configuration  # noqa: E402
 
 c = get_config()  # noqa: F821  (given by whoever reads this file)

@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from traitlets.config import Config
 
 from tests.grading.hand_in import ROOT, with_cell
 from tests.mutation import LEFT_OUT
@@ -137,3 +139,12 @@ def test_the_whole_walk_gives_marks_and_feedback(node):
     graded = (clone / "autograded" / "bo" / LESSON / "tree_or_ring.ipynb").read_text()
     assert f"checks of {clone}/course_lib/__init__.py" in graded  # whatever the environment holds
     assert changed(clone) == ""
+
+
+def test_what_nbgrader_starts_by_name_is_found_without_an_activated_environment(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    given = Config()
+    runpy.run_path(str(ROOT / "nbgrader_config.py"), init_globals={"get_config": lambda: given})
+    assert shutil.which("alembic") == os.path.join(os.path.dirname(sys.executable), "alembic")
