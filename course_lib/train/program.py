@@ -14,13 +14,13 @@ import torch.distributed as dist
 
 from course_lib import ranks
 from course_lib.pretrained.together import together
+from course_lib.step.step import NotFinite, step
 from course_lib.train import setup
 from course_lib.train.curve import Curve, Point
 from course_lib.train.curve import read as read_curve
 from course_lib.train.lock import held
 from course_lib.train.report import Report, changed
 from course_lib.train.setup import Failed, Run
-from course_lib.train.step import NotFinite, step
 from course_lib.train.stop import Stop
 
 CURVE = "loss.csv"

@@ -22,10 +22,10 @@ from course_lib.gpt import GPT, Heads
 from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.sketch import Sketching, without_numbers
 from course_lib.pretrained.together import together
+from course_lib.step.groups import groups
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.randomness import mix, seed_all
 from course_lib.train import checkpoints
-from course_lib.train.groups import groups
 from course_lib.train.options import FREE, Options, Refused, as_dict, checked
 from course_lib.train.record import FOLDER, LATEST, check_mesh, config_of, last, whole
 

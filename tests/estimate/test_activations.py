@@ -10,8 +10,8 @@ from course_lib import ranks
 from course_lib.estimate.activations import kept
 from course_lib.gpt import GPT, Config
 from course_lib.memory import peak
+from course_lib.step.losses import loss_sum
 from course_lib.tensor_parallel import parallelize
-from course_lib.train.losses import loss_sum
 
 GPT2 = Config.gpt2(vocabulary=95, length=40, hidden=48, layers=3, heads=4, inner=76)
 LLAMA = Config.llama(vocabulary=91, length=40, hidden=48, layers=2, heads=4, kv_heads=2, inner=64)

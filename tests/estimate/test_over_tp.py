@@ -12,8 +12,8 @@ from course_lib.estimate import tensor_parallel_bytes
 from course_lib.estimate.over_tp import check_cut
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
+from course_lib.step.losses import loss_sum
 from course_lib.tensor_parallel import parallelize
-from course_lib.train.losses import loss_sum
 
 GPT2 = Config.gpt2(vocabulary=47, length=12, hidden=24, layers=2, heads=4, inner=34)
 LLAMA = Config.llama(vocabulary=53, length=12, hidden=24, layers=2, heads=4, inner=29)

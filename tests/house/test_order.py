@@ -31,6 +31,7 @@ ORDER = [
     "generate",
     "tensor_parallel",
     "pretrained",
+    "step",
     "zero",
     "checkpoint",
     "estimate",

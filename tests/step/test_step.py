@@ -14,11 +14,11 @@ from course_lib import ranks
 from course_lib.gpt import GPT
 from course_lib.ledger import ledger
 from course_lib.norms import norm
+from course_lib.step import NotFinite, gradient_pieces, groups, step
+from course_lib.step.buckets import buckets, sum_gradients
 from course_lib.tensor_parallel import parallelize
-from course_lib.train import NotFinite, gradient_pieces, groups, step
-from course_lib.train.buckets import buckets, sum_gradients
+from tests.step.parts import FEW, GPT2, LLAMA, batch, share
 from tests.tensor_parallel.parts import Momentum, made, randomized, said
-from tests.train.parts import FEW, GPT2, LLAMA, batch, share
 
 
 def cut_model(me, mesh, config=GPT2, label="step", **lay):

@@ -10,11 +10,11 @@ import torch
 
 from course_lib import ranks
 from course_lib.gpt import GPT
+from course_lib.step import step
+from course_lib.step.losses import loss_sum
 from course_lib.tensor_parallel import check_replicas, parallelize
-from course_lib.train import step
-from course_lib.train.losses import loss_sum
+from tests.step.parts import FEW, GPT2, LLAMA, batch, fits, reference
 from tests.tensor_parallel.parts import Momentum, held, randomized, same_parameters
-from tests.train.parts import FEW, GPT2, LLAMA, batch, fits, reference
 
 CASES = [
     (GPT2, {}, False),

@@ -18,9 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives, norms
 from course_lib.collectives.call import Group
-from course_lib.train.buckets import MOST, sum_gradients
-from course_lib.train.losses import loss_sum, valid
-from course_lib.train.pieces import axes, gradient_pieces
+from course_lib.step.buckets import MOST, sum_gradients
+from course_lib.step.losses import loss_sum, valid
+from course_lib.step.pieces import axes, gradient_pieces
 
 
 class StepResult(NamedTuple):

@@ -13,11 +13,11 @@ import torch
 
 from course_lib import ranks
 from course_lib.gpt import GPT
+from course_lib.step import groups, step
 from course_lib.tensor_parallel import check_replicas, parallelize
 from course_lib.tensor_parallel.randomness import seed_all
-from course_lib.train import groups, step
+from tests.step.parts import GPT2, LLAMA, batch, fits, masks, reference, share
 from tests.tensor_parallel.parts import Momentum, held, randomized, same_parameters
-from tests.train.parts import GPT2, LLAMA, batch, fits, masks, reference, share
 
 STEPS, EMPTY = 20, 4  # at step 4 the first replica has no target that counts
 CLIP = 0.3
