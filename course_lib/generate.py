@@ -15,10 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_gather
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, check_member, device_of
 from course_lib.gpt import GPT, Cache, Config
 from course_lib.layout import cut
-from course_lib.norms import device_of
 
 OFFER = 16  # bytes of a word that a rank offers: its value and its number, in float64
 AGREED = 32  # bytes by which the ranks compare what they were asked for
@@ -164,7 +163,7 @@ def _group_of(model: GPT, group: Group | None) -> Group | None:
             'mesh.get_group("tp"), or leave group out'
         )
     if own is not None:
-        place(own)
+        check_member(own)
     return own
 
 

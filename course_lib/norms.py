@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from course_lib import collectives
-from course_lib.collectives.call import Group, labelled, place
+from course_lib.collectives.call import Group, check_member, device_of, labelled
 
 
 class Piece(NamedTuple):
@@ -43,7 +43,7 @@ def norm(
     if not (p > 0):
         raise ValueError(f"p={p} has to be above 0; math.inf is the largest of all")
     for group in groups:
-        place(group)
+        check_member(group)
     own = [piece for piece in _once(pieces) if _counts_here(piece, groups)]
     parts = [_part(piece, p) for piece in own]
     device = device or next((x.tensor.device for x in own), device_of(*groups))
@@ -110,10 +110,3 @@ def _part(piece: Piece, p: float) -> Tensor:
         return wide.abs().amax().double()
     size = torch.linalg.vector_norm(wide, p, dtype=wide.dtype).double()
     return size**p
-
-
-def device_of(*groups: Group) -> torch.device:
-    """Where a rank of these groups keeps its tensors."""
-    nccl = any(kind.type == "cuda" for group in groups for kind in group._device_types)
-    own_gpu = nccl and torch.cuda.is_available()
-    return torch.device("cuda", torch.cuda.current_device()) if own_gpu else torch.device("cpu")

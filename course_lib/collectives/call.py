@@ -67,7 +67,7 @@ def verb(
         current.reset(token)
 
 
-def place(group: Group, root: int | None = None, name: str = "src") -> tuple[int, int]:
+def size_and_rank(group: Group, root: int | None = None, name: str = "src") -> tuple[int, int]:
     """(number of ranks, this rank's number in the group), or a clear refusal."""
     if group is None or group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError(
@@ -84,6 +84,18 @@ def place(group: Group, root: int | None = None, name: str = "src") -> tuple[int
     if root is not None and not 0 <= root < n:
         raise ValueError(f"{name}={root} is not in a group of {n}: its ranks are 0 … {n - 1}")
     return n, rank
+
+
+def check_member(group: Group) -> None:
+    """Refuse what is no group of ranks, or one that this rank is not in."""
+    size_and_rank(group)
+
+
+def device_of(*groups: Group) -> torch.device:
+    """The device on which a rank of these groups keeps its tensors."""
+    nccl = any(kind.type == "cuda" for group in groups for kind in group._device_types)
+    own_gpu = nccl and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if own_gpu else torch.device("cpu")
 
 
 def without_history(x: Tensor, op: str) -> Tensor:
@@ -113,7 +125,7 @@ def with_dims(x: Tensor, op: str) -> Tensor:
 
 def check_peer(group: Group, peer: int, name: str) -> None:
     """Refuse a message from a rank to itself: it would wait for itself forever."""
-    _, rank = place(group, peer, name)
+    _, rank = size_and_rank(group, peer, name)
     if peer == rank:
         raise ValueError(f"{name}={peer} is this rank itself; a message needs another rank")
 

@@ -13,14 +13,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.collectives import verbs
-from course_lib.collectives.call import Group, place, verb, without_history
+from course_lib.collectives.call import Group, size_and_rank, verb, without_history
 from course_lib.collectives.transport import all_gather_single, deliver, exchange, uses_gloo
 
 
 def all_gather(buffer: Tensor, group: Group, *, async_op: bool = False):
     """Every rank's piece to every rank, in place: a rank's own piece lies where it belongs in its
     buffer, and nobody touches the buffer before the end."""
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     pieces = in_pieces(buffer, n, "all_gather")  # (n, own)
     own = pieces[rank]
     if n == 1 or (buffer.is_cuda and uses_gloo(buffer, group)):
@@ -36,7 +36,7 @@ def all_gather(buffer: Tensor, group: Group, *, async_op: bool = False):
 def reduce_scatter(buffer: Tensor, group: Group, *, async_op: bool = False):
     """The sum over all ranks of this rank's piece, in memory of its own. Nobody writes into the
     buffer before the end."""
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     pieces = in_pieces(buffer, n, "reduce_scatter")  # (n, own)
     if n == 1 or buffer.is_cuda or not uses_gloo(buffer, group):
         return verbs.reduce_scatter(pieces.view(-1), group, async_op=async_op)
@@ -77,7 +77,7 @@ def in_rounds(
 ) -> Rounds:
     """Send `outgoing(r)` to every other rank r and receive into `incoming(r)` from it: in round j
     to the rank j places further on, from the one j places back."""
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     works = []
     for j in range(1, n):
         to, source = (rank + j) % n, (rank - j) % n

@@ -15,12 +15,13 @@ from torch import Tensor
 from course_lib.collectives.call import (
     Group,
     check_into,
+    check_member,
     check_own_piece,
     check_peer,
     check_whole,
     chunk_sizes,
     piece_sizes,
-    place,
+    size_and_rank,
     verb,
     with_dims,
     without_history,
@@ -47,7 +48,7 @@ def all_reduce(
 
     `donated`: nobody will look at x again, so its memory may become the result's.
     """
-    place(group)
+    check_member(group)
     x = without_history(x, "all_reduce")
     torch_op, _ = reduction(op)
     if x.dtype == torch.bool:  # gloo adds the bytes: two Trues would make a 2 that is neither
@@ -73,7 +74,7 @@ def all_gather(
     `sizes` are the pieces' lengths along `dim`; without it they are taken to be equal. `into` is
     memory for the result, contiguous and not x's own, where equal pieces are joined along dim 0.
     """
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     piece = dim_first(with_dims(x, "all_gather"), dim)  # (own, …)
     sizes = piece_sizes(sizes, [piece.shape[0]] * n, "all_gather")
     check_own_piece(piece, sizes, rank, "all_gather", dim)
@@ -111,7 +112,7 @@ def reduce_scatter(
     `sizes` are the pieces' lengths; without it x is cut as torch.chunk would cut it.
     """
     torch_op, reduce_local = reduction(op)
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     whole = dim_first(with_dims(x, "reduce_scatter"), dim)  # (whole, …)
     sizes = piece_sizes(sizes, chunk_sizes(whole.shape[0], n), "reduce_scatter")
     check_whole(whole, sizes, "reduce_scatter", dim)
@@ -140,7 +141,7 @@ def broadcast(x: Tensor, group: Group, src: int = 0, *, async_op: bool = False):
     On gloo with three ranks or more, the asynchronous form takes gloo's tree, whose root sends
     more than once; the synchronous one passes x along a chain.
     """
-    n, rank = place(group, src, "src")
+    n, rank = size_and_rank(group, src, "src")
     x = without_history(x, "broadcast")
     with verb("broadcast", x, group, root=src):
         fresh = x.clone(memory_format=torch.contiguous_format)
@@ -167,7 +168,7 @@ def scatter(
     The other ranks pass None for x and, in `like`, any tensor with the whole's shape, dtype and
     device, such as `x` of their own: nothing about the shape crosses the wire.
     """
-    n, rank = place(group, src, "src")
+    n, rank = size_and_rank(group, src, "src")
     given = x if rank == src else like
     if given is None:
         missing = "x, the tensor to cut" if rank == src else "like=, the shape of what will come"
@@ -195,7 +196,7 @@ def gather(
     async_op: bool = False,
 ):
     """Rank `dst` gets all pieces joined along `dim`, the others None. `sizes` as in all_gather."""
-    n, rank = place(group, dst, "dst")
+    n, rank = size_and_rank(group, dst, "dst")
     piece = dim_first(with_dims(x, "gather"), dim)  # (own, …)
     sizes = piece_sizes(sizes, [piece.shape[0]] * n, "gather")
     check_own_piece(piece, sizes, rank, "gather", dim)
@@ -224,7 +225,7 @@ def all_to_all(
     Pieces may differ in shape. Where what arrives from a neighbour is shaped unlike what goes to
     it, `like` says so: one tensor for each rank, of which only the shape counts.
     """
-    n, _ = place(group)
+    n, _ = size_and_rank(group)
     like = list(pieces) if like is None else list(like)
     if len(pieces) != n or len(like) != n:
         raise ValueError(
@@ -286,6 +287,6 @@ def recv(
 
 def barrier(group: Group) -> None:
     """Return when every rank of the group has come this far."""
-    place(group)
+    check_member(group)
     with verb("barrier", None, group):
         dist.barrier(group)

@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.collectives import all_gather
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, check_member, device_of
 from course_lib.data.corpus import Corpus, bytes_of
 from course_lib.layout import heads as evenly
-from course_lib.norms import device_of
 
 IGNORED = -100  # the target of what does not count
 PADDING = 0  # an id behind a short document; nothing is learnt from it
@@ -142,7 +141,7 @@ class Batches:
 
     def check(self, group: Group) -> None:
         """Raise unless all ranks of the group, which all have to call this, follow one order."""
-        place(group)
+        check_member(group)
         own = hashlib.sha256(repr(sorted(self.state().items())).encode()).digest()
         mine = torch.frombuffer(bytearray(own), dtype=torch.int64).to(device_of(group))
         every = all_gather(mine[None], group)  # (n, 4)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from course_lib.collectives import all_gather, broadcast
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, device_of, size_and_rank
 from course_lib.data.corpus import (
     MOST_BYTES,
     VOCABULARY,
@@ -29,7 +29,6 @@ from course_lib.data.corpus import (
     fingerprint_of,
     train_tokenizer,
 )
-from course_lib.norms import device_of
 
 TOKENIZER, TOKENS = "tokenizer.json", "tokens.safetensors"
 FORM = 1  # of the files in a folder; a new form makes them anew
@@ -51,7 +50,7 @@ def prepare(
     """
     if group is None:
         return _made(folder, vocabulary, most_bytes, documents)
-    _, rank = place(group)
+    _, rank = size_and_rank(group)
     made, problem = None, None
     if rank == 0:
         try:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives, norms
-from course_lib.collectives.call import Group
+from course_lib.collectives.call import Group, device_of
 from course_lib.step.buckets import MOST, sum_gradients
 from course_lib.step.losses import loss_sum, valid
 from course_lib.step.pieces import axes, gradient_pieces
@@ -96,7 +96,7 @@ def _tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> _Ta
     the first of them, whether a rank wants to stop or has no finite loss on each."""
     first = not groups or groups[0].rank() == 0
     own = [loss if first else 0.0, tokens if first else 0, stop, not math.isfinite(loss)]
-    numbers = torch.tensor(own, dtype=torch.float64, device=norms.device_of(*groups))
+    numbers = torch.tensor(own, dtype=torch.float64, device=device_of(*groups))
     for group in groups:
         if group.size() > 1:
             numbers = collectives.all_reduce(numbers, group, donated=True)

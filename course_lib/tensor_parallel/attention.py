@@ -12,7 +12,7 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.gpt import Attention
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
@@ -33,7 +33,7 @@ def shard_attention(
     `holders` is the group of the ranks that hold this rank's key/value heads, from `holders_of`;
     without it one is made where it is needed.
     """
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     if isinstance(attention.out, RowParallelLinear):
         raise ValueError("this attention is cut already; a plan is laid over a dense one")
     heads, kv_heads, size = attention.heads, attention.kv_heads, attention.head_size
@@ -65,7 +65,7 @@ def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
     Every rank of the world has to call this, with the group that it is in itself: torch makes a
     group with all of them or, at times, not at all. Made once, it serves all layers alike.
     """
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     holders = shares(heads, kv_heads, n)[rank].holders
     if len(holders) == 1:
         return None

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from course_lib import collectives
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, check_member, size_and_rank
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import cut
 
@@ -35,7 +35,7 @@ def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tenso
 
     `sum_in` is the dtype of that sum; None takes the gradient's own.
     """
-    place(group)
+    check_member(group)
     return _Copy.apply(x, group, sum_in)
 
 
@@ -45,7 +45,7 @@ def reduce(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Ten
 
     What follows has to be the same on all ranks: then so is the gradient that comes back.
     """
-    place(group)
+    check_member(group)
     return _Reduce.apply(x, group, sum_in)
 
 
@@ -55,7 +55,7 @@ def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = 
 
     `sizes` are the pieces' lengths along `dim`; without it torch.chunk's.
     """
-    n, _ = place(group)
+    n, _ = size_and_rank(group)
     sizes = cut(x.shape[dim], n) if sizes is None else list(sizes)
     if len(sizes) != n or sum(sizes) != x.shape[dim]:
         raise ValueError(
@@ -79,7 +79,7 @@ def gather(
     after="sharded": every rank goes on to do something of its own with the whole. What comes back
     on each is a part of a sum, and a rank gets its own piece of that sum.
     """
-    place(group)
+    check_member(group)
     if after not in (REPLICATED, SHARDED):
         raise ValueError(
             f"gather(after={after!r}): what happens to the whole afterwards? {REPLICATED!r} if all "
@@ -93,7 +93,7 @@ def reduce_scatter(
     x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None
 ) -> Tensor:
     """This rank's piece of the sum of all ranks' x; the gradient is joined from all pieces."""
-    n, _ = place(group)
+    n, _ = size_and_rank(group)
     sizes = cut(x.shape[dim], n) if sizes is None else list(sizes)
     return _ReduceScatter.apply(x, group, dim, sizes)
 
@@ -103,7 +103,7 @@ def copy_rows(
     x: Tensor, start: int, stop: int, group: Group, *, sum_in: torch.dtype | None = None
 ) -> Tensor:
     """f for some rows of a weight alone: those that other ranks of `group` hold as well."""
-    place(group)
+    check_member(group)
     return _CopyRows.apply(x, start, stop, group, sum_in)
 
 

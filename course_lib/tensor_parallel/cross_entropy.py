@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
 from course_lib.tensor_parallel.class_weights import (
@@ -61,7 +61,7 @@ def cross_entropy(
     weight. `check` looks for targets out of range and for a rank that was handed something else
     than the others, which on a GPU makes the host wait.
     """
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     padded = vocabulary if padded is None else padded
     check_options(label_smoothing, reduction)
     check_class_weights(weight, vocabulary, "weight")

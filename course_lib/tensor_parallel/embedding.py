@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, check_member, size_and_rank
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
 from course_lib.tensor_parallel.conjugates import reduce
@@ -80,7 +80,7 @@ class VocabularyParallelEmbedding(OnRanks):
     def _place(
         self, vocabulary: int, hidden: int, group: Group, multiple_of: int, check: bool
     ) -> None:
-        n, rank = place(group)
+        n, rank = size_and_rank(group)
         check_vocabulary(vocabulary, n)
         self.vocabulary, self.hidden, self.group, self.check = vocabulary, hidden, group, check
         self.padded = padded_vocabulary(vocabulary, multiple_of)
@@ -104,7 +104,7 @@ class VocabularyParallelHead(OnRanks):
 
     def __init__(self, weight: nn.Parameter, group: Group, *, overlap: bool = True):
         super().__init__()
-        place(group)
+        check_member(group)
         self.weight, self.group, self.overlap = weight, group, overlap
         self.register_parameter("bias", None)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
 from course_lib.tensor_parallel.class_weights import (
@@ -62,7 +62,7 @@ def head_cross_entropy(
     create_graph=True the backward keeps all of them. The gradient of the states is summed over the
     ranks, once. `class_weight` is cross_entropy's `weight`, the rest as there.
     """
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     padded = vocabulary if padded is None else padded
     check_options(label_smoothing, reduction)
     check_class_weights(class_weight, vocabulary, "class_weight")
@@ -93,7 +93,7 @@ def head_cross_entropy(
 
 
 def _check_head(states: Tensor, weight: Tensor, vocabulary: int, padded: int, group: Group) -> None:
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     check_padded(vocabulary, padded)
     start, stop = span(padded, n, rank)
     rows, hidden = weight.shape

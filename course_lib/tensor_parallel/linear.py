@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
@@ -44,7 +44,7 @@ class ColumnParallelLinear(OnRanks):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        n, rank = place(group)
+        n, rank = size_and_rank(group)
         self.inputs, self.outputs, self.group = inputs, outputs, group
         self.sizes = _sizes(outputs, n, sizes, "outputs")
         self.gather_output, self.overlap, self.sum_in = gather_output, overlap, sum_in
@@ -71,7 +71,7 @@ class ColumnParallelLinear(OnRanks):
         stop, other ranks hold as well, and the group of those: their gradients are summed over it.
         """
         _whole(dense)
-        n, rank = place(group)
+        n, rank = size_and_rank(group)
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer.training = dense.training
@@ -153,7 +153,7 @@ class RowParallelLinear(OnRanks):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        n, rank = place(group)
+        n, rank = size_and_rank(group)
         self.inputs, self.outputs, self.group = inputs, outputs, group
         self.sizes = _sizes(inputs, n, sizes, "inputs")
         self.split_input, self.sum_in = split_input, sum_in
@@ -176,7 +176,7 @@ class RowParallelLinear(OnRanks):
         the numbers which the layer before it leaves on this rank.
         """
         _whole(dense)
-        n, rank = place(group)
+        n, rank = size_and_rank(group)
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
         layer.training = dense.training

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.layout import cut, span
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -45,7 +45,7 @@ def check_targets(targets: Tensor, vocabulary: int, ignore_index: int) -> None:
 
 def check_tokens(name: str, x: Tensor, targets: Tensor, group: Group) -> None:
     """Refuse logits or states (…, width) that are not of these targets (…)."""
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     if targets.dtype not in (torch.int64, torch.int32):
         raise TypeError(
             f"targets are ids of int64 (or int32), and these are {targets.dtype}; a target that is "
@@ -74,7 +74,7 @@ def check_tokens(name: str, x: Tensor, targets: Tensor, group: Group) -> None:
 
 def check_words(width: int, vocabulary: int, padded: int, group: Group) -> None:
     """Refuse a number of logits that is not this rank's."""
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     check_padded(vocabulary, padded)
     start, stop = span(padded, n, rank)
     if width == stop - start:
@@ -100,7 +100,7 @@ def check_padded(vocabulary: int, padded: int) -> None:
 def refusal(message: str, width: int, vocabulary: int, padded: int, group: Group) -> ValueError:
     """The error for a number of words that is not this rank's: `RefusedHere` if the rule by which
     they were cut, the first that gives this rank its number, gives another rank what it expects."""
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     fits = cut(padded, n)
     rules = [cut(vocabulary, n), evenly(vocabulary, n), evenly(padded, n), [width] * n]
     rule = next(rule for rule in rules if rule[rank] == width)  # the last one does
@@ -126,7 +126,7 @@ def check_not_refused(most: Tensor, group: Group) -> None:
 
 
 def _hear(refusal: RefusedHere | None, group: Group) -> None:
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     every: list[str | None] = [None] * n
     dist.all_gather_object(every, refusal and str(refusal), group=group)
     if refusal is not None:

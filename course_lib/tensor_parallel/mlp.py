@@ -7,7 +7,7 @@ and up of a SwiGLU are one weight, cut inside each half: a column of up needs it
 
 from __future__ import annotations
 
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.gpt import MLP
 from course_lib.layout import span
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
@@ -18,7 +18,7 @@ def shard_mlp(mlp: MLP, group: Group, *, overlap: bool = True) -> MLP:
 
     One all-reduce forward, after `down`; one backward, of the gradient of the MLP's input.
     """
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     if isinstance(mlp.down, RowParallelLinear):
         raise ValueError("this MLP is cut already; a plan is laid over a dense one")
     inner = mlp.down.in_features

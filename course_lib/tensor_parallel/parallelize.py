@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, check_member, size_and_rank
+from course_lib.collectives.call import device_of as own_device
 from course_lib.gpt import GPT, Block
-from course_lib.norms import device_of as own_device
 from course_lib.tensor_parallel.attention import holders_of, shard_attention
 from course_lib.tensor_parallel.embedding import (
     VocabularyParallelEmbedding,
@@ -108,7 +108,7 @@ def check_replicas(model: nn.Module, group: Group) -> None:
     Every rank has to call this. Copies that have drifted apart go on training, and the loss goes
     on falling: nothing else says so.
     """
-    place(group)
+    check_member(group)
     _compare(group, [(name, p) for name, p in replicated(model) if not p.is_meta])
     shared: dict[str, tuple[Group, list[tuple[str, Tensor]]]] = {}
     for prefix, module in model.named_modules():
@@ -124,7 +124,7 @@ def check_replicas(model: nn.Module, group: Group) -> None:
 
 
 def _compare(group: Group, named: list[tuple[str, Tensor]]) -> None:
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     device = named[0][1].device if named else own_device(group)
     counts = collectives.all_gather(torch.tensor([len(named)], device=device), group)
     if len(set(counts.tolist())) > 1:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, check_member
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.tensor_parallel.conjugates import Message, copy, reduce
 
@@ -32,7 +32,7 @@ def column_products(
 
     `overlap=False` waits for that sum before the weights' gradients are computed.
     """
-    place(group)
+    check_member(group)
     given = autocast(x.device, x, *weights, *biases)
     return list(_ColumnProducts.apply(group, overlap, sum_in, *given))
 
@@ -47,7 +47,7 @@ def row_product(
     sum_in: torch.dtype | None = None,
 ) -> Tensor:
     """x (…, h/tp) times this rank's weight (f, h/tp), summed over the ranks; then one bias."""
-    place(group)
+    check_member(group)
     return _RowProduct.apply(group, sum_in, *autocast(x.device, x, weight, bias))
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, size_and_rank
 
 _LOW = 2**32 - 1  # the lower 32 bits
 
@@ -48,7 +48,7 @@ def private(
     `dim`, `start` and `whole` say what part the tensors drawn inside are of logical tensors that
     are `whole` long along `dim`. Only `logical_masks()` reads them; it neither draws nor seeds.
     """
-    n, rank = place(group)
+    n, rank = size_and_rank(group)
     part = Part(dim, start, whole)
     part.check()
     mode = _logical_mode()
@@ -70,7 +70,7 @@ def private(
 
 def in_step(group: Group) -> None:
     """Check that the shared stream stands at the same number on all ranks; every rank calls it."""
-    n, _ = place(group)
+    n, _ = size_and_rank(group)
     states = {"CPU": torch.get_rng_state()}
     if torch.cuda.is_available():
         states["GPU"] = torch.cuda.get_rng_state()

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.collectives import all_gather, reduce_scatter
-from course_lib.collectives.call import Group, place
+from course_lib.collectives.call import Group, check_member
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import SHARDED, Message, copy, gather, reduce
@@ -32,7 +32,7 @@ class Tokens:
     """
 
     def __init__(self, group: Group):
-        place(group)
+        check_member(group)
         self.group, self.length = group, 0
 
     @property
@@ -78,7 +78,7 @@ def gathered_products(
     `keep` holds the gathered X for the backward; without it, X is gathered once more there, while
     dX is computed. The reduce-scatter of dX runs under the weights' gradients.
     """
-    place(group)
+    check_member(group)
     x, *given = autocast(x.device, x, *weights, *biases)
     whole = _Gathered.apply(x, group, list(sizes)) if keep else None  # (b, s, h)
     return list(_GatheredProducts.apply(group, list(sizes), x, whole, *given))
@@ -91,7 +91,7 @@ def scattered_product(
     """x (b, s, h/tp) times this rank's weight (f, h/tp), summed; of the sum this rank's tokens,
     (b, s/tp, f). The bias owes no sum: its gradient is taken of the gathered dY, which is whole.
     """
-    place(group)
+    check_member(group)
     given = autocast(x.device, x, weight, bias)
     return _ScatteredProduct.apply(group, list(sizes), *given)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, labelled, place
+from course_lib.collectives.call import Group, check_member, labelled
 from course_lib.collectives.transport import Handle
 from course_lib.zero.partition import Partition, Slot
 
@@ -33,7 +33,7 @@ class Gradients:
     in_flight: int | None = None  # how many sendings may be under way; None: all
 
     def __init__(self, partition: Partition, group: Group):
-        place(group)
+        check_member(group)
         self.partition, self.group = partition, group
         self.buffers: list[Tensor | None] = [
             bucket.buffer() if self.keep else None for bucket in partition.buckets

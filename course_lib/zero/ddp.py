@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_reduce, broadcast
-from course_lib.collectives.call import Group, labelled, place
+from course_lib.collectives.call import Group, labelled, size_and_rank
 from course_lib.collectives.transport import Handle
 from course_lib.zero.buckets import Gradients
 from course_lib.zero.partition import BUCKET, Partition, partition
@@ -57,7 +57,7 @@ class DataParallel(nn.Module):
 
     def __init__(self, module: nn.Module, group: Group, *, bucket_bytes: int = BUCKET):
         super().__init__()
-        n, _ = place(group)
+        n, _ = size_and_rank(group)
         check_free(module)
         self.module, self.group = module, group
         same_everywhere(module, group)

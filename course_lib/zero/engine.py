@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from course_lib import norms
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import labelled
+from course_lib.collectives.call import device_of, labelled
 from course_lib.tensor_parallel.extents import extents
 from course_lib.zero.cut import STAGE_3, cut
 from course_lib.zero.ddp import same_buffers, same_everywhere
@@ -81,7 +81,7 @@ class Engine(ModuleFace):
             check_elementwise(optimizer)
         if self.precision.dtype is not None:  # while a model without numbers takes no memory
             model.to(self.precision.dtype)
-        hollow = stage == 3 and outlined(model, optimizer, norms.device_of(self.group))
+        hollow = stage == 3 and outlined(model, optimizer, device_of(self.group))
         self._trained = {p for p in model.parameters() if p.requires_grad}
         self.model, self.optimizer, self.stage = model, optimizer, stage
         self.param_groups = optimizer.param_groups  # by which a ledger knows that `step` is one
@@ -282,7 +282,7 @@ class Engine(ModuleFace):
         factor = 1.0 if self.precision.scale is None else 1.0 / self.precision.scale.value
         if self._tokens is None:
             return factor
-        device = norms.device_of(self.group)
+        device = device_of(self.group)
         own = torch.tensor(self._tokens, dtype=torch.float64, device=device)
         with labelled("scalars"):
             return factor / (all_reduce(own, self.group, donated=True).item() or 1.0)

@@ -107,7 +107,7 @@ MUTANTS = [
     ),
     mutant(
         "not-a-member",
-        "    n, rank = place(group)\n    part =",
+        "    n, rank = size_and_rank(group)\n    part =",
         "    n, rank = (group.size(), group.rank()) if group else (1, 0)\n    part =",
         (REFUSED,),
         "a rank outside the group draws as its rank 0",

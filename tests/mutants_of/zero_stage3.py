@@ -342,8 +342,8 @@ MUTANTS = [
         "        if self.precision.dtype is not None:  # while a model without numbers takes no "
         "memory\n"
         "            model.to(self.precision.dtype)\n"
-        "        hollow = stage == 3 and outlined(model, optimizer, norms.device_of(self.group))\n",
-        "        hollow = stage == 3 and outlined(model, optimizer, norms.device_of(self.group))\n"
+        "        hollow = stage == 3 and outlined(model, optimizer, device_of(self.group))\n",
+        "        hollow = stage == 3 and outlined(model, optimizer, device_of(self.group))\n"
         "        if self.precision.dtype is not None:\n"
         "            model.to(self.precision.dtype)\n",
         (f"{META}[config2-bfloat16]", f"{WHOLE}[bfloat16-6-2]"),

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, labelled
+from course_lib.collectives.call import Group, device_of, labelled
 from course_lib.memory.words import this_rank
-from course_lib.norms import device_of
 from course_lib.zero.refusals import of_every_rank
 
 

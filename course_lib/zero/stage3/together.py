@@ -21,8 +21,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.collectives import broadcast
-from course_lib.collectives.call import Group
-from course_lib.norms import device_of
+from course_lib.collectives.call import Group, device_of
 
 SOON = (0.0, 0.0005, 0.001, 0.001, 0.002, 0.002)  # seconds between the first looks
 PATIENCE = 2.0  # seconds, for the others to say where they wait, once this rank gave up
