@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib.classroom.whole import replacing
+from course_lib import files
 
 SOLUTIONS, EXERCISES = "solutions", "exercises"
 # Where nbgrader's own generate_assignment writes. An assignment whose folder is there already it
@@ -110,8 +110,7 @@ def check(root: Path) -> list[str]:
 
 def write_whole(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(str(path), encoding="utf-8", newline="\n") as file:
-        file.write(text)
+    files.write_whole(path, text)
 
 
 def as_text(notebook: NotebookNode) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 
-from course_lib.classroom.whole import replacing
+from course_lib.files import replacing
 
 
 class WholeFiles(AsyncLargeFileManager):

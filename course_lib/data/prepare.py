@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,6 +28,7 @@ from course_lib.data.corpus import (
     fingerprint_of,
     train_tokenizer,
 )
+from course_lib.files import write_whole
 
 TOKENIZER, TOKENS = "tokenizer.json", "tokens.safetensors"
 FORM = 1  # of the files in a folder; a new form makes them anew
@@ -152,12 +152,7 @@ def _keep(made: Corpus, folder: Path, settings: dict) -> None:
         (TOKENIZER, made.tokenizer_json.encode()),
         (TOKENS, save(tensors, metadata={"made": told})),
     ):
-        new = folder / f".{name}-{secrets.token_hex(4)}"
-        try:
-            new.write_bytes(raw)
-            new.replace(folder / name)
-        finally:
-            new.unlink(missing_ok=True)
+        write_whole(folder / name, raw)
 
 
 def _safetensors():

@@ -18,6 +18,7 @@ from typing import BinaryIO
 
 import torch
 
+from course_lib.files import sync_file, sync_folder
 from course_lib.pretrained.header import CheckpointError, Slot, make_header
 from course_lib.pretrained.reader import INDEX, WHOLE
 
@@ -96,7 +97,7 @@ class Writer:
         lost = [name for owed in self._owed.values() for name in owed]
         if lost:
             raise CheckpointError(f"{len(lost)} tensors were never written, such as {min(lost)}")
-        _folder_to_disk(self.new)
+        sync_folder(self.new)
         if not self.folder.exists():
             self.new.rename(self.folder)
         else:
@@ -112,7 +113,7 @@ class Writer:
                 old.rename(self.folder)
                 raise
             shutil.rmtree(old, ignore_errors=True)
-        _folder_to_disk(self.folder.parent)
+        sync_folder(self.folder.parent)
 
     def discard(self) -> None:
         """Take away what was written so far; after finish() there is nothing to take."""
@@ -157,19 +158,9 @@ def _text(told: Mapping) -> bytes:
 
 
 def _to_disk(file: BinaryIO) -> None:
+    """Sync a file and close it, whether or not the disk takes it."""
     with file:
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _folder_to_disk(folder: Path) -> None:
-    """The names in a folder have to reach the disk too; not every file system offers that."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):
-            os.fsync(file)
-    finally:
-        os.close(file)
+        sync_file(file)
 
 
 def _keep(source: Path, target: Path) -> None:

@@ -11,7 +11,7 @@ import nbformat
 import pytest
 
 from course_lib.classroom.saving import WholeFiles
-from course_lib.classroom.whole import replacing
+from course_lib.files import replacing
 
 
 def test_a_new_file_and_a_replaced_one(tmp_path):

@@ -19,6 +19,7 @@ LIBRARY = ROOT / "course_lib"
 # In the order of the lessons. The last three may import the rest; nothing before them does.
 ORDER = [
     "ranks",
+    "files",
     "prepared",
     "collectives",
     "dispatch",

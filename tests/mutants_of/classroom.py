@@ -85,7 +85,7 @@ MUTANTS = [
     ),
     Mutant(
         "classroom-saved-in-place",
-        ROOM + "whole.py",
+        "course_lib/files.py",
         "        with os.fdopen(handle, mode, **options) as file:",
         "        with open(path, mode, **options) as file:",
         (f"{SAVING}test_a_failure_at_any_point_keeps_the_old_file",),

@@ -199,8 +199,9 @@ MUTANTS = [
     ),
     once(
         "written-in-place",
-        'new = folder / f".{name}-{secrets.token_hex(4)}"',
-        "new = folder / name",
+        "        write_whole(folder / name, raw)",
+        "        with (folder / name).open('wb') as file:\n"
+        "            file.write(raw), file.flush(), os.fsync(file.fileno())",
         FULL,
         "a full disk takes what was there with it",
     ),

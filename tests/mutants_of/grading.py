@@ -172,8 +172,8 @@ MUTANTS = [
     Mutant(
         "grading-csv-in-parts",
         GRADING + "rows.py",
-        'with replacing(str(path), encoding="utf-8", newline="") as file:',
-        'with open(path, "w", encoding="utf-8") as file:',
+        "        write_whole(path, text.getvalue())",
+        '        path.write_text("")\n        write_whole(path, text.getvalue())',
         (f"{ROWS}test_a_full_disk_leaves_the_old_grades_whole",),
         "a disk that fills up would leave half of the grades",
     ),

@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "release-half-written-files-stay",
-        "course_lib/classroom/whole.py",
+        "course_lib/files.py",
         "            os.unlink(beside)\n        raise",
         "            pass\n        raise",
         ("tests/test_release.py::test_a_disk_that_fills_up_leaves_the_old_file_whole",),

@@ -125,8 +125,8 @@ COPYING = [
     _mutant(
         "half-written-copies",
         SPACE + "copying.py",
-        'with replacing(str(path), "wb") as file:',
-        'with open(path, "wb") as file:',
+        "    write_whole(path, data)",
+        "    path.write_bytes(data)",
         W + "test_a_full_disk_when_copying",
         why="a full disk leaves half a lesson, which then counts as the learner's",
     ),

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.classroom.doctor import privacy, torch_build
-from course_lib.classroom.whole import replacing
+from course_lib.files import write_whole
 from tools.accept_gpu.node import describe
 from tools.accept_gpu.stages import Place, Stage, stages
 from tools.accept_gpu.verdict import why_not
@@ -103,9 +103,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _write(out: Path, verdict: dict[str, Any]) -> None:
     clean = privacy.scrubbed(verdict, privacy.of_this_machine())
-    with replacing(str(out), encoding="utf-8") as file:
-        json.dump(clean, file, indent=1, ensure_ascii=False)
-        file.write("\n")
+    write_whole(out, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
 
 
 def _say(text: str) -> None:

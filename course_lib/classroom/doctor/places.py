@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from course_lib.classroom.doctor.finding import Finding, size
+from course_lib.files import sync_file
 
 DISK_LEAST, DISK_COMFORT = 200e6, 2e9
 PROBE = 1 << 20  # bytes; more than a program of three lines needs, and less than anything else
@@ -64,8 +65,7 @@ def _pythons_own() -> list[Path]:
 def _write(folder: Path) -> None:
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         file.write(bytes(PROBE))
-        file.flush()
-        os.fsync(file.fileno())
+        sync_file(file)
 
 
 def runtime() -> list[Finding]:

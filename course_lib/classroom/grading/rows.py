@@ -15,7 +15,7 @@ from pathlib import Path
 
 from course_lib.classroom.grading.discover import Submission
 from course_lib.classroom.grading.handouts import Cell, Handout
-from course_lib.classroom.whole import replacing
+from course_lib.files import write_whole
 
 LONGEST = 400  # characters of a note
 # Nothing of these was judged: the exit code says so, and an instructor looks at them.
@@ -162,8 +162,7 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
     for row in rows:
         out.writerow([_safe(value) for value in asdict(row).values()])
     try:
-        with replacing(str(path), encoding="utf-8", newline="") as file:
-            file.write(text.getvalue())
+        write_whole(path, text.getvalue())
     except OSError as error:
         raise Refused(
             f"{path} was not written ({error.strerror}); nothing in its place was changed. Free "

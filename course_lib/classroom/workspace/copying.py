@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.classroom.whole import replacing
 from course_lib.classroom.workspace import place
 from course_lib.classroom.workspace.handed_out import Item, items, version
 from course_lib.classroom.workspace.manifest import Manifest
+from course_lib.files import write_whole
 
 LIBRARY = "course_lib"
 
@@ -121,8 +121,7 @@ def _look_at(item: Item, root: Path, manifest: Manifest, news: News, missing: li
 def write(path: Path, data: bytes) -> None:
     """A file of the workspace, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(str(path), "wb") as file:
-        file.write(data)
+    write_whole(path, data)
 
 
 def _link_library(root: Path, work: Path) -> None:

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from course_lib.classroom import progress
-from course_lib.classroom.whole import replacing
 from course_lib.classroom.workspace.handed_out import Version, version
+from course_lib.files import write_whole
 
 FORMAT = 1
 
@@ -40,8 +40,7 @@ class Manifest:
     def write(self) -> None:
         """Whole or not at all."""
         copies = {path: asdict(one) for path, one in sorted(self.copies.items())}
-        with replacing(str(_file(self.work)), encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "copies": copies}, file, indent=1)
+        write_whole(_file(self.work), json.dumps({"format": FORMAT, "copies": copies}, indent=1))
 
     def touched(self, path: str) -> bool:
         """Whether the learner has changed it; true of everything that is not known."""

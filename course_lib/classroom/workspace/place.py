@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from course_lib.classroom import progress
-from course_lib.classroom.whole import replacing
+from course_lib.files import write_whole
 
 VARIABLE, HOME = "COURSE_WORK", "course-work"
 ELSEWHERE = f"{VARIABLE}=/another/folder make lab"
@@ -129,7 +129,7 @@ def command_folder(work: Path) -> Path:
     command = work / progress.MARK / "bin" / "course"
     with told(work):
         command.parent.mkdir(exist_ok=True)
-        with replacing(str(command)) as file:
-            file.write(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m course_lib.cli "$@"\n')
+        script = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m course_lib.cli "$@"\n'
+        write_whole(command, script)
         command.chmod(0o755)
     return command.parent

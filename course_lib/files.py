@@ -1,0 +1,77 @@
+"""Files that reach the disk whole: a file is the old one or the new one, and never a part of it.
+
+A new file is written beside its place, synced, and renamed to it in one step; a rename lasts once
+the folder that holds the name is synced too. All that is kept between two runs goes this way.
+Lesson 00.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+# What a file system answers that cannot sync a folder, or does not let this user open it.
+NOT_OFFERED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
+
+
+def sync_file(file: IO) -> None:
+    """Flush an open file and wait until its bytes are on the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_folder(folder: str | os.PathLike) -> None:
+    """Wait until the names in a folder are on the disk, where the file system offers that."""
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+    except OSError as error:
+        if error.errno not in NOT_OFFERED:
+            raise
+
+
+def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
+    """Put `content` in the place of the file `path`, whole or not at all; text goes in UTF-8."""
+    with replacing(path, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike, mode: str = "w", **options) -> Iterator[IO]:
+    """Open a new file that takes the place of `path` once it is whole on the disk, not before.
+
+    `mode` and `options` are those of `open`. A link stays, and the file that it names is replaced;
+    permissions stay as well. An error in the body, or on the way to the disk, leaves the old file.
+    """
+    path = os.path.realpath(path)
+    folder, name = os.path.split(path)
+    handle, beside = tempfile.mkstemp(prefix=f".~{name}-", dir=folder)
+    try:
+        with os.fdopen(handle, mode, **options) as file:
+            yield file
+            sync_file(file)
+        os.chmod(beside, _permissions(path))
+        os.replace(beside, path)
+    except BaseException:
+        with suppress(FileNotFoundError):
+            os.unlink(beside)
+        raise
+    sync_folder(folder)
+
+
+def _permissions(path: str) -> int:
+    """The permissions that the file has, or those that a new one would get."""
+    try:
+        return stat.S_IMODE(os.stat(path).st_mode)
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        return 0o666 & ~mask
