@@ -8,7 +8,7 @@ from course_lib.estimate.activations import Kept, kept
 from course_lib.estimate.memory import RULES, Rule, States, per_parameter, states
 from course_lib.estimate.over_tp import tensor_parallel_bytes
 from course_lib.estimate.peak import Peak, step_peak
-from course_lib.estimate.shape import Shape, shape_of
+from course_lib.estimate.shape import Shape, shape_of, sketch
 from course_lib.estimate.traffic import must_bytes, offload_bytes
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "offload_bytes",
     "per_parameter",
     "shape_of",
+    "sketch",
     "states",
     "step_peak",
     "tensor_parallel_bytes",

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from course_lib.estimate.shape import sketch
+from course_lib.estimate.shape import sketch_of
 from course_lib.gpt import Config
 from course_lib.memory import TIERS
 from course_lib.zero import Partition, Precision, partition
@@ -108,12 +108,7 @@ def states(
     rule = optimizer if isinstance(optimizer, Rule) else RULES.get(optimizer)
     if rule is None:
         raise ValueError(f"optimizer={optimizer!r} is none of {', '.join(RULES)}, nor a Rule")
-    if isinstance(units, Sequence) and isinstance(model, nn.Module):
-        names = {module: name for name, module in model.named_modules()}
-        units = [names[module] for module in units]
-    outline = sketch(model, precision.dtype)
-    if units is not None:
-        units = [outline.get_submodule(name) for name in units]
+    outline, units = sketch_of(model, precision.dtype, units)
     if stage == 3:
         buckets, kept = units_of(outline, n, units, persist)
         parts = Partition(buckets, n)

@@ -9,16 +9,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import nn
 
 from course_lib.estimate.activations import kept
 from course_lib.estimate.memory import RULES, Rule, states
 from course_lib.gpt import GPT, Config
+from course_lib.layout import cut as shares_of
+from course_lib.tensor_parallel.qkv_layout import shares
+from course_lib.zero import Precision
 from course_lib.zero.offload import Plan
 from course_lib.zero.partition import BUCKET, Bucket
 from course_lib.zero.shards import IN_FLIGHT
 from course_lib.zero.stage3.cut import PERSIST
+
+
+class Cut(NamedTuple):
+    """How a model was parallelized, and which rank of that this is."""
+
+    tp: int = 1
+    rank: int = 0
+    sequence: bool = False
+    fused: bool = False
+
 
 TEMPORARIES = 2  # as large as a part, while Adam divides by the root of its second moment
 
@@ -50,58 +64,67 @@ class Event:
 
 
 def step_peak(
-    config: Config,
+    model: GPT | Config,
     rows: int,
     length: int,
     *,
     stage: int,
     n: int,
     rank: int = 0,
+    precision: str | Precision = "as is",
     optimizer: str | Rule = "adamw",
     offload: str | Mapping | Plan | None = None,
     bucket_bytes: int = BUCKET,
+    units: Sequence[nn.Module] | None = None,
     persist: int = PERSIST,
     keep: int = 0,
     prefetch: int = 1,
+    cut: Cut | None = None,
 ) -> Peak:
-    """The device's peak in a float32 step of `config` on `rows` sequences of `length` tokens.
+    """The device's peak in a step of `model` on `rows` sequences of `length` tokens.
 
-    For a cross-entropy of torch's over whole logits that nobody else keeps, and an optimizer that
-    goes from part to part (foreach=False).
+    For a cross-entropy of torch's over whole logits that nobody else keeps, or, where `cut` says
+    how the model was parallelized, our own; and an optimizer that goes from part to part
+    (foreach=False).
     """
     held = states(
-        config, stage=stage, n=n, rank=rank, optimizer=optimizer, offload=offload,
-        bucket_bytes=bucket_bytes, persist=persist,
+        model, stage=stage, n=n, rank=rank, precision=precision, optimizer=optimizer,
+        offload=offload, bucket_bytes=bucket_bytes, units=units, persist=persist,
     )  # fmt: skip
     device = held.by_tier()["device"]
     away = Plan.named(offload, stage) is not None
     leave = held.partition.buckets[:: -1 if stage == 3 else 1]  # as their gradients do
-    way = _Way(leave, held.kept, stage, n, rank, away, keep, prefetch)
-    walk = way.walk(events(held.outline, rows, length))
+    master = Precision.named(precision).master
+    way = _Way(leave, held.kept, stage, n, rank, away, keep, prefetch, master)
+    walk = way.walk(events(held.outline, rows, length, cut=cut))
     points = [(one.activations, working, one.name) for one, working in walk]
     points.append((0, way.update(RULES.get(optimizer, optimizer)), "update"))
     activations, working, where = max(points, key=lambda one: one[0] + one[1])
     return Peak(device, activations, working, where)
 
 
-def events(model: GPT, rows: int, length: int, width: int = 4) -> Iterator[Event]:
+def events(model: GPT, rows: int, length: int, *, cut: Cut | None = None) -> Iterator[Event]:
     """The backward of a decoder in stretches, from the loss to the table of words."""
-    config = model.config
-    one = kept(config, rows, length, width=width)
+    config, whole = model.config, cut or Cut()
+    width = model.norm.weight.element_size()
+    one = kept(config, rows, length, width=width, **whole._asdict())
     tokens, h = rows * length, config.hidden
-    stream = tokens * h * width  # the gradient that flows from block to block
+    own = rows * shares_of(length, whole.tp)[whole.rank] if whole.sequence else tokens
+    full, stream = tokens * h * width, own * h * width  # the gradient that flows between the layers
+    wide = full if whole.sequence else 0  # of what was gathered, on its way to be scattered
     tied = model.head.weight is model.tokens.weight
     head, layers = model.head.weight, config.layers
     everything = one.layers * one.between + one.ends
-    yield Event("loss", everything + one.logits, 2 * one.logits, (), (head,))
-    extra = one.logits + stream + (head.nbytes if tied else 0)
+    yield Event("loss", everything + one.logits, _of_loss(one.logits, width, cut), (), (head,))
+    extra = one.logits + stream + wide + (head.nbytes if tied or whole.fused else 0)
     yield Event("head", everything, extra, () if tied else (head,), (head,))
     later = head.nbytes if tied else 0  # what the head gave waits for what the table will
     norm = tuple(model.norm.parameters())
     yield Event("norm", everything, later + 2 * stream, norm, norm)
     swiglu = config.activation == "swiglu"
-    inner = config.inner * tokens * width
-    narrow = tokens * (config.heads + 2 * config.kv_heads) * config.head_size * width
+    share = shares(config.heads, config.kv_heads, whole.tp)[whole.rank]
+    inner = shares_of(config.inner, whole.tp)[whole.rank] * tokens * width
+    narrow = tokens * (share.heads + 2 * share.kv_heads) * config.head_size * width
     for i in reversed(range(layers)):
         block, below = model.blocks[i], i * one.between
         every = tuple(block.parameters())
@@ -110,15 +133,24 @@ def events(model: GPT, rows: int, length: int, width: int = 4) -> Iterator[Event
         up = (*first.parameters(), *block.norm_2.parameters())
         rest = tuple(p for p in every if p not in {*down, *up})
         name, there = f"block {i}", below + one.block
-        yield Event(f"{name}, down", there, later + stream + inner, down, every)
+        yield Event(f"{name}, down", there, later + stream + wide + inner, down, every)
         gone, made = (4, 2) if swiglu else (2, 1)  # of what the MLP has kept; its input's gradient
-        own = later + 2 * stream + made * inner
-        yield Event(f"{name}, up", there - gone * inner, own, up, every)
+        work = later + 2 * stream + wide + made * inner
+        yield Event(f"{name}, up", there - gone * inner, work, up, every)
         there = below + one.attention
-        yield Event(f"{name}, attention", there, later + 2 * stream + 2 * narrow, rest, every)
+        work = later + 2 * stream + wide + 2 * narrow
+        yield Event(f"{name}, attention", there, work, rest, every)
     if model.positions is not None:
-        yield Event("positions", 0, later + stream, (model.positions.weight,))
-    yield Event("tokens", 0, later + stream, (model.tokens.weight,))
+        yield Event("positions", 0, later + stream, tuple(model.positions.parameters()))
+    yield Event("tokens", 0, later + stream + wide, (model.tokens.weight,))
+
+
+def _of_loss(logits: int, width: int, cut: Cut | None) -> int:
+    """Beside the logits that are kept: torch's loss makes two more, ours one, in which the softmax
+    lies until it is the gradient; of 16-bit logits it makes the softmax again, a part at a time."""
+    if cut is None:
+        return 2 * logits
+    return logits if width >= 4 else logits + logits * 4 // width // 4
 
 
 class _Way:
@@ -134,7 +166,9 @@ class _Way:
         away: bool,
         keep: int,
         prefetch: int,
+        master: bool,
     ):
+        self.master = master
         self.buckets, self.kept = buckets, kept_whole
         self.stage, self.n, self.rank, self.away = stage, n, rank, away
         self.keep, self.prefetch = keep, prefetch
@@ -193,7 +227,11 @@ class _Way:
     def _land(self) -> None:
         bucket = self.flying.popleft()
         if self.stage >= 2 and not self.away and bucket.pieces(self.rank):
-            self.summed += size(bucket) // self.n
+            self.summed += size(bucket) // self.n * self._wider(bucket)
+
+    def _wider(self, bucket: Bucket) -> int:
+        """How much wider than a parameter what the optimizer updates is."""
+        return 4 // bucket.dtype.itemsize if self.master else 1
 
     def _now(self) -> int:
         arriving = sum(map(size, self.flying))
@@ -204,10 +242,11 @@ class _Way:
 
     def update(self, rule: Rule) -> int:
         """While the optimizer works, and while what it made is gathered."""
-        own = [p for b in self.buckets for p in b.pieces(self.rank if self.stage else 0)]
-        parts = max((p.numel * p.slot.parameter.element_size() for p in own), default=0)
-        kept_sums = self.stage >= 2 and not self.away
-        shards = sum(size(b) // self.n for b in self.buckets) if kept_sums else 0
+        pieces = [(b, p) for b in self.buckets for p in b.pieces(self.rank if self.stage else 0)]
+        wide = [p.numel * b.dtype.itemsize * self._wider(b) for b, p in pieces]
+        parts = max(wide, default=0)
+        kept_sums = (self.stage >= 2 or self.master) and not self.away
+        shards = sum(wide) if kept_sums else 0
         working = 0 if self.away or not rule.states else TEMPORARIES * parts
         copies = sorted(size(b) // self.n for b in self.buckets)[-IN_FLIGHT:]
         return shards + max(working, sum(copies) if self.stage in (1, 2) else 0)

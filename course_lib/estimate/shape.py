@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import NamedTuple
@@ -39,6 +39,17 @@ def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Mo
     for x in model.buffers():
         known[id(x)] = _meta(x, dtype)
     return copy.deepcopy(model, known)
+
+
+def sketch_of(
+    model: nn.Module | Config, dtype: torch.dtype | None, units: Sequence[nn.Module] | None
+) -> tuple[nn.Module, list[nn.Module] | None]:
+    """A sketch of a model, and in it the modules that `units` are in the model."""
+    outline = sketch(model, dtype)
+    if units is None or isinstance(model, Config):
+        return outline, None if units is None else list(units)
+    names = {module: name for name, module in model.named_modules()}
+    return outline, [outline.get_submodule(names[module]) for module in units]
 
 
 def _meta(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence, Set
 from torch import nn
 
 from course_lib.estimate.memory import Rule, states, units_of
-from course_lib.estimate.shape import sketch
+from course_lib.estimate.shape import sketch_of
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import forms
 from course_lib.zero import Precision, partition
 from course_lib.zero.offload import Plan
 from course_lib.zero.partition import BUCKET, Bucket
 from course_lib.zero.stage3.cut import PERSIST
+from course_lib.zero.stage3.hooks import UNREAD
 
 FAST, LEAN = 1 << 60, 0  # bytes that stage 3 may keep from forward to backward
 
@@ -31,6 +32,7 @@ def must_bytes(
     accumulate: int = 1,
     precision: str | Precision = "as is",
     bucket_bytes: int = BUCKET,
+    units: Sequence[nn.Module] | None = None,
     persist: int = PERSIST,
     keep: int = LEAN,
     prefetch: int = 1,
@@ -40,7 +42,7 @@ def must_bytes(
     Exact for a stage below 3. At stage 3 it counts a GPT's own order of use; of another model, that
     each unit is used once, in the order of its parameters.
     """
-    outline = sketch(model, Precision.named(precision).dtype)
+    outline, units = sketch_of(model, Precision.named(precision).dtype, units)
     found: Counter = Counter()
     if stage < 3:
         parts = partition(outline.named_parameters(), n if stage else 1, most_bytes=bucket_bytes)
@@ -53,7 +55,7 @@ def must_bytes(
             found["reduce_scatter"] += times * forms.reduce_scatter(padded, padded // n)
             found["all_gather"] += forms.all_gather(n, padded // n)
         return dict(found)
-    buckets, kept = units_of(outline, n, None, persist)
+    buckets, kept = units_of(outline, n, units, persist)
     gathers, _ = walk(outline, buckets, kept, keep=keep, prefetch=prefetch)
     for bucket in buckets:
         own = bucket.cut.shard * bucket.dtype.itemsize
@@ -126,7 +128,7 @@ def uses_of(model: nn.Module, units: Sequence[Bucket]) -> list[tuple[Bucket, boo
         if module is None:
             continue
         for unit in dict.fromkeys(of[p] for p in module.parameters() if p in of):
-            found.append((unit, isinstance(module, nn.Embedding) and unit not in met))
+            found.append((unit, isinstance(module, UNREAD) and unit not in met))
             met.add(unit)
     return found
 

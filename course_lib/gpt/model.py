@@ -7,7 +7,7 @@ block is in lesson 05, the model in lesson 08.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -222,6 +222,11 @@ class GPT(nn.Module):
                 x = block(x, past[i] if past else None)
         return self.norm(x)
 
-    def forward(self, ids: Tensor, past: Sequence[Cache] | None = None) -> Tensor:
-        """(b, s) token ids to logits, (b, s, v)."""
-        return self.head(self.states(ids, past))
+    def forward(
+        self,
+        ids: Tensor,
+        past: Sequence[Cache] | None = None,
+        head: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """(b, s) token ids to logits, (b, s, v), or to what another `head` makes of the states."""
+        return (head or self.head)(self.states(ids, past))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives
@@ -34,12 +35,14 @@ def save(
     *,
     config: Mapping | None = None,
     shard_bytes: float = 5e9,
+    gathered: Callable[[nn.Parameter], AbstractContextManager] = nullcontext,
 ) -> None:
     """Write a checkpoint as transformers writes it; every rank of the mesh has to call this.
 
     Rank 0 writes. `config` are further keys for config.json, such as those of the checkpoint that
     the model came from. What stood in the folder stays there until all is written, or for good if
-    the writing fails; then every rank raises.
+    the writing fails; then every rank raises. `gathered(parameter)` is a context in which every
+    rank has its whole part of it, for a model whose parameters are sharded over dp as well.
     """
     groups, what = groups_of(model, mesh), f"saving to {folder}"
     with together(groups, what):
@@ -68,11 +71,12 @@ def save(
                 stack.callback(writer.discard)
         for number, weight in enumerate(weights):
             ranks = [one[number] for one in everyone]
-            parts = _gathered(model, weight, ranks, group if gathers else None)
-            with together(groups, what):
-                if writer is not None:
-                    _write(writer, weight, ranks, parts)
-            del parts
+            with gathered(model.get_parameter(weight.name)):
+                parts = _gathered(model, weight, ranks, group if gathers else None)
+                with together(groups, what):
+                    if writer is not None:
+                        _write(writer, weight, ranks, parts)
+                del parts
         with together(groups, what):
             if writer is not None:
                 writer.finish()

@@ -40,11 +40,15 @@ def loss_sum(model: GPT, ids: Tensor, targets: Tensor, *, fused: bool = False) -
     how = {"vocabulary": table.vocabulary, "padded": table.padded, "reduction": "sum"}
     if not fused:
         return cross_entropy(model(ids), targets, head.group, **how)
-    states = model.states(ids)  # (b, s, h), or (b, s/tp, h) where the tokens are cut
-    if isinstance(head, GatheringHead):
-        sizes = head.tokens.check(states, "the fused loss")
-        states = gather(states, head.group, S, sizes, after=REPLICATED)
-    return head_cross_entropy(states, head.weight, targets, head.group, **how)
+
+    def loss(states: Tensor, weight: Tensor) -> Tensor:  # (b, s, h), or (b, s/tp, h), and (v/tp, h)
+        if isinstance(head, GatheringHead):
+            sizes = head.tokens.check(states, "the fused loss")
+            states = gather(states, head.group, S, sizes, after=REPLICATED)
+        return head_cross_entropy(states, weight, targets, head.group, **how)
+
+    # Through the modules, so that a weight which is gathered for its module's call is there.
+    return model(ids, head=lambda states: head(states, loss))
 
 
 def _with_a_row(ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives, norms
-from course_lib.collectives.call import Group, device_of
+from course_lib.collectives.call import Group, device_of, labelled
 from course_lib.step.buckets import MOST, sum_gradients
 from course_lib.step.losses import loss_sum, valid
 from course_lib.step.pieces import axes, gradient_pieces
@@ -68,7 +68,7 @@ def step(
         loss.backward()
         total, count = total + loss.item(), count + valid(targets)
 
-    every = _tally(total, count, stop, groups)
+    every = tally(total, count, stop, groups)
     if every.bad:
         raise NotFinite(_who(None if math.isfinite(total) else f"its loss is {total}", groups))
     if len(groups) > 1 and groups[1].size() > 1:
@@ -84,24 +84,27 @@ def step(
     return StepResult(every.loss / max(1, every.tokens), every.tokens, size.item(), every.stops > 0)
 
 
-class _Tally(NamedTuple):
+class Tally(NamedTuple):
+    """Sums over all ranks: losses, tokens, wishes to stop, losses that are not finite."""
+
     loss: float
     tokens: int
     stops: int
     bad: int
 
 
-def _tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> _Tally:
+def tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> Tally:
     """The sums over all ranks, in one small message an axis: what is the same on tp ranks counts on
     the first of them, whether a rank wants to stop or has no finite loss on each."""
     first = not groups or groups[0].rank() == 0
     own = [loss if first else 0.0, tokens if first else 0, stop, not math.isfinite(loss)]
     numbers = torch.tensor(own, dtype=torch.float64, device=device_of(*groups))
-    for group in groups:
-        if group.size() > 1:
-            numbers = collectives.all_reduce(numbers, group, donated=True)
+    with labelled("scalars"):
+        for group in groups:
+            if group.size() > 1:
+                numbers = collectives.all_reduce(numbers, group, donated=True)
     total, *counts = numbers.tolist()
-    return _Tally(total, *map(int, counts))
+    return Tally(total, *map(int, counts))
 
 
 def _who(own: str | None, groups: Sequence[Group]) -> str:

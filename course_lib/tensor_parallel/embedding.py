@@ -7,6 +7,8 @@ Lesson 07 derives it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,6 +19,8 @@ from course_lib.layout import span
 from course_lib.tensor_parallel.conjugates import reduce
 from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.products import column_products
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # of the last states and the head's weight
 
 
 def padded_vocabulary(vocabulary: int, multiple_of: int = 1) -> int:
@@ -109,7 +113,10 @@ class VocabularyParallelHead(OnRanks):
         self.register_parameter("bias", None)
 
     @uncompiled
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, loss: Loss | None = None) -> Tensor:
+        """The logits, or `loss(x, weight)` of whoever computes the two as one."""
+        if loss is not None:
+            return loss(x, self.weight)
         (logits,) = column_products(x, [self.weight], [None], self.group, overlap=self.overlap)
         return logits
 

@@ -14,6 +14,7 @@ from course_lib.collectives.uncompiled import uncompiled
 from course_lib.gpt import GPT, Block, RMSNorm
 from course_lib.tensor_parallel.conjugates import reduce_scatter, split
 from course_lib.tensor_parallel.embedding import (
+    Loss,
     VocabularyParallelEmbedding,
     VocabularyParallelHead,
 )
@@ -114,7 +115,10 @@ class GatheringHead(VocabularyParallelHead):
     keep: bool
 
     @uncompiled
-    def forward(self, x: Tensor) -> Tensor:  # (b, s/tp, h) -> (b, s, v/tp)
+    def forward(self, x: Tensor, loss: Loss | None = None) -> Tensor:
+        # (b, s/tp, h) -> (b, s, v/tp)
+        if loss is not None:
+            return loss(x, self.weight)
         sizes = self.tokens.check(x, "the head")
         return gathered_products(x, [self.weight], [None], self.group, sizes, keep=self.keep)[0]
 

@@ -1,6 +1,6 @@
-"""`python -m course_lib.train`, under torchrun, srun or alone: the program, then its curve.
+"""`python -m course_lib.train`, under torchrun, srun or alone: the program, its bar, its picture.
 
-The only file of the library that draws: it is a program's top, and nothing imports it. Lesson 08.
+The only file of the library that draws: it is a program's top, and nothing imports it. Lesson 12.
 """
 
 from __future__ import annotations
@@ -8,31 +8,79 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from course_lib import ranks
 from course_lib.train import curve, entry, program
 from course_lib.train.meeting import behind
+from course_lib.train.options import Options
+from course_lib.train.report import Lines, Progress, Show, clock
 from course_lib.train.stop import Stop
 
 
-def train(told: Mapping, me: ranks.Me, stop: Stop) -> None:
-    done = program.train(told, me, stop)
+def train(options: Options, me: ranks.Me, stop: Stop) -> None:
+    done = program.train(options, me, stop, display(options))
     if me.rank:
         return
-    done["figure"] = draw(Path(done["curve"]))
-    if told.get("json"):
+    if options.plot:
+        done["figure"] = draw(done)
+    if options.json:
         print(json.dumps(done))
 
 
-def draw(path: Path) -> str | None:
-    """The curve's picture beside it; a word and no failure where it cannot be drawn."""
-    picture = path.with_suffix(".png")
-    try:
-        from course_lib.figures.loss_curve import loss_curve
+def display(options: Options) -> Show:
+    """A bar on a terminal, lines elsewhere; standard output is JSON's alone where that is asked."""
+    stream = sys.stderr if options.json else sys.stdout
+    if stream.isatty():
+        try:
+            return Bar(options.steps, stream)
+        except ImportError:  # rich comes with the command line
+            pass
+    return Lines(stream)
 
-        loss_curve({"loss": [(p.step, p.loss) for p in curve.read(path)]}).save(picture)
+
+class Bar:
+    """A progress bar with the time left; what is said stands above it."""
+
+    def __init__(self, steps: int, stream):
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+        from rich.progress import Progress as RichProgress
+
+        console = Console(file=stream)
+        console.show_cursor = lambda show=True: False  # a killed rank could not bring it back
+        columns = [TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=None)]
+        columns += [TextColumn("{task.description}"), TextColumn("{task.fields[left]}")]
+        # No thread of its own: it is drawn after each step.
+        self.bar = RichProgress(*columns, console=console, auto_refresh=False, expand=True)
+        self.task = self.bar.add_task("", total=steps, left="")
+        self.drawn = False
+
+    def say(self, text: str) -> None:
+        self.bar.console.print(text, markup=False, highlight=False)
+
+    def step(self, progress: Progress, *, due: bool) -> None:
+        if not self.drawn:
+            self.bar.start()
+            self.drawn = True
+        self.bar.update(
+            self.task, completed=progress.point.step, description=str(progress),
+            left=f"{clock(progress.left)} left", refresh=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        if self.drawn:
+            self.bar.stop()
+
+
+def draw(done: dict) -> str | None:
+    """run.png beside the curve; a word and no failure where it cannot be drawn."""
+    picture = Path(done["out"]) / "run.png"
+    try:
+        from course_lib.figures.run_summary import run_summary
+
+        points = [(p.step, p.loss) for p in curve.read(Path(done["curve"]))]
+        run_summary(points, done["validation"], done["ranks"]).save(picture)
     except ImportError as error:
         print(
             f"no picture: {error}; pip install 'course_lib[classroom]' brings what draws",

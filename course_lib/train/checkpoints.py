@@ -1,39 +1,39 @@
 """Checkpoints that are whole or not there: written beside, renamed when all ranks are done.
 
-A folder is what transformers reads, and holds the optimizer's states, a record in JSON and a sum of
-each file as well; `latest` names the last whole one, and moves only then. Lesson 08; lesson 14 goes
-on from here.
+A folder is what transformers reads, and holds each rank's part of the optimizer, a record in JSON
+and a sum of each file as well; `latest` names the last whole one, and moves only then. Lesson 12;
+lesson 14 goes on from here.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import pretrained
 from course_lib.collectives.call import Group
-from course_lib.gpt import GPT
+from course_lib.files import sync_folder, write_whole
 from course_lib.pretrained.together import together
 from course_lib.tensor_parallel import check_replicas
 from course_lib.train import states, sums
 from course_lib.train.record import FOLDER, FORM, LATEST, RECORD, remedy, whole
+from course_lib.zero import Engine
 
-STATES = re.compile(r"optimizer-\d+-of-\d+\.safetensors")
+STATES = re.compile(r"states-dp\d+of\d+-tp\d+of\d+\.safetensors")
 
 
 def save(
     out: Path,
     step: int,
-    model: GPT,
-    optimizer: torch.optim.Optimizer,
+    engine: Engine,
     mesh: DeviceMesh,
     record: Mapping,
     *,
@@ -42,8 +42,9 @@ def save(
 ) -> Path:
     """Write a checkpoint of this step; every rank calls it. What was there stays until it is whole,
     and for good if the writing fails on any rank; then every rank raises."""
-    tp, groups = mesh.get_group("tp"), _groups(mesh)
-    check_replicas(model, tp)
+    tp, groups, stage = mesh.get_group("tp"), _groups(mesh), engine.stage
+    if stage < 3:
+        check_replicas(engine.module, tp)
     top = out / FOLDER
     part, final = top / f".step-{step:06d}.part", top / f"step-{step:06d}"
     first, what = dist.get_rank() == 0, f"saving {final}"
@@ -52,26 +53,28 @@ def save(
             top.mkdir(parents=True, exist_ok=True)
             sweep(top)
     try:
-        pretrained.save(model, part, mesh)
-        written: dict[str, str] = {}
+        with unit_by_unit(engine) as gathered:
+            pretrained.save(engine.module, part, mesh, gathered=gathered)
+        sums_of: dict[str, str] = {}
         with together(groups, what):
-            if mesh.get_group("dp").rank() == 0:  # the other replicas have the same
-                written[_states(tp)] = states.write(model, optimizer, part / _states(tp))
-        every: list = [None] * tp.size()
-        dist.all_gather_object(every, written, group=tp)
+            if stage or mesh.get_group("dp").rank() == 0:  # at stage 0 replicas have the same
+                name = states_of(mesh, stage)
+                sums_of[name] = states.write(engine, part / name)
+        for group in groups:
+            every: list = [None] * group.size()
+            dist.all_gather_object(every, sums_of, group=group)
+            sums_of = {name: digest for some in every for name, digest in some.items()}
         with together(groups, what):
             if first:
-                about = {"form": FORM, "step": step, "mesh": _sizes(mesh), "checksums": sums.SUMS}
-                text = json.dumps({**about, **record}, indent=1)
-                _put(part, {RECORD: text, **files}, [name for own in every for name in own.items()])
+                about = {"form": FORM, "step": step, "mesh": sizes(mesh), "checksums": sums.SUMS}
+                text = json.dumps({**about, **record, "engine": engine.counters()}, indent=1)
+                _put(part, {RECORD: text, **files}, sums_of)
         with together(groups, what):
             if first:
                 shutil.rmtree(final, ignore_errors=True)  # of a run that went on from before it
                 part.rename(final)
-                _to_disk(top)
-                _write(top / f".{LATEST}.part", f"{final.name}\n")
-                (top / f".{LATEST}.part").replace(top / LATEST)
-                _to_disk(top)
+                sync_folder(top)
+                write_whole(top / LATEST, f"{final.name}\n")
                 for old in whole(top)[:-keep]:
                     if old != final:
                         shutil.rmtree(old, ignore_errors=True)
@@ -82,7 +85,7 @@ def save(
     return final
 
 
-def check_bytes(path: Path, record: Mapping, mesh: DeviceMesh) -> bool:
+def check_bytes(path: Path, record: Mapping, mesh: DeviceMesh, stage: int) -> bool:
     """Read all files of a checkpoint and refuse, on every rank, bytes that are not those written.
 
     Each rank reads its own states, rank 0 also what belongs to all. False: the checkpoint is from
@@ -91,8 +94,7 @@ def check_bytes(path: Path, record: Mapping, mesh: DeviceMesh) -> bool:
     if not sums.there(path, record):
         return False
     with together(_groups(mesh), f"checking {path}"):
-        own = _states(mesh.get_group("tp"))
-        names = [own]
+        names = [states_of(mesh, stage)]
         if dist.get_rank() == 0:
             listed = sums.read(path, lambda: remedy(path))
             names += [name for name in listed if not STATES.fullmatch(name)]
@@ -100,55 +102,63 @@ def check_bytes(path: Path, record: Mapping, mesh: DeviceMesh) -> bool:
     return True
 
 
-def load_states(path: Path, model: GPT, optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
-    """The optimizer's states back in their places; every rank calls it."""
-    tp, groups = mesh.get_group("tp"), _groups(mesh)
-    found: dict = {}
-    with together(groups, f"reading {path}"):
-        found = states.read(model, path / _states(tp))
-    states.put(optimizer, found)
+def load_states(path: Path, record: Mapping, engine: Engine, mesh: DeviceMesh) -> None:
+    """Put what the optimizer updates, its states and the engine's counters back in their places;
+    every rank calls it."""
+    with contextlib.ExitStack() as stack:
+        with together(_groups(mesh), f"reading {path}"):
+            stored = stack.enter_context(
+                states.Stored(engine, path / states_of(mesh, engine.stage))
+            )
+        stored.put_into()
+        engine.set_counters(record["engine"])
 
 
 def sweep(top: Path) -> None:
     """Take away what a run that was killed in the middle of a save has left."""
-    for one in top.iterdir() if top.is_dir() else ():
-        if one.name.startswith(".") and ".part" in one.name:
-            shutil.rmtree(one, ignore_errors=True) if one.is_dir() else one.unlink()
+    for entry in top.iterdir() if top.is_dir() else ():
+        if entry.name.startswith("."):
+            shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
 
 
-def _put(part: Path, texts: Mapping[str, str], written: Sequence[tuple[str, str]]) -> None:
-    """The small files, and last the sums of all; `written` are those of the ranks' states."""
+@contextlib.contextmanager
+def unit_by_unit(engine: Engine) -> Iterator:
+    """A way to have one parameter after another whole: its unit stays gathered until the next one's
+    is asked for, so that at stage 3 each is gathered once and one is whole at a time."""
+    with contextlib.ExitStack() as stack:
+        unit_of = engine.shards.of if engine.stage == 3 else {}
+        current: list = []
+
+        def gathered(parameter: nn.Parameter) -> contextlib.AbstractContextManager:
+            unit = unit_of.get(parameter)
+            if unit is not None and current != [unit]:
+                stack.close()
+                current[:] = [unit]
+                stack.enter_context(engine.gathered(parameter))
+            return contextlib.nullcontext()
+
+        yield gathered
+
+
+def _put(part: Path, texts: Mapping[str, str], sums_of: Mapping[str, str]) -> None:
+    """The small files, and last the sums of all; `sums_of` are those of the ranks' states."""
     for name, text in texts.items():
-        _write(part / name, text)
-    every = dict(written)
-    others = [one.name for one in part.iterdir() if one.name not in every]
-    every |= {name: sums.of_file(part / name) for name in others}
-    _write(part / sums.SUMS, sums.as_text(every))
+        write_whole(part / name, text)
+    others = [file.name for file in part.iterdir() if file.name not in sums_of]
+    every = {**sums_of, **{name: sums.of_file(part / name) for name in others}}
+    write_whole(part / sums.SUMS, sums.as_text(every))
 
 
 def _groups(mesh: DeviceMesh) -> list[Group]:
     return [mesh.get_group(axis) for axis in ("tp", "dp")]
 
 
-def _states(tp: Group) -> str:
-    return f"optimizer-{tp.rank() + 1}-of-{tp.size()}.safetensors"
+def states_of(mesh: DeviceMesh, stage: int) -> str:
+    """The file of this rank's part; at stage 0 that of the first replica."""
+    dp, tp = (mesh.get_group(axis) for axis in ("dp", "tp"))
+    at, of = (dp.rank() + 1, dp.size()) if stage else (1, 1)
+    return f"states-dp{at}of{of}-tp{tp.rank() + 1}of{tp.size()}.safetensors"
 
 
-def _sizes(mesh: DeviceMesh) -> dict[str, int]:
+def sizes(mesh: DeviceMesh) -> dict[str, int]:
     return {axis: mesh.get_group(axis).size() for axis in ("dp", "tp")}
-
-
-def _write(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _to_disk(folder: Path) -> None:
-    """The names in it, too."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from pathlib import Path
 from typing import NamedTuple
 
-COLUMNS = ("step", "loss", "tokens", "norm", "lr")
+from course_lib.files import sync_file, write_whole
+
+COLUMNS = ("step", "loss", "tokens", "norm", "lr", "validation")
 REMEDY = "put back what was there, or move the file away and go on: the curve then begins anew"
 
 
@@ -20,8 +21,9 @@ class Point(NamedTuple):
     step: int
     loss: float
     tokens: int
-    norm: float
+    norm: float  # infinite where an overflow has cost the step
     lr: float
+    validation: float | None = None  # loss of what is held back, after the step
 
 
 class Curve:
@@ -44,12 +46,7 @@ class Curve:
             raise ValueError(
                 f"{path}: its lines up to step {after} are not those that were written; {REMEDY}"
             )
-        new = path.with_name(f".{path.name}.new")
-        with new.open("w", newline="") as file:
-            file.write(head)
-            file.writelines(map(_line, kept))
-            _to_disk(file)
-        new.replace(path)
+        write_whole(path, "".join([head, *map(_line, kept)]))
         self._file = path.open("a", newline="")
 
     def digest(self) -> str:
@@ -62,7 +59,7 @@ class Curve:
         self._digest.update(_line(point).encode())
 
     def to_disk(self) -> None:
-        _to_disk(self._file)
+        sync_file(self._file)
 
     def close(self) -> None:
         self._file.close()
@@ -92,9 +89,10 @@ def read(path: Path) -> list[Point]:
 
 def _point(line: str, where: str) -> Point:
     try:
-        step, loss, tokens, norm, lr = line.split(",")
-        point = Point(int(step), float(loss), int(tokens), float(norm), float(lr))
-        if all(math.isfinite(value) for value in point):
+        step, loss, tokens, norm, lr, last = line.split(",")
+        validation = float(last) if last else None
+        point = Point(int(step), float(loss), int(tokens), float(norm), float(lr), validation)
+        if all(map(math.isfinite, (point.loss, point.lr, validation or 0.0))):
             return point
         why = "a number in it is not finite"
     except ValueError:
@@ -103,9 +101,5 @@ def _point(line: str, where: str) -> Point:
 
 
 def _line(point: Point) -> str:
-    return ",".join(repr(value) for value in point) + "\n"  # repr loses no bit
-
-
-def _to_disk(file) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+    values = ("" if value is None else repr(value) for value in point)
+    return ",".join(values) + "\n"  # repr loses no bit

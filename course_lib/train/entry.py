@@ -18,13 +18,14 @@ import torch
 
 from course_lib import ranks
 from course_lib.pretrained.header import CheckpointError
+from course_lib.train.checks import resolve
 from course_lib.train.meeting import Meeting, abandon
-from course_lib.train.options import Refused, given, parser
-from course_lib.train.setup import Failed, settled
+from course_lib.train.options import Options, Refused, parse, parser
+from course_lib.train.record import Failed
 from course_lib.train.stop import Stop, end_with
 
 RENDEZVOUS, STARTER = "COURSE_TRAIN_RENDEZVOUS", "COURSE_TRAIN_STARTER"
-READY = "COURSE_TRAIN_READY"
+READY, OPTIONS = "COURSE_TRAIN_READY", "COURSE_TRAIN_OPTIONS"
 GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|socket (was )?closed|timed? ?out|"
     r"caused pair closure|failed to recv|no work done",
@@ -41,7 +42,7 @@ def who() -> tuple[int, int]:
 
 
 def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.train") -> int:
-    """Parse, start the group, call train(told, me, stop), leave; the exit code."""
+    """Read the options, start the group, call train(options, me, stop), leave; the exit code."""
     rank, world = who()
     if {"-h", "--help"} & set(argv):
         if rank == 0:
@@ -52,10 +53,12 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
         end_with(int(os.environ[STARTER]), lambda: abandon(os.environ[RENDEZVOUS]))
         os.write(int(os.environ[READY]), b".")  # from here on, a signal is heard and not fatal
     try:
-        told = given(argv, prog)
-        settled(told, world)  # what is wrong with the call itself is said before anybody waits
-        me = _start(rank, world, told.get("timeout", 600.0), stack)
-        train(told, me, stop)
+        if OPTIONS in os.environ:  # a launcher has read and checked them
+            options = Options.from_json(os.environ[OPTIONS])
+        else:  # what is wrong with the call itself is said before anybody waits
+            options = resolve(parse(argv, prog), world)
+        me = _start(rank, world, options.timeout, stack)
+        train(options, me, stop)
         ranks.stop()
         stack.close()
         return 0

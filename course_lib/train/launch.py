@@ -6,7 +6,6 @@ process is killed, they notice and end as well. Lesson 08.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import math
 import os
@@ -15,24 +14,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
 from course_lib.prepared import Wanted
 from course_lib.prepared.here import Process, start_here
-from course_lib.train.entry import READY, RENDEZVOUS, STARTER
+from course_lib.train.checks import resolve
+from course_lib.train.entry import OPTIONS, READY, RENDEZVOUS, STARTER
 from course_lib.train.meeting import Meeting
-from course_lib.train.options import Options, Refused, given, parser
+from course_lib.train.options import Options, Refused, parse, parser
 from course_lib.train.record import last
-from course_lib.train.setup import settled
 
 PROG = "course train"
 GRACE = 3.0  # seconds that the others get to end by themselves after one has failed
 ENDING = 5.0  # and all of them after a second signal
 ABOUT = """
---ranks N starts N ranks on this host (default: as many as --tp). They meet through a file, and talk
-over loopback alone. torchrun does as well, on one host or on many: its own store listens on all
-interfaces of the host, and asks nobody who he is.
+The ranks of this host meet through a file, and talk over loopback alone. torchrun starts them as
+well, on one host or on many: its own store listens on all interfaces, and asks for no password.
     torchrun --standalone --nproc-per-node 2 -m course_lib.train --tp 2 --steps 200
     srun python -m course_lib.train --tp 2 --steps 200 --out /shared/run
 """
@@ -44,38 +43,34 @@ def main(argv: Sequence[str]) -> int:
         print(parser(PROG).format_help() + ABOUT)
         return 0
     try:
-        count, rest = _count(argv)
-        told = given(rest, PROG)
-        settled(told, count)
+        options = parse(argv, PROG)
+        count = _count(options)
+        options = resolve(replace(options, ranks=count), count)
     except (OSError, ValueError) as error:
         print(f"{PROG}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2 if isinstance(error, Refused) else 1
     with Meeting() as meeting:
-        return _Ranks(count, rest, meeting, told.get("out")).wait()
+        return _Ranks(count, argv, meeting, options).wait()
 
 
-def _count(argv: Sequence[str]) -> tuple[int, list[str]]:
-    """--ranks, and the options that are the program's."""
-    own = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    own.add_argument("--ranks")
-    found, rest = own.parse_known_args(list(argv))
-    told = given(rest, PROG)
-    if found.ranks is None and told.get("resume") and told.get("out"):
-        return math.prod(last(Path(told["out"]))[1]["mesh"].values()), rest
-    if found.ranks is None:
-        return max(1, told.get("tp", Options().tp)), rest
-    if not found.ranks.isdecimal() or int(found.ranks) < 1:
-        raise Refused(f"--ranks {found.ranks} has to be a whole number, 1 or more")
-    return int(found.ranks), rest
+def _count(options: Options) -> int:
+    """How many ranks to start: as many as were asked for, as had the run that goes on, as --tp."""
+    if "ranks" in options.typed:
+        if options.ranks < 1:
+            raise Refused(f"--ranks {options.ranks} has to be a whole number, 1 or more")
+        return options.ranks
+    if options.resume and options.out:
+        return math.prod(last(Path(options.out))[1]["mesh"].values())
+    return max(1, options.tp)
 
 
 class _Ranks:
     """The processes of a run, and how each has ended."""
 
-    def __init__(self, count: int, argv: Sequence[str], meeting: Meeting, out: str | None):
+    def __init__(self, count: int, argv: Sequence[str], meeting: Meeting, options: Options):
         self.signals: list[signal.Signals] = []
         self.ended: dict[int, int] = {}  # rank to exit code, in the order in which they ended
-        self.out, self.ready, self.early = out, 0, False
+        self.out, self.ready, self.early = options.out or None, 0, False
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, lambda number, frame: self.signals.append(signal.Signals(number)))
         alive, self.lifeline = os.pipe()  # its end closes when this process ends, however it does
@@ -89,7 +84,7 @@ class _Ranks:
         try:
             for rank in range(count):
                 self.printed.append(self.closing.enter_context(_nameless()))
-                env = {**threads, **os.environ, **_numbers(rank, count)}
+                env = {**threads, **os.environ, **_numbers(rank, count), OPTIONS: options.to_json()}
                 passed = {STARTER: alive, READY: ready}
                 self.ranks.append(
                     _started(argv, env, passed, meeting, self.printed[rank] if rank else None)

@@ -20,21 +20,25 @@ from pathlib import Path
 import torch.distributed as dist
 
 from course_lib import ranks
-from course_lib.train.options import Refused
+from course_lib.pretrained.header import CheckpointError
+from course_lib.train.checks import check_folder
+from course_lib.train.options import Options, Refused
 
 LOCK = ".run.lock"
 
 
 @contextlib.contextmanager
-def held(out: Path | None, me: ranks.Me) -> Iterator[Path]:
-    """The run's folder (None: a new one below runs/), made where it is missing, as long as the body
-    runs. Every rank calls it; where the folder is another run's, every rank refuses."""
+def held(options: Options, me: ranks.Me) -> Iterator[Path]:
+    """The run's folder (by default a new one below runs/), made where it is missing, as long as the
+    body runs. Every rank calls it; where the folder is another run's, every rank refuses."""
+    out = Path(options.out) if options.out else None
     lock, reply = None, ["", ""]
     if me.rank == 0:
         try:
             lock = Lock(out, me.world)
+            check_folder(options)  # not before nobody else writes there
             reply[0] = str(lock.folder)
-        except Refused as refusal:
+        except (Refused, CheckpointError) as refusal:
             reply[1] = str(refusal)
         except OSError as error:
             reply[1] = f"--out {out or 'runs/'}: {error.strerror}; name a folder to write into"

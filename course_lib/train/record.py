@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 
 from course_lib.gpt import Config
 from course_lib.pretrained.header import CheckpointError, read_json
 from course_lib.train import sums
-from course_lib.train.options import Options, Refused
+from course_lib.train.options import WORDS, Refused, of_kind, options
 
-FOLDER, LATEST, RECORD, FORM = "checkpoints", "latest", "training.json", 1
+FOLDER, LATEST, RECORD, FORM = "checkpoints", "latest", "training.json", 2
 NAME = re.compile(r"step-\d{6,}")
-KINDS = {"step": int, "mesh": dict, "options": dict, "config": dict, "data": dict}
-WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-WORDS |= {dict: "an object"}
+
+
+class Failed(RuntimeError):
+    """Something went wrong that every rank knows of; one of them says it."""
+
+
+KINDS = {"step": int, "mesh": dict, "options": dict, "config": dict, "data": dict, "engine": dict}
 
 
 def last(out: Path) -> tuple[Path, dict]:
@@ -44,7 +47,7 @@ def last(out: Path) -> tuple[Path, dict]:
         raise CheckpointError(
             f"{top / LATEST} names {name[:60]!r}, and no whole checkpoint is there. {_choice(top)}"
         )
-    return path, _read(path)
+    return path, read(path)
 
 
 def remedy(path: Path) -> str:
@@ -69,7 +72,7 @@ def check_mesh(path: Path, record: Mapping, dp: int, tp: int) -> None:
         raise Refused(
             f"{path} was written by dp {had.get('dp')} × tp {had.get('tp')} ranks, and this run "
             f"has dp {dp} × tp {tp}: go on with as many, or begin a run from its weights with "
-            f"--from {path}. (Optimizer states at another size: lesson 14.)"
+            f"--from {path}. (States at another size are lesson 14's.)"
         )
 
 
@@ -88,7 +91,8 @@ def config_of(path: Path, record: Mapping) -> Config:
         raise CheckpointError(f"{path / RECORD}: its config: {error}; {remedy(path)}") from error
 
 
-def _read(path: Path) -> dict:
+def read(path: Path) -> dict:
+    """The record of a checkpoint, checked."""
     file = path / RECORD
     try:
         record = read_json(file.read_bytes(), file)
@@ -117,22 +121,25 @@ def _read(path: Path) -> dict:
 
 
 def _check_mesh_and_options(path: Path, record: Mapping) -> None:
-    mesh, options = record["mesh"], record["options"]
+    mesh, saved = record["mesh"], record["options"]
     for axis in ("dp", "tp"):
         _check_kind(path, f"mesh.{axis}", mesh.get(axis), int)
         if mesh[axis] < 1:
             _refuse(path, f"mesh.{axis}", mesh[axis], "1 or more")
-    for one in fields(Options):
-        if one.name not in options:
-            raise CheckpointError(f"{path / RECORD}: its options lack {one.name}; {remedy(path)}")
-        value, choices = options[one.name], one.metadata.get("choices")
-        _check_kind(path, f"options.{one.name}", value, type(one.default))
+    known = {option.name: option for option in options()}
+    for name in sorted({*known, *saved}):
+        if name not in known or name not in saved:
+            what = "lack" if name in known else "have, and a run has not,"
+            raise CheckpointError(f"{path / RECORD}: its options {what} {name}; {remedy(path)}")
+    for name, option in known.items():
+        value, choices = saved[name], option.metadata.get("choices")
+        _check_kind(path, f"options.{name}", value, type(option.default))
         if choices and value not in choices:
-            _refuse(path, f"options.{one.name}", value, f"one of {', '.join(choices)}")
+            _refuse(path, f"options.{name}", value, f"one of {', '.join(map(str, choices))}")
 
 
 def _check_kind(path: Path, key: str, value: object, kind: type) -> None:
-    if type(value) is not kind and not (kind is float and type(value) is int):
+    if not of_kind(value, kind):
         _refuse(path, key, value, WORDS[kind])
 
 

@@ -1,58 +1,122 @@
-"""What a person sees of a run: who computes, how fast, how well, in plain lines from one rank.
+"""What a person sees of a run: who computes, how fast, how well, how much memory, how long still.
 
-Everything else that a rank prints is an error. Lesson 08.
+Rank 0 says it, through a `Show`: lines here, a bar where there is a terminal. Everything else that
+a rank prints is an error. Lesson 08.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 
-from course_lib import collectives
+from course_lib import collectives, ranks
+from course_lib.gpt import Config
 from course_lib.train.curve import Point
 from course_lib.train.flops import measured_peak, step_flops
-from course_lib.train.setup import Run
+from course_lib.train.options import Options
+
+
+class Progress(NamedTuple):
+    """Where a run stands after a step."""
+
+    point: Point
+    steps: int
+    validation: float | None  # the last one
+    tokens_per_second: float
+    mfu: float
+    memory: int | None  # the highest peak of a rank, in bytes, once it was measured
+    left: float  # seconds
+
+    def __str__(self) -> str:
+        point = self.point
+        words = [f"loss {point.loss:.4f}"]
+        words += [f"validation {self.validation:.4f}"] if self.validation is not None else []
+        words += [f"norm {point.norm:.3f}", f"lr {point.lr:.2e}"]
+        words += [f"{self.tokens_per_second:,.0f} tokens/s", f"MFU {100 * self.mfu:.1f} %"]
+        words += [f"{self.memory / 1e6:,.1f} MB"] if self.memory is not None else []
+        return "  ".join(words)
+
+
+class Show(Protocol):
+    """Where rank 0 shows a run."""
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, progress: Progress, *, due: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lines:
+    """A line every so many steps, for a file or a pipe."""
+
+    def __init__(self, stream=None):
+        self.stream = stream or sys.stdout
+
+    def say(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
+
+    def step(self, progress: Progress, *, due: bool) -> None:
+        if due:
+            at = f"step {progress.point.step}/{progress.steps}"
+            self.say(f"{at}  {progress}  {clock(progress.left)} left")
+
+    def close(self) -> None:
+        """Nothing stays open."""
 
 
 class Report:
-    """Lines of progress on rank 0, on standard error where that is to hold JSON alone."""
+    """Counts time and tokens, and shows them on rank 0."""
 
-    def __init__(self, run: Run):
-        self.run = run
-        options, config = run.options, run.model.config
+    def __init__(self, options: Options, me: ranks.Me, config: Config, show: Show):
+        self.options, self.me, self.show = options, me, show
         self.peak = self._peak()  # flops per second of all ranks; every rank takes part
         self.flops = step_flops(config, options.rows, options.length)
         self.since, self.steps, self.tokens = time.perf_counter(), 0, 0
         self.total = [0.0, 0, 0]  # seconds, steps, tokens
-        if run.me.rank == 0:
-            self._say_who()
+        self.memory: int | None = None
+        self.validation: float | None = None
 
     def step(self, point: Point) -> None:
-        options = self.run.options
+        """Show a step that has ended."""
         self.steps, self.tokens = self.steps + 1, self.tokens + point.tokens
-        if point.step % options.log_every and point.step not in (1, options.steps):
-            return
+        options = self.options
+        due = not point.step % options.log_every or point.step in (1, options.steps)
         seconds = max(time.perf_counter() - self.since, 1e-9)
-        mfu = 100 * self.flops * self.steps / seconds / self.peak
-        self.say(
-            f"step {point.step}/{options.steps}  loss {point.loss:.4f}  norm {point.norm:.3f}  "
-            f"lr {point.lr:.2e}  {self.tokens / seconds:,.0f} tokens/s  MFU {mfu:.1f} %"
-        )
-        self.pause()
+        progress = Progress(
+            point, options.steps, self.validation, self.tokens / seconds,
+            self.flops * self.steps / seconds / self.peak, self.memory,
+            (options.steps - point.step) * seconds / self.steps,
+        )  # fmt: skip
+        if self.me.rank == 0:
+            self.show.step(progress, due=due)
+        if due:
+            self._add_up()
 
-    def pause(self) -> None:
-        """Begin to measure anew: what lies between, such as a save, is no training."""
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Leave the time of the body out: a save or a validation is no training."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.since += time.perf_counter() - began
+
+    def _add_up(self) -> None:
+        """Begin to measure anew."""
         now = time.perf_counter()
         for i, value in enumerate((now - self.since, self.steps, self.tokens)):
             self.total[i] += value
         self.since, self.steps, self.tokens = now, 0, 0
 
     def summary(self) -> dict:
-        self.pause()
+        self._add_up()
         seconds, steps, tokens = self.total
         if not steps:
             return {"tokens_per_second": None, "mfu": None}
@@ -60,31 +124,41 @@ class Report:
         return {"tokens_per_second": tokens / seconds, "mfu": mfu}
 
     def say(self, text: str) -> None:
-        if self.run.me.rank == 0:
-            stream = sys.stderr if self.run.options.json else sys.stdout
-            print(text, file=stream, flush=True)
+        if self.me.rank == 0:
+            self.show.say(text)
 
     def _peak(self) -> float:
-        options, me = self.run.options, self.run.me
+        options, me = self.options, self.me
         if options.peak_tflops:
             return options.peak_tflops * 1e12 * me.world
         collectives.barrier(dist.group.WORLD)  # all at once, as in training
-        own = measured_peak(me.device, getattr(torch, options.dtype))
-        both = torch.tensor([own], dtype=torch.float64, device=me.device)
+        here = measured_peak(me.device, getattr(torch, options.precision))
+        both = torch.tensor([here], dtype=torch.float64, device=me.device)
         return collectives.all_reduce(both, dist.group.WORLD).item()
 
-    def _say_who(self) -> None:
-        run, options = self.run, self.run.options
-        count = sum(p.numel() for p in run.model.parameters())
+    def say_who(self, parameters: int) -> None:
+        """The ranks, the layout and the peak, before the first step."""
+        me, options = self.me, self.options
+        layout = f"dp {me.world // options.tp} × tp {options.tp}, ZeRO stage {options.stage}"
+        layout += f", offload {options.offload}" if options.offload != "none" else ""
         self.say(
-            f"{run.me.world} rank(s), dp {run.dp} × tp {options.tp}, {run.me.backend} on "
-            f"{run.me.device.type}; {count:,} parameters on rank 0. {run.me.why}"
+            f"{me.world} rank(s), {layout}, {options.precision}, {me.backend} on "
+            f"{me.device.type}; {parameters:,} parameters on rank 0. {me.why}"
         )
-        how = "as given" if options.peak_tflops else f"as a product in {options.dtype} reached here"
+        how = "as given" if options.peak_tflops else f"a product in {options.precision} reached it"
         self.say(
             f"{self.flops / 1e9:,.2f} GFLOP a step by formula; MFU is a percentage of "
             f"{self.peak / 1e12:.3f} TFLOP/s, the peak of all ranks together, {how}"
         )
+
+
+def clock(seconds: float) -> str:
+    """12.3 s, 4:05 or 3:04:05."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def changed(losses: Sequence[float]) -> str:

@@ -1,91 +1,87 @@
-"""An optimizer's states in a safetensors file, by the names of the parameters: no pickle.
+"""This rank's part of the optimizer in a safetensors file: no pickle, tensor after tensor.
 
-Each tp rank writes its own; replicas have the same. What is read is checked against what the model
-needs before anything is changed. Lesson 08; lesson 14 cuts them anew.
+Values and states go by the names of the parameters and the elements that the rank updates. What is
+read is checked before anything is changed. Lesson 12; lesson 14 cuts them anew.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from course_lib.files import sync_file
 from course_lib.pretrained import Checkpoint, CheckpointError
-from course_lib.pretrained.header import make_header
+from course_lib.pretrained.header import DTYPES, Slot, make_header
+from course_lib.zero import Engine
 
-KEYS = ("step", "exp_avg", "exp_avg_sq")  # of AdamW, for each parameter
+VALUE = ":value"  # what every part has; states come with the first step
 
 
-def write(model: nn.Module, optimizer: torch.optim.Optimizer, path: Path) -> str:
-    """All states of this rank, tensor after tensor, and on the disk when this returns; the sum of
-    the bytes as they were in memory."""
-    found = {
-        f"{name}:{key}": optimizer.state[p][key].detach()
-        for name, p in model.named_parameters()
-        if p.requires_grad
-        for key in KEYS
-    }
-    header, slots = make_header({name: (x.dtype, tuple(x.shape)) for name, x in found.items()})
+def write(engine: Engine, path: Path) -> str:
+    """All that this rank updates, on the disk when this returns; the sum of the bytes as they were
+    in memory."""
+    header, slots = make_header(engine.own_slots())
     digest = hashlib.sha256(header)
     with path.open("wb") as file:
         file.write(header)
-        for name in sorted(slots, key=lambda name: slots[name].start):
-            piece = _bytes(found[name])
+        at = len(header)
+        for name, x in engine.own_tensors():
+            if slots[name].start != at:
+                raise CheckpointError(f"{path}: {name} comes out of its order in the file")
+            piece = _bytes(x)
             file.write(piece)
             digest.update(piece)
-        file.flush()
-        os.fsync(file.fileno())
+            at += len(piece)
+        sync_file(file)
     return digest.hexdigest()
 
 
-def read(model: nn.Module, path: Path) -> dict[nn.Parameter, dict[str, Tensor]]:
-    """The states by parameter, on its device, once all are there and fit; `put` them in then."""
-    states: dict[nn.Parameter, dict[str, Tensor]] = {}
-    file = Checkpoint(path)
-    try:
-        named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        wanted = {f"{name}:{key}" for name, _ in named for key in KEYS}
-        if wanted != set(file.slots):
-            other = sorted(wanted ^ set(file.slots))
+class Stored:
+    """The open file of this rank's part, for `put_into`; a context, which closes it."""
+
+    def __init__(self, engine: Engine, path: Path):
+        self.engine, self.file = engine, Checkpoint(path)
+        wanted = {name for name in engine.own_slots() if name.endswith(VALUE)}
+        stored = {name for name in self.file.slots if name.endswith(VALUE)}
+        if wanted != stored:
+            other = sorted(wanted ^ stored)
+            self.file.close()
             raise CheckpointError(
-                f"{path} holds the states of another model: it and this one differ in "
-                f"{len(other)} of them, such as {other[0]}"
+                f"{path} holds the states of another model or layout: it and this rank's part "
+                f"differ in {len(other)} pieces, such as {other[0].removesuffix(VALUE)}"
             )
-        for name, p in named:
-            states[p] = {}
-            for key in KEYS:
-                slot = file.slots[f"{name}:{key}"]
-                shape = () if key == "step" else tuple(p.shape)
-                if slot.shape != shape:
-                    raise CheckpointError(
-                        f"{path}: {name}:{key} is {slot.shape}, and this rank's part of {name} "
-                        f"makes it {shape}; was the model cut in another way?"
-                    )
-                # torch keeps the count on the CPU.
-                x = _read(file, f"{name}:{key}")
-                states[p][key] = x if key == "step" else x.to(p.device)
-    finally:
-        file.close()
-    return states
+
+    def __enter__(self) -> Stored:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.file.close()
+
+    def put_into(self) -> None:
+        """Put all of it in its place; every rank calls this."""
+        kinds = {name: (_dtype(slot), tuple(slot.shape)) for name, slot in self.file.slots.items()}
+        self.engine.put_own(kinds, self._read)
+
+    def _read(self, name: str) -> Tensor:
+        shape = tuple(self.file.slots[name].shape)
+        if 0 in shape:  # a rank without a part of this weight
+            return torch.empty(shape, dtype=_dtype(self.file.slots[name]))
+        if shape:
+            return self.file.read(name)
+        slot = self.file.slots[name]
+        self.file.slots[name] = slot._replace(shape=(1,))  # a number is read as a row of one
+        try:
+            return self.file.read(name).reshape(())
+        finally:
+            self.file.slots[name] = slot
 
 
-def put(optimizer: torch.optim.Optimizer, states: dict) -> None:
-    for p, state in states.items():
-        optimizer.state[p] = state
-
-
-def _read(file: Checkpoint, name: str) -> Tensor:
-    shape = file.slots[name].shape
-    if 0 in shape:  # a rank without a part of this weight
-        return torch.empty(shape)
-    if shape:
-        return file.read(name)
-    file.slots[name] = file.slots[name]._replace(shape=(1,))  # a number is read as a row of one
-    return file.read(name).reshape(())
+def _dtype(slot: Slot) -> torch.dtype:
+    return DTYPES[slot.dtype]
 
 
 def _bytes(x: Tensor) -> bytes:
-    return x.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

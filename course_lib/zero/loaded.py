@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds the memory
+SUMMED, SUMMED_ON_GPU = 1 << 11, 1 << 20  # and those summed at once, in 64-bit whole numbers
 
 
 @torch.no_grad()
@@ -30,7 +31,8 @@ def checksum(x: Tensor) -> Tensor:
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
     total = torch.zeros(2, dtype=torch.int64, device=x.device)
-    for number, part in enumerate(_chunks(x.contiguous())):
+    parts = x.contiguous().view(-1).split(SUMMED_ON_GPU if x.is_cuda else SUMMED)
+    for number, part in enumerate(parts):
         bits = part.view(kinds[part.element_size()]).long()
         odd = 2 * torch.arange(bits.numel(), device=bits.device) + 1  # its product loses no bit
         mixed = ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum() * (2 * number + 1)

@@ -1,0 +1,194 @@
+"""What a run leaves and shows: its curve, its checkpoints, its report, and where it goes on.
+
+The training loop calls `resume` before its first step and `after` behind every one; all ranks
+do. Lesson 12.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import ranks
+from course_lib.pretrained.header import CheckpointError
+from course_lib.pretrained.together import together
+from course_lib.step import StepResult
+from course_lib.train import checkpoints
+from course_lib.train.curve import Curve, Point
+from course_lib.train.curve import read as read_curve
+from course_lib.train.measured import Meter
+from course_lib.train.model import going_on
+from course_lib.train.options import Options
+from course_lib.train.record import Failed, read
+from course_lib.train.report import Report, Show, changed
+from course_lib.train.stop import Stop
+from course_lib.train.sums import there
+from course_lib.train.text import Text
+from course_lib.zero import Engine
+
+CURVE = "loss.csv"
+
+
+class Journal:
+    """A context, which closes the curve and the display."""
+
+    def __init__(self, options: Options, me: ranks.Me, out: Path, stop: Stop, show: Show):
+        self.options, self.me, self.out, self.stop, self.show = options, me, out, stop, show
+        self.engine: Engine
+        self.mesh: DeviceMesh
+        self.text: Text
+        self.meter: Meter
+        self.report: Report
+        self.reports: list[dict] = []  # of all ranks, once a step was measured
+        self.curve: Curve | None = None
+        self.saved: Path | None = Path(options.checkpoint) if options.checkpoint else None
+        self.stopped: str | None = None
+        self.done = 0  # steps
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(OSError):
+            if self.curve is not None:
+                self.curve.close()
+        self.show.close()
+
+    def begin(self, engine: Engine, mesh: DeviceMesh, text: Text, meter: Meter) -> int:
+        """Bring back what a checkpoint has, and open the curve; the steps that are done."""
+        options, path = self.options, self.saved
+        self.engine, self.mesh, self.text, self.meter = engine, mesh, text, meter
+        record: dict = {}
+        if path is not None:
+            with going_on(path):
+                record = read(path)
+                checkpoints.load_states(path, record, engine, self.mesh)
+                text.batches.restore(record["data"])
+                self.done = record["step"]
+        self.report = Report(options, self.me, engine.module.config, self.show)
+        self._open_curve(record.get("curve"))
+        numel = sum(slot.numel for slot in engine.partition.slots())
+        self.report.say_who(numel)
+        if path is not None:
+            self._say_from_where(path, summed=there(path, record))
+        return self.done
+
+    def after(self, step: int, result: StepResult, rate: float) -> None:
+        """A step has been made: show it, write it down, save it where it is due."""
+        self.done, options = step, self.options
+        validation = None
+        if options.validate_every and step % options.validate_every == 0:
+            validation = self._validate()
+        point = Point(step, result.loss, result.tokens, result.norm, rate, validation)
+        if self.curve is not None:
+            self.curve.add(point)
+        if self.meter.report is not None and not self.reports:
+            self.reports = self.meter.of_all_ranks()
+            self.report.memory = max(report["peak"] for report in self.reports)
+        self.report.step(point)
+        last = result.stop or step == options.steps
+        if last or (options.save_every and step % options.save_every == 0):
+            self._save()
+        if result.stop:
+            self.stopped = _who_stopped(self.stop)
+
+    def outcome(self) -> dict:
+        """What is said at the end, and what --json prints."""
+        options, path = self.options, self.out / CURVE
+        summary = self.report.summary()
+        points = read_curve(path) if self.me.rank == 0 else []
+        validation = [(p.step, p.validation) for p in points if p.validation is not None]
+        if options.validate_every and self.done and not self.stopped:
+            if self.done % options.validate_every:  # not in the curve: a longer run has none here
+                loss = self._validate()
+                validation += [(self.done, loss)] if loss is not None else []
+            if self.report.validation is not None:
+                self.report.say(f"validation loss {self.report.validation:.4f}")
+        if self.stopped:
+            self.report.say(
+                f"stopped after step {self.done} by {self.stopped}; go on with --resume --out "
+                f"{self.out}"
+            )
+        self.report.say(
+            f"{len(points)} step(s), {changed([p.loss for p in points])}; curve in {path}, "
+            f"checkpoint in {self.saved}"
+        )
+        return {
+            "steps": self.done, "stopped": self.stopped, "skipped": self.engine.skipped,
+            "losses": [point.loss for point in points], "validation": validation,
+            **summary, "ranks": self.reports,
+            "curve": str(path), "checkpoint": str(self.saved), "out": str(self.out),
+        }  # fmt: skip
+
+    def _validate(self) -> float | None:
+        before = self.report.validation
+        with self.report.apart():
+            loss = self.text.validation_loss(self.engine.module)
+        self.report.validation = before if loss is None else loss
+        return loss
+
+    def _save(self) -> None:
+        if self.curve is not None:
+            self.curve.to_disk()
+        record = {
+            "options": self.options.as_dict(),
+            "config": self.engine.module.config.as_dict(),
+            "data": self.text.batches.state(),
+            "torch": torch.__version__,
+            "curve": None if self.curve is None else self.curve.digest(),
+        }
+        files = {"tokenizer.json": self.text.tokenizer_json}
+        try:
+            with self.report.apart():
+                self.saved = checkpoints.save(
+                    self.out, self.done, self.engine, self.mesh, record,
+                    files=files, keep=self.options.keep,
+                )  # fmt: skip
+        except (OSError, CheckpointError) as error:
+            raise Failed(
+                f"step {self.done} could not be saved: {error}; the checkpoint before it, if there "
+                "is one, stays: make room, or name another --out, and go on with --resume"
+            ) from error
+
+    def _open_curve(self, digest: str | None) -> None:
+        """The curve on rank 0; what is wrong with it is known to all ranks."""
+        path, world = self.out / CURVE, [dist.group.WORLD]
+        try:
+            with together(world, f"--out {self.out}"):
+                if self.me.rank == 0:
+                    checkpoints.sweep(self.out / checkpoints.FOLDER)
+        except (OSError, ValueError) as error:
+            raise Failed(f"--out {self.out}: {error}; name a folder to write into") from error
+        try:
+            with together(world, f"reading {path}"):
+                if self.me.rank == 0:
+                    self.curve = Curve(path, self.done, digest)
+        except (OSError, ValueError) as error:
+            raise Failed(f"the loss curve: {error}") from error
+
+    def _say_from_where(self, path: Path, *, summed: bool) -> None:
+        options, say = self.options, self.report.say
+        if self.done >= options.steps:
+            say(
+                f"the run in {self.out} is finished: it stands at step {self.done} of "
+                f"{options.steps}; to go on, take --steps above {self.done}"
+            )
+        else:
+            say(f"going on after step {self.done}, from {path}")
+        if not summed:
+            say(f"{path} was written without checksums: its bytes are taken as they are")
+        if self.curve is not None and not self.curve.whole:
+            say(
+                f"{self.curve.path} holds no line up to step {self.done}: the curve begins after it"
+            )
+
+
+def _who_stopped(stop: Stop) -> str:
+    """The signal's name, on whichever rank it came."""
+    names: list = [None] * dist.get_world_size()
+    dist.all_gather_object(names, stop.signal.name if stop.signal else None)
+    return " and ".join(sorted({name for name in names if name}))

@@ -1,0 +1,112 @@
+"""One step of a run, measured: what this rank holds, its peak, what it sends, beside the formulas.
+
+Held and sent equal `estimate` to the byte, the peak to 10 %. Measured is the first update behind
+another: that made the optimizer's states, and learned the order of the units. Lesson 12.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import estimate
+from course_lib.estimate.peak import Cut
+from course_lib.estimate.traffic import FAST, LEAN
+from course_lib.gpt import GPT
+from course_lib.layout import heads as evenly
+from course_lib.ledger import ledger
+from course_lib.memory import budget, peak
+from course_lib.train.checks import offload_of, units_of
+from course_lib.train.options import Options
+from course_lib.zero import Engine, holdings
+
+APART = ("scalars", "buffers")  # labels of messages that say something about a step, and carry none
+
+
+class Meter:
+    """Measures a step of this rank; `report` has what it saw, None before."""
+
+    def __init__(self, options: Options, mesh: DeviceMesh, model: GPT, folder: Path):
+        self.options, self.mesh, self.folder = options, mesh, folder
+        self.outline = estimate.sketch(model)  # before an engine shards it over dp
+        self.report: dict | None = None
+        self._updates = 0
+
+    @contextmanager
+    def step(self, engine: Engine) -> Iterator[None]:
+        """Watch one step, if it is the one to be measured."""
+        skipped = engine.skipped
+        if self.report is not None or not self._updates:
+            yield
+            self._updates += engine.skipped == skipped
+            return
+        held, device = holdings(engine), next(engine.parameters()).device
+        watch = peak() if device.type == "cuda" else budget()
+        with ledger(self.mesh) as book, watch:
+            before = 0 if device.type == "cuda" else watch.in_use()
+            yield
+            above = None if device.type == "cuda" else watch.most() - before
+        above = watch.bytes if above is None else above
+        sent, small = Counter(), 0
+        for record in book.records:
+            if record.label in APART:
+                small += record.must
+            elif record.must:
+                sent[record.axis] += record.must
+        if engine.skipped > skipped:  # an overflow: nothing was updated, the next may be
+            return
+        self.report = {
+            "rank": dist.get_rank(),
+            "held": sum(held.values()), "held_by_tier": held,
+            "peak": held["device"] + above,
+            "sent": sum(sent.values()), "sent_by_axis": dict(sent), "sent_beside": small,
+            "estimate": self._expected(held),
+        }  # fmt: skip
+
+    def of_all_ranks(self) -> list[dict]:
+        """Every rank's report, on every rank; empty where no step was measured."""
+        reports: list = [None] * dist.get_world_size()
+        dist.all_gather_object(reports, self.report)
+        return [report for report in reports if report is not None]
+
+    def _expected(self, held: dict[str, int]) -> dict:
+        """The closed forms for this rank."""
+        options, config = self.options, self.outline.config
+        dp, tp = (self.mesh.get_group(axis) for axis in ("dp", "tp"))
+        zero = {
+            "stage": options.stage, "n": dp.size(), "rank": dp.rank(),
+            "precision": options.precision, "offload": offload_of(options, self.folder),
+        }  # fmt: skip
+        units = {"units": units_of(self.outline, options.units)}
+        keep = FAST if options.fast else LEAN
+        states = estimate.states(self.outline, **zero, **units)
+        sent = {}
+        if dp.size() > 1:
+            by_verb = estimate.must_bytes(
+                self.outline, stage=options.stage, n=dp.size(), accumulate=options.accumulate,
+                precision=options.precision, keep=keep, **units,
+            )  # fmt: skip
+            sent["dp"] = sum(by_verb.values())
+        rows = evenly(options.micro_rows, dp.size())[dp.rank()]
+        shape = {"rank": tp.rank(), "sequence": options.sequence, "fused": options.fused_loss}
+        width = getattr(torch, options.precision).itemsize
+        if tp.size() > 1:
+            sent["tp"] = options.accumulate * estimate.tensor_parallel_bytes(
+                config, rows, options.length, tp.size(), width=width, **shape
+            )
+        expected = {"held": states.total(), "held_by_tier": states.by_tier()}
+        expected |= {"sent": sum(sent.values()), "sent_by_axis": sent}
+        if not config.attention_dropout:
+            top = estimate.step_peak(
+                self.outline, rows, options.length, keep=keep,
+                cut=Cut(tp.size(), tp.rank(), options.sequence, options.fused_loss),
+                **zero, **units,
+            )  # fmt: skip
+            expected["peak"] = top.total
+        return expected
