@@ -6,7 +6,6 @@ rank, for every word, makes a sample out of a largest. Lesson 08 derives it.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_gather
-from course_lib.collectives.call import Group, check_member, device_of
+from course_lib.collectives.agreement import SENT, same_everywhere
+from course_lib.collectives.call import Group, check_member
 from course_lib.gpt import GPT, Cache, Config
 from course_lib.layout import cut
 
 OFFER = 16  # bytes of a word that a rank offers: its value and its number, in float64
-AGREED = 32  # bytes by which the ranks compare what they were asked for
 
 
 @torch.no_grad()
@@ -51,7 +50,16 @@ def generate(
     """
     group = _group_of(model, group)
     if group is not None:  # first of all, so that what is refused is refused on every rank
-        _agree(group, ids, (tuple(ids.shape), count, temperature, top, seed, stop))
+        settings = tuple(ids.shape), count, temperature, top, seed, stop
+        same_everywhere(
+            (settings, ids.tolist()),
+            [group],
+            "{ranks} of the group that holds this model was given other prompts or settings than "
+            "{first}",
+            f"here (shape, count, temperature, top, seed, stop) = {settings}. Pass the same on "
+            "every one of them",
+            error=ValueError,
+        )
     _check(model.config, ids, count, temperature, top, stop)
     noise = torch.Generator().manual_seed(seed)
     past = [Cache() for _ in model.blocks]
@@ -200,20 +208,6 @@ def _check(
         raise ValueError(f"stop={stop} is no word: words are 0 to {config.vocabulary - 1}")
 
 
-def _agree(group: Group, ids: Tensor, asked: tuple) -> None:
-    """Ranks that were asked for different things would wait for each other, or mix two texts."""
-    digest = hashlib.sha256(repr((asked, ids.tolist())).encode()).digest()
-    mine = torch.frombuffer(bytearray(digest[:AGREED]), dtype=torch.int64).to(device_of(group))
-    every = all_gather(mine[None], group)  # (n, 4)
-    other = [r for r in range(group.size()) if not torch.equal(every[r], every[0])]
-    if other:
-        raise ValueError(
-            f"rank {group.rank()}: rank {' and '.join(map(str, other))} of the group that holds "
-            "this model was given other prompts or settings than rank 0; here (shape, count, "
-            f"temperature, top, seed, stop) = {asked}. Pass the same on every one of them"
-        )
-
-
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     """Without dropout; afterwards every part is in the mode it was in."""
@@ -252,6 +246,6 @@ def in_bytes(
             times_n += n * sums * token * ((s - own) + (n - 1) * own)
         else:
             times_n += sums * 2 * (n - 1) * token * s
-    times_n += n * (n - 1) * (count * OFFER * rows * offered + AGREED)
+    times_n += n * (n - 1) * (count * OFFER * rows * offered + SENT)
     whole, rest = divmod(times_n, n)
     return times_n / n if rest else whole

@@ -159,6 +159,28 @@ def mesh(me: Me, *, dp: int, tp: int) -> DeviceMesh:
     return DeviceMesh.from_group(groups, me.device.type, mesh=grid, mesh_dim_names=("dp", "tp"))
 
 
+def axis(mesh: DeviceMesh, name: str) -> dist.ProcessGroup:
+    """The group of this rank along one axis of a mesh, "dp" or "tp", or a clear refusal."""
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(
+            f"the mesh is a {type(mesh).__name__} and has to be a DeviceMesh with an axis {name!r}"
+            ", as ranks.mesh(me, dp=…, tp=…) makes it; around a group that is there: "
+            f"DeviceMesh.from_group(group, 'cpu', mesh_dim_names=({name!r},))"
+        )
+    names = mesh.mesh_dim_names or ()
+    if name not in names:
+        raise ValueError(
+            f"the mesh has the axes {', '.join(names) or '(without names)'} and no axis {name!r}; "
+            "make it with ranks.mesh(me, dp=…, tp=…)"
+        )
+    if mesh.get_coordinate() is None:
+        raise ValueError(
+            f"rank {dist.get_rank()} is not in this mesh of ranks {mesh.mesh.flatten().tolist()}: "
+            "only its members share work over it; make a mesh of all ranks, with dp= for the rest"
+        )
+    return mesh.get_group(name)
+
+
 def loopback_interface() -> str:
     """The name of the loopback interface (`lo` on Linux, `lo0` on macOS)."""
     for _, name in socket.if_nameindex():

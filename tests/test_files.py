@@ -46,6 +46,7 @@ def test_the_file_is_synced_then_renamed_then_its_folder_is_synced(tmp_path, cal
     path = tmp_path / "a.txt"
     files.write_whole(path, "new")
     assert [what for what, _ in calls] == ["sync file", "rename", "sync folder"]
+    assert os.path.dirname(calls[0][1]) == str(tmp_path)  # one disk, or there is no rename
     assert calls[1][1] == str(path) and calls[2][1] == str(tmp_path)
 
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.collectives import all_gather
-from course_lib.collectives.call import Group, check_member, device_of
+from course_lib.collectives.agreement import same_everywhere
+from course_lib.collectives.call import Group
 from course_lib.data.corpus import Corpus, bytes_of
 from course_lib.layout import heads as evenly
+from course_lib.ranks import axis
 
 IGNORED = -100  # the target of what does not count
 PADDING = 0  # an id behind a short document; nothing is learnt from it
@@ -141,17 +142,13 @@ class Batches:
 
     def check(self, group: Group) -> None:
         """Raise unless all ranks of the group, which all have to call this, follow one order."""
-        check_member(group)
-        own = hashlib.sha256(repr(sorted(self.state().items())).encode()).digest()
-        mine = torch.frombuffer(bytearray(own), dtype=torch.int64).to(device_of(group))
-        every = all_gather(mine[None], group)  # (n, 4)
-        other = [r for r in range(group.size()) if not torch.equal(every[r], every[0])]
-        if other:
-            raise RuntimeError(
-                f"rank {group.rank()}: rank {' and '.join(map(str, other))} would take rows by "
-                f"another order than rank 0; here it is {self.state()}. Make Batches from the same "
-                "data and settings on every rank, and restore the same state"
-            )
+        same_everywhere(
+            sorted(self.state().items()),
+            [group],
+            "{ranks} would take rows by another order than {first}",
+            f"here it is {self.state()}. Make Batches from the same data and settings on every "
+            "rank, and restore the same state",
+        )
 
     def _settings(self) -> dict:
         keys = ("seed", "rows", "length", "pack")
@@ -194,13 +191,7 @@ def _joined(data: Tensor | Sequence[Tensor] | Corpus) -> tuple[Tensor, Tensor]:
 
 def _place_on(dp: tuple[int, int] | DeviceMesh) -> tuple[int, int]:
     if isinstance(dp, DeviceMesh):
-        names = dp.mesh_dim_names or ()
-        if "dp" not in names:
-            raise ValueError(
-                f"the mesh has the axes {', '.join(names) or '(without names)'} and no axis 'dp' "
-                "to share rows over; make it with ranks.mesh(me, dp=…, tp=…)"
-            )
-        group = dp.get_group("dp")
+        group = axis(dp, "dp")
         return group.rank(), group.size()
     index, count = dp
     if not 0 <= index < count:

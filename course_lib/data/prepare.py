@@ -6,7 +6,6 @@ and is whole. Nothing is pickled. Lesson 08.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import warnings
@@ -16,7 +15,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from course_lib.collectives import all_gather, broadcast
+from course_lib.collectives import broadcast
+from course_lib.collectives.agreement import same_everywhere
 from course_lib.collectives.call import Group, device_of, size_and_rank
 from course_lib.data.corpus import (
     MOST_BYTES,
@@ -58,16 +58,12 @@ def prepare(
         except Exception as error:
             problem = error
     heard = _told(made, problem, group)
-    settings = f"{vocabulary} {most_bytes} {heard.fingerprint}"
-    own = torch.frombuffer(bytearray(hashlib.sha256(settings.encode()).digest()), dtype=torch.int64)
-    every = all_gather(own[None].to(device_of(group)), group)  # (n, 4)
-    other = [r for r in range(group.size()) if not torch.equal(every[r], every[0])]
-    if other:
-        raise RuntimeError(
-            f"rank {rank}: the corpus of rank {' and '.join(map(str, other))} is not that of rank "
-            f"0, or was asked for by other settings (here vocabulary={vocabulary}, "
-            f"most_bytes={most_bytes}): pass the same on every rank"
-        )
+    same_everywhere(
+        (vocabulary, most_bytes, heard.fingerprint),
+        [group],
+        "the corpus of {ranks} is not that of {first}, or was asked for by other settings",
+        f"here vocabulary={vocabulary}, most_bytes={most_bytes}: pass the same on every rank",
+    )
     return heard
 
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.collectives import all_gather, broadcast
+from course_lib.collectives.agreement import who_says
 from course_lib.layout.errors import LayoutError
 from course_lib.layout.notation import Layout
 
@@ -29,17 +30,12 @@ class Axis:
 
 def agree(axes: dict[str, Axis], problem: Exception | None) -> None:
     """Tell every rank of the groups whether one of them has a problem; they all raise, or none."""
-    for axis in axes.values():
-        if axis.group is None:
-            continue
-        said: list[str | None] = [None] * axis.world
-        dist.all_gather_object(said, None if problem is None else str(problem), group=axis.group)
-        others = [text for text in said if text is not None]
-        if problem is None and others:
-            # Kept, not raised: the ranks of the next axis still wait for this one's word.
-            problem = LayoutError(f"another rank found: {others[0]}")
+    groups = [axis.group for axis in axes.values() if axis.group is not None]
+    reports = who_says(None if problem is None else str(problem), groups)
     if problem is not None:
         raise problem
+    if reports:
+        raise LayoutError(f"another rank found: {reports[0][1]}")
 
 
 def compare(layout: Layout, mine: Tensor, axes: dict[str, Axis], tolerance: float | None) -> None:

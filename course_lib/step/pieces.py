@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.collectives.call import Group
 from course_lib.norms import Piece
+from course_lib.ranks import axis
 from course_lib.tensor_parallel.extents import extents
 
 
@@ -17,13 +18,8 @@ def axes(mesh: DeviceMesh | None) -> list[Group]:
     """The groups of a mesh, tp before dp; without a mesh there is one process, and none."""
     if mesh is None:
         return []
-    names = mesh.mesh_dim_names or ()
-    if "tp" not in names:
-        raise ValueError(
-            f"the mesh has the axes {', '.join(names) or '(without names)'} and no axis 'tp'; make "
-            "it with ranks.mesh(me, dp=…, tp=…)"
-        )
-    return [mesh.get_group(name) for name in ("tp", "dp") if name in names]
+    tp = axis(mesh, "tp")
+    return [tp, axis(mesh, "dp")] if "dp" in mesh.mesh_dim_names else [tp]
 
 
 def gradient_pieces(model: nn.Module, mesh: DeviceMesh | None) -> list[Piece]:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives, norms
+from course_lib.collectives.agreement import IN_THEIR_SUM, by_rank, who_says
 from course_lib.collectives.call import Group, device_of, labelled
 from course_lib.step.buckets import MOST, sum_gradients
 from course_lib.step.losses import loss_sum, valid
@@ -70,7 +70,7 @@ def step(
 
     every = tally(total, count, stop, groups)
     if every.bad:
-        raise NotFinite(_who(None if math.isfinite(total) else f"its loss is {total}", groups))
+        raise NotFinite(_where(None if math.isfinite(total) else f"its loss is {total}", groups))
     if len(groups) > 1 and groups[1].size() > 1:
         sum_gradients(parameters, groups[1], most=bucket_bytes)
     for p in parameters:
@@ -79,7 +79,7 @@ def step(
     pieces = gradient_pieces(model, mesh)
     size = norms.norm(pieces, groups) if clip is None else norms.clip(pieces, groups, clip)
     if not math.isfinite(size):
-        raise NotFinite(_who(_not_finite(model), groups))
+        raise NotFinite(_where(_not_finite(model), groups))
     optimizer.step()
     return StepResult(every.loss / max(1, every.tokens), every.tokens, size.item(), every.stops > 0)
 
@@ -107,16 +107,9 @@ def tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> Tall
     return Tally(total, *map(int, counts))
 
 
-def _who(own: str | None, groups: Sequence[Group]) -> str:
+def _where(own: str | None, groups: Sequence[Group]) -> str:
     """Which ranks found what; all ranks know that there is something, and all of them ask."""
-    told: list = [(dist.get_rank() if groups else 0, own)]
-    for group in groups:
-        every: list = [None] * group.size()
-        dist.all_gather_object(every, told, group=group)
-        told = [one for some in every for one in some]
-    found = [f"on rank {rank} {text}" for rank, text in sorted(told) if text is not None]
-    shown = "; ".join(found[:4]) + (f"; and on {len(found) - 4} more" if len(found) > 4 else "")
-    return shown or "on no rank alone, but in their sum"
+    return by_rank(who_says(own, groups)) or IN_THEIR_SUM
 
 
 def _not_finite(model: nn.Module) -> str | None:

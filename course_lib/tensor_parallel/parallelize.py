@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -17,6 +16,7 @@ from course_lib import collectives
 from course_lib.collectives.call import Group, check_member, size_and_rank
 from course_lib.collectives.call import device_of as own_device
 from course_lib.gpt import GPT, Block
+from course_lib.ranks import axis
 from course_lib.tensor_parallel.attention import holders_of, shard_attention
 from course_lib.tensor_parallel.embedding import (
     VocabularyParallelEmbedding,
@@ -50,7 +50,7 @@ def parallelize(
     and a graph ends wherever ranks exchange messages, which stay the same. fullgraph=True is
     refused for that reason. Second derivatives (create_graph=True) are those of the dense model.
     """
-    group = _tp(mesh)
+    group = axis(mesh, "tp")
     if not isinstance(model, (GPT, Block)):
         raise TypeError(
             f"parallelize knows the plan of course_lib.gpt's GPT and Block, and this is a "
@@ -169,24 +169,3 @@ def fingerprint(x: Tensor) -> Tensor:
     bits = x.detach().contiguous().view(-1).view(kinds[x.element_size()]).long()
     odd = 2 * torch.arange(bits.numel(), device=bits.device) + 1  # its product loses no bit
     return torch.stack((bits.sum(), ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum()))
-
-
-def _tp(mesh: DeviceMesh) -> Group:
-    if not isinstance(mesh, DeviceMesh):
-        raise TypeError(
-            f"the mesh is a {type(mesh).__name__} and has to be a DeviceMesh with an axis 'tp', as "
-            "ranks.mesh(me, dp=…, tp=…) makes it; around a group that is there: "
-            "DeviceMesh.from_group(group, 'cpu', mesh_dim_names=('tp',))"
-        )
-    names = mesh.mesh_dim_names or ()
-    if "tp" not in names:
-        raise ValueError(
-            f"the mesh has the axes {', '.join(names) or '(without names)'} and no axis 'tp' to "
-            "cut over; make it with ranks.mesh(me, dp=…, tp=…)"
-        )
-    if mesh.get_coordinate() is None:
-        raise ValueError(
-            f"rank {dist.get_rank()} is not in this mesh of ranks {mesh.mesh.flatten().tolist()}: "
-            "only its members cut a model over it; make a mesh of all ranks, with dp= for the rest"
-        )
-    return mesh.get_group("tp")

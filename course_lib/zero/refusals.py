@@ -12,12 +12,13 @@ import weakref
 from collections.abc import Container, Iterable, Sequence
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
+from course_lib.collectives.agreement import IN_THEIR_SUM, by_rank, who_says
 from course_lib.collectives.call import Group
+from course_lib.ranks import axis
 from course_lib.zero.buckets import Arrival
 from course_lib.zero.partition import Partition
 
@@ -44,19 +45,8 @@ def check_names(
 
 
 def dp_of(mesh: DeviceMesh) -> Group:
-    if not isinstance(mesh, DeviceMesh):
-        raise TypeError(
-            f"mesh= is a {type(mesh).__name__}: an engine takes a DeviceMesh with an axis 'dp', "
-            "and 'tp' where the model is cut; make it with ranks.mesh(me, dp=…, tp=…), or of a "
-            "group with DeviceMesh.from_group(group, 'cpu', mesh_dim_names=('dp',))"
-        )
-    names = mesh.mesh_dim_names or ()
-    if "dp" not in names:
-        raise ValueError(
-            f"the mesh has the axes {', '.join(names) or '(without names)'} and no axis 'dp' to "
-            "cut over; make it with ranks.mesh(me, dp=…, tp=…)"
-        )
-    return mesh.get_group("dp")
+    """The group of the axis 'dp', over which an engine cuts."""
+    return axis(mesh, "dp")
 
 
 def check_free(model: nn.Module) -> None:
@@ -218,23 +208,7 @@ def check_loss(loss: Tensor, tokens: float | None) -> None:
         raise ValueError(f"tokens={tokens} has to be 0 or more")
 
 
-def of_every_rank(own: object, groups: Sequence[Group]) -> list[tuple[int, object]]:
-    """(rank, what it has) of all ranks; all of them have to call this."""
-    every: list = [(dist.get_rank(), own)]
-    for group in groups:
-        gathered: list = [None] * group.size()
-        dist.all_gather_object(gathered, every, group=group)
-        every = [one for some in gathered for one in some]
-    return every
-
-
 def who_has(own: list[str], groups: Sequence[Group]) -> str:
     """What each rank found, for every rank to read; all of them have to call this."""
-    every = of_every_rank(own, groups)
-    words = [
-        f"on rank {rank} {', '.join(names[:3])}{' and more' if len(names) > 3 else ''}"
-        for rank, names in sorted(every)
-        if names
-    ]
-    more = f"; and on {len(words) - 4} ranks more" if len(words) > 4 else ""
-    return "; ".join(words[:4]) + more or "on no rank alone, but in their sum"
+    words = ", ".join(own[:3]) + (" and more" if len(own) > 3 else "")
+    return by_rank(who_says(words or None, groups)) or IN_THEIR_SUM

@@ -57,35 +57,23 @@ def modules(house: Path) -> dict[str, Path]:
     return found
 
 
-def imports(name: str, file: Path, known: dict[str, Path], *, run: bool = False) -> set[str]:
-    """The modules of the house that this one imports, wherever in the file it does so.
-
-    `run` leaves out what only a type checker reads: two files of one idea may name each other's
-    types, but even a type may not be taken from a later idea.
-    """
+def imports(name: str, file: Path, known: dict[str, Path]) -> set[str]:
+    """The modules of the house that this one imports, wherever in the file it does so, and for
+    whatever purpose: what only a type checker reads is read by a person as well."""
     package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    found: set[str] = set()
-    tree = ast.parse(file.read_text())
-    typing = {
-        id(inner)
-        for node in ast.walk(tree)
-        if run and isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in typing:
-            continue
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
-            found |= {one.name for one in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = node.module or ""
             if node.level:
                 above = package.split(".")[: len(package.split(".")) - node.level + 1]
                 base = ".".join([*above, *([node.module] if node.module else [])])
-            for one in node.names:
-                inner = f"{base}.{one.name}"
-                found.add(inner if inner in known else base)
-    return {one for one in found if one in known and one != name}
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                names.add(inner if inner in known else base)
+    return {other for other in names if other in known and other != name}
 
 
 def place(name: str) -> str:
@@ -121,7 +109,7 @@ def circles(house: Path) -> list[str]:
     """Modules that import each other. A package's __init__ gathers its own files; they must not
     come back to it."""
     known = modules(house)
-    after = {name: imports(name, file, known, run=True) for name, file in known.items()}
+    after = {name: imports(name, file, known) for name, file in known.items()}
     found: set[str] = set()
 
     def walk(name: str, path: list[str]) -> None:
@@ -181,6 +169,11 @@ BROKEN = {
     "a program that runs upward": ("zero/__main__.py", "import course_lib.cli\n", upward),
     "the package importing an idea": ("__init__.py", "from . import ranks\n", upward),
     "a circle between files of one idea": ("zero/stage1.py", "from .stage2 import x\n", circles),
+    "a circle closed by a type alone": (
+        "zero/stage1.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .stage2 import X\n",
+        circles,
+    ),
     "a file coming back to its package": (
         "zero/stage2.py", "from course_lib import zero\n", circles,
     ),

@@ -38,7 +38,7 @@ MUTANTS = [
         "folder-of-the-process",
         "dir=folder)",
         "dir=None)",
-        "a_relative_path_is_one_from_here",
+        "the_file_is_synced_then_renamed_then_its_folder_is_synced",
         "the new file is written on another disk, from which no rename leads here",
     ),
     files(

@@ -106,7 +106,7 @@ MUTANTS = [
     ),
     Mutant(
         "f-and-g-conjugates-ready-made-passes",
-        CHECKS + "conjugates.py",
+        CHECKS + "pair_case.py",
         'any("tensor_parallel" in name for',
         'any("tensor-parallel" in name for',
         (f"{PAIR}[the library's]",),

@@ -45,7 +45,7 @@ MUTANTS = [
     ),
     mutant(
         "group-for-a-mesh",
-        AT + "parallelize.py",
+        "course_lib/ranks.py",
         "    if not isinstance(mesh, DeviceMesh):",
         "    if False:",
         NAMED,
@@ -53,7 +53,7 @@ MUTANTS = [
     ),
     mutant(
         "mesh-of-others",
-        AT + "parallelize.py",
+        "course_lib/ranks.py",
         "    if mesh.get_coordinate() is None:",
         "    if False:",
         NAMED,

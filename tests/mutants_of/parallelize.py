@@ -13,8 +13,8 @@ MUTANTS = [
     Mutant(
         "parallelize-the-other-axis",
         FILE,
-        '    return mesh.get_group("tp")',
-        '    return mesh.get_group("dp")',
+        '    group = axis(mesh, "tp")',
+        '    group = axis(mesh, "dp")',
         (f"{DENSE}[2-1]", f"{BLOCK}[gpt2-2]"),
         "cut over the replicas, or, with one of them, not at all: every number is right",
     ),

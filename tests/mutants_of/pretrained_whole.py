@@ -75,8 +75,8 @@ MUTANTS = [
     ),
     together(
         "own-error-alone",
-        "if problem is None and heard:",
-        "if False:",
+        "    return all_or_none(groups, what, error=CheckpointError)",
+        "    return all_or_none([], what, error=CheckpointError)",
         ONE_BAD,
         "ranks whose copy is sound go on alone",
     ),

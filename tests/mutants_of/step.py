@@ -99,8 +99,8 @@ MUTANTS = [
     ),
     mutant(
         "step", "nobody-is-named",
-        "        told = [one for some in every for one in some]\n",
-        "",
+        "by_rank(who_says(own, groups))",
+        "by_rank(who_says(own, []))",
         (f"{BROKEN}[2-1-gradient]",),
         "each rank knows of itself alone", "T35",
     ),

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 import torch
 
 from course_lib.collectives import all_reduce
+from course_lib.collectives.agreement import who_says
 from course_lib.collectives.call import Group, device_of, labelled
 from course_lib.memory.words import this_rank
-from course_lib.zero.refusals import of_every_rank
 
 
 class OffloadError(OSError):
@@ -28,12 +28,11 @@ def together(own: Exception | None, groups: Sequence[Group], more: str = "") -> 
             flag = all_reduce(flag, group, "max", donated=True)
     if not flag.item():
         return
-    number = getattr(own, "errno", None)
-    said = "" if own is None else _in_words(own)
-    found = sorted(one for one in of_every_rank((number, said), groups) if one[1][1])
-    words = "; ".join(dict.fromkeys(said for _, (_, said) in found[:3]))
-    others = f"; and on {len(found) - 3} ranks more" if len(found) > 3 else ""
-    raise OffloadError(found[0][1][0], f"{words}{others}{more}") from own
+    report = None if own is None else (getattr(own, "errno", None), _in_words(own))
+    reports = [report for _, report in who_says(report, groups)]
+    words = "; ".join(dict.fromkeys(text for _, text in reports[:3]))
+    others = f"; and on {len(reports) - 3} ranks more" if len(reports) > 3 else ""
+    raise OffloadError(reports[0][0], f"{words}{others}{more}") from own
 
 
 def _in_words(error: Exception) -> str:

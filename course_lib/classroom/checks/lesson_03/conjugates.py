@@ -6,10 +6,8 @@ against dense results (values and gradients) and against one message each, in it
 
 from __future__ import annotations
 
-import ast
 import os
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,34 +17,12 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
 from course_lib.classroom.checks.lesson_03 import pair_in_use
-from course_lib.classroom.checks.lesson_03.pair_in_use import close
-from course_lib.classroom.checks.lesson_03.trial import numbers
+from course_lib.classroom.checks.lesson_03.pair_case import Trial, close, refuse_ready_made
+from course_lib.classroom.checks.looking import counted
 from course_lib.ledger import forms
 
 ITEM = 8  # bytes of a float64
 _CALL = "bench.part('lesson_03.trial').{what}({name}, __trial__, {seed}, {more})"
-
-
-class Trial(NamedTuple):
-    """One run of the learner's pair on a group, and what each rank reports of it."""
-
-    members: list[int]
-    seed: int
-    shape: list[int]
-    reports: list[dict]
-    when: str
-
-    @property
-    def n(self) -> int:
-        return len(self.members)
-
-    def each(self, name: str, shape: list[int] | None = None) -> list[Tensor]:
-        """The numbers of that name, of every rank."""
-        return [numbers(self.seed, name, r, *(shape or self.shape)) for r in range(self.n)]
-
-    def same(self, name: str, shape: list[int] | None = None) -> Tensor:
-        """The numbers of that name which all ranks hold."""
-        return numbers(self.seed, name, 0, *(shape or self.shape))
 
 
 def judge_conjugates(answer: Answer, judge: Judge) -> None:
@@ -72,20 +48,6 @@ def judge_conjugates(answer: Answer, judge: Judge) -> None:
     for members, hidden in ((three, 7), (two, 5)):
         dims = [4, 3 + seed % 2, hidden, 2]
         pair_in_use.look_net(tried("net", members, dims), dims)
-
-
-def refuse_ready_made(answer: Answer) -> None:
-    """A Finding where the answer takes the pairs out of the library's own file."""
-    for cell in answer.cells:
-        for node in ast.walk(ast.parse(cell)):
-            names = [one.name for one in getattr(node, "names", []) if isinstance(one, ast.alias)]
-            names += [getattr(node, "module", None) or ""]
-            if any("tensor_parallel" in name for name in names):
-                raise Finding(
-                    "ready-made pair",
-                    "It imports from course_lib.tensor_parallel, where these pairs stand ready. "
-                    "Write the backward yourself, with torch.autograd.Function.",
-                )
 
 
 def _look_alone(answer: Answer, trial: Trial) -> None:
@@ -229,21 +191,17 @@ def _look_at_traffic(trial: Trial) -> None:
             if other["ops"]:
                 raise Finding(
                     "sends where nothing is owed",
-                    f"The numbers are right, but {which} also calls {listed(other['ops'])} "
+                    f"The numbers are right, but {which} also calls {counted(other['ops'])} "
                     f"{ways[silent]} (rank {rank}, {trial.when}). What is the same on every rank "
                     "need not be sent.",
                 )
             if sum(one["ops"].values()) != 1 or one["bytes"] > may_send:
                 raise Finding(
                     "more than one all-reduce",
-                    f"The numbers are right, but {which} calls {listed(one['ops'])} "
+                    f"The numbers are right, but {which} calls {counted(one['ops'])} "
                     f"{ways[phase]} and has to send {one['bytes']} bytes (rank {rank}, "
                     f"{trial.when}); one all-reduce, {may_send:g} bytes, is enough.",
                 )
-
-
-def listed(ops: dict[str, int]) -> str:
-    return " and ".join(f"{count} × {op}" for op, count in sorted(ops.items())) or "nothing"
 
 
 CONJUGATES = Exercise(

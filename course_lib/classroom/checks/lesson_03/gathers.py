@@ -18,9 +18,9 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_03.conjugates import listed, refuse_ready_made
-from course_lib.classroom.checks.lesson_03.pair_in_use import close
+from course_lib.classroom.checks.lesson_03.pair_case import close, refuse_ready_made
 from course_lib.classroom.checks.lesson_03.trial import numbers
+from course_lib.classroom.checks.looking import counted
 from course_lib.ledger import forms
 
 ITEM = 8  # bytes of a float64
@@ -220,14 +220,14 @@ def _look_at_budget(trial: Trial) -> None:
             raise Finding(
                 "more than the pieces",
                 f"The numbers are right, but on the way there rank {rank} calls "
-                f"{listed(there['ops'])} and has to send {there['bytes']} bytes ({trial.when}). "
+                f"{counted(there['ops'])} and has to send {there['bytes']} bytes ({trial.when}). "
                 f"One all-gather of the pieces as they are takes {may}.",
             )
         if trial.after == REPLICATED and back["ops"]:
             raise Finding(
                 "sent for nothing",
                 f"The numbers are right, but on the way back rank {rank} calls "
-                f"{listed(back['ops'])} ({trial.when}). Every rank has the whole gradient; its "
+                f"{counted(back['ops'])} ({trial.when}). Every rank has the whole gradient; its "
                 "piece of it lies there.",
             )
         if trial.after == SHARDED:
@@ -246,7 +246,7 @@ def _look_at_sum(trial: Trial, rank: int, back: dict, may: int) -> None:
         return
     raise Finding(
         "more than its piece",
-        f"The numbers are right, but on the way back rank {rank} calls {listed(back['ops'])} and "
+        f"The numbers are right, but on the way back rank {rank} calls {counted(back['ops'])} and "
         f"has to send {back['bytes']} bytes ({trial.when}). It needs the sum of its own piece "
         f"only: a reduce-scatter takes {may}.",
     )

@@ -6,19 +6,13 @@ worked out here, in one process.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.lesson_03.pair_case import Trial, close
 from course_lib.classroom.checks.lesson_03.trial import FACTOR, RATE, STEPS, leaf
 from course_lib.layout import span
-
-if TYPE_CHECKING:
-    from course_lib.classroom.checks.lesson_03.conjugates import Trial
-
-TOLERANCE = 1e-10  # float64
 
 
 def look_shared(trial: Trial) -> None:
@@ -118,8 +112,3 @@ def _dense(trial: Trial, dims: list[int]) -> tuple[list[float], Tensor, Tensor, 
                 weight -= RATE * weight.grad
                 weight.grad = None
     return losses, a.detach(), b.detach(), x.grad
-
-
-def close(a: Tensor | None, b: Tensor) -> bool:
-    """Whether the two are the same but for rounding; nothing is close to a NaN."""
-    return a is not None and a.shape == b.shape and bool((a - b).abs().max() <= TOLERANCE)

@@ -1,0 +1,99 @@
+"""Decisions that all ranks take alike: equal arguments, one verdict, who reports what.
+
+A rank that raises alone leaves the others waiting in their next collective. Here every rank hears
+of it first, and then all of them raise, or none does. Every rank of the groups has to call these
+functions; of a mesh, `groups` are the axes one after another. Made of lesson 01's all-gather.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+
+from course_lib.collectives.call import Group, check_member, device_of
+from course_lib.collectives.verbs import all_gather
+
+SENT = 32  # bytes from each rank in `same_everywhere`: its number, and 24 of a digest
+IN_THEIR_SUM = "on no rank alone, but in their sum"
+T = TypeVar("T")
+
+
+def same_everywhere(
+    value: object,
+    groups: Sequence[Group],
+    what: str,
+    remedy: str,
+    *,
+    error: type[Exception] = RuntimeError,
+) -> None:
+    """Raise `error` on all ranks unless `value`, by its repr, is the same on each of them.
+
+    `what` is the sentence that goes into the message, with {ranks} for those that differ and
+    {first} for the rank they differ from, such as "{ranks} would take other rows than {first}".
+    """
+    for group in groups:
+        check_member(group)
+    if not groups:
+        return
+    digest = hashlib.sha256(repr(value).encode()).digest()[: SENT - 8]
+    own = [dist.get_rank(), *torch.frombuffer(bytearray(digest), dtype=torch.int64).tolist()]
+    every = torch.tensor([own], device=device_of(*groups))  # (1, 4)
+    for group in groups:
+        every = all_gather(every, group)  # (ranks so far, 4)
+    digests = {rank: numbers for rank, *numbers in sorted(every.tolist())}
+    first = min(digests)
+    others = [rank for rank, numbers in digests.items() if numbers != digests[first]]
+    if others:
+        ranks = f"rank {' and '.join(map(str, others))}"
+        sentence = what.format(ranks=ranks, first=f"rank {first}")
+        raise error(f"rank {dist.get_rank()}: {sentence}; {remedy}")
+
+
+@contextmanager
+def all_or_none(
+    groups: Sequence[Group], what: str, *, error: type[Exception] = RuntimeError
+) -> Iterator[None]:
+    """Run the body; raise its exception, or `error` with another rank's, once every rank is here.
+
+    The body may not talk to other ranks: one that fails in it says so only at its end.
+    """
+    problem: Exception | None = None
+    try:
+        yield
+    except Exception as caught:
+        problem = caught
+    text = None
+    if problem is not None:
+        known = isinstance(problem, error)
+        text = str(problem) if known else f"{type(problem).__name__}: {problem}"
+    reports = who_says(text, groups)
+    if problem is not None:
+        raise problem
+    if reports:
+        rank, text = reports[0]
+        raise error(f"{what} failed on rank {rank}, so it stopped here: {text}")
+
+
+def who_says(own: T | None, groups: Sequence[Group]) -> list[tuple[int, T]]:
+    """(rank, report) of every rank that has one, by rank; a rank without a report passes None."""
+    reports = []
+    if own is not None:
+        reports = [(dist.get_rank() if groups else 0, own)]
+    for group in groups:
+        gathered: list = [None] * group.size()
+        dist.all_gather_object(gathered, reports, group=group)
+        reports = [report for part in gathered for report in part]
+    return sorted(reports, key=lambda report: report[0])
+
+
+def by_rank(reports: Sequence[tuple[int, str]], most: int = 4) -> str:
+    """Reports as text: "on rank 0 this; on rank 2 that; and on 3 ranks more"."""
+    words = [f"on rank {rank} {text}" for rank, text in reports[:most]]
+    if len(reports) > most:
+        words.append(f"and on {len(reports) - most} ranks more")
+    return "; ".join(words)
