@@ -16,9 +16,8 @@ from course_lib.estimate.activations import kept
 from course_lib.estimate.memory import RULES, Rule, states
 from course_lib.gpt import GPT, Config
 from course_lib.zero.offload import Plan
-from course_lib.zero.partition import BUCKET, Bucket
-from course_lib.zero.shards import IN_FLIGHT
-from course_lib.zero.stage3.cut import PERSIST
+from course_lib.zero.partition import BUCKET, IN_FLIGHT, Bucket
+from course_lib.zero.stage3.options import PERSIST
 
 TEMPORARIES = 2  # as large as a part, while Adam divides by the root of its second moment
 
