@@ -27,7 +27,7 @@ from course_lib.zero.offload.units import AHEAD
 from course_lib.zero.partition import BUCKET, Bucket, Piece, end_to_end
 from course_lib.zero.refusals import check_numbers
 from course_lib.zero.stage3 import choose_units
-from course_lib.zero.stage3.cut import PERSIST
+from course_lib.zero.stage3.options import PERSIST
 
 COUNTER = 4  # bytes of Adam's count of steps, one for each part of a parameter
 

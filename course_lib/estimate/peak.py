@@ -20,9 +20,8 @@ from course_lib.layout import cut as shares_of
 from course_lib.tensor_parallel.qkv_layout import shares
 from course_lib.zero import Precision
 from course_lib.zero.offload import Plan
-from course_lib.zero.partition import BUCKET, Bucket
-from course_lib.zero.shards import IN_FLIGHT
-from course_lib.zero.stage3.cut import PERSIST
+from course_lib.zero.partition import BUCKET, IN_FLIGHT, Bucket
+from course_lib.zero.stage3.options import PERSIST
 
 
 class Cut(NamedTuple):

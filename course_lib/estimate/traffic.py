@@ -18,8 +18,8 @@ from course_lib.ledger import forms
 from course_lib.zero import Precision, partition
 from course_lib.zero.offload import Plan
 from course_lib.zero.partition import BUCKET, Bucket
-from course_lib.zero.stage3.cut import PERSIST
 from course_lib.zero.stage3.hooks import UNREAD
+from course_lib.zero.stage3.options import PERSIST
 
 FAST, LEAN = 1 << 60, 0  # bytes that stage 3 may keep from forward to backward
 

@@ -5,13 +5,15 @@ The layers say which is which, and `norms` counts each logical number once. Less
 
 from __future__ import annotations
 
-from torch import nn
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.collectives.call import Group
 from course_lib.norms import Piece
 from course_lib.ranks import axis
-from course_lib.tensor_parallel.extents import extents
+from course_lib.tensor_parallel.extents import Extent, extents
 
 
 def axes(mesh: DeviceMesh | None) -> list[Group]:
@@ -33,8 +35,18 @@ def gradient_pieces(model: nn.Module, mesh: DeviceMesh | None) -> list[Piece]:
             continue
         if not parameter.grad.is_contiguous():  # clipping reaches it through views
             parameter.grad = parameter.grad.contiguous()
-        flat = parameter.grad.view(-1)
-        for part in parts:
-            x = flat[part.start : part.stop]
-            pieces.append(Piece(x, part.cut_over, None, part.holders))
+        pieces += pieces_of(parameter.grad.view(-1), 0, parts)
     return pieces
+
+
+def pieces_of(
+    gradient: Tensor, first: int, parts: Iterable[Extent], over: tuple[Group, ...] = ()
+) -> Iterator[Piece]:
+    """(n,) elements of a gradient, from element `first` of its parameter on → a piece for each of
+    the parameter's extents that they meet, cut over these groups besides."""
+    stop = first + gradient.numel()
+    for part in parts:
+        a, b = max(first, part.start), min(stop, part.stop)
+        if a < b:
+            x = gradient[a - first : b - first]
+            yield Piece(x, over + part.cut_over, None, part.holders)

@@ -1,8 +1,8 @@
 """ZeRO: data-parallel ranks share out the optimizer's states, the gradients, the parameters.
 
-In the order of reading: partition, buckets, loaded, shards, ddp, stage1, stage2, stage3, precision,
-twin, elementwise, refusals, handover, offload, cut, gradient_pieces, edits, state_dicts, face,
-engine, holdings.
+In the order of reading: partition, buckets, loaded, home, shards, refusals, ddp, stage1, stage2,
+stage3, precision, twin, elementwise, handover, offload, cut, gradient_pieces, edits, state_dicts,
+face, engine, holdings.
 """
 
 from course_lib.zero.ddp import DataParallel

@@ -1,27 +1,21 @@
-"""What a stage cuts, made in one place: shards, the gradients for them, the optimizer's new parts.
+"""What a stage cuts, made in one place: the shards, and what collects the gradients for them.
 
 Lessons 09 to 11 derive the stages; an engine calls this once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
-
 from torch import nn
-from torch.optim import Optimizer
 
 from course_lib.collectives.call import Group
-from course_lib.memory import tier
 from course_lib.zero.buckets import Gradients
 from course_lib.zero.ddp import SummedGradients
-from course_lib.zero.handover import hand_over
-from course_lib.zero.offload import FileHome, HostHome
+from course_lib.zero.home import Home
 from course_lib.zero.partition import partition
 from course_lib.zero.shards import Copies, Shards
 from course_lib.zero.stage1 import ScatteredGradients
 from course_lib.zero.stage2 import ShardGradients
-from course_lib.zero.stage3 import UnitGradients, UnitShards
+from course_lib.zero.stage3 import Stage3, UnitGradients, UnitShards
 
 STAGES = {
     0: (Copies, SummedGradients),
@@ -29,32 +23,18 @@ STAGES = {
     2: (Shards, ShardGradients),
     3: (UnitShards, UnitGradients),
 }
-STAGE_3 = ("units", "prefetch", "keep", "persist", "fill")  # what UnitShards can be told
 
 
 def cut(
-    model: nn.Module,
-    optimizer: Optimizer,
-    stage: int,
-    group: Group,
-    home: HostHome | FileHome | None,
-    *,
-    master: bool,
-    bucket_bytes: int,
-    stage3: Mapping[str, object],
+    model: nn.Module, stage: int, group: Group, home: Home, *, bucket_bytes: int, options: Stage3
 ) -> tuple[Copies, Gradients]:
-    """Make the shards, collect their gradients, and hand the shards over to the optimizer."""
+    """Make a stage's shards of a model, in their home, and collect the gradients for them."""
     make, collect = STAGES[stage]
-    options = {"master": master, **({} if home is None else {"home": home})}
     if stage == 3:
-        shards = make(model, group, **options, **stage3)
+        shards = make(model, group, home, options)
     else:
-        n = group.size() if stage else 1
-        parts = partition(model.named_parameters(), n, most_bytes=bucket_bytes)
-        shards = make(parts, group, **options)
-    gradients = collect(shards.partition, group, shards)
-    with nullcontext() if home is None else tier("host"):
-        hand_over(optimizer, shards)
-    if home is not None:
-        home.take_in(optimizer, shards)
-    return shards, gradients
+        parts = partition(
+            model.named_parameters(), group.size() if stage else 1, most_bytes=bucket_bytes
+        )
+        shards = make(parts, group, home)
+    return shards, collect(shards.partition, group, shards)

@@ -43,7 +43,7 @@ class SummedGradients(Gradients):
             for slot in bucket.slots:
                 used = slot.parameter in self.used
                 slot.parameter.grad = bucket.view(buffer, slot) if used else None
-        if self.copies is not None and self.copies.master:
+        if self.copies is not None and self.copies.home.copied:
             for piece, part in self.copies.parts():
                 grad = piece.slot.parameter.grad
                 part.grad = None if grad is None else grad.float()

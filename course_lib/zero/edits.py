@@ -86,7 +86,7 @@ class Edits:
     def before_step(self, *, ready: bool) -> None:
         """At stage 0 a parameter's gradient is the one that the optimizer sees, and is a user's to
         edit, if it is `ready`: nothing has to be divided any more."""
-        own = self.stage == 0 and not self.shards.master
+        own = self.stage == 0 and not self.shards.home.copied
         self._check(may_edit=own and ready)
 
     def forget(self) -> None:

@@ -81,9 +81,9 @@ def check_elementwise(optimizer: Optimizer) -> None:
     what only the user's own weights and gradients bring about: there the word of whoever wrote the
     optimizer is needed.
     """
-    name = type(optimizer).__name__
-    if type(optimizer).__module__.startswith("torch.optim") and name in ELEMENTWISE:
+    if is_known(optimizer):
         return
+    name = type(optimizer).__name__
     cause = _known_cause(type(optimizer))
     if cause is not None:
         raise ValueError(
@@ -93,6 +93,12 @@ def check_elementwise(optimizer: Optimizer) -> None:
     with generators_kept(optimizer):
         for sizes in (SMALL, LARGE):
             _try(optimizer, sizes)
+
+
+def is_known(optimizer: Optimizer) -> bool:
+    """Whether it is one of torch's own that are elementwise."""
+    kind = type(optimizer)
+    return kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
 
 
 def _known_cause(kind: type[Optimizer]) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -20,13 +19,13 @@ from course_lib import norms
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import device_of, labelled
 from course_lib.tensor_parallel.extents import extents
-from course_lib.zero.cut import STAGE_3, cut
+from course_lib.zero.cut import cut
 from course_lib.zero.ddp import same_buffers, same_everywhere
 from course_lib.zero.edits import Edits
 from course_lib.zero.elementwise import check_elementwise
 from course_lib.zero.face import ModuleFace
 from course_lib.zero.gradient_pieces import gradient_pieces, not_finite
-from course_lib.zero.handover import check_fresh
+from course_lib.zero.handover import check_fresh, hand_over
 from course_lib.zero.offload import Plan, home_of
 from course_lib.zero.partition import BUCKET
 from course_lib.zero.precision import Precision
@@ -34,7 +33,6 @@ from course_lib.zero.refusals import (
     PAST,
     check_free,
     check_loss,
-    check_names,
     check_numbers,
     check_parameters,
     check_places,
@@ -43,6 +41,7 @@ from course_lib.zero.refusals import (
     step_guard,
     who_has,
 )
+from course_lib.zero.stage3 import Stage3
 from course_lib.zero.stage3.build import outlined
 
 
@@ -68,24 +67,14 @@ class Engine(ModuleFace):
         offload: str | Mapping | Plan | None = None,
         **stage3,
     ):
-        check_names(stage3, list(inspect.signature(Engine).parameters)[:-1], STAGE_3, stage)
+        named = list(inspect.signature(Engine).parameters)[:-1]
+        options = Stage3.named(stage3, named, stage)
         plan = Plan.named(offload, stage)
-        self.group = dp_of(mesh)
-        self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
         check_numbers(stage, accumulate, clip)
-        check_free(model)
-        check_trainable(model, optimizer, on_host=plan is not None)
-        check_fresh(optimizer)
-        self.precision = Precision.named(precision)
-        if stage:
-            check_elementwise(optimizer)
-        if self.precision.dtype is not None:  # while a model without numbers takes no memory
-            model.to(self.precision.dtype)
-        hollow = stage == 3 and outlined(model, optimizer, device_of(self.group))
-        self._trained = {p for p in model.parameters() if p.requires_grad}
         self.model, self.optimizer, self.stage = model, optimizer, stage
         self.param_groups = optimizer.param_groups  # by which a ledger knows that `step` is one
         self.accumulate, self.clip, self.check = accumulate, clip, check
+        self.precision = Precision.named(precision)
         self.norm: float | None = None
         self.skipped = 0
         self._begun = 0  # micro-batches of this step
@@ -93,26 +82,48 @@ class Engine(ModuleFace):
         self._tokens: float | None = None
         self._over: str | None = None  # why it can no longer be used
         self._closed = self.updating = False
-        if not hollow:  # else each rank fills its shards, from one seed or one file
-            same_everywhere(model, self.group)
-        tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
-        self._extents = extents(model, tp)
-        master = self.precision.master
-        self.device = next(model.parameters()).device
-        self.home = home_of(plan, optimizer, self.groups, self.device, master)
+        self._finished = 0  # backwards that came through here
+        self._prepare(mesh, on_host=plan is not None)
+        self.home = home_of(plan, optimizer, self.groups, self.device, self.precision.master)
         try:
             self.shards, self.gradients = cut(
-                model, optimizer, stage, self.group, self.home,
-                master=master, bucket_bytes=bucket_bytes, stage3=stage3,
-            )  # fmt: skip
+                model, stage, self.group, self.home, bucket_bytes=bucket_bytes, options=options
+            )
+            self._hand_over()
         except BaseException:
-            if self.home is not None:  # its files are nobody's
-                self.home.close()
+            self.home.close()  # its files are nobody's
             raise
+
+    def _prepare(self, mesh: DeviceMesh, *, on_host: bool) -> None:
+        """Refuse what cannot be trained; give the model its dtype, on every rank the same numbers.
+
+        The order counts: a model without numbers changes its dtype while it takes no memory."""
+        self.group = dp_of(mesh)
+        self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
+        check_free(self.model)
+        check_trainable(self.model, self.optimizer, on_host=on_host)
+        check_fresh(self.optimizer)
+        if self.stage:
+            check_elementwise(self.optimizer)
+        if self.precision.dtype is not None:
+            self.model.to(self.precision.dtype)
+        device = device_of(self.group)
+        hollow = self.stage == 3 and outlined(self.model, self.optimizer, device)
+        if not hollow:  # else each rank fills its shards, from one seed or one file
+            same_everywhere(self.model, self.group)
+        self._trained = {p for p in self.model.parameters() if p.requires_grad}
+        tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
+        self._extents = extents(self.model, tp)
+        self.device = next(self.model.parameters()).device
+
+    def _hand_over(self) -> None:
+        """Give the optimizer this rank's parts, and see to it that nobody else steps it."""
         self.partition = self.shards.partition
-        self._finished = 0  # backwards that came through here
-        self._edits = Edits(stage, self.gradients, self.shards)
-        self._step_hook = optimizer.register_step_pre_hook(step_guard(self))
+        with self.home.placed():
+            hand_over(self.optimizer, self.shards)
+        self.home.take_in(self.optimizer)
+        self._edits = Edits(self.stage, self.gradients, self.shards)
+        self._step_hook = self.optimizer.register_step_pre_hook(step_guard(self))
 
     def __call__(self, *args, **keys):
         self._usable()
@@ -140,8 +151,7 @@ class Engine(ModuleFace):
                 if self.stage == 3 and self._over is None:
                     self.shards.end()
             finally:
-                if self.home is not None:
-                    self.home.close()
+                self.home.close()
         if whole and self.stage == 3 and self._over is None:
             self.shards.leave_whole()
 
@@ -216,10 +226,9 @@ class Engine(ModuleFace):
         self._edits.before_step(ready=factor == 1.0)
         good = True
         if self.clip is not None or scale is not None or self.check:
-            over = (self.group,) if self.stage else ()
-            pieces = gradient_pieces(self.shards, self._extents, over)
-            own = norms.norm(pieces, self.groups, device=self.device)
-            self.norm = own.item() * factor
+            pieces = gradient_pieces(self.shards, self._extents, self.group if self.stage else None)
+            summed = norms.norm(pieces, self.groups, device=self.device)
+            self.norm = summed.item() * factor
             good = math.isfinite(self.norm)
         if scale is not None:
             scale.after(not good)
@@ -239,29 +248,16 @@ class Engine(ModuleFace):
         self._forget()
         return good
 
-    def gathered(
-        self, *what: nn.Module | nn.Parameter, write: bool = False
-    ) -> AbstractContextManager:
-        """Have these parameters whole in here, on all ranks alike, also after `close`. What all
-        have written alike is kept; with `write`, what the group's first rank has written."""
-        self._sound()
-        if self.stage == 3:
-            return self.shards.gathered(*what, write=write)
-        if write:
-            raise ValueError("write= is of stage 3; here the model is whole, write to it directly")
-        return nullcontext()
-
     def _update(self) -> None:
         self.updating = True
         try:
-            if self.home is None:
+            with self.home.together(update=True):
                 self.shards.take_over()
-                self.optimizer.step()
-                self.shards.gather()
-                return
-            self.home.step(self.optimizer, self.shards)
+                self.home.step(self.optimizer)
+            self.shards.gather()
+            self.home.updated()
         except BaseException as error:
-            if self.home is not None:  # it may be half done
+            if not self.home.survives_errors:
                 self._over = str(error) or type(error).__name__
             raise
         finally:

@@ -7,6 +7,7 @@ and goes into an engine of any other. Lesson 11 opens the block that it needs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,18 @@ class ModuleFace:
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         return self.model.named_parameters()
+
+    def gathered(
+        self, *what: nn.Module | nn.Parameter, write: bool = False
+    ) -> AbstractContextManager:
+        """Have these parameters whole in here, on all ranks alike, also after `close`. What all
+        have written alike is kept; with `write`, what the group's first rank has written."""
+        self._sound()
+        if self.stage == 3:
+            return self.shards.gathered(*what, write=write)
+        if write:
+            raise ValueError("write= is of stage 3; here the model is whole, write to it directly")
+        return nullcontext()
 
     def state_dict(self, *, device: torch.device | str = "cpu") -> dict[str, Tensor]:
         """Whole copies of the model's weights and buffers, on every rank, also after `close`; all

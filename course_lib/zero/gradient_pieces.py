@@ -12,25 +12,25 @@ from torch import nn
 
 from course_lib.collectives.call import Group
 from course_lib.norms import Piece
+from course_lib.step.pieces import pieces_of
 from course_lib.tensor_parallel.extents import Extent
 from course_lib.zero.shards import Copies
 
 
 def gradient_pieces(
-    shards: Copies, extents: Mapping[nn.Parameter, list[Extent]], over_dp: tuple[Group, ...]
+    shards: Copies, extents: Mapping[nn.Parameter, list[Extent]], dp: Group | None
 ) -> list[Piece]:
-    """The pieces of all gradients of this rank; `over_dp` is the axis that shards are cut over."""
-    pieces = []
-    for piece, part in shards.parts():
-        if part.grad is None:
-            continue
-        flat = part.grad.reshape(-1)
-        for extent in extents[piece.slot.parameter]:
-            a, b = max(piece.start, extent.start), min(piece.stop, extent.stop)
-            if a < b:
-                x = flat[a - piece.start : b - piece.start]
-                pieces.append(Piece(x, over_dp + extent.cut_over, None, extent.holders))
-    return pieces
+    """Every gradient of this rank, in pieces; `dp` is the axis that shards are cut over, None
+    where nothing is."""
+    over = () if dp is None else (dp,)
+    return [
+        logical
+        for piece, part in shards.parts()
+        if part.grad is not None
+        for logical in pieces_of(
+            part.grad.reshape(-1), piece.start, extents[piece.slot.parameter], over
+        )
+    ]
 
 
 def not_finite(shards: Copies) -> list[str]:

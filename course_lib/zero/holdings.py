@@ -13,6 +13,6 @@ from course_lib.zero.engine import Engine
 def holdings(engine: Engine) -> dict[str, int]:
     """Bytes that this rank holds for training right now, by tier."""
     home = engine.home
-    kept = [engine.gradients.buffers, engine.shards.memory(), home.memory() if home else []]
+    kept = [engine.gradients.buffers, engine.shards.memory(), home.memory()]
     by_tier = held(engine.model, engine.optimizer, kept).by_tier
-    return {**by_tier, "disk": home.file_bytes if home else 0}
+    return {**by_tier, "disk": home.file_bytes}

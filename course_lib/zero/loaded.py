@@ -17,7 +17,9 @@ SUMMED, SUMMED_ON_GPU = 1 << 11, 1 << 20  # and those summed at once, in 64-bit 
 def take_over(copy: Tensor, shown: Tensor) -> None:
     """Give `copy` the elements of `shown` that differ from its own, rounded as those are; all other
     elements keep what the rounding hides."""
-    for own, new in zip(_chunks(copy.detach()), _chunks(shown.detach()), strict=True):
+    size = CHUNK_ON_GPU if copy.is_cuda and shown.is_cuda else CHUNK
+    both = _chunks(copy.detach(), size), _chunks(shown.detach(), size)
+    for own, new in zip(*both, strict=True):
         new = new.to(own.device)
         same = own.to(new.dtype) == new
         if not bool(same.all()):
@@ -31,8 +33,8 @@ def checksum(x: Tensor) -> Tensor:
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
     total = torch.zeros(2, dtype=torch.int64, device=x.device)
-    parts = x.contiguous().view(-1).split(SUMMED_ON_GPU if x.is_cuda else SUMMED)
-    for number, part in enumerate(parts):
+    size = SUMMED_ON_GPU if x.is_cuda else SUMMED
+    for number, part in enumerate(_chunks(x.contiguous(), size)):
         bits = part.view(kinds[part.element_size()]).long()
         odd = 2 * torch.arange(bits.numel(), device=bits.device) + 1  # its product loses no bit
         mixed = ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum() * (2 * number + 1)
@@ -53,8 +55,6 @@ def bring_back(name: str, parameter: nn.Parameter, place: Tensor) -> None:
     parameter.data = place.copy_(parameter.data)
 
 
-def _chunks(x: Tensor) -> tuple[Tensor, ...]:
+def _chunks(x: Tensor, size: int) -> tuple[Tensor, ...]:
     """Parts of a tensor that share its memory; all of it where its elements do not lie in a row."""
-    if not x.is_contiguous():
-        return (x,)
-    return x.view(-1).split(CHUNK_ON_GPU if x.is_cuda else CHUNK)
+    return x.view(-1).split(size) if x.is_contiguous() else (x,)

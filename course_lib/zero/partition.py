@@ -18,6 +18,7 @@ from course_lib.layout import Box, flat, flat_boxes
 from course_lib.layout.cut import FlatCut
 
 BUCKET = 25 << 20  # bytes; torch's DDP has the same
+IN_FLIGHT = 2  # buckets whose messages may be under way: each holds memory of its own
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,29 +15,23 @@ from torch import Tensor, nn
 from course_lib.collectives.call import Group
 from course_lib.collectives.direct import all_gather
 from course_lib.collectives.transport import Handle
+from course_lib.zero.home import Home
 from course_lib.zero.loaded import bring_back, take_over
-from course_lib.zero.partition import Partition, Piece
-
-if TYPE_CHECKING:
-    from course_lib.zero.offload import FileHome, HostHome
-
-IN_FLIGHT = 2  # buckets whose messages may be under way: each holds memory of its own
+from course_lib.zero.partition import IN_FLIGHT, Partition, Piece
 
 
 class Copies:
-    """Stage 0: every rank updates everything. `master` updates a copy in float32."""
-
-    home: HostHome | FileHome | None = None  # where the parts are offloaded to
+    """Stage 0: every rank updates everything, in the model itself or in a copy in float32."""
 
     @torch.no_grad()
-    def __init__(self, partition: Partition, group: Group, *, master: bool = False):
-        self.partition, self.master = partition, master
+    def __init__(self, partition: Partition, group: Group, home: Home):
+        self.partition, self.home = partition, home
         self.own: list[list[tuple[Piece, nn.Parameter]]] = []
         for bucket in partition.buckets:
             parts = []
             for slot in bucket.slots:
                 piece = Piece(slot, 0, slot.numel, slot.start)
-                part = nn.Parameter(slot.parameter.float()) if master else slot.parameter
+                part = nn.Parameter(slot.parameter.float()) if home.copied else slot.parameter
                 parts.append((piece, part))
             self.own.append(parts)
 
@@ -52,49 +45,36 @@ class Copies:
 
     def take(self, i: int, result: Tensor) -> None:
         """Add the sums for this rank's shard of bucket i to its parts' gradients."""
-        if self.home is not None:
-            self.home.incoming.take(self.own[i], result)
-            return
-        for piece, part in self.own[i]:
-            new = piece.of(result).to(part.dtype)
-            part.grad = new if part.grad is None else part.grad.add_(new)
+        self.home.take(self.own[i], result)
 
     def land(self) -> None:
-        """Wait for gradients that are on their way to the host."""
-        if self.home is not None:
-            self.home.incoming.land()
+        """Wait for gradients that are on their way to where they are used."""
+        self.home.land()
 
     @torch.no_grad()
     def take_over(self) -> None:
         """Before an update: what was written to the model since the last one is what it starts
         from."""
-        if self.master:
+        if self.home.copied:
             for piece, part in self.parts():
                 take_over(part, piece.slot.parameter)
 
     @torch.no_grad()
     def gather(self) -> None:
         """After the update: bring it back into the model, on every rank."""
-        if self.master:
+        if self.home.copied:
             for piece, part in self.parts():
                 piece.slot.parameter.copy_(part)
 
 
 class Shards(Copies):
     """Stages 1 and 2: the model whole, in the flat buffers of its buckets, and of each the shard
-    that this rank updates. Without `master` the optimizer works in the buffers' own memory."""
+    that this rank updates: in the buffers' own memory, or where its home has a copy."""
 
     @torch.no_grad()
-    def __init__(
-        self,
-        partition: Partition,
-        group: Group,
-        *,
-        master: bool = False,
-        home: HostHome | None = None,
-    ):
+    def __init__(self, partition: Partition, group: Group, home: Home):
         self.partition, self.group, self.rank = partition, group, group.rank()
-        self.master, self.home = master, home
+        self.home = home
         self.buffers: list[Tensor] = []
         self.own = []
         for i, bucket in enumerate(partition.buckets):
@@ -105,20 +85,21 @@ class Shards(Copies):
                 slot.parameter.data = view
             shard = bucket.shard(buffer, self.rank)
             self.buffers.append(buffer)
-            self.own.append(parts_of(i, bucket.pieces(self.rank), shard, master, home))
+            pieces = bucket.pieces(self.rank)
+            self.own.append(list(zip(pieces, home.keep(i, pieces, shard), strict=True)))
+        home.ready()
 
     def memory(self) -> list[Tensor]:
         return [*super().memory(), *self.buffers]
 
     @torch.no_grad()
     def take_over(self) -> None:
-        for bucket, buffer, own in zip(self.partition.buckets, self.buffers, self.own, strict=True):
+        for i, (bucket, buffer) in enumerate(
+            zip(self.partition.buckets, self.buffers, strict=True)
+        ):
             for slot in bucket.slots:
                 bring_back(slot.name, slot.parameter, bucket.view(buffer, slot))
-            if self.master or self.home is not None:
-                shard = bucket.shard(buffer, self.rank)
-                for piece, part in own:
-                    take_over(part, piece.of(shard))
+            self.home.follow(i, self.own[i], bucket.shard(buffer, self.rank))
 
     @torch.no_grad()
     def gather(self) -> None:
@@ -126,7 +107,7 @@ class Shards(Copies):
         under_way: deque[Handle] = deque()
         for bucket, buffer, own in zip(self.partition.buckets, self.buffers, self.own, strict=True):
             shard = bucket.shard(buffer, self.rank)
-            if self.master or self.home is not None:
+            if self.home.copied:
                 for piece, part in own:
                     piece.of(shard).copy_(part, non_blocking=True)
             while len(under_way) >= IN_FLIGHT:
@@ -134,14 +115,3 @@ class Shards(Copies):
             under_way.append(all_gather(buffer, self.group, async_op=True))
         while under_way:
             under_way.popleft().wait()
-
-
-def parts_of(
-    i: int, pieces: list[Piece], shard: Tensor, master: bool, home, *where
-) -> list[tuple[Piece, nn.Parameter]]:
-    """What the optimizer is to update of a shard of bucket i."""
-    if home is not None:
-        return list(zip(pieces, home.keep(i, pieces, shard, *where), strict=True))
-    views = [piece.of(shard) for piece in pieces]
-    parts = [nn.Parameter(view.float() if master else view) for view in views]
-    return list(zip(pieces, parts, strict=True))

@@ -12,8 +12,8 @@ from course_lib.collectives.call import Group
 from course_lib.collectives.direct import reduce_scatter
 from course_lib.collectives.transport import Handle
 from course_lib.zero.buckets import Gradients
-from course_lib.zero.partition import Partition
-from course_lib.zero.shards import IN_FLIGHT, Shards
+from course_lib.zero.partition import IN_FLIGHT, Partition
+from course_lib.zero.shards import Shards
 
 
 class ShardGradients(Gradients):

@@ -190,8 +190,8 @@ MUTANTS = [
     ),
     mutant(
         "pieces", "shared-heads-counted",
-        "pieces.append(Piece(x, part.cut_over, None, part.holders))",
-        "pieces.append(Piece(x, part.cut_over))",
+        "yield Piece(x, over + part.cut_over, None, part.holders)",
+        "yield Piece(x, over + part.cut_over)",
         (f"{ONCE}[1-4-config2-lay2]", f"{MATRIX}[1-4-llama]"),
         "a key/value head counts for each rank that holds it", "T18",
     ),

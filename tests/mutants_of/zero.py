@@ -4,6 +4,7 @@ from tests.mutation import Mutant
 
 ZERO = "course_lib/zero/"
 PARTITION, BUCKETS, SHARDS = f"{ZERO}partition.py", f"{ZERO}buckets.py", f"{ZERO}shards.py"
+HOME = f"{ZERO}home.py"
 DDP, STAGE1, STAGE2 = f"{ZERO}ddp.py", f"{ZERO}stage1.py", f"{ZERO}stage2.py"
 STAGES = "tests/zero/test_stages.py::"
 ONE = f"{STAGES}test_a_stage_is_one_process"
@@ -267,9 +268,9 @@ MUTANTS = [
     ),
     Mutant(
         "zero-master-of-zeros-width",
-        SHARDS,
-        "    parts = [nn.Parameter(view.float() if master else view) for view in views]",
-        "    parts = [nn.Parameter(view) for view in views]",
+        HOME,
+        "        return [nn.Parameter(view.float() if self.copied else view) for view in views]",
+        "        return [nn.Parameter(view) for view in views]",
         ("tests/zero/test_precision.py::test_tiny_steps_add_up_in_the_master[1]",),
         "the optimizer works on the 16 bits, where small steps are lost",
         "T25",
@@ -277,10 +278,10 @@ MUTANTS = [
     Mutant(
         "zero-master-not-brought-back",
         SHARDS,
-        "            if self.master or self.home is not None:\n"
+        "            if self.home.copied:\n"
         "                for piece, part in own:\n"
         "                    piece.of(shard).copy_(part, non_blocking=True)",
-        "            if self.home is not None:\n"
+        "            if False:\n"
         "                for piece, part in own:\n"
         "                    piece.of(shard).copy_(part, non_blocking=True)",
         ("tests/zero/test_precision.py::test_tiny_steps_add_up_in_the_master[1]",),
@@ -316,7 +317,7 @@ MUTANTS = [
     ),
     Mutant(
         "zero-2-last-micro-batch-alone",
-        SHARDS,
+        HOME,
         "            part.grad = new if part.grad is None else part.grad.add_(new)",
         "            part.grad = new",
         (f"{ONE}[2-accumulated]", f"{ONE}[3-four]"),

@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(
         "zero-norm-of-the-shard",
         ENGINE,
-        "            over = (self.group,) if self.stage else ()",
-        "            over = ()",
+        "self._extents, self.group if self.stage else None)",
+        "self._extents, None)",
         (f"{ONE}[1-clipped]", f"{ONE}[3-clipped]", f"{MESH}[1-2x2]"),
         "the first rank's shard is taken for the whole",
         "T18",
@@ -77,8 +77,8 @@ MUTANTS = [
     Mutant(
         "zero-norm-counts-copies",
         ENGINE,
-        "            over = (self.group,) if self.stage else ()",
-        "            over = (self.group,)",
+        "self._extents, self.group if self.stage else None)",
+        "self._extents, self.group)",
         (f"{ONE}[0-clipped]",),
         "at stage 0 every rank's copy of the gradients is counted",
         "T18",
@@ -104,8 +104,8 @@ MUTANTS = [
     Mutant(
         "zero-clip-before-unscaling",
         ENGINE,
-        "            self.norm = own.item() * factor",
-        "            self.norm = own.item()",
+        "            self.norm = summed.item() * factor",
+        "            self.norm = summed.item()",
         (f"{ONE}[1-tokens accumulated]", f"{SCALED}[None]", f"{SCALED}[0.3]"),
         "the norm is that of the scaled gradients",
         "T26",
@@ -207,7 +207,7 @@ MUTANTS = [
     Mutant(
         "zero-any-optimizer",
         ENGINE,
-        "            check_elementwise(optimizer)",
+        "            check_elementwise(self.optimizer)",
         "            pass",
         (WRONG,),
         "Adafactor factors each rank's shard as if it were a matrix",
@@ -323,8 +323,8 @@ MUTANTS = [
     Mutant(
         "zero-subclass-by-name",
         ELEMENTWISE,
-        '    if type(optimizer).__module__.startswith("torch.optim") and name in ELEMENTWISE:',
-        "    if name in ELEMENTWISE:",
+        '    return kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE',
+        "    return kind.__name__ in ELEMENTWISE",
         (f"{TRIED}a_subclass_of_torchs_own_is_tried",),
         "another's AdamW, which clips by a norm, is taken for torch's",
     ),

@@ -5,6 +5,7 @@ from tests.mutation import Mutant
 ZERO = "course_lib/zero/"
 UNITS, CUT, HOOKS = (f"{ZERO}stage3/{name}.py" for name in ("units", "cut", "hooks"))
 CHOICE, ENGINE, SHARDS = f"{ZERO}stage3/choice.py", f"{ZERO}engine.py", f"{ZERO}shards.py"
+HOME = f"{ZERO}home.py"
 LOADED, EDITS, REFUSALS = f"{ZERO}loaded.py", f"{ZERO}edits.py", f"{ZERO}refusals.py"
 STATES, BUCKETS, DDP = f"{ZERO}state_dicts.py", f"{ZERO}buckets.py", f"{ZERO}ddp.py"
 OUTSIDE, MISUSED = "tests/zero/test_outside.py::", "tests/zero/test_misused.py::"
@@ -83,10 +84,19 @@ MUTANTS = [
     ),
     Mutant(
         "outside-load-undone-by-the-copy",
-        SHARDS,
-        "                    take_over(part, piece.of(shard))",
-        "                    pass",
-        (f"{STAY}[1 half-copy_]", f"{STAY}[2 cpu-model]"),
+        HOME,
+        "                take_over(part, piece.of(shard))",
+        "                pass",
+        (f"{STAY}[1 half-copy_]", f"{STAY}[3 kept half-model]"),
+        "weights loaded after the engine was made are back at the next step",
+        "T25",
+    ),
+    Mutant(
+        "outside-load-undone-by-the-hosts-copy",
+        f"{ZERO}offload/host.py",
+        "                take_over(part, piece.of(shard))",
+        "                pass",
+        (f"{STAY}[2 cpu-model]",),
         "weights loaded after the engine was made are back at the next step",
         "T25",
     ),
@@ -117,8 +127,8 @@ MUTANTS = [
     Mutant(
         "outside-write-needs-a-word",
         CUT,
-        "            self._write_back_changed(units)\n        except",
-        "            pass\n        except",
+        "        with self.home.together():\n            self._write_back_changed(units)",
+        "        with self.home.together():\n            pass",
         (f"{STAY}[3-model]", f"{STAY}[3-engine]"),
         "what all ranks have loaded inside gathered() is dropped without a word",
     ),

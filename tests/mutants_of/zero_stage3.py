@@ -26,13 +26,19 @@ USE = f"{STAGE3}use.py"
 FROZEN = "tests/zero/test_frozen.py::test_frozen_weights_come_and_go_like_others"
 UNSEEN = "tests/zero/test_frozen.py::test_where_the_end_of_a_backward_is_not_to_be_seen_it_is_right"
 
-KEPT = """        unit = Unit("what is kept", model, Bucket(slots, n), together, store())
+CONVERTED = """        if self.precision.dtype is not None:
+            self.model.to(self.precision.dtype)
+"""
+OUTLINED = """        device = device_of(self.group)
+        hollow = self.stage == 3 and outlined(self.model, self.optimizer, device)
+"""
+KEPT = """        unit = Unit("what is kept", model, Bucket(slots, n), together, home.store())
         unit.persistent = True
         yield unit
 """
 OTHERS = """    for name, module, named in chosen:
         for slots in end_to_end(one for one in named if _bytes(one[1]) >= persist):
-            yield Unit(name, module, Bucket(slots, n), together, store())
+            yield Unit(name, module, Bucket(slots, n), together, home.store())
 """
 
 UNUSED = "tests/zero/test_unused.py::"
@@ -214,8 +220,8 @@ MUTANTS = [
     Mutant(
         "zero-3-write-past-the-master",
         CUT,
-        "                take_over(part, piece.of(shard))",
-        "                pass",
+        "        self.home.rewritten(i, self.own[i], shard)",
+        "        pass",
         (f"{WRITE}[bfloat16]",),
         "the next step brings back the master that nobody has written to",
         "T25",
@@ -339,13 +345,8 @@ MUTANTS = [
     Mutant(
         "zero-3-outline-made-real",
         ENGINE,
-        "        if self.precision.dtype is not None:  # while a model without numbers takes no "
-        "memory\n"
-        "            model.to(self.precision.dtype)\n"
-        "        hollow = stage == 3 and outlined(model, optimizer, device_of(self.group))\n",
-        "        hollow = stage == 3 and outlined(model, optimizer, device_of(self.group))\n"
-        "        if self.precision.dtype is not None:\n"
-        "            model.to(self.precision.dtype)\n",
+        f"{CONVERTED}{OUTLINED}",
+        f"{OUTLINED}{CONVERTED}",
         (f"{META}[config2-bfloat16]", f"{WHOLE}[bfloat16-6-2]"),
         "a shape without memory becomes a tensor without numbers, and those are what is trained",
         "T31",

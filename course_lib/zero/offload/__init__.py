@@ -1,7 +1,7 @@
 """Offload: what a step does not touch just now waits on the host, or in files.
 
-In the order of reading: plan, host, files, aio, together, folder, layout, pipeline, lending, units,
-nvme.
+In the order of reading: plan, host, files, aio, together, folder, layout, lending, kept, pipeline,
+units, nvme.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 from torch.optim import Optimizer
 
 from course_lib.collectives.call import Group
+from course_lib.zero.home import Home, OnDevice
 from course_lib.zero.offload.files import Files, Threads
 from course_lib.zero.offload.host import HostHome
 from course_lib.zero.offload.nvme import FileHome
@@ -26,10 +27,10 @@ def home_of(
     groups: Sequence[Group],
     device: torch.device,
     master: bool,
-) -> HostHome | FileHome | None:
-    """Where the parts of this rank go by this plan; None where they stay."""
+) -> Home:
+    """Make the home that a plan asks for; without one the parts stay on the device."""
     if plan is None:
-        return None
+        return OnDevice(master=master)
     if plan.optimizer == "cpu":
         return HostHome(device, master=master, parameters=plan.parameters)
     return FileHome(optimizer, plan, groups, device, master=master)

@@ -7,18 +7,17 @@ there is a GPU; the update runs on the host; what it made is copied back. Lesson
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.memory import tier
+from course_lib.zero.home import Own
 from course_lib.zero.loaded import take_over
-from course_lib.zero.partition import Piece
-from course_lib.zero.shards import IN_FLIGHT, Copies
-
-Own = Sequence[tuple[Piece, nn.Parameter]]
+from course_lib.zero.partition import IN_FLIGHT, Piece
 
 
 def on_host(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -77,6 +76,9 @@ class HostHome:
     """The parts of this rank on the host. `copied`: they are copies of a shard that lies on the
     device, or in 16 bits on the host, and not that shard's own memory."""
 
+    survives_errors = False
+    file_bytes = 0
+
     def __init__(self, device: torch.device, *, master: bool, parameters: str | None = None):
         self.device, self.master, self.parameters = device, master, parameters
         self.copied = master or parameters is None
@@ -87,12 +89,14 @@ class HostHome:
         """Nothing but the parts, which the shards name."""
         return []
 
-    @property
-    def file_bytes(self) -> int:
-        return 0
+    def placed(self) -> AbstractContextManager:
+        return tier("host")
 
-    def store(self):
-        """Where a unit's shard lies between uses, None for the device."""
+    def together(self, *, update: bool = False) -> AbstractContextManager:
+        """No file can fail here."""
+        return nullcontext()
+
+    def store(self) -> HostStore | None:
         return HostStore(self.device) if self.parameters is not None else None
 
     @torch.no_grad()
@@ -110,19 +114,32 @@ class HostHome:
     def ready(self) -> None:
         """Nothing can have gone wrong that one rank alone would know of."""
 
-    def take_in(self, optimizer: Optimizer, shards: Copies) -> None:
+    def take_in(self, optimizer: Optimizer) -> None:
         """States that were made before the first step are where they belong already."""
 
-    def step(self, optimizer: Optimizer, shards: Copies) -> None:
-        """Update on the host, then bring what has changed to where it is used."""
-        shards.take_over()
-        if self._copies_back is not None:  # the last step's, which read what is now overwritten
-            self._copies_back.synchronize()
+    def take(self, own: Own, result: Tensor) -> None:
+        self.incoming.take(own, result)
+
+    def land(self) -> None:
+        self.incoming.land()
+
+    def follow(self, i: int, own: Own, shard: Tensor) -> None:
+        self.rewritten(i, own, shard)
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Update on the host; the shards' gather brings it to where it is used."""
+        self._may_write()
         with tier("host"):
             optimizer.step()
-        shards.gather()
+
+    def updated(self) -> None:
+        """The copies back to the device have begun: the next update waits for them."""
         if self.incoming.stream is not None:
             self._copies_back = torch.cuda.current_stream(self.device).record_event()
+
+    def _may_write(self) -> None:
+        if self._copies_back is not None:  # the last step's, which read what is now overwritten
+            self._copies_back.synchronize()
 
     def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
         """A shard was changed from outside: the parts take it over."""
@@ -130,10 +147,15 @@ class HostHome:
             for piece, part in own:
                 take_over(part, piece.of(shard))
 
-    def raise_together(self, error: Exception | None) -> None:
-        """No file can fail here."""
-        if error is not None:
-            raise error
+    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
+        return [optimizer.state.get(part, {}) for _, part in own]
+
+    def at_hand(
+        self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
+    ) -> AbstractContextManager:
+        if write:
+            self._may_write()
+        return nullcontext()
 
     def close(self) -> None:
         self.incoming.land()

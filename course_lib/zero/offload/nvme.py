@@ -6,7 +6,8 @@ step counts as done when the files are synced. Lesson 12 derives it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -14,27 +15,27 @@ from torch.optim import Optimizer
 
 from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
+from course_lib.zero.home import Own
 from course_lib.zero.loaded import take_over
 from course_lib.zero.offload.aio import layer
 from course_lib.zero.offload.files import buffer
 from course_lib.zero.offload.folder import Folder
-from course_lib.zero.offload.host import HostStore, Incoming, Own, on_host, real
+from course_lib.zero.offload.host import HostStore, Incoming, on_host, real
+from course_lib.zero.offload.kept import Kept, in_memory
 from course_lib.zero.offload.layout import Layout
-from course_lib.zero.offload.lending import Lender, as_large, check_lendable, states_of
-from course_lib.zero.offload.pipeline import SETS, Kept, through_memory
+from course_lib.zero.offload.lending import Lender, check_lendable, states_of
+from course_lib.zero.offload.pipeline import SETS, through_memory
 from course_lib.zero.offload.plan import Plan
 from course_lib.zero.offload.together import together
 from course_lib.zero.offload.units import FileStore, Place, Reads
 from course_lib.zero.partition import Piece
-from course_lib.zero.shards import Copies
-
-IN_FILE = object()  # stands for a state whose numbers the file has
 
 
 class FileHome:
     """The parts of this rank in files; `parameters` says where the units' shards are."""
 
     copied = False  # a step brings each bucket to its shard by itself
+    survives_errors = False
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class FileHome:
         self._states: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
         self._outlines: dict[torch.dtype, Tensor] = {}
         self._sets: list[Tensor] = []
+        self._done = 0  # buckets, in this update
 
     @property
     def set_bytes(self) -> int:
@@ -66,12 +68,29 @@ class FileHome:
 
     def memory(self) -> list[Tensor]:
         """The memory that files go through, and the states that are too small for a file."""
-        small = [x for kept in self.kept.values() for one in kept.small for x in one.values()]
-        return [*self._sets, *self.reads.memory(), *(x for x in small if isinstance(x, Tensor))]
+        return [*self._sets, *self.reads.memory(), *in_memory(self.kept.values())]
 
     @property
     def file_bytes(self) -> int:
         return sum(file.nbytes for file in self.folder.files)
+
+    def placed(self) -> AbstractContextManager:
+        return tier("host")
+
+    @contextmanager
+    def together(self, *, update: bool = False) -> Iterator[None]:
+        """A block of which every rank raises what a file of any of them has met."""
+        self._done, error = 0, None
+        try:
+            yield
+        except Exception as met:
+            error = met
+        how_far = (
+            f". {self._done} of this rank's {len(self.kept)} buckets were updated before: the step "
+            "is neither done nor undone, and no weight was sent to another rank. This engine "
+            "refuses to go on; begin again from the last checkpoint"
+        )
+        together(error, self.groups, how_far if update else "")
 
     def store(self) -> HostStore | FileStore | None:
         if self.parameters == "nvme":
@@ -85,28 +104,40 @@ class FileHome:
     ) -> list[nn.Parameter]:
         """Put what the optimizer is to update of bucket i into a file; outlines stand for it."""
         dtype = torch.float32 if self.master else shard.dtype
-        if pieces:
-            states: dict[str, torch.dtype] = {}
-            spans: dict[str, list[tuple[int, int]]] = {}
-            for piece in pieces:
-                own = self._states_of(piece, dtype)
-                states |= own
-                for name in own:
-                    spans.setdefault(name, []).append((piece.at, piece.at + piece.numel))
-            in_files = isinstance(store, FileStore)
-            half = shard.dtype if self.master and in_files else None
-            layout = Layout(real(pieces), dtype, states, half, spans)
-            try:
-                kept = Kept(layout, self.folder.make(i, layout.nbytes), [{} for _ in pieces])
-                self._write(kept, shard)
-                self.kept[i] = kept
-                if in_files:
-                    first = layout.kept_bytes if half else 0
-                    nbytes = layout.half_bytes if half else layout.values_bytes
-                    store.place = Place(kept.file, first, nbytes, layout.count)
-            except (OSError, OutOfMemory) as error:
-                self._error = self._error or error
-        return [nn.Parameter(self._outline(piece.numel, dtype)) for piece in pieces]
+        if not pieces:
+            return []
+        outline = self._outline(dtype)
+        parts = [nn.Parameter(outline.expand(piece.numel)) for piece in pieces]
+        in_files = isinstance(store, FileStore)
+        half = shard.dtype if self.master and in_files else None
+        layout = self._layout(pieces, dtype, half)
+        try:
+            own = list(zip(pieces, parts, strict=True))
+            kept = Kept(layout, self.folder.make(i, layout.nbytes), own, outline)
+            self._write(kept, shard)
+            self.kept[i] = kept
+            if in_files:
+                first = layout.kept_bytes if half else 0
+                nbytes = layout.half_bytes if half else layout.values_bytes
+                store.place = Place(kept.file, first, nbytes, layout.count)
+            else:
+                kept.shard = shard[: layout.count]
+        except (OSError, OutOfMemory) as error:
+            self._error = self._error or error
+        return parts
+
+    def _layout(
+        self, pieces: Sequence[Piece], dtype: torch.dtype, half: torch.dtype | None
+    ) -> Layout:
+        """The layout of a bucket's file, with room for the states of what is trained."""
+        states: dict[str, torch.dtype] = {}
+        spans: dict[str, list[tuple[int, int]]] = {}
+        for piece in pieces:
+            own = self._states_of(piece, dtype)
+            states |= own
+            for name in own:
+                spans.setdefault(name, []).append((piece.at, piece.at + piece.numel))
+        return Layout(real(pieces), dtype, states, half, spans)
 
     def ready(self) -> None:
         """All buckets have their files, on all ranks; or none has, and all of them say why."""
@@ -141,96 +172,62 @@ class FileHome:
                 self._states[id(group), dtype] = states_of(self._optimizer, group, dtype)
         return self._states[id(group), dtype]
 
-    def _outline(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """A shape without memory, for a part to take its gradient in while the file has it."""
+    def _outline(self, dtype: torch.dtype) -> Tensor:
+        """(1,): what parts take their gradients in by its shape, while their file has them."""
         if dtype not in self._outlines:
             self._outlines[dtype] = on_host(1, dtype, torch.device("cpu")).zero_()
-        return self._outlines[dtype].expand(numel)
+        return self._outlines[dtype]
 
     @torch.no_grad()
-    def take_in(self, optimizer: Optimizer, shards: Copies) -> None:
+    def take_in(self, optimizer: Optimizer) -> None:
         """States that the optimizer has made before its first step go to the files."""
-        error = None
-        try:
+        with self.together():
             for i, kept in self.kept.items():
-                if any(part in optimizer.state for _, part in shards.own[i]):
-                    memory = buffer(kept.layout.nbytes)
-                    self.io.read(kept.file, 0, memory).wait()
-                    self._update(i, memory, Lender(optimizer), shards, _nothing)
-                    self.io.write(kept.file, 0, memory).wait()
-        except OSError as met:
-            error = met
-        together(error, self.groups)
+                if any(part in optimizer.state for _, part in kept.own):
+                    with self.at_hand(i, kept.own, optimizer, write=True):
+                        """They are taken in at the end."""
+
+    # ---- gradients
+    def take(self, own: Own, result: Tensor) -> None:
+        self.incoming.take(own, result)
+
+    def land(self) -> None:
+        self.incoming.land()
 
     # ---- a step
-    def step(self, optimizer: Optimizer, shards: Copies) -> None:
-        """Update bucket by bucket; raise on all ranks what a file of any of them has met."""
-        self._done, error = 0, None
-        try:
-            shards.take_over()
-            self._update_all(optimizer, shards)
-        except Exception as met:
-            error = met
-        of = f"{self._done} of this rank's {len(self.kept)} buckets were updated before"
-        together(
-            error,
-            self.groups,
-            f". {of}: the step is neither done nor undone, and no weight was sent to another rank. "
-            "This engine refuses to go on; begin again from the last checkpoint",
-        )
-        shards.gather()
+    def follow(self, i: int, own: Own, shard: Tensor) -> None:
+        """The bucket takes it over when it is next in memory, without a pass of its own."""
+        if i in self.kept:
+            self.kept[i].shown = shard[: self.kept[i].layout.count]
 
-    def _update_all(self, optimizer: Optimizer, shards: Copies) -> None:
+    def step(self, optimizer: Optimizer) -> None:
+        """Update bucket by bucket, each lent to the optimizer while it is in memory."""
         self.reads.drop()
-        todo = [i for i in self.kept if any(part.grad is not None for _, part in shards.own[i])]
+        todo = [i for i, kept in self.kept.items() if any(p.grad is not None for _, p in kept.own)]
         if not todo:
             optimizer.step()  # which has nothing to do; who counts its calls still sees one
             return
+        lender = Lender(optimizer)
+
+        def update(i: int, memory: Tensor) -> None:
+            kept, first, last = self.kept[i], i == todo[0], i == todo[-1]
+            with kept.lent(memory, optimizer.state, write=True), tier("host"):
+                parts = {part for _, part in kept.own}
+                lender.lend(parts, optimizer.step, first=first, last=last)
+            self._done += 1
+
+        through_memory(self.io, self.kept, todo, self._memory(), update)
+
+    def updated(self) -> None:
+        """The shards were brought up to date bucket by bucket."""
+
+    def _memory(self) -> list[Tensor]:
+        """The sets of memory that buckets go through."""
         if not self._sets:
             count = min(SETS, len(self.kept))
             pinned = self.device.type == "cuda"
             self._sets = [buffer(self.set_bytes, pinned=pinned) for _ in range(count)]
-        lender = Lender(optimizer)
-
-        def update(i: int, memory: Tensor) -> None:
-            first, last = i == todo[0], i == todo[-1]
-            self._update(i, memory, lender, shards, optimizer.step, first=first, last=last)
-            self._done += 1
-
-        through_memory(self.io, self.kept, todo, self._sets, update)
-
-    def _update(self, i, memory: Tensor, lender: Lender, shards: Copies, step, **place) -> None:
-        """Lend the optimizer the parts and states of bucket i, which lie in `memory`."""
-        kept, own, state = self.kept[i], shards.own[i], lender.optimizer.state
-        layout, values = kept.layout, kept.layout.values(memory)
-        try:
-            for (piece, part), small in zip(own, kept.small, strict=True):
-                part.data = piece.of(values)
-                if small:
-                    state[part] = {
-                        name: _state(layout, memory, name, piece) if x is IN_FILE else x
-                        for name, x in small.items()
-                    }
-            with tier("host"):
-                lender.lend({part for _, part in own}, step, **place)
-            for number, (piece, part) in enumerate(own):
-                _hold(part, piece.of(values))
-                new = state.pop(part, {})
-                for name, x in new.items():
-                    in_file = layout.has(name, piece.at, piece.at + piece.numel)
-                    if in_file and as_large(x, part):
-                        _hold(x, _state(layout, memory, name, piece))
-                        new[name] = IN_FILE
-                kept.small[number] = new
-        finally:
-            for _, part in own:
-                state.pop(part, None)
-                part.data = self._outline(part.numel(), part.dtype)
-        if layout.half is not None:
-            layout.halves(memory).copy_(values)
-        elif self.parameters != "nvme":
-            shard = shards.units[-1 - i].shard
-            shard[: layout.count].copy_(values)
+        return self._sets
 
     # ---- from outside
     def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
@@ -244,9 +241,25 @@ class FileHome:
         take_over(values, shard[: kept.layout.count])
         self._write(kept, values)
 
-    def raise_together(self, error: Exception | None) -> None:
-        """What one rank has met is every rank's error; all of them have to call this."""
-        together(error, self.groups)
+    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
+        return self.kept[i].outlines() if i in self.kept else []
+
+    @contextmanager
+    def at_hand(
+        self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
+    ) -> Iterator[None]:
+        kept = self.kept.get(i)
+        if kept is None:  # padding alone
+            yield
+            return
+        memory = self._memory()[0]
+        self.io.read(kept.file, 0, memory[: kept.layout.kept_bytes]).wait()
+        with kept.lent(memory, optimizer.state, write=write):
+            yield
+        if write:
+            self.reads.drop()  # what was read ahead is old
+            self.io.write(kept.file, 0, memory[: kept.layout.nbytes]).wait()
+            self.io.sync([kept.file]).wait()
 
     def close(self) -> None:
         """End the threads and remove the files."""
@@ -255,17 +268,5 @@ class FileHome:
         self.io.close()
         self.folder.close()
         self._sets = []
-
-
-def _state(layout: Layout, memory: Tensor, name: str, piece: Piece) -> Tensor:
-    return layout.state_of(memory, name, piece.at, piece.at + piece.numel)
-
-
-def _nothing() -> None:
-    """A step that changes nothing."""
-
-
-def _hold(x: Tensor, place: Tensor) -> None:
-    """Have x's numbers in `place`, where they are mostly already."""
-    if x.data_ptr() != place.data_ptr():
-        place.copy_(x)
+        for kept in self.kept.values():
+            kept.shard = kept.shown = None

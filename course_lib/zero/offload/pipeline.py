@@ -9,23 +9,13 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from course_lib.zero.offload.files import File, Files, Pending
-from course_lib.zero.offload.layout import Layout
+from course_lib.zero.offload.files import Files, Pending
+from course_lib.zero.offload.kept import Kept
 
 SETS = 3
-
-
-@dataclass
-class Kept:
-    """A bucket's file, and what is left of its parts in memory: their small states."""
-
-    layout: Layout
-    file: File
-    small: list[dict[str, object]] = field(default_factory=list)  # of each part
 
 
 def through_memory(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -16,50 +15,33 @@ from torch import Tensor, nn
 
 from course_lib.collectives import all_reduce, broadcast
 from course_lib.collectives.call import Group, labelled
-from course_lib.zero.loaded import take_over
+from course_lib.zero.home import Home, OnDevice
 from course_lib.zero.partition import Bucket, Partition, end_to_end
-from course_lib.zero.shards import Copies, parts_of
+from course_lib.zero.shards import Copies
 from course_lib.zero.stage3.build import Fill, value
 from course_lib.zero.stage3.choice import choose_units
 from course_lib.zero.stage3.hooks import Hooks
+from course_lib.zero.stage3.options import Stage3
 from course_lib.zero.stage3.prefetch import Order
 from course_lib.zero.stage3.together import Together
 from course_lib.zero.stage3.units import Promise, Unit, outside_inference
-
-if TYPE_CHECKING:
-    from course_lib.zero.offload import FileHome, HostHome
-
-PERSIST = 1 << 16  # bytes: a parameter that is smaller costs less kept than sent
 
 
 class UnitShards(Copies):
     """The units of a model, and this rank's shard of each."""
 
     @torch.no_grad()
-    def __init__(
-        self,
-        model: nn.Module,
-        group: Group,
-        *,
-        units: Sequence[nn.Module] | None = None,
-        master: bool = False,
-        prefetch: int = 1,
-        keep: int = 0,
-        persist: int = PERSIST,
-        fill: Fill | None = None,
-        home: HostHome | FileHome | None = None,
-    ):
-        self.group, self.master, self.home = group, master, home
-        self.copied = master if home is None else home.copied
+    def __init__(self, model: nn.Module, group: Group, home: Home, options: Stage3):
+        self.group, self.home = group, home
         self.together = Together(group)
-        self.order = Order(prefetch, self.together)
-        self.units = list(_units(model, self.together, units, persist, home))
+        self.order = Order(options.prefetch, self.together)
+        self.units = list(_units(model, self.together, options, home))
         self.of = {slot.parameter: unit for unit in self.units for slot in unit.bucket.slots}
         self.own = [[] for _ in self.units]
-        self._fill(model, fill)
+        self._fill(model, options.fill)
         self.partition = Partition([u.bucket for u in reversed(self.units)], group.size())
         self._loads = [m.register_load_state_dict_pre_hook(_check_whole) for m in model.modules()]
-        self.hooks = Hooks(model, self.units, self.order, keep=keep)
+        self.hooks = Hooks(model, self.units, self.order, keep=options.keep)
 
     def memory(self) -> list[Tensor]:
         return [*super().memory(), *(x for unit in self.units for x in (unit.shard, unit.buffer))]
@@ -74,19 +56,17 @@ class UnitShards(Copies):
                 unit.promise(slot)
                 if not unit.missing:
                     self._settle(unit)
-        if self.home is not None:
-            self.home.ready()
+        self.home.ready()
         for unit in self.units:
             if unit.persistent:
                 unit.gather()
 
     def _settle(self, unit: Unit) -> None:
         """Its shard is filled: make the parts of it, and let it go where it is to lie."""
-        i, pieces = len(self.units) - 1 - self.units.index(unit), unit.bucket.pieces
-        where = (unit.store,) if self.home is not None else ()
-        self.own[i] = parts_of(
-            i, pieces(self.group.rank()), unit.shard, self.master, self.home, *where
-        )
+        i = len(self.units) - 1 - self.units.index(unit)
+        pieces = unit.bucket.pieces(self.group.rank())
+        parts = self.home.keep(i, pieces, unit.shard, unit.store)
+        self.own[i] = list(zip(pieces, parts, strict=True))
         if unit.store is not None:
             unit.shard = unit.store.settled(unit.shard)
 
@@ -94,7 +74,7 @@ class UnitShards(Copies):
     def gather(self) -> None:
         """After the update: what is kept is made whole anew, all else when it is used."""
         for unit, own in zip(reversed(self.units), self.own, strict=True):
-            if self.copied:
+            if self.home.copied:
                 for piece, part in own:
                     piece.of(unit.shard).copy_(part, non_blocking=True)
             unit.renew()
@@ -153,13 +133,8 @@ class UnitShards(Copies):
                 "of it was kept. Write the same on every rank, or pass write=True, which keeps "
                 "what the group's first rank has written"
             )
-        error = None
-        try:
+        with self.home.together():
             self._write_back_changed(units)
-        except OSError as met:  # of this rank's files
-            error = met
-        if self.home is not None:
-            self.home.raise_together(error)
 
     def _write_back_changed(self, units: Sequence[Unit]) -> None:
         for unit in units:
@@ -189,18 +164,14 @@ class UnitShards(Copies):
         if unit.shard.numel():  # else it is in a file
             unit.shard.copy_(shard)
         i = len(self.units) - 1 - self.units.index(unit)
-        if self.home is not None:
-            self.home.rewritten(i, self.own[i], shard)
-        elif self.master:
-            for piece, part in self.own[i]:
-                take_over(part, piece.of(shard))
+        self.home.rewritten(i, self.own[i], shard)
 
     def end(self) -> None:
         """Nothing is updated any more. Shards that lie in files come to the host's memory, from
         where units are gathered as before."""
         for unit in self.units:
             unit.end_offload()
-        self.home, self.master = None, False
+        self.home = OnDevice()
 
     def leave_whole(self) -> None:
         """Give the model back as it was: whole on every rank, without hooks."""
@@ -225,23 +196,19 @@ def _check_whole(module: nn.Module, *args) -> None:
         )
 
 
-def _units(model, together, chosen, persist, home) -> Iterator[Unit]:
-    n = together.group.size()
-
-    def store():
-        return None if home is None else home.store()
-
+def _units(model: nn.Module, together: Together, options: Stage3, home: Home) -> Iterator[Unit]:
+    n, persist = together.group.size(), options.persist
     # First comes what is kept, of all modules: gradients are sent from the last unit to the first,
     # and some of these are the last to come.
-    chosen = choose_units(model, chosen)
+    chosen = choose_units(model, options.units)
     small = [one for _, _, named in chosen for one in named if _bytes(one[1]) < persist]
     for slots in end_to_end(small):
-        unit = Unit("what is kept", model, Bucket(slots, n), together, store())
+        unit = Unit("what is kept", model, Bucket(slots, n), together, home.store())
         unit.persistent = True
         yield unit
     for name, module, named in chosen:
         for slots in end_to_end(one for one in named if _bytes(one[1]) >= persist):
-            yield Unit(name, module, Bucket(slots, n), together, store())
+            yield Unit(name, module, Bucket(slots, n), together, home.store())
 
 
 def _bytes(p: nn.Parameter) -> int:

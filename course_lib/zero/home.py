@@ -1,0 +1,162 @@
+"""The home of a rank's part of the optimizer: on the device, on the host, or in files.
+
+`Home` is what the stages ask of any of them; `OnDevice`, here, is the home of an engine that
+offloads nothing, and lesson 12 derives the two others. Lesson 09 reads this before the shards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.zero.loaded import take_over
+from course_lib.zero.partition import Piece
+
+# Of one bucket, what this rank updates: pieces of the model's parameters, and for each the
+# parameter that the optimizer knows it as.
+Own = Sequence[tuple[Piece, nn.Parameter]]
+
+
+class Home(Protocol):
+    """Where the optimizer's parameters of this rank live, with their states and gradients.
+
+    `copied`: they are copies of a shard, which `gather` of the shards brings back to it.
+    `survives_errors`: an update that raised has left nothing half done.
+    """
+
+    copied: bool
+    survives_errors: bool
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of this rank's files."""
+
+    def memory(self) -> list[Tensor]:
+        """What is held in memory beside the parameters and the optimizer's states."""
+
+    def placed(self) -> AbstractContextManager:
+        """A block whose new tensors belong to this home's tier of memory."""
+
+    def together(self, *, update: bool = False) -> AbstractContextManager:
+        """A block whose errors on one rank are raised on all; all ranks enter it. `update`: it is
+        a whole update, and the error says how far that came."""
+
+    # ---- at the start
+    def store(self):
+        """A store for the shard of a unit (stage 3) between uses; None leaves it on the device."""
+
+    def keep(
+        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+    ) -> list[nn.Parameter]:
+        """(shard,) numbers of bucket i → a parameter for the optimizer for each of the pieces."""
+
+    def ready(self) -> None:
+        """Check, all ranks together, that every bucket has found its place."""
+
+    def take_in(self, optimizer: Optimizer) -> None:
+        """Move in the states that the optimizer has made before its first step."""
+
+    # ---- gradients
+    def take(self, own: Own, result: Tensor) -> None:
+        """Add (shard,) sums to the gradients of a bucket's parameters; it need not be awaited."""
+
+    def land(self) -> None:
+        """Wait for the gradients that are under way."""
+
+    # ---- a step
+    def follow(self, i: int, own: Own, shard: Tensor) -> None:
+        """Start the next update of bucket i from what `shard`, which stays where it is, shows."""
+
+    def step(self, optimizer: Optimizer) -> None:
+        """Update this rank's parameters."""
+
+    def updated(self) -> None:
+        """Take note that the shards have been gathered after a step."""
+
+    # ---- from outside
+    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
+        """Take over what differs in `shard`, now: it was written to, and will not last."""
+
+    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
+        """The states of each of a bucket's parameters, without numbers where a file has them."""
+
+    def at_hand(
+        self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
+    ) -> AbstractContextManager:
+        """A block in which a bucket's parameters and states lie in memory; with `write`, what they
+        are at its end is kept."""
+
+    def close(self) -> None:
+        """End what is under way, and give everything back."""
+
+
+class OnDevice:
+    """The home of an engine that offloads nothing: views of the shards where those lie, or, with
+    `master`, copies of them in float32."""
+
+    survives_errors = True
+    file_bytes = 0
+
+    def __init__(self, *, master: bool = False):
+        self.copied = master
+
+    def memory(self) -> list[Tensor]:
+        return []
+
+    def placed(self) -> AbstractContextManager:
+        return nullcontext()
+
+    def together(self, *, update: bool = False) -> AbstractContextManager:
+        return nullcontext()
+
+    def store(self) -> None:
+        return None
+
+    def keep(
+        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+    ) -> list[nn.Parameter]:
+        views = [piece.of(shard) for piece in pieces]
+        return [nn.Parameter(view.float() if self.copied else view) for view in views]
+
+    def ready(self) -> None:
+        """Nothing can have gone wrong that one rank alone would know of."""
+
+    def take_in(self, optimizer: Optimizer) -> None:
+        """They are where they belong already."""
+
+    def take(self, own: Own, result: Tensor) -> None:
+        for piece, part in own:
+            new = piece.of(result).to(part.dtype)
+            part.grad = new if part.grad is None else part.grad.add_(new)
+
+    def land(self) -> None:
+        """They were added at once."""
+
+    def follow(self, i: int, own: Own, shard: Tensor) -> None:
+        self.rewritten(i, own, shard)
+
+    def step(self, optimizer: Optimizer) -> None:
+        optimizer.step()
+
+    def updated(self) -> None:
+        """Nothing waits for it."""
+
+    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
+        if self.copied:
+            for piece, part in own:
+                take_over(part, piece.of(shard))
+
+    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
+        return [optimizer.state.get(part, {}) for _, part in own]
+
+    def at_hand(
+        self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
+    ) -> AbstractContextManager:
+        return nullcontext()
+
+    def close(self) -> None:
+        """Nothing is open."""
