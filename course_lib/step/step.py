@@ -69,8 +69,7 @@ def step(
         total, count = total + loss.item(), count + valid(targets)
 
     every = tally(total, count, stop, groups)
-    if every.bad:
-        raise NotFinite(_where(None if math.isfinite(total) else f"its loss is {total}", groups))
+    check_losses(every, total, groups)
     if len(groups) > 1 and groups[1].size() > 1:
         sum_gradients(parameters, groups[1], most=bucket_bytes)
     for p in parameters:
@@ -105,6 +104,12 @@ def tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> Tall
                 numbers = collectives.all_reduce(numbers, group, donated=True)
     total, *counts = numbers.tolist()
     return Tally(total, *map(int, counts))
+
+
+def check_losses(every: Tally, total: float, groups: Sequence[Group]) -> None:
+    """Raise on all ranks where a loss is not finite on any; `total` is this rank's."""
+    if every.bad:
+        raise NotFinite(_where(None if math.isfinite(total) else f"its loss is {total}", groups))
 
 
 def _where(own: str | None, groups: Sequence[Group]) -> str:

@@ -43,19 +43,29 @@ class Options:
         1, "tensor parallelism: ranks that one model is sharded over; the rest are dp"
     )
     sequence: bool = _option(False, "sequence parallelism: shard the tokens between the layers too")
-    stage: int = _option(0, "ZeRO: 0 shards nothing over dp, 1 optimizer states, 2 gradients too, "
-                         "3 parameters too", choices=(0, 1, 2, 3))  # fmt: skip
-    offload: str = _option("none", "where the optimizer's part lives, at stage 3 the parameters "
-                           "too: on the device, the host, in files", choices=("none", "cpu", "nvme"))  # fmt: skip
-    offload_parameters: bool = _option(True, "stage 3: --no-offload-parameters keeps their shards "
-                                       "on the device")  # fmt: skip
+    stage: int = _option(
+        0, "ZeRO: 0 shards nothing over dp, 1 optimizer states, 2 gradients too, 3 parameters too",
+        choices=(0, 1, 2, 3),
+    )  # fmt: skip
+    offload: str = _option(
+        "none", "what holds the optimizer's part, at stage 3 the parameters too: the device "
+        "(none), the host (cpu), files (nvme)", choices=("none", "cpu", "nvme"),
+    )  # fmt: skip
+    offload_parameters: bool = _option(
+        True, "stage 3: --no-offload-parameters keeps their shards on the device"
+    )
     offload_folder: str = _option("", "for files, on a local disk; default: offload/ in --out")
-    units: str = _option("", "stage 3: modules gathered as one, such as blocks.*.mlp,head; default: "
-                         "each block")  # fmt: skip
-    fast: bool = _option(False, "stage 3: keep gathered parameters from forward to backward; "
-                         "--lean gathers them twice", no="--lean")  # fmt: skip
-    precision: str = _option("float32", "of the weights; 16 bits have a master copy in float32, "
-                             "float16 a loss scale", choices=("float32", "bfloat16", "float16"))  # fmt: skip
+    units: str = _option(
+        "", "stage 3: modules that are gathered as one, such as blocks.*.mlp,head; default: blocks"
+    )
+    fast: bool = _option(
+        False, "stage 3: keep gathered parameters from forward to backward; --lean gathers anew",
+        no="--lean",
+    )  # fmt: skip
+    precision: str = _option(
+        "float32", "of the weights; 16 bits have a master copy in float32, float16 a loss scale",
+        choices=("float32", "bfloat16", "float16"),
+    )  # fmt: skip
     recompute: bool = _option(False, "keep each block's input alone, and recompute its activations")
     fused_loss: bool = _option(False, "head and loss in one, without the logits")
     steps: int = _option(200, "optimizer steps, from the very beginning")

@@ -16,7 +16,7 @@ from course_lib import ranks, zero
 from course_lib.step import NotFinite, StepResult, groups
 from course_lib.step.losses import loss_sum
 from course_lib.step.pieces import axes
-from course_lib.step.step import tally
+from course_lib.step.step import check_losses, tally
 from course_lib.tensor_parallel.randomness import mix, seed_all
 from course_lib.train.checks import check_precision, offload_of, units_of
 from course_lib.train.journal import Journal
@@ -93,13 +93,15 @@ def one_step(
     # About the tokens of a micro-batch: float16 has to hold the gradients. A power of two rounds
     # nothing, and the engine divides by the sum of all `tokens=`.
     unit = 1 << (options.micro_rows * options.length).bit_length()
-    for _ in range(options.accumulate):
+    for micro in range(options.accumulate):
         batch = text.next_batch()
         loss = loss_sum(engine.module, batch.ids, batch.targets, fused=options.fused_loss)
         total, count = total + loss.item(), count + batch.count
         engine.backward(loss / unit, tokens=batch.count / unit)
-        updated = engine.step()  # does nothing before the last micro-batch
-    every, scale = tally(total, count, stop.asked, axes(mesh)), engine.precision.scale
-    if every.bad or (not updated and scale.value <= scale.least):
-        raise NotFinite("a loss or a gradient is NaN or infinite, at the smallest loss scale too")
+        if micro + 1 < options.accumulate:
+            engine.step()  # does nothing before the last micro-batch
+    every = tally(total, count, stop.asked, axes(mesh))  # what all ranks have to know
+    check_losses(every, total, axes(mesh))
+    if not engine.step() and engine.precision.scale.value <= engine.precision.scale.least:
+        raise NotFinite("a gradient is infinite at the smallest loss scale too")
     return StepResult(every.loss / max(1, every.tokens), every.tokens, engine.norm, every.stops > 0)

@@ -18,6 +18,7 @@ SMALL = [
     *("--hidden", "24", "--heads", "4", "--inner", "26", "--layers", "2", "--length", "19"),
     *("--rows", "3", "--vocabulary", "283", "--corpus-bytes", "60000", "--log-every", "5"),
     *("--peak-tflops", "0.01", "--dropout", "0.1", "--no-pack", "--warmup", "4", "--lr", "0.003"),
+    *("--validate-every", "5"),
 ]
 COURSE = [sys.executable, "-m", "course_lib.cli", "train"]
 ALONE = [sys.executable, "-m", "course_lib.train"]
@@ -48,7 +49,7 @@ def ended(
 def undisturbed(tmp_path_factory) -> Path:
     """The folder of a run of two ranks and STEPS steps that nobody disturbed."""
     out = tmp_path_factory.mktemp("undisturbed") / "run"
-    done = ended(COURSE, "--tp", 2, *SMALL, "--steps", STEPS, "--out", out)
+    done = ended(COURSE, "--tp", 2, *SMALL, "--steps", STEPS, "--plot", "--out", out)
     assert done.returncode == 0, done.stderr
     (out / "printed.txt").write_text(done.stdout)
     assert done.stderr == ""

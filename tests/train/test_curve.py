@@ -9,7 +9,10 @@ import pytest
 from course_lib.figures.loss_curve import loss_curve
 from course_lib.train.curve import Curve, Point, read
 
-POINTS = [Point(n, math.pi / n, 100 + n, math.e * n, 1e-3 / 3) for n in range(1, 8)]
+POINTS = [
+    Point(n, math.pi / n, 100 + n, math.e * n, 1e-3 / 3, 1 / n if n == 4 else None)
+    for n in range(1, 8)
+]
 
 
 def written(path, points, after=0):
@@ -25,7 +28,7 @@ def test_what_is_read_is_what_was_written(tmp_path):
     assert read(path) == []
     written(path, POINTS)
     assert read(path) == POINTS
-    assert path.read_text().splitlines()[0] == "step,loss,tokens,norm,lr"
+    assert path.read_text().splitlines()[0] == "step,loss,tokens,norm,lr,validation"
     assert [one.name for one in tmp_path.iterdir()] == ["loss.csv"]
 
 

@@ -13,9 +13,9 @@ import pytest
 from course_lib import ranks
 from course_lib.pretrained.header import CheckpointError
 from course_lib.train import checkpoints, record, sums
+from course_lib.train.checks import resolve
 from course_lib.train.curve import COLUMNS, Curve, Point, read
-from course_lib.train.options import given
-from course_lib.train.setup import settled
+from course_lib.train.options import parse
 from tests.train.conftest import COURSE, STEPS, ended
 
 BEFORE = "to go on from the one before it, write step-000009 into"
@@ -34,7 +34,7 @@ def run(undisturbed, tmp_path) -> Path:
 def refused(out: Path) -> str:
     """Why a launcher would not start the ranks."""
     with pytest.raises(CheckpointError) as caught:
-        settled(given(["--resume", "--out", str(out), "--steps", "13"]), 2)
+        resolve(parse(["--resume", "--out", str(out), "--steps", "13"]), 2)
     return str(caught.value)
 
 
@@ -70,7 +70,7 @@ def test_a_latest_that_names_none(run, raw, text):
 def test_a_run_that_has_lost_its_latest_is_not_begun_anew(run):
     (run / "checkpoints" / "latest").unlink()
     with pytest.raises(ValueError, match="holds a run with checkpoints; go on with it"):
-        settled(given(["--out", str(run)]), 2)
+        resolve(parse(["--out", str(run)]), 2)
 
 
 def changed(key: str, value: object):
@@ -105,7 +105,7 @@ RECORDS = {
     "options in a list": (changed("options", []), "options is [], and has to be an object"),
     "an option less": (changed("options.lr", ...), "its options lack lr"),
     "an option of a kind": (changed("options.lr", "high"), 'options.lr is "high", and has to be a'),
-    "no such choice": (changed("options.dtype", "int8"), 'dtype is "int8", and has to be one of'),
+    "no such choice": (changed("options.precision", "int8"), 'is "int8", and has to be one of'),
     "another value": (changed("options.lr", 0.5), "training.json is damaged, or its line in SHA"),
 }  # fmt: skip
 
@@ -147,12 +147,18 @@ def looked_at(me, out, harm):
     mesh = ranks.mesh(me, dp=1, tp=2)
     path = Path(out) / "checkpoints" / "step-000012"
     try:
-        return checkpoints.check_bytes(path, json.loads((path / "training.json").read_text()), mesh)
+        return checkpoints.check_bytes(
+            path, json.loads((path / "training.json").read_text()), mesh, 0
+        )
     except CheckpointError as error:
         return str(error)
 
 
-FILES = ["model.safetensors", "optimizer-1-of-2.safetensors", "optimizer-2-of-2.safetensors"]
+FILES = [
+    "model.safetensors",
+    "states-dp1of1-tp1of2.safetensors",
+    "states-dp1of1-tp2of2.safetensors",
+]
 FILES += ["config.json", "tokenizer.json"]
 
 
@@ -182,13 +188,15 @@ def test_the_sums_are_those_of_sha256sum(undisturbed):
 def test_a_damaged_state_ends_a_run_before_it_begins(run):
     """From the command line: one line, exit code 1, and everything as it was."""
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    flip(run / "checkpoints" / "step-000012" / "optimizer-2-of-2.safetensors")
+    flip(run / "checkpoints" / "step-000012" / "states-dp1of1-tp2of2.safetensors")
     done = ended(COURSE, "--resume", "--steps", STEPS + 1, "--out", run)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1 and line.startswith("course train: --resume from")
-    assert "optimizer-2-of-2.safetensors is damaged" in line and BEFORE in line
+    assert "states-dp1of1-tp2of2.safetensors is damaged" in line and BEFORE in line
     after = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    assert {p.name for p in before if before[p] != after.get(p)} == {"optimizer-2-of-2.safetensors"}
+    assert {p.name for p in before if before[p] != after.get(p)} == {
+        "states-dp1of1-tp2of2.safetensors"
+    }
     assert before.keys() == after.keys()
 
 
@@ -237,7 +245,7 @@ def curve(tmp_path) -> Path:
     [
         (b"\n3,", b"\nthree,", "line 4: 'three,"),
         (b"\n3,", b"\n\xff\xfe,", "line 4: '��,"),
-        (b"\n3,", b"\n3,7,", "should be 5 numbers"),
+        (b"\n3,", b"\n3,7,", "should be 6 numbers"),
         (b"\n3,", b"\n", "line 4: '0.3"),
         (b"\n3,0.3", b"\n3,nan", "line 4: '3,nan"),
         (b"\n3,0.3", b"\n3,1e999", "a number in it is not finite"),

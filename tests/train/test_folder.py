@@ -17,7 +17,7 @@ import pytest
 from course_lib.train import lock
 from course_lib.train.lock import LOCK, Lock, held
 from course_lib.train.meeting import Meeting
-from course_lib.train.options import Refused
+from course_lib.train.options import Options, Refused
 from tests.pool import ROOT
 from tests.tensor_parallel.parts import said
 from tests.train.conftest import COURSE, LIMIT, SMALL, ended, environment
@@ -109,7 +109,7 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path, monkeypatch):
 
 
 def entered(me, out):
-    with held(Path(out), me) as folder:
+    with held(Options(out=out), me) as folder:
         return str(folder)
 
 

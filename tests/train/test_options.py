@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
+import torch
 
+from course_lib.gpt import Config
+from course_lib.pretrained.sketch import without_numbers
 from course_lib.train import entry, launch
-from course_lib.train.checkpoints import FORM
-from course_lib.train.options import Options, Refused, as_dict, checked, given
-from course_lib.train.setup import settled
+from course_lib.train.checks import check, check_precision, offload_of, resolve, units_of
+from course_lib.train.options import Options, Refused, options, parse, parser
+from course_lib.train.record import FORM
 
 WRONG = {
     "not an option": (["--hiden", "3"], 1, "there is no option --hiden; did you mean --hidden?"),
@@ -37,6 +41,39 @@ WRONG = {
         ["--from", "x", "--hidden", "8"], 1, "--hidden is a size of a new model",
     ),
     "no such file": (["--config", "/nowhere.json"], 1, "--config /nowhere.json: No such file"),
+    "the old name of precision": (
+        ["--dtype", "bfloat16"], 1, "there is no option --dtype; did you mean --precision?",
+    ),
+    "the name that others have for the stage": (["--zero-stage=2"], 1, "did you mean --stage?"),
+    "no such stage": (["--stage", "4"], 1, "invalid choice: 4 (choose from 0, 1, 2, 3)"),
+    "a stage for nothing to offload": (
+        ["--offload", "cpu"], 2, "--stage 0 --offload cpu: offload does not go with stage 0",
+    ),
+    "units below stage 3": (
+        ["--stage", "2", "--units", "blocks"], 2, "--units blocks is of stage 3, where parameters",
+    ),
+    "fast below stage 3": (["--fast"], 2, "--fast is of stage 3"),
+    "fast and lean": (["--fast", "--lean"], 2, "not allowed with argument --fast"),
+    "parameters that stay where they are": (
+        ["--stage", "2", "--offload", "cpu", "--no-offload-parameters"], 2,
+        "--no-offload-parameters is of stage 3",
+    ),
+    "parameters that would stay anyway": (
+        ["--stage", "3", "--no-offload-parameters"], 2, "nothing is offloaded",
+    ),
+    "a folder for no file": (
+        ["--stage", "3", "--offload", "cpu", "--offload-folder", "x"], 2,
+        "--offload-folder x is for files, and this is --offload cpu",
+    ),
+    "no such unit": (
+        ["--stage", "3", "--units", "blocks.*,blok"], 2,
+        "--units blok: no module of the model has that name. It has blocks, dropout, head, norm,",
+    ),
+    "a unit in a unit": (
+        ["--stage", "3", "--units", "blocks,blocks.0.mlp"], 2, "lies inside another of the named",
+    ),
+    "nothing left to train on": (["--held-back", "1"], 1, "--held-back 1.0 leaves nothing"),
+    "other ranks than there are": (["--ranks", "3"], 2, "was started with 2 rank(s); leave it out"),
 }  # fmt: skip
 
 
@@ -44,7 +81,7 @@ WRONG = {
 def test_a_wrong_call_is_refused_by_name(name):
     argv, world, text = WRONG[name]
     with pytest.raises(Refused) as caught:
-        settled(given(argv), world)
+        resolve(parse(argv), world)
     assert text in str(caught.value)
 
 
@@ -87,9 +124,80 @@ def test_help_shows_the_options_and_says_what_torchrun_opens(capsys):
 def test_a_file_says_the_same_as_the_line_and_the_line_counts_more(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"hidden": 64, "lr": 1, "pack": False, "kv-heads": 2, "out": "x"}))
-    told = given(["--config", str(path), "--hidden", "32"])
-    assert told == {"hidden": 32, "lr": 1.0, "pack": False, "kv_heads": 2, "out": "x"}
-    assert as_dict(checked({}, 1)) == as_dict(Options())
+    read = parse(["--config", str(path), "--hidden", "32"])
+    assert read == Options(
+        hidden=32, lr=1.0, pack=False, kv_heads=2, out="x",
+        typed=("hidden", "lr", "pack", "kv_heads", "out"),
+    )  # fmt: skip
+    assert parse([]) == Options()
+    path.write_text(json.dumps({"fast": True, "stage": 3}))
+    assert parse(["--config", str(path)]).fast
+    assert not parse(["--config", str(path), "--lean"]).fast
+
+
+def test_options_reach_the_ranks_as_they_were_read():
+    read = parse(["--stage", "3", "--units", "blocks", "--lr", "0.1", "--fast"])
+    assert Options.from_json(read.to_json()) == read
+    assert "typed" not in read.as_dict() and set(read.as_dict()) == {one.name for one in options()}
+
+
+def test_every_option_is_in_the_help_with_its_default():
+    text = " ".join(parser("course train").format_help().split())
+    for option in options():
+        flag = option.metadata.get("name", "--" + option.name.replace("_", "-"))
+        assert flag in text and " ".join(option.metadata["help"].split()) in text, option.name
+
+
+def test_units_by_name():
+    outline = without_numbers(Config.gpt2(vocabulary=31, length=8, hidden=8, layers=3, heads=2))
+    blocks = list(outline.blocks)
+    assert units_of(outline, "") is None
+    assert units_of(outline, "blocks") == blocks == units_of(outline, "blocks.*")
+    assert units_of(outline, "head, blocks.[02].mlp") == [
+        blocks[0].mlp,
+        blocks[2].mlp,
+        outline.head,
+    ]
+    with pytest.raises(Refused, match="no module"):
+        units_of(outline, "*.*.*.*.*")
+
+
+@pytest.mark.parametrize(
+    ("argv", "plan"),
+    [
+        (["--stage", "1"], None),
+        (["--stage", "1", "--offload", "cpu"], {"optimizer": "cpu"}),
+        (["--stage", "3", "--offload", "cpu"], {"optimizer": "cpu", "parameters": "cpu"}),
+        (["--stage", "3", "--offload", "cpu", "--no-offload-parameters"], {"optimizer": "cpu"}),
+        (
+            ["--stage", "3", "--offload", "nvme"],
+            {"optimizer": "nvme", "parameters": "nvme", "folder": Path("run/offload")},
+        ),
+        (
+            ["--stage", "2", "--offload", "nvme", "--offload-folder", "/fast"],
+            {"optimizer": "nvme", "folder": Path("/fast")},
+        ),
+    ],
+)
+def test_what_the_engine_is_told_to_offload(argv, plan):
+    read = parse(argv)
+    check(read, 2)
+    wanted = plan if plan is None or "folder" not in plan else {**plan, "take_over": True}
+    assert offload_of(read, Path("run")) == wanted
+
+
+def test_a_precision_that_the_device_lacks(monkeypatch):
+    check_precision("float16", torch.device("cpu"))
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        check_precision("bfloat16", torch.device("cpu"))
+
+    def lacking(*args):
+        raise RuntimeError('"LayerNormKernelImpl" not implemented for Half')
+
+    monkeypatch.setattr(torch.nn.functional, "layer_norm", lacking)
+    with pytest.raises(Refused, match="--precision float16: the cpu of this rank lacks it"):
+        check_precision("float16", torch.device("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -104,13 +212,14 @@ def test_a_file_says_the_same_as_the_line_and_the_line_counts_more(tmp_path):
         ('{"family": "bert"}', "invalid choice: 'bert'"),
         ("[1]", "holds a JSON list"),
         ("{", "is no JSON"),
+        ('{"dtype": "bfloat16"}', "no option 'dtype'; did you mean 'precision'?"),
     ],
 )
 def test_a_file_that_says_something_wrong_is_refused(tmp_path, text, said):
     path = tmp_path / "run.json"
     path.write_text(text)
     with pytest.raises(Refused) as caught:
-        given(["--config", str(path)])
+        parse(["--config", str(path)])
     assert said in str(caught.value)
 
 
@@ -119,7 +228,8 @@ def saved(tmp_path, **changed):
     folder = tmp_path / "checkpoints" / "step-000006"
     folder.mkdir(parents=True)
     record = {"form": FORM, "step": 6, "mesh": {"dp": 1, "tp": 2}, "config": {}, "data": {}}
-    record["options"] = as_dict(Options(tp=2, lr=0.5, steps=9, out="elsewhere", json=True))
+    then = Options(tp=2, lr=0.5, steps=9, out="elsewhere", json=True, stage=2, ranks=2)
+    record |= {"options": then.as_dict(), "engine": {}}
     record |= changed
     (folder / "training.json").write_text(json.dumps(record))
     (tmp_path / "checkpoints" / "latest").write_text("step-000006\n")
@@ -127,11 +237,11 @@ def saved(tmp_path, **changed):
 
 
 def test_going_on_takes_what_was_typed_then(tmp_path):
-    options, (path, record) = settled(given(saved(tmp_path)), 2)
-    assert (options.tp, options.lr, options.steps, options.json) == (2, 0.5, 9, False)
-    assert path.name == "step-000006" and record["step"] == 6
-    again = ["--resume", "--out", str(tmp_path), "--steps", "20", "--lr", "0.5"]
-    assert settled(given(again), 2)[0].steps == 20
+    again = resolve(parse(saved(tmp_path)), 2)
+    assert (again.tp, again.lr, again.steps, again.json, again.stage) == (2, 0.5, 9, False, 2)
+    assert Path(again.checkpoint).name == "step-000006" and again.out == str(tmp_path)
+    longer = ["--resume", "--out", str(tmp_path), "--steps", "20", "--lr", "0.5"]
+    assert resolve(parse(longer), 2).steps == 20
 
 
 @pytest.mark.parametrize(
@@ -141,24 +251,27 @@ def test_going_on_takes_what_was_typed_then(tmp_path):
         (["--lr", "0.1"], 2, "was trained with, --lr 0.5"),
         ([], 4, "was written by dp 1 × tp 2 ranks, and this run has dp 2 × tp 2"),
         (["--tp", "1"], 2, "--tp 1 is not what"),
+        (["--stage", "3"], 2, "--stage 3 is not what"),
+        (["--offload", "cpu"], 2, "--offload cpu is not what"),
+        (["--precision", "float16"], 2, "--precision float16 is not what"),
     ],
 )
 def test_going_on_otherwise_is_refused(tmp_path, more, world, said):
     argv = saved(tmp_path)
     with pytest.raises(Refused) as caught:
-        settled(given([*argv, *more]), world)
+        resolve(parse([*argv, *more]), world)
     assert said in str(caught.value) and "step-000006" in str(caught.value)
 
 
 def test_beginning_anew_in_the_folder_of_a_run_is_refused(tmp_path):
     saved(tmp_path)
     with pytest.raises(Refused, match="holds a run with checkpoints"):
-        settled(given(["--out", str(tmp_path)]), 1)
+        resolve(parse(["--out", str(tmp_path)]), 1)
 
 
 @pytest.mark.parametrize(
     ("changed", "said"),
-    [({"form": 2}, "not a record of this form"), ("latest", "no whole checkpoint is there")],
+    [({"form": 1}, "not a record of this form"), ("latest", "no whole checkpoint is there")],
 )
 def test_a_record_that_is_not_one_is_an_error(tmp_path, changed, said):
     if changed == "latest":
@@ -167,4 +280,4 @@ def test_a_record_that_is_not_one_is_an_error(tmp_path, changed, said):
     else:
         argv = saved(tmp_path, **changed)
     with pytest.raises(ValueError, match=said):
-        settled(given(argv), 2)
+        resolve(parse(argv), 2)

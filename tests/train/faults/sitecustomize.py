@@ -69,10 +69,10 @@ def _within(module, name):
 kind, number, rank = (os.environ.get("TRAIN_FAULT", "") + "::").split(":")[:3]
 FAULTS = {
     "save": ("states", "write", lambda: (int(number), _kill)),
-    "kill": ("program", "step", lambda: (int(number), _kill)),
-    "late": ("program", "step", lambda: (int(number), lambda: time.sleep(600))),
-    "slow": ("program", "step", lambda: (None, lambda: time.sleep(float(number)))),
-    "raise": ("program", "step", lambda: (int(number), _raise)),
+    "kill": ("program", "one_step", lambda: (int(number), _kill)),
+    "late": ("program", "one_step", lambda: (int(number), lambda: time.sleep(600))),
+    "slow": ("program", "one_step", lambda: (None, lambda: time.sleep(float(number)))),
+    "raise": ("program", "one_step", lambda: (int(number), _raise)),
     "start": ("stop", "Stop.__init__", lambda: (None, lambda: time.sleep(600))),
 }
 if kind in FAULTS:
