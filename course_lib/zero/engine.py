@@ -43,9 +43,10 @@ from course_lib.zero.refusals import (
 )
 from course_lib.zero.stage3 import Stage3
 from course_lib.zero.stage3.build import outlined
+from course_lib.zero.training_state import TrainingState
 
 
-class Engine(ModuleFace):
+class Engine(ModuleFace, TrainingState):
     """A model and its optimizer, cut over the mesh's axis dp as the stage says.
 
     `norm` is the gradients' norm at the last step, before clipping; `skipped` counts the steps that

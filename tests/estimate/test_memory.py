@@ -88,6 +88,9 @@ def tiers(me, folder):
     for stage in (1, 2, 3):
         more = {"persist": 0} if stage == 3 else SMALL
         compare(me, LLAMA, stage, offload="cpu", **more)
+        if stage < 3:
+            compare(me, GPT2, stage, folder=folder, offload=nvme, **more)
+            compare(me, LLAMA, stage, folder=folder, offload=nvme, precision="bfloat16", **more)
     for plan in ({**cpu, "parameters": "cpu"}, {**nvme, "parameters": "cpu"}, nvme,
                  {**nvme, "parameters": "nvme"}):  # fmt: skip
         where = folder if plan["optimizer"] == "nvme" else None

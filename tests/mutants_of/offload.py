@@ -20,6 +20,9 @@ SLOW = ACCIDENTS + "test_a_slow_disk_changes_no_bit"
 FULL = ACCIDENTS + "test_a_disk_that_fills_up_stops_every_rank"
 FROZEN = TESTS + "test_frozen_files.py::"
 SMALL = ACCIDENTS + "test_a_disk_too_small_is_met_before_the_first_step"
+OWN = TESTS + "test_own_states.py::"
+FRESH = OWN + "test_a_fresh_engine_goes_on_where_another_was"
+STAY = "tests/zero/test_outside.py::test_weights_loaded_at_any_moment_stay"
 TMPFS = ACCIDENTS + "test_a_real_full_disk"
 SHORT = ACCIDENTS + "test_a_file_that_was_cut_short_is_named"
 PIECES = ACCIDENTS + "test_short_reads_and_writes_go_on"
@@ -346,6 +349,117 @@ MUTANTS = [
         "        first = 0\n",
         (APART, SAME + "[3-nvme]"),
         "the first state lies where the values are",
+    ),
+    # ---- files at stages 1 and 2
+    mutant(
+        "files-show-nothing",
+        "kept.py",
+        "            self.shard.copy_(values)\n",
+        "            pass\n",
+        (SAME + "[1-nvme]", SAME + "[3-nvme-cpu]"),
+        "the files are updated, and the model computes with the numbers of the start",
+    ),
+    mutant(
+        "files-load-undone",
+        "kept.py",
+        "                take_over(values, self.shown)\n",
+        "                pass\n",
+        (STAY + "[1 half nvme-model]", STAY + "[1 half nvme-data]"),
+        "weights loaded after the engine was made are back at the next step",
+        "T25",
+    ),
+    Mutant(
+        "offload-files-not-asked-for",
+        "course_lib/zero/shards.py",
+        "        home.ready()\n",
+        "",
+        (SMALL + "[2-nvme]",),
+        "one rank finds no room for its files and trains on without them",
+        "T30",
+    ),
+    mutant(
+        "parameters-below-stage-3",
+        "plan.py",
+        "        if self.parameters is not None and stage != 3:\n",
+        "        if False:\n",
+        (REFUSED + "[offload9-1-is of stage 3, and this is]",),
+        "a model that stays whole is said to lie in files",
+    ),
+    # ---- what a checkpoint takes, and puts back
+    Mutant(
+        "own-states-not-shown",
+        "course_lib/zero/own_states.py",
+        "    shards.gather()\n    home.updated()\n",
+        "    home.updated()\n",
+        (FRESH + "[bfloat16]", FRESH + "[as is]"),
+        "the masters are put back, and the model computes with its own numbers",
+        "T25",
+    ),
+    Mutant(
+        "own-states-not-written",
+        "course_lib/zero/offload/nvme.py",
+        "            self.io.write(kept.file, 0, memory[: kept.layout.nbytes]).wait()\n",
+        "",
+        (FRESH + "[as is]",),
+        "what is put back into a file stays in memory until the next bucket comes",
+    ),
+    Mutant(
+        "own-states-of-before-a-load",
+        "course_lib/zero/own_states.py",
+        "    shards.take_over()\n    for i, own in enumerate(shards.own):\n",
+        "    for i, own in enumerate(shards.own):\n",
+        (OWN + "test_weights_that_were_loaded_are_saved",),
+        "a checkpoint after a load has the masters that nobody has written to",
+        "T25",
+    ),
+    Mutant(
+        "own-states-values-alone",
+        "course_lib/zero/own_states.py",
+        "                if state:\n                    optimizer.state[part] = state\n",
+        "",
+        (FRESH + "[as is]",),
+        "the moments begin at zero again",
+    ),
+    Mutant(
+        "own-states-other-optimizer",
+        "course_lib/zero/own_states.py",
+        "    if not is_known(optimizer):",
+        "    if True:",
+        (OWN + "test_what_does_not_fit_is_refused_on_all_ranks",),
+        "states of another optimizer are put into this one, whose next step fails",
+    ),
+    Mutant(
+        "own-states-part-of-a-step",
+        "course_lib/zero/training_state.py",
+        "        if self._begun:\n",
+        "        if False:\n",
+        (OWN + "test_what_does_not_fit_is_refused_on_all_ranks",),
+        "the gradients of a step that has begun are lost without a word",
+    ),
+    Mutant(
+        "own-states-numbers-lost",
+        "course_lib/zero/own_states.py",
+        "        elif type(x) in NUMBERS:\n",
+        "        elif type(x) in NUMBERS and False:\n",
+        (OWN + "test_states_that_are_numbers_are_tensors_too",),
+        "an optimizer's own counters begin again",
+    ),
+    Mutant(
+        "own-states-scale-anew",
+        "course_lib/zero/training_state.py",
+        "            setattr(scale, name, value)\n",
+        "            pass\n",
+        (FRESH + "[float16]",),
+        "the loss scale begins where it once began",
+        "T26",
+    ),
+    Mutant(
+        "own-states-rate-of-the-start",
+        "course_lib/zero/training_state.py",
+        "                    group[name] = tuple(value) if isinstance(value, list) else value\n",
+        "                    pass\n",
+        (FRESH + "[as is]",),
+        "the schedule's rate is that of the first step",
     ),
     mutant(
         "stage-0-offloads",

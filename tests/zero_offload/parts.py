@@ -30,6 +30,8 @@ CPU, NVME = {"optimizer": "cpu"}, {"optimizer": "nvme"}
 WAYS = {  # the stage, and what goes where
     "1-cpu": (1, CPU),
     "2-cpu": (2, CPU),
+    "1-nvme": (1, NVME),
+    "2-nvme": (2, NVME),
     "3-cpu": (3, CPU),
     "3-cpu-cpu": (3, {"optimizer": "cpu", "parameters": "cpu"}),
     "3-nvme": (3, NVME),

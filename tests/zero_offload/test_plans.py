@@ -21,7 +21,7 @@ REFUSED = [
     ({"parameters": "cpu"}, 3, "add optimizer='cpu'"),
     ({"optimizer": "cpu", "parameters": "nvme", "folder": "x"}, 3, "add optimizer='nvme'"),
     ({"optimizer": "cpu", "parameters": "cpu"}, 2, "is of stage 3, and this is stage 2"),
-    ({"optimizer": "nvme", "folder": "x"}, 2, "are of stage 3, and this is stage 2"),
+    ({"optimizer": "nvme", "parameters": "nvme", "folder": "x"}, 1, "is of stage 3, and this is"),
     ("nvme", 3, "needs a folder"),
     ({"optimizer": "cpu", "folder": "x"}, 3, "nothing goes to files"),
 ]

@@ -62,7 +62,12 @@ def halves(*kept):
             yield pytest.param(way, precision, marks=marks)
 
 
-NOW = ("1-cpu", "float16"), ("3-cpu-cpu", "float16"), ("3-nvme-nvme", "bfloat16")
+NOW = (
+    ("1-cpu", "float16"),
+    ("2-nvme", "float16"),
+    ("3-cpu-cpu", "float16"),
+    ("3-nvme-nvme", "bfloat16"),
+)
 
 
 @pytest.mark.parametrize(("way", "precision"), list(halves(*NOW)))
@@ -76,6 +81,7 @@ def test_masters_go_away_too(pool, way, precision, tmp_path):
         ("1-cpu", 1),
         ("3-cpu-cpu", 1),
         ("3-nvme-nvme", 1),
+        ("1-nvme", 1),
         pytest.param("3-nvme-nvme", 4, marks=pytest.mark.slow),
         ("1-cpu", 4),
         pytest.param("3-cpu-cpu", 4, marks=pytest.mark.slow),

@@ -18,7 +18,8 @@ FAR = {None: 0, "cpu": 1, "nvme": 2}
 @dataclass(frozen=True)
 class Plan:
     """`optimizer`: where the optimizer's states live, with the numbers that it updates and their
-    gradients; `parameters`: where the shards of the parameters wait between uses (stage 3)."""
+    gradients, at stages 1 to 3; `parameters`: where the shards of the parameters wait between uses,
+    at stage 3. (DeepSpeed has files with stage 3 alone.)"""
 
     optimizer: str
     parameters: str | None = None
@@ -67,11 +68,6 @@ class Plan:
             raise ValueError(
                 f"offload: parameters={self.parameters!r} is of stage 3, and this is stage "
                 f"{stage}, where every rank keeps the whole model at hand for its forward"
-            )
-        if self.in_files and stage != 3:
-            raise ValueError(
-                f"offload: files ('nvme') are of stage 3, and this is stage {stage}; with it "
-                "offload='cpu' goes together"
             )
         if FAR[self.optimizer] < FAR[self.parameters]:
             place = PLACES.get(self.optimizer, "the device")

@@ -1,0 +1,199 @@
+"""This rank's training state as named tensors: what the optimizer updates, and its states.
+
+A checkpoint writes them one by one and puts them back, bit for bit, where everything is cut alike.
+A name says which elements of which parameter: `blocks.0.mlp.up.weight[0:128]:exp_avg`. Lesson 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from course_lib.collectives.call import Group
+from course_lib.zero.elementwise import is_known
+from course_lib.zero.home import Home
+from course_lib.zero.offload.lending import as_large, states_of
+from course_lib.zero.offload.together import together
+from course_lib.zero.partition import Piece
+from course_lib.zero.refusals import of_every_rank, who_has
+from course_lib.zero.shards import Copies
+
+Slot = tuple[torch.dtype, tuple[int, ...]]
+VALUE = "value"
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}  # as a tensor of no dims
+KINDS = {kind.__name__: kind for kind in NUMBERS}
+
+
+def slots_of(shards: Copies, home: Home, optimizer: Optimizer) -> dict[str, Slot]:
+    """The names of this rank's tensors, with their dtypes and shapes; no file is read."""
+    slots = {}
+    for i, own in enumerate(shards.own):
+        for (piece, part), state in zip(own, home.states(i, own, optimizer), strict=True):
+            for name, x in entries(piece, part, state):
+                slots[name] = x.dtype, tuple(x.shape)
+    return slots
+
+
+@torch.no_grad()
+def tensors_of(shards: Copies, home: Home, optimizer: Optimizer) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) in the order of the names; each is valid until the next is asked for."""
+    shards.take_over()
+    for i, own in enumerate(shards.own):
+        with home.at_hand(i, own, optimizer):
+            for piece, part in own:
+                yield from entries(piece, part, optimizer.state.get(part, {}))
+
+
+def entries(piece: Piece, part: nn.Parameter, state: Mapping) -> Iterator[tuple[str, Tensor]]:
+    """A part's value and its states by their names; a state that is a number is a tensor too."""
+    label = label_of(piece)
+    yield f"{label}:{VALUE}", part.detach()
+    for name, x in state.items():
+        if isinstance(x, Tensor) and name != VALUE:
+            yield f"{label}:{name}", x.detach()
+        elif type(x) in NUMBERS:
+            kind = type(x)
+            yield f"{label}:{name} ({kind.__name__})", torch.tensor(x, dtype=NUMBERS[kind])
+        elif x is not None:
+            raise ValueError(
+                f"the optimizer keeps {name!r} for {piece.slot.name}, a {type(x).__name__}: a "
+                "checkpoint takes tensors and numbers. Use one of torch's optimizers"
+            )
+
+
+def label_of(piece: Piece) -> str:
+    return f"{piece.slot.name}[{piece.start}:{piece.stop}]"
+
+
+def put(
+    shards: Copies,
+    home: Home,
+    optimizer: Optimizer,
+    groups: Sequence[Group],
+    slots: Mapping[str, Slot],
+    read: Callable[[str], Tensor],
+) -> None:
+    """Put values and states back, and the values into the model; all ranks call it."""
+    faults = _first_fault(shards, optimizer, slots)
+    if any(found for _, found in of_every_rank(faults, groups)):
+        raise ValueError(f"put_own: nothing was put back: {who_has(faults, groups)}")
+    error = None
+    try:
+        with torch.no_grad():
+            _put_all(shards, home, optimizer, slots, read)
+    except Exception as met:
+        error = met
+    together(error, groups, ". The states were put back in part; begin again with a new engine")
+    shards.gather()
+    home.updated()
+
+
+def _put_all(shards: Copies, home: Home, optimizer: Optimizer, slots, read) -> None:
+    names: dict[str, list[str]] = {}
+    for name in slots:
+        names.setdefault(name.rpartition(":")[0], []).append(name)
+    group_of = _groups(optimizer)
+    shards.take_over()  # a parameter that was given other memory comes back to its place
+    for i, own in enumerate(shards.own):
+        with home.at_hand(i, own, optimizer, write=True):
+            for piece, part in own:
+                before, state = optimizer.state.pop(part, {}), {}
+                for name in names[label_of(piece)]:
+                    key, x = name.rpartition(":")[2], _read(name, slots[name], read)
+                    if key == VALUE:
+                        part.copy_(x)
+                        continue
+                    key, number = _number(key, x)
+                    with home.placed():
+                        place = before.get(key) if number is None else None
+                        state[key] = number
+                        if number is None:
+                            state[key] = _placed(key, x, place, part, group_of.get(part, {}))
+                if state:
+                    optimizer.state[part] = state
+
+
+def _read(name: str, slot: Slot, read: Callable[[str], Tensor]) -> Tensor:
+    x = read(name)
+    if (x.dtype, tuple(x.shape)) != (slot[0], tuple(slot[1])):
+        raise ValueError(f"{name} was to be {_words(slot)}, and was read as {_words(_slot(x))}")
+    return x
+
+
+def _number(key: str, x: Tensor) -> tuple[str, object]:
+    """The name of a state, and its number if it is none of a tensor's."""
+    name, _, kind = key.rpartition(" (")
+    if kind[:-1] in KINDS and kind.endswith(")"):
+        return name, KINDS[kind[:-1]](x.item())
+    return key, None
+
+
+def _placed(name: str, x: Tensor, before: object, part: nn.Parameter, group: Mapping) -> Tensor:
+    """A state's numbers where the optimizer looks for them, as torch's own load_state_dict has it:
+    beside the parameter, but for a count of steps."""
+    if isinstance(before, Tensor) and _slot(before) == _slot(x):
+        return before.copy_(x)
+    if as_large(x, part) and name != "step":
+        return torch.empty_like(part, dtype=x.dtype, requires_grad=False).copy_(x)
+    counts = name == "step" and not (group.get("capturable") or group.get("fused"))
+    return x.detach().to("cpu" if counts else part.device, copy=True)
+
+
+def _first_fault(shards: Copies, optimizer: Optimizer, slots: Mapping[str, Slot]) -> list[str]:
+    """In words, the first slot that does not fit this rank's; none if all fit."""
+    group_of, parts = _groups(optimizer), {label_of(p): part for p, part in shards.parts()}
+    states: dict[str, dict[str, Slot]] = {label: {} for label in parts}
+    for label, part in parts.items():
+        name = f"{label}:{VALUE}"
+        if name not in slots:
+            return [f"{name} is missing"]
+        if _slot(part) != (slots[name][0], tuple(slots[name][1])):
+            return [f"{name} is {_words(slots[name])}, and the engine's {_words(_slot(part))}"]
+    for name, slot in slots.items():
+        label, _, key = name.rpartition(":")
+        if label not in parts:
+            return [f"{name} is not among what this rank updates"]
+        if key != VALUE:
+            states[label][key] = slot
+    if not is_known(optimizer):  # what it keeps, and from which step on, nobody knows
+        return []
+    made: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
+    for label, some in states.items():
+        part, large = parts[label], {}
+        for key, (dtype, shape) in some.items():
+            if key != "step" and tuple(shape) == tuple(part.shape):
+                large[key] = dtype
+        if not some:
+            continue
+        group = group_of[part]
+        if (id(group), part.dtype) not in made:
+            made[id(group), part.dtype] = states_of(optimizer, group, part.dtype)
+        want = made[id(group), part.dtype]
+        for key in [*large, *want]:
+            if large.get(key) != want.get(key):
+                kind = type(optimizer).__name__
+                return [f"{label}:{key} {_differs(large.get(key), want.get(key), kind)}"]
+    return []
+
+
+def _differs(there: torch.dtype | None, here: torch.dtype | None, kind: str) -> str:
+    if there is None:
+        return f"is missing, which this {kind} keeps for every element"
+    if here is None:
+        return f"is a state that this {kind} does not keep"
+    return f"is {there}, and this {kind} keeps it in {here}"
+
+
+def _groups(optimizer: Optimizer) -> dict[nn.Parameter, dict]:
+    return {part: group for group in optimizer.param_groups for part in group["params"]}
+
+
+def _slot(x: Tensor) -> Slot:
+    return x.dtype, tuple(x.shape)
+
+
+def _words(slot: Slot) -> str:
+    return f"{str(slot[0]).removeprefix('torch.')} of shape {tuple(slot[1])}"
