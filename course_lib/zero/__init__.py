@@ -2,7 +2,7 @@
 
 In the order of reading: partition, buckets, loaded, shards, ddp, stage1, stage2, stage3, precision,
 twin, elementwise, refusals, handover, offload, cut, gradient_pieces, edits, state_dicts, face,
-engine, holdings.
+engine, holdings. Lesson 12.
 """
 
 from course_lib.zero.ddp import DataParallel
