@@ -1,7 +1,7 @@
 """The way in for everything that watches torch's operations go by: a dispatch mode, kept light.
 
 The ledger, the memory meter and the referee of a notebook's cell are each one of these. A mode sees
-every operation below autograd, in forward and in backward, whoever issued it (lesson 01).
+every operation below autograd, in forward and in backward, whoever issued it. Lesson 01.
 """
 
 from __future__ import annotations

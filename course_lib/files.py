@@ -1,7 +1,7 @@
 """Files that reach the disk whole: a file is the old one or the new one, and never a part of it.
 
 A new file is written beside its place, synced, and renamed to it in one step; a rename lasts once
-the folder that holds the name is synced too. All that is kept between two runs goes this way.
+the folder that holds the name is synced too. What is kept between two runs goes this way.
 Lesson 00.
 """
 

@@ -1,7 +1,7 @@
-"""Text from a model, whole or cut: each rank offers its best words, and the logits never meet.
+"""Sample text from a model, whole or cut over tp: each rank offers its best vocabulary entries.
 
-The largest of all words is the largest of the ranks' largest. Noise that is drawn alike on every
-rank, for every word, makes a sample out of a largest. Lesson 08 derives it.
+The largest logit of all is the largest of the ranks' largest, so the logits are never gathered.
+Gumbel noise, drawn alike on every rank for every entry, makes a sample out of a largest. Lesson 08.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_gather
-from course_lib.collectives.agreement import SENT, same_everywhere
+from course_lib.collectives.agreement import same_everywhere
 from course_lib.collectives.call import Group, check_member
 from course_lib.gpt import GPT, Cache, Config
 from course_lib.layout import cut
-
-OFFER = 16  # bytes of a word that a rank offers: its value and its number, in float64
+from course_lib.tensor_parallel import VocabularyParallelHead
+from course_lib.tensor_parallel.sequence_plan import GatheringHead
 
 
 @torch.no_grad()
@@ -45,8 +46,8 @@ def generate(
     float32 a cut model's logits differ in the last digits, so where two words are that close, it
     may take the other, and what follows is another text.
 
-    What it sends is in `in_bytes`: for each new word what one token's forward sends, and an
-    all-gather of 16·b·k bytes from each rank, where k is `top`, or 1.
+    `estimate.generation_bytes` says what it sends: for each new word what one token's forward
+    sends, and an all-gather of 16·b·k bytes from each rank, where k is `top`, or 1.
     """
     group = _group_of(model, group)
     if group is not None:  # first of all, so that what is refused is refused on every rank
@@ -61,14 +62,14 @@ def generate(
             error=ValueError,
         )
     _check(model.config, ids, count, temperature, top, stop)
-    noise = torch.Generator().manual_seed(seed)
+    vocabulary, noise = Vocabulary.of(model, group), torch.Generator().manual_seed(seed)
     past = [Cache() for _ in model.blocks]
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # (b,)
     words, new = [ids], ids
     with _evaluating(model):
         for _ in range(count):
             logits = _last_logits(model, new, past)  # (b, v/tp)
-            chosen = _choose(model, logits, temperature, top, noise, group)  # (b,)
+            chosen = _choose(vocabulary, logits, temperature, top, noise)  # (b,)
             if stop is not None:
                 chosen = torch.where(done, stop, chosen)
                 done = done | (chosen == stop)
@@ -81,63 +82,75 @@ def generate(
     return made if not rest else torch.cat((made, made.new_full((len(ids), rest), stop)), 1)
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """The vocabulary as one rank sees it: its entries, and for which of them it has logits."""
+
+    entries: int  # ids 0 to entries − 1; rows of the head beyond them are padding
+    start: int  # the entry of this rank's first logit
+    widest: int  # the most logits that any rank has
+    group: Group | None  # the ranks that have the others; None where this rank has them all
+
+    @classmethod
+    def of(cls, model: GPT, group: Group | None) -> Vocabulary:
+        """The vocabulary of a model whose head is cut over `group`, or over none."""
+        entries = model.config.vocabulary
+        if group is None:
+            return cls(entries, 0, entries, None)
+        return cls(entries, model.tokens.start, cut(model.tokens.padded, group.size())[0], group)
+
+    def likeliest(
+        self, values: Tensor, ids: Tensor, offered: int, kept: int = 1
+    ) -> tuple[Tensor, Tensor]:
+        """(b, v/tp) values of this rank → the `kept` largest of all ranks and their ids, (b, kept).
+
+        Each rank offers its `offered` largest. Of equal values the lowest ids come first, as
+        torch.argmax takes them.
+        """
+        if offered == 1 and values.shape[1]:  # no need to sort: max gives the first of equals
+            values, at = values.max(1, keepdim=True)
+        else:
+            values, at = values.sort(dim=1, descending=True, stable=True)
+        values, ids = values[:, :offered], ids[at[:, :offered]]
+        missing = offered - values.shape[1]  # this rank has fewer entries
+        values = nn.functional.pad(values, (0, missing), value=-math.inf)
+        ids = nn.functional.pad(ids, (0, missing), value=self.entries)
+        if self.group is not None:
+            pairs = torch.stack((values, ids.double()), -1)  # (b, offered, 2): an id is exact there
+            pairs = all_gather(pairs, self.group, dim=1)  # (b, n·offered, 2), lower ids first
+            values, ids = pairs[..., 0], pairs[..., 1].long()
+            values, at = values.sort(dim=1, descending=True, stable=True)
+            ids = ids.gather(1, at)
+        values, ids = values[:, :kept], ids[:, :kept]
+        if bool(values.isnan().any()):
+            raise ValueError("the model's logits are NaN: no word is the likeliest")
+        return values, ids
+
+
 def _choose(
-    model: GPT,
+    vocabulary: Vocabulary,
     logits: Tensor,
     temperature: float,
     top: int | None,
     noise: torch.Generator,
-    group: Group | None,
 ) -> Tensor:
-    """(b, v/tp) logits of this rank's words to the word of all that is taken, (b,)."""
-    vocabulary, own_rows = model.config.vocabulary, logits.shape[-1]
-    start, widest = (0, own_rows) if group is None else _cut_of(model, group)
-    values = logits.double()
-    words = torch.arange(start, start + own_rows, device=logits.device)  # (v/tp,)
-    values = values.masked_fill(words >= vocabulary, -math.inf)  # padding is no word
+    """(b, v/tp) local logits → (b,) chosen token ids."""
+    entries, start, stop = vocabulary.entries, vocabulary.start, vocabulary.start + logits.shape[-1]
+    ids = torch.arange(start, stop, device=logits.device)  # (v/tp,)
+    values = logits.double().masked_fill(ids >= entries, -math.inf)  # padding is no entry
     if not temperature:
-        return _largest(values, words, 1, vocabulary, group)[1][:, 0]
-    # Drawn for all words on every rank: whoever holds a word gives it the same noise.
-    uniform = torch.rand((len(logits), vocabulary), generator=noise, dtype=torch.float64)
+        return vocabulary.likeliest(values, ids, 1)[1][:, 0]
+    # Drawn for all entries on every rank: whichever rank holds an entry gives it the same noise.
+    uniform = torch.rand((len(logits), entries), generator=noise, dtype=torch.float64)
     if top is None:
-        own = uniform[:, start : start + own_rows].to(logits.device)
+        own = uniform[:, start:stop].to(logits.device)
         values[:, : own.shape[1]] = values[:, : own.shape[1]] / temperature + _gumbel(own)
-        return _largest(values, words, 1, vocabulary, group)[1][:, 0]
-    offered = min(top, widest)
-    values, words = _largest(values, words, offered, vocabulary, group, min(top, vocabulary))
-    theirs = uniform.gather(1, words.cpu().clamp(max=vocabulary - 1))  # (b, k)
-    best = (values / temperature + _gumbel(theirs).to(values.device)).argmax(1, keepdim=True)
-    return words.gather(1, best)[:, 0]
-
-
-def _largest(
-    values: Tensor,
-    words: Tensor,
-    offered: int,
-    vocabulary: int,
-    group: Group | None,
-    kept: int = 1,
-) -> tuple[Tensor, Tensor]:
-    """The `kept` largest values of all ranks and their words, (b, kept) each, out of the `offered`
-    largest of each rank; of equal values the lowest words, as torch.argmax takes them."""
-    if offered == 1 and values.shape[1]:  # no need to sort: max gives the first of equals
-        values, at = values.max(1, keepdim=True)
-    else:
-        values, at = values.sort(dim=1, descending=True, stable=True)
-    values, words = values[:, :offered], words[at[:, :offered]]
-    missing = offered - values.shape[1]  # this rank holds fewer words
-    values = nn.functional.pad(values, (0, missing), value=-math.inf)
-    words = nn.functional.pad(words, (0, missing), value=vocabulary)
-    if group is not None:
-        pairs = torch.stack((values, words.double()), -1)  # (b, offered, 2): a word is exact there
-        pairs = all_gather(pairs, group, dim=1)  # (b, n·offered, 2), lower words first
-        values, words = pairs[..., 0], pairs[..., 1].long()
-        values, at = values.sort(dim=1, descending=True, stable=True)
-        words = words.gather(1, at)
-    values, words = values[:, :kept], words[:, :kept]
-    if bool(values.isnan().any()):
-        raise ValueError("the model's logits are NaN: no word is the likeliest")
-    return values, words
+        return vocabulary.likeliest(values, ids, 1)[1][:, 0]
+    offered, kept = min(top, vocabulary.widest), min(top, entries)
+    values, ids = vocabulary.likeliest(values, ids, offered, kept)  # (b, k) each
+    noises = _gumbel(uniform.gather(1, ids.cpu().clamp(max=entries - 1)))  # (b, k)
+    best = (values / temperature + noises.to(values.device)).argmax(1, keepdim=True)
+    return ids.gather(1, best)[:, 0]
 
 
 def _gumbel(uniform: Tensor) -> Tensor:
@@ -146,20 +159,15 @@ def _gumbel(uniform: Tensor) -> Tensor:
 
 
 def _last_logits(model: GPT, ids: Tensor, past: list[Cache]) -> Tensor:
-    """(b, s) new ids to the logits after the last of them, (b, v/tp)."""
-    if hasattr(model.head, "tokens"):  # cut tokens: the head itself gathers them
+    """(b, s) new ids → (b, v/tp) logits after the last of them."""
+    if isinstance(model.head, GatheringHead):  # takes this rank's tokens, and gathers the others
         return model(ids, past)[:, -1]
     return model.head(model.states(ids, past)[:, -1:])[:, 0]
 
 
-def _cut_of(model: GPT, group: Group) -> tuple[int, int]:
-    """(the first word of this rank, the most words that a rank holds)."""
-    return model.tokens.start, cut(model.tokens.padded, group.size())[0]
-
-
 def _group_of(model: GPT, group: Group | None) -> Group | None:
     """The group that the model is cut over; None for a whole one."""
-    own = getattr(model.head, "group", None)
+    own = model.head.group if isinstance(model.head, VocabularyParallelHead) else None
     if own is None and group is not None and group.size() > 1:
         raise ValueError(
             f"this model is whole, and a group of {group.size()} ranks was passed: each rank has "
@@ -218,34 +226,3 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes:
             module.training = mode
-
-
-def in_bytes(
-    config: Config,
-    n: int,
-    rank: int,
-    *,
-    rows: int,
-    prompt: int,
-    count: int,
-    item: int,
-    offered: int = 1,
-    sequence: bool = False,
-) -> int | float:
-    """What rank `rank` of n has to send for `count` words, by formula; `item` is in bytes.
-
-    A forward of s tokens completes 1 + 2·layers sums of b·s·h numbers. The prompt goes through
-    once, then each new word but the last. Every word is chosen out of `offered` words of each rank.
-    Where the tokens are cut, one token is one rank's: that rank tells it to all the others.
-    """
-    sums, times_n = 1 + 2 * config.layers, 0
-    for s in [prompt] + [1] * (count - 1) if count else []:
-        token = rows * config.hidden * item
-        if sequence:
-            own = cut(s, n)[rank]
-            times_n += n * sums * token * ((s - own) + (n - 1) * own)
-        else:
-            times_n += sums * 2 * (n - 1) * token * s
-    times_n += n * (n - 1) * (count * OFFER * rows * offered + SENT)
-    whole, rest = divmod(times_n, n)
-    return times_n / n if rest else whole

@@ -1,7 +1,7 @@
 """The norm of what is cut: every logical number once, whoever holds it and however many do.
 
 A norm is a sum over *distinct* shards. A shard is counted where it lies, a copy on one rank alone,
-a shared parameter once. Clipping multiplies every shard by the same factor. Lesson 08 derives it.
+a shared parameter once. Clipping multiplies every shard by the same factor. Lesson 08.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who am I: one rank among others, the backend it speaks and the device it computes on.
 
 Holds the start and the end of a group of ranks, with timeouts that are always stated, and the
-(dp, tp) mesh. Lesson 00 meets a rank; lesson 01 makes ranks talk.
+(dp, tp) mesh with the groups along its axes. Lesson 00.
 """
 
 from __future__ import annotations

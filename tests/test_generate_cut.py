@@ -9,7 +9,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib import ranks
-from course_lib.generate import generate, in_bytes
+from course_lib.estimate import generation_bytes
+from course_lib.generate import generate
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
 from course_lib.tensor_parallel import parallelize
@@ -137,7 +138,7 @@ def booked(me, config, sequence, dtype):
             with ledger(mesh) as book:
                 generate(cut, ids, count, **way)
             sizes = {"rows": b, "prompt": s, "count": count, "item": dtype.itemsize}
-            want = in_bytes(config, n, me.rank, **sizes, offered=offered, sequence=sequence)
+            want = generation_bytes(config, n, me.rank, **sizes, offered=offered, sequence=sequence)
             assert book.bytes() == pytest.approx(want, abs=1e-6), (way, b, s, count)
             sums = (1 + 2 * config.layers) * count
             gathers = count + 1 + sums * sequence
@@ -167,7 +168,7 @@ def test_a_text_costs_the_bytes_of_the_formula(pool, world, config, sequence, dt
     every = pool.run(world, booked, config, sequence, dtype)
     if sequence:  # the ranks' bytes differ, their sum is that of whole tokens
         sizes = {"rows": 3, "prompt": 4, "count": 5, "item": dtype.itemsize}
-        whole = sum(in_bytes(config, world, rank, **sizes) for rank in range(world))
+        whole = sum(generation_bytes(config, world, rank, **sizes) for rank in range(world))
         assert sum(one[0] for one in every) == pytest.approx(whole)
         assert every[0][0] != every[-1][0]
     else:

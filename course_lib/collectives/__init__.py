@@ -1,7 +1,8 @@
 """What ranks can say to each other: a closed list of verbs, out of place, the group an argument.
 
 `verbs.py` is the vocabulary, `transport.py` how gloo and NCCL carry each word, `call.py` what a
-ledger may know of a call. Derived in lesson 01; all later lessons speak with these words alone.
+ledger may know of a call; `agreement.py` lets ranks decide alike. All later lessons speak with
+these verbs alone. Lesson 01.
 """
 
 from course_lib.collectives.call import Verb, current, labelled

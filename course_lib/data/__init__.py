@@ -1,7 +1,7 @@
 """What a language model is trained on: text that is everywhere, a tokenizer of our own, batches.
 
 In the order of reading: corpus (text to tokens), prepare (once, on one rank, told to the others,
-kept in a folder), batches (who gets which rows). Lesson 08 derives who has to get the same.
+kept in a folder), batches (who gets which rows, and who has to get the same). Lesson 08.
 """
 
 from course_lib.data.batches import Batch, Batches

@@ -1,10 +1,12 @@
 """Closed forms of what a rank holds, needs and sends; tests hold them against ledger and meter.
 
-In the order of reading: shape, deepspeed, memory, activations, peak, traffic, over_tp, fit.
+In the order of reading: shape, deepspeed, memory, activations, peak, traffic, over_tp,
+generation, fit.
 Lesson 12.
 """
 
 from course_lib.estimate.activations import Kept, kept
+from course_lib.estimate.generation import generation_bytes
 from course_lib.estimate.memory import RULES, Rule, States, per_parameter, states
 from course_lib.estimate.over_tp import tensor_parallel_bytes
 from course_lib.estimate.peak import Peak, step_peak
@@ -18,6 +20,7 @@ __all__ = [
     "Rule",
     "Shape",
     "States",
+    "generation_bytes",
     "kept",
     "must_bytes",
     "offload_bytes",

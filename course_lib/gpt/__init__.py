@@ -1,6 +1,6 @@
 """One dense, readable decoder, GPT-2 or Llama by its config: what all later lessons cut.
 
-`config.py` says what a model is, `model.py` is the model. Lesson 05 takes its block.
+`config.py` says what a model is, `model.py` is the model. Lesson 05.
 """
 
 from course_lib.gpt.config import Config

@@ -1,7 +1,7 @@
 """Where the parts of a tensor lie: the cut rule, the notation with its checker, boxes of a shard.
 
-Lesson 02 introduces all three; read in this order: cut, notation, boxes, errors, agree, check.
-No other rule for cutting is used anywhere in the course.
+Read in this order: cut, notation, boxes, errors, agree, check. No other rule for cutting is used
+anywhere in the course. Lesson 02.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Processes forked from one that has imported torch already: a rank starts in milliseconds.
 
-`processes.start` is what the rest of the house calls. Lesson 00's ranks, the judge's and the
-tests' come from here; where forking is not safe, the same call starts a new interpreter.
+`processes.start` is what the rest of the house calls. The ranks of notebooks, of the judge and of
+the tests come from here; where forking is not safe, the same call starts a new interpreter.
+Lesson 00.
 """
 
 from course_lib.prepared.client import Child, NotPrepared, Preparer

@@ -7,6 +7,7 @@ also held against a small house that breaks it.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "course_lib"
 
-# In the order of the lessons. The last three may import the rest; nothing before them does.
+# In the order of the lessons; within a lesson, in that in which they are read.
 ORDER = [
     "ranks",
     "files",
@@ -26,22 +27,22 @@ ORDER = [
     "ledger",
     "memory",
     "layout",
-    "norms",
     "gpt",
-    "data",
-    "generate",
     "tensor_parallel",
+    "data",
+    "norms",
+    "generate",
     "pretrained",
     "step",
     "zero",
-    "checkpoint",
     "estimate",
-    "deepspeed_config",
     "train",
     "figures",
     "classroom",
     "cli",
 ]
+# No lesson derives these; they may import the rest, and nothing before them imports them.
+BESIDE = ["figures", "classroom", "cli"]
 LONGEST = 300
 # What a person who only wants the library never meets.
 HEAVY = ["matplotlib", "IPython", "ipykernel", "jupyter_client", "jupyter_core", "nbformat"]
@@ -110,24 +111,55 @@ def circles(house: Path) -> list[str]:
     come back to it."""
     known = modules(house)
     after = {name: imports(name, file, known) for name, file in known.items()}
-    found: set[str] = set()
+    rings: set[str] = set()
+    walked: set[str] = set()  # all that can be reached from these has been seen
 
     def walk(name: str, path: list[str]) -> None:
         if name in path:
             ring = path[path.index(name) :]
             start = ring.index(min(ring))
-            found.add(" -> ".join([*ring[start:], *ring[:start], ring[start]]))
-            return
-        for other in sorted(after[name]):
-            walk(other, [*path, name])
+            rings.add(" -> ".join([*ring[start:], *ring[:start], ring[start]]))
+        elif name not in walked:
+            for other in sorted(after[name]):
+                walk(other, [*path, name])
+            walked.add(name)
 
     for name in known:
         walk(name, [])
-    return sorted(found)
+    return sorted(rings)
 
 
 def unplaced(house: Path) -> list[str]:
     return sorted({place(name) for name in modules(house)} - {"", "__main__", *ORDER})
+
+
+def lesson_of(file: Path) -> int | None:
+    """The lesson after which all of a package can be read: the last words of its docstring."""
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    stated = re.findall(r"\bLesson (\d\d)\.", text)
+    return int(stated[0]) if len(stated) == 1 and text.endswith(f"Lesson {stated[0]}.") else None
+
+
+def lessons(house: Path) -> dict[str, int | None]:
+    """The lesson of every package and module directly below the house, in ORDER's order."""
+    known = modules(house)
+    names = [name for name in ORDER if f"{house.name}.{name}" in known and name not in BESIDE]
+    return {name: lesson_of(known[f"{house.name}.{name}"]) for name in names}
+
+
+def without_lesson(house: Path) -> list[str]:
+    return [name for name, lesson in lessons(house).items() if lesson is None]
+
+
+def out_of_order(house: Path) -> list[str]:
+    """What stands in ORDER after something that a later lesson teaches."""
+    taught = [(lesson, name) for name, lesson in lessons(house).items() if lesson is not None]
+    in_lessons_order = sorted(taught, key=lambda entry: entry[0])  # stable
+    return [
+        f"{name} of lesson {lesson:02} stands where {other} should"
+        for (lesson, name), (_, other) in zip(taught, in_lessons_order, strict=True)
+        if name != other
+    ]
 
 
 def too_long(house: Path) -> list[str]:
@@ -148,7 +180,7 @@ def unexplained(house: Path) -> list[str]:
     return wrong
 
 
-RULES = [upward, circles, unplaced, too_long, unexplained]
+RULES = [upward, circles, unplaced, without_lesson, out_of_order, too_long, unexplained]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -156,7 +188,17 @@ def test_the_house_keeps(rule) -> None:
     assert rule(LIBRARY) == []
 
 
-HEAD = '"""An idea."""\nfrom __future__ import annotations\n'
+def test_every_place_in_the_order_is_taken() -> None:
+    assert set(ORDER) == {place(name) for name in modules(LIBRARY)} - {"", "__main__"}
+
+
+def test_the_tree_in_the_readme_is_in_this_order() -> None:
+    tree = (ROOT / "README.md").read_text().split("course_lib/\n")[1].split("```")[0]
+    drawn = re.findall(r"^  (\w+)(?:/|\.py) ", tree, re.MULTILINE)
+    assert drawn == ORDER
+
+
+HEAD = '"""An idea.{}"""\nfrom __future__ import annotations\n'
 BROKEN = {
     "an upward import": ("memory.py", "from course_lib.layout import cut\n", upward),
     "an upward import, inside a function": (
@@ -178,31 +220,41 @@ BROKEN = {
         "zero/stage2.py", "from course_lib import zero\n", circles,
     ),
     "an idea without a place": ("misc.py", "", unplaced),
+    "an idea without a lesson": ("memory.py", "", without_lesson),
+    "an idea of two lessons": ("memory.py", " Lesson 01. Lesson 02.", without_lesson),
+    "an idea whose lesson is mentioned": ("memory.py", " Lesson 01. And more", without_lesson),
+    "an idea before its lesson": ("memory.py", " Lesson 09.", out_of_order),
+    "an idea behind its lesson": ("gpt/__init__.py", " Lesson 00.", out_of_order),
     "a file too long": ("gpt.py", "x = 1\n" * LONGEST, too_long),
 }  # fmt: skip
+
+
+def write(house: Path, files: dict[str, tuple[str, str]]) -> None:
+    """Files by name, each with the end of its docstring and what follows."""
+    for file, (end, text) in files.items():
+        (house / file).parent.mkdir(parents=True, exist_ok=True)
+        (house / file).write_text(HEAD.format(end) + text)
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_house_that_breaks_a_rule_is_found_out(name: str, tmp_path: Path) -> None:
     house = tmp_path / "course_lib"
     sound = {
-        "__init__.py": "",
-        "ranks.py": "",
-        "ledger.py": "from course_lib.ranks import x\n",
-        "layout.py": "",
-        "figures/time.py": "from ..ledger import y\n",
-        "zero/__init__.py": "from .stage2 import x\n",
-        "zero/__main__.py": "import course_lib.figures.time\n",
-        "cli.py": "",
-        "zero/stage2.py": "from .stage1 import x\n",
-        "zero/stage1.py": "import course_lib.ledger\n",
+        "__init__.py": ("", ""),
+        "ranks.py": (" Lesson 00.", ""),
+        "ledger.py": (" Lesson 01.", "from course_lib.ranks import x\n"),
+        "layout.py": (" Lesson 02.", ""),
+        "figures/time.py": ("", "from ..ledger import y\n"),
+        "zero/__init__.py": (" Lesson 12.", "from .stage2 import x\n"),
+        "zero/__main__.py": ("", "import course_lib.figures.time\n"),
+        "cli.py": ("", ""),
+        "zero/stage2.py": ("", "from .stage1 import x\n"),
+        "zero/stage1.py": (" Derived in lesson 09.", "import course_lib.ledger\n"),
     }
-    for file, text in sound.items():
-        (house / file).parent.mkdir(parents=True, exist_ok=True)
-        (house / file).write_text(HEAD + text)
+    write(house, sound)
     assert [rule(house) for rule in RULES] == [[]] * len(RULES)
     file, text, rule = BROKEN[name]
-    (house / file).write_text(HEAD + text)
+    write(house, {file: (text, "") if rule in (without_lesson, out_of_order) else ("", text)})
     assert rule(house) != []
 
 

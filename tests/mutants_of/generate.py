@@ -1,8 +1,11 @@
-"""Mistakes in course_lib/generate.py."""
+"""Mistakes in course_lib/generate.py, and in the formula of what it sends."""
+
+from dataclasses import replace
 
 from tests.mutation import Mutant
 
 FILE = "course_lib/generate.py"
+FORMULA = "course_lib/estimate/generation.py"
 ONE, CUT = "tests/test_generate.py::test_", "tests/test_generate_cut.py::test_"
 
 PLAIN = ONE + "the_likeliest_words_are_those_of_a_plain_loop"
@@ -30,6 +33,10 @@ DIFFERS = CUT + "what_differs_or_cannot_be_is_refused_on_every_rank"
 def mutant(name: str, old: str, new: str, tests: str | tuple, why: str, trap=None) -> Mutant:
     tests = (tests,) if isinstance(tests, str) else tests
     return Mutant(f"generate-{name}", FILE, old, new, tests, why, trap)
+
+
+def formula(name: str, old: str, new: str, tests: str | tuple, why: str) -> Mutant:
+    return replace(mutant(name, old, new, tests, why), path=FORMULA)
 
 
 MUTANTS = [
@@ -78,8 +85,8 @@ MUTANTS = [
     ),
     mutant(
         "temperature-of-the-top",
-        "(values / temperature + _gumbel(theirs)",
-        "(values + _gumbel(theirs)",
+        "(values / temperature + noises",
+        "(values + noises",
         DRAWN,
         "with top, the temperature is forgotten",
     ),
@@ -92,15 +99,15 @@ MUTANTS = [
     ),
     mutant(
         "top-less-one",
-        "group, min(top, vocabulary))",
-        "group, min(max(1, top - 1), vocabulary))",
+        "min(top, vocabulary.widest), min(top, entries)",
+        "min(top, vocabulary.widest), min(max(1, top - 1), entries)",
         (DRAWN, TIES),
         "one word fewer than asked for",
     ),
     mutant(
         "anybodys-numbers",
-        "torch.rand((len(logits), vocabulary), generator=noise, dtype",
-        "torch.rand((len(logits), vocabulary), dtype",
+        "torch.rand((len(logits), entries), generator=noise, dtype",
+        "torch.rand((len(logits), entries), dtype",
         SEED,
         "the text depends on what else was drawn, and disturbs it",
     ),
@@ -113,31 +120,31 @@ MUTANTS = [
     ),
     mutant(
         "one-noise-for-all-rows",
-        "torch.rand((len(logits), vocabulary), generator=noise, dtype=torch.float64)",
-        "torch.rand((1, vocabulary), generator=noise, dtype=torch.float64).repeat(len(logits), 1)",
+        "torch.rand((len(logits), entries), generator=noise, dtype=torch.float64)",
+        "torch.rand((1, entries), generator=noise, dtype=torch.float64).repeat(len(logits), 1)",
         SEED,
         "equal prompts give equal texts",
     ),
     mutant(
         "noise-by-place",
-        "uniform.gather(1, words.cpu().clamp(max=vocabulary - 1))",
-        "uniform[:, : words.shape[1]]",
+        "uniform.gather(1, ids.cpu().clamp(max=entries - 1))",
+        "uniform[:, : ids.shape[1]]",
         PLACE,
         "the noise is for a place among the likeliest, not for a word",
     ),
     mutant(
         "last-of-equals",
-        "        values, at = values.max(1, keepdim=True)\n",
-        "        width = values.shape[1]\n"
-        "        values, at = values.flip(1).max(1, keepdim=True)\n"
-        "        at = width - 1 - at\n",
+        "            values, at = values.max(1, keepdim=True)\n",
+        "            width = values.shape[1]\n"
+        "            values, at = values.flip(1).max(1, keepdim=True)\n"
+        "            at = width - 1 - at\n",
         TIES,
         "of equally likely words another than argmax's is taken",
     ),
     mutant(
         "nan-is-a-word",
-        "    if bool(values.isnan().any()):\n",
-        "    if False:\n",
+        "        if bool(values.isnan().any()):\n",
+        "        if False:\n",
         (TIES, LEFT, DIFFERS),
         "a broken model goes on writing",
     ),
@@ -192,45 +199,44 @@ MUTANTS = [
     ),
     mutant(
         "own-words-alone",
-        "    if group is not None:\n        pairs",
-        "    if False:\n        pairs",
+        "        if self.group is not None:\n            pairs",
+        "        if False:\n            pairs",
         THREE,
         "every rank writes a text of its own words",
         "T30",
     ),
     mutant(
         "numbered-from-zero",
-        "torch.arange(start, start + own_rows, device=logits.device)",
-        "torch.arange(own_rows, device=logits.device)",
+        "torch.arange(start, stop, device=logits.device)",
+        "torch.arange(stop - start, device=logits.device)",
         THREE,
         "words are numbered from each rank's first",
     ),
     mutant(
         "noise-from-zero",
-        "own = uniform[:, start : start + own_rows]",
-        "own = uniform[:, :own_rows]",
+        "own = uniform[:, start:stop]",
+        "own = uniform[:, : stop - start]",
         THREE,
         "every rank takes the first words' noise",
     ),
     mutant(
         "a-seed-for-each-rank",
-        "    noise = torch.Generator().manual_seed(seed)\n",
-        "    own = 0 if group is None else group.rank()\n"
-        "    noise = torch.Generator().manual_seed(seed + own)\n",
+        "torch.Generator().manual_seed(seed)",
+        "torch.Generator().manual_seed(seed + (0 if group is None else group.rank()))",
         THREE,
         "noise is drawn by each rank for itself: no longer the draw of one process",
     ),
     mutant(
         "padding-is-a-word",
-        "values = values.masked_fill(words >= vocabulary, -math.inf)",
-        "values = values.masked_fill(words < 0, -math.inf)",
+        ".masked_fill(ids >= entries, -math.inf)",
+        ".masked_fill(ids < 0, -math.inf)",
         PADDED,
         "the zeros of padded rows are likelier than any word",
     ),
     mutant(
         "offers-what-it-has",
-        "    values = nn.functional.pad(values, (0, missing), value=-math.inf)\n",
-        "    missing = 0\n",
+        "        values = nn.functional.pad(values, (0, missing), value=-math.inf)\n",
+        "        missing = 0\n",
         NONE,
         "a rank with fewer words sends less than the others expect",
     ),
@@ -243,19 +249,19 @@ MUTANTS = [
     ),
     mutant(
         "all-words-offered",
-        "offered = min(top, widest)",
-        "offered = widest",
+        "offered, kept = min(top, vocabulary.widest)",
+        "offered, kept = vocabulary.widest",
         BYTES,
         "the logits meet after all",
     ),
-    mutant(
+    formula(
         "formula-of-the-whole-prompt",
         "for s in [prompt] + [1] * (count - 1) if count else []:",
         "for s in [prompt + count]:",
         (BYTES, BYTES_CUT),
         "the last word is counted as if it went through the model",
     ),
-    mutant(
+    formula(
         "formula-even",
         "            own = cut(s, n)[rank]\n",
         "            own = s / n\n",
