@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from course_lib.collectives.agreement import by_rank, who_says
 from course_lib.collectives.call import Group
 from course_lib.zero.elementwise import is_known
 from course_lib.zero.home import Home
 from course_lib.zero.offload.lending import as_large, states_of
 from course_lib.zero.offload.together import together
 from course_lib.zero.partition import Piece
-from course_lib.zero.refusals import of_every_rank, who_has
 from course_lib.zero.shards import Copies
 
 Slot = tuple[torch.dtype, tuple[int, ...]]
@@ -78,8 +78,9 @@ def put(
 ) -> None:
     """Put values and states back, and the values into the model; all ranks call it."""
     faults = _first_fault(shards, optimizer, slots)
-    if any(found for _, found in of_every_rank(faults, groups)):
-        raise ValueError(f"put_own: nothing was put back: {who_has(faults, groups)}")
+    reports = who_says("; ".join(faults) or None, groups)
+    if reports:
+        raise ValueError(f"put_own: nothing was put back: {by_rank(reports)}")
     error = None
     try:
         with torch.no_grad():
