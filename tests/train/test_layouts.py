@@ -175,7 +175,7 @@ def from_a_stage(me, folder: str) -> list:
 
 def test_what_was_sharded_is_begun_from_on_another_mesh(pool, tmp_path):
     second, first = pool.run(2, from_a_stage, str(tmp_path))[0]
-    assert second[0] == pytest.approx(first[6], abs=0.3) and second[0] < first[0] - 0.3
+    assert second[0] == pytest.approx(first[6], abs=0.7) and second[0] < first[0] - 0.3
 
 
 def not_a_number(me, folder: str, argv: list) -> str:
