@@ -9,48 +9,12 @@ from __future__ import annotations
 import sys
 import zlib
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 import torch.distributed as dist
 
-# c10d's names for what the course calls by a verb, and what has to agree between ranks:
-# the shapes handed in, the shapes that come out, or neither.
-_OPS = {
-    "allreduce_": ("all_reduce", "in"),
-    "allreduce_coalesced_": ("all_reduce", "in"),
-    "broadcast_": ("broadcast", "in"),
-    "reduce_": ("reduce", "in"),
-    "allgather_": ("all_gather", "out"),  # pieces may be uneven where the backend allows it
-    "_allgather_base_": ("all_gather", "in"),
-    "allgather_coalesced_": ("all_gather", "in"),
-    "allgather_into_tensor_coalesced_": ("all_gather", "in"),
-    "reduce_scatter_": ("reduce_scatter", "in"),
-    "_reduce_scatter_base_": ("reduce_scatter", "out"),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", "out"),
-    "gather_": ("gather", "in"),
-    "scatter_": ("scatter", "out"),
-    "alltoall_": ("all_to_all", ""),
-    "alltoall_base_": ("all_to_all", ""),
-    "barrier": ("barrier", ""),
-    "monitored_barrier_": ("barrier", ""),
-    "send": ("send", ""),
-    "recv_": ("recv", ""),
-    "all_reduce": ("all_reduce", "in"),
-    "all_reduce_": ("all_reduce", "in"),
-    "all_reduce_coalesced": ("all_reduce", "in"),
-    "all_reduce_coalesced_": ("all_reduce", "in"),
-    "all_gather_into_tensor": ("all_gather", "in"),
-    "all_gather_into_tensor_out": ("all_gather", "in"),
-    "all_gather_into_tensor_coalesced": ("all_gather", "in"),
-    "reduce_scatter_tensor": ("reduce_scatter", "in"),
-    "reduce_scatter_tensor_out": ("reduce_scatter", "in"),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", "in"),
-    "all_to_all_single": ("all_to_all", ""),
-    "broadcast": ("broadcast", "in"),
-}
-_INPUTS = ("tensors", "input_tensors", "input_list", "inputs", "input_tensor", "input", "tensor")
-_OUTPUTS = ("output_tensors", "output_lists", "outputs", "output_tensor", "output")
+from course_lib.dispatch.operations import OPERATIONS, arguments, positions
+
 _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 
 
@@ -73,7 +37,7 @@ class Call:
 
     def bounded(self, func, args, seconds: float) -> tuple:
         """The call's arguments with a timeout that ends before the cell's deadline."""
-        at = _argument_index(func).get("timeout")
+        at = positions(func).get("timeout")
         if at is None or (len(args) > at and args[at] not in (-1, None)):
             return args
         defaults = [a.default_value for a in func._schema.arguments]
@@ -86,20 +50,15 @@ def read_call(func, args, kwargs, dead: dict[str, str]) -> Call | None:
 
     `dead` names the groups that did not survive an earlier failure, each with a sentence.
     """
-    name = func._schema.name.split("::")[1]
-    if name not in _OPS:
+    operation = OPERATIONS.get(func._schema.name)
+    if operation is None:
         return None
-    op, agree = _OPS[name]
-    at = _argument_index(func)
-    given = {key: args[i] for key, i in at.items() if i < len(args)} | kwargs
+    op, agree, given = operation.verb, operation.agree, arguments(func, args, kwargs)
     caller = _caller_in_torch()
     group = _group_of(given, dead)
     members = dist.get_process_group_ranks(group)
-    before = [t for key in _INPUTS for t in _tensors(given.get(key))]
-    after = [t for key in _OUTPUTS for t in _tensors(given.get(key))]
-    reduction, root = _reduction_name(given.get("reduce_op"), caller), given.get("root_rank")
-    if root is None and name.startswith("broadcast"):
-        root = given.get("src")
+    before, after = _tensors(given.get(operation.inputs)), _tensors(given.get(operation.outputs))
+    reduction, root = _reduction_name(given.get("reduce_op"), caller), given.get(operation.root)
     if root is not None:
         root = members[root] if func.namespace == "c10d" else root
     words = op + (f"({reduction})" if reduction else f"(root {root})" if root is not None else "")
@@ -137,11 +96,6 @@ def _group_of(given, dead: dict[str, str]) -> dist.ProcessGroup:
     if isinstance(group, str):
         return dist.distributed_c10d._resolve_process_group(group)
     return group
-
-
-@cache
-def _argument_index(func) -> dict[str, int]:
-    return {argument.name: i for i, argument in enumerate(func._schema.arguments)}
 
 
 def _tensors(value) -> list[torch.Tensor]:

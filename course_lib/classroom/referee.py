@@ -19,6 +19,8 @@ import torch.distributed as dist
 from course_lib.classroom.board import Board
 from course_lib.classroom.calls import Call, read_call
 from course_lib.dispatch import LightMode
+from course_lib.dispatch.operations import NAMESPACES
+from course_lib.dispatch.waits import WaitListener
 
 PATIENCE = 0.5  # seconds; how long a call from C++ looks out for the others before it goes ahead
 
@@ -79,7 +81,7 @@ class Appointment:
     entered: bool = False  # torch has been called: from here on the group depends on the others
 
 
-class Referee(LightMode):
+class Referee(LightMode, WaitListener):
     """Active on a rank while a checked cell runs there."""
 
     def __init__(
@@ -106,7 +108,7 @@ class Referee(LightMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if func.namespace not in ("c10d", "_c10d_functional"):
+        if func.namespace not in NAMESPACES:
             return func(*args, **kwargs)
         call = read_call(func, args, kwargs, self.dead)
         if call is None or len(call.members) < 2:

@@ -28,6 +28,7 @@ from course_lib import ranks
 from course_lib.classroom.board import Board
 from course_lib.classroom.calls import DeadGroup
 from course_lib.classroom.referee import Inbox, Referee
+from course_lib.dispatch import listening
 
 OURS = ("me", "rank", "world", "device", "group", "torch", "dist")
 _LOOKED_AT = 20_000  # objects per variable in the search for dead groups
@@ -43,14 +44,12 @@ class Seat:
         self.made_in: dict[str, tuple[int, str]] = {}  # variable → (id, the cell that made it)
         self.generation = 0
         self._everyone = lambda: None
-        self.referee: Referee | None = None
         # A cell's file name in tracebacks → its label, and how far its lines are moved there.
         self._cells: dict[str, tuple[str, int]] = {}
         self._here = ""
         shell.user_ns["exit"] = shell.user_ns["quit"] = _no_exit
         self._given = set(shell.user_ns)
         _refuse_dead_names(self.dead)
-        self._watch_waits()
 
     def join(self, rendezvous: str, timeout: float, reason: str = "") -> list[tuple[str, str]]:
         """Start the groups, or start them anew; the variables that hold one of the dead."""
@@ -96,13 +95,11 @@ class Seat:
         )
         before = {name: id(value) for name, value in self.shell.user_ns.items()}
         self.board.set_status(self.rank, {"cell": cell["number"], "state": "running"})
-        self.referee = referee if cell["checked"] else None
         if cell["checked"]:
-            with referee:
+            with listening(referee), referee:
                 yield referee
         else:
             yield referee
-        self.referee = None
         for name, value in self.shell.user_ns.items():
             if before.get(name) != id(value):
                 self.made_in[name] = (id(value), cell["label"])
@@ -175,17 +172,6 @@ class Seat:
                 found.append(self._line(trace.tb_frame.f_code.co_filename, trace.tb_lineno))
             trace = trace.tb_next
         return found
-
-    def _watch_waits(self) -> None:
-        """Let the referee look out for the others before Python waits for a handle."""
-        wait = dist.Work.wait
-
-        def watched_wait(work, *args, **kwargs):
-            if self.referee is not None:
-                self.referee.before_wait(work)
-            return wait(work, *args, **kwargs)
-
-        dist.Work.wait = watched_wait
 
     def _bury(self, reason: str) -> list[tuple[str, str]]:
         holders = []

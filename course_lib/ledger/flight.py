@@ -6,7 +6,6 @@ Lesson 01 draws it; lesson 09 hides collectives under a backward and shows that 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from functools import partial
 from threading import Lock
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.collectives import Verb, current
+from course_lib.dispatch.waits import WaitListener
 from course_lib.ledger.book import Record
 from course_lib.ledger.clock import DeviceTimes
 from course_lib.ledger.wire import Flow
@@ -45,7 +45,7 @@ class Landing:
         self._flights.land(self, end)
 
 
-class Flights:
+class Flights(WaitListener):
     """All works that a ledger still expects news of.
 
     torch hands the caller the same Python object for a work as it handed us, for as long as one of
@@ -94,8 +94,8 @@ class Flights:
         for tensor in tensors:
             self._landing_of_storage[_storage(tensor)] = landing
 
-    def waited(self, work: dist.Work, start: float, caller: FrameType) -> None:
-        """Somebody's `work.wait()` has returned."""
+    def after_wait(self, work: dist.Work, start: float, caller: FrameType) -> None:
+        """A `work.wait()` has returned: the work is complete, and its caller stood still."""
         end = perf_counter()
         landing = self._landing_of.pop(work, None)
         if landing is None:
@@ -141,41 +141,6 @@ class Flights:
         self._flow.close()
         self._newest = None
         self._landing_of_storage.clear()
-
-
-class Waits:
-    """Listens to `Work.wait()` of torch for as long as any ledger is open.
-
-    It is a method of a class in C++ and the only place where a wait, and the end of a
-    point-to-point message, can be seen. The listeners live on the method that stands in for it.
-    """
-
-    def __init__(self, flights: Flights) -> None:
-        self._flights = flights
-
-    def __enter__(self) -> None:
-        if not hasattr(dist.Work.wait, "listeners"):
-            dist.Work.wait = _listening(dist.Work.wait)
-        self._method = dist.Work.wait
-        self._method.listeners.append(self._flights)
-
-    def __exit__(self, *_: object) -> None:
-        self._method.listeners.remove(self._flights)
-        if not self._method.listeners and dist.Work.wait is self._method:
-            dist.Work.wait = self._method.stands_in_for
-
-
-def _listening(original):
-    def wait(self: dist.Work, *args: object, **kwargs: object):
-        start = perf_counter()
-        result = original(self, *args, **kwargs)
-        for flights in list(wait.listeners):
-            flights.waited(self, start, sys._getframe(1))
-        return result
-
-    wait.listeners = []
-    wait.stands_in_for = original
-    return wait
 
 
 def _is_blocking_call(caller: FrameType) -> bool:

@@ -18,11 +18,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_lib.collectives import Verb, current
-from course_lib.dispatch import LightMode
+from course_lib.dispatch import OPERATIONS, LightMode, listening
 from course_lib.ledger import calls, origin
 from course_lib.ledger.book import Book, Record
 from course_lib.ledger.clock import DeviceTimes
-from course_lib.ledger.flight import Flights, Landing, Waits
+from course_lib.ledger.flight import Flights, Landing
 from course_lib.ledger.forms import must
 from course_lib.ledger.wire import Flow
 
@@ -43,7 +43,7 @@ def ledger(
     flights = Flights(flow)
     book = Book(_axes(mesh, axes), flow, flights.refresh)
     try:
-        with Waits(flights), Watch(book, flights):
+        with listening(flights), Watch(book, flights):
             yield book
     finally:
         book.close()
@@ -81,7 +81,7 @@ class Watch(LightMode):
 
     def _road(self, func: object) -> Callable:
         name = func._schema.name if isinstance(func, Operation) else ""
-        if name in calls.READERS:
+        if name.startswith("c10d::") and name in OPERATIONS:
             return self._collective
         if name == "_c10d_functional::wait_tensor":
             return self._wait_tensor

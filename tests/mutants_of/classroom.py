@@ -34,8 +34,8 @@ MUTANTS = [
     Mutant(
         "classroom-handles-not-watched",
         ROOM + "seat.py",
-        "                self.referee.before_wait(work)",
-        "                pass",
+        "with listening(referee), referee:",
+        "with referee:",
         (f"{HANGS}test_ranks_that_wait_for_each_other_are_freed_before_the_deadline",),
         "two ranks that both receive wait inside gloo, where nobody can free them",
         "T30",

@@ -29,8 +29,8 @@ MUTANTS = [
     Mutant(
         "ledger-even-cut-assumed",
         "course_lib/ledger/calls.py",
-        "return HandedOver([whole], own=rows[group.rank()] * row)",
-        "return HandedOver([whole], own=payload // group.size())",
+        "    return rows[group.rank()] * row",
+        "    return payload // group.size()",
         ("tests/ledger/test_ledger_verbs.py::test_raw_calls_are_read_whatever_their_form",),
         "an uneven piece is booked as an even one",
         "T29",
@@ -107,9 +107,9 @@ MUTANTS = [
     ),
     Mutant(
         "ledger-wait-stays-patched",
-        "course_lib/ledger/flight.py",
-        "            dist.Work.wait = self._method.stands_in_for",
-        "            pass",
+        "course_lib/dispatch/waits.py",
+        "                dist.Work.wait = method.original\n",
+        "",
         (
             "tests/ledger/test_ledger_book.py::test_a_ledger_leaves_nothing_behind_and_holds_nothing",
         ),

@@ -1,7 +1,6 @@
-"""The way in for everything that watches torch's operations go by: a dispatch mode, kept light.
+"""A dispatch mode, kept light: it sees every operation of torch below autograd, whoever issued it.
 
-The ledger, the memory meter and the referee of a notebook's cell are each one of these. A mode sees
-every operation below autograd, in forward and in backward, whoever issued it. Lesson 01.
+In forward and in backward, from Python and from C++. Lesson 01 opens the first one.
 """
 
 from __future__ import annotations
