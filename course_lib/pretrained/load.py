@@ -91,7 +91,7 @@ def load(
             weights = _checked(model, checkpoint)
         with together(groups, f"reading {source}"):
             _check_tied(model, weights, checkpoint)
-            _materialize(model, device)
+            materialize(model, device)
             for weight in weights:
                 _fill(model, weight, checkpoint)
     return model
@@ -191,7 +191,7 @@ def _check_tied(model: GPT, weights: Sequence[Weight], checkpoint: Checkpoint) -
             )
 
 
-def _materialize(model: GPT, device: torch.device | str) -> None:
+def materialize(model: GPT, device: torch.device | str) -> None:
     """Give the parameters on meta memory of their own; what was one parameter stays one."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():

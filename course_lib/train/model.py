@@ -1,44 +1,81 @@
 """The model of a run: new from one seed, from a checkpoint of anybody's, or the one it had.
 
-A new model is the same on every rank for any mesh. Lesson 08.
+A new model is the same for any layout, and no rank ever holds the whole of it: each parameter is
+drawn from a seed of its own, and a rank keeps its part. Lesson 08.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import pretrained, ranks
 from course_lib.gpt import GPT, Heads
+from course_lib.pretrained.load import materialize
+from course_lib.pretrained.names import held, weights_of
 from course_lib.pretrained.sketch import Sketching, without_numbers
 from course_lib.tensor_parallel import parallelize
-from course_lib.tensor_parallel.randomness import seed_all
+from course_lib.tensor_parallel.randomness import mix
 from course_lib.train.checkpoints import check_bytes
 from course_lib.train.options import Options, Refused
 from course_lib.train.record import Failed, config_of, read
 
 
-def make_model(options: Options, me: ranks.Me, mesh: DeviceMesh) -> GPT:
-    """The model, sharded over tp, on this rank's device and in training mode; all ranks call it."""
+class Start:
+    """Fills a new model's parameters by name, as an engine of stage 3 asks for them."""
+
+    def __init__(self, model: GPT, seed: int):
+        self.model, self.seed = model, seed
+        self.weights = {weight.name: weight for weight in weights_of(model.config)}
+        self.pieces = {name: held(model, weight) for name, weight in self.weights.items()}
+
+    @torch.no_grad()
+    def __call__(self, name: str, part: Tensor) -> None:
+        """Put this rank's part over tp of the initial numbers into `part`."""
+        digest = hashlib.sha256(name.encode()).digest()
+        dense = torch.empty(self.weights[name].shape)
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(mix(self.seed, int.from_bytes(digest[:4], "big")))
+            self.model.start_one(name, dense)
+        piece, at = self.pieces[name], 0
+        part.zero_()  # padding: rows of no word
+        for start, stop in piece.spans:
+            source = dense.narrow(piece.dim, start, stop - start)
+            part.narrow(piece.dim, at, stop - start).copy_(source)
+            at += stop - start
+
+
+def make_model(options: Options, me: ranks.Me, mesh: DeviceMesh) -> tuple[GPT, Start | None]:
+    """The model, sharded over tp, on this rank's device and in training mode; all ranks call it.
+    At stage 3 a new one is without numbers, and what fills it comes with it."""
+    fill = None
     if options.checkpoint:
         model = _saved(options, me, mesh)
     elif options.from_:
         model = _from(options, me, mesh)
     else:
-        seed_all(options.seed)
-        model = parallelize(GPT(options.config()).to(me.device), mesh, sequence=options.sequence)
+        with Sketching():
+            dense = without_numbers(options.config())
+            model = parallelize(dense, mesh, sequence=options.sequence)
+        fill = Start(model, options.seed)
+        if options.stage < 3:
+            materialize(model, me.device)
+            for name, parameter in model.named_parameters():
+                fill(name, parameter)
+            fill = None
     if options.length > model.config.length:
         raise Refused(
             f"--length {options.length} is longer than the {model.config.length} tokens that the "
             f"model of {options.from_ or options.checkpoint} was made for; take --length "
             f"{model.config.length} or less"
         )
-    return model.train()
+    return model.train(), fill
 
 
 @contextlib.contextmanager

@@ -6,13 +6,16 @@ the subject of a lesson: the step of 08, the stages of 09 to 11, the offload of 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import ranks, zero
+from course_lib.collectives.agreement import all_or_none
 from course_lib.step import NotFinite, StepResult, groups
 from course_lib.step.losses import loss_sum
 from course_lib.step.pieces import axes
@@ -22,8 +25,8 @@ from course_lib.train.checks import check_precision, offload_of, units_of
 from course_lib.train.journal import Journal
 from course_lib.train.lock import held
 from course_lib.train.measured import FAST, LEAN, Meter
-from course_lib.train.model import make_model
-from course_lib.train.options import Options
+from course_lib.train.model import Start, make_model
+from course_lib.train.options import Options, Refused
 from course_lib.train.record import Failed
 from course_lib.train.report import Show
 from course_lib.train.stop import Stop
@@ -35,14 +38,15 @@ REMEDY = "Go on from the last checkpoint with a smaller --lr, a longer --warmup 
 
 def train(options: Options, me: ranks.Me, stop: Stop, show: Show) -> dict:
     """Run to the last step, or until somebody asks to stop; what came of it."""
-    check_precision(options.precision, me.device)
+    with all_or_none([dist.group.WORLD], "--precision", error=Refused):
+        check_precision(options.precision, me.device)
     with held(options, me) as out, Journal(options, me, out, stop, show) as journal:
         mesh = ranks.mesh(me, dp=me.world // options.tp, tp=options.tp)
-        model = make_model(options, me, mesh)
+        model, fill = make_model(options, me, mesh)
         text = Text(options, me, mesh, out, model)
         meter = Meter(options, mesh, model, out)
         optimizer = torch.optim.AdamW(groups(model, options.decay), lr=options.lr, betas=BETAS)
-        with make_engine(options, mesh, model, optimizer, out) as engine:
+        with make_engine(options, mesh, model, fill, optimizer, out) as engine:
             done = journal.begin(engine, mesh, text, meter)
             while done < options.steps and not journal.stopped:
                 rate = options.rate(done)
@@ -64,17 +68,19 @@ def make_engine(
     options: Options,
     mesh: DeviceMesh,
     model: nn.Module,
+    fill: Start | None,
     optimizer: torch.optim.Optimizer,
     out: Path,
 ) -> zero.Engine:
     """Shard what --stage says over dp, and move what --offload says."""
     offload = offload_of(options, out)
     if options.offload == "nvme":
-        offload["folder"].mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # what is wrong with it the engine says, on all ranks
+            offload["folder"].mkdir(parents=True, exist_ok=True)
     of_stage_3 = {}
     if options.stage == 3:
-        keep = FAST if options.fast else LEAN
-        of_stage_3 = {"units": units_of(model, options.units), "keep": keep}
+        units, keep = units_of(model, options.units), FAST if options.fast else LEAN
+        of_stage_3 = {"units": units, "keep": keep, "fill": fill}
     try:
         return zero.engine(
             model, optimizer, stage=options.stage, mesh=mesh, precision=options.precision,

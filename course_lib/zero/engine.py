@@ -16,8 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from course_lib import norms
-from course_lib.collectives import all_reduce
-from course_lib.collectives.call import device_of, labelled
+from course_lib.collectives.call import device_of
 from course_lib.tensor_parallel.extents import extents
 from course_lib.zero.cut import cut
 from course_lib.zero.ddp import same_buffers, same_everywhere
@@ -26,6 +25,7 @@ from course_lib.zero.elementwise import check_elementwise
 from course_lib.zero.face import ModuleFace
 from course_lib.zero.gradient_pieces import gradient_pieces, not_finite
 from course_lib.zero.handover import check_fresh, hand_over
+from course_lib.zero.micro_batches import MicroBatches
 from course_lib.zero.offload import Plan, home_of
 from course_lib.zero.partition import BUCKET
 from course_lib.zero.precision import Precision
@@ -78,9 +78,7 @@ class Engine(ModuleFace, TrainingState):
         self.precision = Precision.named(precision)
         self.norm: float | None = None
         self.skipped = 0
-        self._begun = 0  # micro-batches of this step
-        self._pending = False  # a backward without its step
-        self._tokens: float | None = None
+        self._micros = MicroBatches(accumulate)
         self._over: str | None = None  # why it can no longer be used
         self._closed = self.updating = False
         self._finished = 0  # backwards that came through here
@@ -166,7 +164,7 @@ class Engine(ModuleFace, TrainingState):
     @property
     def boundary(self) -> bool:
         """Whether the next `step` is an update, and not one more micro-batch's end."""
-        return self._begun == self.accumulate
+        return self._micros.complete
 
     def backward(self, loss: Tensor, tokens: float | None = None) -> None:
         """Add this micro-batch's gradients: of a mean over it, or, with `tokens`, of a sum over so
@@ -174,27 +172,14 @@ class Engine(ModuleFace, TrainingState):
 
         An error in here loses the gradients of the whole step, whose micro-batches begin anew."""
         self._usable()
-        if self._pending:
-            raise RuntimeError(
-                "backward twice without a step: call engine.step() after each engine.backward(); "
-                f"it updates after every {self.accumulate} of them and else does nothing"
-            )
         check_loss(loss, tokens)
-        if self._begun and (tokens is None) != (self._tokens is None):
-            raise ValueError(
-                "tokens= was given for some micro-batches of this step and not for others; a sum "
-                "and a mean do not add up"
-            )
+        self._micros.check(tokens)
         check_parameters(self.model, self._trained)
         check_places(self.partition)
         if self.gradients.finished != self._finished:
             raise RuntimeError(PAST)
         self._edits.before_backward()
-        self._begun, self._pending = self._begun + 1, True
-        if tokens is None:
-            factor = 1.0 / (self.group.size() * self.accumulate)
-        else:
-            factor, self._tokens = 1.0, (self._tokens or 0.0) + float(tokens)
+        factor = self._micros.begin(tokens, self.group.size())
         if self.precision.scale is not None:
             factor *= self.precision.scale.value
         self.gradients.sync = self.boundary or self.stage >= 2
@@ -219,11 +204,12 @@ class Engine(ModuleFace, TrainingState):
         """Update, at the end of the last micro-batch; before that, do nothing. Whether it did."""
         self._usable()
         if not self.boundary:
-            if not self._begun and self.gradients.finished != self._finished:
+            if not self._micros.begun and self.gradients.finished != self._finished:
                 raise RuntimeError(PAST)
-            self._pending = False
+            self._micros.pending = False
             return False
-        factor, scale = self._factor(), self.precision.scale
+        scale = self.precision.scale
+        factor = (1.0 if scale is None else 1.0 / scale.value) / self._micros.divisor(self.group)
         self._edits.before_step(ready=factor == 1.0)
         good = True
         if self.clip is not None or scale is not None or self.check:
@@ -273,19 +259,8 @@ class Engine(ModuleFace, TrainingState):
         if self._over is not None:
             raise RuntimeError(f"this engine can no longer be used: {self._over}")
 
-    def _factor(self) -> float:
-        """What the gradients have still to be multiplied with: one over the tokens of all ranks,
-        and over the loss scale."""
-        factor = 1.0 if self.precision.scale is None else 1.0 / self.precision.scale.value
-        if self._tokens is None:
-            return factor
-        device = device_of(self.group)
-        own = torch.tensor(self._tokens, dtype=torch.float64, device=device)
-        with labelled("scalars"):
-            return factor / (all_reduce(own, self.group, donated=True).item() or 1.0)
-
     def _forget(self) -> None:
-        self._begun, self._pending, self._tokens = 0, False, None
+        self._micros.forget()
         self._edits.forget()
         self.gradients.forget()
         for _, part in self.shards.parts():

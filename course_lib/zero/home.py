@@ -1,7 +1,7 @@
 """The home of a rank's part of the optimizer: on the device, on the host, or in files.
 
 `Home` is what the stages ask of any of them; `OnDevice`, here, is the home of an engine that
-offloads nothing, and lesson 12 derives the two others. Lesson 09 reads this before the shards.
+offloads nothing, and lesson 12 derives the two others. Read it before the shards of lesson 09.
 """
 
 from __future__ import annotations

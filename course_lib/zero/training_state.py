@@ -79,9 +79,9 @@ class TrainingState:
 
     def _between_steps(self) -> None:
         self._usable()
-        if self._begun:
+        if self._micros.begun:
             raise RuntimeError(
-                f"a step has begun, with {self._begun} of {self.accumulate} micro-batches, whose "
+                f"a step has begun, {self._micros.begun} of {self.accumulate} micro-batches, whose "
                 "gradients no checkpoint has: save after engine.step(), or drop them by "
                 "engine.zero_grad()"
             )

@@ -17,18 +17,21 @@ PLAIN = LLAMA.changed(recompute=False)
 WORDS = GPT2.changed(vocabulary=4001, layers=1)  # the logits and their gradient are most of it
 ROWS, LENGTH = 4, 32
 SMALL = {"bucket_bytes": 60_000}
-BOTH = {"optimizer": "cpu", "parameters": "cpu"}
+BOTH, FILES = {"optimizer": "cpu", "parameters": "cpu"}, {"optimizer": "nvme"}
 CASES = [
     (GPT2, 0, {}), (GPT2, 1, SMALL), (GPT2, 3, {"persist": 0}), (LLAMA, 0, {}), (LLAMA, 2, SMALL),
     (LLAMA, 3, {"persist": 0}), (LLAMA, 3, {"persist": 1000, "keep": 1 << 60, "prefetch": 0}),
     (LLAMA, 2, {"offload": "cpu", **SMALL}), (LLAMA, 3, {"persist": 0, "offload": BOTH}),
     (PLAIN, 2, SMALL), (PLAIN, 3, {"persist": 0}), (WORDS, 3, {"persist": 0}),
+    (GPT2, 2, {"offload": FILES, **SMALL}),
 ]  # fmt: skip
 
 
-def measured(me):
+def measured(me, folder):
     found = []
     for config, stage, options in CASES:
+        if options.get("offload") is FILES:
+            options = {**options, "offload": {**FILES, "folder": folder}}
         engine = engine_of(me, config, stage, **options)
         for step in range(2):
             step_of(me, engine, config, step, rows=ROWS, length=LENGTH)
@@ -43,8 +46,8 @@ def measured(me):
 
 
 @pytest.mark.parametrize("world", [2])
-def test_the_peak_of_a_step(pool, world):
-    for found in pool.run(world, measured, timeout=120):
+def test_the_peak_of_a_step(pool, world, tmp_path):
+    for found in pool.run(world, measured, tmp_path, timeout=120):
         for tied, stage, options, want, most in found:
             where = f"tied={tied}, stage {stage}, {options}: {want}, and {most} above it"
             assert want.total == pytest.approx(want.held + most, rel=0.10), where

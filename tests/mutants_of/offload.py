@@ -431,7 +431,7 @@ MUTANTS = [
     Mutant(
         "own-states-part-of-a-step",
         "course_lib/zero/training_state.py",
-        "        if self._begun:\n",
+        "        if self._micros.begun:\n",
         "        if False:\n",
         (OWN + "test_what_does_not_fit_is_refused_on_all_ranks",),
         "the gradients of a step that has begun are lost without a word",

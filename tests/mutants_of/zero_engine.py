@@ -9,7 +9,7 @@ ENGINE, PRECISION, EXTENTS = (
     "course_lib/tensor_parallel/extents.py",
 )
 ELEMENTWISE, HANDOVER = f"{ZERO}elementwise.py", f"{ZERO}handover.py"
-TWIN = f"{ZERO}twin.py"
+TWIN, MICROS = f"{ZERO}twin.py", f"{ZERO}micro_batches.py"
 REFUSALS = f"{ZERO}refusals.py"
 STAGES = "tests/zero/test_stages.py::"
 ONE = f"{STAGES}test_a_stage_is_one_process"
@@ -31,27 +31,27 @@ BROKEN = "tests/zero/test_gradients.py::test_after_a_broken_step_the_next_is_rig
 MUTANTS = [
     Mutant(
         "zero-mean-over-ranks-alone",
-        ENGINE,
-        "            factor = 1.0 / (self.group.size() * self.accumulate)",
-        "            factor = 1.0 / self.group.size()",
+        MICROS,
+        "            return 1.0 / (ranks * self.each_step)",
+        "            return 1.0 / ranks",
         (f"{ONE}[0-accumulated]", f"{ONE}[2-four]"),
         "the gradients of k micro-batches are k times too large",
         "T22",
     ),
     Mutant(
         "zero-mean-of-means",
-        ENGINE,
-        "        return factor / (all_reduce(own, self.group, donated=True).item() or 1.0)",
-        "        return factor / self.group.size() / (own.item() or 1.0)",
+        MICROS,
+        "            return all_reduce(tokens, group, donated=True).item() or 1.0",
+        "            return group.size() * (tokens.item() or 1.0)",
         (f"{ONE}[0-tokens]", f"{ONE}[3-tokens accumulated]"),
         "each rank divides by its own tokens: a token counts more where there are few",
         "T19",
     ),
     Mutant(
         "zero-tokens-of-the-last",
-        ENGINE,
-        "            factor, self._tokens = 1.0, (self._tokens or 0.0) + float(tokens)",
-        "            factor, self._tokens = 1.0, float(tokens)",
+        MICROS,
+        "        self.tokens = (self.tokens or 0.0) + float(tokens)",
+        "        self.tokens = float(tokens)",
         (f"{ONE}[1-tokens accumulated]",),
         "the tokens of earlier micro-batches are not counted",
         "T19",
@@ -112,9 +112,9 @@ MUTANTS = [
     ),
     Mutant(
         "zero-steps-off-the-boundary",
-        ENGINE,
-        "        return self._begun == self.accumulate",
-        "        return self._begun > 0",
+        MICROS,
+        "        return self.begun == self.each_step",
+        "        return self.begun > 0",
         (f"{ONE}[0-accumulated]", f"{ONE}[2-accumulated]"),
         "every micro-batch updates",
         "T22",
@@ -173,8 +173,8 @@ MUTANTS = [
     ),
     Mutant(
         "zero-backward-twice",
-        ENGINE,
-        "        if self._pending:",
+        MICROS,
+        "        if self.pending:",
         "        if False:",
         (f"{MISUSED}[0]",),
         "two backwards before a step are two micro-batches, or one too many",
@@ -182,7 +182,7 @@ MUTANTS = [
     Mutant(
         "zero-past-the-engine",
         ENGINE,
-        "            if not self._begun and self.gradients.finished != self._finished:",
+        "            if not self._micros.begun and self.gradients.finished != self._finished:",
         "            if False:",
         (f"{MISUSED}[1]",),
         "loss.backward() and engine.step(): nothing is ever trained",
@@ -390,9 +390,8 @@ MUTANTS = [
     Mutant(
         "zero-scale-not-undone",
         ENGINE,
-        "        factor = 1.0 if self.precision.scale is None else 1.0 / self.precision.scale.value"
-        "\n",
-        "        factor = 1.0\n",
+        "        factor = (1.0 if scale is None else 1.0 / scale.value) / ",
+        "        factor = 1.0 / ",
         (f"{SCALED}[None]",),
         "the gradients are the scale's times too large, and clipped the worse",
         "T26",

@@ -56,17 +56,17 @@ def options_of(chosen: random.Random, folder) -> dict:
     stage = chosen.choice((0, 1, 2, 3, 3))
     options = {"stage": stage, "accumulate": chosen.choice((1, 1, 2, 3))}
     options["clip"] = chosen.choice((None, None, 0.05))
+    files = {"optimizer": "nvme", "folder": folder}
     if stage == 3:
         options["persist"] = chosen.choice((0, 60, 1 << 20))
         options["prefetch"] = chosen.choice((0, 1, 2))
         options["keep"] = chosen.choice((0, 1 << 30))
         places = [None, None, "cpu", {"optimizer": "cpu", "parameters": "cpu"}]
-        files = {"optimizer": "nvme", "folder": folder}
         places += [files, {**files, "parameters": "nvme"}]
         options["offload"] = chosen.choice(places)
     else:
         options["bucket_bytes"] = chosen.choice((300, 1 << 20))
-        options["offload"] = chosen.choice((None, "cpu")) if stage else None
+        options["offload"] = chosen.choice((None, "cpu", files)) if stage else None
     return options
 
 

@@ -128,7 +128,8 @@ class HostHome:
 
     def step(self, optimizer: Optimizer) -> None:
         """Update on the host; the shards' gather brings it to where it is used."""
-        self._may_write()
+        if self._copies_back is not None:  # the last step's, which read what is now overwritten
+            self._copies_back.synchronize()
         with tier("host"):
             optimizer.step()
 
@@ -136,10 +137,6 @@ class HostHome:
         """The copies back to the device have begun: the next update waits for them."""
         if self.incoming.stream is not None:
             self._copies_back = torch.cuda.current_stream(self.device).record_event()
-
-    def _may_write(self) -> None:
-        if self._copies_back is not None:  # the last step's, which read what is now overwritten
-            self._copies_back.synchronize()
 
     def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
         """A shard was changed from outside: the parts take it over."""
@@ -153,8 +150,8 @@ class HostHome:
     def at_hand(
         self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
     ) -> AbstractContextManager:
-        if write:
-            self._may_write()
+        if write and self.incoming.stream is not None:  # copies to the device read what is here
+            torch.cuda.current_stream(self.device).synchronize()
         return nullcontext()
 
     def close(self) -> None:
