@@ -131,7 +131,7 @@ def unit_by_unit(engine: Engine) -> Iterator:
 
         def gathered(parameter: nn.Parameter) -> contextlib.AbstractContextManager:
             unit = unit_of.get(parameter)
-            if unit is not None and current != [unit]:
+            if unit is not None and not unit.persistent and current != [unit]:
                 stack.close()
                 current[:] = [unit]
                 stack.enter_context(engine.gathered(parameter))

@@ -225,8 +225,8 @@ MUTANTS = [
     Mutant(
         "estimate-loss-forgotten",
         PEAK,
-        'yield Event("loss", everything + one.logits, 2 * one.logits, (), (head,))',
-        'yield Event("loss", everything + one.logits, 0, (), (head,))',
+        "        return 2 * logits\n",
+        "        return 0\n",
         (f"{TESTS}peak.py::test_the_peak_of_a_step",),
         "the highest point is where the loss's gradient is made",
     ),

@@ -162,6 +162,44 @@ def test_so_it_does_in_all_other_layouts(pool, tmp_path):
     goes_on(pool, tmp_path, {name: LAYOUTS[name] for name in LATER} | MORE)
 
 
+def sent(me, folder: str) -> list:
+    """Bytes over dp of a fast and a lean run whose blocks are too large to be kept whole."""
+    argv = [*SMALL, "--stage", "3", "--hidden", "128", "--inner", "256", "--steps", "3"]
+    runs = [trained(me, [*argv, way], f"{folder}/{way}") for way in ("--fast", "--lean")]
+    for run in runs:
+        as_formulas_say(run)
+    return [run["ranks"][0]["sent_by_axis"]["dp"] for run in runs]
+
+
+def test_fast_gathers_once_and_lean_twice(pool, tmp_path):
+    fast, lean = pool.run(4, sent, str(tmp_path))[0]
+    assert 1.2 < lean / fast < 1.5  # 3 for 2, less what is small and kept whole either way
+
+
+def overflowed(me, folder: str) -> list:
+    """The second step of a run overflows on every rank."""
+    one_step, calls = program.one_step, iter(range(9))
+
+    def fault(options, engine, *rest):
+        scale = engine.precision.scale
+        scale.value, before = (2.0**60 if next(calls) == 1 else scale.value), scale.value
+        result = one_step(options, engine, *rest)
+        scale.value = before
+        return result
+
+    program.one_step = fault
+    try:
+        return trained(me, [*SMALL, "--stage", "1", "--precision", "float16"], folder)
+    finally:
+        program.one_step = one_step
+
+
+def test_a_step_without_an_update_is_not_what_is_measured(pool, tmp_path):
+    run = pool.run(4, overflowed, str(tmp_path / "run"))[0]
+    assert run["skipped"] == 1 and len(run["losses"]) == 6
+    as_formulas_say(run)
+
+
 def from_a_stage(me, folder: str) -> list:
     """A new run from the weights of one that was sharded; and what cannot go on."""
     first = str(Path(folder) / "first")

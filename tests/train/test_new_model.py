@@ -1,0 +1,94 @@
+"""A new model is drawn parameter by parameter: the same on any mesh, whole on no rank of stage 3;
+and a save has one unit of it at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from course_lib import pretrained, ranks
+from course_lib.ledger import ledger
+from course_lib.memory import budget
+from course_lib.train import program
+from course_lib.train.checkpoints import unit_by_unit
+from course_lib.train.checks import resolve
+from course_lib.train.model import make_model
+from course_lib.train.options import parse
+from course_lib.zero import holdings
+from tests.train.test_layouts import SMALL
+
+
+def weights(me, tp: int, folder: str) -> dict:
+    mesh = ranks.mesh(me, dp=me.world // tp, tp=tp)
+    model, _ = make_model(resolve(parse([*SMALL, "--tp", str(tp)]), me.world), me, mesh)
+    pretrained.save(model, folder, mesh)
+    with pretrained.Checkpoint(Path(folder)) as stored:
+        return {name: stored.read(name) for name in stored.slots}
+
+
+def test_a_new_model_is_the_same_on_any_mesh(pool, tmp_path):
+    runs = {n: pool.run(n, weights, n, str(tmp_path / str(n)))[0] for n in (1, 2, 3)}
+    for n in (2, 3):
+        assert runs[n].keys() == runs[1].keys()
+        assert all(torch.equal(runs[n][name], x) for name, x in runs[1].items())
+    wide = [x for x in runs[1].values() if x.dim() > 1]
+    assert all(0.002 < float(x.std()) < 0.03 for x in wide)
+
+
+def test_a_new_model_does_not_repeat_itself(pool):
+    alike = pool.run(1, repeated)[0]
+    assert alike == []
+
+
+def repeated(me) -> list:
+    mesh = ranks.mesh(me, dp=1, tp=1)
+    model, _ = make_model(resolve(parse([*SMALL, "--tp", "1"]), me.world), me, mesh)
+    named = [(name, p.flatten()[:8]) for name, p in model.named_parameters() if p.dim() > 1]
+    return [(a, b) for i, (a, x) in enumerate(named) for b, y in named[:i] if torch.equal(x, y)]
+
+
+def built(me, folder: str) -> tuple[int, int]:
+    """The most that making model and engine took, beside what they hold; the model's bytes."""
+    argv = [*SMALL, "--stage", "3", "--hidden", "96", "--inner", "384", "--layers", "6"]
+    options = resolve(parse(argv), me.world)
+    mesh = ranks.mesh(me, dp=me.world // 2, tp=2)
+    with budget(from_now=True) as watched:
+        model, fill = make_model(options, me, mesh)
+        optimizer = torch.optim.AdamW(model.parameters())
+        engine = program.make_engine(options, mesh, model, fill, optimizer, Path(folder))
+        most = watched.most() - holdings(engine)["device"]
+    whole = 4 * sum(slot.numel for slot in engine.partition.slots())
+    engine.close()
+    return most, whole
+
+
+def test_a_new_model_is_whole_on_no_rank(pool, tmp_path):
+    for most, whole in pool.run(4, built, str(tmp_path)):
+        assert most < whole / 2, (most, whole)
+
+
+def gathers(me, folder: str) -> tuple:
+    argv = [*SMALL, "--stage", "3", "--hidden", "96", "--inner", "200", "--layers", "4"]
+    mesh, options = ranks.mesh(me, dp=2, tp=me.world // 2), resolve(parse(argv), me.world)
+    model, fill = make_model(options, me, mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    engine = program.make_engine(options, mesh, model, fill, optimizer, Path(folder))
+    units = [unit for unit in engine.shards.units if not unit.persistent]
+    whole = []
+
+    def watch(parameter):
+        context = enter(parameter)
+        whole.append(sum(unit.whole for unit in units))
+        return context
+
+    with ledger(mesh) as book, unit_by_unit(engine) as enter:
+        pretrained.save(model, Path(folder) / "saved", mesh, gathered=watch)
+    engine.close()
+    large = [r for r in book.records if (r.op, r.axis) == ("all_gather", "dp") and r.payload > 9999]
+    return len(units), len(large), max(whole), sum(unit.whole for unit in units)
+
+
+def test_a_save_gathers_each_unit_once_and_has_one_at_a_time(pool, tmp_path):
+    for units, messages, most, after in pool.run(2, gathers, str(tmp_path)):
+        assert units >= 5 and (messages, most, after) == (units, 1, 0)

@@ -1,0 +1,114 @@
+"""What a person sees of a run: a bar with the time left on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import time
+
+import pytest
+
+from course_lib.train import __main__ as main
+from course_lib.train import report as shown
+from course_lib.train.curve import Point
+from course_lib.train.options import Options
+from course_lib.train.report import Lines, Progress, Report, clock
+
+POINT = Point(30, 2.5, 64, 0.75, 1e-3, 2.625)
+PROGRESS = Progress(POINT, 200, 2.625, 12_345.6, 0.413, 45_600_000, 125.0)
+
+
+def test_a_line_says_all_of_it():
+    stream = io.StringIO()
+    lines = Lines(stream)
+    lines.say("hello")
+    lines.step(PROGRESS, due=False)
+    lines.step(PROGRESS, due=True)
+    assert stream.getvalue() == (
+        "hello\nstep 30/200  loss 2.5000  validation 2.6250  norm 0.750  lr 1.00e-03  12,346 "
+        "tokens/s  MFU 41.3 %  45.6 MB  2:05 left\n"
+    )
+    early = PROGRESS._replace(validation=None, memory=None)
+    assert "validation" not in str(early) and "MB" not in str(early)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (60, "1:00"), (3599.6, "1:00:00")]
+)
+def test_a_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_lines_where_it_is_piped(monkeypatch, json):
+    out, err = io.StringIO(), io.StringIO()
+    monkeypatch.setattr("sys.stdout", out)
+    monkeypatch.setattr("sys.stderr", err)
+    display = main.display(Options(json=json))
+    display.say("here")
+    assert isinstance(display, Lines) and (err if json else out).getvalue() == "here\n"
+
+
+def test_a_bar_on_a_terminal(monkeypatch):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setenv("TERM", "xterm")
+    reads, writes = pty.openpty()
+    with os.fdopen(writes, "w") as terminal:
+        monkeypatch.setattr("sys.stdout", terminal)
+        display = main.display(Options(steps=200))
+        assert isinstance(display, main.Bar)
+        display.say("[begun] 1/2")
+        display.step(PROGRESS, due=False)
+        display.close()
+        terminal.flush()
+        text = os.read(reads, 100_000).decode()
+    os.close(reads)
+    assert "[begun] 1/2" in text and "30/200" in text and "━" in text
+    assert "loss 2.5000" in text and "45.6 MB" in text and "2:05 left" in text
+    assert "\x1b[?25l" not in text  # the cursor stays, also if the rank is killed
+
+
+class Kept:
+    """A `Show` that keeps what it is given."""
+
+    def __init__(self):
+        self.progress: list[tuple[Progress, bool]] = []
+
+    def step(self, progress, *, due):
+        self.progress.append((progress, due))
+
+    def say(self, text): ...
+
+
+def reported(monkeypatch, options) -> tuple[Report, Kept]:
+    clock_ = [100.0]
+    monkeypatch.setattr(shown.time, "perf_counter", lambda: clock_[0])
+    me = type("Me", (), {"rank": 0, "world": 2})
+    config, show = options.config(), Kept()
+    report = Report(options, me, config, show)
+    report.clock = clock_
+    return report, show
+
+
+def test_what_is_no_training_takes_no_time(monkeypatch):
+    options = Options(steps=40, log_every=2, peak_tflops=1.0, hidden=8, layers=1, heads=2)
+    report, show = reported(monkeypatch, options)
+    for step in (1, 2, 3, 4):
+        report.clock[0] += 2.0
+        with report.apart():
+            report.clock[0] += 50.0  # a save, say
+        report.step(Point(step, 1.0, 10, 1.0, 1e-3))
+    assert [due for _, due in show.progress] == [True, True, False, True]
+    assert all(p.tokens_per_second == pytest.approx(5.0) for p, _ in show.progress)
+    assert [p.left for p, _ in show.progress] == pytest.approx([78.0, 76.0, 74.0, 72.0])
+    assert report.summary()["tokens_per_second"] == pytest.approx(5.0)
+    assert report.peak == 2e12  # of both ranks
+
+
+def test_a_run_that_made_no_step_has_no_speed(monkeypatch):
+    options = Options(peak_tflops=1.0)
+    report, _ = reported(monkeypatch, options)
+    assert report.summary() == {"tokens_per_second": None, "mfu": None}
+    assert time.perf_counter() == 100.0
