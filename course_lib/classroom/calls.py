@@ -33,7 +33,12 @@ class Call:
     asynchronous: bool
     from_python: bool  # or from torch's C++ code, as DDP's are
     exchange: list[list[int]] | None = None  # rows sent to and expected from each member
-    peer: tuple[int, int] | None = None  # (sender, receiver), global ranks
+    # (sender, receiver), global ranks; no sender where any rank's message is received.
+    peer: tuple[int | None, int] | None = None
+
+    @property
+    def from_any(self) -> bool:
+        return self.peer is not None and self.peer[0] is None
 
     def bounded(self, func, args, seconds: float) -> tuple:
         """The call's arguments with a timeout that ends before the cell's deadline."""
@@ -67,9 +72,10 @@ def read_call(func, args, kwargs, dead: dict[str, str]) -> Call | None:
     peer = exchange = None
     if op in ("send", "recv"):
         here = dist.get_rank()
-        there = members[given["dst"] if op == "send" else given["src"]]
+        there = members[given[operation.peer]] if operation.peer else None
         peer = (here, there) if op == "send" else (there, here)
-        text = f"{op}({'to' if op == 'send' else 'from'} rank {there}) of {_shapes(before)}"
+        whom = "any rank" if there is None else f"rank {there}"
+        text = f"{op}({'to' if op == 'send' else 'from'} {whom}) of {_shapes(before)}"
     compare = words
     if peer:
         compare = _shapes(before)

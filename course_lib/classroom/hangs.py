@@ -65,6 +65,8 @@ class Scene:
             # It has what it waits for, and has not had the processor to see it.
             if not self._absent(status["key"], status["n"]):
                 return ""
+            if any(self._has_called(*message) for message in status.get("or", [])):
+                return ""
             self._waiting[r] = (status["key"], status["n"])
         if before != self._waiting:
             return ""
@@ -95,7 +97,9 @@ class Scene:
         for r in self.participants:
             self.statuses[r] = self._status(r)
             calls = [call for _, call in self.board.calls(r) if call["cell"] == self.cell]
-            self.calls[r] = calls
+            # A receive from any rank that has arrived stands there again, as that of its sender.
+            again = [call["arrived"] for call in calls if "arrived" in call]
+            self.calls[r] = [call for call in calls if [call["key"], call["n"]] not in again]
         self.facts = [self._fact(outcomes[r]) for r in self.participants]
 
     def groups_destroyed(self) -> bool:

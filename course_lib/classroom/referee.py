@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import FrameType
 
 import torch
 import torch.distributed as dist
 
+from course_lib.classroom import any_source
+from course_lib.classroom.any_source import ANYTHING, AnySource
 from course_lib.classroom.board import Board
 from course_lib.classroom.calls import Call, read_call
+from course_lib.classroom.inbox import Inbox
 from course_lib.dispatch import LightMode
 from course_lib.dispatch.operations import NAMESPACES
 from course_lib.dispatch.waits import WaitListener
 
+ENDED = ("done", "failed")
 PATIENCE = 0.5  # seconds; how long a call from C++ looks out for the others before it goes ahead
 
 
@@ -35,38 +40,6 @@ class NeverCame(RuntimeError):
 
 class Released(RuntimeError):
     """The notebook ended this rank's wait: the deadline, an interrupt, a deadlock of all ranks."""
-
-
-class Inbox:
-    """What the other ranks have posted in the cell under way, read off the board call by call."""
-
-    def __init__(self, board: Board):
-        self.board = board
-        self.cell = 0
-        self._next: Counter[int] = Counter()
-        self._calls: dict[int, dict[tuple[str, int], dict]] = defaultdict(dict)
-
-    def open(self, cell: int) -> None:
-        self.cell = cell
-        self._calls.clear()
-
-    def find(self, peer: int, key: str, number: int) -> dict | None:
-        """The peer's call number `number` on the group `key`, or None where it has not come."""
-        while (call := self.board.call(peer, self._next[peer] + 1)) is not None:
-            self._next[peer] += 1
-            self._keep(peer, call)
-        newest = self.board.newest(peer)
-        if newest > self._next[peer]:  # the board has forgotten some: take what it still has
-            for at, call in self.board.calls(peer, self._next[peer]):
-                if at > newest:  # posted while we read, and the one before it may have been missed
-                    break
-                self._next[peer] = at
-                self._keep(peer, call)
-        return self._calls[peer].get((key, number))
-
-    def _keep(self, peer: int, call: dict) -> None:
-        if call["cell"] == self.cell:
-            self._calls[peer][call["key"], call["n"]] = call
 
 
 @dataclass
@@ -103,7 +76,9 @@ class Referee(LightMode, WaitListener):
         self.dead, self.find_line = dead, find_line
         # Calls on each group in this cell: unequal among its members means that one is owed.
         self.counts: Counter[str] = Counter()
+        self.any_source = AnySource(inbox, self.counts)
         self._promised: dict[int, tuple[dist.Work, Appointment]] = {}
+        self._arriving: dict[int, tuple[dist.Work, Appointment]] = {}
         inbox.open(cell)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -131,16 +106,21 @@ class Referee(LightMode, WaitListener):
         promised = self._promised.pop(id(work), None)
         if promised is not None:
             self.meet(promised[1])
+            if promised[1].call.from_any:
+                self._arriving[id(work)] = promised
+
+    def after_wait(self, work: dist.Work, start: float, caller: FrameType) -> None:
+        """A message from any rank has come: say on the board whose it is."""
+        if id(work) in self._arriving:
+            _, meeting = self._arriving.pop(id(work))
+            sender = meeting.call.members[work._source_rank()]
+            self._post_as_receive_from(sender, meeting, arrived=True)
 
     def meet(self, meeting: Appointment, patience: float = float("inf")) -> None:
         """Compare the call with the other ranks', waiting for those that have not made it yet."""
         began, pause, said = time.monotonic(), 0.0, False
         while True:
-            for peer in sorted(meeting.missing):
-                theirs = self.inbox.find(peer, meeting.key, meeting.number)
-                if theirs is not None:
-                    self._compare(meeting, peer, theirs)
-                    meeting.missing.discard(peer)
+            self._look(meeting)
             waited = time.monotonic() - began
             if not meeting.missing:
                 break
@@ -157,6 +137,53 @@ class Referee(LightMode, WaitListener):
         if said:
             self._say("running")
 
+    def _look(self, meeting: Appointment) -> None:
+        """Compare with the ranks that have come, and strike them off the list of the missing."""
+        if meeting.call.from_any:
+            sends = self.any_source.sends(meeting.call, meeting.number)
+            if sends and not self._one_fits(meeting, [theirs for _, theirs in sends]):
+                self._post_as_receive_from(sends[0][0], meeting)
+                self._compare(meeting, *sends[0])
+            if sends:
+                meeting.missing.clear()
+        for peer in sorted(meeting.missing):
+            theirs = self.inbox.find(peer, meeting.key, meeting.number)
+            if theirs is None and meeting.call.peer is not None and not meeting.call.from_any:
+                theirs = self._open_receive(meeting, peer)
+            if theirs is not None:
+                self._compare(meeting, peer, theirs)
+                meeting.missing.discard(peer)
+
+    def _one_fits(self, meeting: Appointment, posts: list[dict]) -> bool:
+        ours = meeting.post["compare"]
+        if meeting.call.from_any:
+            ours = self.any_source.compare(meeting.call)
+        return any(ANYTHING in (ours, post["compare"]) or post["compare"] == ours for post in posts)
+
+    def _open_receive(self, meeting: Appointment, peer: int) -> dict | None:
+        """A receive from any rank that this send may meet: one that fits and is not yet due to an
+        earlier send of this rank. Where none fits, the receiver is the one to refuse."""
+        key = any_source.open_key(meeting.call)
+        receives = any_source.still_open(self.inbox.posts(peer), key)
+        earlier = range(meeting.number - 1, 0, -1)
+        met = next((n for n in earlier if self.inbox.find(peer, meeting.key, n) is not None), 0)
+        if len(receives) < meeting.number - met:
+            return None
+        return next((post for post in receives if self._one_fits(meeting, [post])), None)
+
+    def _post_as_receive_from(
+        self, sender: int, meeting: Appointment, *, arrived: bool = False
+    ) -> None:
+        post = dict(meeting.post)
+        if arrived:
+            post["compare"] = self.any_source.compare(meeting.call)
+            post["arrived"] = [meeting.key, meeting.number]
+            post["key"], post["n"] = self.any_source.arrive(meeting.call, sender)
+        else:  # it will not be received: a disagreement is reported by the key of both
+            expected = self.any_source.expected(meeting.call)
+            post["key"], post["n"] = next(rest for m, *rest in expected if m == sender)
+        self.board.post(self.rank, post)
+
     def _announce(self, call: Call) -> Appointment:
         absent = [r for r in call.members if r not in self.participants]
         if absent:
@@ -167,24 +194,31 @@ class Referee(LightMode, WaitListener):
         if call.peer is None:
             key = f"{call.group_name}:{','.join(map(str, call.members))}"
             missing = {r for r in call.members if r != self.rank}
+        elif call.from_any:
+            key = any_source.open_key(call)
+            missing = {r for r in call.members if r != self.rank}
         else:
-            key = f"{call.group_name}:{call.peer[0]}>{call.peer[1]}"
+            key = any_source.message_key(call.group_name, *call.peer)
             missing = set(call.peer) - {self.rank}
         self.counts[key] += 1
+        number = self.any_source.begin(key) if call.from_any else self.counts[key]
+        compare = call.compare
+        if call.peer and call.peer[1] == self.rank and not call.from_any:
+            compare = ANYTHING if self.any_source.overtake(call) else compare
         where, source = self.find_line(sys._getframe(2))
         post = {
             "cell": self.cell,
             "key": key,
-            "n": self.counts[key],
+            "n": number,
             "text": call.text,
             "where": where,
             "source": source[:80],
             "async": call.asynchronous and call.peer is None,
-            "compare": call.compare,
+            "compare": compare,
             "exchange": call.exchange,
         }
         self.board.post(self.rank, post)
-        return Appointment(call, key, self.counts[key], post, missing)
+        return Appointment(call, key, number, post, missing)
 
     def _promise(self, result, meeting: Appointment) -> None:
         boxed = result[-1] if isinstance(result, tuple | list) else result
@@ -195,7 +229,8 @@ class Referee(LightMode, WaitListener):
 
     def _compare(self, meeting: Appointment, peer: int, theirs: dict) -> None:
         call = meeting.call
-        same = theirs["compare"] == call.compare
+        ours = meeting.post["compare"]
+        same = theirs["compare"] == ours or ANYTHING in (theirs["compare"], ours)
         if same and call.exchange:  # what I send you has to be what you expect from me
             me, you = call.members.index(self.rank), call.members.index(peer)
             sent, expected = call.exchange
@@ -219,16 +254,24 @@ class Referee(LightMode, WaitListener):
             raise Released(office["release"])
         for peer in sorted(meeting.missing):
             status = self.board.status(peer)
-            if status.get("cell") != self.cell or status.get("state") not in ("done", "failed"):
+            if status.get("cell") != self.cell or status.get("state") not in ENDED:
                 continue
             # It may have posted just before it ended: look once more.
             if self.inbox.find(peer, meeting.key, meeting.number) is not None:
+                continue
+            if meeting.call.from_any and not self._all_have_ended(meeting):
                 continue
             did = "has finished the cell"
             if status["state"] == "failed":
                 did = f"stopped with {status['error']}"
             self._withdraw(meeting)
             raise NeverCame(f"{meeting.call.text} waits for rank {peer}, which {did}")
+
+    def _all_have_ended(self, meeting: Appointment) -> bool:
+        """Whether no rank is left that could still send, and none has done so on its way out."""
+        statuses = [self.board.status(peer) for peer in meeting.missing]
+        ended = [s.get("cell") == self.cell and s.get("state") in ENDED for s in statuses]
+        return all(ended) and not self.any_source.sends(meeting.call, meeting.number)
 
     def _withdraw(self, meeting: Appointment) -> None:
         # A call from C++ leaves its caller half done (DDP's reducer): no trust in that group.
@@ -239,6 +282,8 @@ class Referee(LightMode, WaitListener):
         status = {"cell": self.cell, "state": state}
         if meeting is not None:
             status.update({k: meeting.post[k] for k in ("text", "where", "source", "key", "n")})
+            if meeting.call.from_any:
+                status["or"] = self.any_source.expected(meeting.call)
         self.board.set_status(self.rank, status)
 
 

@@ -27,7 +27,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import ranks
 from course_lib.classroom.board import Board
 from course_lib.classroom.calls import DeadGroup
-from course_lib.classroom.referee import Inbox, Referee
+from course_lib.classroom.inbox import Inbox
+from course_lib.classroom.referee import Referee
 from course_lib.dispatch import listening
 
 OURS = ("me", "rank", "world", "device", "group", "torch", "dist")

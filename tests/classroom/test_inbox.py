@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.classroom.board import KEPT, Board
-from course_lib.classroom.referee import Inbox
+from course_lib.classroom.inbox import Inbox
 
 KEY = "a group"
 

@@ -21,7 +21,7 @@ MUTANTS = [
     ),
     Mutant(
         "classroom-a-late-call-lost",
-        ROOM + "referee.py",
+        ROOM + "inbox.py",
         "                if at > newest:",
         "                if at < 0:",
         (

@@ -1,0 +1,137 @@
+"""Receives from any rank under the referee: programs that are right pass, others are explained."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.classroom.conftest import printed, told, works
+
+ORDERLY = """
+box, late = torch.empty(3), torch.empty(5)
+if rank == 0:
+    sources = [dist.recv(box) for _ in range(2 * (world - 1))]
+    print(sorted(sources), box.tolist())
+    dist.barrier()
+    for peer in range(1, world):              # of another shape: each is counted right
+        dist.recv(late, peer)
+    dist.send(late, world - 1)
+else:
+    for _ in range(2):
+        dist.send(torch.ones(3), 0)
+    dist.barrier()
+    dist.send(torch.arange(5.0), 0)
+    if rank == world - 1:
+        print(dist.recv(late), late.tolist())
+dist.barrier()
+"""
+
+OVERLAPPING = """
+first, second = torch.empty(3), torch.empty(2)
+if rank == 0:
+    dist.send(torch.ones(3), 1, tag=1)
+    dist.send(torch.zeros(2), 1)
+    dist.send(torch.ones(4), 1)
+else:
+    handle = dist.irecv(first, tag=1)         # open while the next message is asked for by name
+    dist.recv(second, 0)
+    handle.wait()
+    third = torch.empty(4)
+    dist.recv(third, 0)
+    print(first.tolist(), second.tolist(), third.sum().item())
+"""
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_messages_from_any_rank_arrive_and_later_ones_are_counted_right(clusters, world):
+    cluster = clusters(world)
+    cluster.run("kept = group")
+    for _ in range(2):
+        said = printed(cluster.run(ORDERLY, deadline=15.0))
+        sources = sorted([*range(1, world)] * 2)
+        assert said[0] == f"{sources} [1.0, 1.0, 1.0]\n"
+        assert said[-1] == "0 [0.0, 1.0, 2.0, 3.0, 4.0]\n"
+    assert cluster.pull("kept is group") == [True] * world
+
+
+def test_a_named_message_beside_an_open_receive_passes(two):
+    assert printed(two.run(OVERLAPPING, deadline=15.0))[1] == "[1.0, 1.0, 1.0] [0.0, 0.0] 4.0\n"
+    works(two)
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_receive_that_no_rank_sends_to_ends_at_once(clusters, world):
+    cluster, began = clusters(world), time.monotonic()
+    text = told(cluster.run("if rank == 1:\n    dist.recv(torch.empty(3))", deadline=20.0))
+    assert time.monotonic() - began < 8
+    assert "rank 1 waited in recv(from any rank) of float32[3]" in text and "line 2" in text
+    works(cluster)
+
+
+def test_ranks_that_all_receive_from_any_are_freed_before_the_deadline(two):
+    began = time.monotonic()
+    text = told(two.run("dist.recv(torch.empty(3))", deadline=20.0))
+    assert text.count("waited in recv(from any rank) of float32[3]") == 2
+    assert time.monotonic() - began < 12
+    works(two)
+
+
+def test_a_message_of_another_shape_is_told_on_both_ranks(two):
+    began = time.monotonic()
+    code = "if rank == 0: dist.send(torch.ones(3), 1)\nelse: dist.recv(torch.ones(4))"
+    text = told(two.run(code, deadline=20.0))
+    assert "the ranks disagree about a collective" in text
+    assert "rank 0 calls send(to rank 1) of float32[3] in line 1" in text
+    assert "rank 1 calls recv(from any rank) of float32[4] in line 2" in text
+    assert time.monotonic() - began < 8
+    works(two)
+
+
+def test_a_receive_that_is_begun_and_never_arrives_is_told(two):
+    text = told(two.run("if rank == 1:\n    handle = dist.irecv(torch.empty(3))", deadline=6.0))
+    assert "rank 1 began recv(from any rank) of float32[3] without waiting for it" in text
+    works(two)
+
+
+def test_a_send_that_no_receive_is_left_for_is_told(two):
+    code = """
+if rank == 0:
+    dist.send(torch.ones(3), 1)
+    dist.send(torch.ones(3), 1)
+else:
+    dist.recv(torch.empty(3))
+"""
+    text = told(two.run(code, deadline=20.0))
+    assert "rank 0 waited in send(to rank 1) of float32[3]" in text and "line 4" in text
+    works(two)
+
+
+def test_ranks_that_receive_twice_and_are_sent_one_message_are_told(two):
+    code = """
+if rank == 0:
+    dist.send(torch.ones(3), 1)
+else:
+    handles = [dist.irecv(torch.empty(3)) for _ in range(2)]
+    [handle.wait() for handle in handles]
+"""
+    began = time.monotonic()
+    text = told(two.run(code, deadline=20.0))
+    assert "rank 1 waited in recv(from any rank) of float32[3]" in text
+    assert time.monotonic() - began < 8
+    works(two)
+
+
+def test_two_sends_before_one_receive_wait_for_a_second(two):
+    code = """
+if rank == 0:
+    handles = [dist.isend(torch.ones(3), 1) for _ in range(2)]
+    [handle.wait() for handle in reversed(handles)]
+else:
+    dist.recv(torch.empty(3))
+"""
+    began = time.monotonic()
+    text = told(two.run(code, deadline=20.0))
+    assert "rank 0 waited in send(to rank 1) of float32[3]" in text
+    assert time.monotonic() - began < 8
+    works(two)
