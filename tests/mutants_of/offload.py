@@ -234,7 +234,7 @@ MUTANTS = [
         "together.py",
         '        flag = all_reduce(flag, group, "max", donated=True)\n',
         "        flag = flag.clone()\n",
-        (FULL, SMALL),
+        (FULL + "[3-nvme]", SMALL + "[3-nvme-nvme]"),
         "one rank raises and the others wait for it",
         "T30",
     ),
