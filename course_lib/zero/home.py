@@ -46,7 +46,7 @@ class Home(Protocol):
         a whole update, and the error says how far that came."""
 
     # ---- at the start
-    def store(self):
+    def store(self) -> object | None:
         """A store for the shard of a unit (stage 3) between uses; None leaves it on the device."""
 
     def keep(

@@ -6,7 +6,7 @@ A name says which elements of which parameter: `blocks.0.mlp.up.weight[0:128]:ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -99,22 +99,32 @@ def _put_all(shards: Copies, home: Home, optimizer: Optimizer, slots, read) -> N
     group_of = _groups(optimizer)
     shards.take_over()  # a parameter that was given other memory comes back to its place
     for i, own in enumerate(shards.own):
-        with home.at_hand(i, own, optimizer, write=True):
+        with home.at_hand(i, own, optimizer, write=True), home.placed():
             for piece, part in own:
-                before, state = optimizer.state.pop(part, {}), {}
-                for name in names[label_of(piece)]:
-                    key, x = name.rpartition(":")[2], _read(name, slots[name], read)
-                    if key == VALUE:
-                        part.copy_(x)
-                        continue
-                    key, number = _number(key, x)
-                    with home.placed():
-                        place = before.get(key) if number is None else None
-                        state[key] = number
-                        if number is None:
-                            state[key] = _placed(key, x, place, part, group_of.get(part, {}))
-                if state:
-                    optimizer.state[part] = state
+                tensors = (
+                    (name, _read(name, slots[name], read)) for name in names[label_of(piece)]
+                )
+                _put_part(part, tensors, optimizer.state, group_of[part])
+
+
+def _put_part(
+    part: nn.Parameter,
+    tensors: Iterator[tuple[str, Tensor]],
+    states: MutableMapping[nn.Parameter, dict],
+    group: Mapping,
+) -> None:
+    """Put a part's value and its states back; it has no others afterwards."""
+    before, state = states.pop(part, {}), {}
+    for name, x in tensors:
+        key, kind = _key_and_kind(name)
+        if key == VALUE:
+            part.copy_(x)
+        elif kind is not None:
+            state[key] = kind(x.item())
+        else:
+            state[key] = _placed(key, x, before.get(key), part, group)
+    if state:
+        states[part] = state
 
 
 def _read(name: str, slot: Slot, read: Callable[[str], Tensor]) -> Tensor:
@@ -124,11 +134,12 @@ def _read(name: str, slot: Slot, read: Callable[[str], Tensor]) -> Tensor:
     return x
 
 
-def _number(key: str, x: Tensor) -> tuple[str, object]:
-    """The name of a state, and its number if it is none of a tensor's."""
-    name, _, kind = key.rpartition(" (")
-    if kind[:-1] in KINDS and kind.endswith(")"):
-        return name, KINDS[kind[:-1]](x.item())
+def _key_and_kind(name: str) -> tuple[str, type | None]:
+    """(the state that a tensor is of, and, if that is a number and no tensor, which kind)."""
+    key = name.rpartition(":")[2]
+    for word, kind in KINDS.items():
+        if key.endswith(f" ({word})"):
+            return key.removesuffix(f" ({word})"), kind
     return key, None
 
 
@@ -145,38 +156,46 @@ def _placed(name: str, x: Tensor, before: object, part: nn.Parameter, group: Map
 
 def _first_fault(shards: Copies, optimizer: Optimizer, slots: Mapping[str, Slot]) -> list[str]:
     """In words, the first slot that does not fit this rank's; none if all fit."""
-    group_of, parts = _groups(optimizer), {label_of(p): part for p, part in shards.parts()}
-    states: dict[str, dict[str, Slot]] = {label: {} for label in parts}
+    parts = {label_of(piece): part for piece, part in shards.parts()}
     for label, part in parts.items():
         name = f"{label}:{VALUE}"
         if name not in slots:
             return [f"{name} is missing"]
         if _slot(part) != (slots[name][0], tuple(slots[name][1])):
             return [f"{name} is {_words(slots[name])}, and the engine's {_words(_slot(part))}"]
+    states: dict[str, dict[str, Slot]] = {}
     for name, slot in slots.items():
         label, _, key = name.rpartition(":")
         if label not in parts:
             return [f"{name} is not among what this rank updates"]
         if key != VALUE:
-            states[label][key] = slot
-    if not is_known(optimizer):  # what it keeps, and from which step on, nobody knows
-        return []
-    made: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
+            states.setdefault(label, {})[key] = slot
+    # What another optimizer keeps, and from which step on, nobody knows.
+    return _fault_of_states(parts, states, optimizer) if is_known(optimizer) else []
+
+
+def _fault_of_states(
+    parts: Mapping[str, nn.Parameter],
+    states: Mapping[str, Mapping[str, Slot]],
+    optimizer: Optimizer,
+) -> list[str]:
+    """In words, the first state that this optimizer keeps otherwise for every element."""
+    group_of = _groups(optimizer)
+    keeps: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
     for label, some in states.items():
-        part, large = parts[label], {}
-        for key, (dtype, shape) in some.items():
-            if key != "step" and tuple(shape) == tuple(part.shape):
-                large[key] = dtype
-        if not some:
-            continue
-        group = group_of[part]
-        if (id(group), part.dtype) not in made:
-            made[id(group), part.dtype] = states_of(optimizer, group, part.dtype)
-        want = made[id(group), part.dtype]
-        for key in [*large, *want]:
-            if large.get(key) != want.get(key):
+        part, group = parts[label], group_of[parts[label]]
+        if (id(group), part.dtype) not in keeps:
+            keeps[id(group), part.dtype] = states_of(optimizer, group, part.dtype)
+        here = keeps[id(group), part.dtype]
+        there = {
+            key: dtype
+            for key, (dtype, shape) in some.items()
+            if key != "step" and tuple(shape) == tuple(part.shape)
+        }
+        for key in [*there, *here]:
+            if there.get(key) != here.get(key):
                 kind = type(optimizer).__name__
-                return [f"{label}:{key} {_differs(large.get(key), want.get(key), kind)}"]
+                return [f"{label}:{key} {_differs(there.get(key), here.get(key), kind)}"]
     return []
 
 

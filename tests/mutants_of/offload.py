@@ -234,7 +234,7 @@ MUTANTS = [
         "together.py",
         '        flag = all_reduce(flag, group, "max", donated=True)\n',
         "        flag = flag.clone()\n",
-        (FULL, SMALL),
+        (FULL + "[3-nvme]", SMALL + "[3-nvme-nvme]"),
         "one rank raises and the others wait for it",
         "T30",
     ),
@@ -415,7 +415,7 @@ MUTANTS = [
     Mutant(
         "own-states-values-alone",
         "course_lib/zero/own_states.py",
-        "                if state:\n                    optimizer.state[part] = state\n",
+        "    if state:\n        states[part] = state\n",
         "",
         (FRESH + "[as is]",),
         "the moments begin at zero again",
@@ -423,8 +423,8 @@ MUTANTS = [
     Mutant(
         "own-states-other-optimizer",
         "course_lib/zero/own_states.py",
-        "    if not is_known(optimizer):",
-        "    if True:",
+        " if is_known(optimizer) else []",
+        " if False else []",
         (OWN + "test_what_does_not_fit_is_refused_on_all_ranks",),
         "states of another optimizer are put into this one, whose next step fails",
     ),

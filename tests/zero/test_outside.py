@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from course_lib import ranks, zero
+from course_lib.zero.loaded import CHUNK, take_over
 from tests.tensor_parallel.parts import said
 from tests.zero.parts import (
     Case,
@@ -438,3 +439,10 @@ def test_copies_of_a_model_at_stage_3(pool):
     for outside, saved in pool.run(2, copied):
         assert "clone needs the numbers of" in outside and "engine.gathered(" in outside
         assert "last.weight" in saved
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_copy_on_the_host_takes_over_a_gpus_weights():
+    copied = torch.zeros(CHUNK + 5)
+    take_over(copied, torch.ones(CHUNK + 5, dtype=torch.bfloat16, device="cuda"))
+    assert bool((copied == 1).all())
