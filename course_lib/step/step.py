@@ -70,7 +70,7 @@ def step(
 
     every = _tally(total, count, stop, groups)
     if every.bad:
-        raise NotFinite(_where(None if math.isfinite(total) else f"its loss is {total}", groups))
+        raise NotFinite(_who(None if math.isfinite(total) else f"its loss is {total}", groups))
     if len(groups) > 1 and groups[1].size() > 1:
         sum_gradients(parameters, groups[1], most=bucket_bytes)
     for p in parameters:
@@ -79,7 +79,7 @@ def step(
     pieces = gradient_pieces(model, mesh)
     size = norms.norm(pieces, groups) if clip is None else norms.clip(pieces, groups, clip)
     if not math.isfinite(size):
-        raise NotFinite(_where(_not_finite(model), groups))
+        raise NotFinite(_who(_not_finite(model), groups))
     optimizer.step()
     return StepResult(every.loss / max(1, every.tokens), every.tokens, size.item(), every.stops > 0)
 
@@ -104,7 +104,7 @@ def _tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> _Ta
     return _Tally(total, *map(int, counts))
 
 
-def _where(own: str | None, groups: Sequence[Group]) -> str:
+def _who(own: str | None, groups: Sequence[Group]) -> str:
     """Which ranks found what; all ranks know that there is something, and all of them ask."""
     return by_rank(who_says(own, groups)) or IN_THEIR_SUM
 
