@@ -78,7 +78,7 @@ def step(
     pieces = gradient_pieces(model, mesh)
     size = norms.norm(pieces, groups) if clip is None else norms.clip(pieces, groups, clip)
     if not math.isfinite(size):
-        raise NotFinite(_where(_not_finite(model), groups))
+        raise NotFinite(_who(_not_finite(model), groups))
     optimizer.step()
     return StepResult(every.loss / max(1, every.tokens), every.tokens, size.item(), every.stops > 0)
 
@@ -109,10 +109,10 @@ def tally(loss: float, tokens: int, stop: bool, groups: Sequence[Group]) -> Tall
 def check_losses(every: Tally, total: float, groups: Sequence[Group]) -> None:
     """Raise on all ranks where a loss is not finite on any; `total` is this rank's."""
     if every.bad:
-        raise NotFinite(_where(None if math.isfinite(total) else f"its loss is {total}", groups))
+        raise NotFinite(_who(None if math.isfinite(total) else f"its loss is {total}", groups))
 
 
-def _where(own: str | None, groups: Sequence[Group]) -> str:
+def _who(own: str | None, groups: Sequence[Group]) -> str:
     """Which ranks found what; all ranks know that there is something, and all of them ask."""
     return by_rank(who_says(own, groups)) or IN_THEIR_SUM
 

@@ -80,7 +80,9 @@ def test_ranks_that_all_receive_from_any_are_freed_before_the_deadline(two):
 def test_a_message_of_another_shape_is_told_on_both_ranks(two):
     began = time.monotonic()
     code = "if rank == 0: dist.send(torch.ones(3), 1)\nelse: dist.recv(torch.ones(4))"
-    text = told(two.run(code, deadline=20.0))
+    ended = two.run(code, deadline=20.0)
+    text = told(ended)
+    assert [outcome.ename for outcome in ended.outcomes] == ["CollectiveMismatch"] * 2
     assert "the ranks disagree about a collective" in text
     assert "rank 0 calls send(to rank 1) of float32[3] in line 1" in text
     assert "rank 1 calls recv(from any rank) of float32[4] in line 2" in text
@@ -113,7 +115,7 @@ if rank == 0:
     dist.send(torch.ones(3), 1)
 else:
     handles = [dist.irecv(torch.empty(3)) for _ in range(2)]
-    [handle.wait() for handle in handles]
+    [handle.wait() for handle in reversed(handles)]
 """
     began = time.monotonic()
     text = told(two.run(code, deadline=20.0))
