@@ -18,6 +18,7 @@ from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.together import together
 from course_lib.step import StepResult
 from course_lib.train import checkpoints
+from course_lib.train.checks import NOWHERE
 from course_lib.train.curve import Curve, Point
 from course_lib.train.curve import read as read_curve
 from course_lib.train.measured import Meter
@@ -56,6 +57,8 @@ class Journal:
         with contextlib.suppress(OSError):
             if self.curve is not None:
                 self.curve.close()
+        with contextlib.suppress(OSError):  # the engine has removed its files, if it had any
+            (self.out / NOWHERE).rmdir()
         self.show.close()
 
     def begin(self, engine: Engine, mesh: DeviceMesh, text: Text, meter: Meter) -> int:

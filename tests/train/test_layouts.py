@@ -108,7 +108,7 @@ def test_all_stages_and_offloads_make_the_same_steps(pool, tmp_path):
     for rest in ("device", "host"):
         assert held["0"][rest] >= held["1"][rest] >= held["2"][rest] >= 0
     assert held["3-nvme"]["disk"] > 0 and held["2-nvme"]["disk"] > 0 and held["1-cpu"]["disk"] == 0
-    assert not list(tmp_path.glob("*/offload/*"))  # an engine that is closed leaves no file
+    assert not list(tmp_path.glob("*/offload"))  # an engine that is closed leaves no file
 
 
 def test_so_does_all_else_that_a_run_can_be(pool, tmp_path):
