@@ -121,6 +121,7 @@ class Journal:
             f"checkpoint in {self.saved}"
         )
         return {
+            "backend": self.me.backend, "device": self.me.device.type,
             "steps": self.done, "stopped": self.stopped, "skipped": self.engine.skipped,
             "losses": [point.loss for point in points], "validation": validation,
             **summary, "ranks": self.reports,

@@ -23,6 +23,7 @@ from course_lib.classroom.doctor.torch_build import Torch
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import reading, running, stages
 from tools.accept_gpu.stages import Place, Stage
+from tools.accept_gpu.training import training
 from tools.accept_gpu.verdict import why_not
 from tools.bootstrap import tasks
 from tools.bootstrap.environment import Environment
@@ -44,6 +45,7 @@ def results(world: int = 4) -> list[dict[str, Any]]:
     }
     for n in sorted({2, world}):
         good[f"notebooks at world {n}"] = {"world": n, "nccl_communicators": {str(n): 3}}
+        good[f"training at world {n}"] = {"world": n, "backends": ["nccl"]}
     order = [stage.name for stage in stages.stages(world)]
     assert sorted(order) == sorted(good)
     return [{"name": name, "ok": True, "found": "fine", **good[name]} for name in order]
@@ -70,6 +72,7 @@ def test_all_well_on_nccl_is_accepted() -> None:
             "notebooks at world 4", {"nccl_communicators": {"2": 9}},
             "notebooks at world 4: NCCL made no communicator of 4 ranks",
         ),
+        ("training at world 2", {"backends": ["gloo"]}, "training at world 2: the ranks spoke g"),
         ("bandwidth at world 4", {"backends": []}, "bandwidth at world 4: the ranks spoke nothing"),
     ],
 )  # fmt: skip
@@ -153,6 +156,37 @@ def test_tests_that_are_not_there_are_no_success(toy: Place) -> None:
     found = stages.tests(toy, 120)
     assert not found["ok"] and found["found"] == "pytest itself ended with 5"
     assert any("collected 0 items" in line for line in found["tail"]), found["tail"]
+
+
+TRAIN = """
+import json, sys
+fault = sys.argv[sys.argv.index("--stage") + 1] if "--stage" in sys.argv else "0"
+rank = {"rank": 0, "held": 8, "sent": 6, "peak": 11, "estimate": {"held": 8, "sent": 6, "peak": 10}}
+run = {"losses": [2.0, 1.0], "ranks": [rank], "backend": "gloo"}
+if fault == "1":
+    rank["held"] = 9
+if fault == "2":
+    run["losses"][1] = 1.01
+if fault == "3":
+    sys.exit("no memory")
+print(json.dumps(run))
+"""
+
+
+def test_training_is_held_against_stage_0_and_the_formulas(toy: Place) -> None:
+    (toy.root / "course_lib").mkdir()
+    (toy.root / "course_lib" / "__init__.py").touch()
+    (toy.root / "course_lib" / "cli.py").write_text(TRAIN)
+    whole = {"0": [], "again": ["--precision", "float32"]}
+    good = training(toy, 60, 2, whole)
+    assert good["ok"] and good["backends"] == ["gloo"] and good["world"] == 2
+    assert good["found"].endswith("; peaks 1.10 to 1.10 of the estimate")
+    bad = training(toy, 60, 2, {**whole, **{n: ["--stage", n] for n in "123"}})
+    assert not bad["ok"]
+    assert bad["found"] == (
+        "1: rank 0 held 9 bytes, by formula 8; 2: its losses are up to 1.0e-02 from stage 0's; "
+        "3: ended with 1: no memory"
+    )
 
 
 NOTEBOOK = """\

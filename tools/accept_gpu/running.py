@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,6 +36,18 @@ class Ended:
             for line in file.read_text(errors="replace").splitlines()
         ]
         return lines[-TAIL:]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a stage runs, and where it may put what it writes."""
+
+    root: Path
+    scratch: Path
+
+    def python(self, limit: float, *arguments: str, **variables: str) -> Ended:
+        command = [sys.executable, *arguments]
+        return bounded(command, limit, self.root, self.scratch, {**os.environ, **variables})
 
 
 def bounded(

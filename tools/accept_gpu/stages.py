@@ -1,4 +1,4 @@
-"""The stages: doctor, all tests, gpu tests, forked ranks, every notebook at two worlds, bandwidths.
+"""The stages: doctor, tests, forked ranks, notebooks and training at two worlds, bandwidths.
 
 Each returns what it found as plain data with `ok`; one that crashes or runs out of time is a stage
 that failed, and the others go on. No lesson derives it.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tools.accept_gpu.reading import read_junit, read_nccl
-from tools.accept_gpu.running import Ended, bounded
+from tools.accept_gpu.running import Ended, Place
+from tools.accept_gpu.training import training
 
 Found = dict[str, Any]
 FORKED = ("tests/prepared", "tests/classroom", "tests/test_pool.py", "tests/test_extra_ranks.py")
@@ -33,18 +33,6 @@ class Stage:
     run: Callable[[Place, float], Found]
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a stage runs, and where it may put what it writes."""
-
-    root: Path
-    scratch: Path
-
-    def python(self, limit: float, *arguments: str, **variables: str) -> Ended:
-        command = [sys.executable, *arguments]
-        return bounded(command, limit, self.root, self.scratch, {**os.environ, **variables})
-
-
 def stages(world: int) -> list[Stage]:
     """All of them, for a node whose GPUs make `world` ranks."""
     worlds = sorted({2, world})
@@ -54,12 +42,17 @@ def stages(world: int) -> list[Stage]:
         Stage("gpu tests", "tests", 600, lambda place, limit: tests(place, limit, "-m", "gpu")),
         Stage("forked ranks", "tests", 780, forked),
         *(Stage(f"notebooks at world {n}", "notebooks", 1800, _notebooks_at(n)) for n in worlds),
+        *(Stage(f"training at world {n}", "training", 1800, _training_at(n)) for n in worlds),
         Stage(f"bandwidth at world {world}", "bandwidth", 400, _bandwidth_at(world)),
     ]
 
 
 def _notebooks_at(world: int) -> Callable[[Place, float], Found]:
     return lambda place, limit: notebooks(place, limit, world)
+
+
+def _training_at(world: int) -> Callable[[Place, float], Found]:
+    return lambda place, limit: training(place, limit, world)
 
 
 def _bandwidth_at(world: int) -> Callable[[Place, float], Found]:
