@@ -5,7 +5,7 @@ from tests.mutation import Mutant
 HOME = "course_lib/train/"
 LAYOUTS = "tests/train/test_layouts.py::"
 SAME = LAYOUTS + "test_all_stages_and_offloads_make_the_same_steps"
-MORE = LAYOUTS + "test_so_does_all_else_that_a_run_can_be"
+MORE = LAYOUTS + "test_so_does_what_else_a_run_can_be"
 ON = LAYOUTS + "test_a_run_goes_on_to_the_last_bit"
 BEGUN = LAYOUTS + "test_what_was_sharded_is_begun_from_on_another_mesh"
 NEW = "tests/train/test_new_model.py::"
@@ -40,7 +40,7 @@ MUTANTS = [
         "program", "units-unheard",
         '"units": units, "keep": keep',
         '"units": None, "keep": keep',
-        (MORE,),
+        (NEW + "test_units_are_those_that_were_named",),
         "other units are gathered than those that were named", "T34",
     ),
     mutant(

@@ -92,3 +92,20 @@ def gathers(me, folder: str) -> tuple:
 def test_a_save_gathers_each_unit_once_and_has_one_at_a_time(pool, tmp_path):
     for units, messages, most, after in pool.run(2, gathers, str(tmp_path)):
         assert units >= 5 and (messages, most, after) == (units, 1, 0)
+
+
+def named(me, folder: str) -> list[str]:
+    argv = [*SMALL, "--stage", "3", "--hidden", "96", "--inner", "384"]
+    options = resolve(parse([*argv, "--units", "blocks.*.mlp,tokens"]), me.world)
+    mesh = ranks.mesh(me, dp=me.world // 2, tp=2)
+    model, fill = make_model(options, me, mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    engine = program.make_engine(options, mesh, model, fill, optimizer, Path(folder))
+    engine.close()
+    return [unit.name for unit in engine.shards.units if not unit.persistent]
+
+
+def test_units_are_those_that_were_named(pool, tmp_path):
+    for names in pool.run(2, named, str(tmp_path)):
+        assert {"blocks.0.mlp", "blocks.1.mlp"} <= set(names)
+        assert not {"blocks.0", "blocks.1"} & set(names), names

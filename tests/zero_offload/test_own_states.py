@@ -95,8 +95,17 @@ def goes_on(me, ways, precision, folder):
         engine.close()
 
 
-@pytest.mark.parametrize("precision", ["as is", "bfloat16", "float16"])
+SOME = {"as is": ["1", "3-nvme-nvme"], "bfloat16": ["0", "2-nvme"], "float16": ["1-cpu", "3"]}
+
+
+@pytest.mark.parametrize("precision", SOME)
 def test_a_fresh_engine_goes_on_where_another_was(pool, precision, tmp_path):
+    pool.run(2, goes_on, SOME[precision], precision, tmp_path, timeout=90)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", SOME)
+def test_so_it_does_on_every_way(pool, precision, tmp_path):
     pool.run(2, goes_on, list(EVERY), precision, tmp_path, timeout=180)
 
 
