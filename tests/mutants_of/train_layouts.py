@@ -54,7 +54,7 @@ MUTANTS = [
         "program", "tokens-of-this-rank",
         "tokens=batch.count / unit)",
         "tokens=batch.total / unit)",
-        (SAME,),
+        (LAYOUTS + "test_replicas_change_neither_loss_nor_gradient",),
         "a sum is divided by every token once a rank", "T19",
     ),
     mutant(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.train import program
+from course_lib.train import curve, program
 from course_lib.train.checks import resolve
 from course_lib.train.options import parse
 from course_lib.train.record import Failed
@@ -46,6 +46,22 @@ MORE = {
 }
 LIKE = {"1-llama": ["--family", "llama", "--kv-heads", "2"], "2-accumulated": ["--rows", "8"]}
 LIKE |= {"3-llama": LIKE["1-llama"], "3-accumulated": ["--rows", "8", "--no-pack"]}
+
+
+def replicas(me, folder: str) -> list:
+    """(loss, norm) of each step on so many replicas."""
+    argv = [*SMALL, "--tp", "1", "--no-pack", "--steps", "3"]
+    trained(me, argv, folder)
+    return [(point.loss, point.norm) for point in curve.read(Path(folder) / "loss.csv")]
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_replicas_change_neither_loss_nor_gradient(pool, tmp_path, world):
+    alone = pool.run(1, replicas, str(tmp_path / "alone"))[0]
+    shared = pool.run(world, replicas, str(tmp_path / "shared"))[0]
+    for (loss, norm), (other_loss, other_norm) in zip(alone, shared, strict=True):
+        assert other_loss == pytest.approx(loss, rel=1e-5)
+        assert other_norm == pytest.approx(norm, rel=1e-4)
 
 
 class Asked:
@@ -159,7 +175,9 @@ def goes_on(pool, tmp_path, runs: dict, world: int = 4) -> None:
         assert (whole / "loss.csv").read_text() == (again / "loss.csv").read_text(), name
         last = [run / "checkpoints" / "step-000006" for run in (whole, again)]
         files = sorted(file.name for file in last[0].glob("*.safetensors"))
-        stage = json.loads((last[0] / "training.json").read_text())["options"]["stage"]
+        saved = [json.loads((path / "training.json").read_text()) for path in last]
+        assert saved[0]["engine"] == saved[1]["engine"] and saved[0]["data"] == saved[1]["data"]
+        stage = saved[0]["options"]["stage"]
         assert len(files) == 1 + (world if stage else 2), name
         for file in files:
             assert (last[0] / file).read_bytes() == (last[1] / file).read_bytes(), (name, file)

@@ -15,7 +15,6 @@ from course_lib.train.checkpoints import unit_by_unit
 from course_lib.train.checks import resolve
 from course_lib.train.model import make_model
 from course_lib.train.options import parse
-from course_lib.zero import holdings
 from tests.train.test_layouts import SMALL
 
 
@@ -49,15 +48,15 @@ def repeated(me) -> list:
 
 
 def built(me, folder: str) -> tuple[int, int]:
-    """The most that making model and engine took, beside what they hold; the model's bytes."""
+    """The most that making model and engine took on this rank; the model's bytes."""
     argv = [*SMALL, "--stage", "3", "--hidden", "96", "--inner", "384", "--layers", "6"]
-    options = resolve(parse(argv), me.world)
-    mesh = ranks.mesh(me, dp=me.world // 2, tp=2)
+    options = resolve(parse([*argv, "--tp", "1"]), me.world)
+    mesh = ranks.mesh(me, dp=me.world, tp=1)
     with budget(from_now=True) as watched:
         model, fill = make_model(options, me, mesh)
         optimizer = torch.optim.AdamW(model.parameters())
         engine = program.make_engine(options, mesh, model, fill, optimizer, Path(folder))
-        most = watched.most() - holdings(engine)["device"]
+        most = watched.most()
     whole = 4 * sum(slot.numel for slot in engine.partition.slots())
     engine.close()
     return most, whole
