@@ -71,6 +71,7 @@ class _Ranks:
         self.signals: list[signal.Signals] = []
         self.ended: dict[int, int] = {}  # rank to exit code, in the order in which they ended
         self.out, self.ready, self.early = options.out or None, 0, False
+        self.unheard = False  # a second signal ended no rank
         for one in (signal.SIGTERM, signal.SIGINT):
             signal.signal(one, lambda number, frame: self.signals.append(signal.Signals(number)))
         alive, self.lifeline = os.pipe()  # its end closes when this process ends, however it does
@@ -117,7 +118,7 @@ class _Ranks:
                 if forwarded > 1:
                     limit = min(limit, time.monotonic() + ENDING)
             if time.monotonic() > limit and not killed:
-                killed = True
+                killed, self.unheard = True, forwarded > 1 and not self.ended
                 self._kill()
             time.sleep(0.03)
         os.close(self.lifeline)
@@ -151,6 +152,12 @@ class _Ranks:
             )
             return 128 + self.signals[0]
         if len(self.signals) > 1:
+            if self.unheard:
+                print(
+                    f"{PROG}: no rank ended within {ENDING:g} s of a second signal, so all of them "
+                    "were killed",
+                    file=sys.stderr,
+                )
             return 128 + self.signals[0]
         failed = [(rank, code) for rank, code in self.ended.items() if code]
         if not failed:

@@ -225,7 +225,7 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(tmp_path):
     assert done.returncode == 0, done.stderr
 
     def full():  # of a single file, which is the kind of full that a test can have
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 
     done = ended(ALONE, "--resume", "--steps", 5, "--out", out, preexec_fn=full)
     assert done.returncode == 1
