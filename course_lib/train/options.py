@@ -140,6 +140,9 @@ FREE = {"steps", "out", "resume", "save_every", "keep", "log_every", "peak_tflop
 FREE |= {"json", "recompute", "fused_loss", "from_", "ranks", "plot", "validate_every", "fast"}
 FREE |= {"offload_folder"}
 OF_A_NEW_MODEL = {"family", "hidden", "layers", "heads", "kv_heads", "inner", "vocabulary"}
+# Which option begins which part of the help.
+PARTS = {"family": "model", "ranks": "layout: tensor parallelism, ZeRO, memory"}
+PARTS |= {"steps": "training", "out": "folder, checkpoints, report"}
 # Names that other programs have for these.
 NEAR = {"--dtype": "--precision", "--zero": "--stage", "--zero-stage": "--stage"}
 
@@ -157,11 +160,14 @@ def parser(prog: str) -> argparse.ArgumentParser:
     )
     reader.add_argument("--config", metavar="FILE", help="a JSON object of these options; what is "
                         "typed here counts more")  # fmt: skip
+    part = reader
     for option in options():
+        if option.name in PARTS:
+            part = reader.add_argument_group(PARTS[option.name])
         default = "" if option.default == "" else f" ({option.default})"
         about: dict = {"help": option.metadata["help"] + default, "dest": option.name}
         if "no" in option.metadata:
-            both = reader.add_mutually_exclusive_group()
+            both = part.add_mutually_exclusive_group()
             both.add_argument(_flag(option), action="store_true", **about)
             text = "the default" if not option.default else None
             about["help"] = f"the opposite of {_flag(option)}" + (f", {text}" if text else "")
@@ -177,7 +183,7 @@ def parser(prog: str) -> argparse.ArgumentParser:
             if "choices" in option.metadata:
                 about["choices"] = option.metadata["choices"]
                 del about["metavar"]
-        reader.add_argument(_flag(option), **about)
+        part.add_argument(_flag(option), **about)
     return reader
 
 
