@@ -24,6 +24,7 @@ from course_lib.pretrained.names import (
     HEAD,
     STORED_HEAD,
     TABLE,
+    Piece,
     Stored,
     Weight,
     check_model,
@@ -56,6 +57,18 @@ def from_pretrained(
     It is made without numbers, cut, and filled: no rank ever holds the whole. `dtype` is the stored
     one unless given, `options` are those of `parallelize`.
     """
+    model = outline_of(source, mesh, dtype=dtype, **options)
+    return load(model, source, mesh, device=device)
+
+
+def outline_of(
+    source: str | os.PathLike,
+    mesh: DeviceMesh | None = None,
+    *,
+    dtype: torch.dtype | None = None,
+    **options: object,
+) -> GPT:
+    """The model of a checkpoint without its numbers, on torch's meta device, cut over the mesh."""
     if mesh is None and options:
         raise TypeError(f"{', '.join(options)} says how to cut a model, and no mesh was given")
     with together(groups_of(None, mesh), f"reading {source}"):
@@ -66,7 +79,7 @@ def from_pretrained(
     if mesh is not None:
         with Sketching():
             parallelize(model, mesh, **options)
-    return load(model, path, mesh, device=device)
+    return model
 
 
 def load(
@@ -81,20 +94,38 @@ def load(
     Parameters on torch's meta device come to `device`, others stay where they are. Numbers are
     brought to the model's dtype.
     """
-    groups = groups_of(model, mesh)
-    with contextlib.ExitStack() as stack:
-        with together(groups, f"checking {source}"):
-            check_model(model)
-            path = locate(source)
-            _same_config(model.config, _folder(path) / "config.json")
-            checkpoint = stack.enter_context(Checkpoint(path))
-            weights = _checked(model, checkpoint)
-        with together(groups, f"reading {source}"):
-            _check_tied(model, weights, checkpoint)
-            materialize(model, device)
-            for weight in weights:
-                _fill(model, weight, checkpoint)
+    fill = Filler(model, source, mesh)
+    with contextlib.closing(fill), together(groups_of(model, mesh), f"reading {source}"):
+        materialize(model, device)
+        for name in fill.weights:
+            fill(name, model.get_parameter(name))
     return model
+
+
+class Filler:
+    """Puts this rank's part of one parameter after another where it is asked for, by name, once
+    the whole checkpoint was checked; all ranks that share the model make one. `close` it."""
+
+    def __init__(self, model: GPT, source: str | os.PathLike, mesh: DeviceMesh | None = None):
+        groups = groups_of(model, mesh)
+        with contextlib.ExitStack() as stack:
+            with together(groups, f"checking {source}"):
+                check_model(model)
+                path = locate(source)
+                _same_config(model.config, _folder(path) / "config.json")
+                checkpoint = stack.enter_context(Checkpoint(path))
+                weights = _checked(model, checkpoint)
+            with together(groups, f"reading {source}"):
+                _check_tied(model, weights, checkpoint)
+            self.weights = {weight.name: weight for weight in weights}
+            self.pieces = {weight.name: held(model, weight) for weight in weights}
+            self.checkpoint, self._open = checkpoint, stack.pop_all()
+
+    def __call__(self, name: str, part: Tensor) -> None:
+        _fill(part, self.weights[name], self.pieces[name], self.checkpoint)
+
+    def close(self) -> None:
+        self._open.close()
 
 
 def groups_of(model: GPT | None, mesh: DeviceMesh | None) -> list[Group]:
@@ -204,8 +235,7 @@ def materialize(model: GPT, device: torch.device | str) -> None:
 
 
 @torch.no_grad()
-def _fill(model: GPT, weight: Weight, checkpoint: Checkpoint) -> None:
-    parameter, piece = model.get_parameter(weight.name), held(model, weight)
+def _fill(parameter: Tensor, weight: Weight, piece: Piece, checkpoint: Checkpoint) -> None:
     if weight.name in (TABLE, HEAD):
         parameter[piece.length :] = 0.0  # padding: rows of no word
     for part, start, stop, at in places(weight, piece):

@@ -24,7 +24,7 @@ from course_lib.files import sync_folder, write_whole
 from course_lib.pretrained.together import together
 from course_lib.tensor_parallel import check_replicas
 from course_lib.train import states, sums
-from course_lib.train.record import FOLDER, FORM, LATEST, RECORD, remedy, whole
+from course_lib.train.record import FOLDER, FORM, LATEST, RECORD, number_of, remedy, whole
 from course_lib.zero import Engine
 
 STATES = re.compile(r"states-dp\d+of\d+-tp\d+of\d+\.safetensors")
@@ -75,12 +75,15 @@ def save(
                 part.rename(final)
                 sync_folder(top)
                 write_whole(top / LATEST, f"{final.name}\n")
-                for old in whole(top)[:-keep]:
-                    if old != final:
-                        shutil.rmtree(old, ignore_errors=True)
+                # What a run that was gone back on has left after this step is not ours to remove.
+                before = [path for path in whole(top) if number_of(path) <= step]
+                for old in before[:-keep]:
+                    shutil.rmtree(old, ignore_errors=True)
     except Exception:
         if first:
             sweep(top)
+            with contextlib.suppress(OSError):  # nothing was ever saved here
+                top.rmdir()
         raise
     return final
 

@@ -10,8 +10,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
+from course_lib.collectives.agreement import all_or_none
 from course_lib.gpt import Config
 from course_lib.pretrained.sketch import without_numbers
 from course_lib.tensor_parallel.embedding import check_vocabulary
@@ -41,6 +43,10 @@ def resolve(options: Options, world: int) -> Options:
         check(options, world)
         check_folder(options)
         return options
+    if options.from_:
+        raise Refused(
+            "--from begins a new run, and --resume goes on with one: leave one of them out"
+        )
     path, record = last(Path(options.out))
     saved = record["options"]
     for name in options.typed:
@@ -148,6 +154,18 @@ def offload_of(options: Options, out: Path) -> dict | None:
         plan["folder"] = Path(options.offload_folder or out / NOWHERE)
         plan["take_over"] = True  # a run that was killed has left its files; the lock is ours
     return plan
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder for an offload's files; what is wrong with it all ranks refuse."""
+    with all_or_none([dist.group.WORLD], f"--offload-folder {folder}", error=Refused):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Refused(
+                f"--offload-folder {folder}: {error.strerror}; name a folder on a local disk that "
+                "this user can write into"
+            ) from error
 
 
 def _check_config(config: Config, options: Options) -> None:

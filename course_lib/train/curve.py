@@ -33,7 +33,7 @@ class Curve:
 
     def __init__(self, path: Path, after: int = 0, digest: str | None = None):
         self.path = path
-        kept = [point for point in read(path) if point.step <= after]
+        self.points = kept = [point for point in read(path) if point.step <= after]
         if kept and kept[-1].step != after:
             raise ValueError(
                 f"{path} ends at step {kept[-1].step}, and the checkpoint is of step {after}: "
@@ -57,6 +57,7 @@ class Curve:
         self._file.write(_line(point))
         self._file.flush()
         self._digest.update(_line(point).encode())
+        self.points.append(point)
 
     def to_disk(self) -> None:
         sync_file(self._file)

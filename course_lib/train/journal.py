@@ -1,12 +1,13 @@
 """What a run leaves and shows: its curve, its checkpoints, its report, and where it goes on.
 
-The training loop calls `resume` before its first step and `after` behind every one; all ranks
-do. Lesson 12.
+The training loop calls `begin` before its first step and `after` after every one; all ranks do.
+Lesson 12.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 from pathlib import Path
 
 import torch
@@ -20,11 +21,10 @@ from course_lib.step import StepResult
 from course_lib.train import checkpoints
 from course_lib.train.checks import NOWHERE
 from course_lib.train.curve import Curve, Point
-from course_lib.train.curve import read as read_curve
 from course_lib.train.measured import Meter
 from course_lib.train.model import going_on
 from course_lib.train.options import Options
-from course_lib.train.record import Failed, read
+from course_lib.train.record import REMEDY, Failed, read
 from course_lib.train.report import Report, Show, changed
 from course_lib.train.stop import Stop
 from course_lib.train.sums import there
@@ -48,6 +48,7 @@ class Journal:
         self.curve: Curve | None = None
         self.saved: Path | None = Path(options.checkpoint) if options.checkpoint else None
         self.stopped: str | None = None
+        self.final: float | None = None  # a validation loss that is in no line of the curve
         self.done = 0  # steps
 
     def __enter__(self) -> Journal:
@@ -74,8 +75,9 @@ class Journal:
                 self.done = record["step"]
         self.report = Report(options, self.me, engine.module.config, self.show)
         self._open_curve(record.get("curve"))
-        numel = sum(slot.numel for slot in engine.partition.slots())
-        self.report.say_who(numel)
+        self.report.say_who(sum(slot.numel for slot in engine.partition.slots()))
+        if options.validate_every and text.why_no_validation:
+            self.report.say(text.why_no_validation)
         if path is not None:
             self._say_from_where(path, summed=there(path, record))
         return self.done
@@ -86,9 +88,14 @@ class Journal:
         validation = None
         if options.validate_every and step % options.validate_every == 0:
             validation = self._validate()
+        elif options.validate_every and step == options.steps:  # a longer run has none here
+            self.final = self._validate()
         point = Point(step, result.loss, result.tokens, result.norm, rate, validation)
         if self.curve is not None:
-            self.curve.add(point)
+            try:
+                self.curve.add(point)
+            except OSError as error:
+                raise Failed(f"step {step}: {self._no_room(self.curve.path, error)}") from error
         if self.meter.report is not None and not self.reports:
             self.reports = self.meter.of_all_ranks()
             self.report.memory = max(report["peak"] for report in self.reports)
@@ -101,16 +108,13 @@ class Journal:
 
     def outcome(self) -> dict:
         """What is said at the end, and what --json prints."""
-        options, path = self.options, self.out / CURVE
-        summary = self.report.summary()
-        points = read_curve(path) if self.me.rank == 0 else []
+        path, summary = self.out / CURVE, self.report.summary()
+        points = [] if self.curve is None else self.curve.points
         validation = [(p.step, p.validation) for p in points if p.validation is not None]
-        if options.validate_every and self.done and not self.stopped:
-            if self.done % options.validate_every:  # not in the curve: a longer run has none here
-                loss = self._validate()
-                validation += [(self.done, loss)] if loss is not None else []
-            if self.report.validation is not None:
-                self.report.say(f"validation loss {self.report.validation:.4f}")
+        if self.final is not None:
+            validation.append((self.done, self.final))
+        if self.report.validation is not None:
+            self.report.say(f"validation loss {self.report.validation:.4f}")
         if self.stopped:
             self.report.say(
                 f"stopped after step {self.done} by {self.stopped}; go on with --resume --out "
@@ -129,15 +133,18 @@ class Journal:
         }  # fmt: skip
 
     def _validate(self) -> float | None:
-        before = self.report.validation
         with self.report.apart():
             loss = self.text.validation_loss(self.engine.module)
-        self.report.validation = before if loss is None else loss
+        if loss is not None:
+            if not math.isfinite(loss):  # the same on all ranks
+                raise Failed(
+                    f"step {self.done}: the validation loss is {loss} after it; nothing of it is "
+                    f"saved. {REMEDY}"
+                )
+            self.report.validation = loss
         return loss
 
     def _save(self) -> None:
-        if self.curve is not None:
-            self.curve.to_disk()
         record = {
             "options": self.options.as_dict(),
             "config": self.engine.module.config.as_dict(),
@@ -148,15 +155,26 @@ class Journal:
         files = {"tokenizer.json": self.text.tokenizer_json}
         try:
             with self.report.apart():
+                with together([dist.group.WORLD], f"writing {self.out / CURVE}"):
+                    if self.curve is not None:
+                        self.curve.to_disk()
                 self.saved = checkpoints.save(
                     self.out, self.done, self.engine, self.mesh, record,
                     files=files, keep=self.options.keep,
                 )  # fmt: skip
         except (OSError, CheckpointError) as error:
             raise Failed(
-                f"step {self.done} could not be saved: {error}; the checkpoint before it, if there "
-                "is one, stays: make room, or name another --out, and go on with --resume"
+                f"step {self.done} could not be saved: {error}; {self._go_on()}"
             ) from error
+
+    def _no_room(self, path: Path, error: OSError) -> str:
+        return f"{path} could not be written: {error.strerror or error}; {self._go_on()}"
+
+    def _go_on(self) -> str:
+        """What is there to go on from once there is room."""
+        if self.saved is None:
+            return "there is no checkpoint yet: make room, or name another --out, and begin again"
+        return f"{self.saved} stays: make room, and go on from it with --resume"
 
     def _open_curve(self, digest: str | None) -> None:
         """The curve on rank 0; what is wrong with it is known to all ranks."""

@@ -28,7 +28,7 @@ LOCK = ".run.lock"
 
 
 @contextlib.contextmanager
-def held(options: Options, me: ranks.Me) -> Iterator[Path]:
+def locked_folder(options: Options, me: ranks.Me) -> Iterator[Path]:
     """The run's folder (by default a new one below runs/), made where it is missing, as long as the
     body runs. Every rank calls it; where the folder is another run's, every rank refuses."""
     out = Path(options.out) if options.out else None

@@ -1,7 +1,8 @@
 """One step of a run, measured: what this rank holds, its peak, what it sends, beside the formulas.
 
-Held and sent equal `estimate` to the byte, the peak to 10 %. Measured is the first update behind
-another: that made the optimizer's states, and learned the order of the units. Lesson 12.
+Held and sent equal `estimate` to the byte, the peak to 10 % (without dropout, for whose masks there
+is no estimate). Measured is the first update after another, which has made the optimizer's states
+and learned the order of the units. Lesson 12.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The model of a run: new from one seed, from a checkpoint of anybody's, or the one it had.
 
-A new model is the same for any layout, and no rank ever holds the whole of it: each parameter is
-drawn from a seed of its own, and a rank keeps its part. Lesson 08.
+A new model is the same for any layout, each parameter drawn from a seed of its own. At stage 3 no
+rank ever holds its part over tp whole: the engine asks for one parameter after another. Lesson 08.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib import pretrained, ranks
+from course_lib import ranks
 from course_lib.gpt import GPT, Heads
-from course_lib.pretrained.load import materialize
+from course_lib.pretrained.load import Filler, materialize, outline_of
 from course_lib.pretrained.names import held, weights_of
 from course_lib.pretrained.sketch import Sketching, without_numbers
+from course_lib.pretrained.together import together
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.randomness import mix
 from course_lib.train.checkpoints import check_bytes
@@ -50,25 +52,41 @@ class Start:
             part.narrow(piece.dim, at, stop - start).copy_(source)
             at += stop - start
 
+    def close(self) -> None:
+        """Nothing is open."""
 
-def make_model(options: Options, me: ranks.Me, mesh: DeviceMesh) -> tuple[GPT, Start | None]:
+
+class Later:
+    """Fills a model whose numbers come with the optimizer's states, after the engine was made."""
+
+    def __call__(self, name: str, part: Tensor) -> None:
+        part.zero_()
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+Fill = Start | Later | Filler
+
+
+def make_model(options: Options, me: ranks.Me, mesh: DeviceMesh) -> tuple[GPT, Fill | None]:
     """The model, sharded over tp, on this rank's device and in training mode; all ranks call it.
-    At stage 3 a new one is without numbers, and what fills it comes with it."""
-    fill = None
+    At stage 3 it is without numbers, and what fills it comes with it."""
     if options.checkpoint:
-        model = _saved(options, me, mesh)
+        model, fill = _saved(options, mesh)
     elif options.from_:
-        model = _from(options, me, mesh)
+        model, fill = _from(options, mesh)
     else:
         with Sketching():
             dense = without_numbers(options.config())
             model = parallelize(dense, mesh, sequence=options.sequence)
         fill = Start(model, options.seed)
-        if options.stage < 3:
-            materialize(model, me.device)
+    if options.stage < 3:
+        materialize(model, me.device)
+        with together([dist.group.WORLD], "filling the model"), contextlib.closing(fill):
             for name, parameter in model.named_parameters():
-                fill(name, parameter)
-            fill = None
+                fill(name, parameter.detach())
+        fill = None
     if options.length > model.config.length:
         raise Refused(
             f"--length {options.length} is longer than the {model.config.length} tokens that the "
@@ -87,7 +105,7 @@ def going_on(path: Path | str) -> Iterator[None]:
         raise Failed(f"--resume from {path}: {error}") from error
 
 
-def _saved(options: Options, me: ranks.Me, mesh: DeviceMesh) -> GPT:
+def _saved(options: Options, mesh: DeviceMesh) -> tuple[GPT, Fill]:
     path = Path(options.checkpoint)
     with going_on(path):
         record = read(path)
@@ -95,14 +113,14 @@ def _saved(options: Options, me: ranks.Me, mesh: DeviceMesh) -> GPT:
         config = config_of(path, record).changed(recompute=options.recompute)
         with Sketching():
             model = parallelize(without_numbers(config), mesh, sequence=options.sequence)
-        return pretrained.load(model, path, mesh, device=me.device)
+        return model, Later() if options.stage == 3 else Filler(model, path, mesh)
 
 
-def _from(options: Options, me: ranks.Me, mesh: DeviceMesh) -> GPT:
+def _from(options: Options, mesh: DeviceMesh) -> tuple[GPT, Fill]:
     try:
-        model = pretrained.from_pretrained(
-            options.from_, mesh, device=me.device, dtype=torch.float32, sequence=options.sequence
-        )
+        dtype = torch.float32
+        model = outline_of(options.from_, mesh, dtype=dtype, sequence=options.sequence)
+        fill = Filler(model, options.from_, mesh)
     except (OSError, ValueError) as error:
         raise Refused(f"--from {options.from_}: {error}") from error
     p = options.dropout
@@ -112,4 +130,4 @@ def _from(options: Options, me: ranks.Me, mesh: DeviceMesh) -> GPT:
             module.p = p
         elif isinstance(module, Heads):
             module.dropout = p
-    return model
+    return model, fill

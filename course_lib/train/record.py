@@ -20,10 +20,17 @@ FOLDER, LATEST, RECORD, FORM = "checkpoints", "latest", "training.json", 2
 NAME = re.compile(r"step-\d{6,}")
 
 
+REMEDY = (
+    "Begin a run anew with a smaller --lr, a longer --warmup or a tighter --clip: from the start, "
+    "or with --from a checkpoint that is still good"
+)
+
+
 class Failed(RuntimeError):
     """Something went wrong that every rank knows of; one of them says it."""
 
 
+ENGINE = ("skipped", "scale", "groups")  # what an engine's counters have
 KINDS = {"step": int, "mesh": dict, "options": dict, "config": dict, "data": dict, "engine": dict}
 
 
@@ -52,7 +59,7 @@ def last(out: Path) -> tuple[Path, dict]:
 
 def remedy(path: Path) -> str:
     """What to do where this checkpoint cannot be used."""
-    before = [one.name for one in whole(path.parent) if _number(one) < _number(path)]
+    before = [one.name for one in whole(path.parent) if number_of(one) < number_of(path)]
     if not before:
         return "no checkpoint is before it, so begin a run anew, with another --out"
     return f"to go on from the one before it, write {before[-1]} into {path.parent / LATEST}"
@@ -62,7 +69,8 @@ def whole(top: Path) -> list[Path]:
     """The checkpoints in a folder, the oldest first."""
     inside = top.iterdir() if top.is_dir() else ()
     return sorted(
-        (one for one in inside if NAME.fullmatch(one.name) and (one / RECORD).exists()), key=_number
+        (one for one in inside if NAME.fullmatch(one.name) and (one / RECORD).exists()),
+        key=number_of,
     )
 
 
@@ -105,11 +113,14 @@ def read(path: Path) -> dict:
         raise CheckpointError(
             f"{file} is not a record of this form ({FORM}): "
             + (f"it lacks {', '.join(lost)}" if lost else f"it says form={record.get('form')!r}")
-            + f"; {remedy(path)}"
+            + f"; its weights may be good still: begin a run with --from {path}; or {remedy(path)}"
         )
     for key, kind in KINDS.items():
         _check_kind(path, key, record[key], kind)
-    if record["step"] != _number(path):
+    lost = [key for key in ENGINE if key not in record["engine"]]
+    if lost:
+        raise CheckpointError(f"{file}: its engine lacks {', '.join(lost)}; {remedy(path)}")
+    if record["step"] != number_of(path):
         raise CheckpointError(
             f"{file}{_line(path, 'step')}: step is {record['step']}, and the folder is named "
             f"{path.name}; {remedy(path)}"
@@ -130,7 +141,10 @@ def _check_mesh_and_options(path: Path, record: Mapping) -> None:
     for name in sorted({*known, *saved}):
         if name not in known or name not in saved:
             what = "lack" if name in known else "have, and a run has not,"
-            raise CheckpointError(f"{path / RECORD}: its options {what} {name}; {remedy(path)}")
+            raise CheckpointError(
+                f"{path / RECORD}: its options {what} {name}; its weights may be good still: begin "
+                f"a run with --from {path}; or {remedy(path)}"
+            )
     for name, option in known.items():
         value, choices = saved[name], option.metadata.get("choices")
         _check_kind(path, f"options.{name}", value, type(option.default))
@@ -168,5 +182,5 @@ def _choice(top: Path) -> str:
     return f"Whole ones: {names}; write the name of one of them into {LATEST}"
 
 
-def _number(path: Path) -> int:
+def number_of(path: Path) -> int:
     return int(path.name.partition("-")[2])

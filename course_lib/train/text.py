@@ -36,30 +36,42 @@ class Text:
             )  # fmt: skip
             self.tokenizer_json = corpus.tokenizer_json
             _check_tokenizer(options, corpus.tokenizer_json)
-            training, self.rest = held_back(corpus, options.held_back)
-            self.batches = Batches(
-                training, rows=options.micro_rows, length=options.length, dp=mesh,
-                seed=options.seed, pack=options.pack, device=me.device,
-            )  # fmt: skip
         except Refused:
             raise
         except (ValueError, RuntimeError, OSError, ImportError) as error:
             raise Failed(f"the corpus: {error}") from error
         self.options, self.mesh, self.device = options, mesh, me.device
+        training, self.rest = held_back(corpus, options.held_back)
+        try:  # on all ranks alike, as what follows
+            self.batches = self._batches(training, seed=options.seed)
+        except ValueError as error:
+            raise Refused(
+                f"the corpus: {error} (that is --rows, --length, --corpus-bytes, --held-back)"
+            ) from error
         self.next_batch = self.batches.__next__
+        self.why_no_validation = ""
+        try:
+            self._batches(self.rest)
+        except ValueError as error:
+            self.why_no_validation = (
+                f"no validation loss: of what is held back, {error}; raise --held-back or "
+                "--corpus-bytes"
+            )
+
+    def _batches(self, corpus: Corpus, **more: object) -> Batches:
+        options = self.options
+        return Batches(
+            corpus, rows=options.micro_rows, length=options.length, dp=self.mesh,
+            pack=options.pack, device=self.device, **more,
+        )  # fmt: skip
 
     @torch.no_grad()
     def validation_loss(self, model: GPT) -> float | None:
         """The mean loss of the held-back tokens; None where they make no sequence for each replica.
         Every rank calls it."""
-        options, total, count = self.options, 0.0, 0
-        try:
-            batches = Batches(
-                self.rest, rows=options.micro_rows, length=options.length, dp=self.mesh,
-                pack=options.pack, device=self.device,
-            )  # fmt: skip
-        except ValueError:  # on all ranks alike: too few tokens
+        if self.why_no_validation:
             return None
+        options, batches, total, count = self.options, self._batches(self.rest), 0.0, 0
         training = model.training
         model.eval()
         try:

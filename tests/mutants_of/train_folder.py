@@ -65,7 +65,7 @@ MUTANTS = [
     ),
     mutant(
         "program", "not-held",
-        "    with held(options, me) as out, Journal",
+        "    with locked_folder(options, me) as out, Journal",
         "    out = Path(options.out)\n    out.mkdir(parents=True, exist_ok=True)\n    with Journal",
         (FOLDER + "test_a_second_run_is_refused_and_the_first_goes_on",),
         "two runs write into one folder",
@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     mutant(
         "record", "any-step",
-        '    if record["step"] != _number(path):\n',
+        '    if record["step"] != number_of(path):\n',
         "    if not path:\n",
         (f"{RECORD}[another step]",),
         "the steps of a run are counted wrong from there",

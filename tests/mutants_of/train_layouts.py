@@ -13,6 +13,7 @@ NEVER = NEW + "test_a_new_model_is_whole_on_no_rank"
 OPTIONS = "tests/train/test_options.py::"
 WRONG = OPTIONS + "test_a_wrong_call_is_refused_by_name"
 TEXT = "tests/train/test_text.py::"
+JOURNAL = "tests/train/test_journal.py::"
 SHOWN = "tests/train/test_shown.py::"
 FIGURE = "tests/test_figures_run_summary.py::"
 
@@ -52,15 +53,15 @@ MUTANTS = [
     ),
     mutant(
         "program", "tokens-of-this-rank",
-        "tokens=batch.count / unit)",
-        "tokens=batch.total / unit)",
+        "tokens=batch.count / divisor)",
+        "tokens=batch.total / divisor)",
         (LAYOUTS + "test_replicas_change_neither_loss_nor_gradient",),
         "a sum is divided by every token once a rank", "T19",
     ),
     mutant(
         "program", "sums-too-large-for-fp16",
-        "    unit = 1 << (options.micro_rows * options.length).bit_length()\n",
-        "    unit = 1\n",
+        "    divisor = 1 << (options.micro_rows * options.length).bit_length()\n",
+        "    divisor = 1\n",
         (MORE,),
         "half of a short run is lost to overflows",
     ),
@@ -122,8 +123,8 @@ MUTANTS = [
     ),
     mutant(
         "model", "whole-at-stage-3",
-        "        if options.stage < 3:\n",
-        "        if options.stage < 4:\n",
+        "    if options.stage < 3:\n",
+        "    if options.stage < 4:\n",
         (NEVER,),
         "at stage 3 every rank first holds the whole model",
     ),
@@ -163,9 +164,37 @@ MUTANTS = [
         "a stop leaves a trace in the curve",
     ),
     mutant(
+        "journal", "destroyed-weights-saved",
+        "            if not math.isfinite(loss):  # the same on all ranks\n",
+        "            if loss is None:\n",
+        (JOURNAL + "test_destroyed_weights_are_not_saved",),
+        "a run ends well with weights that no forward survives",
+    ),
+    mutant(
+        "journal", "last-step-unseen",
+        "        elif options.validate_every and step == options.steps:",
+        "        elif step < 0:",
+        (JOURNAL + "test_destroyed_weights_are_not_saved[50]",),
+        "what the last step has destroyed is saved",
+    ),
+    mutant(
+        "checkpoints", "later-ones-removed",
+        "                before = [path for path in whole(top) if number_of(path) <= step]\n",
+        "                before = whole(top)\n",
+        (JOURNAL + "test_going_back_removes_no_later_checkpoint_and_keeps_its_own",),
+        "a run that has gone back removes what it has just saved",
+    ),
+    mutant(
+        "model", "resumed-whole",
+        "        return model, Later() if options.stage == 3 else Filler(model, path, mesh)\n",
+        "        materialize(model, \"cpu\")\n        return model, Later()\n",
+        (NEW + "test_a_model_that_is_found_again_is_whole_on_no_rank_either",),
+        "what fits at stage 3 does not fit when it goes on",
+    ),
+    mutant(
         "text", "validated-on-what-is-trained",
-        "            training, self.rest = held_back(corpus, options.held_back)\n",
-        "            training, self.rest = corpus, held_back(corpus, options.held_back)[1]\n",
+        "        training, self.rest = held_back(corpus, options.held_back)\n",
+        "        training, self.rest = corpus, held_back(corpus, options.held_back)[1]\n",
         (TEXT + "test_no_training_row_is_held_back",),
         "the validation loss is one of training",
     ),

@@ -169,7 +169,7 @@ MUTANTS = [
     ),
     mutant(
         "checkpoints", "all-kept",
-        "                for old in whole(top)[:-keep]:\n",
+        "                for old in before[:-keep]:\n",
         "                for old in []:\n",
         (KILLED,),
         "the disk fills up with old ones",

@@ -106,6 +106,8 @@ RECORDS = {
     "an option less": (changed("options.lr", ...), "its options lack lr"),
     "an option of a kind": (changed("options.lr", "high"), 'options.lr is "high", and has to be a'),
     "no such choice": (changed("options.precision", "int8"), 'is "int8", and has to be one of'),
+    "no engine": (changed("engine", ...), "it lacks engine"),
+    "half an engine": (changed("engine.scale", ...), "its engine lacks scale"),
     "another value": (changed("options.lr", 0.5), "training.json is damaged, or its line in SHA"),
 }  # fmt: skip
 

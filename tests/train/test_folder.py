@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.train import lock
-from course_lib.train.lock import LOCK, Lock, held
+from course_lib.train.lock import LOCK, Lock, locked_folder
 from course_lib.train.meeting import Meeting
 from course_lib.train.options import Options, Refused
 from tests.pool import ROOT
@@ -109,7 +109,7 @@ def test_two_runs_of_one_second_have_two_folders(tmp_path, monkeypatch):
 
 
 def entered(me, out):
-    with held(Options(out=out), me) as folder:
+    with locked_folder(Options(out=out), me) as folder:
         return str(folder)
 
 

@@ -15,7 +15,7 @@ from course_lib.train.checkpoints import unit_by_unit
 from course_lib.train.checks import resolve
 from course_lib.train.model import make_model
 from course_lib.train.options import parse
-from tests.train.test_layouts import SMALL
+from tests.train.test_layouts import SMALL, trained
 
 
 def weights(me, tp: int, folder: str) -> dict:
@@ -65,6 +65,30 @@ def built(me, folder: str) -> tuple[int, int]:
 def test_a_new_model_is_whole_on_no_rank(pool, tmp_path):
     for most, whole in pool.run(4, built, str(tmp_path)):
         assert most < whole / 2, (most, whole)
+
+
+def found_again(me, folder: str) -> list:
+    """Bytes on this rank's device after the model was made, resumed and begun from, at stage 3."""
+    argv = [*SMALL, "--stage", "3", "--steps", "1", "--validate-every", "0"]
+    out = Path(folder) / "run"
+    trained(me, argv, str(out))
+    saved = str(out / "checkpoints" / "step-000001")
+    ways = [["--resume", "--out", str(out), "--steps", "2"]]
+    ways += [["--from", saved, "--tp", "2", "--stage", "3", "--length", "19"]]
+    most = []
+    for way in ways:
+        options = resolve(parse(way), me.world)
+        mesh = ranks.mesh(me, dp=me.world // 2, tp=2)
+        with budget(from_now=True) as watched:
+            _, fill = make_model(options, me, mesh)
+            most.append(watched.most())
+        fill.close()
+    return most
+
+
+def test_a_model_that_is_found_again_is_whole_on_no_rank_either(pool, tmp_path):
+    for most in pool.run(4, found_again, str(tmp_path)):
+        assert max(most) < 4000, most  # tables and scalars of the files, and no weight
 
 
 def gathers(me, folder: str) -> tuple:

@@ -73,6 +73,7 @@ WRONG = {
         ["--stage", "3", "--units", "blocks,blocks.0.mlp"], 2, "lies inside another of the named",
     ),
     "nothing left to train on": (["--held-back", "1"], 1, "--held-back 1.0 leaves nothing"),
+    "two beginnings": (["--resume", "--out", "x", "--from", "y"], 1, "leave one of them out"),
     "other ranks than there are": (["--ranks", "3"], 2, "was started with 2 rank(s); leave it out"),
 }  # fmt: skip
 
@@ -229,7 +230,8 @@ def saved(tmp_path, **changed):
     folder.mkdir(parents=True)
     record = {"form": FORM, "step": 6, "mesh": {"dp": 1, "tp": 2}, "config": {}, "data": {}}
     then = Options(tp=2, lr=0.5, steps=9, out="elsewhere", json=True, stage=2, ranks=2)
-    record |= {"options": then.as_dict(), "engine": {}}
+    record |= {"options": then.as_dict()}
+    record["engine"] = {"skipped": 0, "scale": None, "groups": []}
     record |= changed
     (folder / "training.json").write_text(json.dumps(record))
     (tmp_path / "checkpoints" / "latest").write_text("step-000006\n")
