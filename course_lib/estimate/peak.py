@@ -197,11 +197,12 @@ class _Way:
     def _bring(self, uses: tuple[nn.Parameter, ...]) -> None:
         if self.stage < 3:
             return
+        gone = set(self.buckets[: self.sent])
         for unit in dict.fromkeys(self.of[p] for p in uses if p in self.of):
-            if unit in self.kept:
+            if unit in self.kept or unit in gone:  # a unit may leave before its block is done
                 continue
             place = self.order.index(unit)
-            self.whole |= {unit, *self.order[max(0, place - self.prefetch) : place]}
+            self.whole |= {unit, *self.order[max(0, place - self.prefetch) : place]} - gone
 
     def _take(self, p: nn.Parameter) -> int:
         bucket = self.of[p]

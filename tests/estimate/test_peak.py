@@ -15,6 +15,9 @@ LLAMA = Config.llama(
 )
 PLAIN = LLAMA.changed(recompute=False)
 WORDS = GPT2.changed(vocabulary=4001, layers=1)  # the logits and their gradient are most of it
+# Attention lies below `persist`: a block's unit is its MLP, and leaves before attention's backward.
+DEEP = {"vocabulary": 600, "length": 32, "hidden": 64, "layers": 8, "recompute": True}
+DEEP_GPT2, DEEP_LLAMA = Config.gpt2(**DEEP, heads=4), Config.llama(**DEEP, heads=4, kv_heads=2)
 ROWS, LENGTH = 4, 32
 SMALL = {"bucket_bytes": 60_000}
 BOTH, FILES = {"optimizer": "cpu", "parameters": "cpu"}, {"optimizer": "nvme"}
@@ -23,7 +26,8 @@ CASES = [
     (LLAMA, 3, {"persist": 0}), (LLAMA, 3, {"persist": 1000, "keep": 1 << 60, "prefetch": 0}),
     (LLAMA, 2, {"offload": "cpu", **SMALL}), (LLAMA, 3, {"persist": 0, "offload": BOTH}),
     (PLAIN, 2, SMALL), (PLAIN, 3, {"persist": 0}), (WORDS, 3, {"persist": 0}),
-    (GPT2, 2, {"offload": FILES, **SMALL}),
+    (GPT2, 2, {"offload": FILES, **SMALL}), (DEEP_GPT2, 3, {}), (DEEP_LLAMA, 3, {}),
+    (DEEP_LLAMA, 3, {"offload": "cpu"}),
 ]  # fmt: skip
 
 

@@ -230,6 +230,14 @@ MUTANTS = [
         (f"{TESTS}peak.py::test_the_peak_of_a_step",),
         "the highest point is where the loss's gradient is made",
     ),
+    Mutant(
+        "estimate-units-brought-back",
+        PEAK,
+        "        gone = set(self.buckets[: self.sent])\n",
+        "        gone = set()\n",
+        (f"{TESTS}peak.py::test_the_peak_of_a_step",),
+        "a unit that has left is counted to the end of the backward",
+    ),
     # ---- DeepSpeed's table
     Mutant(
         "estimate-table-sixteen",
