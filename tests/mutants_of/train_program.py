@@ -228,7 +228,7 @@ MUTANTS = [
         "launch", "cause-of-the-last",
         "rank, code = (causes or failed)[0]",
         "rank, code = failed[-1]",
-        (KILLED,),
+        ("tests/train/test_folder.py::test_the_cause_is_told_in_whatever_order_ranks_end",),
         "whoever ended last is told as the cause", "T35",
     ),
     mutant(

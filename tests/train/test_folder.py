@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.train import lock
+from course_lib.train import launch, lock
 from course_lib.train.lock import LOCK, Lock, locked_folder
 from course_lib.train.meeting import Meeting
 from course_lib.train.options import Options, Refused
@@ -225,3 +226,13 @@ def test_where_a_meeting_needs_a_name_its_ranks_take_it_away(tmp_path, monkeypat
     os.close(writes)
     assert left.wait(timeout=LIMIT) == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ended", [{0: 1, 1: -9, 2: 1}, {1: -9, 2: 1, 0: 1}, {2: 1, 0: 1, 1: -9}])
+def test_the_cause_is_told_in_whatever_order_ranks_end(ended, capsys):
+    """Who has lost a neighbour ends as well, perhaps before the launcher looks."""
+    ranks = object.__new__(launch._Ranks)
+    ranks.signals, ranks.early, ranks.unheard, ranks.out = [], False, False, None
+    ranks.ended, ranks.printed = ended, [io.BytesIO() for _ in ended]
+    assert ranks._outcome() == 1
+    assert capsys.readouterr().err.startswith("course train: rank 1 was ended by SIGKILL; ")
