@@ -1,6 +1,7 @@
 """A training run in one picture: its loss, the memory of each rank, the bytes that each sends.
 
-A mark across each bar is what the closed forms say of it. Lesson 12.
+A mark across each bar is what the closed forms say of it: of what is held and sent to the byte, of
+the peak an estimate. Lesson 12.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank,
 
 TIERS, AXES = ("device", "host", "disk"), ("dp", "tp")
 WIDE, HIGH, ROW = 10.8, 3.4, 0.16  # inches; more ranks make it higher
-GREYS = ("#5c5c5c", "#a8a8a8", "#dcdcdc", "#ffffff")  # one for each tier, and the peak
+MORE = "more at the peak"
+GREYS = {"device": "#5c5c5c", "host": "#a8a8a8", "disk": "#dcdcdc", MORE: "#ffffff"}
+BAR, DASHES = 0.8, (0, (1.2, 0.8))  # of a row; a mark that is an estimate is dashed
 
 
 def run_summary(
@@ -27,7 +30,7 @@ def run_summary(
     if not losses:
         raise ValueError("a run's picture needs a step or more, as (step, loss)")
     alt = _in_words(losses, validation, ranks, title)
-    high = max(HIGH, 1.2 + ROW * 2 * len(ranks))
+    high = max(HIGH, 1.2 + ROW * (2 + len(_below(ranks))) * len(ranks))
 
     def paint(figure) -> None:
         axes = figure.subplots(1, 3 if ranks else 1, squeeze=False)[0]
@@ -57,13 +60,38 @@ def _loss(axis, losses, validation) -> None:
     _plain(axis)
 
 
+def _below(ranks) -> list[str]:
+    """The tiers beside the device that hold something on a rank, or should."""
+    return [
+        tier
+        for tier in TIERS[1:]
+        if any(
+            r["held_by_tier"].get(tier) or r["estimate"]["held_by_tier"].get(tier) for r in ranks
+        )
+    ]
+
+
 def _memory(axis, ranks) -> None:
-    unit, size = _unit(max(max(r["peak"], r["held"]) for r in ranks))
+    """The device's bar ends at its peak; the host and the disk have narrower ones below it."""
+    most = (max(r["peak"], *r["held_by_tier"].values()) for r in ranks)
+    unit, size = _unit(max(most))
+    below = _below(ranks)
+    narrow = BAR / (2 + len(below))
     for row, report in enumerate(ranks):
-        parts = {f"held, {tier}": report["held_by_tier"].get(tier, 0) for tier in TIERS}
-        parts["more at the peak"] = report["peak"] - parts["held, device"]
-        _bar(axis, row, {name: nbytes / size for name, nbytes in parts.items()}, GREYS)
-        _mark(axis, row, report["estimate"]["held"] / size)
+        held, formula = report["held_by_tier"], report["estimate"]["held_by_tier"]
+        device = held.get("device", 0)
+        parts = {"held, device": device / size, MORE: (report["peak"] - device) / size}
+        y = row - BAR / 2 + narrow
+        _bar(axis, y, parts, (GREYS["device"], GREYS[MORE]), high=2 * narrow)
+        _mark(axis, y, formula.get("device", 0) / size, high=2 * narrow)
+        if "peak" in report["estimate"]:
+            _mark(axis, y, report["estimate"]["peak"] / size, high=2 * narrow, of="estimated peak")
+        for place, tier in enumerate(below):
+            if held.get(tier) or formula.get(tier):
+                y = row - BAR / 2 + narrow * (2.5 + place)
+                part = {f"held, {tier}": held.get(tier, 0) / size}
+                _bar(axis, y, part, (GREYS[tier],), high=narrow)
+                _mark(axis, y, formula.get(tier, 0) / size, high=narrow)
     _rows(axis, ranks, f"memory of each rank, {unit}")
 
 
@@ -77,29 +105,34 @@ def _sent(axis, ranks) -> None:
     _rows(axis, ranks, f"sent in a step, {unit}")
 
 
-def _bar(axis, row: int, parts: Mapping[str, float], colours, hatches=("",) * 4) -> None:
-    """Parts beside parts; the first row of each names it."""
+def _bar(axis, y: float, parts: Mapping[str, float], colours, hatches=("", ""), high=BAR) -> None:
+    """Parts beside parts."""
     left = 0.0
     for (name, wide), colour, hatch in zip(parts.items(), colours, hatches, strict=False):
-        label = name if row == 0 and wide else None
-        axis.barh(
-            row, wide, left=left, height=0.66, color=colour, hatch=hatch, edgecolor=INK,
-            linewidth=0.5, label=label,
-        )  # fmt: skip
+        if wide:
+            axis.barh(
+                y, wide, left=left, height=high, color=colour, hatch=hatch, edgecolor=INK,
+                linewidth=0.5, label=name,
+            )  # fmt: skip
         left += wide
 
 
-def _mark(axis, row: int, x: float) -> None:
-    label = "formula" if row == 0 else None
-    axis.plot([x, x], [row - 0.45, row + 0.45], color=of_rank(5), linewidth=2, label=label)
+def _mark(axis, y: float, x: float, high: float = BAR, of: str = "formula") -> None:
+    style = "-" if of == "formula" else DASHES
+    ends = [y - 0.56 * high, y + 0.56 * high]
+    looks = {"linestyle": style, "color": of_rank(5), "linewidth": 2, "clip_on": False}
+    axis.plot([x, x], ends, label=of, **looks)
 
 
 def _rows(axis, ranks, title: str) -> None:
     axis.set_title(title, fontsize=9, color=INK)
     axis.set_yticks(range(len(ranks)), [f"rank {report['rank']}" for report in ranks])
     axis.set_ylim(len(ranks) - 0.4, -0.6)
-    axis.set_xlim(left=0)
-    axis.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
+    axis.set_xlim(0, 1.05 * axis.dataLim.x1 or 1)  # a mark at the end of the longest bar is whole
+    handles, labels = axis.get_legend_handles_labels()
+    names = dict(zip(labels, handles, strict=True))  # once each, whichever row has it
+    where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "ncols": 2}
+    axis.legend(names.values(), names.keys(), frameon=False, fontsize=7, **where)
     _plain(axis)
 
 
@@ -120,14 +153,24 @@ def _in_words(losses, validation, ranks, title: str) -> str:
     if validation:
         words.append(f"Validation loss {validation[-1][1]:.3f} at step {validation[-1][0]}.")
     for report in ranks:
-        tiers = ", ".join(
-            f"{shown(report['held_by_tier'][tier])} on {'the ' if tier != 'disk' else ''}{tier}"
-            for tier in TIERS
-            if report["held_by_tier"].get(tier)
-        )
+        formula = report["estimate"]
         words.append(
-            f"Rank {report['rank']} holds {tiers}, {shown(report['peak'])} of the device at the "
-            f"peak, and sends {shown(report['sent'])} in a step; by formula it holds "
-            f"{shown(report['estimate']['held'])} and sends {shown(report['estimate']['sent'])}."
+            f"Rank {report['rank']} holds {_by_tier(report['held_by_tier'])}, "
+            f"{shown(report['peak'])} of the device at the peak, and sends {shown(report['sent'])} "
+            f"in a step; by formula it holds {_by_tier(formula['held_by_tier'])} and sends "
+            f"{shown(formula['sent'])}"
+            + (
+                f"; its peak is estimated at {shown(formula['peak'])}."
+                if "peak" in formula
+                else "."
+            )
         )
     return f"{title + '. ' if title else ''}{' '.join(words)}"
+
+
+def _by_tier(held: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{shown(held[tier])} on {'the ' if tier != 'disk' else ''}{tier}"
+        for tier in TIERS
+        if held.get(tier)
+    )

@@ -245,9 +245,17 @@ MUTANTS = [
     Mutant(
         "layouts-figure-without-formula",
         "course_lib/figures/run_summary.py",
-        '        _mark(axis, row, report["estimate"]["held"] / size)\n',
+        '        _mark(axis, y, formula.get("device", 0) / size, high=2 * narrow)\n',
         "",
         (FIGURE + "test_bars_and_marks_are_where_the_bytes_are",),
         "the picture says nothing of the formula",
+    ),
+    Mutant(
+        "layouts-figure-held-twice",
+        "course_lib/figures/run_summary.py",
+        '(report["peak"] - device) / size}',
+        'report["peak"] / size}',
+        (FIGURE + "test_the_device_s_bar_ends_at_its_peak",),
+        "what is held is drawn twice, and the bar ends beyond the peak",
     ),
 ]  # fmt: skip
