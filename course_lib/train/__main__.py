@@ -14,7 +14,7 @@ from course_lib import ranks
 from course_lib.train import curve, entry, program
 from course_lib.train.meeting import behind
 from course_lib.train.options import Options
-from course_lib.train.report import Lines, Progress, Show, clock
+from course_lib.train.report import Lines, Progress, Show, Unbroken, clock
 from course_lib.train.stop import Stop
 
 
@@ -25,7 +25,7 @@ def train(options: Options, me: ranks.Me, stop: Stop) -> None:
     if options.plot:
         done["figure"] = draw(done)
     if options.json:
-        print(json.dumps(done))
+        print(json.dumps(done), file=Unbroken(sys.stdout), flush=True)
 
 
 def display(options: Options) -> Show:
@@ -40,19 +40,28 @@ def display(options: Options) -> Show:
 
 
 class Bar:
-    """A progress bar with the time left; what is said stands above it."""
+    """A progress bar with the time left; what is said stands above it.
+
+    Step and time left are always whole. As many words as fit stand between them, and the bar takes
+    what they leave, from LEAST columns to MOST.
+    """
+
+    LEAST, MOST = 8, 40
 
     def __init__(self, steps: int, stream):
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
         from rich.progress import Progress as RichProgress
+        from rich.table import Column
 
-        console = Console(file=stream)
+        console = Console(file=Unbroken(stream))
         console.show_cursor = lambda show=True: False  # a killed rank could not bring it back
-        columns = [TextColumn("step"), MofNCompleteColumn(), BarColumn(bar_width=None)]
-        columns += [TextColumn("{task.description}"), TextColumn("{task.fields[left]}")]
+        self.rule = BarColumn(bar_width=self.LEAST)
+        columns = [TextColumn("step"), MofNCompleteColumn(table_column=Column(no_wrap=True))]
+        columns += [self.rule, TextColumn("{task.description}", markup=False)]
+        columns += [TextColumn("{task.fields[left]}")]
         # No thread of its own: it is drawn after each step.
-        self.bar = RichProgress(*columns, console=console, auto_refresh=False, expand=True)
+        self.bar = RichProgress(*columns, console=console, auto_refresh=False)
         self.task = self.bar.add_task("", total=steps, left="")
         self.drawn = False
 
@@ -63,10 +72,19 @@ class Bar:
         if not self.drawn:
             self.bar.start()
             self.drawn = True
+        left = f"{clock(progress.left)} left"
+        whole = f"step {progress.steps}/{progress.steps}   {left}"  # with the spaces of the columns
+        text, self.rule.bar_width = self._fitted(progress, self.bar.console.width - len(whole))
         self.bar.update(
-            self.task, completed=progress.point.step, description=str(progress),
-            left=f"{clock(progress.left)} left", refresh=True,
-        )  # fmt: skip
+            self.task, completed=progress.point.step, description=text, left=left, refresh=True
+        )
+
+    def _fitted(self, progress: Progress, room: int) -> tuple[str, int]:
+        """The words and the columns of the bar; on a narrow terminal loss and speed come first."""
+        texts = list(progress.shorter())
+        wide = [text for text in texts[:-2] if room - len(text) >= self.LEAST]
+        text = (wide or [text for text in texts[-3:] if room > len(text)] or [""])[0]
+        return text, max(1, min(self.MOST, room - len(text)))
 
     def close(self) -> None:
         if self.drawn:

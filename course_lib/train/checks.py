@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.collectives.agreement import all_or_none
+from course_lib.data.corpus import BYTES
 from course_lib.gpt import Config
 from course_lib.pretrained.sketch import without_numbers
 from course_lib.tensor_parallel.embedding import check_vocabulary
@@ -26,6 +27,7 @@ AT_LEAST = dict.fromkeys(("tp", "steps", "rows", "length", "accumulate", "keep")
 AT_LEAST |= {"log_every": 1, "corpus_bytes": 1, "warmup": 0, "save_every": 0, "kv_heads": 0}
 AT_LEAST |= {"inner": 0, "lr": 0.0, "decay": 0.0, "clip": 0.0, "peak_tflops": 0.0, "seed": 0}
 AT_LEAST |= {"validate_every": 0, "held_back": 0.0, "ranks": 0}
+LONGEST = 10 * 24 * 60 * 60  # seconds; torch adds a timeout to a time in 64 bits of nanoseconds
 NOWHERE = "offload"  # the folder's name below --out, where no other is named
 
 
@@ -89,11 +91,20 @@ def check(options: Options, world: int) -> None:
     for name, least in AT_LEAST.items():
         value = getattr(options, name)
         if not (value >= least and math.isfinite(value)):
-            raise Refused(f"{flag(name)} {value} has to be {least} or more")
-    if not (options.timeout > 0 and math.isfinite(options.timeout)):
-        raise Refused(f"--timeout {options.timeout} has to be above 0 seconds")
+            kind = "a finite number, " if isinstance(least, float) else ""
+            raise Refused(f"{flag(name)} {value} has to be {kind}{least:g} or more")
+    if not 0 < options.timeout <= LONGEST:
+        raise Refused(
+            f"--timeout {options.timeout} has to be above 0 and at most {LONGEST} seconds, which "
+            "is ten days"
+        )
     if not options.held_back < 1:
         raise Refused(f"--held-back {options.held_back} leaves nothing to train on; take 0.05")
+    if not options.held_back and options.validate_every and "validate_every" in options.typed:
+        raise Refused(
+            f"--validate-every {options.validate_every}: --held-back 0 leaves nothing to validate "
+            "on; take 0.05, or --validate-every 0"
+        )
     if world % options.tp:
         fit = [n for n in range(1, world + 1) if world % n == 0]
         raise Refused(
@@ -114,6 +125,11 @@ def check(options: Options, world: int) -> None:
         raise Refused("--resume goes on with the run in a folder: name it with --out")
     _check_stage(options)
     if not options.from_:
+        if options.vocabulary <= BYTES + 1:
+            raise Refused(
+                f"--vocabulary {options.vocabulary} has to be above {BYTES + 1}: every byte and "
+                "the end of a document are entries before any is merged"
+            )
         _check_config(options.config(), options)
 
 
@@ -190,6 +206,11 @@ def units_of(model: nn.Module, patterns: str) -> list[nn.Module] | None:
     chosen: set[str] = set()
     for pattern in patterns.split(","):
         parts = pattern.strip().split(".")
+        if parts == [""]:
+            raise Refused(
+                f"--units {patterns}: a pattern is empty; leave out the comma that has none beside "
+                "it, or the option"
+            )
         hits = [name for name in named if _fits(name.split("."), parts)]
         if not hits:
             tops = sorted({name.split(".")[0] for name in named})

@@ -22,6 +22,7 @@ from course_lib.train.checks import resolve
 from course_lib.train.meeting import Meeting, abandon
 from course_lib.train.options import Options, Refused, parse, parser
 from course_lib.train.record import Failed
+from course_lib.train.report import Unbroken
 from course_lib.train.stop import Stop, end_with
 
 RENDEZVOUS, STARTER = "COURSE_TRAIN_RENDEZVOUS", "COURSE_TRAIN_STARTER"
@@ -46,7 +47,7 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
     rank, world = who()
     if {"-h", "--help"} & set(argv):
         if rank == 0:
-            parser(prog).print_help()
+            print(parser(prog).format_help(), end="", file=Unbroken(sys.stdout), flush=True)
         return 0
     stop, stack = Stop(), contextlib.ExitStack()
     if STARTER in os.environ:
@@ -61,12 +62,13 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
         train(options, me, stop)
         ranks.stop()
         stack.close()
+        Unbroken(sys.stdout).flush()
         return 0
     except Exception as error:
         code = _tell(error, rank)
     # A group with a rank that failed is not left in good order: nothing more is asked of it.
-    sys.stdout.flush()
-    sys.stderr.flush()
+    Unbroken(sys.stdout).flush()
+    Unbroken(sys.stderr).flush()
     if rank:
         time.sleep(1.0)  # a launcher ends all at the first that ends: let rank 0 speak
     stack.close()
@@ -106,13 +108,13 @@ def _tell(error: Exception, rank: int) -> int:
             _line(f"rank {rank} lost another rank, whose own message says why ({first})")
         return 1
     if not isinstance(error, (OSError, ImportError, MemoryError, torch.OutOfMemoryError)):
-        traceback.print_exception(error)
+        traceback.print_exception(error, file=Unbroken(sys.stderr))
     _line(f"rank {rank}: {type(error).__name__}: {error}")
     return 1
 
 
 def _line(text: str) -> None:
-    sys.stderr.write(f"course train: {' '.join(text.split())}\n")
+    Unbroken(sys.stderr).write(f"course train: {' '.join(text.split())}\n")
 
 
 def _neighbour_gone(error: BaseException) -> bool:

@@ -25,11 +25,16 @@ from course_lib.train.entry import OPTIONS, READY, RENDEZVOUS, STARTER
 from course_lib.train.meeting import Meeting
 from course_lib.train.options import Options, Refused, parse, parser
 from course_lib.train.record import last
+from course_lib.train.report import Unbroken
+from course_lib.train.stop import heard, insists
 
 PROG = "course train"
 GRACE = 3.0  # seconds that the others get to end by themselves after one has failed
 ENDING = 5.0  # and all of them after a second signal
 ABOUT = """
+Two replicas of a model on two ranks each, with all that is sharded in files, and a picture:
+    course train --ranks 4 --tp 2 --stage 3 --offload nvme --plot
+
 The ranks of this host meet through a file, and talk over loopback alone. torchrun starts them as
 well, on one host or on many: its own store listens on all interfaces, and asks for no password.
     torchrun --standalone --nproc-per-node 2 -m course_lib.train --tp 2 --steps 200
@@ -40,7 +45,7 @@ well, on one host or on many: its own store listens on all interfaces, and asks 
 def main(argv: Sequence[str]) -> int:
     """Start the ranks of a run and wait for them: 0, 1 for a failure, 2 for a wrong call."""
     if {"-h", "--help"} & set(argv):
-        print(parser(PROG).format_help() + ABOUT)
+        print(parser(PROG).format_help() + ABOUT, file=Unbroken(sys.stdout), flush=True)
         return 0
     try:
         options = parse(argv, PROG)
@@ -72,8 +77,8 @@ class _Ranks:
         self.ended: dict[int, int] = {}  # rank to exit code, in the order in which they ended
         self.out, self.ready, self.early = options.out or None, 0, False
         self.unheard = False  # a second signal ended no rank
-        for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, lambda number, frame: self.signals.append(signal.Signals(number)))
+        for one in heard():
+            signal.signal(one, lambda number, frame: self._hear(signal.Signals(number)))
         alive, self.lifeline = os.pipe()  # its end closes when this process ends, however it does
         self.hears, ready = os.pipe()  # a byte from each rank that a signal no longer kills
         os.set_blocking(self.hears, False)
@@ -96,6 +101,10 @@ class _Ranks:
         finally:
             os.close(alive)
             os.close(ready)
+
+    def _hear(self, number: signal.Signals) -> None:
+        if not self.signals or insists(number):
+            self.signals.append(number)
 
     def wait(self) -> int:
         """Until all have ended; the exit code of the run."""

@@ -68,23 +68,33 @@ class Options:
     )  # fmt: skip
     recompute: bool = _option(False, "keep each block's input alone, and recompute its activations")
     fused_loss: bool = _option(False, "head and loss in one, without the logits")
-    steps: int = _option(200, "optimizer steps, from the very beginning")
-    rows: int = _option(16, "sequences of a step, on all ranks together")
+    steps: int = _option(200, "optimizer steps, counted from the very first, also after --resume")
+    rows: int = _option(
+        16, "sequences of a step, over all replicas and micro-batches; the tp ranks of one model "
+        "share theirs",
+    )  # fmt: skip
     length: int = _option(128, "tokens of a sequence")
-    accumulate: int = _option(1, "gradient accumulation: micro-batches of a step")
+    accumulate: int = _option(
+        1, "gradient accumulation: micro-batches that --rows of a step is divided into"
+    )
     pack: bool = _option(True, "sequences without regard to documents; --no-pack: one a sequence")
     corpus_bytes: int = _option(2_000_000, "how much text is read")
-    held_back: float = _option(0.05, "part of the tokens that is for the validation loss alone")
+    held_back: float = _option(0.05, "fraction of the tokens that is for the validation loss alone")
     validate_every: int = _option(50, "steps between validation losses; 0: none")
     lr: float = _option(1e-3, "learning rate, after the warmup")
-    warmup: int = _option(10, "steps over which it rises")
-    decay: float = _option(0.1, "weight decay, of what has two dims or more")
+    warmup: int = _option(10, "steps over which the learning rate rises")
+    decay: float = _option(0.1, "weight decay, of parameters with two dims or more")
     clip: float = _option(1.0, "bound of the gradients' norm; 0: none")
     seed: int = _option(0, "of the weights, the order of the sequences and the dropout masks")
-    out: str = _option("", "folder for curve and checkpoints, for all ranks to see; default: runs/")
-    save_every: int = _option(0, "steps between checkpoints; 0: one at the end")
+    out: str = _option(
+        "", "folder for curve and checkpoints, for all ranks to see; default: a new folder "
+        "runs/DATE-TIME",
+    )  # fmt: skip
+    save_every: int = _option(0, "steps between checkpoints; one is written at the end in any case")
     keep: int = _option(2, "how many of the last checkpoints stay")
-    resume: bool = _option(False, "go on from the last checkpoint in --out")
+    resume: bool = _option(
+        False, "go on from the last checkpoint in --out; what changes the curve cannot be changed"
+    )
     log_every: int = _option(10, "steps between lines of progress")
     peak_tflops: float = _option(0.0, "of one rank, for MFU; 0: measured at the start")
     timeout: float = _option(600.0, "seconds after which a rank that waits gives up")
@@ -238,6 +248,9 @@ def _from_file(path: Path, reader: argparse.ArgumentParser) -> dict:
             near = difflib.get_close_matches(str(key), names, n=1)
             near = [NEAR[f"--{key}"].lstrip("-")] if f"--{key}" in NEAR else near
             meant = f"; did you mean {near[0]!r}?" if near else "."
+            typed = "--" + str(key).replace("_", "-")
+            off = [name for name, option in names.items() if _opposite(option) == typed]
+            meant = f'; say "{off[0]}": false.' if off else meant
             raise Refused(f"--config {path}: no option {key!r}{meant} All: {', '.join(names)}")
         if not of_kind(value, type(option.default)):
             raise Refused(
@@ -245,11 +258,18 @@ def _from_file(path: Path, reader: argparse.ArgumentParser) -> dict:
                 f"{WORDS[type(option.default)]}"
             )
         if isinstance(value, bool):
-            no = option.metadata.get("no", _flag(option).replace("--", "--no-", 1))
-            argv.append(_flag(option) if value else no)
+            argv.append(_flag(option) if value else _opposite(option))
         else:
             argv.append(f"{_flag(option)}={value}")
-    return vars(reader.parse_args(argv))
+    try:
+        return vars(reader.parse_args(argv))
+    except Refused as error:
+        raise Refused(f"--config {path}: {error}") from error
+
+
+def _opposite(option: Field) -> str:
+    """--lean, --no-pack, …: what switches an option off."""
+    return option.metadata.get("no", _flag(option).replace("--", "--no-", 1))
 
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}

@@ -6,6 +6,9 @@ a rank prints is an error. Lesson 08.
 
 from __future__ import annotations
 
+import errno
+import os
+import stat
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +24,9 @@ from course_lib.train.curve import Point
 from course_lib.train.flops import measured_peak, step_flops
 from course_lib.train.options import Options
 
+# What a line is made of is left out in this order where it is too long; `label`: "val" is enough.
+DROPPED = ("lr", "norm", "mfu", "label", "memory", "validation", "speed", "loss")
+
 
 class Progress(NamedTuple):
     """Where a run stands after a step."""
@@ -33,14 +39,31 @@ class Progress(NamedTuple):
     memory: int | None  # the highest peak of a rank, in bytes, once it was measured
     left: float  # seconds
 
+    def words(self) -> dict[str, str]:
+        """What there is to say, by name, in the order of a line."""
+        point, validation, memory = self.point, self.validation, self.memory
+        return {
+            "loss": f"loss {point.loss:.4f}",
+            **({} if validation is None else {"validation": f"validation {validation:.4f}"}),
+            "norm": f"norm {point.norm:.3f}",
+            "lr": f"lr {point.lr:.2e}",
+            "speed": f"{self.tokens_per_second:,.0f} tokens/s",
+            "mfu": f"MFU {100 * self.mfu:.1f} %",
+            **({} if memory is None else {"memory": f"{memory / 1e6:,.1f} MB"}),
+        }
+
     def __str__(self) -> str:
-        point = self.point
-        words = [f"loss {point.loss:.4f}"]
-        words += [f"validation {self.validation:.4f}"] if self.validation is not None else []
-        words += [f"norm {point.norm:.3f}", f"lr {point.lr:.2e}"]
-        words += [f"{self.tokens_per_second:,.0f} tokens/s", f"MFU {100 * self.mfu:.1f} %"]
-        words += [f"{self.memory / 1e6:,.1f} MB"] if self.memory is not None else []
-        return "  ".join(words)
+        return "  ".join(self.words().values())
+
+    def shorter(self) -> Iterator[str]:
+        """The words of a line, then fewer and fewer of them, down to none."""
+        words = self.words()
+        yield "  ".join(words.values())
+        for name in DROPPED:
+            if name == "label" and "validation" in words:
+                words["validation"] = words["validation"].replace("validation", "val")
+            words.pop(name, None)
+            yield "  ".join(words.values())
 
 
 class Show(Protocol):
@@ -53,11 +76,46 @@ class Show(Protocol):
     def close(self) -> None: ...
 
 
+class Unbroken:
+    """A stream that goes nowhere from then on when its reader has gone: a pipe's other end was
+    closed (EPIPE), or a terminal was (EIO). A run does not end because nobody looks at it."""
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with self._or_nowhere():
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._or_nowhere():
+            self._stream.flush()
+
+    def __getattr__(self, name: str):
+        return getattr(self._stream, name)
+
+    @contextmanager
+    def _or_nowhere(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not (error.errno == errno.EPIPE or (error.errno == errno.EIO and self._device())):
+                raise
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())  # what Python flushes at its end goes there too
+            os.close(nowhere)
+
+    def _device(self) -> bool:
+        """Whether it is a terminal, also one that was closed; on a disk EIO is damage."""
+        return stat.S_ISCHR(os.fstat(self._stream.fileno()).st_mode)
+
+
 class Lines:
     """A line every so many steps, for a file or a pipe."""
 
     def __init__(self, stream=None):
-        self.stream = stream or sys.stdout
+        self.stream = Unbroken(stream or sys.stdout)
 
     def say(self, text: str) -> None:
         print(text, file=self.stream, flush=True)

@@ -1,8 +1,8 @@
 """Being asked to stop: the first signal is noted, a second one ends the process at once.
 
-SIGTERM comes from a scheduler some seconds before the end, SIGINT from a person. Python runs a
-handler between two of its own lines, so the second is read by a thread: a rank that waits inside a
-collective hears it too. Lesson 08.
+SIGTERM comes from a scheduler some seconds before the end, SIGINT from a person, SIGHUP where a
+terminal closes. Python runs a handler between two of its own lines, so the second is read by a
+thread: a rank that waits inside a collective hears it too. Lesson 08.
 """
 
 from __future__ import annotations
@@ -14,8 +14,20 @@ import threading
 import time
 from collections.abc import Callable
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ONE = 0.2  # seconds within which two signals are one request that came by two ways
+
+
+def heard() -> list[signal.Signals]:
+    """Those that end a run; not SIGHUP where it is ignored, as nohup has it."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [one for one in SIGNALS if not (one == signal.SIGHUP and ignored)]
+
+
+def insists(number: int) -> bool:
+    """Whether a signal after the first asks to end at once. SIGHUP does not: the kernel and a shell
+    both send it when a terminal closes, one some time after the other."""
+    return number in SIGNALS and number != signal.SIGHUP
 
 
 class Stop:
@@ -26,7 +38,7 @@ class Stop:
         self._reads, writes = os.pipe()
         os.set_blocking(writes, False)
         signal.set_wakeup_fd(writes, warn_on_full_buffer=False)
-        for one in SIGNALS:
+        for one in heard():
             signal.signal(one, _noted_elsewhere)
         threading.Thread(target=self._listen, daemon=True, name="signals").start()
 
@@ -42,7 +54,7 @@ class Stop:
             now = time.monotonic()
             if self.signal is None:
                 first, self.signal = now, signal.Signals(number[0])
-            elif now - first > ONE:
+            elif insists(number[0]) and now - first > ONE:
                 name = signal.Signals(number[0]).name
                 sys.stderr.write(f"course train: ended at once by a second signal, {name}\n")
                 os._exit(128 + number[0])

@@ -20,9 +20,12 @@ WRONG = {
     "not an option": (["--hiden", "3"], 1, "there is no option --hiden; did you mean --hidden?"),
     "a word of its own": (["extra"], 1, "there is no option extra"),
     "no number": (["--lr", "fast"], 1, "--lr: invalid float value: 'fast'"),
-    "not finite": (["--lr", "nan"], 1, "--lr nan has to be 0.0 or more"),
+    "not finite": (["--lr", "nan"], 1, "--lr nan has to be a finite number, 0 or more"),
+    "infinite": (["--lr", "inf"], 1, "--lr inf has to be a finite number, 0 or more"),
     "below its bound": (["--rows", "0"], 1, "--rows 0 has to be 1 or more"),
     "no time": (["--timeout", "0"], 1, "--timeout 0.0 has to be above 0"),
+    "more time than there is": (["--timeout", "1e300"], 1, "at most 864000 seconds"),
+    "a vocabulary of bytes": (["--vocabulary", "257"], 1, "--vocabulary 257 has to be above 257"),
     "no family": (["--family", "bert"], 1, "invalid choice: 'bert'"),
     "ranks left over": (["--tp", "2"], 3, "--tp 2 does not divide the 3 rank(s)"),
     "more than there are": (["--tp", "4"], 2, "take one of 1, 2, or start another number"),
@@ -69,11 +72,13 @@ WRONG = {
         ["--stage", "3", "--units", "blocks.*,blok"], 2,
         "--units blok: no module of the model has that name. It has blocks, dropout, head, norm,",
     ),
+    "a unit without a name": (["--stage", "3", "--units", ","], 2, "--units ,: a pattern is empty"),
     "a unit in a unit": (
         ["--stage", "3", "--units", "blocks,blocks.0.mlp"], 2, "lies inside another of the named",
     ),
     "nothing left to train on": (["--held-back", "1"], 1, "--held-back 1.0 leaves nothing"),
     "two beginnings": (["--resume", "--out", "x", "--from", "y"], 1, "leave one of them out"),
+    "nothing to validate on": (["--held-back", "0", "--validate-every", "5"], 1, "to validate on;"),
     "other ranks than there are": (["--ranks", "3"], 2, "was started with 2 rank(s); leave it out"),
 }  # fmt: skip
 
@@ -136,13 +141,19 @@ def test_a_file_says_the_same_as_the_line_and_the_line_counts_more(tmp_path):
     assert not parse(["--config", str(path), "--lean"]).fast
 
 
+def test_what_nobody_typed_asks_for_no_validation():
+    check(parse(["--held-back", "0"]), 1)
+    check(parse(["--held-back", "0", "--validate-every", "0"]), 1)
+
+
 def test_options_reach_the_ranks_as_they_were_read():
     read = parse(["--stage", "3", "--units", "blocks", "--lr", "0.1", "--fast"])
     assert Options.from_json(read.to_json()) == read
     assert "typed" not in read.as_dict() and set(read.as_dict()) == {one.name for one in options()}
 
 
-def test_every_option_is_in_the_help_with_its_default():
+def test_every_option_is_in_the_help_with_its_default(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")  # a word with a hyphen is broken at it
     text = " ".join(parser("course train").format_help().split())
     for option in options():
         flag = option.metadata.get("name", "--" + option.name.replace("_", "-"))
@@ -211,6 +222,9 @@ def test_a_precision_that_the_device_lacks(monkeypatch):
         ('{"sequence": 1}', "'sequence' is 1, and has to be true or false"),
         ('{"lr": null}', "'lr' is null, and has to be a number"),
         ('{"family": "bert"}', "invalid choice: 'bert'"),
+        ('{"stage": 7}', "run.json: argument --stage: invalid choice: 7"),
+        ('{"lean": true}', "no option 'lean'; say \"fast\": false."),
+        ('{"no_pack": true}', "no option 'no_pack'; say \"pack\": false."),
         ("[1]", "holds a JSON list"),
         ("{", "is no JSON"),
         ('{"dtype": "bfloat16"}', "no option 'dtype'; did you mean 'precision'?"),

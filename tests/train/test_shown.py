@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import pty
+import re
 import time
 
 import pytest
@@ -62,12 +64,52 @@ def test_a_bar_on_a_terminal(monkeypatch):
         display.say("[begun] 1/2")
         display.step(PROGRESS, due=False)
         display.close()
-        terminal.flush()
-        text = os.read(reads, 100_000).decode()
+    written = b""
+    with contextlib.suppress(OSError):  # the end: nobody has the other side open any more
+        while part := os.read(reads, 100_000):
+            written += part
     os.close(reads)
+    text = written.decode()
     assert "[begun] 1/2" in text and "30/200" in text and "━" in text
     assert "loss 2.5000" in text and "45.6 MB" in text and "2:05 left" in text
     assert "\x1b[?25l" not in text  # the cursor stays, also if the rank is killed
+
+
+LARGE = Progress(
+    Point(12345, 10.1234, 64, 12.75, 1e-3, 2.6), 20000, 10.625, 123_456.0, 0.413, 12_345_600_000,
+    5025.0,
+)  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("columns", "words", "bar"),
+    [
+        (40, "", 9),
+        (60, "loss 10.1234", 17),
+        (80, "loss 10.1234  123,456 tokens/s", 19),
+        (100, "loss 10.1234  val 10.6250  123,456 tokens/s  12,345.6 MB", 13),
+        (120, "loss 10.1234  validation 10.6250  123,456 tokens/s  MFU 41.3 %  12,345.6 MB", 14),
+        (200, str(LARGE), 40),
+    ],
+)
+def test_a_bar_has_step_and_time_left_and_as_many_words_as_fit(monkeypatch, columns, words, bar):
+    pytest.importorskip("rich")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    display = main.Bar(20_000, stream)
+    display.step(LARGE, due=False)
+    display.close()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
+    line = [line for line in re.split("[\r\n]+", text) if line.strip()][-1]
+    assert line.startswith("step 12345/20000 ") and line.endswith(" 1:23:45 left")
+    assert re.sub("[━╸╺]+", "|", line)[17:-13].rstrip() == f"| {words}".rstrip()
+    assert len(re.findall("[━╸╺]", line)) == bar and len(line) <= columns
 
 
 class Kept:
