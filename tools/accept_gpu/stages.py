@@ -42,7 +42,7 @@ def stages(world: int) -> list[Stage]:
         Stage("gpu tests", "tests", 600, lambda place, limit: tests(place, limit, "-m", "gpu")),
         Stage("forked ranks", "tests", 780, forked),
         *(Stage(f"notebooks at world {n}", "notebooks", 1800, _notebooks_at(n)) for n in worlds),
-        *(Stage(f"training at world {n}", "training", 1800, _training_at(n)) for n in worlds),
+        *(Stage(f"training at world {n}", "training", 900, _training_at(n)) for n in worlds),
         Stage(f"bandwidth at world {world}", "bandwidth", 400, _bandwidth_at(world)),
     ]
 
