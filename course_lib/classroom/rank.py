@@ -71,6 +71,10 @@ class RankApp(IPKernelApp):
     def log_connection_info(self) -> None:
         """ipykernel's banner is for who connects by hand, and would stand in that story's place."""
 
+    def write_connection_file(self, **kwargs: object) -> None:
+        """The notebook's process has written it, and takes it away once the kernel is heard, which
+        may be before ipykernel comes back to it: to look into it, or to put the key there again."""
+
 
 def sit_down(run_dir: str, rank: int, world: int) -> None:
     """Take the seat; the notebook's process asks for this first."""
