@@ -95,7 +95,8 @@ class Journal:
             try:
                 self.curve.add(point)
             except OSError as error:
-                raise Failed(f"step {step}: {self._no_room(self.curve.path, error)}") from error
+                why = f"{self.curve.path} could not be written: {error.strerror or error}"
+                raise Failed(f"step {step}: {why}; {self._go_on()}") from error
         if self.meter.report is not None and not self.reports:
             self.reports = self.meter.of_all_ranks()
             self.report.memory = max(report["peak"] for report in self.reports)
@@ -166,9 +167,6 @@ class Journal:
             raise Failed(
                 f"step {self.done} could not be saved: {error}; {self._go_on()}"
             ) from error
-
-    def _no_room(self, path: Path, error: OSError) -> str:
-        return f"{path} could not be written: {error.strerror or error}; {self._go_on()}"
 
     def _go_on(self) -> str:
         """What is there to go on from once there is room."""

@@ -94,23 +94,49 @@ class Home(Protocol):
         """End what is under way, and give everything back."""
 
 
-class OnDevice:
+class InMemory:
+    """What homes without files share: a part and its states always lie in memory."""
+
+    copied: bool
+    file_bytes = 0
+
+    def memory(self) -> list[Tensor]:
+        """Nothing but the parts, which the shards name."""
+        return []
+
+    def together(self, *, update: bool = False) -> AbstractContextManager:
+        """No file can fail here."""
+        return nullcontext()
+
+    def ready(self) -> None:
+        """Nothing can have gone wrong that one rank alone would know of."""
+
+    def take_in(self, optimizer: Optimizer) -> None:
+        """States that were made before the first step are where they belong already."""
+
+    def follow(self, i: int, own: Own, shard: Tensor) -> None:
+        self.rewritten(i, own, shard)
+
+    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
+        """A shard was changed from outside: copies of it take that over."""
+        if self.copied:
+            for piece, part in own:
+                take_over(part, piece.of(shard))
+
+    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
+        return [optimizer.state.get(part, {}) for _, part in own]
+
+
+class OnDevice(InMemory):
     """The home of an engine that offloads nothing: views of the shards where those lie, or, with
     `master`, copies of them in float32."""
 
     survives_errors = True
-    file_bytes = 0
 
     def __init__(self, *, master: bool = False):
         self.copied = master
 
-    def memory(self) -> list[Tensor]:
-        return []
-
     def placed(self) -> AbstractContextManager:
-        return nullcontext()
-
-    def together(self, *, update: bool = False) -> AbstractContextManager:
         return nullcontext()
 
     def store(self) -> None:
@@ -122,12 +148,6 @@ class OnDevice:
         views = [piece.of(shard) for piece in pieces]
         return [nn.Parameter(view.float() if self.copied else view) for view in views]
 
-    def ready(self) -> None:
-        """Nothing can have gone wrong that one rank alone would know of."""
-
-    def take_in(self, optimizer: Optimizer) -> None:
-        """They are where they belong already."""
-
     def take(self, own: Own, result: Tensor) -> None:
         for piece, part in own:
             new = piece.of(result).to(part.dtype)
@@ -136,22 +156,11 @@ class OnDevice:
     def land(self) -> None:
         """They were added at once."""
 
-    def follow(self, i: int, own: Own, shard: Tensor) -> None:
-        self.rewritten(i, own, shard)
-
     def step(self, optimizer: Optimizer) -> None:
         optimizer.step()
 
     def updated(self) -> None:
         """Nothing waits for it."""
-
-    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
-        if self.copied:
-            for piece, part in own:
-                take_over(part, piece.of(shard))
-
-    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
-        return [optimizer.state.get(part, {}) for _, part in own]
 
     def at_hand(
         self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False

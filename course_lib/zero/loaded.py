@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds the memory
-SUMMED, SUMMED_ON_GPU = 1 << 11, 1 << 20  # and those summed at once, in 64-bit whole numbers
+SUMMED, SUMMED_ON_GPU = 1 << 12, 1 << 20  # and those summed at once, in 64-bit whole numbers
 
 
 @torch.no_grad()
@@ -33,12 +33,12 @@ def checksum(x: Tensor) -> Tensor:
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
     total = torch.zeros(2, dtype=torch.int64, device=x.device)
-    size = SUMMED_ON_GPU if x.is_cuda else SUMMED
+    size = max(1, min(SUMMED_ON_GPU if x.is_cuda else SUMMED, x.numel()))
+    odd = torch.arange(1, 2 * size, 2, device=x.device)  # a product with it loses no bit
     for number, part in enumerate(_chunks(x.contiguous(), size)):
-        bits = part.view(kinds[part.element_size()]).long()
-        odd = 2 * torch.arange(bits.numel(), device=bits.device) + 1  # its product loses no bit
-        mixed = ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum() * (2 * number + 1)
-        total += torch.stack((bits.sum(), mixed))
+        bits = part.reshape(-1).view(kinds[part.element_size()]).long()
+        mixed = (bits >> 17).bitwise_xor_(bits).mul_(odd[: bits.numel()]).mul_(0x9E3779B1)
+        total += torch.stack((bits.sum(), mixed.sum() * (2 * number + 1)))
     return total
 
 

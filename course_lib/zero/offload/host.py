@@ -7,7 +7,7 @@ there is a GPU; the update runs on the host; what it made is copied back. Lesson
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.memory import tier
-from course_lib.zero.home import Own
-from course_lib.zero.loaded import take_over
+from course_lib.zero.home import InMemory, Own
 from course_lib.zero.partition import IN_FLIGHT, Piece
 
 
@@ -72,12 +71,11 @@ class Incoming:
                 part.grad = new if part.grad is None else part.grad.add_(new)
 
 
-class HostHome:
+class HostHome(InMemory):
     """The parts of this rank on the host. `copied`: they are copies of a shard that lies on the
     device, or in 16 bits on the host, and not that shard's own memory."""
 
     survives_errors = False
-    file_bytes = 0
 
     def __init__(self, device: torch.device, *, master: bool, parameters: str | None = None):
         self.device, self.master, self.parameters = device, master, parameters
@@ -85,16 +83,8 @@ class HostHome:
         self.incoming = Incoming(device)
         self._copies_back: torch.cuda.Event | None = None
 
-    def memory(self) -> list[Tensor]:
-        """Nothing but the parts, which the shards name."""
-        return []
-
     def placed(self) -> AbstractContextManager:
         return tier("host")
-
-    def together(self, *, update: bool = False) -> AbstractContextManager:
-        """No file can fail here."""
-        return nullcontext()
 
     def store(self) -> HostStore | None:
         return HostStore(self.device) if self.parameters is not None else None
@@ -111,20 +101,11 @@ class HostHome:
         flat.copy_(shard[: real(pieces)])
         return [nn.Parameter(piece.of(flat)) for piece in pieces]
 
-    def ready(self) -> None:
-        """Nothing can have gone wrong that one rank alone would know of."""
-
-    def take_in(self, optimizer: Optimizer) -> None:
-        """States that were made before the first step are where they belong already."""
-
     def take(self, own: Own, result: Tensor) -> None:
         self.incoming.take(own, result)
 
     def land(self) -> None:
         self.incoming.land()
-
-    def follow(self, i: int, own: Own, shard: Tensor) -> None:
-        self.rewritten(i, own, shard)
 
     def step(self, optimizer: Optimizer) -> None:
         """Update on the host; the shards' gather brings it to where it is used."""
@@ -137,15 +118,6 @@ class HostHome:
         """The copies back to the device have begun: the next update waits for them."""
         if self.incoming.stream is not None:
             self._copies_back = torch.cuda.current_stream(self.device).record_event()
-
-    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
-        """A shard was changed from outside: the parts take it over."""
-        if self.copied:
-            for piece, part in own:
-                take_over(part, piece.of(shard))
-
-    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
-        return [optimizer.state.get(part, {}) for _, part in own]
 
     def at_hand(
         self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
