@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds the memory
-SUMMED, SUMMED_ON_GPU = 1 << 12, 1 << 20  # and those summed at once, in 64-bit whole numbers
+SUMMED, SUMMED_ON_GPU = 1 << 15, 1 << 20  # and those summed at once, at most: each takes 24 bytes
 
 
 @torch.no_grad()
@@ -33,7 +33,8 @@ def checksum(x: Tensor) -> Tensor:
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
     total = torch.zeros(2, dtype=torch.int64, device=x.device)
-    size = max(1, min(SUMMED_ON_GPU if x.is_cuda else SUMMED, x.numel()))
+    most = SUMMED_ON_GPU if x.is_cuda else SUMMED
+    size = min(most, 1024 + x.numel() // 64)  # so that a small tensor's sum needs little room
     odd = torch.arange(1, 2 * size, 2, device=x.device)  # a product with it loses no bit
     for number, part in enumerate(_chunks(x.contiguous(), size)):
         bits = part.reshape(-1).view(kinds[part.element_size()]).long()

@@ -37,7 +37,7 @@ def each(me, names, way, folder, precision):
 
 
 # The other ways take the same roads to the same tiers, and meet four cases in a normal run.
-IN_FULL = ("1-cpu", "3-cpu-cpu", "3-nvme-nvme")
+IN_FULL = ("1-cpu", "3-nvme-nvme")
 FEW = ("adamw", "momentum", "unused now and then", "frozen in units")
 
 
