@@ -5,7 +5,7 @@ Lesson 00 uses it first.
 
 from __future__ import annotations
 
-from course_lib.cli import author, doctor, estimate, grade, lab, learner, running, train
+from course_lib.cli import author, doctor, estimate, grade, lab, ladder, learner, running, train
 from course_lib.cli.base import app
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "estimate",
     "grade",
     "lab",
+    "ladder",
     "learner",
     "main",
     "running",

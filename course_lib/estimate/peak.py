@@ -73,6 +73,7 @@ def step_peak(
     precision: str | Precision = "as is",
     optimizer: str | Rule = "adamw",
     offload: str | Mapping | Plan | None = None,
+    accumulate: int = 1,
     bucket_bytes: int = BUCKET,
     units: Sequence[nn.Module] | None = None,
     persist: int = PERSIST,
@@ -84,17 +85,21 @@ def step_peak(
 
     For a cross-entropy of torch's over whole logits that nobody else keeps, or, where `cut` says
     how the model was parallelized, our own; and an optimizer that goes from part to part
-    (foreach=False).
+    (foreach=False). Of `accumulate` micro-batches it is the last, which from stage 2 on finds the
+    sums of those before it.
     """
     held = states(
         model, stage=stage, n=n, rank=rank, precision=precision, optimizer=optimizer,
         offload=offload, bucket_bytes=bucket_bytes, units=units, persist=persist,
     )  # fmt: skip
     device = held.by_tier()["device"]
-    away = Plan.named(offload, stage) is not None
+    plan = Plan.named(offload, stage)
+    away = plan is not None and plan.optimizer is not None
     leave = held.partition.buckets[:: -1 if stage == 3 else 1]  # as their gradients do
     master = Precision.named(precision).master
     way = _Way(leave, held.kept, stage, n, rank, away, keep, prefetch, master)
+    if accumulate > 1:
+        way.begin_with_sums()
     walk = way.walk(events(held.outline, rows, length, cut=cut))
     points = [(one.activations, working, one.name) for one, working in walk]
     points.append((0, way.update(RULES.get(optimizer, optimizer)), "update"))
@@ -177,8 +182,15 @@ class _Way:
         self.open: set[Bucket] = set()  # that hold some gradients
         self.flying: deque[Bucket] = deque()
         self.summed = 0  # bytes of this rank's shards of gradients
+        self.first = True  # of the micro-batches: the sums are still to be made
         self.whole: set[Bucket] = set()
         self.sent = 0
+
+    def begin_with_sums(self) -> None:
+        """A micro-batch went before: its sums are there, and take what comes."""
+        if self.stage >= 2 and not self.away:
+            self.summed = sum(map(self._shard, self.buckets))
+        self.first = False
 
     def walk(self, backward: Iterator[Event]) -> Iterator[tuple[Event, int]]:
         """Each stretch, and the bytes at its highest point beside activations."""
@@ -226,8 +238,13 @@ class _Way:
 
     def _land(self) -> None:
         bucket = self.flying.popleft()
-        if self.stage >= 2 and not self.away and bucket.pieces(self.rank):
-            self.summed += size(bucket) // self.n * self._wider(bucket)
+        if self.stage >= 2 and not self.away and self.first:
+            self.summed += self._shard(bucket)
+
+    def _shard(self, bucket: Bucket) -> int:
+        """Bytes of this rank's sums for a bucket."""
+        there = bool(bucket.pieces(self.rank))
+        return there * (size(bucket) // self.n * self._wider(bucket))
 
     def _wider(self, bucket: Bucket) -> int:
         """How much wider than a parameter what the optimizer updates is."""
