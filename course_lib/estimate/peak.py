@@ -60,6 +60,7 @@ class Event:
     own: int  # beside the activations: gradients of what flows through
     gradients: tuple[nn.Parameter, ...]
     uses: tuple[nn.Parameter, ...] = ()
+    last: bool = False  # nothing flows on: when its gradients are sent, nothing else is there
 
 
 def step_peak(
@@ -146,7 +147,7 @@ def events(model: GPT, rows: int, length: int, *, cut: Cut | None = None) -> Ite
         yield Event(f"{name}, attention", there, work, rest, every)
     if model.positions is not None:
         yield Event("positions", 0, later + stream, tuple(model.positions.parameters()))
-    yield Event("tokens", 0, later + stream + wide, (model.tokens.weight,))
+    yield Event("tokens", 0, later + stream + wide, (model.tokens.weight,), last=True)
 
 
 def _of_loss(logits: int, width: int, cut: Cut | None) -> int:
@@ -200,11 +201,14 @@ class _Way:
                     self.whole.add(unit)
         for event in backward:
             self._bring(event.uses)
-            most = self._now() + max((p.nbytes for p in event.gradients), default=0)
+            most = event.own + self._now() + max((p.nbytes for p in event.gradients), default=0)
+            after = 0 if event.last else event.own
             for p in event.gradients:
-                if p in self.of:
-                    most = max(most, self._take(p) + p.nbytes)
-            yield event, event.own + most
+                if p in self.of:  # the gradient is copied into its bucket, and then let go
+                    most = max(most, event.own + self._take(p) + p.nbytes, after + self._sends())
+            yield event, most
+        ends = [self._land() for _ in tuple(self.flying)]
+        yield Event("last sums", 0, 0, ()), max(ends, default=0)
 
     def _bring(self, uses: tuple[nn.Parameter, ...]) -> None:
         if self.stage < 3:
@@ -220,7 +224,11 @@ class _Way:
         bucket = self.of[p]
         self.open.add(bucket)
         self.missing[bucket].discard(p)
-        most = self._now()
+        return self._now()
+
+    def _sends(self) -> int:
+        """Send what is full: the most meanwhile."""
+        most = 0
         while self.sent < len(self.buckets) and not self.missing[self.buckets[self.sent]]:
             most = max(most, self._send(self.buckets[self.sent]))
             self.sent += 1
@@ -229,17 +237,27 @@ class _Way:
     def _send(self, bucket: Bucket) -> int:
         if self.stage == 0:
             return self._now()
-        if len(self.flying) >= IN_FLIGHT:
-            self._land()
+        most = self._land() if len(self.flying) >= IN_FLIGHT else 0
         self.open.discard(bucket)
         self.whole.discard(bucket)
         self.flying.append(bucket)
-        return self._now()
+        return max(most, self._now())
 
-    def _land(self) -> None:
-        bucket = self.flying.popleft()
+    def _land(self) -> int:
+        """The oldest message is there. More than two pieces are summed in float32, in memory of
+        their own; a master copy's gradient is in float32 too, in the end or part by part."""
+        bucket = self.flying[0]
+        own, width, beside = size(bucket) // self.n, bucket.dtype.itemsize, self.n > 2
+        summing = beside * (own if width >= 4 else own * 4 // width + own)
+        taking = beside * own
+        if self.master and self.stage >= 2 and not self.away:
+            parts = max((piece.numel for piece in bucket.pieces(self.rank)), default=0)
+            taking += self._shard(bucket) if self.first else 4 * parts
+        most = self._now() + max(summing, taking)
+        self.flying.popleft()
         if self.stage >= 2 and not self.away and self.first:
             self.summed += self._shard(bucket)
+        return most
 
     def _shard(self, bucket: Bucket) -> int:
         """Bytes of this rank's sums for a bucket."""
@@ -251,10 +269,11 @@ class _Way:
         return 4 // bucket.dtype.itemsize if self.master else 1
 
     def _now(self) -> int:
-        arriving = sum(map(size, self.flying))
+        # Of each message the pieces of the others; one rank alone copies its own.
+        arriving = sum(size(b) // self.n * max(1, self.n - 1) for b in self.flying)
         if self.stage < 2:  # the buckets' memory is held between steps too
             return arriving
-        filled = sum(map(size, self.open)) + arriving
+        filled = sum(map(size, [*self.open, *self.flying]))
         return filled + arriving + self.summed + sum(map(size, self.whole))
 
     def update(self, rule: Rule) -> int:
