@@ -20,10 +20,8 @@ from course_lib.zero import Precision
 
 LIVE = 10**9  # parameters that DeepSpeed's defaults let stay whole from the forward to the backward
 FOLDER = Path("offload")  # files lie anywhere; a plan wants a name
-# Every rank is looked at of so few, of so small a model; else the first, which has most of the
-# padding, and as much of the rest as any.
-RANKS, SMALL = 8, 10**8
-MOST_GPUS = 1 << 16
+RANKS, SMALL = 8, 10**8  # of so few, of so small a model every rank is looked at, else the first
+MOST_GPUS, EACH = 1 << 16, 10_000  # and no more than leave each so many parameters
 SPARE = 0.1  # what an estimate of a peak is held to: more rows are taken where that much is left
 
 
@@ -175,7 +173,9 @@ def back_up(model: Config | Shape, machine: Machine, rung: Rung, length: int) ->
 def enough(model: Config | Shape, machine: Machine, setting: Setting, length: int) -> int | None:
     """How many GPUs a setting needs to fit, in nodes like this one; None: what is whole on each GPU
     is too much, however many there are."""
-    at, most = machine.nodes, max(1, MOST_GPUS // machine.gpus)
+    shape = shape_of(model) if isinstance(model, Config) else model
+    most = min(MOST_GPUS, shape.params // EACH) // machine.gpus
+    at, most = machine.nodes, max(machine.nodes, most)
 
     def fits(nodes: int) -> bool:
         larger = replace(machine, nodes=nodes)
@@ -193,7 +193,7 @@ def enough(model: Config | Shape, machine: Machine, setting: Setting, length: in
 
 
 def longest(model: Config | Shape, machine: Machine, setting: Setting, length: int) -> int | None:
-    """The longest sequences, halved again and again, with which a setting fits; None: none."""
+    """The longest sequences, halved again and again, with which a setting fits, if any."""
     while length > 1 and isinstance(model, Config):
         length //= 2
         if machine.holds(needs_of(model, setting, machine, length)):
@@ -248,7 +248,7 @@ def of_each(setting: Setting, n: int, *, states: int = 2) -> tuple[float, float,
     parts = n if setting.stage else 1
     model = width / (n if setting.stage == 3 else 1)
     device = model + (width if setting.stage < 2 else 0)
-    sums = wide / parts if setting.stage >= 2 or setting.master else 0
+    sums = wide / parts if setting.stage >= 2 or setting.master or setting.optimizer else 0
     values = wide / parts * (setting.master or bool(setting.optimizer or setting.parameters))
     if setting.optimizer and setting.parameters and not setting.master:
         values = 0.0  # the shards on the host are what is updated
