@@ -6,7 +6,8 @@ backward or does not; it offloads all of them or none, and knows no files. Lesso
 
 from __future__ import annotations
 
-from course_lib.estimate.ladder import Machine, Setting
+from course_lib.estimate.ladder import Machine
+from course_lib.estimate.setting import Setting
 
 # model_type to where the list of blocks is, and the class of one.
 BLOCKS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from course_lib.estimate.activations import kept
 from course_lib.estimate.deepspeed import OVERLAP
-from course_lib.estimate.ladder import Setting, of_each
+from course_lib.estimate.setting import Setting, of_each
 from course_lib.estimate.shape import Shape, read, read_ours, shape_of
 from course_lib.gpt import Config
 from course_lib.pretrained.config import TRAITS, from_transformers

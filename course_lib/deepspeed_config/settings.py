@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.estimate.deepspeed import HALF, OVERLAP
-from course_lib.estimate.ladder import LIVE, Machine, Setting
+from course_lib.estimate.ladder import LIVE, Machine
+from course_lib.estimate.setting import Setting
 
 AUTO = "auto"
 SHARE = 20  # the buckets of an overlapped reduction get a GPU's bytes by this

@@ -18,8 +18,9 @@ from course_lib.deepspeed_config.auto import hidden_size
 from course_lib.deepspeed_config.memory import Forecast, forecast
 from course_lib.deepspeed_config.settings import Sizes
 from course_lib.estimate import ladder
-from course_lib.estimate.ladder import Machine, Rung, Setting
+from course_lib.estimate.ladder import Machine, Rung
 from course_lib.estimate.over_tp import check_cut
+from course_lib.estimate.setting import Setting
 from course_lib.estimate.shape import Shape, keys_of, read, read_ours, shape_of
 from course_lib.files import write_whole
 from course_lib.gpt import Config

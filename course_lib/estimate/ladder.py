@@ -8,53 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from course_lib.estimate.activations import kept
 from course_lib.estimate.memory import states
 from course_lib.estimate.peak import Cut, step_peak
+from course_lib.estimate.setting import Setting, of_each
 from course_lib.estimate.shape import Shape, shape_of
 from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
 from course_lib.gpt import Config
-from course_lib.zero import Precision
+from course_lib.zero.offload.pipeline import SETS
 
 LIVE = 10**9  # parameters that DeepSpeed's defaults let stay whole from the forward to the backward
-FOLDER = Path("offload")  # files lie anywhere; a plan wants a name
 RANKS, SMALL = 8, 10**8  # of so few, of so small a model every rank is looked at, else the first
 MOST_GPUS, EACH = 1 << 16, 10_000  # and no more than leave each so many parameters
 SPARE = 0.1  # what an estimate of a peak is held to: more rows are taken where that much is left
-
-
-@dataclass(frozen=True)
-class Setting:
-    """How a step is run: `rows` sequences a micro-batch on each GPU, `accumulate` of those a step;
-    `optimizer` and `parameters` say where they wait; `lean`: no parameter stays whole."""
-
-    rows: int
-    accumulate: int = 1
-    recompute: bool = False
-    stage: int = 0
-    optimizer: str | None = None
-    parameters: str | None = None
-    lean: bool = False
-    precision: str = "bfloat16"
-
-    @property
-    def offload(self) -> dict | None:
-        """What zero.engine takes as offload=."""
-        if self.optimizer is None and self.parameters is None:
-            return None
-        plan: dict = {"optimizer": self.optimizer, "parameters": self.parameters}
-        return {**plan, "folder": FOLDER} if "nvme" in plan.values() else plan
-
-    @property
-    def width(self) -> int:
-        """Bytes of an element in a product."""
-        return Precision.named(self.precision).dtype.itemsize
-
-    @property
-    def master(self) -> bool:
-        return Precision.named(self.precision).master
 
 
 @dataclass(frozen=True)
@@ -77,7 +44,7 @@ class Needs:
 
 @dataclass(frozen=True)
 class Rung:
-    """One remedy on top of those before it. `saves`: bytes of a GPU against the rung before."""
+    """One remedy on top of those before it; `saves` bytes of a GPU against the rung before."""
 
     name: str
     setting: Setting
@@ -241,42 +208,16 @@ def _keep(params: int, setting: Setting) -> int:
     return FAST if params <= LIVE else LIVE * setting.width
 
 
-# ---- from the number of parameters alone
-def of_each(setting: Setting, n: int, *, states: int = 2) -> tuple[float, float, float]:
-    """(device, host, disk) bytes that a parameter costs a rank while gradients are alive."""
-    width, wide = setting.width, 4 if setting.master else setting.width
-    parts = n if setting.stage else 1
-    model = width / (n if setting.stage == 3 else 1)
-    device = model + (width if setting.stage < 2 else 0)
-    sums = wide / parts if setting.stage >= 2 or setting.master or setting.optimizer else 0
-    values = wide / parts * (setting.master or bool(setting.optimizer or setting.parameters))
-    if setting.optimizer and setting.parameters and not setting.master:
-        values = 0.0  # the shards on the host are what is updated
-    kept = wide / parts * states
-    host = disk = 0.0
-    if setting.optimizer is None:
-        device += sums + values + kept
-    else:
-        host += sums
-        if setting.optimizer == "cpu":
-            host += values + kept
-        else:
-            disk += (values or wide / parts) + kept
-    if setting.parameters is not None:
-        device -= model
-        if setting.parameters == "cpu":
-            host += model
-        elif setting.master:  # a file has them beside what is updated
-            disk += model
-    return device, host, disk
-
-
 def _of_shape(shape: Shape, setting: Setting, machine: Machine) -> Needs:
     n, width = machine.world, setting.width
-    device, host, disk = (-int(-each * shape.params // 1) for each in of_each(setting, n))
-    if setting.stage == 3:  # a layer in use and its gradients, or what may stay whole
+    each = of_each(setting, n)
+    device, host, disk = (-int(-cost * shape.params // 1) for cost in each)
+    host += SETS * int(each[2] * shape.largest_layer)  # the windows that files go through
+    if setting.stage == 3:  # a layer in use, or what may stay whole
         stays = min(shape.params, LIVE) * width if not setting.lean else 0
-        device += max(stays, width * shape.largest_layer) + width * shape.largest_layer
+        device += max(stays, width * shape.largest_layer)
+    if setting.stage >= 2:  # a layer's gradients, and those that arrive for the sum
+        device += 2 * width * shape.largest_layer
     phi, share = shape.params * width, (n - 1) / n
     k = setting.accumulate
     times = {0: 2, 2: 1 + k, 3: (3 if _keep(shape.params, setting) == LEAN else 2) * k}

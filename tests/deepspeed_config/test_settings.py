@@ -18,8 +18,9 @@ from course_lib.deepspeed_config import fsdp2, settings
 from course_lib.deepspeed_config.auto import resolve
 from course_lib.deepspeed_config.settings import Sizes
 from course_lib.estimate.deepspeed import overlap_bytes
-from course_lib.estimate.ladder import Machine, Setting
+from course_lib.estimate.ladder import Machine
 from course_lib.estimate.ladder import settings as rungs
+from course_lib.estimate.setting import Setting
 from tests.pool import ROOT
 
 SIZES = Sizes(hidden=1024, unit=12 * 1024**2, largest=50257 * 1024)

@@ -12,6 +12,7 @@ import typer
 from course_lib.cli.base import app
 from course_lib.deepspeed_config import walk
 from course_lib.estimate import ladder
+from course_lib.estimate.setting import Setting
 from course_lib.gpt import Config
 from course_lib.pretrained.config import to_transformers
 from course_lib.train.checks import resolve
@@ -184,9 +185,9 @@ def test_every_rung_is_a_run_of_course_train(config, precision, tmp_path):
 def test_what_course_train_does_not_make_has_no_run(tmp_path):
     for changes in ({"dropout": 0.1}, {"tied": False}):
         task = task_of(GPT2.changed(**changes), tmp_path, "1")
-        assert walk.train(task, ladder.Setting(1)) is None
-    assert walk.train(task_of(GPT2, tmp_path, "1", length=32), ladder.Setting(1)) is None
-    assert walk.train(task_of(LLAMA, tmp_path, "1", length=32), ladder.Setting(1))
+        assert walk.train(task, Setting(1)) is None
+    assert walk.train(task_of(GPT2, tmp_path, "1", length=32), Setting(1)) is None
+    assert walk.train(task_of(LLAMA, tmp_path, "1", length=32), Setting(1))
 
 
 # ---- typed

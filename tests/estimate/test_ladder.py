@@ -12,7 +12,8 @@ import torch
 from course_lib.deepspeed_config import walk
 from course_lib.estimate import ladder, states
 from course_lib.estimate.activations import kept
-from course_lib.estimate.ladder import Machine, Setting
+from course_lib.estimate.ladder import Machine
+from course_lib.estimate.setting import Setting, of_each
 from course_lib.estimate.shape import shape_of
 from course_lib.gpt import Config
 from course_lib.pretrained.config import to_transformers
@@ -54,7 +55,7 @@ def test_a_parameter_costs_what_the_exact_count_says(n, precision, tmp_path):
     for stage, optimizer, parameters in plans:
         setting = Setting(1, stage=stage, optimizer=optimizer, parameters=parameters)
         setting = replace(setting, precision=precision)
-        got = [each * shape.params for each in ladder.of_each(setting, n)]
+        got = [each * shape.params for each in of_each(setting, n)]
         plan = setting.offload and {**setting.offload}
         if plan and "folder" in plan:
             plan["folder"] = tmp_path
