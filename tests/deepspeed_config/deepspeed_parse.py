@@ -15,6 +15,7 @@ def answer(config: dict) -> dict:
     """What became of it: an error's text, the stage, what was warned of, the top-level keys that
     DeepSpeed's constants do not name."""
     from deepspeed.runtime import config as parse
+    from deepspeed.runtime.swap_tensor import constants as aio_constants
     from deepspeed.runtime.zero import config as zero_constants
     from deepspeed.utils import logger
 
@@ -22,7 +23,7 @@ def answer(config: dict) -> dict:
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: said.append(record.getMessage())
     logger.addHandler(handler)
-    modules = (parse, zero_constants)
+    modules = (parse, zero_constants, aio_constants)
     known = {v for module in modules for v in vars(module).values() if isinstance(v, str)}
     unknown = sorted(set(config) - known)
     try:

@@ -20,12 +20,12 @@ from course_lib.train.options import parse
 
 GPT2 = Config.gpt2(vocabulary=600, length=64, hidden=96, layers=4, heads=4)
 LLAMA = Config.llama(vocabulary=400, length=64, hidden=96, layers=3, heads=4, kv_heads=2, inner=256)
-KEYS = {  # 33.5 million parameters
-    "model_type": "llama", "hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 8,
-    "num_attention_heads": 8, "num_key_value_heads": 8, "max_position_embeddings": 1024,
-    "vocab_size": 8000, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False,
+KEYS = {  # 2.1 million parameters
+    "model_type": "llama", "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 256,
+    "vocab_size": 2000, "rms_norm_eps": 1e-5, "hidden_act": "silu", "tie_word_embeddings": False,
 }  # fmt: skip
-ENOUGH = 220 * 10**6  # bytes of a GPU, for stage 2 + offload_optimizer
+ENOUGH = 155 * 10**5  # bytes of a GPU, for stage 2 + offload_optimizer
 FILES = ["ds_config.json", "accelerate_deepspeed.yaml", "fsdp2.py", "accelerate_fsdp2.yaml"]
 FILES += ["training_arguments.json"]
 
@@ -54,7 +54,7 @@ def task_of(config: Config, folder, memory: str, **more) -> walk.Task:
 
 
 def test_the_document_has_every_rung_and_the_first_that_fits(capsys, model):
-    words = ("--gpu-memory", "220MB", "--gpus", 4, "--json")
+    words = ("--gpu-memory", "15.5MB", "--gpus", 4, "--json")
     code, out, err = course(capsys, "--config", model, *words)
     assert (code, err) == (0, "")
     document = json.loads(out)
@@ -75,7 +75,7 @@ def test_the_document_has_every_rung_and_the_first_that_fits(capsys, model):
 
 def test_for_people_it_stands_in_80_columns_and_can_be_copied(capsys, model, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = course(capsys, "--config", model, "--gpu-memory", ".22GB", "--gpus", 4)
+    code, out, _ = course(capsys, "--config", model, "--gpu-memory", ".0155GB", "--gpus", 4)
     assert code == 0 and "…" not in out
     table, _, files = out.partition("# ---- ds_config.json")
     assert max(map(len, table.splitlines())) <= 80
@@ -84,25 +84,25 @@ def test_for_people_it_stands_in_80_columns_and_can_be_copied(capsys, model, mon
     assert json.loads(text)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     compile(files.partition("fsdp2.py")[2].partition("# ---- acc")[0], "fsdp2.py", "exec")
     shown = walk.Task.read(
-        model, "0.22", None, gpus=4, nodes=1, rows=8, length=0, precision="bfloat16"
+        model, "0.0155", None, gpus=4, nodes=1, rows=8, length=0, precision="bfloat16"
     )
     for rung in walk.walk(shown).rungs:
         assert all(word in " ".join(table.split()) for word in rung.name.split())
 
 
 def test_host_memory_counts_where_it_is_named(capsys, model):
-    words = ("--gpu-memory", "220MB", "--gpus", 4, "--json")
-    code, out, _ = course(capsys, "--config", model, *words, "--host-memory", "400MB")
+    words = ("--gpu-memory", "15.5MB", "--gpus", 4, "--json")
+    code, out, _ = course(capsys, "--config", model, *words, "--host-memory", "30MB")
     document = json.loads(out)
     rung = document["rungs"][document["first"]]
     assert code == 0 and rung["offload_optimizer"] == "nvme"  # 16 bytes a parameter are too many
-    assert rung["host_bytes"] <= 400 * 10**6 < document["rungs"][4]["host_bytes"]
+    assert rung["host_bytes"] <= 30 * 10**6 < document["rungs"][4]["host_bytes"]
     config = json.loads(document["files"]["ds_config.json"])
     assert config["zero_optimization"]["offload_param"]["nvme_path"] == "/local_nvme"
 
 
 def test_where_nothing_fits_it_says_how_many_gpus_would(capsys, model):
-    words = ("--gpu-memory", "220MB", "--gpus", 2, "--host-memory", "120MB")
+    words = ("--gpu-memory", "15.5MB", "--gpus", 2, "--host-memory", "10MB")
     code, out, err = course(capsys, "--config", model, *words, "--json")
     document = json.loads(out)
     assert code == 1 and document["first"] is None and "files" not in document and not err
@@ -116,12 +116,12 @@ def test_where_nothing_fits_it_says_how_many_gpus_would(capsys, model):
 
 
 def test_where_no_number_of_gpus_is_enough_it_says_so(capsys, model):
-    code, out, _ = course(capsys, "--config", model, "--gpu-memory", "60MB", "--json")
+    code, out, _ = course(capsys, "--config", model, "--gpu-memory", "7MB", "--json")
     document = json.loads(out)
     assert code == 1 and document["gpus_needed"] is None
     assert "no number of GPUs changes that" in document["advice"]
     shorter = ("--length", document["longest"], "--json")
-    assert course(capsys, "--config", model, "--gpu-memory", "60MB", *shorter)[0] == 0
+    assert course(capsys, "--config", model, "--gpu-memory", "7MB", *shorter)[0] == 0
 
 
 def test_settings_are_left_in_a_folder_and_nothing_is_lost(capsys, model, tmp_path):
@@ -146,7 +146,7 @@ def test_settings_are_left_in_a_folder_and_nothing_is_lost(capsys, model, tmp_pa
 
 
 def test_for_the_trainer_its_autos_stand_in_the_file(capsys, model):
-    words = ("--config", model, "--gpu-memory", 0.22, "--gpus", 4, "--trainer", "--json")
+    words = ("--config", model, "--gpu-memory", 0.0155, "--gpus", 4, "--trainer", "--json")
     files = json.loads(course(capsys, *words)[1])["files"]
     assert json.loads(files["ds_config.json"])["train_batch_size"] == "auto"
     assert json.loads(files["training_arguments.json"])["gradient_checkpointing"] is True
@@ -225,7 +225,7 @@ def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
         ((*good, "--nodes", -1), "--nodes -1"),
         ((*good, "--rows", 0), "--rows 0"),
         ((*good, "--length", -5), "--length -5"),
-        ((*good, "--length", 9000), "longer than length=1024"),
+        ((*good, "--length", 9000), "longer than length=256"),
         ((*good, "--precision", "int8"), "--precision int8 is none of"),
         ((*good, "--write", model), "config.json"),
     ):
