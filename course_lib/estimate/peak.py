@@ -19,6 +19,7 @@ from course_lib.gpt import GPT, Config
 from course_lib.layout import cut as shares_of
 from course_lib.tensor_parallel.qkv_layout import shares
 from course_lib.zero import Precision
+from course_lib.zero.loaded import SUMMED
 from course_lib.zero.offload import Plan
 from course_lib.zero.partition import BUCKET, IN_FLIGHT, Bucket
 from course_lib.zero.stage3.options import PERSIST
@@ -98,7 +99,8 @@ def step_peak(
     away = plan is not None and plan.optimizer is not None
     leave = held.partition.buckets[:: -1 if stage == 3 else 1]  # as their gradients do
     master = Precision.named(precision).master
-    way = _Way(leave, held.kept, stage, n, rank, away, keep, prefetch, master)
+    fetches = plan is not None and plan.parameters is not None
+    way = _Way(leave, held.kept, stage, n, rank, away, fetches, keep, prefetch, master)
     if accumulate > 1:
         way.begin_with_sums()
     walk = way.walk(events(held.outline, rows, length, cut=cut))
@@ -169,6 +171,7 @@ class _Way:
         n: int,
         rank: int,
         away: bool,
+        fetches: bool,
         keep: int,
         prefetch: int,
         master: bool,
@@ -176,7 +179,7 @@ class _Way:
         self.master = master
         self.buckets, self.kept = buckets, kept_whole
         self.stage, self.n, self.rank, self.away = stage, n, rank, away
-        self.keep, self.prefetch = keep, prefetch
+        self.fetches, self.keep, self.prefetch = fetches, keep, prefetch
         self.order = [unit for unit in buckets[::-1] if unit not in kept_whole]
         self.of = {slot.parameter: b for b in buckets for slot in b.slots}
         self.missing = {b: {s.parameter for s in b.slots} for b in buckets}
@@ -285,7 +288,12 @@ class _Way:
         shards = sum(wide) if kept_sums else 0
         working = 0 if self.away or not rule.states else TEMPORARIES * parts
         copies = sorted(size(b) // self.n for b in self.buckets)[-IN_FLIGHT:]
-        return shards + max(working, sum(copies) if self.stage in (1, 2) else 0)
+        if self.stage < 3:
+            return shards + max(working, sum(copies) if self.stage else 0)
+        # What is kept whole is looked through for changes, and gathered from where its shard is.
+        looked = max((4 * 8 * min(SUMMED, b.padded) for b in self.kept), default=0)
+        fetched = max((size(b) // self.n for b in self.kept), default=0) if self.fetches else 0
+        return shards + max(working, looked, fetched)
 
 
 def size(bucket: Bucket) -> int:
