@@ -313,7 +313,7 @@ MUTANTS = [
     ),
     Mutant(
         "ladder-another-model-is-run",
-        f"{HERE}walk.py",
+        f"{HERE}ours.py",
         '    same += ("length",) if family == "gpt2" else ()',
         "    same += ()",
         (f"{WALK}what_course_train_does_not_make_has_no_run",),
