@@ -25,7 +25,7 @@ COLOURS = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
 
 @app.command("ds-check")
 def ds_check(
-    file: Annotated[Path, typer.Argument(help="A DeepSpeed config, in JSON.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A DeepSpeed config, in JSON.")],
     world: Annotated[
         int | None, typer.Option(help="Ranks of the run, for the batch sizes.", show_default=False)
     ] = None,

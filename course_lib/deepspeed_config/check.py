@@ -58,14 +58,12 @@ def check_file(
     known = schema.load() if known is None else known
     notes = [known.note] if known.note else []
     document = source.read(path)
-    if document.value is None:
-        return Report(in_order(document.findings), notes=notes)
-    report = check_value(document, known, world=world, arguments=arguments, model=model)
+    report = check_document(document, known, world=world, arguments=arguments, model=model)
     report.notes = notes
     return report
 
 
-def check_value(
+def check_document(
     document: source.Document,
     known: schema.Schema,
     *,
@@ -73,8 +71,10 @@ def check_value(
     arguments: Mapping | None = None,
     model: Mapping | None = None,
 ) -> Report:
-    """The report on a document that holds an object."""
-    value = document.value or {}
+    """The report on a document that has been read."""
+    value = document.value
+    if value is None:
+        return Report(in_order(document.findings))
     resolved = auto.resolve(value, arguments, model, 1 if world is None else world)
     config = Config(
         value, document.places, known, resolved=resolved.config,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib import files
-from course_lib.deepspeed_config.check import Report, check_value
+from course_lib.deepspeed_config.check import Report, check_document
 from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.schema import Schema
 from course_lib.deepspeed_config.source import Document
@@ -69,7 +69,7 @@ def fix_file(
 
     def findings_of(config: dict) -> list[Finding]:
         document = Document(path, config)
-        again = check_value(document, known, world=world, arguments=arguments, model=model)
+        again = check_document(document, known, world=world, arguments=arguments, model=model)
         return again.findings
 
     result = fixed(report.value, findings_of, report.findings)

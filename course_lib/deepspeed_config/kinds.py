@@ -134,7 +134,7 @@ def _number(name: str, value: object, checked: bool) -> Verdict:
         return Verdict(False, checked, number, number)
     if not isinstance(value, (int, float)):
         return Verdict(False, False)
-    endless = isinstance(value, float) and not math.isfinite(value)
+    endless = isinstance(value, float) and not abs(value) < 1 << 63
     if name == "integer" and (endless or not float(value).is_integer()):
         return Verdict(False, False)
     return RIGHT

@@ -45,13 +45,19 @@ def nearest(
         if distance <= room and distance < longer:
             score = distance - SequenceMatcher(None, plain, other).ratio()
         elif wide and (likeness := _likeness(plain, other)) >= 0.75:
-            score = 10 - likeness
+            score = (2.5 if likeness >= 1 else 10) - likeness
         else:
             continue
         score += doubt(right)
         if best is None or score < best[0]:
             best = (score, right)
     return best[1] if best else None
+
+
+def alike(name: str, right: str) -> bool:
+    """Whether a name of several words has them all from the right one."""
+    mine, theirs = _plain(name).split("_"), _plain(right).split("_")
+    return len(mine) > 1 and set(mine) <= set(theirs)
 
 
 def _plain(name: str) -> str:

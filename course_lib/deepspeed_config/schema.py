@@ -109,13 +109,13 @@ def _kept(place: Path, release: str) -> dict | None:
     """What was kept there, unless it is of another making, or damaged."""
     try:
         return _checked(place.read_text(encoding="utf-8"), release)
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def _checked(text: str, release: str) -> dict:
     data = json.loads(text)
-    if not isinstance(data, dict) or data.get("format") != FORMAT or data["release"] != release:
+    if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("release") != release:
         raise ValueError("of another making")
     for name in ("optimizers", "schedulers", "removed", "dropped", "suited"):
         if name not in data:
@@ -143,7 +143,7 @@ def _read(release: str) -> tuple[dict | None, str]:
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines()
         return None, f"could not be read ({lines[-1] if lines else 'no word why'})"
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return None, f"told its keys in a way that is not understood ({error})"
 
 

@@ -86,7 +86,12 @@ def read(path: Path) -> Document:
     """The document in the file `path`; whatever is in the way is among its findings."""
     document = Document(path)
     content = _content(path, document)
-    text = None if content is None else _text(content, document)
+    return document if content is None else read_content(content, document)
+
+
+def read_content(content: bytes, document: Document) -> Document:
+    """Fill a document with what a file's bytes hold."""
+    text = _text(content, document)
     if text is None:
         return document
     reading = read_json(text)

@@ -56,10 +56,15 @@ def _left(config: Config, path: tuple, dotted: str, key: dict, section: dict) ->
         outcome = f"DeepSpeed {release} keeps the text, and breaks where it is used."
     if config.arguments is not None:
         why = config.reasons.get(dotted, "")
-        known = dotted in TRAINERS
+        if dotted in TRAINERS:
+            return config.finding(
+                "auto", "hint", path, f'what this "auto" becomes is not known here: {why}',
+                "The Trainer resolves it, once it has all that it needs.", TRAINER,
+                "nothing, or name what is missing here", value=True,
+            )  # fmt: skip
         return config.finding(
-            "auto", "hint" if known else "error", path, f'this "auto" stays: {why}', outcome,
-            TRAINER, "write a value", value=True,
+            "auto", "error", path, f'nobody resolves this "auto": {why}', outcome, TRAINER,
+            "write a value, or leave the key out for its default", value=True,
         )  # fmt: skip
     if dotted in TRAINERS:
         return config.finding(

@@ -119,7 +119,8 @@ def _idle(
 ) -> Finding:  # fmt: skip
     names = tuple(path.split("."))
     default = (config.schema.find(names) or {}).get("default")
-    same = value == default or value in ("auto", False, None) or value == {"device": "none"}
+    same = value == default or value in ("auto", None) or value == {"device": "none"}
+    same = same or (value is False and default is None)
     return config.finding(
         "effect", "hint" if same else "warning", names, f'"{names[-1]}" has no effect {where}',
         f"{why[0].upper()}{why[1:]}.", source, remedy,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from course_lib.deepspeed_config.config import Config
 from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.kinds import judge
-from course_lib.deepspeed_config.near import edits, nearest
+from course_lib.deepspeed_config.near import alike, edits, nearest
 
 REMARKS = ("comment", "note", "description", "readme", "todo", "doc", "remark")
 TRAINERS = "the Trainer's page on DeepSpeed"
@@ -30,6 +30,8 @@ def check(config: Config) -> Iterator[Finding]:
             )  # fmt: skip
         elif key is None and dotted in config.schema.data["dropped"]:
             yield _dropped(config, path, config.schema.data["dropped"][dotted], section)
+        elif path == ("optimizer", "params", "max_grad_norm"):
+            continue  # optimizers.py
         elif key is None and not section.get("open"):
             yield _unknown(config, path, section, homes)
         elif section.get("open") and path[-1] not in section["keys"] and section["keys"]:
@@ -64,9 +66,9 @@ def _homes(config: Config) -> dict[str, list[tuple[str, ...]]]:
 
 def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding:
     name, holder = path[-1], _holder(config, path)
-    doubt = _doubt(section, holder[name])
+    doubt = _doubt(section, holder, holder[name])
     right = [key for key in section["keys"] if key != "*"]
-    near = nearest(name, [key for key in right if key not in holder], doubt=doubt)
+    near = nearest(name, right, doubt=doubt)
     close = near is not None and edits(name, near, 3) <= 3
     if _remark(name, close) and not section.get("strict"):
         return config.finding(
@@ -74,11 +76,13 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
             "DeepSpeed never asks for it here.", section.get("source", ""),
             "nothing, or take it out",
         )  # fmt: skip
-    if not close and (twin := nearest(name, right, wide=False)) is not None:
-        near, close = twin, True  # the right one stands there as well
     home = _home(config, path, homes.get(name, []))
-    exact = home is not None and near is not None and edits(name, near, 3) > 1
-    if home is not None and (exact or not close):
+    # The right name of another section, unless one of this section is nearer.
+    if home is not None and near is not None:
+        there = isinstance(_value(config, home), dict)
+        nearer = edits(name, near, 1) <= 1 or (not there and alike(name, near))
+        home = None if nearer else home
+    if home is not None:
         return _moved(config, path, home, section, homes.get(name, []))
     if near is not None:
         return _misspelt(config, path, (*path[:-1], near), section, "error")
@@ -183,14 +187,16 @@ def _remark(name: str, close: bool) -> bool:
     return name[:1] in "_/#$" and not close
 
 
-def _doubt(section: dict, value: object) -> Callable[[str], float]:
-    """How little a value suits a key: a text where a number is due, a section's strange keys."""
+def _doubt(section: dict, holder: dict, value: object) -> Callable[[str], float]:
+    """How little a value suits a key: a text where a number is due, a section's strange keys, a
+    key that stands there already."""
 
     def doubt(name: str) -> float:
         key = section["keys"][name]
         inner = key.get("section", {}).get("keys", {})
+        taken = 0.8 if name in holder else 0.0
         if isinstance(value, dict) and inner and value:
-            return 1.5 * sum(entry not in inner for entry in value) / len(value)
-        return 0.0 if value == "auto" or judge(key, value).fits else 0.6
+            return taken + 1.5 * sum(entry not in inner for entry in value) / len(value)
+        return taken + (0.0 if value == "auto" or judge(key, value).fits else 0.6)
 
     return doubt
