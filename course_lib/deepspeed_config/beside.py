@@ -12,6 +12,7 @@ DATA = "runtime/data_pipeline/constants.py"
 TUNING, TUNER = "autotuning/constants.py", "autotuning/autotuner.py"
 POINTS = "runtime/model_checkpointing/constants.py"
 CUT = "module_inject/autotp_config.py"
+PRECISION, FLOW = "runtime/precision_config.py", "runtime/zenflow/zenflow_config.py"
 EXPERTS = "module_inject/auto_ep_config.py"
 
 COUNT = {"type": "integer", "minimum": 1}
@@ -94,7 +95,15 @@ KINDS: dict[str, tuple[str, dict]] = {
     "autotuning.model_info.num_params": (TUNING, {**COUNT, "null": True}),
     "autotuning.model_info.hidden_size": (TUNING, {**COUNT, "null": True}),
     "autotuning.model_info.num_layers": (TUNING, {**COUNT, "null": True}),
-    # What the tuner takes out of a config that it was handed.
+    # What validators add to a model's own types.
+    "fp16.loss_scale": (PRECISION, {"type": "number", "minimum": 0, "no_bool": True}),
+    "fp16.loss_scale_window": (PRECISION, {"type": "integer", "no_bool": True}),
+    "fp16.min_loss_scale": (PRECISION, {"type": "integer", "no_bool": True}),
+    "zero_optimization.zenflow.select_strategy": (FLOW, choice("auto", "step", "epoch")),
+    "zero_optimization.zenflow.select_interval": (FLOW, {
+        "type": "union", "of": [choice("auto"), WHOLE]}),
+    "zero_optimization.zenflow.update_interval": (FLOW, {
+        "type": "union", "of": [choice("auto"), COUNT]}),
     "expert_parallel.preset_model": (EXPERTS, PATH),
     "expert_parallel.moe_layer_pattern": (EXPERTS, PATH),
     "expert_parallel.expert_pattern": (EXPERTS, PATH),

@@ -42,17 +42,15 @@ def _config(path: tuple, value: object) -> str:
 
 def _disagreements(asked: list) -> list[str]:
     wrong = []
-    for (path, key, value), (parsed, error) in zip(
+    for (path, _, value), (parsed, error) in zip(
         asked, parses([_config(path, value) for path, _, value in asked]), strict=True
     ):
         if not parsed and "validation error" not in error:
             continue  # another rule's: two keys against each other
         errors = [item for item in report(_config(path, value)).findings if item.level == "error"]
-        taken = judge(key, value).taken and not [item for item in errors if item.kind == "range"]
-        if taken != bool(parsed) and not (parsed and errors and value not in ("", None)):
-            wrong.append(
-                f"{'.'.join(path)} = {value!r}: {taken}, DeepSpeed: {bool(parsed)} {error}"
-            )
+        refused = [item for item in errors if item.path == ".".join(path)]
+        if parsed and [item for item in refused if item.kind in ("type", "range")]:
+            wrong.append(f"{'.'.join(path)} = {value!r} is taken by DeepSpeed: {refused}")
         if not parsed and not errors:
             wrong.append(f"{'.'.join(path)} = {value!r} is refused by DeepSpeed: {error[:200]}")
     return wrong
