@@ -12,6 +12,7 @@ DATA = "runtime/data_pipeline/constants.py"
 TUNING, TUNER = "autotuning/constants.py", "autotuning/autotuner.py"
 POINTS = "runtime/model_checkpointing/constants.py"
 CUT = "module_inject/autotp_config.py"
+LEAVES = "runtime/zero/leaf_module_config.py"
 PRECISION, FLOW = "runtime/precision_config.py", "runtime/zenflow/zenflow_config.py"
 EXPERTS = "module_inject/auto_ep_config.py"
 
@@ -25,6 +26,7 @@ PATH = {"type": "text", "null": True}
 LIST = {"type": "list"}
 NUMBERS = {"type": "list", "items": {"type": "integer"}}
 SECTION = {"type": "object"}
+TEXTS = {"type": "union", "of": [{"type": "list", "items": TEXT}, TEXT]}  # one, or several
 FREE = {"type": "object", "section": {"open": True, "keys": {}}}
 # Which argument of a script sets which key; a user may name others.
 MAPPED = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
@@ -99,6 +101,10 @@ KINDS: dict[str, tuple[str, dict]] = {
     "fp16.loss_scale": (PRECISION, {"type": "number", "minimum": 0, "no_bool": True}),
     "fp16.loss_scale_window": (PRECISION, {"type": "integer", "no_bool": True}),
     "fp16.min_loss_scale": (PRECISION, {"type": "integer", "no_bool": True}),
+    "zero_optimization.leaf_module": (LEAVES, {"type": "object", "null": True}),
+    "zero_optimization.leaf_module.classes": (LEAVES, TEXTS),
+    "zero_optimization.leaf_module.names": (LEAVES, TEXTS),
+    "zero_optimization.leaf_module.name_suffixes": (LEAVES, TEXTS),
     "zero_optimization.zenflow.select_strategy": (FLOW, choice("auto", "step", "epoch")),
     "zero_optimization.zenflow.select_interval": (FLOW, {
         "type": "union", "of": [choice("auto"), WHOLE]}),

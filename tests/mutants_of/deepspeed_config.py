@@ -1,0 +1,371 @@
+"""Mistakes in ds-check: a key that passes, a false alarm, a wrong place, a copy that harms."""
+
+from tests.mutation import Mutant
+
+HERE, RULES = "course_lib/deepspeed_config/", "course_lib/deepspeed_config/rules/"
+TESTS = "tests/deepspeed_config/test_"
+FOUND = f"{TESTS}broken.py::test_the_mistake_is_found_and_nothing_else"
+COPY = f"{TESTS}broken.py::test_a_corrected_copy_has_nothing_left_of_what_was_corrected"
+QUIET = f"{TESTS}valid.py::test_no_error_and_no_warning"
+BAD = f"{TESTS}source.py::test_what_is_no_json_is_told_with_its_place"
+KINDS = f"{TESTS}kinds.py::test_a_key_outside_the_models_keeps_what_it_is_given"
+SCHEMA, COMMAND = f"{TESTS}schema.py::test_", f"{TESTS}command.py::test_"
+UNKNOWN, VALUES, EFFECTS = f"{RULES}unknown.py", f"{RULES}values.py", f"{RULES}effects.py"
+AUTOS, BATCH, CONFLICTS = f"{RULES}autos.py", f"{RULES}batch.py", f"{RULES}conflicts.py"
+OPTIMIZERS, NEEDS, SIZES = f"{RULES}optimizers.py", f"{RULES}needs.py", f"{RULES}sizes.py"
+SOURCE, READER, KEYS = f"{HERE}source.py", f"{HERE}json_reader.py", f"{HERE}schema.py"
+FIX, NEAR, CLI = f"{HERE}fix.py", f"{HERE}near.py", "course_lib/cli/ds_check.py"
+
+MUTANTS = [
+    # ---- keys
+    Mutant(
+        "ds-check-unknown-passes",
+        UNKNOWN,
+        '        elif key is None and not section.get("open"):',
+        '        elif key is None and section.get("strict"):',
+        (f"{FOUND}[british spelling]", f"{FOUND}[a letter too few]"),
+        "at the top level DeepSpeed itself says nothing",
+        "T34",
+    ),
+    Mutant(
+        "ds-check-levels-forgotten",
+        UNKNOWN,
+        "    if home is not None:\n        return _moved(",
+        "    if home is None:\n        return _moved(",
+        (f"{FOUND}[a level too low]", f"{FOUND}[a level too high]"),
+        "a right key at the wrong level is no misspelling",
+    ),
+    Mutant(
+        "ds-check-homes-far",
+        UNKNOWN,
+        "        return not lacks, not there, steps, home",
+        "        return lacks, there, -steps, home",
+        (f"{TESTS}mutations.py::test_a_key_is_sent_to_the_section_that_lacks_it",),
+        '"enabled" is at home in many sections; the one that lacks it was meant',
+    ),
+    Mutant(
+        "ds-check-swaps-count-two",
+        NEAR,
+        "a[i - 2] == y:",
+        "a[i - 2] == y and a == b:",
+        (f"{TESTS}near.py::test_edits",),
+        "two letters that changed places are one slip",
+    ),
+    Mutant(
+        "ds-check-words-forgotten",
+        NEAR,
+        "    whole = 0.2 if matched == len(mine) else 0.0",
+        "    whole = -0.4",
+        (f"{FOUND}[two words of a name]", f"{TESTS}near.py::test_the_nearest_name"),
+        "batch_size is more like train_batch_size than like block_size",
+    ),
+    Mutant(
+        "ds-check-dropped-is-wrong",
+        UNKNOWN,
+        '        "dropped", "error" if strict else "hint", path,',
+        '        "dropped", "error", path,',
+        (f"{QUIET}[pages-04_nvme]",),
+        "the page's own example has a spelling that does nothing today",
+    ),
+    Mutant(
+        "ds-check-removed-passes",
+        UNKNOWN,
+        '        if dotted in config.schema.data["removed"]:',
+        '        if dotted in config.schema.data["dropped"]:',
+        (f"{FOUND}[removed]",),
+        "what was removed is refused, and known by name",
+    ),
+    # ---- values
+    Mutant(
+        "ds-check-texts-are-numbers",
+        f"{HERE}kinds.py",
+        "        return Verdict(False, checked, number, number)",
+        "        return Verdict(True, checked, number, number)",
+        (f"{KINDS}[kind7-1e-4-False-False-0.0001]",),
+        "a text is no number where no model converts it",
+        "T34",
+    ),
+    Mutant(
+        "ds-check-false-is-true",
+        f"{HERE}kinds.py",
+        "            return Verdict(False, checked, word in TRUE, word in TRUE)",
+        "            return Verdict(True)",
+        (f"{FOUND}[true as text]",),
+        '"false" is true in Python',
+        "T34",
+    ),
+    Mutant(
+        "ds-check-integers-of-pydantic",
+        f"{HERE}kinds.py",
+        r'_INTEGER = re.compile(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*")',
+        r'_INTEGER = re.compile(r"\s*[+-]?\d+(\.\d*)?([eE]\d+)?\s*")',
+        (f"{TESTS}kinds.py::test_a_sample_of_values_is_taken_as_deepspeed_takes_them",),
+        "5e8 is a whole number as a number and none as a text",
+    ),
+    Mutant(
+        "ds-check-bytes-are-elements",
+        VALUES,
+        "            return meant // 2  # elements of 16 bits",
+        "            return meant",
+        (f"{FOUND}[bytes for elements]",),
+        "a bucket's size counts elements",
+    ),
+    Mutant(
+        "ds-check-bounds-forgotten",
+        VALUES,
+        "        if limit in key and not holds(value, key[limit]):",
+        "        if limit in key and holds(value, key[limit]) is None:",
+        (f"{FOUND}[out of range]",),
+        "a model's bounds are among its types",
+    ),
+    Mutant(
+        "ds-check-megabytes-meant",
+        SIZES,
+        "        if not (least <= value <= most or (value == 0 and zero)):",
+        "        if not (value <= most or (value == 0 and zero)):",
+        (f"{FOUND}[megabytes for elements]",),
+        "500 elements are a kilobyte",
+    ),
+    Mutant(
+        "ds-check-overlap-is-free",
+        SIZES,
+        "            times = OVERLAP if overlap else 1".replace("            ", "        ", 1),
+        "        times = 1",
+        (f"{FOUND}[a bucket of 4.5 GB]",),
+        "overlapping holds 4.5 buckets",
+    ),
+    # ---- effects, needs, conflicts
+    Mutant(
+        "ds-check-defaults-warn",
+        EFFECTS,
+        '    same = value == default or value in ("auto", None) or value == {"device": "none"}',
+        '    same = value in ("auto", None) or value == {"device": "none"}',
+        (f"{FOUND}[pinned, and not offloaded]",),
+        "what states the default states what happens anyway",
+    ),
+    Mutant(
+        "ds-check-stages-confused",
+        EFFECTS,
+        "        elif stage == 3 and spelled in BELOW_3:",
+        "        elif stage == 2 and spelled in BELOW_3:",
+        (f"{FOUND}[of stages 1 and 2]", f"{FOUND}[off]"),
+        "what stage 2 reads has an effect there",
+    ),
+    Mutant(
+        "ds-check-off-unnoticed",
+        NEEDS,
+        '        if settings and "enabled" not in value and switch.get("default") is False:',
+        '        if settings and "enabled" in value and switch.get("default") is False:',
+        (f"{FOUND}[off]", f"{QUIET}[valid-03_stage_2_fp16]"),
+        "settings of a section that nobody switched on",
+    ),
+    Mutant(
+        "ds-check-path-forgotten",
+        NEEDS,
+        '        if device == "nvme" and not config.get(f"{section}.nvme_path"):',
+        '        if device == "nvme" and config.get(f"{section}.nvme_path"):',
+        (f"{FOUND}[no path]", f"{QUIET}[valid-07_stage_3_nvme]"),
+        "files are written somewhere",
+    ),
+    Mutant(
+        "ds-check-one-precision",
+        CONFLICTS,
+        '    both = _on(config, "fp16") and _on(config, "bf16")',
+        '    both = _on(config, "fp16") and _on(config, "fp32")',
+        (f"{FOUND}[two precisions]",),
+        "one run has one of the two",
+    ),
+    Mutant(
+        "ds-check-triple-of-one-rank",
+        BATCH,
+        "    if micro is not None and steps is not None:\n        made = micro * steps * ranks",
+        "    if micro is not None and steps is not None:\n        made = micro * steps",
+        (f"{FOUND}[the triple]",),
+        "each rank has a micro-batch of its own",
+    ),
+    Mutant(
+        "ds-check-parts-are-wholes",
+        BATCH,
+        '        "batch", "error" if whole else "hint", ("",),',
+        '        "batch", "error", ("",),',
+        (f"{QUIET}[pages-01_stage_1]",),
+        "a page shows a part of a config",
+    ),
+    Mutant(
+        "ds-check-steps-not-needed",
+        OPTIMIZERS,
+        '        if key.get("required") and name not in params:',
+        '        if key.get("required") and name in params:',
+        (f"{FOUND}[no steps]",),
+        "the class has no default for its number of steps",
+    ),
+    Mutant(
+        "ds-check-untested-passes",
+        OPTIMIZERS,
+        '    if built not in config.schema.data["suited"] and not allowed:',
+        '    if built not in config.schema.data["suited"] and allowed:',
+        (f"{FOUND}[untested with ZeRO]", f"{FOUND}[a foreign optimizer offloaded]"),
+        "the engine refuses what it has not been tested with",
+    ),
+    # ---- auto
+    Mutant(
+        "ds-check-auto-of-everybody",
+        AUTOS,
+        "    if dotted in TRAINERS:\n        return",
+        "    if dotted:\n        return",
+        (f"{FOUND}[auto of nobody]", f"{FOUND}[auto that is a default]"),
+        "the Trainer fills in some keys and no others",
+        "T34",
+    ),
+    Mutant(
+        "ds-check-deepspeeds-own-auto",
+        AUTOS,
+        '    return words or key.get("default") == "auto" or',
+        "    return",
+        (f"{QUIET}[valid-12_experts]",),
+        "a pipeline's \"auto\" is DeepSpeed's own",
+    ),
+    # ---- the file
+    Mutant(
+        "ds-check-last-one-wins",
+        READER,
+        "        if key in holder:",
+        "        if key in holder and not isinstance(holder, dict):",
+        (
+            f"{FOUND}[twice]",
+            f"{TESTS}source.py::test_a_key_given_twice_is_told_at_its_second_place",
+        ),
+        "JSON lets the last one win, silently",
+        "T34",
+    ),
+    Mutant(
+        "ds-check-columns-from-zero",
+        READER,
+        "        return line, at - self.starts[line - 1] + 1",
+        "        return line, at - self.starts[line - 1]",
+        (
+            f"{BAD}[{{,}}-1-2-a key is due]",
+            f"{TESTS}source.py::test_what_json_reads_is_read_likewise[01_ddp_fp32]",
+        ),
+        "editors count columns from 1",
+    ),
+    Mutant(
+        "ds-check-endless-number",
+        READER,
+        "        if math.isinf(float(text)):",
+        '        if math.isinf(float(text)) and text == "inf":',
+        (f'{BAD}[{{"a": 1e999}}-1-7-1e999]',),
+        "1e999 is infinite",
+    ),
+    Mutant(
+        "ds-check-bottomless",
+        READER,
+        "            if len(stack) >= DEEPEST:".replace("            ", "                ", 1),
+        "                if len(stack) >= 10**9:",
+        (f'{BAD}[{{"a": {{"a": {{"a": {{"-1-361-within each other]',),
+        "no config is nested so deep",
+    ),
+    Mutant(
+        "ds-check-reads-all",
+        SOURCE,
+        "        if state.st_size > LARGEST:",
+        "        if state.st_size < 0:",
+        (f"{TESTS}source.py::test_fifty_megabytes_are_not_read",),
+        "a checkpoint is no config",
+    ),
+    Mutant(
+        "ds-check-waits-for-a-pipe",
+        SOURCE,
+        "        if not stat.S_ISREG(state.st_mode):",
+        "        if stat.S_ISSOCK(state.st_mode):",
+        (f"{TESTS}source.py::test_a_folder_a_device_and_a_file_that_is_not_there",),
+        "a pipe may never end",
+    ),
+    # ---- the keys of a release
+    Mutant(
+        "ds-check-damage-trusted",
+        KEYS,
+        '    if not isinstance(data, dict) or data.get("format") != FORMAT or '
+        'data.get("release") != release:',
+        "    if not isinstance(data, dict):",
+        (
+            f"{SCHEMA}a_damaged_cache_is_read_anew[other format]",
+            f"{SCHEMA}a_damaged_cache_is_read_anew[other release]",
+        ),
+        "what an older course wrote is not what this one reads",
+    ),
+    Mutant(
+        "ds-check-kept-unread",
+        KEYS,
+        "    kept = _kept(place, release)",
+        "    kept = None",
+        (f"{SCHEMA}another_release_is_read_once_and_kept",),
+        "importing DeepSpeed takes seconds, once",
+    ),
+    Mutant(
+        "ds-check-silent-stand-in",
+        KEYS,
+        '        return Schema(shipped, f"DeepSpeed is not installed: {instead}")',
+        "        return Schema(shipped)",
+        (f"{SCHEMA}without_deepspeed_the_shipped_keys_count_and_it_is_said",),
+        "other keys than the installed ones are told",
+    ),
+    Mutant(
+        "ds-check-questions-unheard",
+        f"{HERE}recording.py",
+        "    def __contains__(self, key) -> bool:\n        self.notes.add(self.path, key)\n",
+        "    def __contains__(self, key) -> bool:\n",
+        (f"{SCHEMA}the_shipped_keys_are_the_installed_ones",),
+        "a parser asks whether a key is there, too",
+    ),
+    # ---- the command and the copy
+    Mutant(
+        "ds-check-overwrites",
+        FIX,
+        "                os.link(whole, place)",
+        "                os.replace(whole, place)",
+        (f"{COMMAND}a_corrected_copy_overwrites_nothing",),
+        "a copy beside the file takes nobody's place",
+    ),
+    Mutant(
+        "ds-check-corrects-once",
+        FIX,
+        "ROUNDS = 8",
+        "ROUNDS = 0",
+        (f"{COPY}[a letter too few]", f"{COPY}[old offload]"),
+        "a copy is corrected",
+    ),
+    Mutant(
+        "ds-check-strict-forgotten",
+        CLI,
+        '    bad = report.count("error") + (report.count("warning") if strict else 0)',
+        '    bad = report.count("error")',
+        (f"{COMMAND}exit_codes",),
+        "--strict counts a warning as an error",
+    ),
+    Mutant(
+        "ds-check-talks-over-json",
+        CLI,
+        "        _fix(file, report, known, world, arguments, shape, sys.stderr if as_json else "
+        "sys.stdout)",
+        "        _fix(file, report, known, world, arguments, shape, sys.stdout)",
+        (f"{COMMAND}json_alone_on_stdout",),
+        "one JSON document on standard output, and nothing else",
+    ),
+    Mutant(
+        "ds-check-imports-torch",
+        f"{HERE}check.py",
+        "from pathlib import Path\n",
+        "from pathlib import Path\n\nimport torch  # noqa: F401\n",
+        (f"{COMMAND}neither_torch_nor_deepspeed_is_imported",),
+        "a file is checked in less time than torch takes to be imported",
+    ),
+    Mutant(
+        "ds-check-origins-forgotten",
+        f"{HERE}check.py",
+        'path: {"value": origin.value, "origin": origin.origin}',
+        'path: {"value": origin.value, "origin": ""}',
+        (f"{COMMAND}each_resolved_value_says_where_it_is_from",),
+        "each resolved value says where it came from",
+    ),
+]
