@@ -101,15 +101,15 @@ KINDS: dict[str, tuple[str, dict]] = {
     "fp16.loss_scale": (PRECISION, {"type": "number", "minimum": 0, "no_bool": True}),
     "fp16.loss_scale_window": (PRECISION, {"type": "integer", "no_bool": True}),
     "fp16.min_loss_scale": (PRECISION, {"type": "integer", "no_bool": True}),
-    "zero_optimization.leaf_module": (LEAVES, {"type": "object", "null": True}),
+    "zero_optimization.leaf_module": ("runtime/zero/config.py", {"type": "object", "null": True}),
     "zero_optimization.leaf_module.classes": (LEAVES, TEXTS),
     "zero_optimization.leaf_module.names": (LEAVES, TEXTS),
     "zero_optimization.leaf_module.name_suffixes": (LEAVES, TEXTS),
     "zero_optimization.zenflow.select_strategy": (FLOW, choice("auto", "step", "epoch")),
     "zero_optimization.zenflow.select_interval": (FLOW, {
-        "type": "union", "of": [choice("auto"), WHOLE]}),
+        "type": "union", "exact": True, "of": [choice("auto"), WHOLE]}),
     "zero_optimization.zenflow.update_interval": (FLOW, {
-        "type": "union", "of": [choice("auto"), COUNT]}),
+        "type": "union", "exact": True, "of": [choice("auto"), WHOLE], "minimum": 1}),
     "expert_parallel.preset_model": (EXPERTS, PATH),
     "expert_parallel.moe_layer_pattern": (EXPERTS, PATH),
     "expert_parallel.expert_pattern": (EXPERTS, PATH),

@@ -47,7 +47,9 @@ def judge(kind: dict, value: object) -> Verdict:
         return RIGHT
     if name == "union":
         verdicts = [judge({**part, "checked": checked}, value) for part in kind["of"]]
-        best = [x for x in verdicts if x.fits] + [x for x in verdicts if x.taken]
+        loose = not kind.get("exact") or isinstance(value, bool)
+        taken = [x for x in verdicts if x.taken and loose]
+        best = [x for x in verdicts if x.fits] + taken
         return best[0] if best else Verdict(False, False)
     if name == "choice":
         return _choice(kind, value, checked)

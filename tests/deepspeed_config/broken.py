@@ -116,6 +116,8 @@ BROKEN = [
            "zero_optimization.allgather_partitions", "warning", "stage 3", "take it out"),
     broken("of stage 3", changed(STAGE_2, zero_optimization__stage3_max_live_parameters=10**8),
            "zero_optimization.stage3_max_live_parameters", "warning", "stage 2", "set stage 3"),
+    broken("a default of stage 3", changed(STAGE_2, zero_optimization__sub_group_size=1e9),
+           "zero_optimization.sub_group_size", "hint", "stage 2", "set stage 3"),
     broken("pinned, and not offloaded",
            changed(STAGE_2, zero_optimization__offload_optimizer={
                "device": "none", "pin_memory": True}),

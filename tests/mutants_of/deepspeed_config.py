@@ -32,7 +32,7 @@ MUTANTS = [
         UNKNOWN,
         "    if home is not None:\n        return _moved(",
         "    if home is None:\n        return _moved(",
-        (f"{FOUND}[a level too low]", f"{FOUND}[a level too high]"),
+        (f"{FOUND}[files' settings among ZeRO's]", f"{FOUND}[a level too high]"),
         "a right key at the wrong level is no misspelling",
     ),
     Mutant(
@@ -140,7 +140,7 @@ MUTANTS = [
         EFFECTS,
         '    same = value == default or value in ("auto", None) or value == {"device": "none"}',
         '    same = value in ("auto", None) or value == {"device": "none"}',
-        (f"{FOUND}[pinned, and not offloaded]",),
+        (f"{FOUND}[a default of stage 3]",),
         "what states the default states what happens anyway",
     ),
     Mutant(
@@ -148,7 +148,7 @@ MUTANTS = [
         EFFECTS,
         "        elif stage == 3 and spelled in BELOW_3:",
         "        elif stage == 2 and spelled in BELOW_3:",
-        (f"{FOUND}[of stages 1 and 2]", f"{FOUND}[off]"),
+        (f"{FOUND}[of stages 1 and 2]", f"{QUIET}[valid-03_stage_2_fp16]"),
         "what stage 2 reads has an effect there",
     ),
     Mutant(

@@ -46,7 +46,8 @@ def check(config: Config) -> Iterator[Finding]:
         if not verdict.fits:
             yield _wrong(config, path, key, value, verdict, source)
         number = verdict.becomes if verdict.becomes is not None else value
-        if isinstance(number, (int, float)) and not isinstance(number, bool):
+        endless = isinstance(value, float) and not math.isfinite(value)  # source.py
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and not endless:
             yield from _range(config, path, key, number, source)
 
 
@@ -116,8 +117,6 @@ def _unchecked(key: dict, value: object) -> str:
 
 
 def _range(config: Config, path: tuple, key: dict, value: float, source: str) -> Iterator[Finding]:
-    if isinstance(value, float) and math.isnan(value):
-        return
     for limit, (holds, words) in LIMITS.items():
         if limit in key and not holds(value, key[limit]):
             refused = key.get("checked") or limit in ("minimum", "above")
