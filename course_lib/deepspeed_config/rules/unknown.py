@@ -69,6 +69,8 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
     doubt = _doubt(section, holder, holder[name])
     right = [key for key in section["keys"] if key != "*"]
     near = nearest(name, right, doubt=doubt)
+    if near is None:  # further away, but its value suits, and nothing has its place
+        near = nearest(name, [key for key in right if not doubt(key)], slack=1)
     close = near is not None and edits(name, near, 3) <= 3
     if _remark(name, close) and not section.get("strict"):
         return config.finding(

@@ -43,6 +43,12 @@ def check(config: Config) -> Iterator[Finding]:
                 "Most programs make one group, and mean one number.", source,
                 "write one number for all groups", value=True,
             )  # fmt: skip
+        if verdict.fits and isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+            yield config.finding(
+                "type", "warning", path, f'"{path[-1]}" is a text that looks like a list or object',
+                "In quotes it is one name, brackets and all.", source,
+                "take the quotes around the brackets away", value=True,
+            )  # fmt: skip
         if not verdict.fits:
             yield _wrong(config, path, key, value, verdict, source)
         number = verdict.becomes if verdict.becomes is not None else value
