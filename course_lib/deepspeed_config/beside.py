@@ -211,6 +211,32 @@ DROPPED = {
     "fp32_allreduce": "communication_data_type",
     "allreduce_always_fp32": "communication_data_type",
 }
+# What other programs call a key: the name → the path, or the name in its own section.
+ELSEWHERE = {
+    "learning_rate": "optimizer.params.lr",
+    "max_grad_norm": "gradient_clipping",
+    "clip_grad": "gradient_clipping",
+    "clip_grad_norm": "gradient_clipping",
+    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+    "micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu",
+    "global_batch_size": "train_batch_size",
+    "logging_steps": "steps_per_print",
+    "log_interval": "steps_per_print",
+    "warmup_steps": "scheduler.params.warmup_num_steps",
+    "num_warmup_steps": "scheduler.params.warmup_num_steps",
+    "max_steps": "scheduler.params.total_num_steps",
+    "num_training_steps": "scheduler.params.total_num_steps",
+    "lr_scheduler": "scheduler",
+    "lr_scheduler_type": "scheduler.type",
+    "optim": "optimizer.type",
+    "mixed_precision": "bf16.enabled",
+    "zero_stage": "zero_optimization.stage",
+    "optimizer_name": "optimizer.type",
+    "wd": "optimizer.params.weight_decay",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
+}
 
 
 def entries() -> list[tuple[str, str, dict]]:

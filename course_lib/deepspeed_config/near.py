@@ -47,7 +47,7 @@ def nearest(
         distance = edits(plain, other, room)
         if distance <= room and distance < longer:
             score = distance - SequenceMatcher(None, plain, other).ratio()
-        elif wide and (likeness := _likeness(plain, other)) >= 0.75:
+        elif wide and (likeness := _likeness(plain, other)) >= 0.7:
             score = (2.5 if likeness >= 1 else 10) - likeness
         else:
             continue

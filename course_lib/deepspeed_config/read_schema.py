@@ -135,6 +135,7 @@ def read() -> dict:
         "schedulers": read_callables.schedulers(),
         "removed": [*removed, *(f"zero_optimization.{name}" for name in inner)],
         "dropped": dropped,
+        "elsewhere": beside.ELSEWHERE,
         "suited": _suited(),
     }
 

@@ -89,6 +89,11 @@ BROKEN = [
            "zero_optimization.aio", "error", "top level", "move it: aio"),
     broken("removed", changed(STAGE_2, amp={"enabled": True}), "amp", "error", "removed",
            "take the key out"),
+    broken("the Trainer's word for it", changed(STAGE_2, max_grad_norm=1.0), "max_grad_norm",
+           "error", "gradient_clipping", "rename it to gradient_clipping"),
+    broken("the Trainer's word for the rate",
+           changed(STAGE_2, "optimizer.params.lr", optimizer__params__learning_rate=1e-4),
+           "optimizer.params.learning_rate", "error", '"lr"', "optimizer.params.lr"),
     # ---- values
     broken("a number as text", changed(STAGE_2, train_batch_size="16"), "train_batch_size", "error",
            "whole number", "write 16"),
@@ -109,6 +114,9 @@ BROKEN = [
            "communication_data_type", "error", "fp16", "fp16"),
     broken("no such optimizer", changed(STAGE_2, optimizer__type="AdmaW"), "optimizer.type",
            "error", "AdmaW", "AdamW"),
+    broken("a list in quotes",
+           changed(STAGE_3, zero_optimization__leaf_module={"classes": "['MoE', 'MLP']"}),
+           "zero_optimization.leaf_module.classes", "warning", "a list", "quotes"),
     broken("out of range", changed(STAGE_2, zero_optimization__reduce_bucket_size=0),
            "zero_optimization.reduce_bucket_size", "error", "more than 0", "more than 0"),
     # ---- without effect

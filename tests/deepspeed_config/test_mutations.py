@@ -38,7 +38,7 @@ def _flagged(mutation: Mutation, new: list[Finding], differs: bool, *, failed: b
     if mutation.kind == "retyped":
         return bool(new) or not differs
     near = [item for item in loud(new) if mutation.path[-1] in item.suggestion]
-    if mutation.kind == "renamed" and len(mutation.path[-1]) > 3:
+    if mutation.kind == "renamed" and len(mutation.path[-1]) > 5:
         return bool(near) or not differs
     return bool(loud(new)) or not differs
 

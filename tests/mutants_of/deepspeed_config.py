@@ -368,4 +368,20 @@ MUTANTS = [
         (f"{COMMAND}each_resolved_value_says_where_it_is_from",),
         "each resolved value says where it came from",
     ),
+    Mutant(
+        "ds-check-ranks-unnamed",
+        f"{HERE}check.py",
+        "    return total // (micro * steps) if total % (micro * steps) == 0 else 1",
+        "    return 1",
+        (f"{TESTS}broken.py::test_the_ranks_are_those_of_the_file_where_nobody_names_them",),
+        "a file for four ranks is no contradiction where nobody said how many there are",
+    ),
+    Mutant(
+        "ds-check-any-value",
+        f"{HERE}config.py",
+        "            if not isinstance(value, dict):\n                return ABSENT",
+        "            if value is None:\n                return ABSENT",
+        tuple(f"{TESTS}any_value.py::test_no_config_brings_the_checker_down[{n}]" for n in (0, 1)),
+        "a text stands where a section is due",
+    ),
 ]

@@ -83,16 +83,25 @@ def _wrong(
     suggestion = f"write {_shown(meant)}" if meant is not None else f"write {words}"
     if isinstance(meant, int) and isinstance(value, str) and name.endswith(ELEMENTS):
         suggestion += "; it counts elements, not bytes: 2 bytes each in 16 bits, 4 in 32"
-    if key.get("type") == "object" and not key.get("required"):
-        suggestion += ", or leave the key out"
-        if value is False and "device" in (key.get("section") or {}).get("keys", {}):
-            suggestion = 'leave the key out, or write {"device": "none"}'
+    if key.get("type") == "object":
+        reason = "DeepSpeed reads a section here, and asks it for its keys."
+        suggestion = _section_instead(value, (key.get("section") or {}).get("keys", {}))
     sized = isinstance(value, str) and key.get("type") == "integer" and not value.strip().isdigit()
     safe = meant is not None and not sized
     return config.finding(
         "type", "error", path, f'"{name}" is {shown}, and has to be {words}', reason, source,
         suggestion, value=True, repair=("value", meant) if safe else None,
     )  # fmt: skip
+
+
+def _section_instead(value: object, keys: dict) -> str:
+    if value is False and "device" in keys:
+        return 'leave the key out, or write {"device": "none"}'
+    if isinstance(value, str) and "device" in keys and value in keys["device"]["choices"]:
+        return f'write {{"device": "{value}"}}'
+    if isinstance(value, bool) and "enabled" in keys:
+        return f'write {{"enabled": {_shown(value)}}}'
+    return "write an object, or leave the key out"
 
 
 def _level(value: object) -> str:
