@@ -62,6 +62,9 @@ KINDS: dict[str, tuple[str, dict]] = {
     "allgather_size": ("runtime/zero/config.py", MANY),
     "log_level": (CONSTANTS, choice(
         "debug", "info", "warning", "error", "critical", fold=True, null=True)),
+    "aio": ("runtime/swap_tensor/constants.py", {"type": "object", "null": True}),
+    "bf16": (PRECISION, {"type": "object", "null": True}),
+    "expert_parallel": (CONFIG, {"type": "object", "null": True}),
     "optimizer": (CONSTANTS, SECTION),
     "optimizer.type": (CONSTANTS, TEXT),
     "optimizer.params": (CONSTANTS, SECTION),

@@ -39,9 +39,14 @@ def check(config: Config) -> Iterator[Finding]:
         rates = key.get("type") == "union" and isinstance(value, list)
         if rates and any(part["type"] == "number" for part in key["of"]):
             yield config.finding(
-                "type", "hint", path, f'"{path[-1]}" is a list: one for each group of parameters',
+                "type", "warning", path, f'"{path[-1]}" is a list, one for each parameter group',
                 "Most programs make one group, and mean one number.", source,
                 "write one number for all groups", value=True,
+            )  # fmt: skip
+        if verdict.fits and value is None:
+            yield config.finding(
+                "type", "hint", path, f'"{path[-1]}" is null: as if it were left out',
+                "Its default counts.", source, "take it out", value=True,
             )  # fmt: skip
         if verdict.fits and isinstance(value, str) and value.strip()[:1] in ("[", "{"):
             yield config.finding(
@@ -63,6 +68,12 @@ def _wrong(
     words = in_words(key)
     shown = _shown(value)
     name = path[-1]
+    if value is None and key.get("type") == "boolean" and not key.get("checked"):
+        return config.finding(
+            "type", "warning" if key.get("default") else "hint", path,
+            f'"{name}" is null, which counts as false', "It is asked for as it is.", source,
+            "write true or false", value=True, repair=("value", False),
+        )  # fmt: skip
     if value is None:
         return config.finding(
             "type", "error", path, f'"{name}" is null, and has to be {words}',
