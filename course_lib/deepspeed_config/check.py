@@ -94,7 +94,7 @@ def check_document(
 
 
 def _ranks(value: Mapping, arguments: Mapping | None) -> int:
-    """The ranks that the file's batch sizes are for, where nobody named them; 1 if none fit."""
+    """The ranks that the file's batch sizes are for, where --world does not say; 1 if none fit."""
     given = arguments or {}
     counts = [value.get(batch.BATCH)]
     for key, name in ((batch.MICRO, "per_device_train_batch_size"), (batch.STEPS, batch.STEPS)):

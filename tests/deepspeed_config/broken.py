@@ -60,7 +60,7 @@ def broken(
 OFFLOADED = changed(STAGE_3, zero_optimization__offload_optimizer={"device": "cpu"})
 SHARDED = "zero_optimization"
 BROKEN = [
-    # ---- keys that nobody knows
+    # ---- keys that no release has
     broken("british spelling", changed(TRAINING, zero_optimisation={"stage": 2}),
            "zero_optimisation", "error", "zero_optimization", "rename it to zero_optimization"),
     broken("a letter too few", changed(STAGE_2, gradient_cliping=1.0),
@@ -163,10 +163,12 @@ BROKEN = [
     broken("no type", changed(STAGE_2, "optimizer.type"), "optimizer", "error", "type",
            "optimizer.type"),
     # ---- auto, and the Trainer
-    broken("auto of nobody", changed(STAGE_2, steps_per_print="auto"), "steps_per_print", "error",
-           "nobody", "write a value"),
+    broken("auto of no program", changed(STAGE_2, steps_per_print="auto"), "steps_per_print",
+           "error", "no program", "write a value"),
+    broken("auto of Accelerate", changed(STAGE_2, zero_optimization__stage="auto"),
+           "zero_optimization.stage", "warning", "Accelerate", "write a value"),
     broken("auto that is a default", changed(STAGE_2, zero_optimization__overlap_comm="auto"),
-           "zero_optimization.overlap_comm", "warning", "nobody", "default"),
+           "zero_optimization.overlap_comm", "warning", "no program", "default"),
     broken("auto without the Trainer", changed(STAGE_2, gradient_clipping="auto"),
            "gradient_clipping", "hint", "Trainer", "write a value"),
     broken("the arguments say otherwise", changed(STAGE_2, optimizer__params__lr=1e-4),

@@ -61,7 +61,7 @@ def test_a_corrected_copy_has_nothing_left_of_what_was_corrected(case, tmp_path)
     assert not corrected & {(item.path, item.message) for item in left}
 
 
-def test_the_ranks_are_those_of_the_file_where_nobody_names_them():
+def test_the_ranks_are_those_of_the_file_where_none_are_named():
     """64 sequences are 4 × 4 on four ranks, and agree with arguments that say 4 and 4."""
     arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
     arguments |= {"bf16": True, "learning_rate": 1e-4}

@@ -157,7 +157,7 @@ MUTANTS = [
         '        if settings and "enabled" not in value and switch.get("default") is False:',
         '        if settings and "enabled" in value and switch.get("default") is False:',
         (f"{FOUND}[off]", f"{QUIET}[valid-03_stage_2_fp16]"),
-        "settings of a section that nobody switched on",
+        "settings of a section that is off",
     ),
     Mutant(
         "ds-check-path-forgotten",
@@ -213,7 +213,7 @@ MUTANTS = [
         AUTOS,
         "    if dotted in TRAINERS:\n        return",
         "    if dotted:\n        return",
-        (f"{FOUND}[auto of nobody]", f"{FOUND}[auto that is a default]"),
+        (f"{FOUND}[auto of no program]", f"{FOUND}[auto that is a default]"),
         "the Trainer fills in some keys and no others",
         "T34",
     ),
@@ -325,7 +325,7 @@ MUTANTS = [
         "                os.link(whole, place)",
         "                os.replace(whole, place)",
         (f"{COMMAND}a_corrected_copy_overwrites_nothing",),
-        "a copy beside the file takes nobody's place",
+        "a copy beside the file takes no other file's place",
     ),
     Mutant(
         "ds-check-corrects-once",
@@ -373,8 +373,8 @@ MUTANTS = [
         f"{HERE}check.py",
         "    return total // (micro * steps) if total % (micro * steps) == 0 else 1",
         "    return 1",
-        (f"{TESTS}broken.py::test_the_ranks_are_those_of_the_file_where_nobody_names_them",),
-        "a file for four ranks is no contradiction where nobody said how many there are",
+        (f"{TESTS}broken.py::test_the_ranks_are_those_of_the_file_where_none_are_named",),
+        "a file for four ranks is no contradiction where --world does not say",
     ),
     Mutant(
         "ds-check-any-value",

@@ -116,7 +116,7 @@ def _section_instead(value: object, keys: dict) -> str:
 
 
 def _level(value: object) -> str:
-    """A text is read anew by each reader, and true is no number that anybody means."""
+    """A text is read anew by each reader, and true is hardly meant as a number."""
     odd = isinstance(value, (bool, str))
     return "warning" if odd else "hint"
 
