@@ -225,7 +225,7 @@ WRONG_MEND = {
     "hardly a bucket": (changed(MEND, ("4.5 / 2 / 2", "100")), "smaller than needed"),
     "one of them left": (
         changed(MEND, ('        zero["allgather_bucket_size"] = size\n', "")),
-        "too large",
+        "a bucket left",
     ),
     "no decay": (
         changed(MEND, (ENDS, '        config["scheduler"]["type"] = "WarmupLR"\n')),

@@ -116,10 +116,6 @@ WRONG_WORDS = {
         changed(WORDS, ('set(zero) - {"stage"}', "set(zero)")),
         "said after all",
     ),
-    "other sections too": (
-        changed(WORDS, ('set(zero) - {"stage"}', 'set(zero) | set(config) - {"stage"}')),
-        "said after all",
-    ),
     "the loop's keys": (
         changed(WORDS, ('unsaid = set(zero) - {"stage"}',
                         'unsaid = set(zero) - {"stage"} | {"gradient_clipping"}')),

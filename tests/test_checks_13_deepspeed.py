@@ -136,9 +136,9 @@ def test_the_triple_is_deepspeed_s(parsed):
         except (AssertionError, ZeroDivisionError):
             theirs = None
         ours = batch._sizes(batch.filled, config, world)
-        assert (None if ours.isnan().any() else ours.tolist()) == theirs, (config, world)
+        assert (None if ours is batch.REFUSED else ours) == theirs, (config, world)
         seen[theirs is None] += 1
-    assert min(seen.values()) > 60
+    assert min(seen.values()) > 40
 
 
 def test_the_question_s_config_comes_to_what_its_numbers_say(parsed):

@@ -30,8 +30,8 @@ from course_lib.classroom.checks.lesson_13.triple import (
 )
 from course_lib.classroom.checks.looking import THREE, Idea, Looks, fresh_seed, near, recognise
 
-EACH = 12  # cases of a kind
-NOTHING = torch.full((len(TRIPLE),), torch.nan, dtype=torch.float64)  # refused
+EACH = 8  # cases of a kind
+REFUSED = [torch.nan] * len(TRIPLE)
 Case = tuple[dict, int]
 
 
@@ -75,17 +75,17 @@ def judge_batch(answer: Answer, judge: Judge) -> None:
     LOOKS.at(answer, [Trial(reports, cases, when)])
 
 
-def comes_to(fill: Fill, cases: Sequence[Case]) -> list[Tensor]:
-    """What a rule makes of each case: three sizes, or NaNs where it refuses."""
-    return [_sizes(fill, *case) for case in cases]
+def comes_to(fill: Fill, cases: Sequence[Case]) -> Tensor:
+    """What a rule makes of each case, (cases, 3): the sizes, or NaNs where it refuses."""
+    return torch.tensor([_sizes(fill, *case) for case in cases], dtype=torch.float64)
 
 
-def _sizes(fill: Fill, config: Mapping, world: int) -> Tensor:
+def _sizes(fill: Fill, config: Mapping, world: int) -> list[float]:
     try:
         sizes = fill(config, world)
     except Refused:
-        return NOTHING
-    return torch.tensor([sizes[name] for name in TRIPLE], dtype=torch.float64)
+        return REFUSED
+    return [float(sizes[name]) for name in TRIPLE]
 
 
 def _said(case: Case) -> str:
@@ -95,32 +95,27 @@ def _said(case: Case) -> str:
 
 
 def _look_at_returned(one: Trial) -> None:
+    """None came back wherever it did not refuse."""
     for report in one.reports:
-        if all(seen["kind"] == "a NoneType" for seen in report["cases"]):
+        kinds = {seen["kind"] for seen in report["cases"]} - {trial.REFUSED}
+        if kinds == {"a NoneType"}:
             raise Finding(
                 "nothing returned",
-                "None came back every time; expected is the config with all three sizes. Did you "
-                "forget `return`?",
+                "None came back; expected is the config with all three sizes. Did you forget "
+                "`return`?",
             )
 
 
 def _look_at_shape(one: Trial) -> None:
-    """What came back is a dictionary, or a ValueError; what an odd size is, comes later."""
+    """Where something came back it is a dictionary; what is raised is looked at later."""
     for report in one.reports:
         for case, seen in zip(one.cases, report["cases"], strict=True):
-            if seen["kind"] in ("dict", trial.REFUSED):
-                continue
             if seen["kind"].startswith("a "):
                 raise Finding(
                     "not a dictionary",
                     f"{seen['kind'].capitalize()} came back for {_said(case)}; expected is a "
                     "dictionary, or a ValueError.",
                 )
-            raise Finding(
-                "another error",
-                f"{_said(case)} ended with {seen['kind']} ({seen['text']}). What cannot be filled "
-                "in is refused with a ValueError, which says so.",
-            )
 
 
 def _look_at_inputs(one: Trial) -> None:
@@ -145,30 +140,43 @@ def _look_at_sizes(one: Trial) -> None:
     for report in one.reports:
         for case, seen in zip(one.cases, report["cases"], strict=True):
             _refuse_odd(case, seen["sizes"])
-        seen = [_as_tensor(one["sizes"]) for one in report["cases"]]
-        wrong = [k for k, pair in enumerate(zip(seen, right, strict=True)) if not near(*pair)]
+        rows = [seen["sizes"] or REFUSED for seen in report["cases"]]
+        seen = torch.tensor(rows, dtype=torch.float64)
+        wrong = [k for k in range(len(rows)) if not near(seen[k], right[k])]
         if not wrong:
             continue
         idea = _recognised(one.cases, seen, wrong)
-        case, mine, wanted = one.cases[wrong[0]], seen[wrong[0]], right[wrong[0]]
-        told = f"{len(wrong)} of {len(right)} drawn cases are not DeepSpeed's. {_said(case)}: "
-        told += _difference(case, mine, wanted)
+        case = one.cases[wrong[0]]
+        told = f"{len(wrong)} of {len(rows)} drawn cases are not DeepSpeed's. {_said(case)}: "
+        told += _difference(case, report["cases"][wrong[0]], right[wrong[0]])
         if idea:
             raise Finding(idea.name, f"{idea.text} {told}")
         raise Finding("refuses or fills wrongly", told)
 
 
+def _look_at_errors(one: Trial) -> None:
+    """What is refused is refused with the error that was asked for."""
+    for report in one.reports:
+        for case, seen in zip(one.cases, report["cases"], strict=True):
+            if seen["kind"] not in ("dict", trial.REFUSED):
+                raise Finding(
+                    "another error",
+                    f"{_said(case)} ended with {seen['kind']} ({seen['text']}). What cannot be "
+                    "filled in is refused with a ValueError, whose text says why.",
+                )
+
+
 def _ideas(cases: Sequence[Case]) -> list[Idea]:
-    return [Idea(name, text, comes_to(fill, cases)) for name, text, fill in IDEAS]
+    return [Idea(name, text, [comes_to(fill, cases)]) for name, text, fill in IDEAS]
 
 
-def _recognised(cases: Sequence[Case], seen: Sequence[Tensor], wrong: Sequence[int]) -> Idea | None:
+def _recognised(cases: Sequence[Case], seen: Tensor, wrong: Sequence[int]) -> Idea | None:
     """The idea behind all that was seen, or behind all of it where every size is above zero."""
-    idea = recognise(seen, _ideas(cases))
+    idea = recognise([seen], _ideas(cases))
     plain = [k for k, (config, _) in enumerate(cases) if _above_zero(config)]
     if idea or not set(plain) & set(wrong):
         return idea
-    return recognise([seen[k] for k in plain], _ideas([cases[k] for k in plain]))
+    return recognise([seen[plain]], _ideas([cases[k] for k in plain]))
 
 
 def _above_zero(config: Mapping) -> bool:
@@ -189,15 +197,13 @@ def _refuse_odd(case: Case, sizes: list | None) -> None:
             )
 
 
-def _as_tensor(sizes: list | None) -> Tensor:
-    return NOTHING if sizes is None else torch.tensor(sizes, dtype=torch.float64)
-
-
-def _difference(case: Case, mine: Tensor, wanted: Tensor) -> str:
+def _difference(case: Case, seen: Mapping, wanted: Tensor) -> str:
     """What the answer did with one case, in words that do not say what is right."""
-    if bool(mine.isnan().all()):
-        return "you refuse it, and DeepSpeed fills it in."
-    train, micro, times = (int(size) for size in mine)
+    if seen["sizes"] is None:
+        if seen["kind"] == trial.REFUSED:
+            return "you refuse it, and DeepSpeed fills it in."
+        return f"it ended with {seen['kind']} ({seen['text']}), and DeepSpeed fills it in."
+    train, micro, times = seen["sizes"]
     product = micro * times * case[1]
     told = f"you have {train} for {micro} · {times} · {case[1]} = {product}"
     if bool(wanted.isnan().all()):
@@ -212,6 +218,7 @@ LOOKS = Looks(
     shape=_look_at_shape,
     unchanged=_look_at_inputs,
     value=_look_at_sizes,
+    later_steps=_look_at_errors,
 )
 FILL_BATCH = Exercise(
     name="fill_batch",

@@ -54,11 +54,12 @@ def reference(config: dict) -> Words | None:
 
 def short(config: dict) -> str:
     """What of a config the words are about, as far as a message needs it."""
-    kept = {k: v for k, v in config.items() if k not in BESIDE}
-    return str(kept)
+    section = {name: value for name, value in config.get(ZERO, {}).items() if name in ABOUT}
+    beside = {name: value for name, value in config.items() if name in ABOUT}
+    return f"The config: {beside | {ZERO: section}}."
 
 
-BESIDE = ("train_micro_batch_size_per_gpu", "gradient_clipping")
+ABOUT = ("fp16", "bf16", "communication_data_type", "stage", "offload_param", "offload_optimizer")
 
 
 def _look_at_refusals(one: Trial) -> None:
@@ -68,7 +69,7 @@ def _look_at_refusals(one: Trial) -> None:
         if refused and known:
             raise Finding(
                 "refused though it can be said",
-                f"ValueError at {where}: {seen['text']}. FSDP2 can do what it asks for: "
+                f"ValueError at {where}: {seen['text']}. FSDP2 can do what it asks for. "
                 f"{short(config)}",
             )
         if refused or known:
@@ -82,8 +83,8 @@ def _look_at_refusals(one: Trial) -> None:
         raise Finding(
             "files forgotten",
             f"The config keeps states in files, to spare the host's memory ({where}). FSDP2 has "
-            "no such place: whoever takes it for the host's memory runs out of that. Refuse it "
-            "with a ValueError.",
+            "no such place, and the host's memory, in its stead, would run out. Refuse it with a "
+            "ValueError.",
         )
 
 
@@ -236,7 +237,7 @@ def _look_at_names(one: Trial) -> None:
             raise Finding(
                 "lost in silence",
                 f"`{missing[0]}` has no word in `fully_shard`, and is not in your list ({where}). "
-                "Who reads the translation takes it for done.",
+                "A reader of the translation takes it for done.",
             )
         if extra and extra[0] in config[ZERO]:
             raise Finding(

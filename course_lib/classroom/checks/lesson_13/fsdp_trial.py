@@ -42,10 +42,11 @@ def warm() -> None:
 def run(function: Callable, group: Group, configs: list[dict]) -> dict:
     """`function(config)` on each, and what comes of the arguments that it gives."""
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))
-    return {"configs": [_tried(function, mesh, config) for config in configs]}
+    runs: dict[str, dict] = {}
+    return {"configs": [_tried(function, mesh, config, runs) for config in configs]}
 
 
-def _tried(function: Callable, mesh: DeviceMesh, config: dict) -> dict:
+def _tried(function: Callable, mesh: DeviceMesh, config: dict, runs: dict[str, dict]) -> dict:
     given = copy.deepcopy(config)
     report: dict = {"kind": "", "text": "", "given": {}, "unsaid": None, "measured": None}
     try:
@@ -65,12 +66,20 @@ def _tried(function: Callable, mesh: DeviceMesh, config: dict) -> dict:
         report["unsaid"] = sorted(str(name).removeprefix("zero_optimization.") for name in unsaid)
     reference = _reference(config)
     if reference is not None and set(keywords) <= set(KNOWN):
-        report["right"] = measured(mesh, reference)
+        report["right"] = _run(mesh, reference, runs)
         try:
-            report["measured"] = measured(mesh, keywords)
+            report["measured"] = _run(mesh, keywords, runs)
         except (TypeError, ValueError, AttributeError) as error:
             report["text"] = f"{type(error).__name__}: {error}"[:200]
     return report
+
+
+def _run(mesh: DeviceMesh, keywords: Mapping, runs: dict[str, dict]) -> dict:
+    """One run for all configs that come to the same arguments."""
+    told = str(sorted((name, described(value)) for name, value in keywords.items()))
+    if told not in runs:
+        runs[told] = measured(mesh, keywords)
+    return runs[told]
 
 
 def described(value: object) -> object:
@@ -82,7 +91,8 @@ def described(value: object) -> object:
         return {"policy": "none"}
     if isinstance(value, kinds.MixedPrecisionPolicy):
         types = (value.param_dtype, value.reduce_dtype, value.output_dtype)
-        return {"policy": "mixed", "dtypes": [str(t).removeprefix("torch.") for t in types]}
+        dtypes = [str(t).removeprefix("torch.") for t in types]
+        return {"policy": "mixed", "dtypes": dtypes, "casts": value.cast_forward_inputs}
     if value is None or isinstance(value, (bool, int)):
         return value
     return type(value).__name__

@@ -212,6 +212,13 @@ def _buckets(case: Case, mended: Mapping) -> None:
     elements = sum(sizes)
     takes = BYTES * TIMES * elements
     told = f"The two buckets take {takes / 1e9:.2f} GB, and {room / 1e9:.2f} GB were free."
+    left = [
+        path[-1]
+        for path, size in zip(_BUCKETS, sizes, strict=True)
+        if size == at(case.config, *path)
+    ]
+    if takes > room and left:
+        raise Finding("a bucket left", f"{told} `{left[0]}` is as large as it was.")
     for idea, count in (
         ("a factor of two", takes / 2),
         ("overlap costs nothing", BYTES * elements),

@@ -67,7 +67,7 @@ def _product(config: Mapping, world: int) -> dict[str, int]:
 
 
 def _accumulates(config: Mapping, world: int) -> dict[str, int]:
-    if config.get(MICRO) is None and config.get(TIMES) is None:
+    if [config.get(name) is None for name in TRIPLE] == [False, True, True]:
         return filled({MICRO: 1, **config}, world)
     return filled(config, world)
 
@@ -93,6 +93,13 @@ def _sign_unseen(config: Mapping, world: int) -> dict[str, int]:
     if train != micro * times * world:
         raise Refused("does not multiply")
     return dict(zip(TRIPLE, (train, micro, times), strict=True))
+
+
+def _zero_seen(config: Mapping, world: int) -> dict[str, int]:
+    """As the one before, of an author who thought of nought."""
+    if any(config.get(name) == 0 for name in TRIPLE):
+        raise Refused("a size of 0")
+    return _sign_unseen(config, world)
 
 
 def _rounds_up(config: Mapping, world: int) -> dict[str, int]:
@@ -158,6 +165,11 @@ IDEAS: tuple[tuple[str, str, Fill], ...] = (
         "sign not looked at",
         "The product is right and a size is not above zero: two negative numbers multiply well.",
         _sign_unseen,
+    ),
+    (
+        "sign not looked at",
+        "The product is right and a size is below zero: two negative numbers multiply well.",
+        _zero_seen,
     ),
     (
         "rounded up",

@@ -53,17 +53,17 @@ def words(config: Mapping) -> Words:
 def drawn(seed: int) -> list[dict]:
     """Configs of every stage and precision, with and without offload; two that have no word."""
     r = Random(seed)
-    pinned = r.choice((True, False))
-    host = {"device": "cpu", "pin_memory": pinned}
+    loose = {"device": "cpu", "pin_memory": False}
+    host = {"device": "cpu", "pin_memory": r.choice((True, False))}
     files = {"device": "nvme", "nvme_path": "/scratch", "pin_memory": True}
     sections = [
         ({"stage": 3, **_of_3(r)}, {}),
         ({"stage": 2, **_of_2(r)}, {}),
-        ({"stage": 3, **_of_3(r)}, _half(r, "bf16")),
+        ({"stage": 3, **_of_3(r)}, {**_half(r, "bf16"), "fp16": {"enabled": False}}),
         ({"stage": 1, **_of_2(r)}, {**_half(r, "bf16"), "communication_data_type": "fp32"}),
         ({"stage": 2, **_of_2(r)}, _half(r, "fp16")),
         ({"stage": 3, **_of_3(r)}, {"communication_data_type": "bf16"}),
-        ({"stage": 3, "offload_optimizer": host, "offload_param": host, **_of_3(r)}, {}),
+        ({"stage": 3, "offload_optimizer": loose, "offload_param": loose, **_of_3(r)}, {}),
         (
             {
                 "stage": 3,
