@@ -129,8 +129,8 @@ MUTANTS = [
     Mutant(
         "l13-the-reference-for-both",
         HERE + "fsdp_trial.py",
-        '            report["measured"] = measured(mesh, keywords)',
-        '            report["measured"] = measured(mesh, reference)',
+        '            report["measured"] = _run(mesh, keywords, runs)',
+        '            report["measured"] = _run(mesh, reference, runs)',
         (f"{WRONG}[in_fsdp2-always frees]", f"{WRONG}[in_fsdp2-one type for all]"),
         "what is measured is not the answer's model",
     ),
