@@ -12,6 +12,7 @@ from itertools import pairwise
 from types import ModuleType
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -33,10 +34,10 @@ def fsdp() -> ModuleType:
 
 
 def warm() -> None:
-    """FSDP2 itself, a first 16-bit product and its backward."""
-    fsdp()
-    layer = nn.Linear(2, 2, dtype=torch.bfloat16)
-    layer(torch.ones(1, 2, dtype=torch.bfloat16)).sum().backward()
+    """FSDP2 and a first step with it, on the ranks that all load this together."""
+    mesh = DeviceMesh.from_group(dist.group.WORLD, "cpu", mesh_dim_names=("dp",))
+    half = fsdp().MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    measured(mesh, {"reshard_after_forward": True, "mp_policy": half})
 
 
 def run(function: Callable, group: Group, configs: list[dict]) -> dict:
