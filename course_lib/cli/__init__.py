@@ -5,13 +5,24 @@ Lesson 00 uses it first.
 
 from __future__ import annotations
 
-from course_lib.cli import author, doctor, estimate, grade, lab, learner, running, train
+from course_lib.cli import (
+    author,
+    doctor,
+    ds_check,
+    estimate,
+    grade,
+    lab,
+    learner,
+    running,
+    train,
+)
 from course_lib.cli.base import app
 
 __all__ = [
     "app",
     "author",
     "doctor",
+    "ds_check",
     "estimate",
     "grade",
     "lab",

@@ -1,0 +1,291 @@
+"""Each "auto" of a DeepSpeed config as the Hugging Face Trainer resolves it, and where from.
+
+The Trainer fills in its own arguments, three sizes from the model's hidden size, and compares what
+is no "auto" with its arguments. Without its arguments nothing is resolved. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.resources import files
+
+AUTO = "auto"
+OF_THE_FILE = "the file"
+ZERO = "zero_optimization"
+REDUCE = f"{ZERO}.reduce_bucket_size"
+# What the Trainer makes of the model's hidden size, by the key; the last two at stage 3 alone.
+SIZES = {
+    REDUCE: ("hidden_size²", lambda h: h * h),
+    f"{ZERO}.stage3_prefetch_bucket_size": ("0.9 · hidden_size²", lambda h: int(0.9 * h * h)),
+    f"{ZERO}.stage3_param_persistence_threshold": ("10 · hidden_size", lambda h: 10 * h),
+}
+# What Accelerate, on which the Trainer stands, makes of these where no variable says otherwise.
+OF_ACCELERATE = {
+    f"{ZERO}.stage": 2,
+    f"{ZERO}.offload_optimizer.device": "none",
+    f"{ZERO}.offload_param.device": "none",
+    f"{ZERO}.offload_optimizer.nvme_path": "none",
+    f"{ZERO}.offload_param.nvme_path": "none",
+    f"{ZERO}.stage3_gather_16bit_weights_on_model_save": False,
+}
+TOTAL, WARMUP = "scheduler.params.total_num_steps", "scheduler.params.warmup_num_steps"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A value of the resolved config, and a sentence that says where it comes from."""
+
+    value: object
+    origin: str
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A value of the file that the Trainer's arguments contradict: the Trainer ends with it."""
+
+    path: str
+    config: object
+    argument: object
+    name: str
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """`config` with its "auto" values resolved; `origins` of every value in it by dotted path;
+    `conflicts` with the arguments; `unresolved`, the paths that stay "auto" and why; `refusals`,
+    sentences with which the integration ends before DeepSpeed is asked."""
+
+    config: dict
+    origins: dict[str, Origin]
+    conflicts: list[Conflict] = field(default_factory=list)
+    unresolved: dict[str, str] = field(default_factory=dict)
+    refusals: list[str] = field(default_factory=list)
+
+
+def resolve(
+    config: Mapping, arguments: Mapping | None, model: Mapping | None, world: int
+) -> Resolved:
+    """The config that the Trainer hands to DeepSpeed on `world` ranks.
+
+    `arguments` are TrainingArguments as JSON, all or some; `model` is a config.json. Without
+    arguments there is no Trainer, and nothing else resolves: DeepSpeed itself reads "auto" as text
+    or takes its own default. The number of steps is known where `max_steps` says it.
+    """
+    if isinstance(world, bool) or not isinstance(world, int) or world < 1:
+        raise ValueError(f"world={world!r} has to be a whole number of ranks, 1 or more")
+    work = _Work(copy.deepcopy(dict(config)))
+    if arguments is not None:
+        _process(work, read_arguments(arguments), world, given=frozenset(arguments))
+        _accelerate(work)
+        _finalize(work, read_arguments(arguments), model)
+    for path, value in leaves(work.config):
+        work.origins.setdefault(path, Origin(value, OF_THE_FILE))
+        if value == AUTO:
+            work.unresolved[path] = _why(work, path, arguments, model)
+    return Resolved(work.config, work.origins, work.conflicts, work.unresolved, work.refusals)
+
+
+def read_arguments(given: Mapping) -> dict:
+    """The arguments that matter here, with the Trainer's defaults; a wrong kind is refused."""
+    if given.get("warmup_ratio"):
+        raise ValueError(
+            f"warmup_ratio={given['warmup_ratio']!r} is no argument of transformers "
+            f"{table()['transformers']}: write it as warmup_steps, where a number below 1 is a "
+            "fraction of all steps"
+        )
+    found = {}
+    for name, default in table()["arguments"].items():
+        value = given.get(name, default)
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if isinstance(default, bool):
+            good, kind = isinstance(value, bool), "true or false"
+        elif isinstance(default, float) or name == "warmup_steps":
+            good, kind = number, "a number"
+        else:
+            good, kind = number and isinstance(value, int), "a whole number"
+        if not good:
+            raise ValueError(f"the argument {name} is {json.dumps(value)}, and has to be {kind}")
+        found[name] = value
+    return found
+
+
+def hidden_size(model: Mapping) -> int | None:
+    """The hidden size by which the Trainer goes: the model's own, the largest of several, or that
+    of its text part; None where a config.json has none of these."""
+    own = _size_of(model, model.get("model_type"))
+    if own is not None:
+        return own
+    kind, size = table()["text"].get(model.get("model_type"), (None, None))
+    text = model.get("text_config")
+    if isinstance(text, Mapping):
+        return _size_of(text, text.get("model_type", kind))
+    return size
+
+
+@lru_cache(maxsize=1)
+def table() -> dict:
+    """What the release of Transformers that the course pins says: tools/trainer_table.py."""
+    return json.loads(files(__package__).joinpath("trainer.json").read_text(encoding="utf-8"))
+
+
+def leaves(config: Mapping, above: str = "") -> Iterator[tuple[str, object]]:
+    """(dotted path, value) of everything in a config that is no section."""
+    for key, value in config.items():
+        path = f"{above}{key}"
+        if isinstance(value, Mapping):
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, value
+
+
+# ---- the three steps
+class _Work:
+    """A config on its way."""
+
+    def __init__(self, config: dict):
+        self.config = config
+        self.origins: dict[str, Origin] = {}
+        self.conflicts: list[Conflict] = []
+        self.unresolved: dict[str, str] = {}
+        self.refusals: list[str] = []
+
+    def node(self, path: str) -> tuple[dict | None, str]:
+        """The section that a path's last key is in, None where the file has none."""
+        *sections, key = path.split(".")
+        here: object = self.config
+        for name in sections:
+            here = here.get(name) if isinstance(here, dict) else None
+        return here if isinstance(here, dict) else None, key
+
+    def get(self, path: str) -> object:
+        section, key = self.node(path)
+        return None if section is None else section.get(key)
+
+    def put(self, path: str, value: object, origin: str) -> None:
+        section, key = self.node(path)
+        section[key] = value
+        self.origins[path] = Origin(value, origin)
+
+    def fill(self, path: str, value: object, origin: str, name: str | None = None) -> None:
+        """Resolve an "auto"; another value is held against the argument `name`."""
+        here = self.get(path)
+        if here == AUTO:
+            self.put(path, value, origin)
+        elif name is not None and here is not None and here != value:
+            self.conflicts.append(Conflict(path, here, value, name))
+
+
+def _process(work: _Work, args: Mapping, world: int, given: frozenset) -> None:
+    """What is known as soon as the arguments are there."""
+
+    def of(path: str, *names: str, value: object = None) -> None:
+        value = args[names[0]] if value is None else value
+        typed = "" if given.intersection(names) else f", at its default in {_release()}"
+        name = " and ".join(names)
+        work.fill(path, value, f"{name} of the Trainer's arguments{typed}", name)
+
+    micro, accumulate = args["per_device_train_batch_size"], args["gradient_accumulation_steps"]
+    of("train_micro_batch_size_per_gpu", "per_device_train_batch_size")
+    of("gradient_accumulation_steps", "gradient_accumulation_steps")
+    work.fill(
+        "train_batch_size", world * micro * accumulate,
+        f"{world} ranks · per_device_train_batch_size {micro} · gradient_accumulation_steps "
+        f"{accumulate}", "train_batch_size (calculated)",
+    )  # fmt: skip
+    of("gradient_clipping", "max_grad_norm")
+    of("optimizer.params.lr", "learning_rate")
+    betas = [args["adam_beta1"], args["adam_beta2"]]
+    of("optimizer.params.betas", "adam_beta1", "adam_beta2", value=betas)
+    of("optimizer.params.eps", "adam_epsilon")
+    of("optimizer.params.weight_decay", "weight_decay")
+    work.fill("scheduler.params.warmup_min_lr", 0, "0, which no argument of the Trainer changes")
+    of("scheduler.params.warmup_max_lr", "learning_rate")
+    if args["save_on_each_node"]:
+        here = work.config.get("checkpoint")
+        work.config["checkpoint"] = dict(here) if isinstance(here, Mapping) else {}
+        text = "save_on_each_node of the Trainer's arguments"
+        work.put("checkpoint.use_node_local_storage", True, text)
+    for kind in ("fp16", "bf16"):
+        full = f"{kind}_full_eval"  # evaluation in 16 bits needs an engine in 16 bits
+        of(f"{kind}.enabled", full if args[full] and not args[kind] else kind)
+
+
+def _accelerate(work: _Work) -> None:
+    """What Accelerate's plugin adds, which the Trainer makes next."""
+    if "gradient_accumulation_steps" not in work.config:
+        text = "Accelerate, which writes 1 where the file has no such key, whatever the arguments"
+        work.put("gradient_accumulation_steps", 1, text)
+    if ZERO not in work.config:
+        work.refusals.append(
+            f'the file has no section "{ZERO}", and without it Accelerate does not begin; write '
+            f'"{ZERO}": {{"stage": 0}} to shard nothing'
+        )
+    for path, value in OF_ACCELERATE.items():
+        work.fill(path, value, f"Accelerate's default, {json.dumps(value)}")
+
+
+def _finalize(work: _Work, args: Mapping, model: Mapping | None) -> None:
+    """What is known once there are a model and a number of steps."""
+    asked = [path for path in SIZES if work.get(path) == AUTO]
+    size = hidden_size(model) if model is not None else None
+    if asked and model is not None and size is None:
+        work.refusals.append(
+            "the model's config has neither hidden_size nor hidden_sizes, nor its text_config: the "
+            f"Trainer cannot resolve {', '.join(asked)}; write numbers in their place"
+        )
+    elif asked and size is not None:
+        for path, (words, of) in SIZES.items():
+            if work.get(f"{ZERO}.stage") == 3 or path == REDUCE:
+                text = f"{words} of --model, whose hidden_size is {size}, as the Trainer does"
+                work.fill(path, of(size), text)
+    total, warmup = args["max_steps"], args["warmup_steps"]
+    known = total > 0
+    if known:
+        text = "max_steps of the Trainer's arguments"
+        work.fill(TOTAL, total, text, "num_training_steps (calculated)")
+    if known or warmup >= 1 or warmup == 0:
+        steps = int(warmup) if warmup >= 1 else math.ceil(max(total, 0) * warmup)
+        text = "warmup_steps of the Trainer's arguments"
+        text += "" if warmup >= 1 or not warmup else f", as a fraction of max_steps {total}"
+        text += "" if steps else ": none, and 1 is the least that DeepSpeed takes"
+        work.fill(WARMUP, max(1, steps), text, "warmup_steps")
+
+
+def _why(work: _Work, path: str, arguments: Mapping | None, model: Mapping | None) -> str:
+    """Why a value stays "auto"."""
+    if arguments is None:
+        return (
+            'only the Hugging Face Trainer resolves "auto", from its arguments, and none were '
+            "named: DeepSpeed by itself takes it for text, or for its own default"
+        )
+    if path in SIZES:
+        if work.get(f"{ZERO}.stage") != 3 and path != REDUCE:
+            return "the Trainer resolves it at stage 3 alone, where alone it has an effect"
+        if model is None:
+            return "it follows from the model's hidden size: name a config.json with --model"
+        return "the model's config says no hidden size: write a number"
+    if path in (TOTAL, WARMUP):
+        return (
+            "it follows from the number of steps, which the Trainer reckons from the length of the "
+            "data; say max_steps in the arguments"
+        )
+    return "the Trainer resolves no such key, and Accelerate ends with it: write a value"
+
+
+def _release() -> str:
+    return f"transformers {table()['transformers']}"
+
+
+def _size_of(model: Mapping, kind: object) -> int | None:
+    """The size that one part of a model has, by its own name for it, or by its kind's default."""
+    name, default = table()["hidden_size"].get(kind, ("hidden_size", None))
+    value = model.get(name, model.get("hidden_size", default))
+    if value is None and isinstance(model.get("hidden_sizes"), list) and model["hidden_sizes"]:
+        value = max(model["hidden_sizes"])
+    good = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return value if good else None

@@ -1,0 +1,47 @@
+"""One finding of a config: where it stands, how bad it is, why, where that is known, what to do.
+
+An error is what DeepSpeed or the Trainer refuses or misreads; a warning, what does not do what it
+says; a hint, what is legal and may surprise. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+LEVELS = ("error", "warning", "hint")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found at `path`, dotted keys from the top; "" is the file itself."""
+
+    path: str
+    line: int
+    column: int
+    level: str
+    message: str
+    reason: str
+    source: str
+    suggestion: str
+    kind: str = ""  # which rule found it
+    repair: tuple | None = None  # ("rename", new path), ("value", new value), ("remove",), …
+    keys: tuple = ()  # `path` in its parts: a key may have a dot in it
+
+    def as_dict(self) -> dict:
+        """As `--json` prints it."""
+        values = asdict(self)
+        return {name: values[name] for name in FIELDS}
+
+
+FIELDS = ("path", "line", "column", "level", "message", "reason", "source", "suggestion")
+
+
+def in_order(findings: list[Finding]) -> list[Finding]:
+    """By place in the file, errors first where two stand together, nothing twice."""
+    seen, ordered = set(), []
+    for item in sorted(findings, key=lambda x: (x.line, x.column, LEVELS.index(x.level))):
+        key = (item.path, item.level, item.message)
+        if key not in seen:
+            seen.add(key)
+            ordered.append(item)
+    return ordered

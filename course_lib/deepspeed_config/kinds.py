@@ -1,0 +1,161 @@
+"""Whether a value is of the kind that a key takes, as DeepSpeed's own reading of it decides.
+
+A key of a config model is converted where pydantic can ("1" is 1, 5e8 an integer); a key that is
+read straight from the dict stays what it is, and "false" there is true. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+_INTEGER = re.compile(r"\s*[+-]?\d+(_\d+)*(\.0*)?\s*")
+_DECIMAL = re.compile(r"\s*[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
+_ENDLESS = re.compile(r"\s*[+-]?(inf|infinity|nan)\s*", re.IGNORECASE)
+TRUE = ("1", "on", "t", "true", "y", "yes")
+FALSE = ("0", "off", "f", "false", "n", "no")
+WORDS = {
+    "integer": "a whole number", "number": "a number", "boolean": "true or false", "text": "a text",
+    "path": "a text with a path", "list": "a list", "object": "an object",
+    "instance": "an object of the program's, which no JSON can give",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`fits` as it is; otherwise `becomes` is what DeepSpeed makes of it, where it takes it, and
+    `meant` what was probably meant."""
+
+    fits: bool
+    taken: bool = True
+    becomes: object = None
+    meant: object = None
+
+
+RIGHT = Verdict(True)
+
+
+def judge(kind: dict, value: object) -> Verdict:
+    """The verdict on a value for a key of this kind (an entry of a schema)."""
+    name, checked = kind.get("type", "any"), kind.get("checked", False)
+    if value is None:
+        fine = kind.get("null") or name == "any" or ("default" in kind and kind["default"] is None)
+        fine = fine and (not checked or kind.get("null") or name == "any")
+        return RIGHT if fine else Verdict(False, False)
+    if name == "any":
+        return RIGHT
+    if name == "union":
+        verdicts = [judge({**part, "checked": checked}, value) for part in kind["of"]]
+        best = [x for x in verdicts if x.fits] + [x for x in verdicts if x.taken]
+        return best[0] if best else Verdict(False, False)
+    if name == "choice":
+        return _choice(kind, value, checked)
+    if name == "list":
+        if not isinstance(value, list):
+            return Verdict(False, False, meant=[value] if kind.get("items") else None)
+        items = kind.get("items")
+        parts = [judge({**items, "checked": checked}, item) for item in value] if items else []
+        return RIGHT if all(x.fits for x in parts) else Verdict(False, all(x.taken for x in parts))
+    if name in ("text", "path"):
+        return RIGHT if isinstance(value, str) else Verdict(False, False, meant=_as_text(value))
+    if name == "object":
+        return RIGHT if isinstance(value, dict) else Verdict(False, False)
+    if name == "boolean":
+        return _boolean(value, checked)
+    if name in ("integer", "number"):
+        return _number(name, value, checked)
+    return Verdict(False, False)
+
+
+def in_words(kind: dict) -> str:
+    """What a key takes: a whole number, one of …"""
+    name = kind.get("type", "any")
+    if name == "choice":
+        return "one of " + ", ".join(_quoted(x) for x in kind["choices"])
+    if name == "union":
+        return " or ".join(in_words(part) for part in kind["of"])
+    return WORDS.get(name, "any value") + (" or null" if kind.get("null") else "")
+
+
+def parsed(text: str) -> float | int | None:
+    """The number in a text, or None."""
+    plain = text.strip().replace("_", "")
+    if not _DECIMAL.fullmatch(text):
+        return None
+    value = float(plain)
+    if math.isinf(value):
+        return None
+    return int(value) if value.is_integer() and abs(value) < 1 << 53 else value
+
+
+def _choice(kind: dict, value: object, checked: bool) -> Verdict:
+    choices = kind["choices"]
+    for option in choices:
+        if option == value and type(option) is type(value):
+            return RIGHT
+    folded = [str(option).lower() for option in choices] if kind.get("fold") else []
+    if isinstance(value, str) and value.lower() in folded:
+        return RIGHT
+    if all(isinstance(option, int) for option in choices):
+        verdict = judge({"type": "integer", "checked": checked}, value)
+        number = value if verdict.fits else verdict.becomes
+        if verdict.taken and number in choices:
+            return Verdict(isinstance(value, float), True, int(number), int(number))
+        return Verdict(False, False)
+    texts = {str(option).lower(): option for option in choices}
+    meant = texts.get(value.strip().lower()) if isinstance(value, str) else None
+    return Verdict(False, False, meant=meant)
+
+
+def _boolean(value: object, checked: bool) -> Verdict:
+    if isinstance(value, bool):
+        return RIGHT
+    if isinstance(value, (int, float)) and value in (0, 1):
+        return Verdict(False, True, bool(value), bool(value))
+    if isinstance(value, str):
+        word = value.lower() if checked else value.strip().lower()
+        if word in TRUE or word in FALSE:
+            return Verdict(False, checked, word in TRUE, word in TRUE)
+    return Verdict(False, False)
+
+
+def _number(name: str, value: object, checked: bool) -> Verdict:
+    if isinstance(value, bool):
+        return Verdict(False, checked, int(value))
+    if isinstance(value, str):
+        number = parsed(value)
+        if _ENDLESS.fullmatch(value):
+            return Verdict(False, checked and name == "number", float(value))
+        if number is None:
+            return Verdict(False, False, meant=_with_unit(value))
+        if name == "integer" and not (checked and _INTEGER.fullmatch(value)):
+            return Verdict(False, False, meant=number if isinstance(number, int) else None)
+        return Verdict(False, checked, number, number)
+    if not isinstance(value, (int, float)):
+        return Verdict(False, False)
+    endless = isinstance(value, float) and not abs(value) < 1 << 63
+    if name == "integer" and (endless or not float(value).is_integer()):
+        return Verdict(False, False)
+    return RIGHT
+
+
+UNITS = {"k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "b": 1}
+UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "t": 10**12, "tb": 10**12}
+
+
+def _with_unit(text: str) -> int | None:
+    """Bytes, or a plain count, of a text such as 500MB or 2e8 B."""
+    match = re.fullmatch(r"\s*([\d.eE+]+?)\s*([A-Za-z]+)\s*", text)
+    if match is None or match.group(2).lower() not in UNITS:
+        return None
+    number = parsed(match.group(1))
+    return None if number is None else int(number * UNITS[match.group(2).lower()])
+
+
+def _as_text(value: object) -> str | None:
+    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,0 +1,84 @@
+"""The nearest right name to a wrong one: letters swapped, left out, doubled; words in other order.
+
+Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from difflib import SequenceMatcher
+
+
+def edits(a: str, b: str, most: int) -> int:
+    """Letters to insert, remove, replace or swap with a neighbour; most + 1 where it is more."""
+    if abs(len(a) - len(b)) > most:
+        return most + 1
+    before, row = [], list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        two_before, before, row = before, row, [i]
+        for j, y in enumerate(b, 1):
+            cost = min(before[j] + 1, row[-1] + 1, before[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                cost = min(cost, two_before[j - 2] + 1)
+            row.append(cost)
+        if min(row) > most:
+            return most + 1
+    return row[-1]
+
+
+def nearest(
+    name: str,
+    names: Iterable[str],
+    *,
+    wide: bool = True,
+    doubt: Callable[[str], float] = lambda right: 0.0,
+) -> str | None:
+    """The right name that was probably meant, or None. `wide`: by its words as well; `doubt` is
+    added to a name's distance, such as for a value that it does not take."""
+    plain = _plain(name)
+    best: tuple[float, str] | None = None
+    for right in names:
+        other = _plain(right)
+        longer = max(len(plain), len(other))
+        room = 1 if longer <= 3 else 2 if longer <= 9 else 3
+        distance = edits(plain, other, room)
+        if distance <= room and distance < longer:
+            score = distance - SequenceMatcher(None, plain, other).ratio()
+        elif wide and (likeness := _likeness(plain, other)) >= 0.75:
+            score = (2.5 if likeness >= 1 else 10) - likeness
+        else:
+            continue
+        score += doubt(right)
+        if best is None or score < best[0]:
+            best = (score, right)
+    return best[1] if best else None
+
+
+def alike(name: str, right: str) -> bool:
+    """Whether a name of several words has them all from the right one."""
+    mine, theirs = _plain(name).split("_"), _plain(right).split("_")
+    return len(mine) > 1 and set(mine) <= set(theirs)
+
+
+def _plain(name: str) -> str:
+    """Case, hyphens and blanks aside; a capital inside begins a word."""
+    spaced = "".join(f"_{x}" if x.isupper() and i and name[i - 1].islower() else x
+                     for i, x in enumerate(name))  # fmt: skip
+    return spaced.lower().replace("-", "_").replace(" ", "_")
+
+
+def _likeness(a: str, b: str) -> float:
+    """Of two names by their words, in whatever order; a word may be cut short, or miss a letter.
+    All words of the wrong name found in the right one say more than some."""
+    mine = [word for word in a.split("_") if word]
+    theirs = [word for word in b.split("_") if word]
+    matched = sum(any(_same_word(x, y) for y in theirs) for x in mine)
+    if not matched or (len(mine) == 1 and len(mine[0]) < 3):
+        return 0.0
+    whole = 0.2 if matched == len(mine) else 0.0
+    return 2 * matched / (len(mine) + len(theirs)) + whole
+
+
+def _same_word(x: str, y: str) -> bool:
+    short, long = sorted((x, y), key=len)
+    return (len(short) >= 3 and long.startswith(short)) or edits(x, y, 1) <= (len(short) > 3)

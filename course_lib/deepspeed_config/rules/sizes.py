@@ -1,0 +1,125 @@
+"""Sizes that cannot be meant, and sizes that are legal and cost much: bytes against elements.
+
+DeepSpeed counts buckets, thresholds and groups in elements, blocks of files in bytes; what a size
+takes in memory is said in bytes. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course_lib.deepspeed_config.config import Config
+from course_lib.deepspeed_config.finding import Finding
+
+ZERO = "deepspeed/runtime/zero/config.py"
+PAGE = "the Transformers page on DeepSpeed"
+HALF = 2  # bytes of an element in 16 bits
+OVERLAP = 4.5  # times the bucket that overlapping holds, for the sum and for the gathering
+PLENTY = 500_000_000  # elements of a bucket that a small GPU has no room for
+
+# Path → (unit, least and most that can be meant besides 0, whether 0 can be).
+PLAUSIBLE = {
+    "zero_optimization.reduce_bucket_size": ("elements", 2_000, 5 * 10**9, False),
+    "zero_optimization.allgather_bucket_size": ("elements", 2_000, 5 * 10**9, False),
+    "zero_optimization.stage3_prefetch_bucket_size": ("elements", 2_000, 5 * 10**9, True),
+    "zero_optimization.stage3_param_persistence_threshold": ("elements", 100, 10**9, True),
+    "zero_optimization.stage3_model_persistence_threshold": ("elements", 2_000, 1 << 63, True),
+    "zero_optimization.stage3_max_live_parameters": ("elements", 10_000, 10**12, True),
+    "zero_optimization.stage3_max_reuse_distance": ("elements", 10_000, 10**12, True),
+    "zero_optimization.sub_group_size": ("elements", 10_000, 10**13, False),
+    "zero_optimization.offload_param.buffer_size": ("elements", 10_000, 10**11, False),
+    "zero_optimization.offload_param.max_in_cpu": ("elements", 10_000, 10**13, True),
+    "zero_optimization.offload_optimizer.buffer_count": ("buffers", 1, 1_000, False),
+    "zero_optimization.offload_param.buffer_count": ("buffers", 1, 1_000, False),
+    "aio.block_size": ("bytes", 4_096, 1 << 30, False),
+    "aio.queue_depth": ("requests", 1, 4_096, False),
+    "aio.intra_op_parallelism": ("threads", 1, 1_024, False),
+    "checkpoint.writer.io_buffer_size": ("bytes", 4_096, 1 << 36, False),
+    "compile.free_activation_threshold": ("bytes", 1_024, 1 << 40, True),
+    "fp16.initial_scale_power": ("a power of 2", 1, 32, True),
+    "gradient_clipping": ("the gradients' norm", 1e-6, 10_000, True),
+    "train_batch_size": ("sequences", 1, 10**7, False),
+    "train_micro_batch_size_per_gpu": ("sequences", 1, 10**5, False),
+    "gradient_accumulation_steps": ("micro-batches", 1, 10**5, False),
+    "optimizer.params.lr": ("a learning rate", 1e-9, 1.0, True),
+    "optimizer.params.weight_decay": ("a decay", 1e-9, 1.0, True),
+    "optimizer.params.eps": ("an epsilon", 1e-20, 0.1, True),
+    "scheduler.params.warmup_max_lr": ("a learning rate", 1e-9, 1.0, True),
+    "scheduler.params.warmup_min_lr": ("a learning rate", 1e-9, 1.0, True),
+    "scheduler.params.warmup_num_steps": ("steps", 1, 10**8, True),
+    "scheduler.params.total_num_steps": ("steps", 1, 10**9, False),
+}
+
+
+def check(config: Config) -> Iterator[Finding]:
+    """A hint for every size that cannot be meant, and for what is dear at this size."""
+    for path, (unit, least, most, zero) in PLAUSIBLE.items():
+        value = config.get(path)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            continue
+        if not (least <= value <= most or (value == 0 and zero)):
+            yield _implausible(config, path, value, unit, value < least)
+    yield from _harmful(config)
+
+
+def _implausible(config: Config, path: str, value: float, unit: str, small: bool) -> Finding:
+    size = "small" if small else "large"
+    if unit == "elements":
+        mb = value * HALF / 1e6
+        message = f"{_count(value)} elements are {_count(mb)} MB in 16 bits: too {size} to be meant"
+        reason = "This key counts elements, not bytes and not megabytes."
+        if small:
+            suggestion = f"{_count(value)} MB would be {int(value * 1e6 / HALF)} elements"
+        else:
+            suggestion = "write elements: bytes divided by 2 in 16 bits, by 4 in 32"
+    elif unit == "bytes":
+        message = f"{_count(value)} bytes are too {size} to be meant"
+        reason = "This key counts bytes."
+        suggestion = f"the default is {config.default(path)}"
+    else:
+        message = f"{_count(value)} is too {size} to be meant: this is {unit}"
+        default = config.default(path)
+        reason = "A value of another unit, or a slip of the point."
+        suggestion = "look at the value" + (f"; the default is {default}" if default else "")
+    return config.finding("size", "hint", path, message, reason, ZERO if "zero" in path else
+                          "deepspeed/runtime/config.py", suggestion, value=True)  # fmt: skip
+
+
+def _harmful(config: Config) -> Iterator[Finding]:
+    zero = "zero_optimization"
+    stage = config.stage or 0
+    for name in ("reduce_bucket_size", "allgather_bucket_size"):
+        bucket = config.get(f"{zero}.{name}")
+        dear = isinstance(bucket, int) and PLENTY <= bucket <= 5 * 10**9
+        if not dear or stage == 0 or (stage == 3 and name.startswith("all")):
+            continue
+        overlap = config.on(f"{zero}.overlap_comm")
+        times = OVERLAP if overlap else 1
+        gb = bucket * HALF * times / 1e9
+        why = f"overlap_comm holds {OVERLAP:g} × the bucket's bytes" if overlap else (
+            "a bucket is held in one piece")  # fmt: skip
+        yield config.finding(
+            "dear", "hint", f"{zero}.{name}",
+            f"this bucket takes {gb:.1f} GB of each GPU", f"{_count(bucket)} elements of 2 bytes; "
+            f"{why}.", PAGE, "with little memory, 2e8 or less", value=True,
+        )  # fmt: skip
+    threshold = f"{zero}.stage3_param_persistence_threshold"
+    if stage == 3 and config.get(threshold) == 0:
+        yield config.finding(
+            "dear", "hint", threshold, "with 0 every parameter is gathered anew, the smallest too",
+            "Biases and norms are gathered one by one, each with a message's latency.", PAGE,
+            'the default is 100000; the Trainer\'s "auto" is 10 × hidden size', value=True,
+        )  # fmt: skip
+    power = config.get("fp16.loss_scale")
+    if isinstance(power, (int, float)) and power > 0 and config.get("fp16.enabled") is True:
+        yield config.finding(
+            "dear", "hint", "fp16.loss_scale", "the loss scale is static",
+            "Where gradients overflow it is never lowered: every such step is lost.", PAGE,
+            "0 finds one by itself", value=True,
+        )  # fmt: skip
+
+
+def _count(value: float) -> str:
+    if isinstance(value, float) and not value.is_integer():
+        return f"{value:,.3g}"
+    return f"{int(value):,}" if abs(value) < 1e15 else f"{value:.3g}"

@@ -1,0 +1,202 @@
+"""Keys that the release does not know: misspelt, at the wrong level, removed, or made up.
+
+A section with a model refuses them; everywhere else DeepSpeed never asks for them, so that the
+default counts and nothing is said. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from course_lib.deepspeed_config.config import Config
+from course_lib.deepspeed_config.finding import Finding
+from course_lib.deepspeed_config.kinds import judge
+from course_lib.deepspeed_config.near import alike, edits, nearest
+
+REMARKS = ("comment", "note", "description", "readme", "todo", "doc", "remark")
+TRAINERS = "the Trainer's page on DeepSpeed"
+
+
+def check(config: Config) -> Iterator[Finding]:
+    """A finding for every key that is not known where it stands."""
+    homes = _homes(config)
+    for path, key, section, _ in config.entries():
+        dotted = ".".join(path)
+        if dotted in config.schema.data["removed"]:
+            yield config.finding(
+                "removed", "error", path, f'"{path[-1]}" was removed from DeepSpeed',
+                f"Release {config.schema.release} refuses a config that still has it.",
+                "deepspeed/runtime/config.py", "take the key out",
+            )  # fmt: skip
+        elif key is None and dotted in config.schema.data["dropped"]:
+            yield _dropped(config, path, config.schema.data["dropped"][dotted], section)
+        elif path == ("optimizer", "params", "max_grad_norm"):
+            continue  # optimizers.py
+        elif key is None and not section.get("open"):
+            yield _unknown(config, path, section, homes)
+        elif section.get("open") and path[-1] not in section["keys"] and section["keys"]:
+            near = nearest(path[-1], set(section["keys"]) - {"*"}, wide=False)
+            if near is not None and near not in _holder(config, path):
+                yield _misspelt(config, path, (*path[:-1], near), section, "warning")
+        elif key is not None and key.get("own"):
+            yield config.finding(
+                "own", "warning", path, f'"{path[-1]}" is set by the program, not by a config',
+                "DeepSpeed writes this value itself while it runs.", section.get("source", ""),
+                "take the key out", repair=("remove",),
+            )  # fmt: skip
+
+
+def _homes(config: Config) -> dict[str, list[tuple[str, ...]]]:
+    """Name of a key → the sections that know it."""
+    homes: dict[str, list[tuple[str, ...]]] = {}
+    for path, section in config.schema.walk():
+        for name in section["keys"]:
+            homes.setdefault(name, []).append(path)
+    for what in ("optimizer", "scheduler"):
+        names = config.schema.data[f"{what}s"]
+        kind = config.get(f"{what}.type")
+        usual = {"optimizer": "adamw", "scheduler": "WarmupDecayLR"}[what]
+        inner = None
+        if isinstance(kind, str):
+            inner = config.schema.optimizer(kind) if what == "optimizer" else names.get(kind)
+        for name in (inner or names.get(usual, {})).get("keys", {}):
+            homes.setdefault(name, []).append((what, "params"))
+    return homes
+
+
+def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding:
+    name, holder = path[-1], _holder(config, path)
+    doubt = _doubt(section, holder, holder[name])
+    right = [key for key in section["keys"] if key != "*"]
+    near = nearest(name, right, doubt=doubt)
+    close = near is not None and edits(name, near, 3) <= 3
+    if _remark(name, close) and not section.get("strict"):
+        return config.finding(
+            "remark", "hint", path, f'"{name}" is a remark, by its name',
+            "DeepSpeed never asks for it here.", section.get("source", ""),
+            "nothing, or take it out",
+        )  # fmt: skip
+    home = _home(config, path, homes.get(name, []))
+    # The right name of another section, unless one of this section is nearer.
+    if home is not None and near is not None:
+        there = isinstance(_value(config, home), dict)
+        nearer = edits(name, near, 1) <= 1 or (not there and alike(name, near))
+        home = None if nearer else home
+    if home is not None:
+        return _moved(config, path, home, section, homes.get(name, []))
+    if near is not None:
+        return _misspelt(config, path, (*path[:-1], near), section, "error")
+    elsewhere = nearest(name, sorted(homes), wide=False)
+    home = _home(config, path, homes[elsewhere]) if elsewhere else None
+    if home is not None:
+        return _misspelt(config, path, (*home, elsewhere), section, "error")
+    return config.finding(
+        "unknown", "error" if section.get("strict") else "warning", path,
+        f'"{name}" is no key of {_where(path[:-1])}', _reason(config, section),
+        section.get("source", ""), "take the key out; none is like it",
+    )  # fmt: skip
+
+
+def _misspelt(config: Config, path: tuple, right: tuple, section: dict, level: str) -> Finding:
+    same = right[:-1] == path[:-1]
+    target = f'"{right[-1]}"' if same else f'"{right[-1]}", in {_where(right[:-1])}'
+    return config.finding(
+        "unknown", level, path,
+        f'"{path[-1]}" is no key of {_where(path[:-1])}; did you mean {target}?',
+        _reason(config, section), section.get("source", ""),
+        f"rename it to {'.'.join(right)}" if same else f"write it as {'.'.join(right)}",
+        repair=("rename", right) if same and edits(path[-1], right[-1], 3) <= 3 else None,
+    )  # fmt: skip
+
+
+def _moved(config: Config, path: tuple, home: tuple, section: dict, homes: list[tuple]) -> Finding:
+    right = (*home, path[-1])
+    lacking = [other for other in homes if isinstance(_value(config, other), dict)
+               and path[-1] not in _value(config, other)]  # fmt: skip
+    sure = len(homes) == 1 or lacking == [home]
+    return config.finding(
+        "moved", "error", path,
+        f'"{path[-1]}" stands in {_where(path[:-1])}, and belongs in {_where(home)}',
+        _reason(config, section), section.get("source", ""),
+        f"move it: {'.'.join(right)}", repair=("rename", right) if sure else None,
+    )  # fmt: skip
+
+
+def _dropped(config: Config, path: tuple, new: str, section: dict) -> Finding:
+    strict = bool(section.get("strict"))
+    known = config.schema.find(tuple(new.split("."))) is not None
+    return config.finding(
+        "dropped", "error" if strict else "hint", path,
+        f'"{path[-1]}" is a spelling of earlier releases',
+        f"Release {config.schema.release} " + ("refuses it." if strict else "never asks for it."),
+        section.get("source", ""),
+        f"its place is taken by {new}" if known else "take the key out",
+        repair=None if strict or not known else ("rename", tuple(new.split("."))),
+    )  # fmt: skip
+
+
+def _home(config: Config, path: tuple, homes: list[tuple]) -> tuple | None:
+    """The section that a misplaced key was meant for: one that is near, that the file has, and
+    that lacks it."""
+
+    def closeness(home: tuple) -> tuple:
+        holder = _value(config, home)
+        there = isinstance(holder, dict)
+        lacks = there and path[-1] not in holder
+        shared = sum(a == b for a, b in zip(home, path[:-1], strict=False))
+        steps = len(home) + len(path) - 1 - 2 * shared
+        return not lacks, not there, steps, home
+
+    around = [home for home in homes if home != path[:-1] and "*" not in home]
+    if not around:
+        return None
+    best = min(around, key=closeness)
+    # A name such as "enabled" is at home in many places; one that the file lacks is a guess.
+    if len(around) > 3 and not isinstance(_value(config, best), dict):
+        return None
+    return best
+
+
+def _value(config: Config, path: tuple) -> object:
+    value: object = config.value
+    for name in path:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _holder(config: Config, path: tuple) -> dict:
+    value = _value(config, path[:-1])
+    return value if isinstance(value, dict) else {}
+
+
+def _where(path: tuple) -> str:
+    return f'"{".".join(map(str, path))}"' if path else "the top level"
+
+
+def _reason(config: Config, section: dict) -> str:
+    if section.get("strict"):
+        return f"The model of this section refuses what release {config.schema.release} lacks."
+    if "classes" in section:
+        return "The parameters go to the class as they are; it refuses one that it does not take."
+    return "DeepSpeed asks for the keys it knows and for no other: this one is silently ignored."
+
+
+def _remark(name: str, close: bool) -> bool:
+    if name.strip("_-#/$ ").lower().rstrip("s0123456789_") in REMARKS:
+        return True
+    return name[:1] in "_/#$" and not close
+
+
+def _doubt(section: dict, holder: dict, value: object) -> Callable[[str], float]:
+    """How little a value suits a key: a text where a number is due, a section's strange keys, a
+    key that stands there already."""
+
+    def doubt(name: str) -> float:
+        key = section["keys"][name]
+        inner = key.get("section", {}).get("keys", {})
+        taken = 0.8 if name in holder else 0.0
+        if isinstance(value, dict) and inner and value:
+            return taken + 1.5 * sum(entry not in inner for entry in value) / len(value)
+        return taken + (0.0 if value == "auto" or judge(key, value).fits else 0.6)
+
+    return doubt

@@ -1,0 +1,60 @@
+"""Broken configs: each mistake is found by its name, with the suggestion that sets it right."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from course_lib.deepspeed_config import check, fix
+from tests.deepspeed_config.broken import BROKEN, STAGE_2, STAGE_3, TRAINING
+from tests.deepspeed_config.parts import loud, report, shipped
+
+FIXED = {"unknown", "moved", "deprecated", "type", "comment", "trailing comma", "duplicate"}
+
+
+@pytest.mark.parametrize("base", [TRAINING, STAGE_2, STAGE_3])
+def test_what_they_are_made_of_is_right(base):
+    assert report(json.dumps(base)).findings == []
+
+
+def test_there_are_at_least_forty():
+    assert len({case.name for case in BROKEN}) == len(BROKEN) >= 40
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
+def test_the_mistake_is_found_and_nothing_else(case):
+    findings = report(case.text, world=case.world, arguments=case.arguments).findings
+    hits = [item for item in findings if item.path == case.path and item.level == case.level]
+    hits = [item for item in hits if case.word in item.message + item.reason]
+    assert [item for item in hits if case.right in item.suggestion], findings
+    assert [item for item in loud(findings) if item not in hits] == []
+    name = case.path.rpartition(".")[2]
+    for item in hits:
+        line = case.text.splitlines()[item.line - 1]
+        assert 1 <= item.column <= len(line)
+        assert not name or f'"{name}"' in line, "the finding's line has the key in it"
+        assert item.source and item.reason
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
+def test_a_corrected_copy_has_nothing_left_of_what_was_corrected(case, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(case.text)
+    how = {"world": case.world, "arguments": case.arguments}
+    before = check.check_file(path, known=shipped(), **how)
+    if any(item.kind == "endless" for item in before.findings):
+        with pytest.raises(ValueError, match="only you know the number"):
+            fix.fix_file(path, before, shipped(), **how)
+        return
+    result = fix.fix_file(path, before, shipped(), **how)
+    assert path.read_text() == case.text
+    again = {} if result.place is None else json.loads(result.place.read_text())
+    assert (result.place is None) == (not result.done)
+    if result.place is None:
+        return
+    left = check.check_file(result.place, known=shipped(), **how).findings
+    for item in left:
+        assert item.repair is None or item.kind not in FIXED, (item, again)
+    corrected = {(item.path, item.message) for item in result.done}
+    assert not corrected & {(item.path, item.message) for item in left}

@@ -1,0 +1,129 @@
+"""Reading a file: every key has its place; what is no config gets a sentence and a remedy."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+
+import pytest
+
+from course_lib.deepspeed_config import source
+from course_lib.deepspeed_config.json_reader import read_json
+from tests.deepspeed_config.parts import PAGES, VALID, report
+
+# What the file holds, where the finding stands, a word of it.
+BAD = [
+    ("", 1, 1, "empty"),
+    (" \n\n", 1, 1, "empty"),
+    ("[1, 2]", 1, 1, "a list"),
+    ("3", 1, 1, "a number"),
+    ("null", 1, 1, "null"),
+    ('{"stage" 1}', 1, 10, "colon"),
+    ('{"a": 1\n "b": 2}', 2, 2, "comma is missing"),
+    ('{"a": {"b": 1}', 1, 1, "ends before the }"),
+    ('{"a":\n', 2, 1, "ends where a value"),
+    ('{"a": "b\n"}', 1, 7, "does not end"),
+    ('{"a": "\\x"}', 1, 7, "escape"),
+    ('{"a": stage}', 1, 7, "stage"),
+    ("{,}", 1, 2, "a key is due"),
+    ('{"a": 1} {"b": 2}', 1, 10, "more after the end"),
+    ("{'a': 1}", 1, 2, "single quotes"),
+    ("{a: 1}", 1, 2, "no quotes"),
+    ('{"a": True}', 1, 7, "True"),
+    ('{"a": +1}', 1, 7, "+1"),
+    ('{"a": 1e999}', 1, 7, "1e999"),
+    ('{"a": -Infinity}', 1, 7, "Infinity"),
+    ('{"a": 1' + "0" * 5000 + "}", 1, 7, "digits"),
+    ('{"a": ' * 5000, 1, 361, "within each other"),
+    ("[" * 100_000, 1, 61, "within each other"),
+    ('/* of the run */ {"a": 1}', 1, 1, "comment"),
+    (b'{"a":\n "\xff"}', 2, 3, "UTF-8"),
+    ('\ufeff{"a": 1}', 1, 1, "byte order mark"),
+    ('{"a": 1}'.encode("utf-16"), 1, 1, "UTF-16"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "column", "word"), BAD, ids=lambda x: str(x)[:20])
+def test_what_is_no_json_is_told_with_its_place(text, line, column, word):
+    first = next(item for item in report(text).findings if item.level == "error")
+    assert (first.line, first.column, first.level) == (line, column, "error")
+    assert word in first.message
+    assert first.suggestion and first.reason and first.source
+
+
+@pytest.mark.parametrize("path", VALID + PAGES, ids=lambda path: path.stem)
+def test_what_json_reads_is_read_likewise(path):
+    text = path.read_text()
+    reading = read_json(text)
+    assert reading.whole and reading.faults == []
+    assert reading.value == json.loads(text)
+    lines = text.splitlines()
+    for keys, place in reading.places.items():
+        if keys and isinstance(keys[-1], str):
+            at = lines[place.line - 1][place.column - 1 :]
+            assert at.startswith(f'"{keys[-1]}"')
+
+
+def test_no_text_brings_the_reader_down():
+    """Any cut and any exchange of letters: a value or a fault, and never an exception."""
+    text, draw = VALID[2].read_text(), random.Random(5)
+    for _ in range(300):
+        letters = list(text[: draw.randrange(len(text))])
+        for _ in range(draw.randrange(4)):
+            letters.insert(draw.randrange(len(letters) + 1), draw.choice("{}[]\",:\\'/#-e1 \x00\n"))
+        broken = "".join(letters)
+        reading = read_json(broken)
+        assert reading.whole or reading.faults
+        try:
+            value = json.loads(broken)
+        except ValueError:
+            assert reading.faults, broken
+        else:
+            assert reading.whole and reading.value == value
+
+
+def test_a_key_given_twice_is_told_at_its_second_place():
+    text = '{"fp16": {"enabled": true},\n "train_batch_size": 8,\n "fp16": {"loss_scale": 0}}'
+    findings = [item for item in report(text).findings if item.kind == "duplicate"]
+    assert [(item.path, item.line, item.column) for item in findings] == [("fp16", 3, 2)]
+    assert "line 1" in findings[0].message and "last one" in findings[0].reason
+
+
+def test_a_folder_a_device_and_a_file_that_is_not_there(tmp_path):
+    (tmp_path / "ds.json").write_text("{}")
+    for path, word in ((tmp_path, "folder"), (tmp_path / "no", "no such file")):
+        (finding,) = source.read(path).findings
+        assert word in finding.message
+    assert "ds.json" in source.read(tmp_path).findings[0].suggestion
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert "regular" in source.read(pipe).findings[0].message
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
+def test_a_file_that_may_not_be_read(tmp_path):
+    path = tmp_path / "ds.json"
+    path.write_text("{}")
+    path.chmod(0)
+    assert "cannot be read" in source.read(path).findings[0].message
+
+
+def test_a_file_that_cannot_be_opened_is_told(tmp_path, monkeypatch):
+    path = tmp_path / "ds.json"
+    path.write_text("{}")
+
+    def refuse(*arguments, **more):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    finding = source.read(path).findings[0]
+    assert "Permission denied" in finding.message and "ls -l" in finding.suggestion
+
+
+def test_fifty_megabytes_are_not_read(tmp_path):
+    path = tmp_path / "weights.json"
+    with open(path, "wb") as file:
+        file.truncate(50 << 20)
+    (finding,) = source.read(path).findings
+    assert "52,428,800 bytes" in finding.message

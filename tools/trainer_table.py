@@ -1,0 +1,71 @@
+"""What the installed Transformers says of its Trainer's arguments and its models' hidden sizes.
+
+`python -m tools.trainer_table` writes the table that course_lib.deepspeed_config.auto reads, so
+that "auto" is resolved without importing Transformers. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+TABLE = Path(__file__).resolve().parents[1] / "course_lib/deepspeed_config/trainer.json"
+# What the integration with DeepSpeed reads of the arguments.
+READ = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm", "learning_rate",
+    "adam_beta1", "adam_beta2", "adam_epsilon", "weight_decay", "save_on_each_node", "fp16",
+    "fp16_full_eval", "bf16", "bf16_full_eval", "warmup_steps", "max_steps",
+)  # fmt: skip
+
+
+def table() -> dict:
+    """The release, the defaults of the arguments, and where each kind of model has its size."""
+    import transformers
+
+    defaults = {one.name: one.default for one in dataclasses.fields(transformers.TrainingArguments)}
+    sizes: dict[str, list] = {}
+    texts: dict[str, list] = {}
+    for kind, config in configs():
+        name = config.attribute_map.get("hidden_size", "hidden_size")
+        size = getattr(config, "hidden_size", None)
+        if isinstance(size, int):
+            sizes[kind] = [name, size]
+            continue
+        text = getattr(config, "text_config", None)
+        size = getattr(text, "hidden_size", None)
+        if isinstance(size, int):
+            texts[kind] = [text.model_type, size]
+    return {
+        "transformers": transformers.__version__,
+        "arguments": {name: defaults[name] for name in READ},
+        "hidden_size": sizes,
+        "text": texts,
+    }
+
+
+def configs():
+    """(model_type, a config with its defaults) of every kind that can be made without arguments."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    for kind in sorted(CONFIG_MAPPING.keys()):
+        try:
+            yield kind, CONFIG_MAPPING[kind]()
+        except Exception:  # a kind that is put together from others has no defaults
+            continue
+
+
+def text(found: dict) -> str:
+    """The table as it is kept: a line for each model, so that a change can be read."""
+    parts = []
+    for key, value in found.items():
+        if isinstance(value, dict):
+            rows = (f"    {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items())
+            parts.append(f"  {json.dumps(key)}: {{\n" + ",\n".join(rows) + "\n  }")
+        else:
+            parts.append(f"  {json.dumps(key)}: {json.dumps(value)}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+if __name__ == "__main__":
+    TABLE.write_text(text(table()))
