@@ -182,6 +182,14 @@ WRONG_MEND = {
         "silenced, not mended",
     ),
     "both precisions": (changed(MEND, (OFF, "        pass\n")), "both precisions"),
+    "off by a misspelt key": (
+        changed(MEND, (OFF, '        config["fp16"] = {"enable": False}\n')),
+        "another fault",
+    ),
+    "off without a section": (
+        changed(MEND, (OFF, '        config["fp16"] = False\n')),
+        "another fault",
+    ),
     "no parameters away": (
         changed(MEND, (AT_3, '        del zero["offload_param"]\n')),
         "silenced, not mended",

@@ -14,7 +14,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_13 import fsdp_trial
+from course_lib.classroom.checks.lesson_13 import broken, fsdp_trial
 from tests.likeliest import likeliest_of
 from tests.plausible_13 import MEND, MEND_ANEW, WRONG_MEND
 from tests.plausible_13_batch import FILL, FILL_BY_CASES, WRONG_FILL
@@ -75,6 +75,17 @@ def test_a_blank_is_not_attempted(desk, name):
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_mistake_has_a_name_of_its_own(name):
     assert len({called for _, called in WRONG[name].values()}) >= 4
+
+
+def test_ds_check_names_six_of_the_eight_faults_and_nothing_in_what_is_mended():
+    space: dict = {}
+    exec(MEND, space)
+    for case in broken.drawn(broken.PRINTED):
+        world = case.facts["world"]
+        named = broken.still_wrong(case.config, world)
+        assert bool(named) is (case.name not in ("auto", "buckets")), (case.name, named)
+        mended = space["mend_config"](case.name, case.config, case.facts)
+        assert broken.still_wrong(mended, world) == []
 
 
 def one_step(me, reshard: bool) -> dict:

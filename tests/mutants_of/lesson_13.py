@@ -44,6 +44,14 @@ MUTANTS = [
         "a mend that changes another key passes",
     ),
     Mutant(
+        "l13-new-faults-pass",
+        HERE + "mend.py",
+        "    if left:\n",
+        "    if len(left) > 9:\n",
+        (f"{WRONG}[mend_config-off by a misspelt key]",),
+        "a mend that puts another fault in the place of the old one passes",
+    ),
+    Mutant(
         "l13-any-batch",
         HERE + "remedies.py",
         "    if comes_to[TRAIN] != meant[TRAIN]:\n",

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
+
+from course_lib.deepspeed_config import check, schema, source
 
 PRINTED = 13  # the seed of the eight that the exercise prints
 
@@ -167,3 +170,12 @@ def as_text(case: Case) -> str:
     about = [f"{name} = {value:,}" for name, value in case.facts.items() if name in case.meant]
     head = f"{case.name}: {case.meant}{' (' if about else ''}{', '.join(about)}{')' * bool(about)}"
     return f"{head}\n{json.dumps(case.config, indent=2)}\n"
+
+
+def still_wrong(config: dict, world: int) -> list[str]:
+    """What `course ds-check` calls an error or a warning in a config, by the release it ships."""
+    document = source.Document(Path("config.json"))
+    source.read_content(json.dumps(config).encode(), document)
+    known = schema.Schema(json.loads(schema.SHIPPED.read_text(encoding="utf-8")))
+    report = check.check_document(document, known, world=world)
+    return [f"{item.level}: {item.message}" for item in report.findings if item.level != "hint"]

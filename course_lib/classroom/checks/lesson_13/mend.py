@@ -1,7 +1,7 @@
 """`mend_config` of lesson 13: eight configs that DeepSpeed takes, or refuses far from the fault.
 
 The answer mends the eight that the exercise prints, then others with the same faults and new
-values. What each author meant has to be so, and nothing else may have changed.
+values. What each author meant has to be so, nothing else changed, and nothing left for `ds-check`.
 """
 
 from __future__ import annotations
@@ -108,6 +108,12 @@ def _look_at(case: Case, mended: dict) -> None:
             f"What its author meant is so, and `{'.'.join(path)}` was {what}{more}: a mend "
             "touches the fault and nothing else.",
         )
+    left = broken.still_wrong(mended, case.facts["world"])
+    if left:
+        raise Finding(
+            "another fault",
+            f"The old fault is gone and a new one is there, says `course ds-check`: {left[0]}",
+        )
 
 
 def _typed_in(case: Case, text: str, printed: str) -> bool:
@@ -127,7 +133,8 @@ MEND_CONFIG = Exercise(
     when_right=(
         "Thirty-two configs with eight faults: what each author meant is so, and nothing else has "
         "changed. Five of the eight would have trained without a word: at another stage, without "
-        "offload, with DeepSpeed's defaults, or until the memory was full."
+        "offload, with DeepSpeed's defaults, or until the memory was full. `course ds-check` names "
+        "six of these faults by the file alone; what was meant it cannot know."
     ),
     hints=(
         "For each config: which keys does DeepSpeed read, on which level? A key that is unknown at "
