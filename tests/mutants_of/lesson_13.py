@@ -105,8 +105,8 @@ MUTANTS = [
         HERE + "batch.py",
         "            some += [right, {**right, odd: more}, {**right, odd: wrong}]",
         "            some += [right]",
-        (f"{WRONG}[fill_batch-not checked]", f"{WRONG}[fill_batch-three are believed]"),
-        "no case is drawn that has to be refused, so that who checks nothing passes",
+        (f"{WRONG}[fill_batch-three are believed]",),
+        "no product is drawn that is not the batch, so that who believes all three passes",
     ),
     Mutant(
         "l13-no-idea-of-a-triple",
