@@ -212,21 +212,22 @@ def _look_at_offload(one: Trial) -> None:
                 raise Finding(
                     "parameters moved as well",
                     f"`CPUOffloadPolicy` moves parameters, gradients and states together ({where})."
-                    " The config moves the states alone: for that `fully_shard` has no word.",
+                    f" The config moves the states alone. {short(config)}",
                 )
-            raise Finding("offloaded by itself", f"The config offloads nothing ({where}).")
+            raise Finding("offloaded by itself", f"Nothing is to be offloaded ({where}).")
         if said.pinned is None:
             continue
         if not away:
             raise Finding(
                 "left on the device",
-                f"Parameters and states are to be on the host ({where}), and no policy says so.",
+                f"Parameters and states are to be on the host ({where}), and no policy says so. "
+                f"{short(config)}",
             )
         if policy["pinned"] != said.pinned:
             raise Finding(
                 "pinned memory",
                 f"`pin_memory` is {policy['pinned']} ({where}). What the config says of it, or "
-                "where it says nothing both libraries' default, is something else.",
+                f"where it says nothing both libraries' default, is something else. {short(config)}",
             )
 
 
