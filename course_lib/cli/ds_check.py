@@ -1,7 +1,7 @@
 """`course ds-check`: what is wrong with a DeepSpeed config, before anything runs.
 
 Misspelt keys, wrong types and units, keys without effect, contradictions, and each "auto" that
-nobody resolves, with its place and its remedy. Lesson 13.
+no program resolves, with its place and its remedy. Lesson 13.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ DATA = "runtime/data_pipeline/constants.py"
 TUNING, TUNER = "autotuning/constants.py", "autotuning/autotuner.py"
 POINTS = "runtime/model_checkpointing/constants.py"
 CUT = "module_inject/autotp_config.py"
+LEAVES = "runtime/zero/leaf_module_config.py"
+PRECISION, FLOW = "runtime/precision_config.py", "runtime/zenflow/zenflow_config.py"
 EXPERTS = "module_inject/auto_ep_config.py"
 
 COUNT = {"type": "integer", "minimum": 1}
@@ -24,6 +26,7 @@ PATH = {"type": "text", "null": True}
 LIST = {"type": "list"}
 NUMBERS = {"type": "list", "items": {"type": "integer"}}
 SECTION = {"type": "object"}
+TEXTS = {"type": "union", "of": [{"type": "list", "items": TEXT}, TEXT]}  # one, or several
 FREE = {"type": "object", "section": {"open": True, "keys": {}}}
 # Which argument of a script sets which key; a user may name others.
 MAPPED = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size")
@@ -59,6 +62,9 @@ KINDS: dict[str, tuple[str, dict]] = {
     "allgather_size": ("runtime/zero/config.py", MANY),
     "log_level": (CONSTANTS, choice(
         "debug", "info", "warning", "error", "critical", fold=True, null=True)),
+    "aio": ("runtime/swap_tensor/constants.py", {"type": "object", "null": True}),
+    "bf16": (PRECISION, {"type": "object", "null": True}),
+    "expert_parallel": (CONFIG, {"type": "object", "null": True}),
     "optimizer": (CONSTANTS, SECTION),
     "optimizer.type": (CONSTANTS, TEXT),
     "optimizer.params": (CONSTANTS, SECTION),
@@ -94,7 +100,19 @@ KINDS: dict[str, tuple[str, dict]] = {
     "autotuning.model_info.num_params": (TUNING, {**COUNT, "null": True}),
     "autotuning.model_info.hidden_size": (TUNING, {**COUNT, "null": True}),
     "autotuning.model_info.num_layers": (TUNING, {**COUNT, "null": True}),
-    # What the tuner takes out of a config that it was handed.
+    # What validators add to a model's own types.
+    "fp16.loss_scale": (PRECISION, {"type": "number", "minimum": 0, "no_bool": True}),
+    "fp16.loss_scale_window": (PRECISION, {"type": "integer", "no_bool": True}),
+    "fp16.min_loss_scale": (PRECISION, {"type": "integer", "no_bool": True}),
+    "zero_optimization.leaf_module": ("runtime/zero/config.py", {"type": "object", "null": True}),
+    "zero_optimization.leaf_module.classes": (LEAVES, TEXTS),
+    "zero_optimization.leaf_module.names": (LEAVES, TEXTS),
+    "zero_optimization.leaf_module.name_suffixes": (LEAVES, TEXTS),
+    "zero_optimization.zenflow.select_strategy": (FLOW, choice("auto", "step", "epoch")),
+    "zero_optimization.zenflow.select_interval": (FLOW, {
+        "type": "union", "exact": True, "of": [choice("auto"), WHOLE]}),
+    "zero_optimization.zenflow.update_interval": (FLOW, {
+        "type": "union", "exact": True, "of": [choice("auto"), WHOLE], "minimum": 1}),
     "expert_parallel.preset_model": (EXPERTS, PATH),
     "expert_parallel.moe_layer_pattern": (EXPERTS, PATH),
     "expert_parallel.expert_pattern": (EXPERTS, PATH),
@@ -195,6 +213,32 @@ DROPPED = {
     "zero_optimization.cpu_offload_params": "zero_optimization.offload_param",
     "fp32_allreduce": "communication_data_type",
     "allreduce_always_fp32": "communication_data_type",
+}
+# What other programs call a key: the name → the path, or the name in its own section.
+ELSEWHERE = {
+    "learning_rate": "optimizer.params.lr",
+    "max_grad_norm": "gradient_clipping",
+    "clip_grad": "gradient_clipping",
+    "clip_grad_norm": "gradient_clipping",
+    "per_device_train_batch_size": "train_micro_batch_size_per_gpu",
+    "micro_batch_size_per_gpu": "train_micro_batch_size_per_gpu",
+    "global_batch_size": "train_batch_size",
+    "logging_steps": "steps_per_print",
+    "log_interval": "steps_per_print",
+    "warmup_steps": "scheduler.params.warmup_num_steps",
+    "num_warmup_steps": "scheduler.params.warmup_num_steps",
+    "max_steps": "scheduler.params.total_num_steps",
+    "num_training_steps": "scheduler.params.total_num_steps",
+    "lr_scheduler": "scheduler",
+    "lr_scheduler_type": "scheduler.type",
+    "optim": "optimizer.type",
+    "mixed_precision": "bf16.enabled",
+    "zero_stage": "zero_optimization.stage",
+    "optimizer_name": "optimizer.type",
+    "wd": "optimizer.params.weight_decay",
+    "offload_optimizer_device": "zero_optimization.offload_optimizer.device",
+    "offload_param_device": "zero_optimization.offload_param.device",
+    "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
 }
 
 

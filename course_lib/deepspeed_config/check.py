@@ -75,7 +75,7 @@ def check_document(
     value = document.value
     if value is None:
         return Report(in_order(document.findings))
-    resolved = auto.resolve(value, arguments, model, 1 if world is None else world)
+    resolved = auto.resolve(value, arguments, model, world or _ranks(value, arguments))
     config = Config(
         value, document.places, known, resolved=resolved.config,
         reasons=dict(resolved.unresolved), world=world, arguments=arguments,
@@ -88,4 +88,19 @@ def check_document(
         path: {"value": origin.value, "origin": origin.origin}
         for path, origin in resolved.origins.items()
     }
+    if world is None and value.get(batch.BATCH) == auto.AUTO and arguments is not None:
+        told[batch.BATCH]["origin"] += "; --world names the ranks"
     return Report(in_order(findings), told, value, resolved.config)
+
+
+def _ranks(value: Mapping, arguments: Mapping | None) -> int:
+    """The ranks that the file's batch sizes are for, where --world does not say; 1 if none fit."""
+    given = arguments or {}
+    counts = [value.get(batch.BATCH)]
+    for key, name in ((batch.MICRO, "per_device_train_batch_size"), (batch.STEPS, batch.STEPS)):
+        stated = value.get(key, auto.AUTO)
+        counts.append(given.get(name, 1) if stated == auto.AUTO else stated)
+    if not all(isinstance(x, int) and not isinstance(x, bool) and x > 0 for x in counts):
+        return 1
+    total, micro, steps = counts
+    return total // (micro * steps) if total % (micro * steps) == 0 else 1

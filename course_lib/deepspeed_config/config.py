@@ -83,6 +83,12 @@ class Config:
         """Whether a switch is on: as the file says, or by default."""
         return bool(self.get(path, self.default(path) is True))
 
+    def section_has(self, path: tuple) -> bool:
+        """Whether a path is one of the release's, those of an optimizer's parameters included."""
+        if path[:-1] in (("optimizer", "params"), ("scheduler", "params")):
+            return True
+        return self.schema.find(path) is not None
+
     # ---- what rules ask again and again
 
     @property

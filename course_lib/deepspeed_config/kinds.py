@@ -10,7 +10,7 @@ import math
 import re
 from dataclasses import dataclass
 
-_INTEGER = re.compile(r"\s*[+-]?\d+(_\d+)*(\.0*)?\s*")
+_INTEGER = re.compile(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*")
 _DECIMAL = re.compile(r"\s*[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _ENDLESS = re.compile(r"\s*[+-]?(inf|infinity|nan)\s*", re.IGNORECASE)
 TRUE = ("1", "on", "t", "true", "y", "yes")
@@ -47,7 +47,9 @@ def judge(kind: dict, value: object) -> Verdict:
         return RIGHT
     if name == "union":
         verdicts = [judge({**part, "checked": checked}, value) for part in kind["of"]]
-        best = [x for x in verdicts if x.fits] + [x for x in verdicts if x.taken]
+        loose = not kind.get("exact") or isinstance(value, bool)
+        taken = [x for x in verdicts if x.taken and loose]
+        best = [x for x in verdicts if x.fits] + taken
         return best[0] if best else Verdict(False, False)
     if name == "choice":
         return _choice(kind, value, checked)
@@ -64,7 +66,7 @@ def judge(kind: dict, value: object) -> Verdict:
     if name == "boolean":
         return _boolean(value, checked)
     if name in ("integer", "number"):
-        return _number(name, value, checked)
+        return _number(kind, value, checked)
     return Verdict(False, False)
 
 
@@ -120,16 +122,19 @@ def _boolean(value: object, checked: bool) -> Verdict:
     return Verdict(False, False)
 
 
-def _number(name: str, value: object, checked: bool) -> Verdict:
+def _number(kind: dict, value: object, checked: bool) -> Verdict:
+    name = kind["type"]
     if isinstance(value, bool):
-        return Verdict(False, checked, int(value))
+        return Verdict(False, checked and not kind.get("no_bool"), int(value))
     if isinstance(value, str):
         number = parsed(value)
         if _ENDLESS.fullmatch(value):
-            return Verdict(False, checked and name == "number", float(value))
+            finite = checked and name == "number" and not kind.get("no_bool")
+            return Verdict(False, finite, float(value))
         if number is None:
             return Verdict(False, False, meant=_with_unit(value))
-        if name == "integer" and not (checked and _INTEGER.fullmatch(value)):
+        pointed = "." in value and kind.get("no_bool")  # its validator calls int()
+        if name == "integer" and (pointed or not (checked and _INTEGER.fullmatch(value))):
             return Verdict(False, False, meant=number if isinstance(number, int) else None)
         return Verdict(False, checked, number, number)
     if not isinstance(value, (int, float)):

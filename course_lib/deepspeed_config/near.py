@@ -31,20 +31,23 @@ def nearest(
     names: Iterable[str],
     *,
     wide: bool = True,
+    slack: int = 0,
     doubt: Callable[[str], float] = lambda right: 0.0,
 ) -> str | None:
-    """The right name that was probably meant, or None. `wide`: by its words as well; `doubt` is
-    added to a name's distance, such as for a value that it does not take."""
+    """The right name that was probably meant, or None. `wide`: by its words as well; `slack`:
+    letters more that may be wrong; `doubt` is added to a name's distance, such as for a value that
+    it does not take."""
     plain = _plain(name)
     best: tuple[float, str] | None = None
     for right in names:
         other = _plain(right)
         longer = max(len(plain), len(other))
-        room = 1 if longer <= 3 else 2 if longer <= 9 else 3
+        room = 1 if longer <= 3 else 2 if longer <= 7 else 3
+        room += slack if longer >= 5 else 0
         distance = edits(plain, other, room)
         if distance <= room and distance < longer:
             score = distance - SequenceMatcher(None, plain, other).ratio()
-        elif wide and (likeness := _likeness(plain, other)) >= 0.75:
+        elif wide and (likeness := _likeness(plain, other)) >= 0.7:
             score = (2.5 if likeness >= 1 else 10) - likeness
         else:
             continue

@@ -20,7 +20,7 @@ from course_lib.deepspeed_config import beside, read_callables, read_models
 from course_lib.deepspeed_config.recording import ABSENT, Asking, Notes
 
 FORMAT = 1  # of the JSON that is written
-MARK = "__is_anybody_there__"
+MARK = "__a_key_that_no_release_has__"
 KINDS = {bool: "boolean", int: "integer", float: "number", str: "text", dict: "object"}
 KINDS |= {list: "list", tuple: "list"}
 
@@ -94,7 +94,7 @@ class Parser:
         return {"strict": False, "source": self._source(path, keys), "keys": keys}
 
     def _merged(self, config: object) -> list[tuple[str, object]]:
-        """The defaults that a section was merged into, where nobody asked it for a key."""
+        """The defaults that a section was merged into, where the parser asks it for no key."""
         for value in vars(config).values() if config is not None else ():
             if isinstance(value, dict) and not isinstance(value, Asking) and MARK in value:
                 return [(name, default) for name, default in value.items() if name != MARK]
@@ -135,6 +135,7 @@ def read() -> dict:
         "schedulers": read_callables.schedulers(),
         "removed": [*removed, *(f"zero_optimization.{name}" for name in inner)],
         "dropped": dropped,
+        "elsewhere": beside.ELSEWHERE,
         "suited": _suited(),
     }
 

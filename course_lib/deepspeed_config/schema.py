@@ -117,7 +117,7 @@ def _checked(text: str, release: str) -> dict:
     data = json.loads(text)
     if not isinstance(data, dict) or data.get("format") != FORMAT or data.get("release") != release:
         raise ValueError("of another making")
-    for name in ("optimizers", "schedulers", "removed", "dropped", "suited"):
+    for name in ("optimizers", "schedulers", "removed", "dropped", "elsewhere", "suited"):
         if name not in data:
             raise ValueError(f"without {name}")
     for _, section in Schema(data).walk():

@@ -60,7 +60,7 @@ def broken(
 OFFLOADED = changed(STAGE_3, zero_optimization__offload_optimizer={"device": "cpu"})
 SHARDED = "zero_optimization"
 BROKEN = [
-    # ---- keys that nobody knows
+    # ---- keys that no release has
     broken("british spelling", changed(TRAINING, zero_optimisation={"stage": 2}),
            "zero_optimisation", "error", "zero_optimization", "rename it to zero_optimization"),
     broken("a letter too few", changed(STAGE_2, gradient_cliping=1.0),
@@ -89,6 +89,11 @@ BROKEN = [
            "zero_optimization.aio", "error", "top level", "move it: aio"),
     broken("removed", changed(STAGE_2, amp={"enabled": True}), "amp", "error", "removed",
            "take the key out"),
+    broken("the Trainer's word for it", changed(STAGE_2, max_grad_norm=1.0), "max_grad_norm",
+           "error", "gradient_clipping", "rename it to gradient_clipping"),
+    broken("the Trainer's word for the rate",
+           changed(STAGE_2, "optimizer.params.lr", optimizer__params__learning_rate=1e-4),
+           "optimizer.params.learning_rate", "error", '"lr"', "optimizer.params.lr"),
     # ---- values
     broken("a number as text", changed(STAGE_2, train_batch_size="16"), "train_batch_size", "error",
            "whole number", "write 16"),
@@ -109,6 +114,9 @@ BROKEN = [
            "communication_data_type", "error", "fp16", "fp16"),
     broken("no such optimizer", changed(STAGE_2, optimizer__type="AdmaW"), "optimizer.type",
            "error", "AdmaW", "AdamW"),
+    broken("a list in quotes",
+           changed(STAGE_3, zero_optimization__leaf_module={"classes": "['MoE', 'MLP']"}),
+           "zero_optimization.leaf_module.classes", "warning", "a list", "quotes"),
     broken("out of range", changed(STAGE_2, zero_optimization__reduce_bucket_size=0),
            "zero_optimization.reduce_bucket_size", "error", "more than 0", "more than 0"),
     # ---- without effect
@@ -116,6 +124,8 @@ BROKEN = [
            "zero_optimization.allgather_partitions", "warning", "stage 3", "take it out"),
     broken("of stage 3", changed(STAGE_2, zero_optimization__stage3_max_live_parameters=10**8),
            "zero_optimization.stage3_max_live_parameters", "warning", "stage 2", "set stage 3"),
+    broken("a default of stage 3", changed(STAGE_2, zero_optimization__sub_group_size=1e9),
+           "zero_optimization.sub_group_size", "hint", "stage 2", "set stage 3"),
     broken("pinned, and not offloaded",
            changed(STAGE_2, zero_optimization__offload_optimizer={
                "device": "none", "pin_memory": True}),
@@ -153,10 +163,12 @@ BROKEN = [
     broken("no type", changed(STAGE_2, "optimizer.type"), "optimizer", "error", "type",
            "optimizer.type"),
     # ---- auto, and the Trainer
-    broken("auto of nobody", changed(STAGE_2, steps_per_print="auto"), "steps_per_print", "error",
-           "nobody", "write a value"),
+    broken("auto of no program", changed(STAGE_2, steps_per_print="auto"), "steps_per_print",
+           "error", "no program", "write a value"),
+    broken("auto of Accelerate", changed(STAGE_2, zero_optimization__stage="auto"),
+           "zero_optimization.stage", "warning", "Accelerate", "write a value"),
     broken("auto that is a default", changed(STAGE_2, zero_optimization__overlap_comm="auto"),
-           "zero_optimization.overlap_comm", "warning", "nobody", "default"),
+           "zero_optimization.overlap_comm", "warning", "no program", "default"),
     broken("auto without the Trainer", changed(STAGE_2, gradient_clipping="auto"),
            "gradient_clipping", "hint", "Trainer", "write a value"),
     broken("the arguments say otherwise", changed(STAGE_2, optimizer__params__lr=1e-4),

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from course_lib.deepspeed_config.rules.sizes import PLAUSIBLE
+from tests.deepspeed_config.parts import shipped
 
 CHOSEN = ("curriculum_metrics", "arg_mappings")
 SECOND = "\x01"  # stands in a key that is written a second time
@@ -44,7 +45,8 @@ def mutations(config: dict, seed: int) -> Iterator[Mutation]:
         if not chosen or (len(path) > 1 and path[-2] not in CHOSEN):
             for _ in range(2):
                 yield _renamed(config, path, draw)
-        for wrong in _wrong_types(value, draw):
+        whole = (shipped().find(path) or {}).get("type") == "integer"
+        for wrong in _wrong_types(value, whole):
             yield _put(config, path, wrong, "retyped")
         if not chosen:
             yield from _moved(config, path, draw)
@@ -87,11 +89,11 @@ def _renamed(config: dict, path: tuple, draw: random.Random) -> Mutation:
     return Mutation("renamed", path, _text(changed), name)
 
 
-def _wrong_types(value: object, draw: random.Random) -> list[object]:
+def _wrong_types(value: object, whole: bool) -> list[object]:
     if isinstance(value, bool):
         return ["true" if value else "false", "maybe", 7]
     if isinstance(value, int):
-        return [str(value), value + 0.5, [value]]
+        return [str(value), [value], *([value + 0.5] if whole else [])]
     if isinstance(value, float):
         return [str(value), [value], True]
     if isinstance(value, str):

@@ -51,6 +51,7 @@ def test_a_corrected_copy_has_nothing_left_of_what_was_corrected(case, tmp_path)
     assert path.read_text() == case.text
     again = {} if result.place is None else json.loads(result.place.read_text())
     assert (result.place is None) == (not result.done)
+    assert [item for item in before.findings if item.repair and item not in result.done] == []
     if result.place is None:
         return
     left = check.check_file(result.place, known=shipped(), **how).findings
@@ -58,3 +59,18 @@ def test_a_corrected_copy_has_nothing_left_of_what_was_corrected(case, tmp_path)
         assert item.repair is None or item.kind not in FIXED, (item, again)
     corrected = {(item.path, item.message) for item in result.done}
     assert not corrected & {(item.path, item.message) for item in left}
+
+
+def test_the_ranks_are_those_of_the_file_where_none_are_named():
+    """64 sequences are 4 × 4 on four ranks, and agree with arguments that say 4 and 4."""
+    arguments = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+    arguments |= {"bf16": True, "learning_rate": 1e-4}
+    text = json.dumps(STAGE_2 | {"train_batch_size": 64})
+    assert loud(report(text, arguments=arguments).findings) == []
+    (finding,) = loud(report(text, arguments=arguments, world=8).findings)[:1]
+    assert finding.path == "train_batch_size"
+    auto = json.dumps(STAGE_2 | {"train_batch_size": "auto"})
+    entry = report(auto, arguments=arguments).resolved["train_batch_size"]
+    assert entry["value"] == 16 and "--world" in entry["origin"]
+    entry = report(auto, arguments=arguments, world=8).resolved["train_batch_size"]
+    assert entry["value"] == 128 and "--world" not in entry["origin"]

@@ -38,7 +38,7 @@ def _flagged(mutation: Mutation, new: list[Finding], differs: bool, *, failed: b
     if mutation.kind == "retyped":
         return bool(new) or not differs
     near = [item for item in loud(new) if mutation.path[-1] in item.suggestion]
-    if mutation.kind == "renamed" and len(mutation.path[-1]) > 3:
+    if mutation.kind == "renamed" and len(mutation.path[-1]) > 5:
         return bool(near) or not differs
     return bool(loud(new)) or not differs
 
@@ -59,3 +59,12 @@ def test_every_key_in_every_way(path):
     for seed in (0, 1):
         missed = _judged(path, list(mutations(json.loads(path.read_text()), seed)))
         assert not missed, "\n".join(missed)
+
+
+@pytest.mark.parametrize("section", ["fp16", "flops_profiler", "tensorboard", "autotuning"])
+def test_a_key_is_sent_to_the_section_that_lacks_it(section):
+    """Many sections have an "enabled": the one that has lost its own was meant."""
+    config = {"train_batch_size": 8, "wandb": {"enabled": True}, "bf16": {"enabled": False}}
+    config |= {section: {}, "enabled": True}
+    (finding,) = [x for x in report(json.dumps(config)).findings if x.path == "enabled"]
+    assert finding.suggestion == f"move it: {section}.enabled"

@@ -37,6 +37,7 @@ ORDER = [
     "zero",
     "estimate",
     "train",
+    "deepspeed_config",
     "figures",
     "classroom",
     "cli",

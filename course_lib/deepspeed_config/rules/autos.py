@@ -1,4 +1,4 @@
-"""Each "auto" that is left: what the Trainer would fill in, and what nobody does.
+"""Each "auto" that is left: what the Trainer would fill in, and what no program does.
 
 DeepSpeed itself knows no "auto": a model drops the key, so that its default counts, and a key read
 from the dict stays the text. Lesson 13.
@@ -63,7 +63,7 @@ def _left(config: Config, path: tuple, dotted: str, key: dict, section: dict) ->
                 "nothing, or name what is missing here", value=True,
             )  # fmt: skip
         return config.finding(
-            "auto", "error", path, f'nobody resolves this "auto": {why}', outcome, TRAINER,
+            "auto", "error", path, f'no program resolves this "auto": {why}', outcome, TRAINER,
             "write a value, or leave the key out for its default", value=True,
         )  # fmt: skip
     if dotted in TRAINERS:
@@ -74,12 +74,12 @@ def _left(config: Config, path: tuple, dotted: str, key: dict, section: dict) ->
         )  # fmt: skip
     if dotted in auto.OF_ACCELERATE:
         return config.finding(
-            "auto", "warning", path, 'only Accelerate resolves this "auto"', outcome, ACCELERATE,
-            "write a value", value=True,
+            "auto", "warning" if path[-1] == "stage" else "hint", path,
+            'only Accelerate resolves this "auto"', outcome, ACCELERATE, "write a value", value=True,
         )  # fmt: skip
     silent = checked and section.get("strict") and key.get("type") != "object"
     return config.finding(
-        "auto", "warning" if silent else "error", path, 'nobody resolves this "auto"',
+        "auto", "warning" if silent else "error", path, 'no program resolves this "auto"',
         f"The Trainer fills in other keys, not this one. {outcome}", TRAINER,
         "write a value, or leave the key out for its default", value=True,
         repair=("remove",) if silent else None,

@@ -1,7 +1,7 @@
 """Keys without effect: at this ZeRO stage, without an offload, in a section that is off.
 
-A key that states the default states what happens anyway: a hint. One that states something else is
-a warning, since it does not happen. Lesson 13.
+A key that states the default states what happens anyway: a hint, as is one that a switch beside it
+turns off. One that states something else is a warning, since it does not happen. Lesson 13.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _stages(config: Config, zero: dict, stage: int) -> Iterator[Finding]:
         if stage == 0 and name != "stage":
             if not _deprecated(config, path) and config.schema.find((ZERO, name)):
                 yield _idle(config, path, value, "at stage 0", "nothing is sharded there",
-                            "take it out, or set a stage")  # fmt: skip
+                            "take it out, or set a stage", switch=True)  # fmt: skip
         elif stage < 3 and (spelled.startswith("stage3_") or spelled in AT_3):
             if not _deprecated(config, path):
                 yield _idle(config, path, value, f"at stage {stage}", "only stage 3 reads it",
@@ -87,10 +87,11 @@ def _offloads(config: Config) -> Iterator[Finding]:
                 continue
             if device == "none" and "device" in section:
                 yield _idle(config, path, value, "without an offload", 'the device is "none"',
-                            'take it out, or set "device" to "cpu" or "nvme"')  # fmt: skip
+                            'take it out, or set "device" to "cpu" or "nvme"',
+                            switch=True)  # fmt: skip
             elif device == "cpu" and name in TO_FILES[what]:
                 yield _idle(config, path, value, "without NVMe", 'the device is "cpu"',
-                            'take it out, or set "device" to "nvme"')  # fmt: skip
+                            'take it out, or set "device" to "nvme"', switch=True)  # fmt: skip
     path = f"{ZERO}.offload_optimizer.cpuadam_cores_perc"
     if config.has(path) and not config.get(f"{ZERO}.offload_optimizer.super_offload"):
         yield _idle(config, path, config.get(path), 'without "super_offload"',
@@ -115,14 +116,16 @@ def _precision(config: Config) -> Iterator[Finding]:
 
 def _idle(
     config: Config, path: str, value: object, where: str, why: str, remedy: str,
-    source: str = ENGINE,
+    source: str = ENGINE, *, switch: bool = False,
 ) -> Finding:  # fmt: skip
+    """`switch`: one key of the file switches this one off, with what stands beside it."""
     names = tuple(path.split("."))
     default = (config.schema.find(names) or {}).get("default")
     same = value == default or value in ("auto", None) or value == {"device": "none"}
     same = same or (value is False and default is None)
+    level = "hint" if same or switch else "warning"
     return config.finding(
-        "effect", "hint" if same else "warning", names, f'"{names[-1]}" has no effect {where}',
+        "effect", level, names, f'"{names[-1]}" has no effect {where}',
         f"{why[0].upper()}{why[1:]}.", source, remedy,
     )  # fmt: skip
 

@@ -69,6 +69,8 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
     doubt = _doubt(section, holder, holder[name])
     right = [key for key in section["keys"] if key != "*"]
     near = nearest(name, right, doubt=doubt)
+    if near is None:  # further away, but its value suits, and nothing has its place
+        near = nearest(name, [key for key in right if not doubt(key)], slack=1)
     close = near is not None and edits(name, near, 3) <= 3
     if _remark(name, close) and not section.get("strict"):
         return config.finding(
@@ -77,6 +79,14 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
             "nothing, or take it out",
         )  # fmt: skip
     home = _home(config, path, homes.get(name, []))
+    own = tuple(config.schema.data["elsewhere"].get(name, "").split("."))
+    if (
+        own[-1]
+        and home is None
+        and config.section_has(own)
+        and not (near is not None and edits(name, near, 1) <= 1)
+    ):
+        return _misspelt(config, path, own, section, "error")
     # The right name of another section, unless one of this section is nearer.
     if home is not None and near is not None:
         there = isinstance(_value(config, home), dict)
@@ -85,10 +95,11 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
     if home is not None:
         return _moved(config, path, home, section, homes.get(name, []))
     if near is not None:
+        near = section["keys"][near].get("same_as", near)  # as pages and the Trainer spell it
         return _misspelt(config, path, (*path[:-1], near), section, "error")
     elsewhere = nearest(name, sorted(homes), wide=False)
     home = _home(config, path, homes[elsewhere]) if elsewhere else None
-    if home is not None:
+    if home is not None and (isinstance(_value(config, home), dict) or len(name) >= 8):
         return _misspelt(config, path, (*home, elsewhere), section, "error")
     return config.finding(
         "unknown", "error" if section.get("strict") else "warning", path,
@@ -99,13 +110,14 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
 
 def _misspelt(config: Config, path: tuple, right: tuple, section: dict, level: str) -> Finding:
     same = right[:-1] == path[:-1]
+    sure = edits(path[-1], right[-1], 3) <= 3 and right[-1] not in _holder(config, path)
     target = f'"{right[-1]}"' if same else f'"{right[-1]}", in {_where(right[:-1])}'
     return config.finding(
         "unknown", level, path,
         f'"{path[-1]}" is no key of {_where(path[:-1])}; did you mean {target}?',
         _reason(config, section), section.get("source", ""),
         f"rename it to {'.'.join(right)}" if same else f"write it as {'.'.join(right)}",
-        repair=("rename", right) if same and edits(path[-1], right[-1], 3) <= 3 else None,
+        repair=("rename", right) if same and sure else None,
     )  # fmt: skip
 
 
@@ -175,7 +187,7 @@ def _where(path: tuple) -> str:
 
 def _reason(config: Config, section: dict) -> str:
     if section.get("strict"):
-        return f"The model of this section refuses what release {config.schema.release} lacks."
+        return "The model of this section refuses a key that it does not have."
     if "classes" in section:
         return "The parameters go to the class as they are; it refuses one that it does not take."
     return "DeepSpeed asks for the keys it knows and for no other: this one is silently ignored."

@@ -39,14 +39,26 @@ def check(config: Config) -> Iterator[Finding]:
         rates = key.get("type") == "union" and isinstance(value, list)
         if rates and any(part["type"] == "number" for part in key["of"]):
             yield config.finding(
-                "type", "hint", path, f'"{path[-1]}" is a list: one for each group of parameters',
+                "type", "warning", path, f'"{path[-1]}" is a list, one for each parameter group',
                 "Most programs make one group, and mean one number.", source,
                 "write one number for all groups", value=True,
+            )  # fmt: skip
+        if verdict.fits and value is None:
+            yield config.finding(
+                "type", "hint", path, f'"{path[-1]}" is null: as if it were left out',
+                "Its default counts.", source, "take it out", value=True,
+            )  # fmt: skip
+        if verdict.fits and isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+            yield config.finding(
+                "type", "warning", path, f'"{path[-1]}" is a text that looks like a list or object',
+                "In quotes it is one name, brackets and all.", source,
+                "take the quotes around the brackets away", value=True,
             )  # fmt: skip
         if not verdict.fits:
             yield _wrong(config, path, key, value, verdict, source)
         number = verdict.becomes if verdict.becomes is not None else value
-        if isinstance(number, (int, float)) and not isinstance(number, bool):
+        endless = isinstance(value, float) and not math.isfinite(value)  # source.py
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and not endless:
             yield from _range(config, path, key, number, source)
 
 
@@ -56,6 +68,12 @@ def _wrong(
     words = in_words(key)
     shown = _shown(value)
     name = path[-1]
+    if value is None and key.get("type") == "boolean" and not key.get("checked"):
+        return config.finding(
+            "type", "warning" if key.get("default") else "hint", path,
+            f'"{name}" is null, which counts as false', "It is asked for as it is.", source,
+            "write true or false", value=True, repair=("value", False),
+        )  # fmt: skip
     if value is None:
         return config.finding(
             "type", "error", path, f'"{name}" is null, and has to be {words}',
@@ -76,10 +94,9 @@ def _wrong(
     suggestion = f"write {_shown(meant)}" if meant is not None else f"write {words}"
     if isinstance(meant, int) and isinstance(value, str) and name.endswith(ELEMENTS):
         suggestion += "; it counts elements, not bytes: 2 bytes each in 16 bits, 4 in 32"
-    if key.get("type") == "object" and not key.get("required"):
-        suggestion += ", or leave the key out"
-        if value is False and "device" in (key.get("section") or {}).get("keys", {}):
-            suggestion = 'leave the key out, or write {"device": "none"}'
+    if key.get("type") == "object":
+        reason = "DeepSpeed reads a section here, and asks it for its keys."
+        suggestion = _section_instead(value, (key.get("section") or {}).get("keys", {}))
     sized = isinstance(value, str) and key.get("type") == "integer" and not value.strip().isdigit()
     safe = meant is not None and not sized
     return config.finding(
@@ -88,8 +105,18 @@ def _wrong(
     )  # fmt: skip
 
 
+def _section_instead(value: object, keys: dict) -> str:
+    if value is False and "device" in keys:
+        return 'leave the key out, or write {"device": "none"}'
+    if isinstance(value, str) and "device" in keys and value in keys["device"]["choices"]:
+        return f'write {{"device": "{value}"}}'
+    if isinstance(value, bool) and "enabled" in keys:
+        return f'write {{"enabled": {_shown(value)}}}'
+    return "write an object, or leave the key out"
+
+
 def _level(value: object) -> str:
-    """A text is read anew by each reader, and true is no number that anybody means."""
+    """A text is read anew by each reader, and true is hardly meant as a number."""
     odd = isinstance(value, (bool, str))
     return "warning" if odd else "hint"
 
@@ -116,8 +143,6 @@ def _unchecked(key: dict, value: object) -> str:
 
 
 def _range(config: Config, path: tuple, key: dict, value: float, source: str) -> Iterator[Finding]:
-    if isinstance(value, float) and math.isnan(value):
-        return
     for limit, (holds, words) in LIMITS.items():
         if limit in key and not holds(value, key[limit]):
             refused = key.get("checked") or limit in ("minimum", "above")
