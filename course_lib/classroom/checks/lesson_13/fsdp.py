@@ -227,7 +227,8 @@ def _look_at_offload(one: Trial) -> None:
             raise Finding(
                 "pinned memory",
                 f"`pin_memory` is {policy['pinned']} ({where}). What the config says of it, or "
-                f"where it says nothing both libraries' default, is something else. {short(config)}",
+                "where it says nothing both libraries' default, is something else. "
+                f"{short(config)}",
             )
 
 
