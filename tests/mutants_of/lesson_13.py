@@ -194,4 +194,23 @@ MUTANTS = [
         (f"{NUMBERS}test_no_hint_and_no_verdict_holds_a_right_number",),
         "a hint gives the answer",
     ),
+    # ---- where the exercises are met
+    Mutant(
+        "l13-the-readme-says-nothing",
+        "README.md",
+        "| 20 | 80 | planned; its 4 exercises are **there** |",
+        "| 20 | 80 | planned |",
+        (
+            "tests/test_exercises.py::test_the_readme_tells_which_exercises_are_ahead_of_their_lesson",
+        ),
+        "nobody learns that the exercises are there before their lesson is",
+    ),
+    Mutant(
+        "l13-fsdp2-is-suspect",
+        "course_lib/classroom/grading/plain.py",
+        '    "fsdp",\n',
+        "",
+        ("tests/grading/test_plain.py::test_no_reference_answer_is_suspected",),
+        "an honest answer that imports FSDP2 is run by nobody",
+    ),
 ]
