@@ -213,4 +213,15 @@ MUTANTS = [
         ("tests/grading/test_plain.py::test_no_reference_answer_is_suspected",),
         "an honest answer that imports FSDP2 is run by nobody",
     ),
+    Mutant(
+        "l13-a-lesson-without-a-title",
+        "course_lib/classroom/workspace/overview.py",
+        "title(root, item) if item else AHEAD",
+        "title(root, item) if item else ''",
+        (
+            "tests/classroom/test_status.py::"
+            "test_every_lesson_is_called_something_with_or_without_its_notebook",
+        ),
+        "exercises without a lesson stand under nothing in `course status`",
+    ),
 ]
