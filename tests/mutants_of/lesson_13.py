@@ -196,14 +196,14 @@ MUTANTS = [
     ),
     # ---- where the exercises are met
     Mutant(
-        "l13-the-readme-says-nothing",
-        "README.md",
-        "| 20 | 80 | planned; its 4 exercises are **there** |",
-        "| 20 | 80 | planned |",
+        "l13-the-readme-has-other-minutes",
+        "solutions/13_deepspeed/mend_config.ipynb",
+        "**4 points · 25 minutes · middling**",
+        "**4 points · 35 minutes · middling**",
         (
             "tests/test_exercises.py::test_the_readme_tells_which_exercises_are_ahead_of_their_lesson",
         ),
-        "nobody learns that the exercises are there before their lesson is",
+        "the README's minutes for exercises ahead of their lesson are not theirs",
     ),
     Mutant(
         "l13-fsdp2-is-suspect",
