@@ -65,8 +65,8 @@ def _stage(case: Case, mended: Mapping) -> None:
     if section is None and "zero_optimisation" in mended:
         raise Finding(
             "still misspelt",
-            "DeepSpeed reads `zero_optimization`, in American spelling, and ignores what it does "
-            "not know at the top level: stage 0.",
+            "DeepSpeed's keys are in American spelling, and one that it does not know at the top "
+            "level is ignored: stage 0.",
         )
     if section is None or not at(section, "stage"):
         raise Finding(
