@@ -230,7 +230,7 @@ WRONG_MEND = {
     "one bucket of two": (changed(MEND, ("4.5 / 2 / 2", "4.5 / 2")), "a factor of two"),
     "no overlap counted": (changed(MEND, ("4.5 / 2 / 2", "2 / 2")), "overlap costs nothing"),
     "the room as a size": (changed(MEND, ("4.5 / 2 / 2", "2")), "the size alone"),
-    "half an element": (changed(MEND, ("int(facts[", "(0.5 + facts[")), "another fault"),
+    "half an element": (changed(MEND, ("/ 4.5 / 2 / 2)", "/ 4.5 / 2 / 2) - 0.5")), "another fault"),
     "hardly a bucket": (changed(MEND, ("4.5 / 2 / 2", "100")), "smaller than needed"),
     "one of them left": (
         changed(MEND, ('        zero["allgather_bucket_size"] = size\n', "")),

@@ -12,8 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from course_lib.deepspeed_config import check, schema, source
-
 PRINTED = 13  # the seed of the eight that the exercise prints
 
 
@@ -174,6 +172,12 @@ def as_text(case: Case) -> str:
 
 def still_wrong(config: dict, world: int) -> list[str]:
     """What `course ds-check` calls an error or a warning in a config, by the release it ships."""
+    from course_lib.deepspeed_config import (
+        check,
+        schema,
+        source,
+    )  # where it is asked, and not before
+
     document = source.Document(Path("config.json"))
     source.read_content(json.dumps(config).encode(), document)
     known = schema.Schema(json.loads(schema.SHIPPED.read_text(encoding="utf-8")))
