@@ -100,6 +100,10 @@ KINDS: dict[str, tuple[str, dict]] = {
     "autotuning.model_info.num_params": (TUNING, {**COUNT, "null": True}),
     "autotuning.model_info.hidden_size": (TUNING, {**COUNT, "null": True}),
     "autotuning.model_info.num_layers": (TUNING, {**COUNT, "null": True}),
+    # Null is no false where the two are joined with |.
+    "wall_clock_breakdown": (CONSTANTS, {"type": "boolean", "no_null": True}),
+    "flops_profiler.enabled": ("profiling/constants.py", {"type": "boolean", "no_null": True}),
+    "checkpoint.parallel_write.pipeline_stage": (CONSTANTS, {"type": "boolean", "no_null": True}),
     # What validators add to a model's own types.
     "fp16.loss_scale": (PRECISION, {"type": "number", "minimum": 0, "no_bool": True}),
     "fp16.loss_scale_window": (PRECISION, {"type": "integer", "no_bool": True}),

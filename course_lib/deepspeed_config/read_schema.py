@@ -163,6 +163,8 @@ def _put(root: dict, path: list[str], kind: dict, file: str, folder: Path) -> No
         if name != "section" or "section" not in key:
             key[name] = value
     key.setdefault("source", f"deepspeed/{file}")
+    if "section" in key:
+        key["section"].setdefault("source", f"deepspeed/{file}")
     if kind["type"] != "object" and not (kind["type"] == "any" and "section" in kind):
         key.pop("section", None)
 

@@ -1,7 +1,7 @@
 """Closed forms of what a rank holds, needs and sends; tests hold them against ledger and meter.
 
 In the order of reading: shape, deepspeed, memory, activations, peak, traffic, over_tp,
-generation, fit.
+generation, fit, setting, ladder.
 Lesson 12.
 """
 

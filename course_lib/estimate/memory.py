@@ -155,8 +155,9 @@ class _Count:
         if home == "nvme":
             self._in_a_file(bucket, own, trained)
         else:
-            away = home is not None and (self.plan.parameters is None or self.master)
-            if away or self.master:
+            lent = self.plan is not None and self.plan.parameters is not None  # shards elsewhere
+            away = home is not None and not lent
+            if away or self.master or (lent and home is None):
                 self.between["masters", tier] += own * wide
             self.between["optimizer states", tier] += updated * wide * self.rule.states
         self.between["optimizer states", tier] += len(trained) * self.rule.counter

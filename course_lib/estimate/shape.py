@@ -31,8 +31,8 @@ class Shape(NamedTuple):
 
 def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Module:
     """A copy of a model that has shapes and no numbers, of `dtype` where one is given."""
-    if isinstance(model, Config):
-        model = without_numbers(model)
+    if isinstance(model, Config):  # made here: nobody else's, and no copy is needed
+        return without_numbers(model).to(dtype)
     known: dict[int, object] = {}
     for p in model.parameters():
         known[id(p)] = nn.Parameter(_meta(p, dtype), requires_grad=p.requires_grad)
@@ -100,6 +100,11 @@ def read_ours(path: str | Path) -> Config | None:
     return from_transformers(keys, path) if keys.get("model_type") in TRAITS else None
 
 
+def keys_of(path: str | Path) -> Mapping:
+    """The keys of a config.json, or of that in a folder, as they are written."""
+    return _keys(path)[1]
+
+
 def _keys(path: str | Path) -> tuple[Path, Mapping]:
     path = Path(path)
     if path.is_dir():
@@ -125,9 +130,18 @@ def _by_transformers(path: Path, keys: Mapping) -> Shape:
         )
     import transformers
 
-    with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
-        config = transformers.AutoConfig.from_pretrained(path.parent, _configuration_file=path.name)
-        named = getattr(transformers, (keys.get("architectures") or [""])[0], None)
-        with torch.device("meta"):
-            model = transformers.AutoModel.from_config(config) if named is None else named(config)
+    try:
+        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere):
+            config = transformers.AutoConfig.from_pretrained(
+                path.parent, _configuration_file=path.name
+            )
+            named = getattr(transformers, (keys.get("architectures") or [""])[0], None)
+            with torch.device("meta"):
+                auto = transformers.AutoModel.from_config
+                model = auto(config) if named is None else named(config)
+    except (ValueError, RuntimeError) as error:  # which lists all models that there are
+        first = str(error).strip().splitlines()[0][:200]
+        raise ValueError(
+            f"{path}: transformers makes no model of model_type={kind!r} from this: {first}"
+        ) from error
     return shape_of(model)

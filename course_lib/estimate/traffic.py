@@ -166,7 +166,9 @@ def offload_bytes(
     for bucket in units:
         width, pieces = bucket.dtype.itemsize, bucket.pieces(rank)
         own = sum(piece.numel for piece in pieces) * width
-        if any(piece.slot.parameter.requires_grad for piece in pieces):
+        if plan.optimizer is None:  # what was updated goes down, and no gradient
+            found["down"] += own
+        elif any(piece.slot.parameter.requires_grad for piece in pieces):
             found["down"] += own * (accumulate if stage >= 2 else 1)
         if plan.parameters is None:
             found["up"] += own

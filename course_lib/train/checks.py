@@ -137,17 +137,21 @@ def _check_stage(options: Options) -> None:
     """Refuse a stage and an offload that do not go together."""
     if options.stage != 3:
         of_three = {"units": options.units, "fast": options.fast}
-        of_three["offload_parameters"] = not options.offload_parameters
+        for name in ("offload_parameters", "offload_optimizer"):
+            of_three[name] = not getattr(options, name)
         for name, value in of_three.items():
             if value:
                 shown = f"{flag(name)} {value}" if isinstance(value, str) else flag(name)
-                shown = "--no-offload-parameters" if name == "offload_parameters" else shown
+                shown = flag(name).replace("--", "--no-") if name[:8] == "offload_" else shown
                 raise Refused(
                     f"{shown} is of stage 3, where parameters are sharded, and this is --stage "
                     f"{options.stage}; take --stage 3, or leave it out"
                 )
-    if not options.offload_parameters and options.offload == "none":
-        raise Refused("--no-offload-parameters: nothing is offloaded; name --offload cpu or nvme")
+    stay = [name for name in ("parameters", "optimizer") if not getattr(options, f"offload_{name}")]
+    if stay and (options.offload == "none" or len(stay) == 2):
+        remedy = "name --offload cpu or nvme" if len(stay) == 1 else "leave one of the two out"
+        flags = " ".join(f"--no-offload-{name}" for name in stay)
+        raise Refused(f"{flags}: nothing is offloaded; {remedy}")
     if options.offload_folder and options.offload != "nvme":
         raise Refused(
             f"--offload-folder {options.offload_folder} is for files, and this is --offload "
@@ -163,7 +167,7 @@ def offload_of(options: Options, out: Path) -> dict | None:
     """What zero.engine takes as offload=."""
     if options.offload == "none":
         return None
-    plan: dict = {"optimizer": options.offload}
+    plan: dict = {"optimizer": options.offload if options.offload_optimizer else None}
     if options.stage == 3 and options.offload_parameters:
         plan["parameters"] = options.offload
     if options.offload == "nvme":

@@ -105,7 +105,7 @@ class Meter:
         expected |= {"sent": sum(sent.values()), "sent_by_axis": sent}
         if not config.attention_dropout:
             top = estimate.step_peak(
-                self.outline, rows, options.length, keep=keep,
+                self.outline, rows, options.length, keep=keep, accumulate=options.accumulate,
                 cut=Cut(tp.size(), tp.rank(), options.sequence, options.fused_loss),
                 **zero, **units,
             )  # fmt: skip

@@ -54,6 +54,9 @@ class Options:
     offload_parameters: bool = _option(
         True, "stage 3: --no-offload-parameters keeps their shards on the device"
     )
+    offload_optimizer: bool = _option(
+        True, "stage 3 on the host: --no-offload-optimizer keeps the optimizer's part on the device"
+    )
     offload_folder: str = _option("", "for files, on a local disk; default: offload/ in --out")
     units: str = _option(
         "", "stage 3: modules that are gathered as one, such as blocks.*.mlp,head; default: blocks"

@@ -82,7 +82,7 @@ class Engine(ModuleFace, TrainingState):
         self._over: str | None = None  # why it can no longer be used
         self._closed = self.updating = False
         self._finished = 0  # backwards that came through here
-        self._prepare(mesh, on_host=plan is not None)
+        self._prepare(mesh, on_host=plan is not None and plan.optimizer is not None)
         self.home = home_of(plan, optimizer, self.groups, self.device, self.precision.master)
         try:
             self.shards, self.gradients = cut(

@@ -14,6 +14,7 @@ TRAINING = {
     "train_batch_size": 16,
     "train_micro_batch_size_per_gpu": 4,
     "gradient_accumulation_steps": 4,
+    "gradient_clipping": 1.0,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
 }
 STAGE_2 = TRAINING | {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}}
@@ -46,7 +47,7 @@ def changed(base: dict, *drop: str, **more: object) -> dict:
         holder = config
         for part in above:
             holder = holder.setdefault(part, {})
-        holder[name] = value
+        holder[name] = copy.deepcopy(value)
     return config
 
 
@@ -179,6 +180,11 @@ BROKEN = [
            "adafactor", "optim", world=1, arguments={
                "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "bf16": True,
                "optim": "adafactor"}),
+    broken("a foreign optimizer of the Trainer's offloaded", changed(OFFLOADED, "optimizer"),
+           "zero_optimization.offload_optimizer", "error", "adafactor",
+           "zero_force_ds_cpu_optimizer", world=1, arguments={
+               "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4, "bf16": True,
+               "optim": "adafactor"}),
     # ---- old spellings
     broken("old offload", changed(STAGE_2, zero_optimization__cpu_offload=True),
            "zero_optimization.cpu_offload", "warning", "deprecated", "offload_optimizer"),
@@ -194,6 +200,12 @@ BROKEN = [
     broken("a bucket of 4.5 GB", changed(
         STAGE_2, zero_optimization__reduce_bucket_size=5e8, zero_optimization__overlap_comm=True),
            "zero_optimization.reduce_bucket_size", "hint", "4.5 GB", "2e8"),
+    broken("overlapped, at the default", changed(STAGE_2, zero_optimization__overlap_comm=True),
+           "zero_optimization.overlap_comm", "hint", "4.5 GB", "2e8"),
+    broken("clipped unasked", changed(STAGE_2, "gradient_clipping"), "gradient_clipping", "hint",
+           "1.0", "0 for none"),
+    broken("a static scale", changed(STAGE_2, "bf16", fp16={"enabled": True, "loss_scale": 128}),
+           "fp16.loss_scale", "hint", "static", "0 finds"),
     broken("nothing persists", changed(STAGE_3,
                                        zero_optimization__stage3_param_persistence_threshold=0),
            "zero_optimization.stage3_param_persistence_threshold", "hint", "gathered", "100000"),

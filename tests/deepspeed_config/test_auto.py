@@ -231,3 +231,25 @@ def test_neither_torch_nor_transformers_is_imported():
     code = "import sys; from course_lib.deepspeed_config.auto import resolve as r; r({}, {}, {}, 1)"
     code += "; assert not {'torch', 'transformers', 'deepspeed'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("model", "size"),
+    [*zip(MODELS, (24, 36, 20, 96, 4096, 4096, 32, None), strict=True), ({"n_embd": 9}, None),
+     ({"hidden_size": 5, "hidden_sizes": [9]}, 5), ({"hidden_size": True}, None), ({}, None),
+     ({"model_type": "gpt2"}, 768), ({"text_config": {"hidden_sizes": [3, 4]}}, 4)],
+)  # fmt: skip
+def test_the_hidden_size_is_the_trainers(model, size):
+    """Held to the Trainer's own above, where Accelerate is installed."""
+    assert auto.hidden_size(model) == size
+
+
+def test_no_warmup_is_one_step():
+    got = resolve(EVERYTHING, {"max_steps": 10}, {"hidden_size": 4}, 1)
+    assert got.config["scheduler"]["params"]["warmup_num_steps"] == 1
+    assert "1 is the least" in got.origins[auto.WARMUP].origin
+
+
+def test_below_stage_3_one_size_alone_is_resolved():
+    zero = resolve(STAGE_2, {}, {"hidden_size": 4}, 1).config[ZERO]
+    assert zero["reduce_bucket_size"] == 16 and zero["stage3_prefetch_bucket_size"] == "auto"

@@ -8,6 +8,7 @@ import pytest
 
 from course_lib.deepspeed_config import check, fix
 from tests.deepspeed_config.broken import BROKEN, STAGE_2, STAGE_3, TRAINING
+from tests.deepspeed_config.broken_more import MORE
 from tests.deepspeed_config.parts import loud, report, shipped
 
 FIXED = {"unknown", "moved", "deprecated", "type", "comment", "trailing comma", "duplicate"}
@@ -19,10 +20,11 @@ def test_what_they_are_made_of_is_right(base):
 
 
 def test_there_are_at_least_forty():
-    assert len({case.name for case in BROKEN}) == len(BROKEN) >= 40
+    assert len({case.name for case in BROKEN + MORE}) == len(BROKEN + MORE) >= 80
+    assert len(BROKEN) >= 40
 
 
-@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", BROKEN + MORE, ids=lambda case: case.name)
 def test_the_mistake_is_found_and_nothing_else(case):
     findings = report(case.text, world=case.world, arguments=case.arguments).findings
     hits = [item for item in findings if item.path == case.path and item.level == case.level]
@@ -33,11 +35,13 @@ def test_the_mistake_is_found_and_nothing_else(case):
     for item in hits:
         line = case.text.splitlines()[item.line - 1]
         assert 1 <= item.column <= len(line)
-        assert not name or f'"{name}"' in line, "the finding's line has the key in it"
+        assert f'"{name}"' not in case.text or f'"{name}"' in line, (
+            "the finding's line has the key in it"
+        )
         assert item.source and item.reason
 
 
-@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", BROKEN + MORE, ids=lambda case: case.name)
 def test_a_corrected_copy_has_nothing_left_of_what_was_corrected(case, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(case.text)

@@ -92,8 +92,8 @@ def tiers(me, folder):
             compare(me, GPT2, stage, folder=folder, offload=nvme, **more)
             compare(me, LLAMA, stage, folder=folder, offload=nvme, precision="bfloat16", **more)
     for plan in ({**cpu, "parameters": "cpu"}, {**nvme, "parameters": "cpu"}, nvme,
-                 {**nvme, "parameters": "nvme"}):  # fmt: skip
-        where = folder if plan["optimizer"] == "nvme" else None
+                 {**nvme, "parameters": "nvme"}, {"parameters": "cpu"}):  # fmt: skip
+        where = folder if "nvme" in plan.values() else None
         compare(me, GPT2, 3, folder=where, offload=plan, persist=300)
         compare(me, LLAMA, 3, folder=where, offload=plan, persist=0, precision="bfloat16")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from course_lib.estimate.memory import states
 from course_lib.estimate.peak import step_peak
 from course_lib.gpt import Config
 from course_lib.memory import budget
@@ -29,6 +30,22 @@ CASES = [
     (GPT2, 2, {"offload": FILES, **SMALL}), (DEEP_GPT2, 3, {}), (DEEP_LLAMA, 3, {}),
     (DEEP_LLAMA, 3, {"offload": "cpu"}),
 ]  # fmt: skip
+
+
+def test_the_last_micro_batch_finds_sums():
+    """From stage 2 on, where they lie on the device; here the highest point is the loss's."""
+    for stage, options, wide in (
+        (2, SMALL, 4), (3, {"persist": 0}, 4), (2, {"precision": "bfloat16", **SMALL}, 4),
+        (1, SMALL, 0), (2, {"offload": "cpu", **SMALL}, 0),
+    ):  # fmt: skip
+        one, two = (
+            step_peak(WORDS, ROWS, LENGTH, stage=stage, n=2, accumulate=k, **options)
+            for k in (1, 2)
+        )
+        assert one.where == two.where == "loss"
+        buckets = states(WORDS, stage=stage, n=2, persist=0, **SMALL).partition.buckets
+        sums = sum(wide * bucket.padded // 2 for bucket in buckets)
+        assert two.total - one.total == pytest.approx(sums, abs=64), (stage, options)
 
 
 def measured(me, folder):

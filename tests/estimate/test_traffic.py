@@ -58,6 +58,7 @@ OFFLOADS = [
     (GPT2, 1, 2, CPU, SMALL), (LLAMA, 2, 2, CPU, SMALL), (GPT2, 3, 1, CPU, {"persist": 300}),
     (GPT2, 1, 2, NVME, SMALL), (LLAMA, 2, 2, NVME, {**SMALL, "precision": "bfloat16"}),
     (LLAMA, 3, 2, {**CPU, "parameters": "cpu"}, {"persist": 300}),
+    (LLAMA, 3, 2, {"parameters": "cpu"}, {"persist": 300}),
     (GPT2, 3, 2, {**NVME, "parameters": "nvme"}, {"persist": 300, "prefetch": 2}),
     (LLAMA, 3, 1, {**NVME, "parameters": "nvme"}, {"persist": 0, "precision": "bfloat16"}),
 ]  # fmt: skip

@@ -41,8 +41,8 @@ MUTANTS = [
     Mutant(
         "estimate-master-forgotten",
         MEMORY,
-        "            if away or self.master:",
-        "            if away:",
+        "            if away or self.master or (lent",
+        "            if away or (lent",
         (OTHERS,),
         "16 bits are trained on a float32 copy, which nobody sees in the model",
         "T25",

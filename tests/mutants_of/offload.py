@@ -472,9 +472,9 @@ MUTANTS = [
     mutant(
         "parameters-before-states",
         "plan.py",
-        "        if FAR[self.optimizer] < FAR[self.parameters]:\n",
+        '        if self.parameters == "nvme" and self.optimizer != "nvme":\n',
         "        if False:\n",
-        (REFUSED + "[offload6-3-add optimizer='cpu']",),
+        (REFUSED + "[offload6-3-add optimizer='nvme']",),
         "what is used all the time is further away than what is used once",
     ),
     mutant(

@@ -31,6 +31,11 @@ LAYOUTS = {
 MORE = {
     "3-fast": ["--stage", "3", "--fast"],
     "3-units": ["--stage", "3", "--units", "blocks.*.mlp,blocks.*.attention,tokens"],
+    "3-lent": ["--stage", "3", "--offload", "cpu", "--no-offload-optimizer", "--fast"],
+    "3-lent-bf16": [
+        *("--stage", "3", "--offload", "cpu", "--no-offload-optimizer"),
+        *("--precision", "bfloat16"),
+    ],
     "3-optimizer-alone": ["--stage", "3", "--offload", "nvme", "--no-offload-parameters"],
     "2-sequence-fused": ["--stage", "2", "--sequence", "--fused-loss"],
     "3-sequence-fused-again": ["--stage", "3", "--sequence", "--fused-loss", "--recompute"],

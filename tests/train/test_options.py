@@ -64,6 +64,18 @@ WRONG = {
     "parameters that would stay anyway": (
         ["--stage", "3", "--no-offload-parameters"], 2, "nothing is offloaded",
     ),
+    "an optimizer that stays where it is": (
+        ["--stage", "2", "--offload", "cpu", "--no-offload-optimizer"], 2,
+        "--no-offload-optimizer is of stage 3",
+    ),
+    "parameters in files without the states": (
+        ["--stage", "3", "--offload", "nvme", "--no-offload-optimizer"], 2,
+        "what goes to files first are the states",
+    ),
+    "neither goes": (
+        ["--stage", "3", "--offload", "cpu", "--no-offload-optimizer", "--no-offload-parameters"],
+        2, "nothing is offloaded; leave one of the two out",
+    ),
     "a folder for no file": (
         ["--stage", "3", "--offload", "cpu", "--offload-folder", "x"], 2,
         "--offload-folder x is for files, and this is --offload cpu",
@@ -181,6 +193,10 @@ def test_units_by_name():
         (["--stage", "1", "--offload", "cpu"], {"optimizer": "cpu"}),
         (["--stage", "3", "--offload", "cpu"], {"optimizer": "cpu", "parameters": "cpu"}),
         (["--stage", "3", "--offload", "cpu", "--no-offload-parameters"], {"optimizer": "cpu"}),
+        (
+            ["--stage", "3", "--offload", "cpu", "--no-offload-optimizer"],
+            {"optimizer": None, "parameters": "cpu"},
+        ),
         (
             ["--stage", "3", "--offload", "nvme"],
             {"optimizer": "nvme", "parameters": "nvme", "folder": Path("run/offload")},

@@ -34,6 +34,7 @@ WAYS = {  # the stage, and what goes where
     "2-nvme": (2, NVME),
     "3-cpu": (3, CPU),
     "3-cpu-cpu": (3, {"optimizer": "cpu", "parameters": "cpu"}),
+    "3-lent": (3, {"parameters": "cpu"}),
     "3-nvme": (3, NVME),
     "3-nvme-cpu": (3, {"optimizer": "nvme", "parameters": "cpu"}),
     "3-nvme-nvme": (3, {"optimizer": "nvme", "parameters": "nvme"}),

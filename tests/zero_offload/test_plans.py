@@ -18,12 +18,13 @@ REFUSED = [
     ({"optimiser": "cpu"}, 3, "knows no optimiser"),
     ({"optimizer": ["cpu"]}, 3, "neither 'cpu' nor 'nvme'"),
     ({}, 3, "names nothing to move"),
-    ({"parameters": "cpu"}, 3, "add optimizer='cpu'"),
+    ({"parameters": "nvme", "folder": "x"}, 3, "add optimizer='nvme'"),
     ({"optimizer": "cpu", "parameters": "nvme", "folder": "x"}, 3, "add optimizer='nvme'"),
     ({"optimizer": "cpu", "parameters": "cpu"}, 2, "is of stage 3, and this is stage 2"),
     ({"optimizer": "nvme", "parameters": "nvme", "folder": "x"}, 1, "is of stage 3, and this is"),
     ("nvme", 3, "needs a folder"),
     ({"optimizer": "cpu", "folder": "x"}, 3, "nothing goes to files"),
+    ({"parameters": "cpu"}, 2, "is of stage 3, and this is stage 2"),
 ]
 
 

@@ -73,9 +73,10 @@ def _left(config: Config, path: tuple, dotted: str, key: dict, section: dict) ->
             value=True,
         )  # fmt: skip
     if dotted in auto.OF_ACCELERATE:
+        level = "warning" if path[-1] == "stage" else "hint"
         return config.finding(
-            "auto", "warning" if path[-1] == "stage" else "hint", path,
-            'only Accelerate resolves this "auto"', outcome, ACCELERATE, "write a value", value=True,
+            "auto", level, path, 'only Accelerate resolves this "auto"', outcome, ACCELERATE,
+            "write a value", value=True,
         )  # fmt: skip
     silent = checked and section.get("strict") and key.get("type") != "object"
     return config.finding(

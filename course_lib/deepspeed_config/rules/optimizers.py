@@ -102,13 +102,18 @@ def _optimizer(config: Config, kind: str, entry: dict) -> Iterator[Finding]:
             '"max_grad_norm" is no parameter of an optimizer here', "The engine refuses it.",
             ENGINE,
             f'write "gradient_clipping": {value} at the top level',
-            repair=("rename", ("gradient_clipping",)),
+            repair=None if config.has("gradient_clipping") else ("rename", ("gradient_clipping",)),
         )  # fmt: skip
     name = kind.lower() if entry["deepspeed"] else kind
     built = _class(config, name, params, entry)
     if built is not None:
         yield from _refused(config, built, entry, params, name)
     yield from _pairs(config, params)
+    if name == "lamb" and config.get("fp16.loss_scale", 0):
+        yield config.finding(
+            "contradiction", "error", "fp16.loss_scale", '"Lamb" needs a dynamic loss scale',
+            "The engine asserts it.", ENGINE, 'write "loss_scale": 0', value=True,
+        )  # fmt: skip
     stage, device = config.stage, config.device("optimizer")
     if not stage or built is None:
         return
@@ -127,11 +132,6 @@ def _optimizer(config: Config, kind: str, entry: dict) -> Iterator[Finding]:
             f'"{kind}" is offloaded, and DeepSpeed has none of it for the CPU',
             "Offloaded states are updated on the CPU: DeepSpeed's own Adam, Adagrad and Lion are "
             "made for that.", ENGINE, 'write "AdamW"', value=True,
-        )  # fmt: skip
-    if name == "lamb" and config.get("fp16.loss_scale", 0):
-        yield config.finding(
-            "contradiction", "error", "fp16.loss_scale", '"Lamb" needs a dynamic loss scale',
-            "The engine asserts it.", ENGINE, 'write "loss_scale": 0', value=True,
         )  # fmt: skip
 
 

@@ -17,6 +17,8 @@ HALF = 2  # bytes of an element in 16 bits
 OVERLAP = 4.5  # times the bucket that overlapping holds, for the sum and for the gathering
 PLENTY = 500_000_000  # elements of a bucket that a small GPU has no room for
 
+MICRO = "train_micro_batch_size_per_gpu"
+
 # Path → (unit, least and most that can be meant besides 0, whether 0 can be).
 PLAUSIBLE = {
     "zero_optimization.reduce_bucket_size": ("elements", 2_000, 5 * 10**9, False),
@@ -102,6 +104,24 @@ def _harmful(config: Config) -> Iterator[Finding]:
             "dear", "hint", f"{zero}.{name}",
             f"this bucket takes {gb:.1f} GB of each GPU", f"{_count(bucket)} elements of 2 bytes; "
             f"{why}.", PAGE, "with little memory, 2e8 or less", value=True,
+        )  # fmt: skip
+    default = config.default(f"{zero}.reduce_bucket_size")
+    unsaid = not config.has(f"{zero}.reduce_bucket_size") and isinstance(default, int)
+    if stage and unsaid and config.get(f"{zero}.overlap_comm") is True:
+        yield config.finding(
+            "dear", "hint", f"{zero}.overlap_comm",
+            f"overlapping takes {default * HALF * OVERLAP / 1e9:.1f} GB of each GPU",
+            f'"reduce_bucket_size" is not there, and its default is {_count(default)} elements; '
+            f"overlap_comm holds {OVERLAP:g} × their bytes.", PAGE,
+            'with little memory, write "reduce_bucket_size": 2e8 or less',
+        )  # fmt: skip
+    trained = any(config.has(name) for name in ("train_batch_size", MICRO))
+    bound = config.default("gradient_clipping")
+    if trained and not config.has("gradient_clipping") and bound:
+        yield config.finding(
+            "dear", "hint", "gradient_clipping", f"gradients are clipped at a norm of {bound}",
+            'There is no "gradient_clipping", and this is its default.',
+            "deepspeed/runtime/constants.py", 'write it, or 0 for none; "auto" under the Trainer',
         )  # fmt: skip
     threshold = f"{zero}.stage3_param_persistence_threshold"
     if stage == 3 and config.get(threshold) == 0:

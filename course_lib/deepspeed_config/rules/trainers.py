@@ -44,6 +44,17 @@ def check(config: Config, resolved: Resolved) -> Iterator[Finding]:
                 "does not count.", TRAINER,
                 'take "optimizer" out of the file, or optim out of the arguments',
             )  # fmt: skip
+    forced = config.get("zero_force_ds_cpu_optimizer", True)
+    optim = arguments.get("optim", ADAMS[0])
+    offloaded = not config.has("optimizer") and config.device("optimizer") != "none"
+    if offloaded and forced and optim not in ADAMS:
+        yield config.finding(
+            "arguments", "error", "zero_optimization.offload_optimizer",
+            f'the optimizer is offloaded, and the arguments say optim="{optim}"',
+            "DeepSpeed refuses to offload an optimizer that is not its own for the CPU.",
+            "deepspeed/runtime/engine.py",
+            'write "zero_force_ds_cpu_optimizer": false, or take an AdamW',
+        )  # fmt: skip
     if isinstance(config.stated("scheduler"), dict) and "lr_scheduler_type" in arguments:
         kind = config.get("scheduler.type")
         same = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear",

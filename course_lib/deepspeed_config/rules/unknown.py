@@ -125,7 +125,9 @@ def _moved(config: Config, path: tuple, home: tuple, section: dict, homes: list[
     right = (*home, path[-1])
     lacking = [other for other in homes if isinstance(_value(config, other), dict)
                and path[-1] not in _value(config, other)]  # fmt: skip
-    sure = len(homes) == 1 or lacking == [home]
+    there = _value(config, home)
+    free = not (isinstance(there, dict) and path[-1] in there)
+    sure = free and (len(homes) == 1 or lacking == [home])
     return config.finding(
         "moved", "error", path,
         f'"{path[-1]}" stands in {_where(path[:-1])}, and belongs in {_where(home)}',

@@ -68,7 +68,8 @@ def _wrong(
     words = in_words(key)
     shown = _shown(value)
     name = path[-1]
-    if value is None and key.get("type") == "boolean" and not key.get("checked"):
+    read_as_false = key.get("type") == "boolean" and not (key.get("checked") or key.get("no_null"))
+    if value is None and read_as_false:
         return config.finding(
             "type", "warning" if key.get("default") else "hint", path,
             f'"{name}" is null, which counts as false', "It is asked for as it is.", source,

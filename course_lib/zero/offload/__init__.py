@@ -1,7 +1,7 @@
 """Offload: what a step does not touch just now waits on the host, or in files.
 
-In the order of reading: plan, host, files, aio, together, folder, layout, lending, kept, pipeline,
-units, nvme.
+In the order of reading: plan, host, lent, files, aio, together, folder, layout, lending, kept,
+pipeline, units, nvme.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from course_lib.collectives.call import Group
 from course_lib.zero.home import Home, OnDevice
 from course_lib.zero.offload.files import Files, Threads
 from course_lib.zero.offload.host import HostHome
+from course_lib.zero.offload.lent import LentHome
 from course_lib.zero.offload.nvme import FileHome
 from course_lib.zero.offload.plan import Plan
 
-__all__ = ["FileHome", "Files", "HostHome", "Plan", "Threads", "home_of"]
+__all__ = ["FileHome", "Files", "HostHome", "LentHome", "Plan", "Threads", "home_of"]
 
 
 def home_of(
@@ -31,6 +32,8 @@ def home_of(
     """Make the home that a plan asks for; without one the parts stay on the device."""
     if plan is None:
         return OnDevice(master=master)
+    if plan.optimizer is None:
+        return LentHome(device, master=master)
     if plan.optimizer == "cpu":
         return HostHome(device, master=master, parameters=plan.parameters)
     return FileHome(optimizer, plan, groups, device, master=master)

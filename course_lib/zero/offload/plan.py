@@ -12,16 +12,15 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 PLACES = {"cpu": "the host", "nvme": "files"}
-FAR = {None: 0, "cpu": 1, "nvme": 2}
 
 
 @dataclass(frozen=True)
 class Plan:
     """`optimizer`: where the optimizer's states live, with the numbers that it updates and their
     gradients, at stages 1 to 3; `parameters`: where the shards of the parameters wait between uses,
-    at stage 3. (DeepSpeed has files with stage 3 alone.)"""
+    at stage 3, on the host by themselves too. (DeepSpeed has files with stage 3 alone.)"""
 
-    optimizer: str
+    optimizer: str | None
     parameters: str | None = None
     folder: Path | None = None
     take_over: bool = False  # remove what a run that did not close has left in the folder
@@ -69,14 +68,14 @@ class Plan:
                 f"offload: parameters={self.parameters!r} is of stage 3, and this is stage "
                 f"{stage}, where every rank keeps the whole model at hand for its forward"
             )
-        if FAR[self.optimizer] < FAR[self.parameters]:
+        if self.parameters == "nvme" and self.optimizer != "nvme":
             place = PLACES.get(self.optimizer, "the device")
             raise ValueError(
-                f"offload: parameters={self.parameters!r} with the optimizer's states on {place}: "
+                f"offload: parameters='nvme' with the optimizer's states on {place}: "
                 "states are used once a step and parameters in every forward and backward, so "
-                f"what goes away first are the states; add optimizer={self.parameters!r}"
+                "what goes to files first are the states; add optimizer='nvme'"
             )
-        if self.optimizer is None:
+        if self.optimizer is None and self.parameters is None:
             raise ValueError("offload names nothing to move: optimizer='cpu' is the first step")
         if self.in_files and not isinstance(self.folder, (str, os.PathLike)):
             raise ValueError(

@@ -1,0 +1,174 @@
+"""A rung of the ladder in FSDP2's words and in Accelerate's, and what FSDP2 has no word for.
+
+FSDP2 shards parameters, gradients and states together, and keeps parameters whole from forward to
+backward or does not; it offloads all of them or none, and knows no files. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from course_lib.estimate.ladder import Machine
+from course_lib.estimate.setting import Setting
+
+# model_type to where the list of blocks is, and the class of one.
+BLOCKS = {
+    "gpt2": ("model.transformer.h", "GPT2Block"),
+    "llama": ("model.model.layers", "LlamaDecoderLayer"),
+}
+MIXED = {"bfloat16": "bf16", "float16": "fp16", "float32": "no"}
+
+
+def python(setting: Setting, kind: str | None = None) -> str:
+    """The lines that shard a model as the rung does; `kind` is its model_type."""
+    if setting.stage == 0:
+        return _replicated(setting)
+    blocks, _ = BLOCKS.get(kind, ("model.model.layers", None))
+    names = ["fully_shard"]
+    options = [f"reshard_after_forward={setting.stage == 3}"]
+    before = []
+    if setting.master:
+        names.append("MixedPrecisionPolicy")
+        dtypes = f"param_dtype=torch.{setting.precision}, reduce_dtype=torch.float32"
+        before.append(f"precision = MixedPrecisionPolicy({dtypes})")
+        options.append("mp_policy=precision")
+    if setting.optimizer or setting.parameters:
+        names.append("CPUOffloadPolicy")
+        before.append("offload = CPUOffloadPolicy(pin_memory=True)")
+        options.append("offload_policy=offload")
+    words = ", ".join(options)
+    lines = [
+        "import torch",
+        f"from torch.distributed.fsdp import {', '.join(sorted(names))}",
+        "",
+        *_checkpointed(setting),
+        *before,
+        f"for block in {blocks}:  # the list of your model's blocks",
+        f"    fully_shard(block, {words})",
+        f"fully_shard(model, {words})",
+        *_optimizer(setting),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def notes(setting: Setting) -> list[str]:
+    """Where FSDP2 differs from the rung, or has no equivalent of it."""
+    found = []
+    if setting.stage == 0:
+        found.append("FSDP2 shards always: with nothing sharded this is DistributedDataParallel")
+    if setting.stage == 1:
+        found.append(
+            "FSDP2 has no equivalent of stage 1, whose gradients stay whole until the update: "
+            "reshard_after_forward=False comes nearest, and shards the gradients too"
+        )
+    if setting.stage == 2:
+        found.append(
+            "FSDP2 has no stage 2: reshard_after_forward=False keeps parameters whole from the "
+            "forward to the backward as stage 2 does, and shards them between steps as well"
+        )
+    if setting.optimizer == "cpu" and setting.parameters is None:
+        found.append(
+            "FSDP2 does not offload the optimizer alone: CPUOffloadPolicy moves the shards of the "
+            "parameters, gradients and states together"
+        )
+    if setting.parameters == "cpu" and setting.optimizer is None:
+        found.append(
+            "FSDP2 does not offload the parameters alone: CPUOffloadPolicy moves gradients and "
+            "states too, and the update runs on the host"
+        )
+    if "nvme" in (setting.optimizer, setting.parameters):
+        found.append(
+            "FSDP2 has no equivalent of files (NVMe): CPUOffloadPolicy, which is written here, "
+            "needs all of it in the host's memory"
+        )
+    if setting.stage == 3 and not setting.lean:
+        found.append(
+            "FSDP2 frees a block after its forward and has no stage3_max_live_parameters: it needs "
+            "no more than the rung, and gathers each block twice"
+        )
+    if setting.master and setting.stage:
+        found.append(
+            "load the model in float32: FSDP2's shards are the master weights, and "
+            f"MixedPrecisionPolicy computes in {setting.precision}"
+        )
+    return found
+
+
+def accelerate_fsdp2(setting: Setting, machine: Machine, kind: str | None = None) -> str:
+    """`accelerate launch --config_file` for FSDP2."""
+    if setting.stage == 0:
+        return _yaml(_launch("MULTI_GPU" if machine.world > 1 else "NO", setting, machine))
+    config = {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": setting.stage == 3,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_offload_params": bool(setting.optimizer or setting.parameters),
+        "fsdp_activation_checkpointing": setting.recompute,
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_cpu_ram_efficient_loading": True,
+    }
+    if kind in BLOCKS:  # else Accelerate asks the model which class is not to be split
+        config["fsdp_transformer_layer_cls_to_wrap"] = BLOCKS[kind][1]
+    return _yaml({**_launch("FSDP", setting, machine), "fsdp_config": config})
+
+
+def accelerate_deepspeed(setting: Setting, machine: Machine, config: str) -> str:
+    """`accelerate launch --config_file` with a DeepSpeed file, which says all else."""
+    launch = _launch("DEEPSPEED", setting, machine)
+    del launch["mixed_precision"]  # a DeepSpeed file says it, and both at once are refused
+    section = {"deepspeed_config_file": config, "zero3_init_flag": setting.stage == 3}
+    if machine.nodes > 1:
+        section["deepspeed_multinode_launcher"] = "standard"
+    return _yaml({**launch, "deepspeed_config": section})
+
+
+def _launch(kind: str, setting: Setting, machine: Machine) -> dict:
+    found = {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": kind,
+        "mixed_precision": MIXED[setting.precision],
+        "num_machines": machine.nodes,
+        "num_processes": machine.world,
+        "machine_rank": 0,
+        "main_training_function": "main",
+    }
+    if machine.nodes > 1:
+        found |= {"main_process_ip": "ADDRESS OF THE FIRST NODE", "main_process_port": 29500}
+    return found
+
+
+def _replicated(setting: Setting) -> str:
+    lines = [
+        "import torch",
+        "from torch.nn.parallel import DistributedDataParallel",
+        "",
+        *_checkpointed(setting),
+        "model = DistributedDataParallel(model, gradient_as_bucket_view=True)",
+        *_optimizer(setting),
+    ]
+    if setting.master:
+        lines.append(f"# each forward inside: torch.autocast('cuda', torch.{setting.precision})")
+    return "\n".join(lines) + "\n"
+
+
+def _checkpointed(setting: Setting) -> list[str]:
+    if not setting.recompute:
+        return []
+    return ["model.gradient_checkpointing_enable()  # of Transformers; elsewhere each block's own"]
+
+
+def _optimizer(setting: Setting) -> list[str]:
+    rows = f"{setting.rows} sequence{'s'[: setting.rows != 1]} a micro-batch"
+    times = f", {setting.accumulate} of them a step" if setting.accumulate > 1 else ""
+    return [f"optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)  # {rows}{times}"]
+
+
+def _yaml(found: dict, above: str = "") -> str:
+    """Plain keys and values, and one level of sections: no library is needed for that."""
+    lines = []
+    for key, value in found.items():
+        if isinstance(value, dict):
+            lines.append(f"{above}{key}:\n{_yaml(value, above + '  ')}")
+        else:
+            word = str(value).lower() if isinstance(value, bool) else value
+            word = f"'{word}'" if word in ("no", "NO") or " " in str(word) else word
+            lines.append(f"{above}{key}: {word}\n")
+    return "".join(lines)

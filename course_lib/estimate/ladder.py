@@ -1,0 +1,241 @@
+"""The ladder of remedies against OutOfMemory by the numbers: what a rung holds, saves and costs.
+
+Smaller micro-batches, recomputation, stages, offload, lean settings, 16 bits, files: each on top of
+those before it, until a step fits. Lesson 12 walks it by hand; lesson 13 writes its settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from course_lib.estimate.activations import kept
+from course_lib.estimate.memory import states
+from course_lib.estimate.peak import Cut, step_peak
+from course_lib.estimate.setting import Setting, of_each
+from course_lib.estimate.shape import Shape, shape_of
+from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
+from course_lib.gpt import Config
+from course_lib.zero.offload.pipeline import SETS
+
+LIVE = 10**9  # parameters that DeepSpeed's defaults let stay whole from the forward to the backward
+RANKS, SMALL = 8, 10**8  # of so few, of so small a model every rank is looked at, else the first
+MOST_GPUS, EACH = 1 << 16, 10_000  # and no more than leave each so many parameters
+SPARE = 0.1  # what an estimate of a peak is held to: more rows are taken where that much is left
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of a step: `gpu` at its highest point; `activations` that a forward keeps, None where
+    there is no form for them, and then none in `gpu`; `host` and `disk` of a node; and what a GPU
+    moves in a step: `sent` to others, `down` to the host and `up`, `read` from files and `written`.
+    """
+
+    gpu: int
+    activations: int | None
+    host: int
+    disk: int
+    sent: int
+    down: int = 0
+    up: int = 0
+    read: int = 0
+    written: int = 0
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One remedy on top of those before it; `saves` bytes of a GPU against the rung before."""
+
+    name: str
+    setting: Setting
+    needs: Needs
+    saves: int
+    fits: bool
+
+    @property
+    def again(self) -> float:
+        """What is computed beyond one forward and one backward of twice its work."""
+        return 1 / 3 if self.setting.recompute else 0.0
+
+    def as_dict(self) -> dict:
+        needs, how = self.needs, self.setting
+        return {
+            "rung": self.name, "fits": self.fits, "rows": how.rows, "accumulate": how.accumulate,
+            "recompute": how.recompute, "stage": how.stage, "precision": how.precision,
+            "offload_optimizer": how.optimizer or "none", "offload_param": how.parameters or "none",
+            "lean": how.lean, "gpu_bytes": needs.gpu, "activation_bytes": needs.activations,
+            "host_bytes": needs.host, "disk_bytes": needs.disk, "saves_bytes": self.saves,
+            "sent_bytes": needs.sent, "down_bytes": needs.down, "up_bytes": needs.up,
+            "read_bytes": needs.read, "written_bytes": needs.written, "recomputed": self.again,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`nodes` with `gpus` each; bytes of a GPU, and of a node's host memory where it is known."""
+
+    gpu_bytes: int
+    gpus: int = 1
+    nodes: int = 1
+    host_bytes: int | None = None
+
+    @property
+    def world(self) -> int:
+        return self.gpus * self.nodes
+
+    def holds(self, needs: Needs, *, spare: float = 0.0) -> bool:
+        """Whether that much fits, with a part of it to `spare` on the GPU."""
+        host = self.host_bytes is None or needs.host <= self.host_bytes
+        return host and needs.gpu * (1 + spare) <= self.gpu_bytes
+
+
+def settings(rows: int, precision: str) -> Iterator[tuple[str, Setting]]:
+    """The rungs in their order, each on top of those before it."""
+    now = Setting(rows, precision=precision)
+    yield f"as asked: {rows} row{'s'[: rows != 1]} on each GPU, nothing sharded", now
+    if rows > 1:
+        now = replace(now, rows=1, accumulate=rows)
+        yield f"1 row, accumulated {rows} times", now
+    half = precision == "float32"
+    for name, changes in (
+        ("gradient checkpointing", {"recompute": True}),
+        ("stage 2", {"stage": 2}),
+        ("stage 2 + offload_optimizer cpu", {"optimizer": "cpu"}),
+        ("stage 3", {"stage": 3, "optimizer": None}),
+        ("stage 3 + offload_param cpu", {"parameters": "cpu"}),
+        ("stage 3 + offload_param cpu + offload_optimizer cpu", {"optimizer": "cpu"}),
+        ("no parameter stays whole (the defaults lowered)", {"lean": True}),
+        *([("half precision (bfloat16)", {"precision": "bfloat16"})] if half else []),
+        ("stage 3 + both in files (NVMe)", {"optimizer": "nvme", "parameters": "nvme"}),
+    ):
+        now = replace(now, **changes)
+        yield name, now
+
+
+def ladder(model: Config | Shape, machine: Machine, rows: int, length: int, **how) -> list[Rung]:
+    """Every rung for `rows` sequences of `length` tokens on each GPU, from `precision` on."""
+    found: list[Rung] = []
+    for name, setting in settings(rows, how.get("precision", "bfloat16")):
+        needs = needs_of(model, setting, machine, length)
+        saves = found[-1].needs.gpu - needs.gpu if found else 0
+        found.append(Rung(name, setting, needs, saves, machine.holds(needs)))
+    return found
+
+
+def first_that_fits(rungs: Sequence[Rung]) -> Rung | None:
+    return next((rung for rung in rungs if rung.fits), None)
+
+
+def back_up(model: Config | Shape, machine: Machine, rung: Rung, length: int) -> Setting:
+    """The rung with as many rows at once as fit: fewer, larger micro-batches are faster."""
+    total = rung.setting.rows * rung.setting.accumulate
+    for rows in range(total, rung.setting.rows, -1):
+        if total % rows == 0:
+            more = replace(rung.setting, rows=rows, accumulate=total // rows)
+            if machine.holds(needs_of(model, more, machine, length), spare=SPARE):
+                return more
+    return rung.setting
+
+
+def enough(model: Config | Shape, machine: Machine, setting: Setting, length: int) -> int | None:
+    """How many GPUs a setting needs to fit, in nodes like this one; None: what is whole on each GPU
+    is too much, however many there are."""
+    shape = shape_of(model) if isinstance(model, Config) else model
+    most = min(MOST_GPUS, shape.params // EACH) // machine.gpus
+    at, most = machine.nodes, max(machine.nodes, most)
+
+    def fits(nodes: int) -> bool:
+        larger = replace(machine, nodes=nodes)
+        return larger.holds(needs_of(model, setting, larger, length))
+
+    if not fits(most):
+        return None
+    while not fits(at):
+        at = min(most, 2 * at)
+    low = at // 2  # does not fit, or is none
+    while low + 1 < at:
+        middle = (low + at) // 2
+        low, at = (low, middle) if fits(middle) else (middle, at)
+    return at * machine.gpus
+
+
+def longest(model: Config | Shape, machine: Machine, setting: Setting, length: int) -> int | None:
+    """The longest sequences, halved again and again, with which a setting fits, if any."""
+    while length > 1 and isinstance(model, Config):
+        length //= 2
+        if machine.holds(needs_of(model, setting, machine, length)):
+            return length
+    return None
+
+
+def needs_of(model: Config | Shape, setting: Setting, machine: Machine, length: int) -> Needs:
+    """What one step takes; with its activations for a decoder of ours."""
+    if isinstance(model, Config):
+        return _of_config(model, setting, machine, length)
+    return _of_shape(model, setting, machine)
+
+
+def _of_config(config: Config, setting: Setting, machine: Machine, length: int) -> Needs:
+    # Fused kernels drop attention's weights without keeping them: nothing of that is counted.
+    config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
+    n, params = machine.world, shape_of(config).params
+    keep = _keep(params, setting)
+    zero = {"stage": setting.stage, "n": n, "precision": setting.precision}
+    peaks = [
+        step_peak(
+            config, setting.rows, length, rank=rank, offload=setting.offload, keep=keep, cut=Cut(),
+            accumulate=setting.accumulate, **zero,
+        )
+        for rank in (range(n) if n <= RANKS and params <= SMALL else (0,))
+    ]  # fmt: skip
+    forward = kept(config, setting.rows, length, width=setting.width).total
+    tiers = states(config, offload=setting.offload, **zero).by_tier(alive=True)
+    sent = must_bytes(config, accumulate=setting.accumulate, keep=keep, **zero) if n > 1 else {}
+    moved = {}
+    if setting.offload is not None:
+        moved = offload_bytes(
+            config, offload=setting.offload, accumulate=setting.accumulate, keep=keep, **zero
+        )
+    host, disk = (tiers[name] * machine.gpus for name in ("host", "disk"))
+    gpu = max(peak.total for peak in peaks)
+    return Needs(gpu, forward, host, disk, round(sum(sent.values())), **moved)
+
+
+def _keep(params: int, setting: Setting) -> int:
+    """Bytes of parameters that may stay whole from the forward to the backward, at stage 3."""
+    if setting.lean or setting.stage < 3:
+        return LEAN
+    return FAST if params <= LIVE else LIVE * setting.width
+
+
+def _of_shape(shape: Shape, setting: Setting, machine: Machine) -> Needs:
+    n, width = machine.world, setting.width
+    each = of_each(setting, n)
+    device, host, disk = (-int(-cost * shape.params // 1) for cost in each)
+    host += SETS * int(each[2] * shape.largest_layer)  # the windows that files go through
+    if setting.stage == 3:  # a layer in use, or what may stay whole
+        stays = min(shape.params, LIVE) * width if not setting.lean else 0
+        device += max(stays, width * shape.largest_layer)
+    if setting.stage >= 2:  # a layer's gradients, and those that arrive for the sum
+        device += 2 * width * shape.largest_layer
+    phi, share = shape.params * width, (n - 1) / n
+    k = setting.accumulate
+    times = {0: 2, 2: 1 + k, 3: (3 if _keep(shape.params, setting) == LEAN else 2) * k}
+    own = phi // n
+    moved = {}
+    if setting.optimizer is not None:
+        moved = {"down": own * k, "up": own}
+    elif setting.parameters is not None:
+        moved = {"down": own}
+    if setting.parameters is not None:
+        gathers = times[3] // k - 1
+        moved["up"] = own * gathers * k
+    if setting.optimizer == "nvme":
+        moved["written"] = disk
+        moved["read"] = disk + (
+            own * (times[3] // k - 1) * k if setting.parameters == "nvme" else 0
+        )
+    return Needs(
+        device, None, host * machine.gpus, disk * machine.gpus,
+        round(times[setting.stage] * phi * share), **moved,
+    )  # fmt: skip
