@@ -49,8 +49,29 @@ def test_every_exercise_has_a_notebook():
     assert {(path.parent.name[:2], path.stem) for path in solutions()} == wanted
 
 
+def is_written(lesson: str) -> bool:
+    return any(ROOT.glob(f"notebooks/{lesson}_*.ipynb"))
+
+
 def lessons() -> list[str]:
-    return sorted(frame.lessons())[1:]  # lesson 00 has no table: it shows how an exercise goes
+    every = sorted(frame.lessons())[1:]  # lesson 00 has no table: it shows how an exercise goes
+    return [lesson for lesson in every if is_written(lesson)]
+
+
+def ahead() -> list[str]:
+    """Lessons whose exercises are there before they are."""
+    return [lesson for lesson in sorted(frame.lessons()) if not is_written(lesson)]
+
+
+@pytest.mark.parametrize("lesson", ahead())
+def test_the_readme_tells_which_exercises_are_ahead_of_their_lesson(lesson):
+    minutes = 0
+    for path in ROOT.glob(f"solutions/{lesson}_*/*.ipynb"):
+        head = nbformat.read(path, as_version=4).cells[0].source
+        minutes += int(re.search(r" · (\d+) minutes · ", head).group(1))
+    line = re.search(rf"^\| {lesson} \| .*", (ROOT / "README.md").read_text(), re.MULTILINE).group()
+    count = len(frame.lessons()[lesson])
+    assert line.endswith(f"| {minutes} | planned; its {count} exercises are **there** |")
 
 
 @pytest.mark.parametrize("lesson", lessons())

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from course_lib.classroom import workspace
 from course_lib.classroom.leases import take
 from course_lib.classroom.progress import Progress
+from course_lib.classroom.workspace import overview
 from course_lib.classroom.workspace.search import search
 from course_lib.cli import app
 from course_lib.cli.base import ROOT
@@ -43,6 +44,12 @@ def lesson(number: str, *arguments: str) -> dict:
 def check(work: Path, exercise: str, outcome: str, points: int, of: int) -> None:
     facts = {"exercise": exercise, "outcome": outcome, "points": points, "of": of}
     assert Progress(work).record("check", name="", **facts) == ""
+
+
+def test_every_lesson_is_called_something_with_or_without_its_notebook(work):
+    told = json.loads(course("status", "--json").stdout)["lessons"]
+    for one in told:
+        assert one["title"] and bool(one["notebook"]) is (one["title"] != overview.AHEAD)
 
 
 def test_what_a_learner_has_done(work):

@@ -30,6 +30,7 @@ GIVEN = {
     "course_lib.classroom.checks": {"check", "hint"},
     "course_lib.classroom.checks.lesson_02": {"mystery"},
     "course_lib.classroom.checks.lesson_06": {"decoder"},
+    "course_lib.classroom.checks.lesson_13": {"broken"},
     "course_lib.classroom.extra": {"extra_ranks"},
 }
 # The modules that an answer may go through, as in torch.nn.functional.relu.
@@ -38,6 +39,7 @@ _THROUGH = {
     *("autograd", "linalg", "special", "fft", "cuda", "random", "modules", "parameter", "math"),
     *("tensor", "device_mesh", "functional_collectives", "lr_scheduler", "graph", "abc", "time"),
     *("clip_grad", "init", "amp", "grad_mode", "function", "profiler", "data", "np", "numpy"),
+    "fsdp",
 }
 _THROUGH |= _LIBRARY | (_IMPORTS - {"warnings"})
 _WHOLE = {"nn", "functional", "distributed", "optim", "utils", "autograd", "linalg"}

@@ -20,6 +20,7 @@ from course_lib.classroom.workspace.manifest import Manifest
 from course_lib.classroom.workspace.search import search
 
 Lessons = Mapping[str, Iterable[Exercise | Thought]]
+AHEAD = "exercises, ahead of their lesson"  # the title where there is no notebook yet
 MOST = 50_000_000  # bytes of progress; a course leaves some thousand lines
 
 
@@ -51,7 +52,7 @@ def _lesson(
     tried = any(row.last or row.hints for row in rows) or bool(mine.events)
     return {
         "lesson": name,
-        "title": title(root, item) if item else "",
+        "title": title(root, item) if item else AHEAD,
         "notebook": item.path if item else "",
         "opened": tried or bool(item and manifest.opened(item.path)),
         "points": sum(row.points for row in rows),

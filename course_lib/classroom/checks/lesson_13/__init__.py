@@ -1,0 +1,14 @@
+"""The exercises of lesson 13 in the order in which the lesson lists them.
+
+A question answered with numbers; then three functions over configs, the last of which is run with
+FSDP2 on the judge's ranks.
+"""
+
+from __future__ import annotations
+
+from course_lib.classroom.checks.lesson_13.batch import FILL_BATCH
+from course_lib.classroom.checks.lesson_13.clinic import READ_CONFIG
+from course_lib.classroom.checks.lesson_13.fsdp import IN_FSDP2
+from course_lib.classroom.checks.lesson_13.mend import MEND_CONFIG
+
+EXERCISES = (READ_CONFIG, MEND_CONFIG, FILL_BATCH, IN_FSDP2)

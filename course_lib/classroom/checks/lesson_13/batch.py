@@ -1,0 +1,241 @@
+"""`fill_batch` of lesson 13: the batch triple, filled in as DeepSpeed does it, or refused.
+
+Configs are drawn with one, two or all three sizes, right and wrong; a wrong idea is recognised by
+what it gives on all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.lesson_13 import batch_trial as trial
+from course_lib.classroom.checks.lesson_13.triple import (
+    IDEAS,
+    MICRO,
+    TIMES,
+    TRAIN,
+    TRIPLE,
+    Fill,
+    Refused,
+    filled,
+)
+from course_lib.classroom.checks.looking import THREE, Idea, Looks, fresh_seed, near, recognise
+
+EACH = 8  # cases of a kind
+REFUSED = [torch.nan] * len(TRIPLE)
+Case = tuple[dict, int]
+
+
+class Trial(NamedTuple):
+    reports: list[dict]
+    cases: list[Case]
+    when: str
+
+
+def drawn(seed: int) -> list[Case]:
+    """Configs and world sizes: every choice of the three, right ones and ones that are refused."""
+    r = Random(seed)
+    cases: list[Case] = []
+    for _ in range(EACH):
+        world, micro, times = r.choice((2, 3, 4, 6, 8)), r.randint(2, 9), r.randint(2, 9)
+        sizes = {TRAIN: micro * times * world, MICRO: micro, TIMES: times}
+        some = [{}, {**sizes, MICRO: -micro, TIMES: -times}]
+        for number in range(1, 2 ** len(TRIPLE)):
+            right = {name: sizes[name] for k, name in enumerate(TRIPLE) if number >> k & 1}
+            odd = r.choice(list(right))
+            more, wrong = sizes[odd] + r.randint(1, world - 1), r.choice((0, -sizes[odd]))
+            some += [right, {**right, odd: more}, {**right, odd: wrong}]
+        cases += [(_dressed(r, one), world) for one in some]
+    r.shuffle(cases)
+    return cases
+
+
+def _dressed(r: Random, sizes: dict) -> dict:
+    """The sizes among other keys, in any order."""
+    config = [*sizes.items(), ("gradient_clipping", r.choice((0.5, 1.0)))]
+    config.append(("zero_optimization", {"stage": r.randint(0, 3)}))
+    r.shuffle(config)
+    return dict(config)
+
+
+def judge_batch(answer: Answer, judge: Judge) -> None:
+    judge.take(answer, trial.__name__)
+    cases = drawn(fresh_seed())
+    when = f"in {len(cases)} drawn cases"
+    reports = judge.trial(answer, trial.run, cases, members=THREE, when=when)
+    LOOKS.at(answer, [Trial(reports, cases, when)])
+
+
+def comes_to(fill: Fill, cases: Sequence[Case]) -> Tensor:
+    """What a rule makes of each case, (cases, 3): the sizes, or NaNs where it refuses."""
+    return torch.tensor([_sizes(fill, *case) for case in cases], dtype=torch.float64)
+
+
+def _sizes(fill: Fill, config: Mapping, world: int) -> list[float]:
+    try:
+        sizes = fill(config, world)
+    except Refused:
+        return REFUSED
+    return [float(sizes[name]) for name in TRIPLE]
+
+
+def _said(case: Case) -> str:
+    config, world = case
+    sizes = {name: value for name, value in config.items() if name in TRIPLE}
+    return f"{sizes} on {world} ranks"
+
+
+def _look_at_returned(one: Trial) -> None:
+    """None came back wherever it did not refuse."""
+    for report in one.reports:
+        kinds = {seen["kind"] for seen in report["cases"]} - {trial.REFUSED}
+        if kinds == {"a NoneType"}:
+            raise Finding(
+                "nothing returned",
+                "None came back; expected is the config with all three sizes. Did you forget "
+                "`return`?",
+            )
+
+
+def _look_at_shape(one: Trial) -> None:
+    """Where something came back it is a dictionary; what is raised is looked at later."""
+    for report in one.reports:
+        for case, seen in zip(one.cases, report["cases"], strict=True):
+            if seen["kind"].startswith("a "):
+                raise Finding(
+                    "not a dictionary",
+                    f"{seen['kind'].capitalize()} came back for {_said(case)}; expected is a "
+                    "dictionary, or a ValueError.",
+                )
+
+
+def _look_at_inputs(one: Trial) -> None:
+    for report in one.reports:
+        for case, seen in zip(one.cases, report["cases"], strict=True):
+            if seen["changed"]:
+                raise Finding(
+                    "input changed",
+                    f"Your function changed the config that it was given ({_said(case)}). Fill in "
+                    "a copy.",
+                )
+            if seen["lost"]:
+                raise Finding(
+                    "other keys lost",
+                    f"{', '.join(seen['lost'])} of the config did not come back as it was "
+                    f"({_said(case)}). All other keys stay.",
+                )
+
+
+def _look_at_sizes(one: Trial) -> None:
+    right = comes_to(filled, one.cases)
+    for report in one.reports:
+        for case, seen in zip(one.cases, report["cases"], strict=True):
+            _refuse_odd(case, seen["sizes"])
+        rows = [seen["sizes"] or REFUSED for seen in report["cases"]]
+        seen = torch.tensor(rows, dtype=torch.float64)
+        wrong = [k for k in range(len(rows)) if not near(seen[k], right[k])]
+        if not wrong:
+            continue
+        idea = _recognised(one.cases, seen, wrong)
+        case = one.cases[wrong[0]]
+        told = f"{len(wrong)} of {len(rows)} drawn cases are not DeepSpeed's. {_said(case)}: "
+        told += _difference(case, report["cases"][wrong[0]], right[wrong[0]])
+        if idea:
+            raise Finding(idea.name, f"{idea.text} {told}")
+        raise Finding("refuses or fills wrongly", told)
+
+
+def _look_at_errors(one: Trial) -> None:
+    """What is refused is refused with the error that was asked for."""
+    for report in one.reports:
+        for case, seen in zip(one.cases, report["cases"], strict=True):
+            if seen["kind"] not in ("dict", trial.REFUSED):
+                raise Finding(
+                    "another error",
+                    f"{_said(case)} ended with {seen['kind']} ({seen['text']}). What cannot be "
+                    "filled in is refused with a ValueError, whose text says why.",
+                )
+
+
+def _ideas(cases: Sequence[Case]) -> list[Idea]:
+    return [Idea(name, text, [comes_to(fill, cases)]) for name, text, fill in IDEAS]
+
+
+def _recognised(cases: Sequence[Case], seen: Tensor, wrong: Sequence[int]) -> Idea | None:
+    """The idea behind all that was seen, or behind all of it where every size is above zero."""
+    idea = recognise([seen], _ideas(cases))
+    plain = [k for k, (config, _) in enumerate(cases) if _above_zero(config)]
+    if idea or not set(plain) & set(wrong):
+        return idea
+    return recognise([seen[plain]], _ideas([cases[k] for k in plain]))
+
+
+def _above_zero(config: Mapping) -> bool:
+    return all(config[name] > 0 for name in TRIPLE if name in config)
+
+
+def _refuse_odd(case: Case, sizes: list | None) -> None:
+    for name, size in zip(TRIPLE, sizes or (), strict=False):
+        if size is None:
+            raise Finding("a size missing", f"`{name}` is not filled in for {_said(case)}.")
+        if isinstance(size, str):
+            raise Finding("not a number", f"`{name}` is a {size} for {_said(case)}.")
+        if isinstance(size, float):
+            raise Finding(
+                "not a whole number",
+                f"`{name}` is {size} for {_said(case)}, a float. Sizes are whole numbers: divide "
+                "with `//`, and see that nothing is left over.",
+            )
+
+
+def _difference(case: Case, seen: Mapping, wanted: Tensor) -> str:
+    """What the answer did with one case, in words that do not say what is right."""
+    if seen["sizes"] is None:
+        if seen["kind"] == trial.REFUSED:
+            return "you refuse it, and DeepSpeed fills it in."
+        return f"it ended with {seen['kind']} ({seen['text']}), and DeepSpeed fills it in."
+    train, micro, times = seen["sizes"]
+    product = micro * times * case[1]
+    told = f"you have {train} for {micro} · {times} · {case[1]} = {product}"
+    if bool(wanted.isnan().all()):
+        return f"{told}, and DeepSpeed refuses it."
+    if train != product:
+        return f"{told}, which is not the same."
+    return f"{told}. That multiplies, and DeepSpeed fills in something else."
+
+
+LOOKS = Looks(
+    returned=_look_at_returned,
+    shape=_look_at_shape,
+    unchanged=_look_at_inputs,
+    value=_look_at_sizes,
+    later_steps=_look_at_errors,
+)
+FILL_BATCH = Exercise(
+    name="fill_batch",
+    title="The batch triple",
+    points=3,
+    judge=judge_batch,
+    when_right=(
+        "In all drawn cases the three sizes are DeepSpeed's, and what it refuses is refused: a "
+        "product that is not the batch, a division that leaves something over, a size that is not "
+        "above zero, accumulation alone. A run at another world size has another batch, or does "
+        "not start: which of the two depends on the sizes that the file names."
+    ),
+    hints=(
+        "Write down which of the three are there: eight cases. In six of them the other sizes "
+        "follow, with accumulation 1 where nothing is said of it.",
+        "Fill in first, check afterwards, and check always alike: all three above zero, and "
+        "train = micro · accumulation · world.",
+        "With whole numbers `//` forgets what is left over. The check afterwards finds it.",
+    ),
+)

@@ -1,0 +1,149 @@
+"""`mend_config` of lesson 13: eight configs that DeepSpeed takes, or refuses far from the fault.
+
+The answer mends the eight that the exercise prints, then others with the same faults and new
+values. What each author meant has to be so, nothing else changed, and nothing left for `ds-check`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.lesson_13 import broken, mend_trial
+from course_lib.classroom.checks.lesson_13.broken import Case
+from course_lib.classroom.checks.lesson_13.remedies import REMEDIES, at, changes
+from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
+
+FRESH = 3  # draws beside the printed one
+
+
+class Trial(NamedTuple):
+    """The answer on the eight cases of one draw, beside what it gave for the printed ones."""
+
+    reports: list[dict]
+    cases: list[Case]
+    when: str
+    printed: list[dict]
+
+
+def judge_mend(answer: Answer, judge: Judge) -> None:
+    """The printed configs first, then fresh ones."""
+    judge.take(answer, mend_trial.__name__)
+    earlier: list[dict] = []
+
+    def tried(seed: int) -> Trial:
+        cases = broken.drawn(seed)
+        when = "as the exercise prints it" if seed == broken.PRINTED else "with other values"
+        sent = [(case.name, case.config, case.facts) for case in cases]
+        reports = judge.trial(answer, mend_trial.run, sent, members=THREE, when=when)
+        earlier.extend([] if earlier else reports[0]["mended"])
+        return Trial(reports, cases, when, earlier)
+
+    seeds = [broken.PRINTED, *(fresh_seed() for _ in range(FRESH))]
+    LOOKS.at(answer, (tried(seed) for seed in seeds))
+
+
+def _look_at_shape(one: Trial) -> None:
+    for rank, report in enumerate(one.reports):
+        for case, mended in zip(one.cases, report["mended"], strict=True):
+            if mended["kind"] == "NoneType":
+                raise Finding(
+                    "nothing returned",
+                    f"`{case.name}`, {one.when}: None came back. Did you forget `return`?",
+                )
+            if not mended["text"]:
+                raise Finding(
+                    "not a config",
+                    f"`{case.name}`, {one.when}: a {mended['kind']} came back on rank {rank}; "
+                    "expected is a dictionary that JSON can write.",
+                )
+
+
+def _look_at_inputs(one: Trial) -> None:
+    for report in one.reports:
+        for case, mended in zip(one.cases, report["mended"], strict=True):
+            if mended["changed"]:
+                raise Finding(
+                    "input changed",
+                    f"`{case.name}`, {one.when}: your function changed the dictionary that it was "
+                    "given. A copy of the outer one shares its sections: `copy.deepcopy`.",
+                )
+
+
+def _look_at_meaning(one: Trial) -> None:
+    """A Finding for the first case that is not mended; it says how many others are."""
+    for report in one.reports:
+        found = []
+        for case, mended, printed in zip(one.cases, report["mended"], one.printed, strict=True):
+            try:
+                _look_at(case, json.loads(mended["text"]))
+            except Finding as finding:
+                found.append((case, finding, _typed_in(case, mended["text"], printed["text"])))
+        if not found:
+            continue
+        case, first, typed = found[0]
+        others = len(one.cases) - len(found)
+        rest = f" {others} of the eight are mended." if others else ""
+        if typed and one.when != "as the exercise prints it":
+            raise Finding(
+                "typed in",
+                f"`{case.name}`, {one.when}: what came back is what mended the printed config. "
+                f"Here it is another one, with the same fault: work it out. {first.text}{rest}",
+            )
+        raise Finding(first.name, f"`{case.name}`, {one.when}: {first.text}{rest}")
+
+
+def _look_at(case: Case, mended: dict) -> None:
+    REMEDIES[case.name].look(case, mended)
+    beside = changes(case, mended)
+    if beside:
+        path, what = next(iter(beside.items()))
+        more = f", and {len(beside) - 1} more" if len(beside) > 1 else ""
+        raise Finding(
+            "changed besides",
+            f"What its author meant is so, and `{'.'.join(path)}` was {what}{more}: a mend "
+            "touches the fault and nothing else.",
+        )
+    left = broken.still_wrong(mended, case.facts["world"])
+    if left:
+        raise Finding(
+            "another fault",
+            f"The old fault is gone and a new one is there, says `course ds-check`: {left[0]}",
+        )
+
+
+def _typed_in(case: Case, text: str, printed: str) -> bool:
+    """Whether what the mend is about came back as for the printed config, whose values differ."""
+    pair = json.loads(text), json.loads(printed)
+    about = REMEDIES[case.name].about
+    mine, first = ([at(one, *path) for path in about] for one in pair)
+    return mine == first and any(value is not None for value in mine)
+
+
+LOOKS = Looks(shape=_look_at_shape, unchanged=_look_at_inputs, value=_look_at_meaning)
+MEND_CONFIG = Exercise(
+    name="mend_config",
+    title="Eight broken configs",
+    points=4,
+    judge=judge_mend,
+    when_right=(
+        "Thirty-two configs with eight faults: what each author meant is so, and nothing else has "
+        "changed. Five of the eight would have trained without a word: at another stage, without "
+        "offload, with DeepSpeed's defaults, or until the memory was full. `course ds-check` names "
+        "six of these faults by the file alone; what was meant it cannot know."
+    ),
+    hints=(
+        "For each config: which keys does DeepSpeed read, on which level? A key that is unknown at "
+        "the top level is ignored, one within a section is refused.",
+        "A mend is not what makes the message go away. What would the run do then, and is it what "
+        "the author meant?",
+        "`batch`: train = micro · accumulation · world. `auto`: with h the hidden size, h² for the "
+        "reduction's buckets, 0.9 · h² for the prefetch, 10 · h for what stays: whole numbers.",
+        "`buckets`: bytes = elements · 2, 4.5 times because of `overlap_comm`, for each of two "
+        "buckets. `parameters`: which stage shards them? `schedule`: when does it end?",
+    ),
+)

@@ -1,0 +1,180 @@
+"""DeepSpeed's batch triple: what is missing of it is filled in, what does not multiply is refused.
+
+The reference of `fill_batch`, held to DeepSpeed's own by a test where that is installed; and the
+wrong ideas of it, each another function of the same arguments. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+TRAIN, MICRO, TIMES = TRIPLE = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+)
+
+
+class Refused(ValueError):
+    """A triple that no run can have."""
+
+
+def filled(config: Mapping, world: int) -> dict[str, int]:
+    """All three sizes on `world` ranks, or Refused: DeepSpeed's own order of what follows."""
+    train, micro, times = guessed(config, world)
+    if min(train, micro, times) <= 0 or train != micro * times * world:
+        raise Refused(f"{train} is not {micro} · {times} · {world}")
+    return dict(zip(TRIPLE, (train, micro, times), strict=True))
+
+
+def guessed(config: Mapping, world: int) -> tuple[int, int, int]:
+    """The three before they are checked: a division may have left something over."""
+    train, micro, times = sizes = [config.get(name) for name in TRIPLE]
+    if not all(size is None or isinstance(size, (int, float)) for size in sizes):
+        raise Refused("a size that is no number")
+    if train is None and micro is None:
+        raise Refused("neither a batch nor a micro-batch")
+    if train is None:
+        times = 1 if times is None else times
+        return micro * times * world, micro, times
+    if micro is not None and times is not None:
+        return train, micro, times
+    if micro is not None:
+        return train, micro, train // micro // world if micro else 0
+    times = 1 if times is None else times
+    return train, train // world // times if times else 0, times
+
+
+def _one_rank(config: Mapping, world: int) -> dict[str, int]:
+    return filled(config, 1)
+
+
+def _unchecked(config: Mapping, world: int) -> dict[str, int]:
+    return dict(zip(TRIPLE, guessed(config, world), strict=True))
+
+
+def _believed(config: Mapping, world: int) -> dict[str, int]:
+    if all(name in config for name in TRIPLE):
+        return {name: config[name] for name in TRIPLE}
+    return filled(config, world)
+
+
+def _product(config: Mapping, world: int) -> dict[str, int]:
+    """All three are there: the batch is made to be their product."""
+    if all(name in config for name in TRIPLE):
+        return filled({k: v for k, v in config.items() if k != TRAIN}, world)
+    return filled(config, world)
+
+
+def _accumulates(config: Mapping, world: int) -> dict[str, int]:
+    if [config.get(name) is None for name in TRIPLE] == [False, True, True]:
+        return filled({MICRO: 1, **config}, world)
+    return filled(config, world)
+
+
+def _from_nothing(config: Mapping, world: int) -> dict[str, int]:
+    if config.get(TRAIN) is None and config.get(MICRO) is None:
+        return filled({MICRO: 1, **config}, world)
+    return filled(config, world)
+
+
+def _needs_two(config: Mapping, world: int) -> dict[str, int]:
+    if sum(config.get(name) is not None for name in TRIPLE) < 2:
+        raise Refused("one of three")
+    return filled(config, world)
+
+
+def _zero_is_nothing(config: Mapping, world: int) -> dict[str, int]:
+    return filled({k: v for k, v in config.items() if v or k not in TRIPLE}, world)
+
+
+def _sign_unseen(config: Mapping, world: int) -> dict[str, int]:
+    train, micro, times = guessed(config, world)
+    if train != micro * times * world:
+        raise Refused("does not multiply")
+    return dict(zip(TRIPLE, (train, micro, times), strict=True))
+
+
+def _zero_seen(config: Mapping, world: int) -> dict[str, int]:
+    """As the one before, of an author who thought of nought."""
+    if any(config.get(name) == 0 for name in TRIPLE):
+        raise Refused("a size of 0")
+    return _sign_unseen(config, world)
+
+
+def _rounds_up(config: Mapping, world: int) -> dict[str, int]:
+    if config.get(TRAIN) is None or all(name in config for name in TRIPLE):
+        return filled(config, world)
+    train, micro, times = (config.get(name) for name in TRIPLE)
+    if min(value for value in (train, micro, times) if value is not None) <= 0:
+        raise Refused("not above zero")
+    if micro is not None:
+        return dict(zip(TRIPLE, (train, micro, -(-train // (micro * world))), strict=True))
+    times = 1 if times is None else times
+    return dict(zip(TRIPLE, (train, -(-train // (times * world)), times), strict=True))
+
+
+Fill = Callable[[Mapping, int], dict[str, int]]
+IDEAS: tuple[tuple[str, str, Fill], ...] = (
+    (
+        "one rank alone",
+        "That is the triple of one rank. `train_batch_size` counts the samples of all ranks.",
+        _one_rank,
+    ),
+    (
+        "not checked",
+        "What is missing is worked out, and what comes of it is not held against the product: a "
+        "division that leaves something over trains another batch than the file names.",
+        _unchecked,
+    ),
+    (
+        "three are believed",
+        "Where all three are there you take them as they are. They may contradict each other, and "
+        "DeepSpeed says so.",
+        _believed,
+    ),
+    (
+        "the batch changed in silence",
+        "Where all three are there and do not multiply, you make the batch fit. Its author asked "
+        "for another one: refuse.",
+        _product,
+    ),
+    (
+        "accumulates by itself",
+        "With `train_batch_size` alone you accumulate. DeepSpeed does not: it gives each rank its "
+        "whole share at once, which may not fit.",
+        _accumulates,
+    ),
+    (
+        "from accumulation alone",
+        "How often one accumulates says nothing of how much: DeepSpeed refuses where that is all "
+        "there is.",
+        _from_nothing,
+    ),
+    (
+        "wants two of three",
+        "One of the two sizes is enough: what is not said of accumulation is 1.",
+        _needs_two,
+    ),
+    (
+        "zero is not there",
+        "A size of 0 was taken for one that is missing. It is there, and it is wrong.",
+        _zero_is_nothing,
+    ),
+    (
+        "sign not looked at",
+        "The product is right and a size is not above zero: two negative numbers multiply well.",
+        _sign_unseen,
+    ),
+    (
+        "sign not looked at",
+        "The product is right and a size is below zero: two negative numbers multiply well.",
+        _zero_seen,
+    ),
+    (
+        "rounded up",
+        "A division that leaves something over was rounded up. That trains more than the file "
+        "names; refuse it.",
+        _rounds_up,
+    ),
+)

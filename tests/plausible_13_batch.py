@@ -1,0 +1,175 @@
+"""Answers to `fill_batch` of lesson 13: right, right by another road, and wrong in likely ways.
+
+`tests/test_checks_13.py` gives them to the check; each wrong one goes by the name beside it.
+"""
+
+from __future__ import annotations
+
+from tests.plausible_13 import changed
+
+FILL = """
+def fill_batch(config, world):
+    train = config.get("train_batch_size")
+    micro = config.get("train_micro_batch_size_per_gpu")
+    k = config.get("gradient_accumulation_steps")
+    if train is None and micro is None:
+        raise ValueError("name a batch or a micro-batch")
+    if any(size is not None and size <= 0 for size in (train, micro, k)):
+        raise ValueError("a size is above zero")
+    if k is None:
+        k = train // (micro * world) if train and micro else 1
+    if micro is None:
+        micro = train // (world * k)
+    if train is None:
+        train = micro * k * world
+    if train <= 0 or micro <= 0 or k <= 0 or train != micro * k * world:
+        raise ValueError(f"{train} is not {micro} * {k} * {world}")
+    return {
+        **config,
+        "train_batch_size": train,
+        "train_micro_batch_size_per_gpu": micro,
+        "gradient_accumulation_steps": k,
+    }
+"""
+# Another style: a match over what is there, an error of its own that is a ValueError.
+FILL_BY_CASES = """
+import copy
+
+KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+
+
+class NoBatch(ValueError):
+    pass
+
+
+def exact(a, b):
+    if b == 0 or a % b:
+        raise NoBatch(f"{a} does not divide by {b}")
+    return a // b
+
+
+def fill_batch(config, world):
+    sizes = [config.get(key) for key in KEYS]
+    match [size is not None for size in sizes]:
+        case [True, True, False]:
+            sizes[2] = exact(sizes[0], sizes[1] * world)
+        case [True, False, True]:
+            sizes[1] = exact(sizes[0], sizes[2] * world)
+        case [False, True, True]:
+            sizes[0] = sizes[1] * sizes[2] * world
+        case [True, False, False]:
+            sizes[1:] = [exact(sizes[0], world), 1]
+        case [False, True, False]:
+            sizes = [sizes[1] * world, sizes[1], 1]
+        case [False, False, _]:
+            raise NoBatch("no size")
+    if min(sizes) < 1 or sizes[0] != sizes[1] * sizes[2] * world:
+        raise NoBatch("does not multiply")
+    out = copy.copy(config)
+    out.update(zip(KEYS, sizes))
+    return out
+"""
+GIVEN = """    if any(size is not None and size <= 0 for size in (train, micro, k)):
+        raise ValueError("a size is above zero")
+"""
+CHECKED = """    if train <= 0 or micro <= 0 or k <= 0 or train != micro * k * world:
+        raise ValueError(f"{train} is not {micro} * {k} * {world}")
+"""
+NONE = """    if train is None and micro is None:
+        raise ValueError("name a batch or a micro-batch")
+"""
+ALL_THREE = "    if None not in (train, micro, k):\n"
+WRONG_FILL = {
+    "one rank": (
+        changed(FILL, ("def fill_batch(config, world):\n",
+                       "def fill_batch(config, world):\n    world = 1\n")),
+        "one rank alone",
+    ),
+    "not checked": (changed(FILL, (GIVEN, ""), (CHECKED, "")), "not checked"),
+    "three are believed": (
+        changed(FILL, (NONE, NONE + ALL_THREE + "        return dict(config)\n")),
+        "three are believed",
+    ),
+    "accumulates by itself": (
+        changed(
+            FILL,
+            ("    if k is None:\n",
+             "    if k is None and micro is None:\n        micro = 1\n    if k is None:\n"),
+        ),
+        "accumulates by itself",
+    ),
+    "the batch made to fit": (
+        changed(FILL, (NONE, NONE + ALL_THREE + "        train = None\n")),
+        "the batch changed in silence",
+    ),
+    "from accumulation alone": (
+        changed(FILL, (NONE, "    if train is None and micro is None:\n        micro = 1\n"),
+                ),
+        "from accumulation alone",
+    ),
+    "wants two": (
+        changed(FILL, ("    if train is None and micro is None:\n",
+                       "    if [train, micro, k].count(None) > 1:\n")),
+        "wants two of three",
+    ),
+    "zero is not there": (
+        changed(
+            FILL,
+            ('config.get("train_batch_size")', 'config.get("train_batch_size") or None'),
+            ('config.get("train_micro_batch_size_per_gpu")',
+             'config.get("train_micro_batch_size_per_gpu") or None'),
+            ('config.get("gradient_accumulation_steps")',
+             'config.get("gradient_accumulation_steps") or None'),
+        ),
+        "zero is not there",
+    ),
+    "sign not looked at": (
+        changed(
+            FILL,
+            ("size <= 0 for", "size == 0 for"),
+            ("train <= 0 or micro <= 0 or k <= 0 or train !=", "train !="),
+        ),
+        "sign not looked at",
+    ),
+    "rounded up": (
+        changed(
+            FILL,
+            ("k = train // (micro * world)", "k = -(-train // (micro * world))"),
+            ("micro = train // (world * k)", "micro = -(-train // (world * k))"),
+            (CHECKED, ""),
+            (NONE, NONE + ALL_THREE + "        if train != micro * k * world:\n"
+                                      "            raise ValueError('no product')\n"),
+        ),
+        "rounded up",
+    ),
+    "true division": (
+        changed(
+            FILL,
+            ("k = train // (micro * world)", "k = train / (micro * world)"),
+            ("micro = train // (world * k)", "micro = train / (world * k)"),
+        ),
+        "not a whole number",
+    ),
+    "an assertion": (
+        changed(FILL, ('raise ValueError("name a batch or a micro-batch")',
+                       'raise AssertionError("name a batch or a micro-batch")')),
+        "another error",
+    ),
+    "divides by zero": (
+        changed(FILL, (GIVEN, ""), ("if train and micro else 1",
+                                    "if train is not None and micro is not None else 1")),
+        "another error",
+    ),
+    "in place": (
+        changed(FILL, ("    return {\n        **config,\n", "    config |= {\n"),
+                ('accumulation_steps": k,\n    }\n',
+                 'accumulation_steps": k,\n    }\n    return config\n')),
+        "input changed",
+    ),
+    "the triple alone": (changed(FILL, ("        **config,\n", "")), "other keys lost"),
+    "two of three": (changed(FILL, ('        "gradient_accumulation_steps": k,\n', "")),
+                     "a size missing"),
+    "nothing": (changed(FILL, ("    return {\n", "    {\n")), "nothing returned"),
+    "a tuple": (
+        "def fill_batch(config, world):\n    return (1, 1, 1)\n", "not a dictionary"),
+}  # fmt: skip
