@@ -45,4 +45,4 @@ def test_a_doubt_decides_between_two():
 
 def test_all_words_of_a_name():
     assert alike("micro_batch_size", "train_micro_batch_size_per_gpu")
-    assert not alike("stage", "dump_state") and not alike("micro_size", "train_batch_size")
+    assert not alike("size", "train_batch_size") and not alike("micro_size", "train_batch_size")

@@ -427,10 +427,13 @@ MUTANTS = [
     Mutant(
         "ds-check-reader-falls",
         READER,
-        '        if opening and opening in "{[":'.replace("        ", "            ", 1),
-        '            if opening in "{[":',
-        (f"{TESTS}source.py::test_no_text_brings_the_reader_down",),
-        "the empty text is in every text",
+        '        except ValueError:\n            raise self.broken("escape"',
+        '        except KeyError:\n            raise self.broken("escape"',
+        (
+            f"{TESTS}source.py::test_no_text_brings_the_reader_down",
+            f'{BAD}[{{"a": "\\\\x"}}-1-7-escape]',
+        ),
+        "a text may hold what JSON does not know",
     ),
     Mutant(
         "ds-check-falls-with-the-system",
