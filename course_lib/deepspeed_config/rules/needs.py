@@ -31,12 +31,15 @@ def check(config: Config) -> Iterator[Finding]:
     yield from _switches(config)
     yield from _offload(config)
     yield from _data(config)
-    if config.get("activation_checkpointing.contiguous_memory_optimization") is True:
-        for name in ("partition_activations", "number_checkpoints"):
-            path = f"activation_checkpointing.{name}"
-            if not config.get(path):
-                yield _missing(config, "activation_checkpointing.contiguous_memory_optimization",
-                               path, CHECKPOINTING)  # fmt: skip
+    contiguous = "activation_checkpointing.contiguous_memory_optimization"
+    for name in ("partition_activations", "number_checkpoints"):
+        needed = f"activation_checkpointing.{name}"
+        if config.get(contiguous) is True and not config.get(needed):
+            yield config.finding(
+                "needs", "warning", contiguous, f'"contiguous_memory_optimization" needs "{name}"',
+                "It is asserted where DeepSpeed's own checkpointing is used; Hugging Face's models "
+                "use torch's, and read nothing of this section.", CHECKPOINTING, f'add "{needed}"',
+            )  # fmt: skip
 
 
 def _missing(config: Config, path: str | tuple, needed: str, source: str) -> Finding:
