@@ -307,7 +307,10 @@ MUTANTS = [
         KEYS,
         '        return Schema(shipped, f"DeepSpeed is not installed: {instead}")',
         "        return Schema(shipped)",
-        (f"{SCHEMA}without_deepspeed_the_shipped_keys_count_and_it_is_said",),
+        (
+            f"{SCHEMA}without_deepspeed_the_shipped_keys_count_and_it_is_said",
+            f"{COMMAND}without_deepspeed_it_is_said_beside_the_findings",
+        ),
         "other keys than the installed ones are told",
     ),
     Mutant(
