@@ -18,6 +18,7 @@ from course_lib.cli.base import Json, app
 
 if TYPE_CHECKING:
     from course_lib.deepspeed_config.check import Report
+    from course_lib.deepspeed_config.memory import Forecast
     from course_lib.deepspeed_config.schema import Schema
 
 COLOURS = {"error": "bold red", "warning": "yellow", "hint": "cyan"}
@@ -44,6 +45,10 @@ def ds_check(
     strict: Annotated[
         bool, typer.Option("--strict", help="A warning counts as an error does.")
     ] = False,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Forecast what a GPU and a host need (--model)."),
+    ] = False,
 ) -> None:
     """Find what DeepSpeed accepts and ignores, and what it refuses, before it runs.
 
@@ -57,23 +62,46 @@ def ds_check(
     try:
         if world is not None and world < 1:
             raise ValueError(f"--world {world} has to be 1 or more")
+        if memory and model is None:
+            raise ValueError("--memory is reckoned for a model: name its config.json with --model")
         arguments, shape = _object(args, "--args"), _object(model, "--model")
         known = schema.load()
         report = check.check_file(file, world=world, arguments=arguments, model=shape, known=known)
     except ValueError as error:
         print(f"course ds-check: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
+    takes = _forecast(report, model, world, arguments) if memory else None
     for note in report.notes:
         print(f"course ds-check: {note}", file=sys.stderr)
     if as_json:
         found = [item.as_dict() for item in report.findings]
-        print(json.dumps({"findings": found, "resolved": report.resolved}))
+        more = {"memory": takes and takes.as_dict()} if memory else {}
+        print(json.dumps({"findings": found, "resolved": report.resolved, **more}))
     else:
         _show(file, report, known.release)
+        for line in takes.lines() if takes is not None else []:
+            print(textwrap.fill(line, 98, subsequent_indent="  "))
     if fix:
         _fix(file, report, known, world, arguments, shape, sys.stderr if as_json else sys.stdout)
     bad = report.count("error") + (report.count("warning") if strict else 0)
     raise typer.Exit(1 if bad else 0)
+
+
+def _forecast(
+    report: Report, model: Path, world: int | None, arguments: dict | None
+) -> Forecast | None:
+    """What the resolved config takes; a note on the report where that cannot be told. Only this
+    needs torch."""
+    if report.config is None:
+        return None
+    from course_lib.deepspeed_config.memory import forecast
+
+    again = bool((arguments or {}).get("gradient_checkpointing"))
+    try:
+        return forecast(report.config, model, world or 1, recompute=again)
+    except ValueError as error:
+        report.notes.append(f"--memory: no forecast: {error}")
+        return None
 
 
 def _object(path: Path | None, option: str) -> dict | None:

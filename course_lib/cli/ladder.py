@@ -87,7 +87,9 @@ def _show(result, files: dict[str, str], written: list[str]) -> None:
     say(f"The first that fits: {result.first.name}. {result.advice}")
     if written:
         say(f"Written: {', '.join(written)}")
-        return
+        files = {}
+    if result.runs:
+        files = files | {"our engine, the rung before and this one": "\n".join(result.runs)}
     for name, text in files.items():
         say(f"\n# ---- {name}")
         say(text.rstrip("\n"), soft_wrap=True)  # ready to be copied: no line is broken

@@ -6,6 +6,7 @@ at stage 3, activations where the model is a decoder of ours. Lesson 13.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,7 +131,7 @@ class _Values:
     def number(self, path: str, default: int) -> int:
         value = self.get(path, default)
         good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        return int(value) if good else default
+        return int(value) if good and 0 <= value < math.inf else default
 
     def zero(self, key: str, default: int) -> int:
         return self.number(f"zero_optimization.{key}", default)

@@ -16,6 +16,7 @@ from textwrap import wrap
 from course_lib.deepspeed_config import fsdp2, settings
 from course_lib.deepspeed_config.auto import hidden_size
 from course_lib.deepspeed_config.memory import Forecast, forecast
+from course_lib.deepspeed_config.ours import train
 from course_lib.deepspeed_config.settings import Sizes
 from course_lib.estimate import ladder
 from course_lib.estimate.ladder import Machine, Rung
@@ -101,9 +102,7 @@ class Walk:
     @property
     def title(self) -> str:
         task, machine = self.task, self.task.machine
-        params = (
-            shape_of(task.model).params if isinstance(task.model, Config) else task.model.params
-        )
+        params = _params(task.model)
         where = f"{machine.nodes} node{'s'[: machine.nodes > 1]} with {machine.gpus} GPU"
         where += f"{'s'[: machine.gpus > 1]} each of {self.size(machine.gpu_bytes)} {self._unit[1]}"
         of = f", {task.length} tokens a sequence" if task.length else ""
@@ -138,9 +137,12 @@ class Walk:
         if self.first is not None:
             most = self.back_up
             if most.rows > self.first.setting.rows:
+                times = (
+                    f"accumulated {most.accumulate} times" if most.accumulate > 1 else "all of them"
+                )
                 return (
-                    f"{most.rows} rows at once fit on it too, accumulated {most.accumulate} times: "
-                    "the settings are those. Then try the rungs above, which are faster."
+                    f"{most.rows} rows at once fit on it too, {times}: the settings are those. "
+                    "Then try the rungs above, which are faster."
                 )
             return "More rows at once do not fit on it." if most.accumulate > 1 else ""
         last = self.rungs[-1]
@@ -163,6 +165,21 @@ class Walk:
         )
 
     @property
+    def runs(self) -> list[str]:
+        """The commands that run the first rung that fits and the one before it with our engine,
+        beside the meter; none where our engine has no such model, or it is no small one."""
+        if self.first is None or _params(self.task.model) > ladder.SMALL:
+            return []
+        at = self.rungs.index(self.first)
+        two = map(self.run_of, self.rungs[max(0, at - 1) : at + 1])
+        return [f"course train {' '.join(argv)} --steps 2 --json" for argv in two if argv]
+
+    def run_of(self, rung: Rung) -> list[str] | None:
+        """The arguments of `course train` that run a rung, None where it has no such model."""
+        task = self.task
+        return train(task.model, task.length, task.machine.world, rung.setting)
+
+    @property
     def setting(self) -> Setting | None:
         """What is written: the first rung that fits, with as many rows as it has room for."""
         return self.back_up
@@ -178,7 +195,7 @@ class Walk:
         )  # fmt: skip
 
     def as_dict(self, files: dict[str, str]) -> dict:
-        rungs = [r.as_dict() | {"train": train(self.task, r.setting)} for r in self.rungs]
+        rungs = [r.as_dict() | {"train": self.run_of(r)} for r in self.rungs]
         first = None if self.first is None else self.rungs.index(self.first)
         found = {
             "gpu_memory_bytes": self.task.machine.gpu_bytes, "gpus": self.task.machine.gpus,
@@ -191,6 +208,10 @@ class Walk:
             found |= {"back_up": more, "notes": fsdp2.notes(self.setting), "files": files}
             found["deepspeed"] = self.deepspeeds.as_dict()
         return found
+
+
+def _params(model: Config | Shape) -> int:
+    return (shape_of(model) if isinstance(model, Config) else model).params
 
 
 def walk(task: Task) -> Walk:
@@ -239,41 +260,6 @@ def leave(files: dict[str, str], folder: Path) -> list[str]:
     for name, text in files.items():
         write_whole(folder / name, text.encode())
     return [str(folder / name) for name in files]
-
-
-def train(task: Task, setting: Setting) -> list[str] | None:
-    """The arguments of `course train` that run a rung with a new model of this shape; None where
-    it makes no such model."""
-    config = task.model
-    if not isinstance(config, Config):
-        return None
-    family = "gpt2" if config.position == "learned" else "llama"
-    ours = (Config.gpt2 if family == "gpt2" else Config.llama)(
-        vocabulary=config.vocabulary, length=task.length, hidden=config.hidden,
-        layers=config.layers, heads=config.heads, kv_heads=config.kv_heads, inner=config.inner,
-    )  # fmt: skip
-    same = ("bias", "tied", "norm", "activation", "position")
-    same += ("length",) if family == "gpt2" else ()  # a table of positions has parameters
-    if config.dropout or any(getattr(ours, name) != getattr(config, name) for name in same):
-        return None
-    if shape_of(config).params > ladder.LIVE and setting.stage == 3 and not setting.lean:
-        return None  # --fast keeps all of it, the rung less
-    world = task.machine.world
-    found = ["--family", family, "--ranks", world]
-    for name in ("hidden", "layers", "heads", "kv_heads", "inner", "vocabulary"):
-        found += [f"--{name.replace('_', '-')}", getattr(config, name)]
-    found += ["--length", task.length, "--rows", setting.rows * setting.accumulate * world]
-    found += ["--accumulate", setting.accumulate, "--stage", setting.stage]
-    found += ["--precision", setting.precision]
-    found += ["--recompute"] if setting.recompute else []
-    place = setting.optimizer or setting.parameters
-    if place is not None:
-        found += ["--offload", place]
-        if setting.stage == 3:
-            found += [] if setting.optimizer else ["--no-offload-optimizer"]
-            found += [] if setting.parameters else ["--no-offload-parameters"]
-    found += ["--fast"] if setting.stage == 3 and not setting.lean else []
-    return [str(word) for word in found]
 
 
 def nbytes(text: str, name: str) -> int:

@@ -6,7 +6,9 @@ import json
 
 import pytest
 import torch
+import typer
 
+from course_lib.cli.base import app
 from course_lib.deepspeed_config.memory import forecast
 from course_lib.estimate import states
 from course_lib.estimate.activations import kept
@@ -156,3 +158,63 @@ def test_people_and_programs_read_the_same():
 def test_what_cannot_be_is_refused(zero, model, world, reason):
     with pytest.raises(ValueError, match=reason):
         of(zero, world, model)
+
+
+@pytest.mark.parametrize("odd", ["much", None, [], {}, True, -5, float("nan"), float("inf")])
+def test_a_value_that_is_none_counts_as_the_default(odd):
+    """What is wrong with it the checker says."""
+    keys = ("reduce_bucket_size", "overlap_comm", "stage3_max_live_parameters", "offload_param")
+    keys += ("stage3_param_persistence_threshold", "stage3_prefetch_bucket_size")
+    plain = of({"stage": 3}).gpu
+    got = of({"stage": 3, **dict.fromkeys(keys, odd)}, train_micro_batch_size_per_gpu=odd).gpu
+    if odd is not True:  # communication overlaps at stage 3 in any case, unless it shall not
+        plain = of({"stage": 3, "overlap_comm": odd}).gpu
+    assert got == plain
+
+
+# ---- course ds-check --memory
+def ds_check(capsys, *words) -> tuple[int, str, str]:
+    try:
+        typer.main.get_command(app)(["ds-check", *map(str, words)])
+        code = 0
+    except SystemExit as ended:
+        code = ended.code or 0
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+@pytest.fixture
+def files(tmp_path):
+    file, model, args = (tmp_path / name for name in ("ds.json", "config.json", "args.json"))
+    config = {"train_batch_size": 8, "bf16": {"enabled": True}, ZERO: {"stage": 2}}
+    config[ZERO]["reduce_bucket_size"] = "auto"
+    file.write_text(json.dumps(config))
+    model.write_text(json.dumps(KEYS))
+    args.write_text(json.dumps({"gradient_checkpointing": True, "bf16": True}))
+    return file, model, args
+
+
+def test_the_checker_forecasts_what_it_has_resolved(capsys, files):
+    file, model, args = files
+    words = (file, "--world", 8, "--model", model, "--memory")
+    _, out, _ = ds_check(capsys, *words, "--json")
+    want = forecast(json.loads(file.read_text()), model, 8)
+    assert json.loads(out)["memory"] == want.as_dict()
+    _, out, _ = ds_check(capsys, *words)
+    assert " ".join(want.lines()[0].split()) in " ".join(out.split())
+    again = json.loads(ds_check(capsys, *words, "--args", args, "--json")[1])["memory"]
+    assert again["gpu"]["activations"] < want.gpu["activations"]
+    assert again["gpu"]["buckets"] == 2 * (CONFIG.hidden**2 + 5 * 10**8)  # as the Trainer does
+    assert "memory" not in json.loads(ds_check(capsys, file, "--json")[1])
+
+
+def test_a_forecast_that_cannot_be_is_no_traceback(capsys, files):
+    file, model, _ = files
+    code, out, err = ds_check(capsys, file, "--memory")
+    assert code == 2 and not out and "name its config.json with --model" in err
+    file.write_text(json.dumps({"train_batch_size": 8, "zero_optimization": {"stage": 7}}))
+    code, out, err = ds_check(capsys, file, "--model", model, "--memory", "--json")
+    assert code == 1 and json.loads(out)["memory"] is None and "no forecast: zero_opt" in err
+    file.write_text("[]")
+    code, out, _ = ds_check(capsys, file, "--model", model, "--memory", "--json")
+    assert code == 1 and json.loads(out)["memory"] is None

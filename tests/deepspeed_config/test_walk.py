@@ -11,6 +11,7 @@ import typer
 
 from course_lib.cli.base import app
 from course_lib.deepspeed_config import walk
+from course_lib.deepspeed_config.ours import train
 from course_lib.estimate import ladder
 from course_lib.estimate.setting import Setting
 from course_lib.gpt import Config
@@ -172,7 +173,7 @@ def test_another_family_has_its_states_alone(capsys, tmp_path):
 def test_every_rung_is_a_run_of_course_train(config, precision, tmp_path):
     task = task_of(config, tmp_path, "1", gpus=2, precision=precision)
     for name, setting in ladder.settings(task.rows, precision):
-        argv = walk.train(task, setting)
+        argv = train(task.model, task.length, 2, setting)
         options = resolve(parse(argv), 2)
         sizes = {k: v for k, v in options.config().as_dict().items() if k != "recompute"}
         assert sizes == {k: v for k, v in config.as_dict().items() if k != "recompute"}, name
@@ -182,12 +183,23 @@ def test_every_rung_is_a_run_of_course_train(config, precision, tmp_path):
         assert options.fast == (setting.stage == 3 and not setting.lean)
 
 
+def test_the_commands_of_the_first_and_the_one_before_are_shown(capsys, tmp_path):
+    task = task_of(GPT2, tmp_path, "1", gpus=2)
+    needs = [rung.needs.gpu for rung in walk.walk(task).rungs]
+    words = ("--config", tmp_path, "--gpus", 2, "--rows", 4, "--precision", "float32")
+    out = course(capsys, *words, "--gpu-memory", f"{needs[4]}B")[1]
+    shown = [line.split()[2:] for line in out.splitlines() if line.startswith("course train ")]
+    assert [resolve(parse(argv), 2).offload for argv in shown] == ["none", "cpu"]
+    assert [resolve(parse(argv), 2).stage for argv in shown] == [2, 2]
+    assert len(walk.walk(task).runs) == 1  # the very first rung fits: none is before it
+
+
 def test_what_course_train_does_not_make_has_no_run(tmp_path):
     for changes in ({"dropout": 0.1}, {"tied": False}):
         task = task_of(GPT2.changed(**changes), tmp_path, "1")
-        assert walk.train(task, Setting(1)) is None
-    assert walk.train(task_of(GPT2, tmp_path, "1", length=32), Setting(1)) is None
-    assert walk.train(task_of(LLAMA, tmp_path, "1", length=32), Setting(1))
+        assert train(task.model, task.length, 1, Setting(1)) is None
+    assert train(GPT2, 32, 1, Setting(1)) is None
+    assert train(LLAMA, 32, 1, Setting(1))
 
 
 # ---- typed

@@ -66,9 +66,11 @@ MUTANTS = [
     Mutant(
         "estimate-with-numbers",
         SHAPE,
-        '    return torch.empty(x.shape, dtype=wanted, device="meta")',
-        "    return torch.empty(min(x.numel(), 1 << 24), dtype=wanted).expand(x.shape)"
-        ' if x.dim() == 1 else torch.empty(x.shape, dtype=wanted, device="meta")',
+        "        return without_numbers(model).to(dtype)",
+        "        made = without_numbers(model).to(dtype)\n"
+        "        made.norm.to_empty(device='cpu')  # of all that could be made, a little\n"
+        "        made.norm.weight.data = torch.ones(1 << 20)\n"
+        "        return made",
         (f"{TESTS}memory.py::test_no_number_of_a_model_is_needed_and_a_large_one_costs_nothing",),
         "the estimate takes memory like the model itself",
     ),

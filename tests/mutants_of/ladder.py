@@ -262,6 +262,30 @@ MUTANTS = [
         (f"{FORECAST}offload_below_its_stage_moves_nothing",),
         "parameters leave at stage 3 alone",
     ),
+    Mutant(
+        "forecast-of-the-file-as-it-stands",
+        "course_lib/cli/ds_check.py",
+        "        return forecast(report.config, model",
+        "        return forecast(report.value, model",
+        (f"{FORECAST}the_checker_forecasts_what_it_has_resolved",),
+        "an auto that the Trainer resolves is counted as DeepSpeed's default",
+    ),
+    Mutant(
+        "forecast-ends-the-checker",
+        "course_lib/cli/ds_check.py",
+        '        report.notes.append(f"--memory: no forecast: {error}")\n        return None\n',
+        "        raise\n",
+        (f"{FORECAST}a_forecast_that_cannot_be_is_no_traceback",),
+        "the findings are lost with the forecast",
+    ),
+    Mutant(
+        "forecast-of-a-number-that-is-none",
+        f"{HERE}memory.py",
+        "if good and 0 <= value < math.inf else default",
+        "if good else default",
+        (f"{FORECAST}a_value_that_is_none_counts_as_the_default",),
+        "a NaN ends the checker, a size below 0 makes room",
+    ),
     # ---- typed
     Mutant(
         "ladder-nothing-fits-is-0",
@@ -313,7 +337,7 @@ MUTANTS = [
     ),
     Mutant(
         "ladder-another-model-is-run",
-        f"{HERE}walk.py",
+        f"{HERE}ours.py",
         '    same += ("length",) if family == "gpt2" else ()',
         "    same += ()",
         (f"{WALK}what_course_train_does_not_make_has_no_run",),

@@ -19,6 +19,9 @@ LAYOUTS = {
     "3-nvme": ["--stage", "3", "--offload", "nvme"],
     "2-bf16": ["--stage", "2", "--precision", "bfloat16"],
     "3-bf16-cpu": ["--stage", "3", "--precision", "bfloat16", "--offload", "cpu"],
+    "3-lent": [
+        *("--stage", "3", "--precision", "bfloat16", "--offload", "cpu", "--no-offload-optimizer"),
+    ],
     "3-fp16": ["--stage", "3", "--precision", "float16"],
 }  # fmt: skip
 SMALL = ["--steps", "6", "--layers", "3", "--corpus-bytes", "300000", "--json"]

@@ -1,0 +1,45 @@
+"""A rung of the ladder as a command of our own engine, so that the meter can be held against it.
+
+`course train` makes GPT-2's and Llama's shapes anew: a config that it cannot make has no command.
+Lesson 13.
+"""
+
+from __future__ import annotations
+
+from course_lib.estimate.ladder import LIVE
+from course_lib.estimate.setting import Setting
+from course_lib.estimate.shape import Shape, shape_of
+from course_lib.gpt import Config
+
+
+def train(config: Config | Shape, length: int, world: int, setting: Setting) -> list[str] | None:
+    """The arguments of `course train` that run a rung with a new model of this shape; None where
+    it makes no such model."""
+    if not isinstance(config, Config):
+        return None
+    family = "gpt2" if config.position == "learned" else "llama"
+    ours = (Config.gpt2 if family == "gpt2" else Config.llama)(
+        vocabulary=config.vocabulary, length=length, hidden=config.hidden,
+        layers=config.layers, heads=config.heads, kv_heads=config.kv_heads, inner=config.inner,
+    )  # fmt: skip
+    same = ("bias", "tied", "norm", "activation", "position")
+    same += ("length",) if family == "gpt2" else ()  # a table of positions has parameters
+    if config.dropout or any(getattr(ours, name) != getattr(config, name) for name in same):
+        return None
+    if shape_of(config).params > LIVE and setting.stage == 3 and not setting.lean:
+        return None  # --fast keeps all of it, the rung less
+    found = ["--family", family, "--ranks", world]
+    for name in ("hidden", "layers", "heads", "kv_heads", "inner", "vocabulary"):
+        found += [f"--{name.replace('_', '-')}", getattr(config, name)]
+    found += ["--length", length, "--rows", setting.rows * setting.accumulate * world]
+    found += ["--accumulate", setting.accumulate, "--stage", setting.stage]
+    found += ["--precision", setting.precision]
+    found += ["--recompute"] if setting.recompute else []
+    place = setting.optimizer or setting.parameters
+    if place is not None:
+        found += ["--offload", place]
+        if setting.stage == 3:
+            found += [] if setting.optimizer else ["--no-offload-optimizer"]
+            found += [] if setting.parameters else ["--no-offload-parameters"]
+    found += ["--fast"] if setting.stage == 3 and not setting.lean else []
+    return [str(word) for word in found]
