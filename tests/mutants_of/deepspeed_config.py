@@ -540,4 +540,12 @@ MUTANTS = [
         (f"{COMMAND}json_for_what_is_no_config[[]]",),
         "what is no config is a finding like others",
     ),
+    Mutant(
+        "ds-check-stage-unasked",
+        NEEDS,
+        '    if isinstance(zero, dict) and zero and not config.has("zero_optimization.stage"):',
+        '    if isinstance(zero, dict) and not zero and not config.has("zero_optimization.stage"):',
+        (f"{FOUND}[sharded how far]",),
+        "without a stage nothing is sharded",
+    ),
 ]

@@ -68,6 +68,13 @@ def _switches(config: Config) -> Iterator[Finding]:
 
 
 def _offload(config: Config) -> Iterator[Finding]:
+    zero = config.stated("zero_optimization")
+    if isinstance(zero, dict) and zero and not config.has("zero_optimization.stage"):
+        yield config.finding(
+            "needs", "warning", "zero_optimization", '"zero_optimization" has no "stage"',
+            f"By default it is 0: nothing is sharded, nothing of {', '.join(list(zero)[:3])} counts.",
+            "deepspeed/runtime/zero/config.py", 'add "zero_optimization.stage"',
+        )  # fmt: skip
     for what in ("optimizer", "param"):
         section = f"zero_optimization.offload_{what}"
         value = config.stated(section)
