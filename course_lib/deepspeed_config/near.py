@@ -47,6 +47,7 @@ def nearest(
         distance = edits(plain, other, room)
         if distance <= room and distance < longer:
             score = distance - SequenceMatcher(None, plain, other).ratio()
+            score += 0.3 * (plain[:1] != other[:1]) - 0.3 * (sorted(plain) == sorted(other))
         elif wide and (likeness := _likeness(plain, other)) >= 0.7:
             score = (2.5 if likeness >= 1 else 10) - likeness
         else:

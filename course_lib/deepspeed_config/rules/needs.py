@@ -72,7 +72,8 @@ def _offload(config: Config) -> Iterator[Finding]:
     if isinstance(zero, dict) and zero and not config.has("zero_optimization.stage"):
         yield config.finding(
             "needs", "warning", "zero_optimization", '"zero_optimization" has no "stage"',
-            f"By default it is 0: nothing is sharded, nothing of {', '.join(list(zero)[:3])} counts.",
+            "By default it is 0: nothing is sharded, and nothing of "
+            f"{', '.join(list(zero)[:3])} counts.",
             "deepspeed/runtime/zero/config.py", 'add "zero_optimization.stage"',
         )  # fmt: skip
     for what in ("optimizer", "param"):
