@@ -174,6 +174,14 @@ MUTANTS = [
         "a top-level key that DeepSpeed ignores",
     ),
     Mutant(
+        "settings-the-checker-objects",
+        f"{HERE}settings.py",
+        "    if setting.stage in (1, 2) and setting.optimizer and machine.world > 1:",
+        "    if setting.stage:",
+        (f"{SETTINGS}the_checker_finds_nothing",),
+        "round_robin_gradients does nothing at stage 3",
+    ),
+    Mutant(
         "settings-bucket-as-asked",
         f"{HERE}settings.py",
         "    return max(LEAST, min(wanted, room))",
