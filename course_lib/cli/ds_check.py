@@ -52,9 +52,10 @@ def ds_check(
 ) -> None:
     """Find what DeepSpeed accepts and ignores, and what it refuses, before it runs.
 
-    Errors are what DeepSpeed or the Trainer refuses or misreads, warnings what does not do what it
-    says, hints what is legal and may surprise. The file is read, never run. Exit code 1 where there
-    is an error (--strict: or a warning).
+    Errors are what DeepSpeed or the Trainer refuses or misreads; warnings,
+    what does not do what it says; hints, what is legal and may surprise. The
+    file is read, never run. Exit code 1 where there is an error (--strict: or
+    a warning).
     """
     from course_lib.deepspeed_config import check, schema
 

@@ -234,6 +234,7 @@ ELSEWHERE = {
     "max_steps": "scheduler.params.total_num_steps",
     "num_training_steps": "scheduler.params.total_num_steps",
     "lr_scheduler": "scheduler",
+    "comms_config": "comms_logger",
     "lr_scheduler_type": "scheduler.type",
     "optim": "optimizer.type",
     "mixed_precision": "bf16.enabled",

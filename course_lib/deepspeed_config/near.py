@@ -47,6 +47,7 @@ def nearest(
         distance = edits(plain, other, room)
         if distance <= room and distance < longer:
             score = distance - SequenceMatcher(None, plain, other).ratio()
+            score += 0.3 * (plain[:1] != other[:1]) - 0.3 * (sorted(plain) == sorted(other))
         elif wide and (likeness := _likeness(plain, other)) >= 0.7:
             score = (2.5 if likeness >= 1 else 10) - likeness
         else:
@@ -76,7 +77,7 @@ def _likeness(a: str, b: str) -> float:
     mine = [word for word in a.split("_") if word]
     theirs = [word for word in b.split("_") if word]
     matched = sum(any(_same_word(x, y) for y in theirs) for x in mine)
-    if not matched or (len(mine) == 1 and len(mine[0]) < 3):
+    if not matched or (len(mine) == 1 and (len(mine[0]) < 3 or len(theirs) > 2)):
         return 0.0
     whole = 0.2 if matched == len(mine) else 0.0
     return 2 * matched / (len(mine) + len(theirs)) + whole

@@ -64,7 +64,7 @@ BROKEN = [
     # ---- keys that no release has
     broken("british spelling", changed(TRAINING, zero_optimisation={"stage": 2}),
            "zero_optimisation", "error", "zero_optimization", "rename it to zero_optimization"),
-    broken("a letter too few", changed(STAGE_2, gradient_cliping=1.0),
+    broken("a letter too few", changed(STAGE_2, "gradient_clipping", gradient_cliping=1.0),
            "gradient_cliping", "error", "gradient_clipping", "rename it to gradient_clipping"),
     broken("a letter too few in a model", changed(STAGE_2, zero_optimization__overlap_com=True),
            "zero_optimization.overlap_com", "error", "overlap_comm", "overlap_comm"),

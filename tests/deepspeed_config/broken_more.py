@@ -87,8 +87,11 @@ MORE = [
     # ---- keys that another needs
     broken("contiguous, of what", changed(STAGE_2, activation_checkpointing={
         "partition_activations": True, "contiguous_memory_optimization": True}),
-           "activation_checkpointing.contiguous_memory_optimization", "error",
+           "activation_checkpointing.contiguous_memory_optimization", "warning",
            "number_checkpoints", "number_checkpoints"),
+    broken("sharded how far", changed(STAGE_2, "zero_optimization.stage",
+                                     zero_optimization__overlap_comm=True),
+           "zero_optimization", "warning", "stage", "zero_optimization.stage"),
     broken("offloaded to where", changed(STAGE_3, zero_optimization__offload_param={
         "pin_memory": True}),
            "zero_optimization.offload_param", "warning", "device", '"cpu"'),

@@ -13,12 +13,19 @@ from typer.testing import CliRunner
 
 from course_lib.cli import ds_check  # noqa: F401
 from course_lib.cli.base import app
+from course_lib.deepspeed_config import schema
 from tests.deepspeed_config.parts import MODEL, VALID
 
 RIGHT = VALID[0]
 WRONG = '{\n  "train_batch_size": 8,\n  "gradient_cliping": 1.0\n}\n'
 WARNED = '{"train_batch_size": 8, "zero_optimization": {"stage": 1, "cpu_offload": true}}'
 FIELDS = ["path", "line", "column", "level", "message", "reason", "source", "suggestion"]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    """Where another release than the pinned one is installed, its keys are kept in here."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
 
 
 @pytest.fixture
@@ -66,7 +73,7 @@ def test_what_a_person_reads(file):
     assert f"{file}:3:3 error gradient_cliping" in done.stdout.replace("\n", "")
     words = " ".join(done.stdout.split())
     assert 'did you mean "gradient_clipping"?' in words
-    assert "silently ignored. (deepspeed 0.19.8, runtime/config.py)" in words
+    assert f"silently ignored. (deepspeed {schema.load().release}, runtime/config.py)" in words
     assert "→ rename it to gradient_clipping" in words
     assert "1 error, 0 warnings" in words
     assert "Traceback" not in done.output
@@ -83,6 +90,14 @@ def test_json_alone_on_stdout(file):
     assert (first["line"], first["column"], first["level"]) == (3, 3, "error")
     assert first["path"] == "gradient_cliping"
     assert "ds.fixed.json" in done.stderr
+
+
+def test_without_deepspeed_it_is_said_beside_the_findings(file, monkeypatch):
+    monkeypatch.setattr(schema, "installed", lambda: None)
+    done = run(file, "--json")
+    assert done.exit_code == 1 and "DeepSpeed is not installed" in done.stderr
+    paths = [finding["path"] for finding in json.loads(done.stdout)["findings"]]
+    assert "gradient_cliping" in paths
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"a": NaN}', '{"a": 1, "a": 2}', "\x00"])

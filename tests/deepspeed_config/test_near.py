@@ -28,6 +28,9 @@ def test_edits():
         ("gradient-accumulation-steps", "gradient_accumulation_steps"),
         ("accumulation_steps_gradient", "gradient_accumulation_steps"),
         ("fp61", "fp16"),
+        ("f16", "fp16"),
+        ("pf16", "fp16"),
+        ("b16", "bf16"),
         ("AIO", "aio"),
         ("learning_rate", None),
         ("xyz", None),
@@ -45,4 +48,4 @@ def test_a_doubt_decides_between_two():
 
 def test_all_words_of_a_name():
     assert alike("micro_batch_size", "train_micro_batch_size_per_gpu")
-    assert not alike("stage", "dump_state") and not alike("micro_size", "train_batch_size")
+    assert not alike("size", "train_batch_size") and not alike("micro_size", "train_batch_size")

@@ -307,7 +307,10 @@ MUTANTS = [
         KEYS,
         '        return Schema(shipped, f"DeepSpeed is not installed: {instead}")',
         "        return Schema(shipped)",
-        (f"{SCHEMA}without_deepspeed_the_shipped_keys_count_and_it_is_said",),
+        (
+            f"{SCHEMA}without_deepspeed_the_shipped_keys_count_and_it_is_said",
+            f"{COMMAND}without_deepspeed_it_is_said_beside_the_findings",
+        ),
         "other keys than the installed ones are told",
     ),
     Mutant(
@@ -427,10 +430,13 @@ MUTANTS = [
     Mutant(
         "ds-check-reader-falls",
         READER,
-        '        if opening and opening in "{[":'.replace("        ", "            ", 1),
-        '            if opening in "{[":',
-        (f"{TESTS}source.py::test_no_text_brings_the_reader_down",),
-        "the empty text is in every text",
+        '        except ValueError:\n            raise self.broken("escape"',
+        '        except KeyError:\n            raise self.broken("escape"',
+        (
+            f"{TESTS}source.py::test_no_text_brings_the_reader_down",
+            f'{BAD}[{{"a": "\\\\x"}}-1-7-escape]',
+        ),
+        "a text may hold what JSON does not know",
     ),
     Mutant(
         "ds-check-falls-with-the-system",
@@ -533,5 +539,13 @@ MUTANTS = [
         '        if kind == "not an object":\n            raise ValueError(message)',
         (f"{COMMAND}json_for_what_is_no_config[[]]",),
         "what is no config is a finding like others",
+    ),
+    Mutant(
+        "ds-check-stage-unasked",
+        NEEDS,
+        '    if isinstance(zero, dict) and zero and not config.has("zero_optimization.stage"):',
+        '    if isinstance(zero, dict) and not zero and not config.has("zero_optimization.stage"):',
+        (f"{FOUND}[sharded how far]",),
+        "without a stage nothing is sharded",
     ),
 ]

@@ -31,12 +31,15 @@ def check(config: Config) -> Iterator[Finding]:
     yield from _switches(config)
     yield from _offload(config)
     yield from _data(config)
-    if config.get("activation_checkpointing.contiguous_memory_optimization") is True:
-        for name in ("partition_activations", "number_checkpoints"):
-            path = f"activation_checkpointing.{name}"
-            if not config.get(path):
-                yield _missing(config, "activation_checkpointing.contiguous_memory_optimization",
-                               path, CHECKPOINTING)  # fmt: skip
+    contiguous = "activation_checkpointing.contiguous_memory_optimization"
+    for name in ("partition_activations", "number_checkpoints"):
+        needed = f"activation_checkpointing.{name}"
+        if config.get(contiguous) is True and not config.get(needed):
+            yield config.finding(
+                "needs", "warning", contiguous, f'"contiguous_memory_optimization" needs "{name}"',
+                "It is asserted where DeepSpeed's own checkpointing is used; Hugging Face's models "
+                "use torch's, and read nothing of this section.", CHECKPOINTING, f'add "{needed}"',
+            )  # fmt: skip
 
 
 def _missing(config: Config, path: str | tuple, needed: str, source: str) -> Finding:
@@ -65,6 +68,14 @@ def _switches(config: Config) -> Iterator[Finding]:
 
 
 def _offload(config: Config) -> Iterator[Finding]:
+    zero = config.stated("zero_optimization")
+    if isinstance(zero, dict) and zero and not config.has("zero_optimization.stage"):
+        yield config.finding(
+            "needs", "warning", "zero_optimization", '"zero_optimization" has no "stage"',
+            "By default it is 0: nothing is sharded, and nothing of "
+            f"{', '.join(list(zero)[:3])} counts.",
+            "deepspeed/runtime/zero/config.py", 'add "zero_optimization.stage"',
+        )  # fmt: skip
     for what in ("optimizer", "param"):
         section = f"zero_optimization.offload_{what}"
         value = config.stated(section)

@@ -68,7 +68,8 @@ def _implausible(config: Config, path: str, value: float, unit: str, small: bool
     size = "small" if small else "large"
     if unit == "elements":
         mb = value * HALF / 1e6
-        message = f"{_count(value)} elements are {_count(mb)} MB in 16 bits: too {size} to be meant"
+        many = "1 element is" if value == 1 else f"{_count(value)} elements are"
+        message = f"{many} {_count(mb)} MB in 16 bits: too {size} to be meant"
         reason = "This key counts elements, not bytes and not megabytes."
         if small:
             suggestion = f"{_count(value)} MB would be {int(value * 1e6 / HALF)} elements"

@@ -14,7 +14,7 @@ from course_lib.deepspeed_config.kinds import judge
 from course_lib.deepspeed_config.near import alike, edits, nearest
 
 REMARKS = ("comment", "note", "description", "readme", "todo", "doc", "remark")
-TRAINERS = "the Trainer's page on DeepSpeed"
+FEW = 20  # keys of a section that can be named
 
 
 def check(config: Config) -> Iterator[Finding]:
@@ -65,47 +65,62 @@ def _homes(config: Config) -> dict[str, list[tuple[str, ...]]]:
 
 
 def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding:
-    name, holder = path[-1], _holder(config, path)
-    doubt = _doubt(section, holder, holder[name])
-    right = [key for key in section["keys"] if key != "*"]
-    near = nearest(name, right, doubt=doubt)
-    if near is None:  # further away, but its value suits, and nothing has its place
-        near = nearest(name, [key for key in right if not doubt(key)], slack=1)
+    """What a key was meant for: one of this section, one of another section, a remark, nothing."""
+    name, near = path[-1], _nearest_here(config, path, section)
     close = near is not None and edits(name, near, 3) <= 3
-    if _remark(name, close) and not section.get("strict"):
+    if _remark(name, close) and not (section.get("strict") or "classes" in section):
         return config.finding(
             "remark", "hint", path, f'"{name}" is a remark, by its name',
             "DeepSpeed never asks for it here.", section.get("source", ""),
             "nothing, or take it out",
         )  # fmt: skip
+    a_letter = near is not None and edits(name, near, 1) <= 1
     home = _home(config, path, homes.get(name, []))
     own = tuple(config.schema.data["elsewhere"].get(name, "").split("."))
-    if (
-        own[-1]
-        and home is None
-        and config.section_has(own)
-        and not (near is not None and edits(name, near, 1) <= 1)
-    ):
+    if own[-1] and home is None and config.section_has(own) and not a_letter:
         return _misspelt(config, path, own, section, "error")
-    # The right name of another section, unless one of this section is nearer.
-    if home is not None and near is not None:
+    if home is not None and near is not None:  # which of the two is nearer?
         there = isinstance(_value(config, home), dict)
-        nearer = edits(name, near, 1) <= 1 or (not there and alike(name, near))
-        home = None if nearer else home
+        home = None if a_letter or (not there and alike(name, near)) else home
     if home is not None:
-        return _moved(config, path, home, section, homes.get(name, []))
+        return _moved(config, path, home, section, homes[name])
     if near is not None:
         near = section["keys"][near].get("same_as", near)  # as pages and the Trainer spell it
         return _misspelt(config, path, (*path[:-1], near), section, "error")
-    elsewhere = nearest(name, sorted(homes), wide=False)
-    home = _home(config, path, homes[elsewhere]) if elsewhere else None
+    far = nearest(name, sorted(homes), wide=False)
+    home = _home(config, path, homes[far]) if far else None
     if home is not None and (isinstance(_value(config, home), dict) or len(name) >= 8):
-        return _misspelt(config, path, (*home, elsewhere), section, "error")
+        return _misspelt(config, path, (*home, far), section, "error")
     return config.finding(
         "unknown", "error" if section.get("strict") else "warning", path,
         f'"{name}" is no key of {_where(path[:-1])}', _reason(config, section),
-        section.get("source", ""), "take the key out; none is like it",
+        section.get("source", ""), _instead(config, path, section),
     )  # fmt: skip
+
+
+def _instead(config: Config, path: tuple, section: dict) -> str:
+    """What a key that is like none may have been, in a section of a few keys."""
+    holder = _holder(config, path)
+    left = [key for key in section["keys"] if key not in holder and key != "*"]
+    if not left or len(section["keys"]) > FEW:
+        return "take the key out; none is like it"
+    left.sort(key=lambda key: (edits(path[-1], key, 9), key))
+    return f"take the key out, or write one of {', '.join(left[:5])}"
+
+
+def _nearest_here(config: Config, path: tuple, section: dict) -> str | None:
+    holder = _holder(config, path)
+    doubt = _doubt(section, holder, holder[path[-1]])
+    right = [key for key in section["keys"] if key != "*"]
+    near = nearest(path[-1], right, doubt=doubt)
+    inside = holder[path[-1]]
+    if isinstance(inside, dict) and inside and (near is None or doubt(near)):
+        free = [key for key in right if key not in holder]
+        suited = [key for key in free if _suits(section["keys"][key], inside)]
+        near = suited[0] if len(suited) == 1 else near
+    if near is None:  # further away, but its value suits, and no other key has its place
+        near = nearest(path[-1], [key for key in right if not doubt(key)], slack=1)
+    return near
 
 
 def _misspelt(config: Config, path: tuple, right: tuple, section: dict, level: str) -> Finding:
@@ -199,6 +214,12 @@ def _remark(name: str, close: bool) -> bool:
     if name.strip("_-#/$ ").lower().rstrip("s0123456789_") in REMARKS:
         return True
     return name[:1] in "_/#$" and not close
+
+
+def _suits(key: dict, inside: dict) -> bool:
+    """Whether a key opens a section that knows all these entries."""
+    inner = key.get("section", {}).get("keys", {})
+    return bool(inner) and all(entry in inner for entry in inside)
 
 
 def _doubt(section: dict, holder: dict, value: object) -> Callable[[str], float]:
