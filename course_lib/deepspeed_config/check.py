@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.deepspeed_config import auto, schema, source
+from course_lib.deepspeed_config import auto, meant, schema, source
 from course_lib.deepspeed_config.config import Config
 from course_lib.deepspeed_config.finding import Finding, in_order
 from course_lib.deepspeed_config.rules import (
@@ -84,6 +84,10 @@ def check_document(
     for family in FAMILIES:
         findings += family.check(config)
     findings += trainers.check(config, resolved)
+    how = {"world": world, "arguments": arguments, "model": model}
+    findings += meant.inside(
+        document, findings, lambda other: check_document(other, known, **how).findings
+    )
     told = {
         path: {"value": origin.value, "origin": origin.origin}
         for path, origin in resolved.origins.items()

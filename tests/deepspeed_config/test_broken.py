@@ -78,3 +78,29 @@ def test_the_ranks_are_those_of_the_file_where_none_are_named():
     assert entry["value"] == 16 and "--world" in entry["origin"]
     entry = report(auto, arguments=arguments, world=8).resolved["train_batch_size"]
     assert entry["value"] == 128 and "--world" not in entry["origin"]
+
+
+NESTED = {
+    **TRAINING, "zero_optimisation": {"stage": 3, "overlap_com": True, "stage3_gather": 1,
+    "offload_optimiser": {"device": "cpu", "pin_memry": True, "nvme_path": "/local"}},
+}  # fmt: skip
+
+
+def test_a_misspelt_section_is_looked_into():
+    """At once, and not only when its own name is right."""
+    text = json.dumps({k: v for k, v in NESTED.items() if k != "zero_optimization"}, indent=2)
+    findings = report(text).findings
+    suggested = {item.path: item.suggestion for item in loud(findings)}
+    outer = "zero_optimisation"
+    assert suggested[outer] == "rename it to zero_optimization"
+    assert suggested[f"{outer}.overlap_com"].endswith("zero_optimization.overlap_comm")
+    inner = f"{outer}.offload_optimiser"
+    assert suggested[inner].endswith("zero_optimization.offload_optimizer")
+    assert suggested[f"{inner}.pin_memry"].endswith("offload_optimizer.pin_memory")
+    hints = {item.path for item in findings if item.level == "hint"}
+    assert f"{inner}.nvme_path" in hints  # of no effect with the device cpu
+    for item in findings:
+        assert item.path.rpartition(".")[2] in text.splitlines()[item.line - 1]
+    again = fix.fixed(json.loads(text), lambda value: report(json.dumps(value)).findings, findings)
+    assert again.config["zero_optimization"]["offload_optimizer"]["pin_memory"] is True
+    assert again.config["zero_optimization"]["overlap_comm"] is True

@@ -19,6 +19,24 @@ FIX, NEAR, CLI = f"{HERE}fix.py", f"{HERE}near.py", "course_lib/cli/ds_check.py"
 MUTANTS = [
     # ---- keys
     Mutant(
+        "ds-check-section-shut",
+        f"{HERE}check.py",
+        "    findings += meant.inside(\n"
+        "        document, findings, lambda other: check_document(other, known, **how).findings\n"
+        "    )\n",
+        "",
+        (f"{TESTS}broken.py::test_a_misspelt_section_is_looked_into",),
+        "a second slip shows only when the first is mended",
+    ),
+    Mutant(
+        "ds-check-section-elsewhere",
+        f"{HERE}meant.py",
+        "            keys = _swapped(item.keys, right, names)\n",
+        "            keys = item.keys\n",
+        (f"{TESTS}broken.py::test_a_misspelt_section_is_looked_into",),
+        "a finding names a key that the file does not have",
+    ),
+    Mutant(
         "ds-check-unknown-passes",
         UNKNOWN,
         '        elif key is None and not section.get("open"):',
