@@ -22,7 +22,7 @@ FP16 = {  # a scale that is looked for, from 2^16 on
     "hysteresis": 2, "min_loss_scale": 1,
 }  # fmt: skip
 AIO = {
-    "block_size": 262144, "queue_depth": 32, "thread_count": 1, "single_submit": False,
+    "block_size": 262144, "queue_depth": 32, "intra_op_parallelism": 1, "single_submit": False,
     "overlap_events": True,
 }  # fmt: skip
 

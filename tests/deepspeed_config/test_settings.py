@@ -118,7 +118,7 @@ def test_the_trainer_makes_the_same_of_its_own(name, setting):
 
 @pytest.mark.parametrize("machine", [MACHINE, Machine(2 * 10**7, gpus=2)], ids=["24 GB", "20 MB"])
 def test_the_checker_finds_nothing(capsys, tmp_path, machine):
-    """Not with --strict, for which a warning is enough."""
+    """Not with --strict, for which a warning is enough; nor a key that this release never asks."""
     command = typer.main.get_command(app)
     file, args, model = (tmp_path / name for name in ("ds.json", "args.json", "config.json"))
     model.write_text(json.dumps({"model_type": "llama", "hidden_size": SIZES.hidden}))
@@ -136,7 +136,10 @@ def test_the_checker_finds_nothing(capsys, tmp_path, machine):
             except SystemExit as ended:
                 code = ended.code or 0
             found = json.loads(capsys.readouterr().out)["findings"]
-            wrong = [one for one in found if one["level"] in ("error", "warning")]
+            wrong = [
+                one for one in found
+                if one["level"] in ("error", "warning") or "earlier releases" in one["message"]
+            ]  # fmt: skip
             assert (code, wrong) == (0, []), (setting, trainer, wrong)
 
 

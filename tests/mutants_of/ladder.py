@@ -182,6 +182,14 @@ MUTANTS = [
         "round_robin_gradients does nothing at stage 3",
     ),
     Mutant(
+        "settings-of-an-earlier-release",
+        f"{HERE}settings.py",
+        '"intra_op_parallelism": 1,',
+        '"thread_count": 1,',
+        (f"{SETTINGS}the_checker_finds_nothing",),
+        "a key that this release of DeepSpeed never asks for",
+    ),
+    Mutant(
         "settings-bucket-as-asked",
         f"{HERE}settings.py",
         "    return max(LEAST, min(wanted, room))",
