@@ -32,7 +32,7 @@ MODULES = ("tests.pool_worker",)  # what a rank imports before it is forked
 ROOT = Path(__file__).resolve().parent.parent
 START_LIMIT = 120.0  # seconds; importing torch on a busy machine takes a while
 GROUP_SHARE = 2 / 3  # of a call's timeout: gloo gives up first, and with a traceback
-GRACE = 3.0  # seconds that the other ranks get to end after one has failed
+GRACE = 6.0  # seconds that the other ranks get to end after one has failed
 
 
 class Rank:

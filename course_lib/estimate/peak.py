@@ -19,7 +19,7 @@ from course_lib.gpt import GPT, Config
 from course_lib.layout import cut as shares_of
 from course_lib.tensor_parallel.qkv_layout import shares
 from course_lib.zero import Precision
-from course_lib.zero.loaded import SUMMED
+from course_lib.zero.loaded import summing
 from course_lib.zero.offload import Plan
 from course_lib.zero.partition import BUCKET, IN_FLIGHT, Bucket
 from course_lib.zero.stage3.options import PERSIST
@@ -291,7 +291,7 @@ class _Way:
         if self.stage < 3:
             return shards + max(working, sum(copies) if self.stage else 0)
         # What is kept whole is looked through for changes, and gathered from where its shard is.
-        looked = max((4 * 8 * min(SUMMED, b.padded) for b in self.kept), default=0)
+        looked = max((summing(b.padded) for b in self.kept), default=0)
         fetched = max((size(b) // self.n for b in self.kept), default=0) if self.fetches else 0
         return shards + max(working, looked, fetched)
 

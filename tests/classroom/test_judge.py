@@ -174,7 +174,7 @@ def test_what_tries_an_answer_is_loaded_before_the_answer_comes(first_trials):
     moved = {name: r for name, r in first_trials.items() if not isinstance(r.asked, str)}
     assert len(moved) >= 8, "lessons 06 and 07"
     for name, recorder in moved.items():
-        assert recorder.readied[0] == (reference(recorder.asked)[0],), name
+        assert recorder.readied[0][0] == reference(recorder.asked)[0], name
 
 
 def test_a_text_s_modules_are_loaded_before_its_time_begins(first_trials):

@@ -68,6 +68,11 @@ def tiers(me, way, folder, momentum):
         assert holdings(engine) == {**found, "disk": on_disk}, (holdings(engine), found, on_disk)
         if stage < 3:  # whole gradients are kept at stage 1 alone
             assert found["device"] == whole * (2 if stage == 1 else 1), found
+        elif "optimizer" not in plan:  # copies of the shards, which wait on the host
+            copies = FOUR * sum(own) + states * with_states + counters
+            assert found == {"device": copies, "host": shards, "disk": 0}, found
+            engine.close()
+            return
         elif plan.get("parameters"):
             assert found["device"] == 0, found
         else:
