@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.deepspeed_config import auto, meant, schema, source
+from course_lib.deepspeed_config import auto, schema, source
 from course_lib.deepspeed_config.config import Config
 from course_lib.deepspeed_config.finding import Finding, in_order
+from course_lib.deepspeed_config.meant import as_meant
 from course_lib.deepspeed_config.rules import (
     autos,
     batch,
@@ -27,7 +28,7 @@ from course_lib.deepspeed_config.rules import (
     values,
 )
 
-FAMILIES = (unknown, values, deprecated, sizes, needs, effects, conflicts, batch, optimizers, autos)
+FAMILIES = (values, deprecated, sizes, needs, effects, conflicts, batch, optimizers, autos)
 
 
 @dataclass
@@ -80,14 +81,17 @@ def check_document(
         value, document.places, known, resolved=resolved.config,
         reasons=dict(resolved.unresolved), world=world, arguments=arguments,
     )  # fmt: skip
-    findings = list(document.findings)
-    for family in FAMILIES:
-        findings += family.check(config)
-    findings += trainers.check(config, resolved)
-    how = {"world": world, "arguments": arguments, "model": model}
-    findings += meant.inside(
-        document, findings, lambda other: check_document(other, known, **how).findings
-    )
+    findings, misnamed = list(document.findings), list(unknown.check(config))
+    meant = as_meant(document, misnamed)
+    if meant.sure:
+        how = {"world": world, "arguments": arguments, "model": model}
+        rest = check_document(meant.document, known, **how).findings
+        findings += [*meant.sure, *map(meant.in_the_file, rest)]
+    else:
+        findings += misnamed
+        for family in FAMILIES:
+            findings += family.check(config)
+        findings += trainers.check(config, resolved)
     told = {
         path: {"value": origin.value, "origin": origin.origin}
         for path, origin in resolved.origins.items()

@@ -1,52 +1,69 @@
-"""What stands in a misspelt section, judged as if the section had its right name.
+"""A config as it was meant: each key that has one right name or place, under it.
 
-DeepSpeed reads nothing of such a section, so a second slip inside it would only show once the first
-is mended. Lesson 13.
+All other rules judge that one. What stands in a misspelt section is looked into at once, and no
+finding follows from a slip that has a finding of its own. Lesson 13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.source import Document
 
 
-def inside(
-    document: Document, findings: list[Finding], check: Callable[[Document], list[Finding]]
-) -> Iterator[Finding]:
-    """The findings in each section that `findings` would rename, at their places in the file."""
-    for finding in findings:
-        names, repair = finding.keys, finding.repair
-        if not repair or repair[0] != "rename" or repair[1][:-1] != names[:-1]:
+@dataclass(frozen=True)
+class Meant:
+    """`document` with what the findings `sure` rename and move; `names` are (new path, old)."""
+
+    document: Document
+    sure: list[Finding]
+    names: list[tuple[tuple, tuple]]
+
+    def in_the_file(self, finding: Finding) -> Finding:
+        """A finding in `document`, under the names that the file has."""
+        for new, old in reversed(self.names):
+            if finding.keys[: len(new)] == new:
+                keys = _swapped(finding.keys, new, old)
+                # It is corrected in a later round, when the key above has its name.
+                return replace(finding, path=".".join(map(str, keys)), keys=keys, repair=None)
+        return finding
+
+
+def as_meant(document: Document, misnamed: Iterable[Finding]) -> Meant:
+    """Carry out what `misnamed` would rename or move, where nothing stands in the way."""
+    value, places = copy.deepcopy(document.value), dict(document.places)
+    sure, names = [], []
+    for finding in misnamed:
+        if not finding.repair or finding.repair[0] != "rename":
             continue
-        if not isinstance(_at(document.value, names), dict):
+        old, new = finding.keys, finding.repair[1]
+        holder, into = _holder(value, old), _holder(value, new, make=True)
+        if holder is None or into is None or old[-1] not in holder or new[-1] in into:
             continue
-        right = repair[1]
-        value = _renamed(document.value, names, right[-1])
-        places = {_swapped(path, names, right): place for path, place in document.places.items()}
-        for item in check(Document(document.path, value, places)):
-            if item.keys[: len(right)] != right or len(item.keys) == len(right):
-                continue
-            keys = _swapped(item.keys, right, names)
-            # Corrected in a later round, when the section has its name.
-            yield replace(item, path=".".join(map(str, keys)), keys=keys, repair=None)
+        if into is holder:
+            items = [(new[-1] if key == old[-1] else key, item) for key, item in holder.items()]
+            holder.clear()
+            holder.update(items)
+        else:
+            into[new[-1]] = holder.pop(old[-1])
+        places = {_swapped(path, old, new): place for path, place in places.items()}
+        sure.append(finding)
+        names.append((new, old))
+    return Meant(Document(document.path, value, places), sure, names)
 
 
-def _at(value: object, names: tuple) -> object:
-    for name in names:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value
-
-
-def _renamed(value: Mapping, names: tuple, right: str) -> dict:
-    """A config with the last of `names` renamed, and nothing else."""
-    first, *rest = names
-    if not rest:
-        return {right if key == first else key: item for key, item in value.items()}
-    inner = _renamed(value[first], tuple(rest), right)
-    return {key: inner if key == first else item for key, item in value.items()}
+def _holder(value: dict, path: tuple, *, make: bool = False) -> dict | None:
+    here: object = value
+    for name in path[:-1]:
+        if not isinstance(here, dict):
+            return None
+        if make:
+            here.setdefault(name, {})
+        here = here.get(name)
+    return here if isinstance(here, dict) else None
 
 
 def _swapped(path: tuple, old: tuple, new: tuple) -> tuple:

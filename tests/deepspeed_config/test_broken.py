@@ -7,6 +7,7 @@ import json
 import pytest
 
 from course_lib.deepspeed_config import check, fix
+from course_lib.deepspeed_config.finding import Finding
 from tests.deepspeed_config.broken import BROKEN, STAGE_2, STAGE_3, TRAINING
 from tests.deepspeed_config.broken_more import MORE
 from tests.deepspeed_config.parts import loud, report, shipped
@@ -104,3 +105,80 @@ def test_a_misspelt_section_is_looked_into():
     again = fix.fixed(json.loads(text), lambda value: report(json.dumps(value)).findings, findings)
     assert again.config["zero_optimization"]["offload_optimizer"]["pin_memory"] is True
     assert again.config["zero_optimization"]["overlap_comm"] is True
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('"stage": 3', '"Stage": 3'),
+        ('"device": "cpu"', '"devise": "cpu"'),
+        ('"enabled": true', '"enabeld": true'),
+        ('"warmup_num_steps"', '"warmup_num_step"'),
+        ('"total_num_steps"', '"total_steps"'),
+        ('"gradient_clipping"', '"gradient_cliping"'),
+    ],
+)
+def test_nothing_follows_from_a_slip_that_is_named(right, wrong):
+    """The stage that is misspelt is none that makes the offload an error."""
+    config = {
+        "train_batch_size": 8, "gradient_clipping": 1.0, "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu", "pin_memory": True}},
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
+        "scheduler": {"type": "WarmupDecayLR",
+                      "params": {"warmup_num_steps": 10, "total_num_steps": 100}},
+    }  # fmt: skip
+    text = json.dumps(config)
+    assert right in text and report(text).findings == []
+    (finding,) = report(text.replace(right, wrong, 1)).findings
+    assert finding.level == "error" and "rename it to" in finding.suggestion
+
+
+def test_nothing_follows_from_a_key_a_level_too_high():
+    config = {"train_batch_size": 8, "gradient_clipping": 0.5, "stage": 3,
+              "zero_optimization": {"offload_param": {"device": "cpu"}}}  # fmt: skip
+    (finding,) = report(json.dumps(config)).findings
+    assert finding.suggestion == "move it: zero_optimization.stage"
+
+
+def only(**changes: object) -> Finding:
+    (finding,) = report(json.dumps({**SMALL, **changes})).findings
+    return finding
+
+
+def of_adam(**params: object) -> Finding:
+    return only(optimizer={"type": "AdamW", "params": {"lr": 1e-4, **params}})
+
+
+SMALL = {"train_batch_size": 8, "gradient_clipping": 1.0}
+
+
+def test_what_is_left_to_a_decision_is_not_corrected():
+    """On the GPU is not offloaded, and one decay is not two."""
+    zero = {"stage": 3, "offload_param": {"device": "gpu", "pin_memory": True}}
+    finding = only(zero_optimization=zero)
+    assert "none" in finding.suggestion and "cpu" in finding.suggestion
+    assert finding.repair is None
+    finding = of_adam(betas=0.9)
+    assert finding.suggestion == "write two numbers, such as [0.9, 0.999]"
+    assert finding.repair is None
+
+
+def test_what_has_one_right_form_is_corrected():
+    assert of_adam(betas=["0.9", "0.95"]).repair == ("value", [0.9, 0.95])
+    assert only(bf16=True).repair == ("value", {"enabled": True})
+    assert only(gradient_clipping="Auto").suggestion == 'write "auto", in small letters'
+    finding = only(zero_optimization={"stage": 3, "offload_param": "cpu"})
+    assert finding.repair == ("value", {"device": "cpu"})
+    rate = only(optimizer={"type": "AdamW", "params": {"learning_rate": 1e-4}})
+    assert rate.repair == ("rename", ("optimizer", "params", "lr"))
+
+
+def test_a_precision_that_is_not_switched_on_is_told():
+    assert only(bf16={}).message == '"bf16" is off: it has no "enabled"'
+
+
+@pytest.mark.parametrize("value", [-5, -1.0])
+def test_a_negative_size_is_an_error_and_no_other_unit(value):
+    zero = {"stage": 3, "stage3_prefetch_bucket_size": value}
+    finding = only(zero_optimization=zero)
+    assert finding.level == "error" and "MB" not in finding.message + finding.suggestion

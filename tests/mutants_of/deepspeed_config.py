@@ -19,22 +19,72 @@ FIX, NEAR, CLI = f"{HERE}fix.py", f"{HERE}near.py", "course_lib/cli/ds_check.py"
 MUTANTS = [
     # ---- keys
     Mutant(
-        "ds-check-section-shut",
+        "ds-check-slips-one-by-one",
         f"{HERE}check.py",
-        "    findings += meant.inside(\n"
-        "        document, findings, lambda other: check_document(other, known, **how).findings\n"
-        "    )\n",
-        "",
-        (f"{TESTS}broken.py::test_a_misspelt_section_is_looked_into",),
-        "a second slip shows only when the first is mended",
+        "    if meant.sure:\n",
+        "    if False:\n",
+        (
+            f"{TESTS}broken.py::test_a_misspelt_section_is_looked_into",
+            f"{TESTS}broken.py::test_nothing_follows_from_a_slip_that_is_named",
+        ),
+        "a second slip shows only when the first is mended, and what follows from it is blamed",
     ),
     Mutant(
         "ds-check-section-elsewhere",
         f"{HERE}meant.py",
-        "            keys = _swapped(item.keys, right, names)\n",
-        "            keys = item.keys\n",
+        "                keys = _swapped(finding.keys, new, old)\n",
+        "                keys = finding.keys\n",
         (f"{TESTS}broken.py::test_a_misspelt_section_is_looked_into",),
         "a finding names a key that the file does not have",
+    ),
+    Mutant(
+        "ds-check-gpu-is-nearly-cpu",
+        VALUES,
+        '    elif name == "device" and str(value).strip().lower() in ON_GPU:',
+        "    elif False:",
+        (f"{TESTS}broken.py::test_what_is_left_to_a_decision_is_not_corrected",),
+        "who wrote that it stays on the GPU has it on the host",
+    ),
+    Mutant(
+        "ds-check-half-a-pair",
+        VALUES,
+        "    if len(numbers) == 2 and None not in numbers:",
+        "    if None not in numbers:",
+        (f"{TESTS}broken.py::test_what_is_left_to_a_decision_is_not_corrected",),
+        "what it writes is itself an error",
+    ),
+    Mutant(
+        "ds-check-wrong-device-is-none",
+        EFFECTS,
+        '        if section.get("device", "none") not in ("none", "cpu", "nvme"):\n'
+        "            continue  # left to the Trainer, or wrong: values.py\n",
+        "",
+        (f"{TESTS}broken.py::test_what_is_left_to_a_decision_is_not_corrected",),
+        "a device that the file does not name is blamed for a key without effect",
+    ),
+    Mutant(
+        "ds-check-empty-precision",
+        NEEDS,
+        "        empty = not value and path in PRECISIONS\n",
+        "        empty = False\n",
+        (f"{TESTS}broken.py::test_a_precision_that_is_not_switched_on_is_told",),
+        "the run is in 32 bits, silently",
+    ),
+    Mutant(
+        "ds-check-unit-of-a-negative",
+        SIZES,
+        " or not value >= 0:",
+        ":",
+        (f"{TESTS}broken.py::test_a_negative_size_is_an_error_and_no_other_unit[-5]",),
+        "-5 elements are said to be -1e-05 MB",
+    ),
+    Mutant(
+        "ds-check-known-words-unsure",
+        UNKNOWN,
+        "    sure = edits(path[-1], right[-1], 3) <= 3 or alone or known\n",
+        "    sure = edits(path[-1], right[-1], 3) <= 3\n",
+        (f"{TESTS}broken.py::test_what_has_one_right_form_is_corrected",),
+        "what names exactly one correction is not corrected",
     ),
     Mutant(
         "ds-check-unknown-passes",

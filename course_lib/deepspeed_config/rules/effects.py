@@ -78,8 +78,10 @@ def _stages(config: Config, zero: dict, stage: int) -> Iterator[Finding]:
 def _offloads(config: Config) -> Iterator[Finding]:
     for what in ("optimizer", "param"):
         section = config.stated(f"{ZERO}.offload_{what}")
-        if not isinstance(section, dict) or section.get("device") == "auto":
+        if not isinstance(section, dict):
             continue
+        if section.get("device", "none") not in ("none", "cpu", "nvme"):
+            continue  # left to the Trainer, or wrong: values.py
         device = config.device(what)
         for name, value in section.items():
             path = f"{ZERO}.offload_{what}.{name}"

@@ -17,6 +17,7 @@ ROUTING = "deepspeed/runtime/data_pipeline/data_routing/scheduler.py"
 LTD = "data_efficiency.data_routing.random_ltd"
 OFFLOAD = "deepspeed/runtime/zero/offload_config.py"
 CHECKPOINTING = "deepspeed/runtime/activation_checkpointing/checkpointing.py"
+PRECISIONS = (("fp16",), ("bf16",))
 
 # What a schedule of a curriculum metric asks its settings for.
 OF_A_SCHEDULE = {
@@ -58,12 +59,14 @@ def _switches(config: Config) -> Iterator[Finding]:
             continue
         switch = inner["keys"]["enabled"]
         settings = [name for name in value if name in inner["keys"]]
-        if settings and "enabled" not in value and switch.get("default") is False:
-            section = ".".join(path)
+        empty = not value and path in PRECISIONS
+        if (settings or empty) and "enabled" not in value and switch.get("default") is False:
+            section, idle = ".".join(path), ", ".join(settings[:3])
             yield config.finding(
                 "needs", "warning", path, f'"{section}" is off: it has no "enabled"',
-                f'The default of "enabled" is false, and nothing of {", ".join(settings[:3])} '
-                "counts.", inner.get("source", ""), f'add "{section}.enabled": true',
+                'The default of "enabled" is false'
+                + (f", and nothing of {idle} counts." if idle else ": the run is in 32 bits."),
+                inner.get("source", ""), f'add "{section}.enabled": true',
             )  # fmt: skip
 
 

@@ -57,8 +57,8 @@ def check(config: Config) -> Iterator[Finding]:
     """A hint for every size that cannot be meant, and for what is dear at this size."""
     for path, (unit, least, most, zero) in PLAUSIBLE.items():
         value = config.get(path)
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            continue
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value >= 0:
+            continue  # values.py, source.py
         if not (least <= value <= most or (value == 0 and zero)):
             yield _implausible(config, path, value, unit, value < least)
     yield from _harmful(config)

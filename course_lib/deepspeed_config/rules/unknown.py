@@ -125,7 +125,10 @@ def _nearest_here(config: Config, path: tuple, section: dict) -> str | None:
 
 def _misspelt(config: Config, path: tuple, right: tuple, section: dict, level: str) -> Finding:
     same = right[:-1] == path[:-1]
-    sure = edits(path[-1], right[-1], 3) <= 3 and right[-1] not in _holder(config, path)
+    alone = [key for key in section["keys"] if alike(path[-1], key)] == [right[-1]]
+    known = config.schema.data["elsewhere"].get(path[-1]) == ".".join(right)
+    sure = edits(path[-1], right[-1], 3) <= 3 or alone or known
+    sure = sure and right[-1] not in _holder(config, path)
     target = f'"{right[-1]}"' if same else f'"{right[-1]}", in {_where(right[:-1])}'
     return config.finding(
         "unknown", level, path,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from course_lib.deepspeed_config.config import Config
 from course_lib.deepspeed_config.finding import Finding
-from course_lib.deepspeed_config.kinds import Verdict, in_words, judge
+from course_lib.deepspeed_config.kinds import Verdict, in_words, judge, parsed
 from course_lib.deepspeed_config.near import nearest
 
 LIMITS = {
@@ -22,6 +22,7 @@ LIMITS = {
 }
 ELEMENTS = ("bucket_size", "threshold", "parameters", "distance", "group_size", "buffer_size")
 ELEMENTS += ("max_in_cpu", "allgather_size")
+ON_GPU = ("gpu", "cuda", "device")  # where a thing stays that is not offloaded
 
 
 def check(config: Config) -> Iterator[Finding]:
@@ -97,7 +98,14 @@ def _wrong(
         suggestion += "; it counts elements, not bytes: 2 bytes each in 16 bits, 4 in 32"
     if key.get("type") == "object":
         reason = "DeepSpeed reads a section here, and asks it for its keys."
-        suggestion = _section_instead(value, (key.get("section") or {}).get("keys", {}))
+        meant, suggestion = _section_instead(value, (key.get("section") or {}).get("keys", {}))
+    elif isinstance(value, str) and value.strip().lower() == "auto":
+        meant, suggestion = "auto", 'write "auto", in small letters'
+    elif name == "device" and str(value).strip().lower() in ON_GPU:
+        meant, suggestion = None, 'write "none", which leaves it on the GPU, or "cpu"'
+    elif name == "betas":
+        meant, suggestion = _pair(value)
+        words = "a list of two numbers"
     sized = isinstance(value, str) and key.get("type") == "integer" and not value.strip().isdigit()
     safe = meant is not None and not sized
     return config.finding(
@@ -106,14 +114,25 @@ def _wrong(
     )  # fmt: skip
 
 
-def _section_instead(value: object, keys: dict) -> str:
+def _section_instead(value: object, keys: dict) -> tuple[dict | None, str]:
+    """The section that a bare value stands for, if there is one, and what to write."""
+    meant = None
     if value is False and "device" in keys:
-        return 'leave the key out, or write {"device": "none"}'
+        return None, 'leave the key out, or write {"device": "none"}'
     if isinstance(value, str) and "device" in keys and value in keys["device"]["choices"]:
-        return f'write {{"device": "{value}"}}'
-    if isinstance(value, bool) and "enabled" in keys:
-        return f'write {{"enabled": {_shown(value)}}}'
-    return "write an object, or leave the key out"
+        meant = {"device": value}
+    elif isinstance(value, bool) and "enabled" in keys:
+        meant = {"enabled": value}
+    return meant, f"write {_shown(meant)}" if meant else "write an object, or leave the key out"
+
+
+def _pair(value: object) -> tuple[list | None, str]:
+    """Two numbers out of texts, if that is what a value has, and what to write."""
+    numbers = [parsed(x) if isinstance(x, str) else x for x in value] if isinstance(
+        value, list) else []  # fmt: skip
+    if len(numbers) == 2 and None not in numbers:
+        return numbers, f"write {_shown(numbers)}"
+    return None, "write two numbers, such as [0.9, 0.999]"
 
 
 def _level(value: object) -> str:
