@@ -84,7 +84,10 @@ def _show(result, files: dict[str, str], written: list[str]) -> None:
     if result.first is None:
         say(f"Nothing fits. {result.advice}")
         return
-    say(f"The first that fits: {result.first.name}. {result.advice}")
+    which = "The first that fits"
+    if result.first.needs.activations is None:
+        which = "The first whose states fit, with activations still to come on top"
+    say(f"{which}: {result.first.name}. {result.advice}")
     if written:
         say(f"Written: {', '.join(written)}")
         files = {}

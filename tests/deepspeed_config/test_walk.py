@@ -166,6 +166,7 @@ def test_another_family_has_its_states_alone(capsys, tmp_path):
     assert all(rung["train"] is None for rung in document["rungs"])
     text = course(capsys, *words)[1]
     assert "States alone" in text and "'t5'" in text
+    assert "The first whose states fit" in text and "The first that fits" not in text
 
 
 @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])

@@ -222,8 +222,8 @@ MUTANTS = [
     Mutant(
         "ds-check-off-unnoticed",
         NEEDS,
-        '        if (settings or empty) and "enabled" not in value and switch.get("default") is False:',
-        '        if (settings or empty) and "enabled" in value and switch.get("default") is False:',
+        '        if (settings or empty) and "enabled" not in value',
+        '        if (settings or empty) and "enabled" in value',
         (f"{FOUND}[off]", f"{QUIET}[valid-03_stage_2_fp16]"),
         "settings of a section that is off",
     ),

@@ -182,6 +182,14 @@ MUTANTS = [
         "round_robin_gradients does nothing at stage 3",
     ),
     Mutant(
+        "ladder-states-are-all",
+        CLI,
+        "    if result.first.needs.activations is None:\n",
+        "    if False:\n",
+        (f"{WALK}another_family_has_its_states_alone",),
+        "a step is said to fit of which the states alone were counted",
+    ),
+    Mutant(
         "settings-of-an-earlier-release",
         f"{HERE}settings.py",
         '"intra_op_parallelism": 1,',
