@@ -6,14 +6,13 @@ import json
 
 import pytest
 import torch
-import typer
 
-from course_lib.cli.base import app
 from course_lib.deepspeed_config.memory import forecast
 from course_lib.estimate import states
 from course_lib.estimate.activations import kept
 from course_lib.gpt import Config
 from course_lib.pretrained.config import to_transformers
+from tests.commands import called
 
 CONFIG = Config.llama(
     vocabulary=5000, length=128, hidden=256, layers=4, heads=4, kv_heads=2, inner=640
@@ -174,13 +173,7 @@ def test_a_value_that_is_none_counts_as_the_default(odd):
 
 # ---- course ds-check --memory
 def ds_check(capsys, *words) -> tuple[int, str, str]:
-    try:
-        typer.main.get_command(app)(["ds-check", *map(str, words)])
-        code = 0
-    except SystemExit as ended:
-        code = ended.code or 0
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+    return called(capsys, "ds-check", *words)
 
 
 @pytest.fixture

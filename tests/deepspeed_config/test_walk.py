@@ -7,9 +7,7 @@ import json
 
 import pytest
 import torch
-import typer
 
-from course_lib.cli.base import app
 from course_lib.deepspeed_config import walk
 from course_lib.deepspeed_config.ours import train
 from course_lib.estimate import ladder
@@ -18,6 +16,7 @@ from course_lib.gpt import Config
 from course_lib.pretrained.config import to_transformers
 from course_lib.train.checks import resolve
 from course_lib.train.options import parse
+from tests.commands import called
 
 GPT2 = Config.gpt2(vocabulary=600, length=64, hidden=96, layers=4, heads=4)
 LLAMA = Config.llama(vocabulary=400, length=64, hidden=96, layers=3, heads=4, kv_heads=2, inner=256)
@@ -32,13 +31,7 @@ FILES += ["training_arguments.json"]
 
 
 def course(capsys, *words) -> tuple[int, str, str]:
-    try:
-        typer.main.get_command(app)(["ladder", *map(str, words)])
-        code = 0
-    except SystemExit as ended:
-        code = ended.code or 0
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+    return called(capsys, "ladder", *words)
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ import json
 
 import pytest
 import torch
-import typer
 
 from course_lib import ranks
 from course_lib.cli import estimate as command  # noqa: F401
-from course_lib.cli.base import app
 from course_lib.estimate import activations, fit, states
 from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import parallelize
+from tests.commands import called
 
 GPT2 = Config.gpt2(vocabulary=470, length=120, hidden=96, layers=3, heads=4, inner=330)
 LLAMA = Config.llama(vocabulary=530, length=120, hidden=96, layers=2, heads=4, inner=290)
@@ -93,13 +92,7 @@ def test_the_parameters_of_a_rank(pool, world):
 
 # ---- typed
 def course(capsys, *words) -> tuple[int, str, str]:
-    try:
-        typer.main.get_command(app)(["estimate", *map(str, words)])
-        code = 0
-    except SystemExit as ended:
-        code = ended.code or 0
-    printed = capsys.readouterr()
-    return code, printed.out, printed.err
+    return called(capsys, "estimate", *words)
 
 
 @pytest.fixture
