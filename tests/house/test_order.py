@@ -38,6 +38,7 @@ ORDER = [
     "estimate",
     "train",
     "deepspeed_config",
+    "ways",
     "figures",
     "classroom",
     "cli",

@@ -1,0 +1,91 @@
+"""Three ways of asking the Trainer on a CPU for a cut that do not give one, without an error.
+
+Each is run as a reader would write it, and its held bytes say what it was. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import torch.distributed as dist
+
+from course_lib import ranks
+from course_lib.ways.ds_config import for_trainer
+from course_lib.ways.evidence import Before, Run
+from course_lib.ways.launched import launched
+from course_lib.ways.setting import NotThere, Setting
+from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer_class
+from course_lib.ways.with_deepspeed import check_can, quiet
+from course_lib.ways.with_trainer import fsdp_config
+from course_lib.ways.workload import Workload
+
+
+def for_fsdp(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+    """`fsdp=True` with `use_cpu=True`: Accelerate trains with DDP."""
+    more = {"fsdp": True, "fsdp_config": fsdp_config(workload, setting)}
+    return _trained("fsdp=True", me, workload, setting, more)
+
+
+def without_use_cpu(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+    """A DeepSpeed config without `use_cpu=True`: each rank's Trainer believes that it is alone, and
+    all ranks read the same rows."""
+    check_can(setting)
+    more = {"deepspeed": for_trainer(workload, setting), "use_cpu": False}
+    return _trained("deepspeed without use_cpu", me, workload, setting, more)
+
+
+def loaded_cut(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+    """`from_pretrained(…, distributed_config=DistributedConfig(fsdp_size=N))`, Transformers' own
+    FSDP2: each rank's shard is a view of a whole tensor, and the whole tensor stays."""
+    if not can_load_cut():
+        raise NotThere(
+            "this Transformers cannot cut a model while it loads: DistributedConfig(fsdp_size=N) "
+            "came with release 5"
+        )
+    return _trained("loaded cut", me, workload, setting, {}, load=True)
+
+
+def can_load_cut() -> bool:
+    try:
+        from transformers.distributed import DistributedConfig
+    except ImportError:
+        return False
+    return "fsdp_size" in DistributedConfig.__dataclass_fields__
+
+
+def _trained(
+    way: str, me: ranks.Me, workload: Workload, setting: Setting, more: dict, load: bool = False
+) -> Run:
+    if me.device.type != "cpu":
+        raise NotThere(f"{way}: a finding about CPU ranks; these ranks compute on {me.device}")
+    with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
+        import transformers
+
+        before = Before()
+        given = arguments(me, workload, setting, folder, **more)
+        args = transformers.TrainingArguments(**given)
+        trainer = trainer_class()(
+            model=_loaded(me, workload, Path(folder)) if load else workload.model(),
+            args=args,
+            train_dataset=workload.rows(me.world, setting.accumulate),
+        )
+        result = run(way, trainer, recorder_class()(before))
+        result.notes.append(f"the Trainer counts {args.world_size} of {me.world} ranks")
+        if trainer.is_deepspeed_enabled:
+            trainer.model_wrapped.destroy()
+        return result
+
+
+def _loaded(me: ranks.Me, workload: Workload, folder: Path):
+    from transformers.distributed import DistributedConfig
+
+    place = [str(folder / "dense")]  # of rank 0, which alone writes
+    dist.broadcast_object_list(place, src=0)
+    workload.save(place[0])
+    dist.barrier()
+    model = workload.model_class().from_pretrained(
+        place[0], distributed_config=DistributedConfig(fsdp_size=me.world)
+    )
+    dist.barrier()  # the folder goes with rank 0's
+    return model

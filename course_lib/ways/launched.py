@@ -1,0 +1,57 @@
+"""What a launcher would have set: DeepSpeed and Accelerate read who they are from variables.
+
+The group of these ranks is there already; the variables are set for as long as a way runs, and what
+both packages remember of it is taken back afterwards. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from course_lib import ranks
+
+# A port that nobody opens: the process group exists, and is taken over.
+UNUSED_PORT = "29500"
+
+
+def variables(me: ranks.Me) -> dict[str, str]:
+    """The six that torchrun sets and that everything here reads."""
+    return {
+        "RANK": str(me.rank),
+        "LOCAL_RANK": str(me.local_rank),
+        "WORLD_SIZE": str(me.world),
+        "LOCAL_WORLD_SIZE": str(me.local_world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": UNUSED_PORT,
+    }
+
+
+@contextmanager
+def launched(me: ranks.Me) -> Iterator[None]:
+    """Run the inside as if a launcher had started this rank."""
+    before = dict(os.environ)
+    os.environ.update(variables(me))
+    forget()
+    try:
+        yield
+    finally:
+        forget()
+        for name in [name for name in os.environ if name not in before]:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def forget() -> None:
+    """Accelerate's shared state, and the config that Transformers keeps for `from_pretrained`."""
+    if "accelerate" in sys.modules:
+        from accelerate.state import AcceleratorState, GradientState
+
+        AcceleratorState._reset_state(reset_partial_state=True)
+        GradientState._reset_state()
+    if "transformers.integrations.deepspeed" in sys.modules:
+        from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+        unset_hf_deepspeed_config()

@@ -1,0 +1,64 @@
+"""How the work is split: ZeRO's stage, what is offloaded, accumulation, clipping, precision.
+
+Every way reads the same setting and translates it into its own words. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OFFLOADS = {
+    None: "nothing",
+    "optimizer": "the optimizer's part on the host",
+    "all": "the optimizer's part and the parameters on the host",
+    "nvme": "the optimizer's part and the parameters in files",
+}
+PRECISIONS = ("float32", "bfloat16")
+
+
+class NotThere(RuntimeError):
+    """This way has no such setting, or not on this machine; the message says which, and why."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`folder`: where the files of nvme lie. `compiled`: DeepSpeed's Adam instead of torch's."""
+
+    stage: int = 0
+    offload: str | None = None
+    accumulate: int = 1
+    clip: float | None = None
+    precision: str = "float32"
+    folder: str | None = None
+    compiled: bool = False
+
+    def __post_init__(self) -> None:
+        if self.stage not in range(4):
+            raise ValueError(f"stage={self.stage!r} is none of 0, 1, 2, 3")
+        if self.offload not in OFFLOADS:
+            names = ", ".join(map(repr, OFFLOADS))
+            raise ValueError(f"offload={self.offload!r} is none of {names}")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"precision={self.precision!r} is none of {', '.join(PRECISIONS)}")
+        if self.accumulate < 1:
+            raise ValueError(f"accumulate={self.accumulate}: a step has one micro-batch or more")
+        if self.offload is not None and self.stage == 0:
+            raise ValueError("offload goes with stages 1 to 3: at stage 0 no rank has a part")
+        if self.offload in ("all", "nvme") and self.stage != 3:
+            raise ValueError(
+                f"offload={self.offload!r} moves parameters, which stage {self.stage} does not cut"
+            )
+        if self.offload == "nvme" and self.folder is None:
+            raise ValueError("offload='nvme' needs a folder for its files")
+
+    def __str__(self) -> str:
+        words = [f"stage {self.stage}"]
+        if self.offload is not None:
+            words.append(f"offload {self.offload}")
+        if self.accumulate > 1:
+            words.append(f"accumulate {self.accumulate}")
+        if self.clip is not None:
+            words.append(f"clip {self.clip:g}")
+        if self.precision != "float32":
+            words.append(self.precision)
+        return ", ".join(words)

@@ -1,0 +1,119 @@
+"""DeepSpeed's engine around the same model, on the process group that is there already.
+
+Lesson 13.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator
+
+import torch
+
+from course_lib import ranks
+from course_lib.memory.storages import plain_tensors
+from course_lib.ways.ds_config import ds_config
+from course_lib.ways.evidence import Before, Run, held_by
+from course_lib.ways.launched import launched
+from course_lib.ways.loop import Verbs
+from course_lib.ways.loop import train as train_by
+from course_lib.ways.setting import NotThere, Setting
+from course_lib.ways.workload import Workload
+
+
+def imported():
+    """The package, told which device there is; NotThere where it is not installed."""
+    if not torch.cuda.is_available():
+        os.environ["DS_ACCELERATOR"] = "cpu"
+    try:
+        with quiet():
+            import deepspeed
+    except ImportError as error:
+        raise NotThere(
+            f"DeepSpeed cannot be imported ({error}): pip install 'course_lib[deepspeed]'"
+        ) from error
+    # An all-reduce through shared memory that it would compile now, and that no ledger sees.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return deepspeed
+
+
+def check_can(setting: Setting) -> None:
+    """Refuse what needs an extension that cannot be built here."""
+    imported()
+    if setting.offload == "nvme":
+        from deepspeed.ops.op_builder import AsyncIOBuilder
+
+        with quiet():
+            there = AsyncIOBuilder().is_compatible(verbose=False)
+        if not there:
+            raise NotThere(
+                "DeepSpeed's offload to files compiles its extension async_io, which needs a C++ "
+                "compiler and libaio's headers (Debian: apt install g++ libaio-dev)"
+            )
+
+
+def held_by_engine(before: Before, engine) -> dict[str, int]:
+    """What DeepSpeed holds: from stage 1 on its optimizer updates flat partitions in fp32, of fp32
+    weights too; at stage 3 a parameter is a placeholder on which its shard hangs as `ds_tensor`,
+    and the partition's gradients have a buffer for good."""
+    optimizer, base = engine.optimizer, engine.optimizer
+    while not isinstance(base, torch.optim.Optimizer):
+        base = base.optimizer
+    kinds = {
+        "parameters": [p.ds_tensor for p in engine.module.parameters() if hasattr(p, "ds_tensor")],
+        "master weights": [
+            *getattr(optimizer, "single_partition_of_fp32_groups", ()),
+            *getattr(optimizer, "fp32_partitioned_groups_flat", ()),
+        ],
+        "gradients": plain_tensors(getattr(optimizer, "grad_partitions_flat_buffer", ())),
+    }
+    return held_by(before, engine.module, base, kinds)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+    check_can(setting)
+    with launched(me), quiet():
+        deepspeed = imported()
+        before = Before()
+        deepspeed.init_distributed(
+            dist_backend="nccl" if me.backend == "nccl" else "gloo", verbose=False
+        )
+        model = workload.model().to(me.device)
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            model_parameters=model.parameters(),
+            config=ds_config(workload, setting),
+        )
+
+        def step(last: bool) -> float | None:
+            engine.step()
+            norm = engine.get_global_grad_norm() if last else None
+            return None if norm is None else float(norm)
+
+        try:
+            return train_by(
+                "deepspeed",
+                me,
+                workload,
+                setting,
+                before,
+                Verbs(
+                    engine,
+                    lambda loss, last: engine.backward(loss),
+                    step,
+                    lambda before: held_by_engine(before, engine),
+                    engine,
+                    engine.optimizer,
+                ),
+            )
+        finally:
+            engine.destroy()

@@ -1,0 +1,127 @@
+"""Where ways differ by design: what a mean is over, what decays, and what a name does not say."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from course_lib.ways import asked, with_trainer
+from course_lib.ways.every import train
+from course_lib.ways.expected import expected
+from course_lib.ways.setting import Setting
+from course_lib.ways.trainer_run import arguments
+from course_lib.ways.workload import Workload
+from tests.ways.runs import ENV, needs_all
+from tests.ways.test_ways import sizes
+
+SMALL = Workload(steps=3)
+
+
+def named(me, names, workload, setting):
+    return {name: train(name, me, workload, setting) for name in names}
+
+
+@needs_all
+def test_unequal_tokens_are_weighed_by_the_trainer_alone(pool):
+    """The Trainer divides by the tokens of all ranks and micro-batches; an engine that is given a
+    mean takes the mean of means. Over equal tokens both are the same."""
+    setting = Setting(stage=2, accumulate=2)
+    uneven = dataclasses.replace(SMALL, uneven=True)
+    names = ("course_lib", "deepspeed", "trainer+deepspeed", "trainer+fsdp")
+    runs = pool.run(2, named, names, uneven, setting, timeout=150, env=ENV, alone=True)[0]
+    ours, trainer = runs["course_lib"].losses, runs["trainer+deepspeed"].losses
+    assert runs["deepspeed"].losses == pytest.approx(ours, rel=2e-5)
+    assert runs["trainer+fsdp"].losses == pytest.approx(trainer, rel=2e-5)
+    # The first losses, before any step, in closed form: a sum over all tokens, and a mean of means.
+    model, means, total, tokens = uneven.model(), [], 0.0, 0
+    for micro in range(2):
+        for rank in range(2):
+            batch = uneven.batch_of(0, micro, rank)
+            with torch.no_grad():
+                means.append(model(**batch).loss.item())
+            count = int((batch["labels"][:, 1:] != -100).sum())
+            total, tokens = total + means[-1] * count, tokens + count
+    assert ours[0] == pytest.approx(sum(means) / 4, rel=1e-5)
+    assert trainer[0] == pytest.approx(total / tokens, rel=1e-5)
+    assert abs(ours[0] - trainer[0]) > 2e-4
+
+
+def asked_for(me, workload, setting):
+    return {
+        "fsdp": asked.for_fsdp(me, workload, setting),
+        "alone": asked.without_use_cpu(me, workload, Setting(stage=2)),
+        "loaded": asked.loaded_cut(me, workload, setting),
+        "stand-in": with_trainer.over_fsdp(me, workload, setting),
+        "dense": train("dense", me, workload, setting),
+    }
+
+
+@needs_all
+@pytest.mark.skipif(not asked.can_load_cut(), reason="this Transformers cannot load a model cut")
+def test_what_the_trainer_on_a_cpu_does_not_cut(pool):
+    workload = dataclasses.replace(SMALL, family="llama")
+    per_rank = pool.run(2, asked_for, workload, Setting(stage=3), timeout=150, env=ENV, alone=True)
+    runs = per_rank[0]
+    parameters, _ = sizes(workload)
+    cut = expected("fsdp2", Setting(stage=3), parameters, 2).held_bytes
+    fsdp = runs["fsdp"].evidence
+    assert (fsdp.trains, fsdp.launched_as) == ("DistributedDataParallel", "MULTI_CPU")
+    assert fsdp.held_bytes >= 12 * parameters  # of a replica: nothing is cut
+    loaded = runs["loaded"].evidence
+    assert loaded.trains.startswith("FSDP") and loaded.held["parameters"] == 4 * parameters
+    assert runs["stand-in"].evidence.held_bytes == pytest.approx(float(cut), rel=0.05)
+    # All three of them train what the dense one does; only the bytes tell.
+    for name in ("fsdp", "loaded", "stand-in"):
+        assert runs[name].losses == pytest.approx(runs["dense"].losses, rel=2e-5), name
+    alone = [run["alone"] for run in per_rank]
+    assert [run.notes for run in alone] == [["the Trainer counts 1 of 2 ranks"]] * 2
+    assert alone[0].losses == alone[1].losses  # the same rows on both ranks
+    assert alone[0].losses != pytest.approx(runs["dense"].losses, rel=1e-3)
+
+
+def counted(workload: Workload, folder: str, first: bool) -> tuple[float, float]:
+    """(what the Trainer divides by, tokens that have a prediction) of one micro-batch."""
+    import transformers
+
+    from course_lib import ranks
+
+    me = ranks.Me(0, 1, 0, 1, "gloo", torch.device("cpu"), 1.0, "")
+    args = transformers.TrainingArguments(**arguments(me, workload, Setting(), folder))
+    trainer = transformers.Trainer(model=workload.model(), args=args)
+    batch = workload.batch_of(0, 0, 0)
+    if first:
+        batch["labels"][:, 0] = batch["input_ids"][:, 0]
+    divisor = trainer._get_num_items_in_batch([batch], torch.device("cpu"))
+    return float(divisor), float((batch["labels"][:, 1:] != -100).sum())
+
+
+@needs_all
+def test_the_trainer_counts_a_label_that_gpt2_does_not_predict(tmp_path):
+    """Where labels are a copy of the ids, as tutorials have it, GPT-2's class name hides from the
+    Trainer that its loss shifts: 16 are counted of 15, and loss and gradients are 1/16 too small.
+    Llama's are right, and so is GPT-2's where the first label is -100, as in `Workload`."""
+    gpt2, llama = SMALL, dataclasses.replace(SMALL, family="llama")
+    divisor, predicted = counted(gpt2, str(tmp_path), first=True)
+    assert (divisor, predicted) == (32, 30)
+    assert counted(llama, str(tmp_path), first=True) == (30, 30)
+    assert counted(gpt2, str(tmp_path), first=False) == (30, 30)
+
+
+@needs_all
+def test_the_trainer_decays_neither_norms_nor_biases(tmp_path):
+    """Its own optimizer leaves them out; a DeepSpeed config's optimizer has one group, and all."""
+    import transformers
+
+    from course_lib import ranks
+
+    me = ranks.Me(0, 1, 0, 1, "gloo", torch.device("cpu"), 1.0, "")
+    args = transformers.TrainingArguments(**arguments(me, SMALL, Setting(), str(tmp_path)))
+    trainer = transformers.Trainer(model=SMALL.model(), args=args)
+    groups = trainer.create_optimizer().param_groups
+    assert [group["weight_decay"] for group in groups] == [SMALL.weight_decay, 0.0]
+    assert all(p.ndim == 1 for p in groups[1]["params"])
+    assert len(groups[1]["params"]) == 18  # 5 norms of two and 8 biases
+    parameters, _ = sizes(SMALL)
+    assert sum(p.numel() for group in groups for p in group["params"]) == parameters

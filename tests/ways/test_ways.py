@@ -1,0 +1,56 @@
+"""Six ways, one loss curve: stages 0 to 3 on one pair of ranks, and each way is what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.ways.evidence import Run
+from course_lib.ways.setting import Setting
+from course_lib.ways.workload import Workload
+from tests.ways.runs import ENV, check_curves, check_held, needs_all, several
+
+SETTINGS = [Setting(stage=stage, clip=0.5) for stage in range(4)]
+WORKLOAD = Workload(steps=4)
+THERE = {
+    0: ["dense", "course_lib", "deepspeed", "trainer+deepspeed"],
+    1: ["dense", "course_lib", "deepspeed", "trainer+deepspeed"],
+    2: ["dense", "course_lib", "deepspeed", "fsdp2", "trainer+deepspeed", "trainer+fsdp"],
+    3: ["dense", "course_lib", "deepspeed", "fsdp2", "trainer+deepspeed", "trainer+fsdp"],
+}
+
+
+def sizes(workload: Workload) -> tuple[int, int]:
+    """(parameters, those of the table that is read twice)."""
+    model = workload.model()
+    tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    table = model.get_input_embeddings().weight.numel()
+    return sum(p.numel() for p in model.parameters()), table if tied else 0
+
+
+@needs_all
+def test_every_stage_has_one_curve_and_is_what_it_says(pool):
+    per_rank = pool.run(2, several, WORKLOAD, SETTINGS, timeout=240, env=ENV, alone=True)
+    parameters, tied = sizes(WORKLOAD)
+    for runs in per_rank:
+        for setting in SETTINGS:
+            assert check_curves(runs, setting) == THERE[setting.stage]
+            for (at, _), run in runs.items():
+                if at == str(setting) and isinstance(run, Run):
+                    check_held(run, setting, parameters, 2, tied)
+    classes = {run.evidence.trains for run in per_rank[0].values() if isinstance(run, Run)}
+    assert {"Engine", "DeepSpeedEngine", "FSDPGPT2LMHeadModel"} <= classes
+
+
+def test_a_setting_that_no_way_has_is_refused():
+    with pytest.raises(ValueError, match="stage 2 does not cut"):
+        Setting(stage=2, offload="all")
+    with pytest.raises(ValueError, match="at stage 0 no rank has a part"):
+        Setting(stage=0, offload="optimizer")
+    with pytest.raises(ValueError, match="needs a folder"):
+        Setting(stage=3, offload="nvme")
+    with pytest.raises(ValueError, match="float16"):
+        Setting(precision="float16")
+    with pytest.raises(ValueError, match="is none of gpt2, llama, t5"):
+        Workload(family="bert")
+    with pytest.raises(ValueError, match="does not divide by heads"):
+        Workload(hidden=50, heads=4)
