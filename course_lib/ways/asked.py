@@ -13,10 +13,10 @@ import torch.distributed as dist
 from course_lib import ranks
 from course_lib.ways.ds_config import for_trainer
 from course_lib.ways.evidence import Before, Run
-from course_lib.ways.launched import launched
+from course_lib.ways.launched import launched, quiet
 from course_lib.ways.setting import NotThere, Setting
 from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer_class
-from course_lib.ways.with_deepspeed import check_can, quiet
+from course_lib.ways.with_deepspeed import check_can
 from course_lib.ways.with_trainer import fsdp_config
 from course_lib.ways.workload import Workload
 
@@ -79,7 +79,9 @@ def _trained(
 
 def _loaded(me: ranks.Me, workload: Workload, folder: Path):
     from transformers.distributed import DistributedConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     place = [str(folder / "dense")]  # of rank 0, which alone writes
     dist.broadcast_object_list(place, src=0)
     workload.save(place[0])

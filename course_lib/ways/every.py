@@ -7,6 +7,7 @@ from collections.abc import Callable
 from course_lib import ranks
 from course_lib.ways import dense, ours, with_deepspeed, with_fsdp2, with_trainer
 from course_lib.ways.evidence import Run
+from course_lib.ways.launched import quiet
 from course_lib.ways.setting import Setting
 from course_lib.ways.workload import Workload
 
@@ -24,4 +25,5 @@ def train(way: str, me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     """One training by one way; NotThere where the way has no such setting."""
     if way not in WAYS:
         raise ValueError(f"there is no way {way!r}: {', '.join(WAYS)}")
-    return WAYS[way](me, workload, setting)
+    with quiet():
+        return WAYS[way](me, workload, setting)

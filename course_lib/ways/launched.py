@@ -6,8 +6,10 @@ both packages remember of it is taken back afterwards. Lesson 13.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,6 +44,19 @@ def launched(me: ranks.Me) -> Iterator[None]:
         for name in [name for name in os.environ if name not in before]:
             del os.environ[name]
         os.environ.update(before)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without warnings, neither Python's nor a logger's: about what a way chooses on purpose."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 def forget() -> None:

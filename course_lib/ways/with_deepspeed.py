@@ -5,10 +5,7 @@ Lesson 13.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import warnings
-from collections.abc import Iterator
 
 import torch
 
@@ -16,7 +13,7 @@ from course_lib import ranks
 from course_lib.memory.storages import plain_tensors
 from course_lib.ways.ds_config import ds_config
 from course_lib.ways.evidence import Before, Run, held_by
-from course_lib.ways.launched import launched
+from course_lib.ways.launched import launched, quiet
 from course_lib.ways.loop import Verbs
 from course_lib.ways.loop import train as train_by
 from course_lib.ways.setting import NotThere, Setting
@@ -72,14 +69,8 @@ def held_by_engine(before: Before, engine) -> dict[str, int]:
     return held_by(before, engine.module, base, kinds)
 
 
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
+def train(me: ranks.Me, workload: Workload, setting: Setting, *, config: dict | None = None) -> Run:
+    """`config`: what DeepSpeed is given instead of the setting's own translation."""
     check_can(setting)
     with launched(me), quiet():
         deepspeed = imported()
@@ -91,7 +82,7 @@ def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
         engine, *_ = deepspeed.initialize(
             model=model,
             model_parameters=model.parameters(),
-            config=ds_config(workload, setting),
+            config=ds_config(workload, setting) if config is None else config,
         )
 
         def step(last: bool) -> float | None:

@@ -11,10 +11,10 @@ import tempfile
 from course_lib import ranks
 from course_lib.ways.ds_config import for_trainer
 from course_lib.ways.evidence import Before, Run
-from course_lib.ways.launched import launched
+from course_lib.ways.launched import launched, quiet
 from course_lib.ways.setting import Setting
 from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer_class
-from course_lib.ways.with_deepspeed import check_can, quiet
+from course_lib.ways.with_deepspeed import check_can
 from course_lib.ways.with_fsdp2 import check_can as check_fsdp2
 from course_lib.ways.with_fsdp2 import sharded
 from course_lib.ways.workload import Workload
