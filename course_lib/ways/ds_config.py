@@ -54,6 +54,8 @@ def ds_config(workload: Workload, setting: Setting) -> dict:
         config["zero_force_ds_cpu_optimizer"] = False
     if setting.precision == "bfloat16":
         config["bf16"] = {"enabled": True}
+    if setting.precision == "float16":  # the same first scale as ours, and no step is lost to it
+        config["fp16"] = {"enabled": True, "initial_scale_power": 8}
     return config
 
 
@@ -65,8 +67,9 @@ def for_trainer(workload: Workload, setting: Setting) -> dict:
     config["gradient_clipping"] = "auto"
     for name in ("lr", "betas", "eps", "weight_decay"):
         config["optimizer"]["params"][name] = "auto"
-    if "bf16" in config:
-        config["bf16"] = {"enabled": "auto"}
+    for name in ("bf16", "fp16"):
+        if name in config:
+            config[name]["enabled"] = "auto"
     return config
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from course_lib import ranks, zero
 from course_lib.memory.storages import memory_key, plain_tensors, storages
 from course_lib.ways.evidence import Before, Run, held_by
@@ -43,6 +45,8 @@ def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     model = workload.model().to(me.device)
     copied = setting.precision != "float32" or setting.offload == "optimizer"
     precision = "as is" if setting.precision == "float32" else setting.precision
+    if precision == "float16":
+        precision = zero.Precision(torch.float16, True, zero.LossScale(2.0**8))
     with zero.engine(
         model,
         adamw(model.parameters(), workload),

@@ -13,7 +13,7 @@ OFFLOADS = {
     "all": "the optimizer's part and the parameters on the host",
     "nvme": "the optimizer's part and the parameters in files",
 }
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 class NotThere(RuntimeError):

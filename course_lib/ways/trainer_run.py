@@ -29,6 +29,7 @@ def arguments(me: ranks.Me, workload: Workload, setting: Setting, folder: str, *
         "lr_scheduler_type": "constant",
         "train_sampling_strategy": "sequential",
         "bf16": setting.precision == "bfloat16",
+        "fp16": setting.precision == "float16",
         "use_cpu": me.device.type == "cpu",
         "logging_steps": 1,
         "save_strategy": "no",

@@ -37,8 +37,10 @@ def imported():
 
 
 def check_can(setting: Setting) -> None:
-    """Refuse what needs an extension that cannot be built here."""
+    """Refuse what this device has not, or what needs an extension that cannot be built here."""
     imported()
+    if setting.precision == "float16" and not torch.cuda.is_available():
+        raise NotThere("DeepSpeed has no fp16 on a CPU (it says so: not supported on your device)")
     if setting.offload == "nvme":
         from deepspeed.ops.op_builder import AsyncIOBuilder
 

@@ -27,6 +27,8 @@ def check_can(setting: Setting) -> None:
             "FSDP2 has no stage that keeps whole gradients: reshard_after_forward=False, which "
             "keeps whole parameters from forward to backward, is ZeRO-2"
         )
+    if setting.precision == "float16":
+        raise NotThere("FSDP2 has no loss scale; for fp16 torch.amp.GradScaler goes beside it")
     if setting.offload == "nvme":
         raise NotThere("FSDP2 offloads to the host (CPUOffloadPolicy), not to files")
     if setting.offload == "optimizer":

@@ -119,7 +119,7 @@ class Workload:
         for position in range(1, self.length):
             tokens[:, position] = (tokens[:, position - 1] + 7) % v
         labels = tokens.clone()
-        labels[:, 0] = -100  # predicted from nothing; the Trainer would count it (see with_trainer)
+        labels[:, 0] = -100  # nothing predicts it, and the Trainer would count it
         if self.uneven:
             ends = torch.randint(3, self.length + 1, (rows,), generator=drawn)
             labels[torch.arange(self.length) >= ends[:, None]] = -100

@@ -41,6 +41,7 @@ def results(world: int = 4) -> list[dict[str, Any]]:
         "tests": {"skipped": [{"name": "t", "why": "no Chromium"}]},
         "gpu tests": {"skipped": []},
         "forked ranks": {"skipped": []},
+        "six ways": {"skipped": []},
         f"bandwidth at world {world}": {"backends": ["nccl"]},
     }
     for n in sorted({2, world}):

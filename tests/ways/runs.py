@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 import pytest
+import torch
 
 from course_lib.ways.every import WAYS, train
 from course_lib.ways.evidence import Run
@@ -17,11 +18,11 @@ MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 needs_all = pytest.mark.skipif(
     bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (pip install course_lib[…])"
 )
-ENV = {"DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
+ENV = {"TOKENIZERS_PARALLELISM": "false"}
 
 # Sums are taken in other orders, and Adam divides by roots of squares that may be small. In 16 bits
 # an order shows in the third digit, and FSDP2 reduces in fp32 what others reduce in bf16.
-BOUND = {"float32": 2e-5, "bfloat16": 2e-2}
+BOUND = {"float32": 2e-5, "bfloat16": 2e-2, "float16": 5e-3}
 
 
 def several(me, workload: Workload, settings: list[Setting], names=tuple(WAYS)):
@@ -52,7 +53,11 @@ def check_curves(runs: dict, setting: Setting) -> list[str]:
 
 
 def check_held(run: Run, setting: Setting, parameters: int, world: int, tied: int) -> None:
-    """What is held and sent is the closed form's, to the byte where every cut divides."""
+    """What is held and sent is the closed form's, to the byte where every cut divides.
+
+    On CPU ranks: on GPUs a way may choose other verbs, and the curve is what is held there."""
+    if torch.cuda.is_available():
+        return
     want = expected(run.way, setting, parameters, world, tied=tied)
     held = run.evidence.held
     where = f"{run.way} at {setting}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from course_lib.ways.evidence import Run
 from course_lib.ways.setting import Setting
@@ -41,6 +42,17 @@ def test_every_stage_has_one_curve_and_is_what_it_says(pool):
     assert {"Engine", "DeepSpeedEngine", "FSDPGPT2LMHeadModel"} <= classes
 
 
+@pytest.mark.gpu
+@needs_all
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="DeepSpeed has fp16 on GPUs alone")
+def test_sixteen_bits_with_a_loss_scale(pool):
+    settings = [Setting(stage=stage, precision="float16", clip=0.5) for stage in (1, 2, 3)]
+    runs = pool.run(2, several, WORKLOAD, settings, timeout=240, env=ENV, alone=True)[0]
+    for setting in settings:
+        there = check_curves(runs, setting)
+        assert there == ["dense", "course_lib", "deepspeed", "trainer+deepspeed"]
+
+
 def test_a_setting_that_no_way_has_is_refused():
     with pytest.raises(ValueError, match="stage 2 does not cut"):
         Setting(stage=2, offload="all")
@@ -48,8 +60,8 @@ def test_a_setting_that_no_way_has_is_refused():
         Setting(stage=0, offload="optimizer")
     with pytest.raises(ValueError, match="needs a folder"):
         Setting(stage=3, offload="nvme")
-    with pytest.raises(ValueError, match="float16"):
-        Setting(precision="float16")
+    with pytest.raises(ValueError, match="float32, bfloat16, float16"):
+        Setting(precision="fp8")
     with pytest.raises(ValueError, match="is none of gpt2, llama, t5"):
         Workload(family="bert")
     with pytest.raises(ValueError, match="does not divide by heads"):

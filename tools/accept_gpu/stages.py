@@ -1,4 +1,4 @@
-"""The stages: doctor, tests, forked ranks, notebooks and training at two worlds, bandwidths.
+"""The stages: doctor, tests, forked ranks, six ways, notebooks and training, bandwidths.
 
 Each returns what it found as plain data with `ok`; one that crashes or runs out of time is a stage
 that failed, and the others go on. No lesson derives it.
@@ -20,6 +20,7 @@ from tools.accept_gpu.training import training
 
 Found = dict[str, Any]
 FORKED = ("tests/prepared", "tests/classroom", "tests/test_pool.py", "tests/test_extra_ranks.py")
+WAYS = ("-m", "", "tests/ways")  # lesson 13's matrix: every stage, offload and precision
 PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 
@@ -41,6 +42,7 @@ def stages(world: int) -> list[Stage]:
         Stage("tests", "tests", 1800, lambda place, limit: tests(place, limit, *PARALLEL)),
         Stage("gpu tests", "tests", 600, lambda place, limit: tests(place, limit, "-m", "gpu")),
         Stage("forked ranks", "tests", 780, forked),
+        Stage("six ways", "tests", 1800, lambda place, limit: tests(place, limit, *WAYS)),
         *(Stage(f"notebooks at world {n}", "notebooks", 1800, _notebooks_at(n)) for n in worlds),
         *(Stage(f"training at world {n}", "training", 900, _training_at(n)) for n in worlds),
         Stage(f"bandwidth at world {world}", "bandwidth", 400, _bandwidth_at(world)),
