@@ -15,7 +15,7 @@ from course_lib.ways.ds_config import for_trainer
 from course_lib.ways.evidence import Before, Run
 from course_lib.ways.launched import launched, quiet
 from course_lib.ways.setting import NotThere, Setting
-from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer_class
+from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer
 from course_lib.ways.with_deepspeed import check_can
 from course_lib.ways.with_trainer import fsdp_config
 from course_lib.ways.workload import Workload
@@ -60,20 +60,17 @@ def _trained(
     if me.device.type != "cpu":
         raise NotThere(f"{way}: a finding about CPU ranks; these ranks compute on {me.device}")
     with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
-        import transformers
-
         before = Before()
         given = arguments(me, workload, setting, folder, **more)
-        args = transformers.TrainingArguments(**given)
-        trainer = trainer_class()(
-            model=_loaded(me, workload, Path(folder)) if load else workload.model(),
-            args=args,
-            train_dataset=workload.rows(me.world, setting.accumulate),
-        )
-        result = run(way, trainer, recorder_class()(before))
-        result.notes.append(f"the Trainer counts {args.world_size} of {me.world} ranks")
-        if trainer.is_deepspeed_enabled:
-            trainer.model_wrapped.destroy()
+
+        def model():
+            return _loaded(me, workload, Path(folder)) if load else workload.model()
+
+        made = trainer(workload, setting, me.world, model, given)
+        result = run(way, made, recorder_class()(before))
+        result.notes.append(f"the Trainer counts {made.args.world_size} of {me.world} ranks")
+        if made.is_deepspeed_enabled:
+            made.model_wrapped.destroy()
         return result
 
 

@@ -99,8 +99,10 @@ def _deepspeed(setting: Setting, whole, part, sent, weight: int, micro: int, tie
     beside = 0
     if offload:
         gradients = 4 * part
-        beside = bucket + 8 * int(part)
-        why.append("offload keeps the partition's gradients on the host for good, and buffers")
+        beside = bucket + 12 * int(part)
+        why.append(
+            "offload keeps the partition's gradients on the host for good, and up to 12Ψ/N to stage them"
+        )
     if stage < 3:
         why.append("gradients travel by all-reduce, twice the bytes of a reduce-scatter")
         reduced = 2 * sent * (1 if stage == 1 else micro)

@@ -6,7 +6,10 @@ The loop is the Trainer's own; losses and norms are read from its log. Lesson 13
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import ExitStack
+
+from torch import nn
 
 from course_lib import ranks
 from course_lib.ledger import Book, ledger
@@ -40,12 +43,27 @@ def arguments(me: ranks.Me, workload: Workload, setting: Setting, folder: str, *
     }
 
 
-@functools.cache
-def trainer_class():
-    """The Trainer with one change: weight decay on all parameters, as the other ways have it."""
-    from transformers import Trainer
+def trainer(
+    workload: Workload, setting: Setting, world: int, make: Callable[[], nn.Module], given: dict
+):
+    """A Trainer of these arguments; of an encoder and a decoder, a Seq2SeqTrainer.
 
-    class DecaysAll(Trainer):
+    The model is made after the arguments: they tell Transformers of a DeepSpeed config."""
+    import transformers
+
+    seq2seq = workload.family == "t5"
+    made = transformers.Seq2SeqTrainingArguments if seq2seq else transformers.TrainingArguments
+    args = made(**given)
+    rows = workload.rows(world, setting.accumulate)
+    return trainer_class(seq2seq)(model=make(), args=args, train_dataset=rows)
+
+
+@functools.cache
+def trainer_class(seq2seq: bool = False):
+    """The Trainer with one change: weight decay on all parameters, as the other ways have it."""
+    import transformers
+
+    class DecaysAll(transformers.Seq2SeqTrainer if seq2seq else transformers.Trainer):
         def get_decay_parameter_names(self, model):
             return [name for name, _ in model.named_parameters()]
 

@@ -13,7 +13,7 @@ from course_lib.ways.ds_config import for_trainer
 from course_lib.ways.evidence import Before, Run
 from course_lib.ways.launched import launched, quiet
 from course_lib.ways.setting import Setting
-from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer_class
+from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer
 from course_lib.ways.with_deepspeed import check_can
 from course_lib.ways.with_fsdp2 import check_can as check_fsdp2
 from course_lib.ways.with_fsdp2 import sharded
@@ -24,45 +24,37 @@ def over_deepspeed(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     """The Trainer with a DeepSpeed config whose values are `auto` where it can fill them in."""
     check_can(setting)
     with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
-        import transformers
-
         before = Before()
-        args = transformers.TrainingArguments(
-            **arguments(me, workload, setting, folder, deepspeed=for_trainer(workload, setting))
-        )
-        trainer = trainer_class()(
-            model=workload.model(),
-            args=args,
-            train_dataset=workload.rows(me.world, setting.accumulate),
-        )
+        config = for_trainer(workload, setting)
+        given = arguments(me, workload, setting, folder, deepspeed=config)
+        made = trainer(workload, setting, me.world, workload.model, given)
         try:
-            return run("trainer+deepspeed", trainer, recorder_class()(before))
+            return run("trainer+deepspeed", made, recorder_class()(before))
         finally:
-            if trainer.model_wrapped is not trainer.model:
-                trainer.model_wrapped.destroy()
+            if made.model_wrapped is not made.model:
+                made.model_wrapped.destroy()
 
 
 def over_fsdp(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     """The Trainer over FSDP2: Accelerate's where there are GPUs, torch's `fully_shard` on a CPU."""
     check_fsdp2(setting)
     on_cpu = me.device.type == "cpu"
-    with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
-        import transformers
 
-        before = Before()
-        more = {} if on_cpu else {"fsdp": True, "fsdp_config": fsdp_config(workload, setting)}
-        args = transformers.TrainingArguments(**arguments(me, workload, setting, folder, **more))
+    def model():
         model = workload.model()
         if on_cpu:
-            model = sharded(model, ranks.mesh(me, dp=me.world, tp=1)["dp"], workload, setting)
+            mesh = ranks.mesh(me, dp=me.world, tp=1)["dp"]
+            model = sharded(model, mesh, workload, setting)
             # Accelerate's own mark of a model that it has prepared: it would wrap it in DDP.
             model._is_accelerate_prepared = True
-        trainer = trainer_class()(
-            model=model,
-            args=args,
-            train_dataset=workload.rows(me.world, setting.accumulate),
-        )
-        return run("trainer+fsdp", trainer, recorder_class()(before))
+        return model
+
+    with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
+        before = Before()
+        more = {} if on_cpu else {"fsdp": True, "fsdp_config": fsdp_config(workload, setting)}
+        given = arguments(me, workload, setting, folder, **more)
+        made = trainer(workload, setting, me.world, model, given)
+        return run("trainer+fsdp", made, recorder_class()(before))
 
 
 def fsdp_config(workload: Workload, setting: Setting) -> dict:

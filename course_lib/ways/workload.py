@@ -102,7 +102,12 @@ class Workload:
         """The same weights wherever and whenever it is called; no other generator is moved."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self.model_class()(self.config()).float()
+            model = self.model_class()(self.config()).float()
+        if self.family == "t5":
+            # Its loss is a mean. Its forward takes any keyword, by which the Trainer would believe
+            # that it divides by the tokens of all ranks, and train with a gradient N·k times as long.
+            model.accepts_loss_kwargs = False
+        return model
 
     def save(self, folder: str | Path) -> None:
         """The model as a Transformers folder (safetensors), for ways that load while they cut.

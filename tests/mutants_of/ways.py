@@ -11,7 +11,7 @@ MUTANTS = [
     Mutant(
         "ways-trainer-not-cut",
         f"{HERE}with_trainer.py",
-        '            model = sharded(model, ranks.mesh(me, dp=me.world, tp=1)["dp"], workload, setting)\n',
+        "            model = sharded(model, mesh, workload, setting)\n",
         "",
         (WAYS,),
         "a Trainer whose model nobody cuts is DDP's, and the curve is the same",
@@ -59,8 +59,8 @@ MUTANTS = [
     Mutant(
         "ways-rows-by-rank",
         f"{HERE}workload.py",
-        "        turn, rank = divmod(turn, self.world)\n        step, micro = divmod(turn, self.accumulate)\n",
-        "        turn, micro = divmod(turn, self.accumulate)\n        step, rank = divmod(turn, self.world)\n",
+        "batch = self.workload.batch_of(step, micro, rank)",
+        "batch = self.workload.batch_of(step, rank, micro)",
         (f"{DIFFERENT}unequal_tokens_are_weighed_by_the_trainer_alone",),
         "a sampler deals micro-batches to ranks in turn",
     ),
@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "ways-first-label-counted",
         f"{HERE}workload.py",
-        "        labels[:, 0] = -100  # predicted from nothing; the Trainer would count it (see with_trainer)\n",
+        "        labels[:, 0] = -100  # nothing predicts it, and the Trainer would count it\n",
         "",
         (f"{DIFFERENT}the_trainer_counts_a_label_that_gpt2_does_not_predict",),
         "the Trainer counts it for GPT-2 and divides by one too many",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 
 import pytest
 import torch
@@ -109,6 +110,37 @@ def test_the_trainer_counts_a_label_that_gpt2_does_not_predict(tmp_path):
     assert counted(gpt2, str(tmp_path), first=False) == (30, 30)
 
 
+def believed(me, workload, setting):
+    """First loss and norm of a T5 as it comes, and of one that says that its loss is a mean."""
+    from course_lib.ways import trainer_run
+    from course_lib.ways.evidence import Before
+    from course_lib.ways.launched import launched, quiet
+
+    def as_it_comes():
+        model = workload.model()
+        del model.accepts_loss_kwargs
+        return model
+
+    runs = []
+    for make in (as_it_comes, workload.model):
+        with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
+            given = arguments(me, workload, setting, folder)
+            made = trainer_run.trainer(workload, setting, me.world, make, given)
+            assert type(made).__mro__[1].__name__ == "Seq2SeqTrainer"
+            run = trainer_run.run("ddp", made, trainer_run.recorder_class()(Before()))
+            runs.append((run.losses[0], run.norms[0]))
+    return runs
+
+
+@needs_all
+def test_the_trainer_believes_that_t5_divides_by_all_tokens(pool):
+    """T5's forward takes any keyword and drops the number of tokens: its mean is then multiplied by
+    the ranks and never divided by the micro-batches. AdamW hides it, a clip does not."""
+    workload, setting = dataclasses.replace(SMALL, family="t5", steps=1), Setting(accumulate=2)
+    wrong, right = pool.run(2, believed, workload, setting, timeout=90, env=ENV, alone=True)[0]
+    assert wrong == pytest.approx([4 * number for number in right], rel=1e-4)
+
+
 @needs_all
 def test_the_trainer_decays_neither_norms_nor_biases(tmp_path):
     """Its own optimizer leaves them out; a DeepSpeed config's optimizer has one group, and all."""
@@ -125,3 +157,38 @@ def test_the_trainer_decays_neither_norms_nor_biases(tmp_path):
     assert len(groups[1]["params"]) == 18  # 5 norms of two and 8 biases
     parameters, _ = sizes(SMALL)
     assert sum(p.numel() for group in groups for p in group["params"]) == parameters
+
+
+def defaults(me):
+    """{question: what DeepSpeed does where a config leaves it open}."""
+    from course_lib.ways.ds_config import ds_config
+    from course_lib.ways.launched import launched, quiet
+    from course_lib.ways.with_deepspeed import imported
+
+    answers = {}
+    with launched(me), quiet():
+        deepspeed = imported()
+        deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+        for question, change in {
+            "Adam": {},
+            "Adam, adam_w_mode false": {"adam_w_mode": False},
+        }.items():
+            config = ds_config(SMALL, Setting())
+            config["optimizer"]["type"] = "Adam"
+            config["optimizer"]["params"] |= change
+            del config["gradient_clipping"]
+            model = SMALL.model().to(me.device)
+            engine, *_ = deepspeed.initialize(
+                model=model, model_parameters=model.parameters(), config=config
+            )
+            answers[question] = type(engine.optimizer).__name__
+            answers["clips at"] = engine.gradient_clipping()
+            engine.destroy()
+    return answers
+
+
+@needs_all
+def test_what_deepspeed_takes_where_a_config_is_silent(pool):
+    """ "Adam" is AdamW, and no clipping is clipping at 1.0."""
+    answers = pool.run(1, defaults, timeout=90, env=ENV, alone=True)[0]
+    assert answers == {"Adam": "AdamW", "Adam, adam_w_mode false": "Adam", "clips at": 1.0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 
 import pytest
 
@@ -83,3 +84,25 @@ def test_deepspeeds_files_round_what_ours_keep(pool, tmp_path):
     assert off(host, "deepspeed") < 2e-5 > off(files, "course_lib")
     assert 1e-5 < off(files, "deepspeed") < 5e-2
     assert list(tmp_path.rglob("bfloat16params")), "its folder has another name now"
+
+
+def test_the_compiled_adam_is_torchs(pool):
+    """DeepSpeed's vectorised Adam on the host: the same curve. Compiled now, if it is not there."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++: DeepSpeed's CPU Adam is compiled where it is used")
+    settings = [
+        Setting(stage=stage, offload="optimizer", compiled=True, clip=0.5) for stage in (2, 3)
+    ]
+    args = (WORKLOAD, settings, ("dense", "deepspeed"))
+    runs = pool.run(2, several, *args, timeout=580, env=ENV, alone=True)[0]
+    for setting in settings:
+        assert check_curves(runs, setting) == ["dense", "deepspeed"]
+
+
+def test_an_encoder_and_a_decoder_go_the_same_ways(pool):
+    """A T5 shape, whose loss shifts nothing and whose table is read three times."""
+    workload = Workload("t5", steps=4)
+    settings = [Setting(stage=stage, accumulate=2, clip=0.5) for stage in (2, 3)]
+    runs = pool.run(2, several, workload, settings, timeout=300, env=ENV, alone=True)[0]
+    for setting in settings:
+        assert len(check_curves(runs, setting)) == 6
