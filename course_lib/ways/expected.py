@@ -100,9 +100,7 @@ def _deepspeed(setting: Setting, whole, part, sent, weight: int, micro: int, tie
     if offload:
         gradients = 4 * part
         beside = bucket + 12 * int(part)
-        why.append(
-            "offload keeps the partition's gradients on the host for good, and up to 12Ψ/N to stage them"
-        )
+        why.append("offload keeps the partition's gradients on the host, and stages in 12Ψ/N more")
     if stage < 3:
         why.append("gradients travel by all-reduce, twice the bytes of a reduce-scatter")
         reduced = 2 * sent * (1 if stage == 1 else micro)

@@ -104,8 +104,8 @@ class Workload:
             torch.manual_seed(0)
             model = self.model_class()(self.config()).float()
         if self.family == "t5":
-            # Its loss is a mean. Its forward takes any keyword, by which the Trainer would believe
-            # that it divides by the tokens of all ranks, and train with a gradient N·k times as long.
+            # Its loss is a mean; but its forward takes any keyword, so the Trainer would believe
+            # that it divides by the tokens of all ranks, and train with N·k times the gradient.
             model.accepts_loss_kwargs = False
         return model
 

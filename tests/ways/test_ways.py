@@ -66,3 +66,37 @@ def test_a_setting_that_no_way_has_is_refused():
         Workload(family="bert")
     with pytest.raises(ValueError, match="does not divide by heads"):
         Workload(hidden=50, heads=4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
+def test_the_configs_of_all_settings_have_no_error(tmp_path, precision):
+    """`course ds-check` on what DeepSpeed is given, and on what the Trainer is, with its values."""
+    import json
+
+    from course_lib import ranks
+    from course_lib.deepspeed_config.check import check_file
+    from course_lib.ways.ds_config import ds_config, for_trainer
+    from course_lib.ways.trainer_run import arguments
+
+    me = ranks.Me(0, 2, 0, 2, "gloo", torch.device("cpu"), 1.0, "")
+    offloads = {0: [None], 1: [None, "optimizer"], 2: [None, "optimizer"]}
+    offloads[3] = [None, "optimizer", "all", "nvme"]
+    for stage, places in offloads.items():
+        for offload in places:
+            setting = Setting(
+                stage=stage, offload=offload, precision=precision, clip=0.5, folder=str(tmp_path)
+            )
+            given = arguments(me, WORKLOAD, setting, str(tmp_path))
+            for config, known in (
+                (ds_config(WORKLOAD, setting), None),
+                (for_trainer(WORKLOAD, setting), given),
+            ):
+                file = tmp_path / "ds_config.json"
+                file.write_text(json.dumps(config))
+                report = check_file(file, world=2, arguments=known)
+                wrong = [item.message for item in report.findings if item.level == "error"]
+                assert not wrong, (str(setting), wrong)
+                if known is not None:
+                    values = {name: entry["value"] for name, entry in report.resolved.items()}
+                    assert values["gradient_clipping"] == 0.5
+                    assert values["optimizer.params.lr"] == WORKLOAD.lr
