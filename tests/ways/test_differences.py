@@ -24,6 +24,7 @@ def named(me, names, workload, setting):
     return {name: train(name, me, workload, setting) for name in names}
 
 
+@pytest.mark.slow  # lesson 13 runs it as well
 @needs_all
 def test_unequal_tokens_are_weighed_by_the_trainer_alone(pool):
     """The Trainer divides by the tokens of all ranks and micro-batches; an engine that is given a
@@ -59,6 +60,7 @@ def asked_for(me, workload, setting):
     }
 
 
+@pytest.mark.slow  # lesson 13 runs it as well
 @needs_all
 @pytest.mark.skipif(not asked.can_load_cut(), reason="this Transformers cannot load a model cut")
 def test_what_the_trainer_on_a_cpu_does_not_cut(pool):
@@ -132,6 +134,7 @@ def believed(me, workload, setting):
     return runs
 
 
+@pytest.mark.slow
 @needs_all
 def test_the_trainer_believes_that_t5_divides_by_all_tokens(pool):
     """T5's forward takes any keyword and drops the number of tokens: its mean is then multiplied by
