@@ -61,7 +61,9 @@ MUTANTS = [
         f"{HERE}workload.py",
         "batch = self.workload.batch_of(step, micro, rank)",
         "batch = self.workload.batch_of(step, rank, micro)",
-        (f"{DIFFERENT}unequal_tokens_are_weighed_by_the_trainer_alone",),
+        (
+            "tests/ways/test_ways.py::test_a_dataloader_reads_the_batches_of_the_loop_in_their_order",
+        ),
         "a sampler deals micro-batches to ranks in turn",
     ),
     Mutant(

@@ -100,3 +100,19 @@ def test_the_configs_of_all_settings_have_no_error(tmp_path, precision):
                     values = {name: entry["value"] for name, entry in report.resolved.items()}
                     assert values["gradient_clipping"] == 0.5
                     assert values["optimizer.params.lr"] == WORKLOAD.lr
+
+
+def test_a_dataloader_reads_the_batches_of_the_loop_in_their_order():
+    """Of a sampler that shuffles nothing Accelerate deals batch i to rank i mod N."""
+    world, accumulate = 3, 2
+    workload = Workload(steps=2, uneven=True)
+    rows = workload.rows(world, accumulate)
+    assert len(rows) == 2 * accumulate * world * workload.batch
+    taken = iter(range(len(rows)))
+    for step in range(2):
+        for micro in range(accumulate):
+            for rank in range(world):
+                batch = workload.batch_of(step, micro, rank)
+                for row in range(workload.batch):
+                    got = rows[next(taken)]
+                    assert all(torch.equal(got[name], batch[name][row]) for name in batch)
