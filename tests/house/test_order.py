@@ -38,6 +38,7 @@ ORDER = [
     "estimate",
     "train",
     "deepspeed_config",
+    "then_and_now",
     "figures",
     "classroom",
     "cli",
