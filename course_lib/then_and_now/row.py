@@ -17,7 +17,8 @@ VERDICTS = (RUN, CHANGED, OUTSIDE)
 class Row:
     """One row. `where`: a test's id, `module:symbol`, `notebook § heading`, or the page to read.
 
-    `probe()` makes the installed release speak and returns its sentence, which contains `says`.
+    `probe()` makes the installed release speak and returns its sentence, which contains `says`;
+    `since` is a release before which the course's pins do not say it, such as "transformers 5.23".
     """
 
     topic: str
@@ -27,6 +28,7 @@ class Row:
     where: tuple[str, ...] = ()
     probe: Callable[[], str] | None = None
     says: str = ""
+    since: str = ""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -120,7 +120,9 @@ def recomputed(me):
         block = {"partition_activations": True, "number_checkpoints": 2}
         more = {"activation_checkpointing": block} if way == "DeepSpeed's" else {}
         if way == "torch's":
-            model.activation_checkpointing_enable()
+            new = hasattr(model, "activation_checkpointing_enable")  # from transformers 5.23 on
+            enable = f"{'activation' if new else 'gradient'}_checkpointing_enable"
+            getattr(model, enable)()
             model.train()
         losses = curve(deepspeed, me, settings(2, **more), model)
         counts[way] = len(calls), losses

@@ -131,10 +131,11 @@ ROWS = (
         "gradient checkpointing: torch's against DeepSpeed's",
         "TrainingArguments(gradient_checkpointing=True).",
         CHANGED,
-        "transformers calls it activation_checkpointing; the old name goes in version 6.",
+        "transformers 5.23 calls it activation_checkpointing; the old name goes in version 6.",
         (),
         trainer.gradient_checkpointing,
         "`gradient_checkpointing` is deprecated",
+        since="transformers 5.23",
     ),
     Row(
         "filing an issue",
