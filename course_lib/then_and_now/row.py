@@ -7,7 +7,7 @@ outside names the page to go on with. Lesson 13.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 RUN, CHANGED, OUTSIDE = "run", "changed", "outside"
 VERDICTS = (RUN, CHANGED, OUTSIDE)
@@ -26,7 +26,7 @@ class Row:
     verdict: str
     today: str
     where: tuple[str, ...] = ()
-    probe: Callable[[], str] | None = None
+    probe: Callable[[], str] | None = field(default=None, repr=False)
     says: str = ""
     since: str = ""
 

@@ -40,7 +40,7 @@ PAGES: dict[str, tuple[Row, ...]] = {
 HEADS = ("topic", "the page of 4.37", "verdict", "today", "where")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Rows with the page that each is of. Prints as aligned text, and as HTML in a notebook."""
 
@@ -102,6 +102,9 @@ class Table:
 
     def __str__(self) -> str:
         return self.table()
+
+    def __repr__(self) -> str:
+        return f"<Table, {self.caption}>"  # a row's probe has an address, which no output needs
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<th>{head}</th>" for head in HEADS)

@@ -12,8 +12,9 @@ pytestmark = [needs_deepspeed, pytest.mark.slow]
 STEPS = 3
 
 
-def curve(deepspeed, me, config, model=None, optimizer=None):
-    """The losses of a few steps on each rank's own data."""
+def curve(deepspeed, me, config, model=None, optimizer=None, added=None):
+    """The losses of a few steps on each rank's own data; `added` collects the dtypes in which
+    gradients wait for the next micro-batch."""
     model = gpt2(seed=2) if model is None else model
     trained = model.parameters() if optimizer is None else None
     engine = deepspeed.initialize(
@@ -25,6 +26,9 @@ def curve(deepspeed, me, config, model=None, optimizer=None):
         batch = {name: torch.stack([pair[name] for pair in pairs]) for name in pairs[0]}
         loss = engine(**batch).loss
         engine.backward(loss)
+        if added is not None:
+            sums = engine.optimizer.averaged_gradients
+            added += [str(one.dtype) for group in sums.values() for one in group or ()]
         engine.step()
         losses.append(loss.item())
     engine.destroy()
@@ -170,17 +174,25 @@ def test_the_communication_data_type_is_what_crosses(pool):
 def in_sixteen_bits(me):
     """bf16 trains here, on a float32 copy; fp16 is refused by the device."""
     deepspeed = meet(me)
-    bf16 = settings(2, bf16={"enabled": True}, data_types={"grad_accum_dtype": "fp32"})
-    model = gpt2(seed=2)
-    losses = curve(deepspeed, me, bf16, model)
+    found = {}
+    for kind in (None, "fp32"):
+        more = {"data_types": {"grad_accum_dtype": kind}} if kind else {}
+        model = gpt2(seed=2)
+        config = settings(2, bf16={"enabled": True}, gradient_accumulation_steps=2, **more)
+        added: list[str] = []
+        losses = curve(deepspeed, me, config, model, added=added)
+        found[kind] = losses, str(model.transformer.wte.weight.dtype), set(added)
     with pytest.raises(ValueError, match="fp16 is not supported") as caught:
         curve(deepspeed, me, settings(2, fp16={"enabled": True}))
-    return losses, str(model.transformer.wte.weight.dtype), str(caught.value)
+    return found, str(caught.value)
 
 
 def test_a_cpu_has_bf16_and_no_fp16(pool):
-    for losses, dtype, said in parts.run(pool, 2, in_sixteen_bits):
-        assert losses[-1] < losses[0] and dtype == "torch.bfloat16"
+    for found, said in parts.run(pool, 2, in_sixteen_bits):
+        for kind, dtype in ((None, "torch.bfloat16"), ("fp32", "torch.float32")):
+            losses, of_weights, added = found[kind]
+            assert losses[-1] < losses[0] and of_weights == "torch.bfloat16"
+            assert added == {dtype}  # in which micro-batches' gradients are summed up
         assert "Type fp16 is not supported on your device." in said
 
 

@@ -6,6 +6,7 @@ import ast
 import functools
 import importlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -130,6 +131,8 @@ def test_text_markdown_and_html_have_every_row():
     assert max(map(len, str(every).splitlines()[:-1])) <= 100
     assert every.markdown().count("\n| ") == len(every) + len(PAGES)
     assert every._repr_html_().count("<tr><td>") == len(every)
+    assert repr(every) == f"<Table, {every.caption}>"
+    assert not re.search("0x[0-9a-f]{6}", "".join(repr(row) for _, row in every))
     odd = Table((("page", ODD),))
     assert "| a\\|b | then <x> | run | today & now | tests/x.py::test_y |" in odd.markdown()
     assert "<td>then &lt;x&gt;</td>" in odd._repr_html_()

@@ -27,7 +27,7 @@ def config(stage):
     }
 
 
-def trainer_of(folder, stage, **more):
+def trainer_of(folder, stage, seed=2, **more):
     from transformers import Trainer
 
     plain = {
@@ -37,7 +37,7 @@ def trainer_of(folder, stage, **more):
         "deepspeed": config(stage),
     }  # fmt: skip
     args = arguments(folder, **{**plain, **more})
-    return Trainer(gpt2(seed=2), args, train_dataset=Sentences(), eval_dataset=Sentences(8))
+    return Trainer(gpt2(seed), args, train_dataset=Sentences(), eval_dataset=Sentences(8))
 
 
 def losses(trainer):
@@ -73,7 +73,7 @@ def resumed(me, folder, stage):
     curve = losses(first)
     del first
     gc.collect()
-    again = trainer_of(folder, stage, load_best_model_at_end=False)
+    again = trainer_of(folder, stage, seed=9, load_best_model_at_end=False)  # other weights
     again.train(resume_from_checkpoint=str(Path(folder) / "checkpoint-4"))
     return curve, losses(again)
 
