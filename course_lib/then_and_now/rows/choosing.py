@@ -45,7 +45,7 @@ ROWS = (
     ),
     Row(
         "stages 0, 1, 2 and 3",
-        "Nothing cut, optimizer states, gradients too, parameters too.",
+        "Nothing sharded; optimizer states; gradients too; parameters too.",
         RUN,
         "The same. Ours and DeepSpeed's lose alike at 1, 2 and 3; stage 0 is data parallelism.",
         (
@@ -124,7 +124,7 @@ ROWS = (
     ),
     Row(
         "ready examples for stages 2 and 3",
-        "Two whole files, with `auto` and with numbers.",
+        "Two complete files, with `auto` and with numbers.",
         RUN,
         "DeepSpeed reads ours without a word, and ds-check finds nothing in them; `course "
         "ladder` writes a file for each rung.",

@@ -15,7 +15,7 @@ FSDP2 = "tests/deepspeed_config/test_settings.py::test_fsdp2s_lines_shard_as_the
 ROWS = (
     Row(
         "FSDP: full_shard",
-        'fsdp="full_shard auto_wrap": parameters, gradients and states are cut, as at stage 3.',
+        'fsdp="full_shard auto_wrap": parameters, gradients and states are sharded.',
         CHANGED,
         "fsdp=True is FSDP2, and settings stand in fsdp_config; the words are still translated, "
         "full_shard to reshard_after_forward true. It runs on accelerators alone; without the "
@@ -44,9 +44,9 @@ ROWS = (
     ),
     Row(
         "FSDP: shard_grad_op",
-        'fsdp="shard_grad_op": gradients and states are cut, as at stage 2.',
+        'fsdp="shard_grad_op": gradients and states are sharded, as at stage 2.',
         CHANGED,
-        "Translated to reshard_after_forward false: parameters are cut too, and whole from the "
+        "Translated to reshard_after_forward false: parameters are sharded too, and whole from the "
         "forward to the backward.",
         (FSDP2,),
         probes.shard_grad_op,
@@ -54,7 +54,7 @@ ROWS = (
     ),
     Row(
         "FSDP: hybrid",
-        "hybrid_shard and hybrid_shard_zero2 cut within a node and replicate across nodes.",
+        "hybrid_shard and hybrid_shard_zero2 shard within a node and replicate across nodes.",
         CHANGED,
         "hybrid_shard is refused with version 2. fully_shard itself does it on a mesh of two axes.",
         (),
@@ -147,7 +147,7 @@ ROWS = (
         "predict_with_generate evaluates by generation, under ZeRO-3 as well.",
         RUN,
         "The same, with a T5 made from a config. predict keeps the samples that fill up the last "
-        "batch: cut the predictions to as many as were asked.",
+        "batch: keep as many predictions as there were inputs.",
         ("tests/then_and_now/test_trainer_zero.py::test_a_t5_answers_under_stage_3",),
     ),
     Row(

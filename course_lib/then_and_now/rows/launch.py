@@ -43,12 +43,15 @@ ROWS = (
         "several GPUs with the deepspeed launcher",
         "deepspeed --num_gpus=2 script.py; without the number, all GPUs.",
         RUN,
-        "The launcher runs on a CPU too, where it counts CPU sockets or what it is told.",
-        ("at merge: course_lib/launchers, deepspeed --num_gpus",),
+        "The same; where nobody says how many, it asks DeepSpeed's accelerator, on a CPU too.",
+        (
+            "tests/then_and_now/test_devices.py::test_include_and_exclude_pick_devices",
+            "at merge: course_lib/launchers, deepspeed --num_gpus",
+        ),
     ),
     Row(
         "one GPU, and why it can pay",
-        "With one GPU there is nothing to cut, but offload to the CPU lets a larger model or "
+        "With one GPU there is nothing to shard, but offload to the CPU lets a larger model or "
         "batch fit, and fragmentation falls.",
         RUN,
         "A model four times a rank's budget trains with offload.",

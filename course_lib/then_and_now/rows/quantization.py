@@ -8,7 +8,7 @@ from __future__ import annotations
 from course_lib.then_and_now.probes import quantization as probes
 from course_lib.then_and_now.row import CHANGED, OUTSIDE, Row
 
-WHY = "Fewer bits for a weight at rest cut nothing across ranks, and its kernels want a GPU."
+WHY = "Fewer bits for a weight at rest shard nothing over ranks, and their kernels need a GPU."
 ROWS = (
     Row(
         "AWQ",

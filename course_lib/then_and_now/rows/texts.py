@@ -154,7 +154,7 @@ PROCESSORS = (
         "SQuAD data processors",
         "SQuAD's processors and squad_convert_examples_to_features, as legacy.",
         CHANGED,
-        "Gone with GLUE's; long contexts are cut with return_overflowing_tokens.",
+        "Gone with GLUE's; long contexts are split with return_overflowing_tokens.",
         (f"{HERE}test_what_is_cut_off_comes_as_further_rows",),
         probes.data_processors,
         "of 5 names 0 are left",

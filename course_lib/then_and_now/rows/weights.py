@@ -62,9 +62,9 @@ ROWS = (
     Row(
         "building large models",
         "deepspeed.zero.Init round the constructor, or from_pretrained under a stage-3 "
-        "configuration: no rank ever holds the whole.",
+        "configuration: no rank ever holds the whole model.",
         RUN,
-        "Both cut while the model is made: a rank holds its part and nothing more.",
+        "Both shard while the model is made: a rank holds its shards and nothing more.",
         (LIVE, "notebooks/11_zero_3_a_promise.ipynb § A model that no rank ever holds whole"),
     ),
     Row(
@@ -100,7 +100,7 @@ ROWS = (
         "parallelism and kernels of its own.",
         CHANGED,
         "init_inference is there; mp_size is tensor_parallel.tp_size. Tensor parallelism for "
-        "inference is lesson 08's generation over a cut model.",
+        "inference is lesson 08's generation over a tensor-parallel model.",
         ("tests/test_generate_cut.py::test_a_cut_model_takes_the_words_of_the_whole_one",),
         probes.inference_mp_size,
         "mp_size is deprecated use tensor_parallel.tp_size",
@@ -171,7 +171,7 @@ ROWS = (
     Row(
         "without the Trainer: HfDeepSpeedConfig",
         "HfDeepSpeedConfig(config), made before the model and kept alive, for from_pretrained to "
-        "cut while it loads.",
+        "shard while it loads.",
         RUN,
         "The same. transformers keeps a weak reference: without yours the model is loaded whole, "
         "without a word.",
