@@ -428,7 +428,7 @@ MUTANTS = [
         "then-embedding-too-small",
         f"{TESTS}tokenizers.py",
         "    model.resize_token_embeddings(len(more), pad_to_multiple_of=8)",
-        "    model.resize_token_embeddings(500, pad_to_multiple_of=8)",
+        "    model.resize_token_embeddings(500)",
         (f"{TESTS}tokenizers.py::test_added_tokens_are_never_cut_and_need_rows_of_the_embedding",),
         "a new token has no row, and on a GPU no error names it",
     ),
