@@ -14,8 +14,7 @@ ROWS = (
         "AWQ",
         "AwqConfig(do_fuse=True, fuse_max_seq_len=…) makes fused modules of a model's layers.",
         CHANGED,
-        "transformers 5 takes both words without a word and keeps neither: there are no fused "
-        "modules.",
+        "transformers 5 takes both keys in silence and keeps neither: there are no fused modules.",
         (),
         probes.awq_fused_modules,
         "AwqConfig keeps ['bits']",
@@ -26,7 +25,7 @@ ROWS = (
         "use_exllama picks the kernels.",
         CHANGED,
         "Calibration is the same, through optimum and GPTQModel. exllama is chosen by `backend`: "
-        "use_exllama is taken without a word and lost.",
+        "use_exllama is taken in silence, and lost.",
         (),
         probes.gptq_exllama,
         "GPTQConfig keeps ['bits']",
