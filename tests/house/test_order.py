@@ -39,6 +39,7 @@ ORDER = [
     "train",
     "deepspeed_config",
     "ways",
+    "then_and_now",
     "figures",
     "classroom",
     "cli",

@@ -1,0 +1,69 @@
+"""What transformers says today to the quantization page's calls.
+
+None needs a kernel of bitsandbytes, GPTQ or AWQ: what the configs keep is looked at. Lesson 13.
+"""
+
+from __future__ import annotations
+
+from course_lib.then_and_now.asking import folder, left_as_found, refusal
+
+
+def load_in_8bit() -> str:
+    return _argument("load_in_8bit")
+
+
+def load_in_4bit() -> str:
+    return _argument("load_in_4bit")
+
+
+def awq_fused_modules() -> str:
+    """`AwqConfig(do_fuse=True, …)`: taken in silence, and kept nowhere."""
+    from transformers import AwqConfig
+
+    return _lost(AwqConfig, bits=4, do_fuse=True, fuse_max_seq_len=512)
+
+
+def gptq_exllama() -> str:
+    """`GPTQConfig(use_exllama=False)`: taken in silence, and kept nowhere."""
+    from transformers import GPTQConfig
+
+    return _lost(GPTQConfig, bits=4, use_exllama=False)
+
+
+def threshold() -> str:
+    """LLM.int8()'s outlier threshold where nobody names one, and what else 8 bits may carry."""
+    from transformers import BitsAndBytesConfig
+
+    with left_as_found():
+        made = BitsAndBytesConfig(load_in_8bit=True, llm_int8_enable_fp32_cpu_offload=True)
+    return f"llm_int8_threshold is {made.llm_int8_threshold}"
+
+
+def dequantize() -> str:
+    """`model.dequantize()` on a model that is not quantized."""
+    return refusal(lambda: _gpt2().dequantize(), ValueError)
+
+
+def _argument(name: str) -> str:
+    """A quantization argument of from_pretrained itself, without a config for it."""
+    from transformers import BitsAndBytesConfig, GPT2LMHeadModel
+
+    with folder() as path, left_as_found():
+        _gpt2().save_pretrained(path)
+        said = refusal(lambda: GPT2LMHeadModel.from_pretrained(path, **{name: True}), TypeError)
+        BitsAndBytesConfig(**{name: True})  # its place today
+    return said
+
+
+def _lost(kind: type, **keys: object) -> str:
+    with left_as_found() as heard:
+        made = kind(**keys)
+    kept = [name for name in keys if name in made.to_dict()]
+    return f"{kind.__name__} keeps {kept} of {sorted(keys)} and says {heard}"
+
+
+def _gpt2():
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 8, "n_positions": 8}
+    return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
