@@ -22,6 +22,7 @@ _REDUCED = re.compile(rf"Attempted loss scale: {_NUMBER}, reducing to {_NUMBER}"
 _KEPT = re.compile(rf"Attempted loss scale: {_NUMBER}, but hysteresis is")
 _ITERATION = re.compile(r"Grad overflow on iteration:? (\d+)")  # stage 0, on every rank
 _CHANGED = re.compile(rf"(Reducing|Increasing) dynamic loss scale from {_NUMBER} to {_NUMBER}")
+_STATIC = "Using static loss scale"  # stage 0, with a scale that stays
 _ENDED = "Current loss scale already at minimum"
 _RANK = re.compile(r"\brank ?(\d+)", re.IGNORECASE)
 STEP = re.compile(r"\bstep (\d+)")  # of a training loop that prints each step
@@ -97,6 +98,9 @@ def events(lines: Iterable[str], *, step: re.Pattern = STEP) -> Iterator[Event]:
                 yield Event("grown" if up else "reduced", before, after)
                 fresh = fresh and up
             last = found.groups()
+        elif _STATIC in line and fresh:
+            yield Event("skipped")
+            fresh = False
         elif _ENDED in line:
             yield Event("ended")
         elif (found := step.search(line)) and _rank(line) == lowest[step]:

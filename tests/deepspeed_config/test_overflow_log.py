@@ -196,6 +196,10 @@ def test_stage_0_s_lines_are_read(module, monkeypatch):
     assert (reading.skipped, reading.scale) == (3, config.cur_scale)
     assert reading.grown == sum("Increasing" in line for line in lines) / 2 == 2
     assert reading.verdict == log.SETTLED
+    config.dynamic_loss_scale, lines[:] = False, []
+    for skip in (True, True, False):
+        getattr(theirs, cls)._update_scale(optimizer, skip)
+    assert log.read_overflows(lines) == log.Reading(2, None, None, 0, log.UNKNOWN)
 
 
 # ---- a real run, in float16 on CPU ranks
