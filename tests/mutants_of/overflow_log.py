@@ -214,6 +214,24 @@ MUTANTS = [
         "a pattern that an answer has compiled above its function is not there when it is tried",
     ),
     Mutant(
+        "overflow-plain-any-re", "course_lib/classroom/grading/plain.py",
+        "    pythons_re = _binds_re_alone(tree)\n",
+        "    pythons_re = True\n",
+        ("tests/grading/test_plain.py::"
+         "test_what_is_more_than_plain_code_is_named[a compiler called re]",
+         "tests/grading/test_plain.py::"
+         "test_what_is_more_than_plain_code_is_named[a compiler as an argument]"),
+        "whatever is called re may compile",
+    ),
+    Mutant(
+        "overflow-plain-no-patterns", "course_lib/classroom/grading/plain.py",
+        "    pythons_re = _binds_re_alone(tree)\n",
+        "    pythons_re = False\n",
+        ("tests/grading/test_plain.py::"
+         "test_no_answer_that_the_checks_are_tried_on_is_suspected",),
+        "who reads a log with a pattern has to wait for a person",
+    ),
+    Mutant(
         "overflow-check-blank-log", "solutions/13_deepspeed/read_log.ipynb",
         '"[rank 0] step 1 | loss 2.5547\\n"',
         '"[rank 0] step 1 | loss 9.5547\\n"',
