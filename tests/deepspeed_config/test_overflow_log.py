@@ -159,14 +159,14 @@ def test_the_lines_of_the_transformers_page_are_read():
     assert log.read_overflows(lines + least).verdict == log.NOT_FOUND
 
 
-def test_ranks_that_print_together_count_once():
-    """Each rank's order is kept, and ranks print at their own pace."""
-    lines = run([True, True, False, True, False], LossScale(2.0**8))
+@pytest.mark.parametrize("overflows", [[True, True, False, True, False], [True] * 12])
+def test_ranks_that_print_together_count_once(overflows):
+    """Each rank's order is kept, and ranks print at their own pace: here rank 1 is far ahead."""
+    lines = run(overflows, LossScale(2.0**8))
     alone = log.read_overflows(lines)
-    mixed = [x for line in lines if "OVERFLOW" not in line for x in (f"[rank 1] {line}",)] + [
-        line if "OVERFLOW" in line else f"[rank 0] {line}" for line in lines
-    ]
-    assert log.read_overflows(mixed) == alone
+    ahead = [f"[rank 1] {line}" for line in lines if "OVERFLOW" not in line]
+    mine = [line if "OVERFLOW" in line else f"[rank 0] {line}" for line in lines]
+    assert log.read_overflows(ahead + mine) == alone
     every = [x for line in lines for x in (line, line.replace("Rank 0", "Rank 1"))]
     assert log.read_overflows(every) == alone
 
@@ -178,9 +178,14 @@ def test_stage_0_s_lines_are_read(module, monkeypatch):
     name, cls = module.split(".")
     theirs = pytest.importorskip(f"deepspeed.runtime.fp16.{name}")
     lines: list[str] = []
+    mine: list[str] = []
 
     def info(text, *args):
-        lines.extend([text % args if args else text] * 2)
+        mine.append(text % args if args else text)
+
+    def both_ranks(together: bool) -> None:
+        lines.extend([line for line in mine for _ in range(2)] if together else mine * 2)
+        mine.clear()
 
     monkeypatch.setattr(theirs, "logger", SimpleNamespace(info=info))
     config = SimpleNamespace(
@@ -191,6 +196,7 @@ def test_stage_0_s_lines_are_read(module, monkeypatch):
     overflows = [True, True] + [False] * 8 + [True] + [False]
     for step, overflow in enumerate(overflows):
         getattr(theirs, cls)._update_scale(optimizer, overflow)
+        both_ranks(together=step % 2 == 0)
         lines.append(f"step {step}")
     reading = log.read_overflows(lines)
     assert (reading.skipped, reading.scale) == (3, config.cur_scale)
@@ -199,6 +205,7 @@ def test_stage_0_s_lines_are_read(module, monkeypatch):
     config.dynamic_loss_scale, lines[:] = False, []
     for skip in (True, True, False):
         getattr(theirs, cls)._update_scale(optimizer, skip)
+        both_ranks(together=False)
     assert log.read_overflows(lines) == log.Reading(2, None, None, 0, log.UNKNOWN)
 
 
