@@ -178,11 +178,12 @@ MUTANTS = [
         "only the steps that were skipped are looked at",
     ),
     Mutant(
-        "overflow-check-all-start-well", CHECK + "logs.py",
-        "    _starts, _now_and_then, _none, _kept, _never,",
-        "    _starts, _now_and_then, _none, _kept, _starts,",
-        (f"{CHECKS}no_idea_is_right_and_no_two_are_alike_on_what_is_drawn",),
-        "no endless row is drawn of a run that never made a step and goes on",
+        "overflow-check-all-end-well", CHECK + "logs.py",
+        " _never, _never_and_stops, _diverges,\n    _diverges_and_stops, _cut_off,",
+        " _cut_off,",
+        (f"{CHECKS}no_idea_is_right_and_no_two_are_alike_on_what_is_drawn",
+         f"{CHECKS}every_drawn_run_is_what_its_log_says"),
+        "no run is drawn that ends at the least scale, and who never says so passes",
     ),
     Mutant(
         "overflow-check-same-logs", CHECK + "logs.py",
