@@ -248,3 +248,34 @@ def test_a_run_on_nan_finds_no_scale(pool):
         reading = log.read_overflows(found["lines"])
         assert reading.verdict == log.NOT_FOUND and reading.skipped == 30
         assert found["scales"][-1] == 1.0
+
+
+def stopped(me) -> tuple:
+    """At its least scale the engine says so on every rank, and what has overflowed is forgotten."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 4)
+    engine = zero.engine(
+        model,
+        torch.optim.SGD(model.parameters(), lr=1e-2),
+        stage=1,
+        mesh=ranks.mesh(me, dp=me.world, tp=1),
+        precision=Precision(torch.float16, True, LossScale(2.0, patience=1, stops=True)),
+    )
+    x = torch.ones(5, 6).half()
+    bad = float("nan") if me.rank == 1 else 1.0
+    told = None
+    for step in range(3):
+        engine.backward(engine(x).float().square().mean() * bad)
+        try:
+            engine.step()
+        except FloatingPointError as error:
+            told = (step, str(error))
+            break
+    engine.backward(engine(x).float().square().mean())
+    return told, engine.step(), engine.skipped
+
+
+def test_an_engine_stops_at_its_least_scale_and_can_go_on(pool):
+    for (step, told), made, skipped in pool.run(2, stopped):
+        assert (step, made, skipped) == (1, True, 1)
+        assert "an overflow at the least loss scale, 1: no scale is small enough" in told

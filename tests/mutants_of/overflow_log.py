@@ -35,6 +35,13 @@ MUTANTS = [
         (THEIRS, f"{VERDICT}[all, down to 16]"),
         "a line says a scale below the least",
     ),
+    Mutant(
+        "overflow-kept-in-the-engine", "course_lib/zero/engine.py",
+        "            except FloatingPointError:\n                self._forget()\n",
+        "            except FloatingPointError:\n",
+        (f"{TESTS}an_engine_stops_at_its_least_scale_and_can_go_on",),
+        "gradients that have overflowed are part of the next step",
+    ),
     # ---- the reading
     Mutant(
         "overflow-kept-is-made", READER,
