@@ -110,6 +110,28 @@ MUTANTS = [
         (f"{CALL}[WarmupLR]", f"{TESTS}the_default_warm_up_is_the_logarithm_s"),
         "transformers' linear warm-up is said to equal the logarithm's",
     ),
+    Mutant(
+        "schedule-cosine-rises-again",
+        HERE,
+        "done = min(1.0, (i - steps + 1) / length)",
+        "done = (i - steps + 1) / length",
+        (
+            f"{RATE}[WarmupCosineLR]",
+            f"{TESTS}after_their_end_the_two_cosines_part",
+        ),
+        "after its last update the cosine goes up again",
+    ),
+    Mutant(
+        "schedule-two-cycles",
+        HERE,
+        "        return low if still else low / (1 + fall * ((i - total + 1) / size))",
+        "        return low if still else low + (high - low) * scale(i + 1)",
+        (
+            f"{RATE}[OneCycle]",
+            f"{TESTS}one_cycle_is_torch_s_cycle_once[0.5]",
+        ),
+        "one cycle is followed by another",
+    ),
     # ---- the picture
     Mutant(
         "schedule-figure-flat", FIGURE,
