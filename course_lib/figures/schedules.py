@@ -1,6 +1,7 @@
 """Learning rates by update, a line for each schedule.
 
-Where lines lie on each other, the later one is drawn thinner and dashed, so that both are seen.
+Each has its own dashes beside its colour; later ones are thinner, so that both are seen where two
+lie on each other.
 Lesson 13 draws DeepSpeed's schedules beside those of transformers and torch.
 """
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank
+
+STYLES = ("-", "--", "-.", ":")
 
 
 def schedules(lines: Mapping[str, Sequence[float]], *, title: str = "") -> Picture:
@@ -23,7 +26,7 @@ def _paint(figure, lines: Mapping[str, Sequence[float]], title: str) -> None:
     for i, (name, rates) in enumerate(lines.items()):
         mark = "o" if len(rates) == 1 else None  # a line of one point is not seen
         axis.plot(range(len(rates)), rates, label=name, color=of_rank(i), marker=mark,
-                  linewidth=2.2 if i == 0 else 1.3, linestyle="-" if i == 0 else "--")  # fmt: skip
+                  linewidth=2.2 if i == 0 else 1.3, linestyle=STYLES[i % len(STYLES)])  # fmt: skip
     axis.set_ylim(bottom=0)
     axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     axis.xaxis.get_major_locator().set_params(integer=True)
