@@ -21,7 +21,7 @@ from tests.plausible_13_overflow import LOG, LOG_BY_STEPS, WRONG_LOG
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "read_log"
 MISTAKES = [(NAME, mistake, *row) for mistake, row in WRONG_LOG.items()]
-SEEDS = range(25)
+SEEDS = range(10)
 
 
 @pytest.fixture(scope="module")
