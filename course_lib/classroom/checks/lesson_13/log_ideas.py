@@ -200,8 +200,8 @@ IDEAS = (
     ),
     Idea(
         VERDICT, "a late overflow is lost",
-        "A scale that grows meets an overflow once in a while, late in a run as well: one step is "
-        "skipped, and the next one is made.",
+        "A scale that grows meets an overflow once in a while, late in a run as well: a step or "
+        "two are skipped, and the next one is made.",
         _late_is_lost,
     ),
     Idea(

@@ -139,10 +139,10 @@ READ_LOG = Exercise(
     judge=judge_log,
     when_right=(
         "All drawn logs are read as their runs went. A few overflows are how the scale is found, "
-        "and one in each window is how it stays high; the hysteresis lets the first pass without a "
-        "reduction. A row without end is no matter of the scale: the loss is NaN, or the model was "
-        "trained in bfloat16 and does not fit float16. And each skipped step is one that the "
-        "scheduler has not made."
+        "and as many as the hysteresis in each window are how it stays high; the first of them "
+        "passes without a reduction. A row without end is no matter of the scale: the loss is NaN, "
+        "or the model was trained in bfloat16 and does not fit float16. And each skipped step is "
+        "one that the scheduler has not made."
     ),
     hints=(
         "Go through the log line by line and keep a little state: whether an overflow has come "
