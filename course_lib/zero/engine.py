@@ -218,7 +218,11 @@ class Engine(ModuleFace, TrainingState):
             self.norm = summed.item() * factor
             good = math.isfinite(self.norm)
         if scale is not None:
-            scale.after(not good)
+            try:
+                scale.after(not good)
+            except FloatingPointError:
+                self._forget()
+                raise
         elif not good:
             found = who_has(not_finite(self.shards), self.groups)
             self._forget()

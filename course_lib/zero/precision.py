@@ -18,7 +18,9 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class LossScale:
     """fp16's factor of the loss: doubled after `window` good steps, halved by an overflow, once
     `patience` of them have come. The figures are DeepSpeed's defaults, and so is that the first
-    good step after an overflow, or of all, is not counted."""
+    good step after an overflow, or of all, is not counted. The patience (`hysteresis`) comes back
+    when the scale is doubled; with `consecutive`, after any good step. With `stops` an overflow at
+    the least scale ends the training, as in DeepSpeed; without, the step is skipped again."""
 
     value: float = 2.0**16
     window: int = 1000
@@ -26,6 +28,8 @@ class LossScale:
     least: float = 1.0
     good: int = -1  # steps in a row, but for the first
     left: int = field(default=0)  # of the patience; 0: all of it
+    consecutive: bool = False
+    stops: bool = False
 
     def __post_init__(self) -> None:
         self.left = self.left or self.patience
@@ -39,10 +43,17 @@ class LossScale:
         """Take note of a step: whether some gradient on some rank was inf or NaN."""
         if not overflow:
             self.good += 1
+            if self.consecutive:
+                self.left = self.patience
             if self.good > 0 and self.good % self.window == 0:
                 self.value *= 2
                 self.left = self.patience
             return
+        if self.stops and self.left == 1 and self.value == self.least:
+            raise FloatingPointError(
+                f"an overflow at the least loss scale, {self.least:g}: no scale is small enough. "
+                "Look for a NaN in the loss; a model trained in bfloat16 may not fit float16 at all"
+            )
         self.good = -1
         self.left -= 1
         if self.left <= 0:

@@ -73,6 +73,12 @@ BEYOND = {  # what an answer may say on the way to points that it has not earned
     "a pickle": ("import pickle\npickle.loads(b'')", "pickle"),
     "a way past the ledger": ("store = dist.TCPStore('127.0.0.1', 1)", "TCPStore"),
     "numpy's memory": ("import numpy as np\nnp.memmap('x')", "memmap"),
+    "a patch of re": ("import re\nre.search = print", "re"),
+    "a compiler called re": ("import torch as re\nre.compile(f)", "compile"),
+    "a compiler put in re's place": ("import re\nre = torch\nre.compile(f)", "compile"),
+    "a compiler as an argument": ("import re\ndef g(re):\n    re.compile(f)", "compile"),
+    "a compiler out of a module": ("import re\nfrom torch import re\nre.compile(f)", "compile"),
+    "a compiler of text": ("import re\nre.sub('a', compile, 'a')", "compile"),
     "numpy's pickles": ("import numpy as np\nnp.load('x', allow_pickle=True)", "load"),
 }  # fmt: skip
 
@@ -154,6 +160,7 @@ HONEST = [
     "print(f'{x.shape=}')\nhandles = [dist.isend(x, group_dst=1, group=group)]\nhandles[0].wait()",
     "from course_lib import collectives, ranks\nfrom course_lib.ledger import ledger\n"
     "with ledger() as book:\n    collectives.copy(x, group)\n",
+    "import re\nLINE = re.compile('a(b)')\n\ndef f(x):\n    return LINE.search(x).group(1)\n",
     "import math, itertools\nfrom functools import partial\nf = partial(math.gcd, 4)",
 ]
 

@@ -79,7 +79,14 @@ def _belongs(node: ast.stmt) -> bool:
     parts = [part for target in targets for part in ast.walk(target)]
     if any(isinstance(part, (ast.Attribute, ast.Subscript)) for part in parts):
         return False  # a value given to a part of something else, which may be the check's own
-    return not any(isinstance(part, (ast.Call, ast.Await)) for part in ast.walk(node))
+    return not any(_runs(part) for part in ast.walk(node))
+
+
+def _runs(node: ast.AST) -> bool:
+    """Whether it does more than make a value; a compiled regular expression is one."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
+        return False
+    return isinstance(node, (ast.Call, ast.Await))
 
 
 def _is_blank(function: ast.stmt) -> bool:

@@ -18,6 +18,7 @@ _IMPORTS = {
     *("torch", "numpy", "math", "cmath", "typing", "functools", "itertools", "collections"),
     *("dataclasses", "contextlib", "fractions", "statistics", "operator", "copy", "time", "random"),
     *("__future__", "abc", "enum", "numbers", "datetime", "heapq", "bisect", "warnings"),
+    "re",
 }
 _LIBRARY = {
     *("ranks", "collectives", "dispatch", "ledger", "memory", "layout", "norms", "gpt", "data"),
@@ -117,6 +118,7 @@ def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
     plain_calls, followed = set(), set()
     imported = {"torch", "dist"}  # modules; `taken` are names out of one
     taken: set[str] = set()
+    pythons_re = _binds_re_alone(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             followed.add(node.value)
@@ -148,6 +150,8 @@ def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
             if node.id in imported and node not in followed:
                 yield "whole", f"{node.id} as a value"
         elif isinstance(node, ast.Attribute):
+            if pythons_re and ast.unparse(node) == "re.compile":
+                continue  # a pattern, which runs nothing
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "ctx", "cls")
             yield ("own" if own else "attribute"), node.attr
             root = _root(node)
@@ -189,6 +193,22 @@ def _is_plain(kind: str, name: str) -> bool:
     if name.lstrip("_") in _PYTHONS:
         return False
     return kind == "own" or not name.startswith("_") or name.startswith("_foreach_")
+
+
+def _binds_re_alone(tree: ast.AST) -> bool:
+    """Whether `re` is Python's module here: imported as it is, and never another thing's name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "re" and not isinstance(node.ctx, ast.Load):
+            return False
+        if isinstance(node, ast.alias) and node.asname == "re":
+            return False
+        named = getattr(node, "name", None), getattr(node, "arg", None), getattr(node, "rest", None)
+        if "re" in named and not isinstance(node, (ast.alias, ast.keyword)):
+            return False  # a function, a class, an argument, an error, a capture
+        if isinstance(node, ast.ImportFrom) and any(one.name in ("re", "*") for one in node.names):
+            return False
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import)]
+    return any(alias.name == "re" for node in imports for alias in node.names)
 
 
 def _root(node: ast.expr) -> str:

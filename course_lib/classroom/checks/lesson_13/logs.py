@@ -1,0 +1,221 @@
+"""Logs of runs in fp16, drawn anew for every check of `read_log`, and what happened in each run.
+
+A loss scale like DeepSpeed's goes through a run whose gradients fit up to a scale that is drawn;
+the log has its words, and what a training loop and its other ranks print between them. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import NamedTuple
+
+from course_lib.deepspeed_config.overflow_log import (
+    DIVERGED,
+    LOOKING,
+    NOT_FOUND,
+    SETTLED,
+    lines_of,
+)
+from course_lib.zero.precision import LossScale
+
+SKIPPED, SCHEDULER, SCALE, DOUBLED, VERDICT = KEYS = (
+    "skipped", "scheduler", "scale", "doubled", "verdict",
+)  # fmt: skip
+VERDICTS = (SETTLED, LOOKING, NOT_FOUND, DIVERGED)
+EACH = 3  # logs of a kind
+PRINTED = 13  # the seed of the log that the exercise prints
+STAMP = "[2026-03-04 11:{:02}:{:02},{:03}] [INFO] "  # as DeepSpeed's logger begins a line
+SCALER, PROGRESS = "[loss_scaler.py:266:update_scale] ", "[logging.py:123:log_dist] [Rank 0] "
+ENDED = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 61, in <module>',
+    "Exception: Current loss scale already at minimum - cannot decrease scale anymore. "
+    "Exiting run.",
+)
+
+
+class Step(NamedTuple):
+    """A step of a run: the scale that it was tried with and left, and whether it was skipped."""
+
+    tried: float
+    after: float
+    skipped: bool
+    kept: bool  # skipped, and the scale stayed, because the hysteresis was not used up
+
+
+class Log(NamedTuple):
+    """A log and the run behind it; `first` is the number of its first step."""
+
+    lines: list[str]
+    steps: list[Step]
+    first: int
+    ended: bool
+
+    @property
+    def skips(self) -> list[Step]:
+        return [step for step in self.steps if step.skipped]
+
+
+def happened(log: Log) -> dict:
+    """The right answer, from the run and not from its lines."""
+    skips = log.skips
+    made = len(log.steps) - len(skips)
+    grown = [math.log2(b.tried / a.after) for a, b in pairwise(skips)]
+    return {
+        SKIPPED: len(skips),
+        SCHEDULER: made,
+        SCALE: skips[-1].after if skips else None,
+        DOUBLED: round(sum(grown)),
+        VERDICT: verdict(log, made),
+    }
+
+
+def verdict(log: Log, made: int) -> str:
+    last = log.steps[-1]
+    if not (log.ended or last.skipped):
+        return SETTLED
+    if log.ended or (last.tried == last.after and not last.kept):
+        return DIVERGED if made else NOT_FOUND
+    return LOOKING
+
+
+def drawn(seed: int) -> list[Log]:
+    """Runs of every kind, in any order."""
+    r = Random(seed)
+    logs = [kind(r) for kind in KINDS for _ in range(EACH)]
+    r.shuffle(logs)
+    return logs
+
+
+def printed() -> list[str]:
+    """The log that the exercise shows: a short one of rank 0 that goes up and down."""
+    r = Random(PRINTED)
+    scale = LossScale(2.0**16, window=3, patience=2)
+    return _log(
+        r, scale, lambda n, value: value > 2**14 or n == 8, 14, ranks=1, first=1, every=5
+    ).lines
+
+
+def _starts(r: Random) -> Log:
+    """A scale that is looked for and found; each window tries a higher one."""
+    most = 2.0 ** r.randint(6, 11)
+    return _log(r, _scale(r), lambda n, value: value > most, r.randint(45, 60))
+
+
+def _now_and_then(r: Random) -> Log:
+    """Down at first; then room for any scale, and a bad batch at times: the scale doubles more than
+    once between two of them."""
+    scale = _scale(r, window=r.randint(2, 3))
+    bad = {*range(scale.patience + 2), *r.sample(range(16, 58), 4)}
+    return _log(r, scale, lambda n, value: n in bad, 60)
+
+
+def _none(r: Random) -> Log:
+    return _log(r, _scale(r), lambda n, value: False, r.randint(6, 20))
+
+
+def _kept(r: Random) -> Log:
+    """The scale has grown, and the last overflow of the log passes by the hysteresis."""
+    scale = LossScale(2.0 ** r.randint(9, 12), window=r.randint(2, 4), patience=r.randint(2, 3))
+    bad = {*range(scale.patience), 30}
+    return _log(r, scale, lambda n, value: n in bad, r.randint(33, 40))
+
+
+def _never(r: Random, stops: bool = False) -> Log:
+    """No scale is small enough: NaN from the first step on."""
+    return _log(r, _scale(r, stops=stops), lambda n, value: True, 40)
+
+
+def _never_and_stops(r: Random) -> Log:
+    return _never(r, stops=True)
+
+
+def _diverges(r: Random, stops: bool = False) -> Log:
+    bad, scale = r.randint(8, 20), _scale(r, stops=stops)
+    return _log(r, scale, lambda n, value: n >= bad or value > 2.0**10, bad + 30)
+
+
+def _diverges_and_stops(r: Random) -> Log:
+    return _diverges(r, stops=True)
+
+
+def _cut_off(r: Random) -> Log:
+    """The log ends in a row of overflows, and the scale can still be lower."""
+    bad = r.choice((0, r.randint(5, 15)))
+    scale = _scale(r, power=12, least=1.0)
+    return _log(r, scale, lambda n, value: n >= bad, bad + r.randint(3, 6), ranks=r.choice((2, 4)))
+
+
+def _at_least(r: Random) -> Log:
+    """Down to the least scale, an overflow there, and then steps are made."""
+    scale = _scale(r, power=5)
+    down = scale.patience + round(math.log2(scale.value / scale.least))
+    good = r.randint(3, 30)
+    return _log(r, scale, lambda n, value: n < down, down + good)
+
+
+KINDS: tuple[Callable[[Random], Log], ...] = (
+    _starts, _now_and_then, _none, _kept, _never, _never_and_stops, _diverges,
+    _diverges_and_stops, _cut_off, _at_least,
+)  # fmt: skip
+
+
+def _scale(r: Random, power: int = 0, least: float = 0.0, **more) -> LossScale:
+    drawn = {"window": r.randint(3, 8), "consecutive": r.random() < 0.3, **more}
+    return LossScale(
+        2.0 ** (power or r.randint(9, 16)),
+        patience=r.randint(1, 3),
+        least=least or r.choice((1.0, 1.0, 4.0)),
+        **drawn,
+    )
+
+
+def _log(
+    r: Random,
+    scale: LossScale,
+    overflows: Callable[[int, float], bool],
+    count: int,
+    *,
+    ranks: int = 0,
+    first: int = 0,
+    every: int = 0,
+) -> Log:
+    """Run `count` steps, or fewer where the scale ends it; where nothing is said it is drawn."""
+    ranks, every = ranks or r.choice((1, 1, 2, 4)), every or r.choice((4, 7, 10))
+    first = first or r.choice((1, 1, r.randint(200, 900)))
+    skipped = 0 if first == 1 else r.randint(3, 9)  # before the log begins
+    lines, steps, ended, loss = [], [], False, r.uniform(2.0, 4.0)
+    for n in range(count):
+        overflow, tried = overflows(n, scale.value), scale.value
+        mine = [_stamped(r, n, SCALER + line) for line in lines_of(scale, overflow)]
+        kept = overflow and scale.left > 1
+        try:
+            scale.after(overflow)
+        except FloatingPointError:
+            lines += ENDED
+            ended = True
+            break
+        steps.append(Step(tried, scale.value, overflow, kept))
+        skipped += overflow
+        if (first + n) % every == 0:
+            lr = f"lr=[{r.randint(1, 9)}e-05], mom=[[0.9, 0.999]]"
+            mine.append(_stamped(r, n, f"{PROGRESS}step={first + n}, skipped={skipped}, {lr}"))
+        loss *= r.uniform(0.96, 1.02)
+        told = [f"[rank {rank}] step {first + n} | loss {loss:.4f}" for rank in range(ranks)]
+        lines += _mixed(r, [*mine, told[0]], told[1:])
+    return Log(lines, steps, first, ended)
+
+
+def _stamped(r: Random, n: int, text: str) -> str:
+    return STAMP.format(*divmod(3 * n, 60), r.randint(0, 999)) + text
+
+
+def _mixed(r: Random, mine: list[str], others: list[str]) -> list[str]:
+    """Rank 0's lines in their order, and those of the other ranks anywhere between them."""
+    mixed = list(mine)
+    for line in others:
+        mixed.insert(r.randint(0, len(mixed)), line)
+    return mixed

@@ -1,0 +1,158 @@
+"""`read_log` of lesson 13: what an fp16 run has skipped, where its scale is, and how it stands.
+
+Logs are drawn from runs of every kind; a wrong idea is recognised, key by key, by what it makes of
+all of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.lesson_13 import log_trial as trial
+from course_lib.classroom.checks.lesson_13.log_ideas import IDEAS
+from course_lib.classroom.checks.lesson_13.logs import (
+    KEYS,
+    VERDICT,
+    VERDICTS,
+    Log,
+    drawn,
+    happened,
+)
+from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
+
+SHOWN = 4  # lines of a log in a message
+
+
+class Trial(NamedTuple):
+    reports: list[dict]
+    logs: list[Log]
+    when: str
+
+    def each(self) -> list[tuple[Log, dict]]:
+        """Each log with what came of it, of each rank."""
+        return [
+            (log, seen)
+            for report in self.reports
+            for log, seen in zip(self.logs, report["logs"], strict=True)
+        ]
+
+
+def judge_log(answer: Answer, judge: Judge) -> None:
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
+    logs = drawn(seed)
+    when = f"in {len(logs)} drawn logs"
+    reports = judge.trial(answer, trial.run, seed, members=THREE, when=when)
+    LOOKS.at(answer, [Trial(reports, logs, when)])
+
+
+def about(log: Log) -> str:
+    """A log in words: how long it is, and how it ends."""
+    shown = "\n".join(log.lines[-SHOWN:])
+    return f"a log of {len(log.lines)} lines that ends\n{shown}\n"
+
+
+def _look_at_returned(one: Trial) -> None:
+    for log, seen in one.each():
+        if seen["error"]:
+            raise Finding(
+                "stopped by an error",
+                f"It ended with {seen['error']}, {_odd(log)}{about(log)}",
+            )
+    if all(seen["kind"] == "NoneType" for _, seen in one.each()):
+        raise Finding(
+            "nothing returned",
+            "None came back; expected is a dictionary. Did you forget `return`?",
+        )
+
+
+def _odd(log: Log) -> str:
+    """What is particular of a log on which an answer stops."""
+    return "at a log without any overflow: " if not log.skips else "at "
+
+
+def _look_at_shape(one: Trial) -> None:
+    for log, seen in one.each():
+        if seen["kind"] != "dict":
+            raise Finding(
+                "not a dictionary",
+                f"A {seen['kind']} came back; expected is a dictionary with {', '.join(KEYS)}.",
+            )
+        if seen["lost"]:
+            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {about(log)}")
+
+
+def _look_at_inputs(one: Trial) -> None:
+    if any(seen["changed"] for _, seen in one.each()):
+        raise Finding("input changed", "Your function changed the list of lines. Work on a copy.")
+
+
+def _look_at_values(one: Trial) -> None:
+    """Key by key in their order: a later one is often wrong because an earlier one is."""
+    right = [happened(log) for log in one.logs]
+    for report in one.reports:
+        for key in KEYS:
+            seen = [each["values"][key] for each in report["logs"]]
+            wanted = [truth[key] for truth in right]
+            wrong = [k for k in range(len(seen)) if not same(seen[k], wanted[k])]
+            if wrong:
+                _refuse(key, seen, wanted, wrong, one.logs)
+
+
+def _refuse(key: str, seen: list, wanted: list, wrong: list[int], logs: list[Log]) -> None:
+    log = logs[wrong[0]]
+    head = f"`{key}` is not right in {len(wrong)} of {len(seen)} drawn logs. "
+    tail = f"You have {seen[wrong[0]]!r} for {about(log)}"
+    for idea in IDEAS:
+        if idea.key == key and all(map(same, seen, map(idea.gives, logs))):
+            raise Finding(idea.name, f"{head}{idea.text} {tail}")
+    if key == VERDICT:
+        words = {value for value in seen if value not in VERDICTS}
+        if words:
+            raise Finding(
+                "another word", f"{sorted(map(str, words))[0]!r} is none of the verdicts."
+            )
+    elif all(wanted[k] is None for k in wrong):
+        raise Finding("a scale from nowhere", f"{head}No line of this log has a scale. {tail}")
+    raise Finding(f"{key} misread", head + tail)
+
+
+def same(seen: object, wanted: object) -> bool:
+    """Equal, a whole number like the float of it."""
+    return type(seen) is not bool and seen == wanted
+
+
+LOOKS = Looks(
+    returned=_look_at_returned,
+    shape=_look_at_shape,
+    unchanged=_look_at_inputs,
+    value=_look_at_values,
+)
+READ_LOG = Exercise(
+    name="read_log",
+    title="Read an OVERFLOW log",
+    points=4,
+    judge=judge_log,
+    when_right=(
+        "All drawn logs are read as their runs went. A few overflows are how the scale is found, "
+        "and as many as the hysteresis in each window are how it stays high; the first of them "
+        "passes without a reduction. A row without end is no matter of the scale: the loss is NaN, "
+        "or the model was trained in bfloat16 and does not fit float16. And each skipped step is "
+        "one that the scheduler has not made."
+    ),
+    hints=(
+        "Go through the log line by line and keep a little state: whether an overflow has come "
+        "since the last step, the scale after it, and whether any step was made.",
+        "Use the lines of rank 0 alone. Each rank's lines are in order; a line of rank 1 between "
+        "an overflow and rank 0's step says nothing.",
+        "An overflow has one of two endings: `reducing to B`, or `but hysteresis is`, which leaves "
+        "the scale as it was. Doublings are in no line: they lie between what a line leaves and "
+        "what the next one has tried.",
+        "The verdict goes by the end of the log: was the last step made? If not, could the scale "
+        "still be lower? If not, was any step of the log made?",
+    ),
+)

@@ -1,0 +1,231 @@
+"""A config's `scheduler` block → the learning rate of every update, for DeepSpeed's five schedules.
+
+Update n runs with the rate that the scheduler set after update n - 1; update 0 with what it set
+when it was made. So WarmupLR's first two updates have the same rate. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+REQUIRED = object()
+_WARMUP = {"warmup_num_steps": 1000, "warmup_type": "log", "last_batch_iteration": -1}
+PARAMETERS: Mapping[str, Mapping[str, Any]] = {  # with DeepSpeed's defaults
+    "WarmupLR": {"warmup_min_lr": 0.0, "warmup_max_lr": None, **_WARMUP},
+    "WarmupDecayLR": {
+        "total_num_steps": REQUIRED, "warmup_min_lr": 0.0, "warmup_max_lr": 0.001, **_WARMUP,
+    },
+    "WarmupCosineLR": {
+        "total_num_steps": REQUIRED, "warmup_min_ratio": 0.0, "cos_min_ratio": 0.0001, **_WARMUP,
+    },
+    "LRRangeTest": {
+        "lr_range_test_min_lr": 1e-3, "lr_range_test_step_size": 2000,
+        "lr_range_test_step_rate": 1.0, "lr_range_test_staircase": False,
+        "last_batch_iteration": -1,
+    },
+    "OneCycle": {
+        "cycle_min_lr": REQUIRED, "cycle_max_lr": REQUIRED, "decay_lr_rate": 0.0,
+        "cycle_first_step_size": 2000, "cycle_second_step_size": None,
+        "cycle_first_stair_count": 0, "cycle_second_stair_count": None, "decay_step_size": 0,
+        "cycle_momentum": True, "cycle_min_mom": 0.8, "cycle_max_mom": 0.9, "decay_mom_rate": 0.0,
+        "last_batch_iteration": -1,
+    },
+}  # fmt: skip
+BETA_2 = 0.99  # what OneCycle writes in the place of Adam's second beta, whatever the config says
+
+
+def rates(
+    block: Mapping[str, Any], updates: int, *, lr: float | None = None, group: int = 0
+) -> list[float]:
+    """(updates,) learning rates under a `scheduler` block; `lr` is the optimizer's own.
+
+    `lr` is asked for where a schedule works with it. A list in the block has a value for each
+    parameter group, of which `group` picks one.
+    """
+    name, params = resolved(block, group)
+    last = params["last_batch_iteration"]
+    if last == -1:
+        first = _first(name, params)
+    else:
+        first = _own(lr, name, "last_batch_iteration is given, so that update 0 runs with it")
+    after = _AFTER[name](params, lr)
+    return [first, *(after(last + n) for n in range(1, updates))][:updates]
+
+
+def betas(block: Mapping[str, Any], updates: int, *, group: int = 0) -> list[tuple[float, float]]:
+    """(updates,) pairs of betas that OneCycle writes into Adam beside the rate.
+
+    The first update runs with `cycle_min_mom`, although the cycle begins at `cycle_max_mom`.
+    """
+    name, params = resolved(block, group)
+    if name != "OneCycle" or not params["cycle_momentum"]:
+        raise ValueError(
+            f"{name} leaves the betas alone here: of DeepSpeed's schedules OneCycle cycles them, "
+            "where cycle_momentum is true"
+        )
+    if params["last_batch_iteration"] != -1:
+        raise ValueError("update 0 runs with Adam's own betas: leave last_batch_iteration out")
+    low, high = params["cycle_min_mom"], params["cycle_max_mom"]
+    total, scale = _cycle(params)
+    size, growth = params["decay_step_size"], params["decay_mom_rate"]
+    still = math.isclose(size, 0) or math.isclose(growth, 0)
+
+    def after(iteration: int) -> float:
+        if iteration < total:
+            return high - (high - low) * scale(iteration + 1)
+        return high if still else high * (1 + growth * ((iteration - total + 1) / size))
+
+    return [(low if n == 0 else after(n - 1), BETA_2) for n in range(updates)]
+
+
+def where_skipped(of_updates: Sequence[float], skipped: Sequence[bool]) -> list[float]:
+    """The rate at each step of a run: DeepSpeed's scheduler does not move at a skipped step."""
+    made, by_step = 0, []
+    for skip in skipped:
+        by_step.append(of_updates[made])
+        made += not skip
+    return by_step
+
+
+def resolved(block: Mapping[str, Any], group: int = 0) -> tuple[str, dict[str, Any]]:
+    """A block's type and all its parameters, with DeepSpeed's defaults; a ValueError if wrong."""
+    name, written = block.get("type"), block.get("params") or {}
+    if name not in PARAMETERS:
+        raise ValueError(f"{name!r} is none of DeepSpeed's schedules: {', '.join(PARAMETERS)}")
+    known = PARAMETERS[name]
+    for key, value in written.items():
+        if key not in known:
+            raise ValueError(f"{name} has no parameter {key!r}; it has {', '.join(known)}")
+        if value == "auto":
+            raise ValueError(f"{key} is 'auto', which the Trainer resolves: write a number here")
+    params = {key: written.get(key, default) for key, default in known.items()}
+    params = {k: v[group] if isinstance(v, (list, tuple)) else v for k, v in params.items()}
+    missing = [key for key, value in params.items() if value is REQUIRED]
+    if missing:
+        raise ValueError(f"{name} needs {' and '.join(missing)}: write it under scheduler.params")
+    _refuse_sizes(name, params)
+    return name, params
+
+
+def _refuse_sizes(name: str, params: Mapping[str, Any]) -> None:
+    """What DeepSpeed refuses when it makes the scheduler."""
+    for key in ("warmup_num_steps", "lr_range_test_step_size"):
+        if key in params and not (isinstance(params[key], int) and params[key] > 0):
+            raise ValueError(f"{key} is {params[key]!r}, and has to be a whole number above 0")
+    if name == "OneCycle":
+        if float(params["cycle_first_step_size"]) <= 0:
+            raise ValueError("cycle_first_step_size has to be above 0")
+        if float(params["cycle_second_step_size"] or 0) < 0:
+            raise ValueError("cycle_second_step_size has to be 0 or more")
+
+
+def _own(lr: float | None, name: str, why: str) -> float:
+    if lr is None:
+        raise ValueError(f"{name}: {why}; say the optimizer's rate with lr=")
+    return lr
+
+
+def _first(name: str, params: Mapping[str, Any]) -> float:
+    """The rate that the scheduler sets when it is made."""
+    if name == "WarmupCosineLR":
+        return 0.0  # whatever warmup_min_ratio says
+    key = {"LRRangeTest": "lr_range_test_min_lr", "OneCycle": "cycle_min_lr"}
+    return params[key.get(name, "warmup_min_lr")]
+
+
+def _risen(params: Mapping[str, Any]) -> tuple[int, Callable[[int], float]]:
+    """The length of a warm-up, at least 2, and how much of it is done at an iteration, 0 to 1."""
+    steps = max(2, params["warmup_num_steps"])
+    if params["warmup_type"] == "linear":
+        return steps, lambda i: i / steps
+    return steps, lambda i: 1.0 / math.log(steps) * math.log(i + 1)  # "log", and any other word
+
+
+def _warmup(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
+    steps, risen = _risen(params)
+    low, high = params["warmup_min_lr"], params["warmup_max_lr"]
+    if high is None:
+        high = _own(lr, "WarmupLR", "without warmup_max_lr it rises to the optimizer's rate")
+    return lambda i: low + (high - low) * (risen(i) if i < steps else 1.0)
+
+
+def _warmup_decay(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
+    steps, risen = _risen(params)
+    low, high, total = (
+        params[key] for key in ("warmup_min_lr", "warmup_max_lr", "total_num_steps")
+    )
+    if high is None:
+        high = _own(lr, "WarmupDecayLR", "with warmup_max_lr null it rises to the optimizer's rate")
+
+    def after(i: int) -> float:
+        left = risen(i) if i < steps else max(0.0, (total - i) / max(1.0, total - steps))
+        return low + (high - low) * left
+
+    return after
+
+
+def _warmup_cosine(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
+    steps, risen = _risen(params)
+    lr = _own(lr, "WarmupCosineLR", "it scales the optimizer's rate")
+    start, end = params["warmup_min_ratio"], params["cos_min_ratio"]
+    length = max(1, params["total_num_steps"] - steps)
+
+    def after(i: int) -> float:
+        if i < steps:
+            return lr * (start + risen(i) * (1.0 - start))
+        done = min(1.0, (i - steps + 1) / length)
+        return lr * max(0.0, end + (1.0 - end) * (1 + math.cos(math.pi * done)) / 2)
+
+    return after
+
+
+def _range_test(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
+    low, size = params["lr_range_test_min_lr"], params["lr_range_test_step_size"]
+    rate, stairs = params["lr_range_test_step_rate"], params["lr_range_test_staircase"]
+    return lambda i: low * (1 + rate * ((i + 1) // size if stairs else (i + 1) / size))
+
+
+def _one_cycle(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
+    total, scale = _cycle(params)
+    low, high = params["cycle_min_lr"], params["cycle_max_lr"]
+    size, fall = params["decay_step_size"], params["decay_lr_rate"]
+    still = math.isclose(size, 0) or math.isclose(fall, 0)
+
+    def after(i: int) -> float:
+        if i < total:
+            return low + (high - low) * scale(i + 1)
+        return low if still else low / (1 + fall * ((i - total + 1) / size))
+
+    return after
+
+
+def _cycle(params: Mapping[str, Any]) -> tuple[float, Callable[[int], float]]:
+    """The length of OneCycle's cycle, and how far up it is at a batch, 0 to 1."""
+    up, down = params["cycle_first_step_size"], params["cycle_second_step_size"]
+    up = float(up)
+    down = up if down is None else float(down)
+    stairs = params["cycle_first_stair_count"], params["cycle_second_stair_count"]
+    total = up + down
+
+    def scale(batch: int) -> float:
+        at = batch % total
+        rising = at <= up
+        count = stairs[0] if rising or stairs[1] is None else stairs[1]
+        position = at / up if rising else (total - at) / down
+        if count > 0:
+            whole = at * count / up if rising else (total - at) * count / down
+            return math.floor(whole) / count
+        return position
+
+    return total, scale
+
+
+_AFTER = {
+    "WarmupLR": _warmup,
+    "WarmupDecayLR": _warmup_decay,
+    "WarmupCosineLR": _warmup_cosine,
+    "LRRangeTest": _range_test,
+    "OneCycle": _one_cycle,
+}

@@ -1,0 +1,52 @@
+"""Learning rates by update, a line for each schedule.
+
+Each has its own dashes beside its colour; later ones are thinner, so that both are seen where two
+lie on each other.
+Lesson 13 draws DeepSpeed's schedules beside those of transformers and torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank
+
+STYLES = ("-", "--", "-.", ":")
+
+
+def schedules(lines: Mapping[str, Sequence[float]], *, title: str = "") -> Picture:
+    """Draw `lines[name][n]`, the learning rate of update n."""
+    if not lines or not all(map(len, lines.values())):
+        raise ValueError("the picture needs a schedule or more, each with an update or more")
+    return draw((6.4, 3.2), _in_words(lines, title), lambda figure: _paint(figure, lines, title))
+
+
+def _paint(figure, lines: Mapping[str, Sequence[float]], title: str) -> None:
+    axis = figure.subplots()
+    for i, (name, rates) in enumerate(lines.items()):
+        mark = "o" if len(rates) == 1 else None  # a line of one point is not seen
+        axis.plot(range(len(rates)), rates, label=name, color=of_rank(i), marker=mark,
+                  linewidth=2.2 if i == 0 else 1.3, linestyle=STYLES[i % len(STYLES)])  # fmt: skip
+    axis.set_ylim(bottom=0)
+    axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+    axis.xaxis.get_major_locator().set_params(integer=True)
+    axis.set_xlabel("update")
+    axis.set_ylabel("learning rate")
+    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    if len(lines) > 1:
+        axis.legend(frameon=False, fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+
+
+def _in_words(lines: Mapping[str, Sequence[float]], title: str) -> str:
+    told = []
+    for name, rates in lines.items():
+        top = max(rates)
+        told.append(
+            f"{name} begins at {rates[0]:.3g}, is highest with {top:.3g} at update "
+            f"{list(rates).index(top)}, and ends at {rates[-1]:.3g}"
+        )
+    return f"{title + '. ' if title else ''}Learning rate by update: {'; '.join(told)}."
