@@ -38,6 +38,7 @@ ORDER = [
     "estimate",
     "train",
     "deepspeed_config",
+    "launchers",
     "figures",
     "classroom",
     "cli",
