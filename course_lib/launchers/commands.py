@@ -7,6 +7,7 @@ names the package. Lesson 13.
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import random
 import shutil
@@ -118,7 +119,8 @@ def course_train(call: Call) -> Started:
     out = str(call.folder / "run")
     module = "course_lib.launchers.under_course_train"
     words = ["--ranks", str(call.world), "--out", out]
-    return Started([sys.executable, "-m", module, *_own(call, words)])
+    passed = {"COURSE_LAUNCH_ARGUMENTS": json.dumps(list(call.arguments))}
+    return Started([sys.executable, "-m", module, *_own(call, words)], passed)
 
 
 def by_hand(call: Call) -> Started:

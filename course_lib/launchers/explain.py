@@ -56,8 +56,8 @@ INSTALL = {
     "deepspeed": "pip install 'course_lib[deepspeed]'",
     "accelerate": "pip install 'course_lib[huggingface]'",
     "transformers": "pip install 'course_lib[huggingface]'",
-    "mpi4py": "DeepSpeed looks for MPI where RANK is not set: start with a launcher, or set the "
-    "five variables",
+    "mpi4py": "DeepSpeed looks for MPI where one of RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, "
+    "MASTER_PORT is not set: start with a launcher, or set all five (commands.five)",
 }
 # How each launcher says by which signal a rank has ended.
 SIGNALS = (
@@ -73,7 +73,14 @@ def explain(launcher: str, returncode: int, stderr: str, *, timed_out: bool = Fa
             words = found.groups()
             install = INSTALL.get(words[0] or "", "") if words else ""
             return _sentence(cause.format(*words), remedy.format(*words, install=install))
-    number = _signal(launcher, returncode, stderr)
+    number = _signal(returncode, stderr)
+    if number is None and returncode < 0 and launcher != "by hand":
+        return _sentence(
+            f"the launcher {launcher} was itself ended by {signal.Signals(-returncode).name}, and "
+            "could not end its ranks", "look with ps for ranks that live on, and end them",
+        )  # fmt: skip
+    if number is None and returncode < 0:
+        number = -returncode
     if number == signal.SIGKILL:
         return _sentence(
             f"a rank was killed by SIGKILL, which leaves no traceback; {OUT_OF_MEMORY}", LESS
@@ -85,6 +92,11 @@ def explain(launcher: str, returncode: int, stderr: str, *, timed_out: bool = Fa
         return _sentence(
             "the ranks had not ended when time was up, and none says why",
             "see where each waits: py-spy dump --pid, or faulthandler in the program",
+        )
+    if returncode == 0 and launcher == "deepspeed":
+        return (
+            "deepspeed reports success. It does so too where its own deepspeed.launcher.launch was "
+            "killed: look for what the program should have written."
         )
     if returncode == 0:
         return f"{launcher} reports success."
@@ -98,14 +110,12 @@ def _sentence(cause: str, remedy: str) -> str:
     return f"{cause[0].upper()}{cause[1:]}. Remedy: {remedy}."
 
 
-def _signal(launcher: str, returncode: int, text: str) -> int | None:
+def _signal(returncode: int, text: str) -> int | None:
     """The signal that ended a rank first: SIGTERM is what the launcher then sent to the others."""
     numbers = [n for pattern in SIGNALS for word in re.findall(pattern, text) for n in _of(word)]
     first = next((n for n in numbers if n != signal.SIGTERM), numbers[0] if numbers else None)
     if first is not None:
         return first
-    if returncode < 0:
-        return -returncode
     # A shell and srun add 128 to a signal; DeepSpeed's -9 becomes 256 − 9.
     for base in (returncode - 128, 256 - returncode):
         if base in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS):

@@ -6,6 +6,7 @@ is handed can be read in no other way, since it may be a fork and no new program
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import replace
@@ -20,6 +21,7 @@ from course_lib.train.stop import end_with
 
 HERE = "course_lib.launchers.under_course_train"
 RANK = "as-a-rank"
+ARGUMENTS = "COURSE_LAUNCH_ARGUMENTS"  # the program's: the launcher takes the training's alone
 
 
 def run() -> None:
@@ -27,7 +29,7 @@ def run() -> None:
     it runs the program."""
     end_with(int(os.environ[STARTER]), lambda: abandon(os.environ[RENDEZVOUS]))
     os.write(int(os.environ[READY]), b".")
-    del sys.argv[1:]
+    sys.argv[1:] = json.loads(os.environ[ARGUMENTS])
     as_rank.main()
 
 

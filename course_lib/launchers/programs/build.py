@@ -19,7 +19,8 @@ def bound(seconds: float) -> None:
 
     def end() -> None:
         share = (time.process_time() - before) / seconds
-        print(f"after {seconds:g} s, {share:.0%} of a processor used", flush=True)
+        used = "under 5 %" if share < 0.05 else f"{share:.0%}"
+        print(f"after {seconds:g} s: {used} of a processor used", flush=True)
         faulthandler.dump_traceback(all_threads=True)
         os._exit(1)
 
