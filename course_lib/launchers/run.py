@@ -27,6 +27,7 @@ from course_lib.launchers.plain import plain
 BEFORE = "before.json"  # the launcher's own environment, for a rank to compare with
 WRAPPER = Path(__file__).with_name("as_rank.py")
 LOOK = 0.3  # seconds in which a rank that did not end says where it is
+SETTLE = 2.0  # seconds in which ranks may notice that their launcher has ended
 GRACE = 4.0  # seconds that a launcher gets to end its ranks
 ATTEMPTS = 3  # with a port each, where another program may have taken it
 TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
@@ -48,7 +49,7 @@ class Ran:
     said: str
     stdout: tuple[str, ...]
     stderr: tuple[str, ...]
-    left: int = 0  # ranks that were alive after the launcher had ended
+    left: int = 0  # ranks that were alive a moment after the launcher had ended
 
     @property
     def heard(self) -> str:
@@ -157,7 +158,9 @@ def _end(process: subprocess.Popen, folder: Path) -> int:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
     files = sorted(folder.glob("rank-*.pid"))
-    left = 0 if asked else sum(holder(file) is not None for file in files)
+    settled = time.monotonic() + SETTLE
+    while (left := sum(holder(x) is not None for x in files)) and time.monotonic() < settled:
+        time.sleep(0.05)
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
     deadline = time.monotonic() + 5.0

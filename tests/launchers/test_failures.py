@@ -222,9 +222,7 @@ def test_a_killed_launcher_leaves_ranks_and_deepspeed_calls_it_a_success(name, c
 @pytest.mark.slow
 def test_the_courses_own_ranks_notice_that_their_launcher_was_killed():
     ran = failures.launcher_killed("course train", timeout=150)
-    assert (ran.returncode, ran.timed_out) == (-9, False)
-    # Each ends with SIGTERM's code or by itself, within a moment; nothing of them may stay.
-    assert ran.left <= 2
+    assert (ran.returncode, ran.timed_out, ran.left) == (-9, False, 0)
 
 
 @pytest.mark.slow

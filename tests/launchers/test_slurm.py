@@ -31,8 +31,8 @@ def played(tmp_path, kind, command, text, nodes=2):
     env = {**os.environ, **variables(nodes, 8, 23456), "PATH": f"{tools}:{os.environ['PATH']}"}
     env["TMPDIR"] = str(tmp_path)
     return subprocess.run(
-        ["bash", str(written(tmp_path, kind, nodes=nodes))], env=env, capture_output=True, text=True,
-        timeout=60, check=False,
+        ["bash", str(written(tmp_path, kind, nodes=nodes))], env=env, capture_output=True,
+        text=True, timeout=60, check=False,
     )  # fmt: skip
 
 
