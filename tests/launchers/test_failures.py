@@ -261,8 +261,10 @@ def test_without_a_compiler_deepspeeds_op_is_an_error_with_a_remedy():
 def test_a_stale_lock_is_a_wait_without_work_that_is_recognised_and_ended():
     pytest.importorskip("deepspeed")
     stale = failures.stale_lock(timeout=150)
-    assert stale.ran.stdout == ("after 3 s: under 5 % of a processor used\n",) * 2
-    assert all("file_baton.py" in text for text in stale.ran.stderr)
+    # The first to end itself may take the other with it, before that has spoken.
+    spoken = {text for text in stale.ran.stdout if text}
+    assert spoken == {"after 3 s: under 5 % of a processor used\n"}
+    assert any("file_baton.py" in text for text in stale.ran.stderr)
     assert "waits for the lock of an extension" in told(stale.ran)
     assert [lock.held for lock in stale.locks] == [False if sys.platform == "linux" else None]
     assert stale.removed == (["cpu_adam/lock"] if sys.platform == "linux" else [])

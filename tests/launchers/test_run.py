@@ -72,7 +72,7 @@ def test_ranks_that_a_launcher_has_left_are_counted_and_ended(tmp_path, monkeypa
 
 
 def test_a_rank_ends_by_itself_where_nobody_is_left_to_end_it(tmp_path):
-    file = program(tmp_path, "import time\ntime.sleep(600)")
+    file = program(tmp_path, "import time\ntime.sleep(20)")
     folder = tmp_path / "ranks"
     folder.mkdir()
     names = {"COURSE_LAUNCH_FOLDER": folder, "COURSE_LAUNCH_PROGRAM": file}
