@@ -101,7 +101,7 @@ def explain(launcher: str, returncode: int, stderr: str, *, timed_out: bool = Fa
     if returncode == 0:
         return f"{launcher} reports success."
     return _sentence(
-        f"{launcher} ended with {returncode}, and nothing here says why",
+        f"nothing that was printed says why {launcher} ended with {returncode}",
         "look for the first traceback of a rank above the launcher's own",
     )
 

@@ -14,6 +14,7 @@ CUTS = (
     (r"(?<![\w.])(?:/[\w.@+-]+)+/([\w.@+-]+)", r"\1"),  # a path: its last name stays
     (r"\[[\w.]+\.py:\d+:", "["),
     (r"(\.py):\d+\b", r"\1"),
+    (r'(\.py"), line \d+', r"\1"),
     (r"\b([Pp]id:?|PID|[Pp]rocess|subprocess) ?\d+", r"\1 (a number)"),
     (r"\b(port:?|:) ?(?:[2-6]\d{4})\b", r"\1 (a port)"),
     (r"(host +: ).*", r"\1(this host)"),

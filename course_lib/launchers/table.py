@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 from course_lib.launchers.programs import path
 from course_lib.launchers.run import Ran, run
@@ -20,6 +21,7 @@ from course_lib.launchers.run import Ran, run
 WHO = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 WHO += ("GROUP_RANK", "CROSS_RANK")
 ALL = ("torchrun", "deepspeed", "accelerate", "slurm", "course train", "by hand")
+T = TypeVar("T")
 NOBODY = "·"
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 WIDEST = 18
@@ -37,6 +39,11 @@ def reported(ran: Ran) -> list[Reported]:
     """One for each rank, in their order; a launcher that failed is an error with its words."""
     if ran.returncode or ran.timed_out:
         raise RuntimeError(f"{ran.launcher} ended with {ran.returncode}:\n{ran.heard.strip()}")
+    return heard(ran)
+
+
+def heard(ran: Ran) -> list[Reported]:
+    """What the ranks have reported, however the launcher ended afterwards."""
     return [read(text) for text in ran.stdout]
 
 
@@ -46,16 +53,20 @@ def read(text: str) -> Reported:
     return Reported(tuple(line["arguments"]), line["variables"])
 
 
+def together(names: Sequence[str], start: Callable[[str], T]) -> dict[str, T]:
+    """start(name) for each launcher; as many at a time as this host has processors, two at most."""
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        return dict(zip(names, pool.map(start, names), strict=True))
+
+
 def measure(names: Sequence[str] = ALL, *, timeout: float = 60.0) -> dict[str, list[Reported]]:
-    """Start two ranks under each launcher, and one process by hand; as many at a time as this
-    host has processors for, and two at most."""
+    """Start two ranks under each launcher, and one process by hand."""
 
     def once(name: str) -> list[Reported]:
         world = 1 if name == "by hand" else 2
         return reported(run(name, path("variables"), world=world, timeout=timeout))
 
-    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
-        return dict(zip(names, pool.map(once, names), strict=True))
+    return together(names, once)
 
 
 def value(name: str, ranks: Sequence[Reported]) -> str:

@@ -112,7 +112,7 @@ def test_every_sign_has_a_text():
 )
 def test_what_is_unknown_stays_unknown(code, text):
     said = explain("torchrun", code, text)
-    assert f"ended with {code}, and nothing here says why" in said
+    assert f"Nothing that was printed says why torchrun ended with {code}" in said
     assert "SIGKILL" not in said
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from course_lib.launchers.accelerate_config import accelerate_config
 from course_lib.launchers.programs import path
 from course_lib.launchers.run import Ran, run
-from course_lib.launchers.table import Reported, measure, reported, table
+from course_lib.launchers.table import Reported, heard, measure, reported, table, together
 
 ONES = {"RANK": "0 1", "LOCAL_RANK": "0 1", "WORLD_SIZE": "2"}
 # What each launcher is known to say: a change in a release is a change in the lesson.
@@ -66,6 +68,27 @@ def test_a_table_has_a_row_for_each_variable_and_a_column_for_each_launcher():
     assert table({"b": other}, rows=["RANK", "GROUP_RANK"]).splitlines()[1:3] == [
         "RANK           0", "GROUP_RANK     ·",
     ]  # fmt: skip
+
+
+def test_what_ranks_reported_before_their_launcher_failed_can_be_read():
+    line = '{"arguments": [], "variables": {"RANK": "0"}}\nmore\n'
+    assert heard(Ran("torchrun", 1, False, "", (line,), ("",))) == [Reported((), {"RANK": "0"})]
+
+
+def test_launchers_are_started_two_at_a_time_and_answers_keep_their_order():
+    alive, most = [], []
+
+    def start(name):
+        alive.append(name)
+        most.append(len(alive))
+        time.sleep(0.05)
+        alive.remove(name)
+        return name.upper()
+
+    assert list(together(["c", "b", "a", "d"], start).items()) == [
+        ("c", "C"), ("b", "B"), ("a", "A"), ("d", "D"),
+    ]  # fmt: skip
+    assert max(most) <= 2
 
 
 def test_a_launcher_that_failed_reports_nothing():

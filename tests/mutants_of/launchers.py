@@ -249,6 +249,22 @@ MUTANTS = [
         "a launcher that failed has no column",
     ),
     Mutant(
+        "launchers-all-at-once",
+        TABLE,
+        "min(2, os.cpu_count() or 1)",
+        "len(names)",
+        (f"{WHO}launchers_are_started_two_at_a_time_and_answers_keep_their_order",),
+        "six launchers at once are twelve ranks, and none ends in its time",
+    ),
+    Mutant(
+        "launchers-last-line",
+        TABLE,
+        "text.splitlines()[0]",
+        "text.splitlines()[-1]",
+        (f"{WHO}what_ranks_reported_before_their_launcher_failed_can_be_read",),
+        "a program prints on after its report",
+    ),
+    Mutant(
         "launchers-any-config",
         f"{HERE}accelerate_config.py",
         '(deepspeed is None) == (kind == "DEEPSPEED")',
