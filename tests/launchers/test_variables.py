@@ -15,7 +15,7 @@ ONES = {"RANK": "0 1", "LOCAL_RANK": "0 1", "WORLD_SIZE": "2"}
 # What each launcher is known to say: a change in a release is a change in the lesson.
 EXPECTED = {
     "torchrun": ONES | {"LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0", "MASTER_ADDR": "localhost",
-                        "MASTER_PORT": "a port"},
+                        "MASTER_PORT": "a port", "TORCHELASTIC_RUN_ID": "an id"},
     "deepspeed": ONES | {"LOCAL_SIZE": "2", "CROSS_RANK": "0", "MASTER_ADDR": "127.0.0.1",
                          "MASTER_PORT": "a port", "LOCAL_WORLD_SIZE": None, "GROUP_RANK": None},
     "accelerate": ONES | {"LOCAL_WORLD_SIZE": "2", "ACCELERATE_MIXED_PRECISION": "no",

@@ -206,7 +206,7 @@ MUTANTS = [
         'meet = ["--standalone"]',
         'meet = ["--nnodes", "1"]',
         (f"{WHO}what_a_launcher_sets[torchrun]",),
-        "without --standalone every run on a host meets at port 29500",
+        "without --standalone two runs on a host have one name, and meet",
     ),
     Mutant(
         "launchers-one-gpu",
