@@ -88,7 +88,9 @@ def run(
             folder = Path(temporary)
             call = Call(WRAPPER, world, arguments, options, port, folder)
             started = entry.start(call)
+            # torchrun leaves a folder of logs where temporary files go: it goes with this one.
             own = {
+                "TMPDIR": str(folder),
                 FOLDER: str(folder),
                 PROGRAM: str(program),
                 SECONDS: str(timeout),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import sys
 import time
 
@@ -61,6 +62,13 @@ def test_a_rank_that_waits_is_ended_and_says_where_it_waited(tmp_path):
     assert gone(int(ran.stdout[0])) and time.monotonic() - began < 60
 
 
+def test_what_a_launcher_writes_to_the_temporary_folder_is_gone_with_the_run(tmp_path, monkeypatch):
+    ran = run(shell(monkeypatch, "mktemp; mktemp -d"), path("variables"))
+    assert len(ran.said.split()) == 2
+    assert not any(os.path.exists(name) for name in ran.said.split())
+
+
+@pytest.mark.skipif(shutil.which("setsid") is None, reason="this system has no setsid command")
 def test_ranks_that_a_launcher_has_left_are_counted_and_ended(tmp_path, monkeypatch):
     text = "import os, time\nprint(os.getpid(), flush=True)\ntime.sleep(600)"
     wait = "until [ $(cat $COURSE_LAUNCH_FOLDER/*.out | wc -l) = 2 ]; do sleep 0.05; done"

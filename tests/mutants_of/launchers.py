@@ -144,6 +144,14 @@ MUTANTS = [
         "a launcher's ranks may be in sessions of their own, where no group signal reaches them",
     ),
     Mutant(
+        "launchers-logs-left",
+        RUN,
+        '                "TMPDIR": str(folder),\n',
+        "",
+        (f"{RUNS}what_a_launcher_writes_to_the_temporary_folder_is_gone_with_the_run",),
+        "torchrun leaves a folder for each run",
+    ),
+    Mutant(
         "launchers-one-attempt",
         RUN,
         "ATTEMPTS = 3",
