@@ -212,9 +212,9 @@ MUTANTS = [
         "launchers-standalone",
         COMMANDS,
         'meet = ["--standalone"]',
-        'meet = ["--nnodes", "1"]',
+        'meet = ["--master-port", "29500"]',
         (f"{WHO}what_a_launcher_sets[torchrun]",),
-        "without --standalone two runs on a host have one name, and meet",
+        "with one port for all, the second run on a host fails",
     ),
     Mutant(
         "launchers-one-gpu",
