@@ -128,10 +128,11 @@ class Nodes:
 
 
 WAYS = ("load the latest", "load by tag", "by tag, nodes in the other order")
+LOADED = ("loaded", "nothing was loaded")
 
 
 def no_shared_disk(
-    use_node_local_storage: bool, *, ways: tuple[str, ...] = WAYS[:1], timeout: float = 90.0
+    use_node_local_storage: bool, *, other_order: bool = False, timeout: float = 90.0
 ) -> Nodes:
     """DeepSpeed saves under ZeRO-2 on two nodes, each of which is a folder here, and loads."""
     local = str(use_node_local_storage).lower()
@@ -139,19 +140,16 @@ def no_shared_disk(
         nodes = [Path(top) / f"node-{i}" for i in range(2)]
         for node in nodes:
             node.mkdir()
-        saved = _on(nodes, ["save", local], timeout)
-        if saved.returncode:
-            raise RuntimeError(told(saved))
+        ran = _on(nodes, ["save", local], timeout)
+        if len(ran.stdout) != 2 or not all("saved\n" in text for text in ran.stdout):
+            raise RuntimeError(told(ran))
         files = tuple(
             tuple(str(x.relative_to(node)) for x in sorted(node.rglob("*")) if x.is_file())
             for node in nodes
         )
-        loads = {}
-        for way in ways:
-            order = nodes[::-1] if way == WAYS[2] else nodes
-            ran = _on(order, ["load" if way == WAYS[0] else "tag", local], timeout)
-            words = tuple(_outcome(*rank) for rank in zip(ran.stdout, ran.stderr, strict=True))
-            loads[way] = words if order is nodes else words[::-1]
+        loads = {way: _outcomes(ran, place) for place, way in enumerate(WAYS[:2])}
+        if other_order:
+            loads[WAYS[2]] = _outcomes(_on(nodes[::-1], ["tag", local], timeout), 0)[::-1]
         return Nodes(files, loads)
 
 
@@ -160,9 +158,15 @@ def _on(nodes: list[Path], arguments: list[str], timeout: float) -> Ran:
     return run("slurm", path("save"), arguments, variables={FOLDERS: folders}, timeout=timeout)
 
 
-def _outcome(stdout: str, stderr: str) -> str:
-    """The last line that the rank has printed, or the error with which it ended."""
-    if errors := re.findall(r"^(?:\[rank\d+\]: )?(\w+(?:Error|Exception))\b", stderr, re.MULTILINE):
-        return errors[-1]
-    lines = stdout.strip().splitlines()
-    return lines[-1] if lines else "nothing"
+def _outcomes(ran: Ran, place: int) -> tuple[str, ...]:
+    return tuple(_outcome(*rank, place) for rank in zip(ran.stdout, ran.stderr, strict=True))
+
+
+def _outcome(stdout: str, stderr: str, place: int) -> str:
+    """What came of one of a rank's loads, or the error that it met instead."""
+    lines = [line for line in stdout.splitlines() if line in LOADED]
+    if place < len(lines):
+        return lines[place]
+    name = r"^(?:\[rank\d+\]: )?(\w+(?:Error|Exception))\b"
+    errors = re.findall(name, stderr, re.MULTILINE)
+    return errors[-1] if errors else "ended with the other"

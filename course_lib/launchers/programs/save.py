@@ -1,7 +1,7 @@
-"""A rank of DeepSpeed's engine saves a checkpoint in its own folder, or loads what is there.
+"""A rank of DeepSpeed's engine saves a checkpoint in its own folder, and loads what is there.
 
-Arguments: save, load (the latest) or tag (by its name); then true or false, which is
-checkpoint.use_node_local_storage. Lesson 13.
+Arguments: save (then the latest is loaded, then the same by its name) or tag (only the last);
+then true or false, which is checkpoint.use_node_local_storage. Lesson 13.
 """
 
 from __future__ import annotations
@@ -34,15 +34,20 @@ def engine(local: bool):
     return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
 
 
+def load(local: bool, tag: str | None) -> None:
+    """Load into an engine that is new, and say what it came to."""
+    path, _ = engine(local).load_checkpoint(FOLDER, tag=tag)
+    print("nothing was loaded" if path is None else "loaded", flush=True)
+
+
 def main(action: str, local: str) -> None:
-    """Do it, and say what it came to."""
-    made = engine(local == "true")
+    """Do it. A rank that finds no file ends here, and its launcher ends the other."""
+    storage = local == "true"
     if action == "save":
-        made.save_checkpoint(FOLDER, tag=TAG)
+        engine(storage).save_checkpoint(FOLDER, tag=TAG)
         print("saved", flush=True)
-    else:
-        path, _ = made.load_checkpoint(FOLDER, tag=TAG if action == "tag" else None)
-        print("nothing was loaded" if path is None else "loaded", flush=True)
+        load(storage, None)
+    load(storage, TAG)
 
 
 if __name__ == "__main__":
