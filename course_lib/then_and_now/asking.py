@@ -16,6 +16,8 @@ import warnings
 from collections.abc import Callable, Iterator
 
 LOGGERS = ("transformers", "DeepSpeed", "accelerate")
+# By these Accelerate and DeepSpeed know their ranks; a probe has none.
+LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class Unchanged(Exception):
@@ -46,6 +48,8 @@ def left_as_found() -> Iterator[list[str]]:
     """Collect what is said, print nothing, and put back what libraries keep in globals."""
     heard: list[str] = []
     environment = dict(os.environ)
+    for name in LAUNCHED:
+        os.environ.pop(name, None)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_states_of_accelerate())
         for name in LOGGERS:

@@ -38,6 +38,7 @@ ORDER = [
     "estimate",
     "train",
     "deepspeed_config",
+    "launchers",
     "ways",
     "then_and_now",
     "figures",

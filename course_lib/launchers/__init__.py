@@ -1,0 +1,6 @@
+"""Launchers, each run for real on this host: who starts the ranks, and who tells them who they are.
+
+In the order of reading: hostfile, filters, slurm, srun_here, accelerate_config, commands, as_rank,
+run, programs, table, locks, explain, failures.
+Lesson 13.
+"""

@@ -1,0 +1,46 @@
+"""The last rank is killed as the system does it where the host has no memory left; or its launcher.
+
+It reports its variables first; the other ranks wait for it, as in a collective. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from course_lib.launchers.programs.variables import report
+
+PATIENCE = 30.0  # seconds, where a launcher does not end the others
+
+
+def reports() -> int:
+    """How many ranks have printed something."""
+    folder = Path(os.environ["COURSE_LAUNCH_FOLDER"])
+    return sum(bool(file.stat().st_size) for file in folder.glob("rank-*.out"))
+
+
+def victim(whom: str) -> int:
+    """This process, or the one that has started it; never the one that called the launcher."""
+    parent = os.getppid()
+    if whom == "launcher" and parent == int(os.environ["COURSE_LAUNCH_STARTER"]):
+        raise RuntimeError("this rank has no launcher")
+    return parent if whom == "launcher" else os.getpid()
+
+
+def end(whom: str) -> None:
+    """SIGKILL from the last rank, once all have reported: no handler and no traceback."""
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    deadline = time.monotonic() + PATIENCE
+    if int(os.environ.get("RANK", 0)) == world - 1:
+        while reports() < world and time.monotonic() < deadline:
+            time.sleep(0.02)
+        os.kill(victim(whom), signal.SIGKILL)
+    time.sleep(PATIENCE)
+
+
+if __name__ == "__main__":
+    report()
+    end("launcher" if "launcher" in sys.argv else "rank")

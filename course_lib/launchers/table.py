@@ -1,0 +1,113 @@
+"""Who sets which variable: what ranks have reported under each launcher, as a table of text.
+
+Nothing in it is typed in. A value that differs from run to run stands as what it is: a port, a
+path, an id. Lesson 13.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from course_lib.launchers.programs import path
+from course_lib.launchers.run import Ran, run
+
+# What torch, DeepSpeed and programs ask for: the first rows.
+WHO = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+WHO += ("GROUP_RANK", "CROSS_RANK")
+ALL = ("torchrun", "deepspeed", "accelerate", "slurm", "course train", "by hand")
+T = TypeVar("T")
+NOBODY = "·"
+ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+WIDEST = 18
+
+
+@dataclass(frozen=True)
+class Reported:
+    """What one rank reports: the arguments and the variables that its launcher gave it."""
+
+    arguments: tuple[str, ...]
+    variables: dict[str, str]
+
+
+def reported(ran: Ran) -> list[Reported]:
+    """One for each rank, in their order; a launcher that failed is an error with its words."""
+    if ran.returncode or ran.timed_out:
+        raise RuntimeError(f"{ran.launcher} ended with {ran.returncode}:\n{ran.heard.strip()}")
+    return heard(ran)
+
+
+def heard(ran: Ran) -> list[Reported]:
+    """What the ranks have reported, however the launcher ended afterwards."""
+    return [read(text) for text in ran.stdout]
+
+
+def read(text: str) -> Reported:
+    """The line of `programs/variables.py` among what a rank has printed."""
+    line = json.loads(text.splitlines()[0])
+    return Reported(tuple(line["arguments"]), line["variables"])
+
+
+def together(names: Sequence[str], start: Callable[[str], T]) -> dict[str, T]:
+    """start(name) for each launcher; as many at a time as this host has processors, two at most."""
+    with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+        return dict(zip(names, pool.map(start, names), strict=True))
+
+
+def measure(names: Sequence[str] = ALL, *, timeout: float = 60.0) -> dict[str, list[Reported]]:
+    """Start two ranks under each launcher, and one process by hand."""
+
+    def once(name: str) -> list[Reported]:
+        world = 1 if name == "by hand" else 2
+        return reported(run(name, path("variables"), world=world, timeout=timeout))
+
+    return together(names, once)
+
+
+def value(name: str, ranks: Sequence[Reported]) -> str:
+    """One variable over all ranks: once where they agree, else one after the other."""
+    texts = [shown(name, rank.variables[name]) for rank in ranks if name in rank.variables]
+    if not texts:
+        return NOBODY
+    return texts[0] if len(set(texts)) == 1 else " ".join(texts)
+
+
+def shown(name: str, text: str) -> str:
+    """A value without what is another one each time."""
+    if name.endswith("_PORT"):
+        return "a port"
+    if name.startswith("COURSE_TRAIN_") and text.isdigit():
+        return "a descriptor"
+    if ID.fullmatch(text):
+        return "an id"
+    if text.startswith("/"):
+        return "a path"
+    text = " ".join(text.split())
+    return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
+
+
+def table(measured: Mapping[str, Sequence[Reported]], rows: Sequence[str] | None = None) -> str:
+    """Variables downwards, launchers across. What our stand-in for srun sets is not shown."""
+    names = {x for ranks in measured.values() for rank in ranks for x in rank.variables}
+    names = {x for x in names if not x.startswith("SLURM_") and x != "PATH"}
+    rest = sorted(names - {*WHO})
+    chosen = [*(x for x in WHO if x in names), *rest] if rows is None else list(rows)
+    lines = [["", *measured]]
+    for name in chosen:
+        lines.append([name, *(value(name, ranks) for ranks in measured.values())])
+    passed = [" ".join(dict.fromkeys(a for r in ranks for a in r.arguments)) for ranks in
+              measured.values()]  # fmt: skip
+    if any(passed):
+        lines.append(["(an argument)", *(x or NOBODY for x in passed)])
+    lines.append(["(processes)", *(str(len(ranks)) for ranks in measured.values())])
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    rows_of_text = (
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+    return "\n".join(rows_of_text)
