@@ -97,6 +97,17 @@ def test_a_probe_fails_where_nothing_has_changed():
     assert remark(lambda: logging.getLogger("DeepSpeed").warning("older")) == "older"
 
 
+@installed
+def test_a_probe_is_no_rank_of_the_cell_that_asks(monkeypatch):
+    """A notebook runs with WORLD_SIZE set, by which Accelerate would look for the other ranks."""
+    from course_lib.then_and_now.probes import trainer
+
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert "num_items_in_batch" in trainer.compute_loss_signature()
+    assert os.environ["WORLD_SIZE"] == "2"
+
+
 def test_what_was_set_is_put_back_after_an_error(monkeypatch):
     monkeypatch.setenv("COURSE_KEPT", "as it was")
 
