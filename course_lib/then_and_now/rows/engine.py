@@ -26,7 +26,10 @@ ROWS = (
         "DeepSpeed's alone.",
         RUN,
         "The same; WarmupCosineLR has joined them.",
-        ("at merge: course_lib/deepspeed_config/schedules.py and its test",),
+        (
+            "tests/deepspeed_config/test_schedules.py::test_every_update_has_deepspeed_s_rate",
+            "notebooks/13_deepspeed_and_the_trainer.ipynb § Schedules: one name, another curve",
+        ),
     ),
     Row(
         "fp32 and tf32",

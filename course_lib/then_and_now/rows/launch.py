@@ -46,7 +46,8 @@ ROWS = (
         "The same; where nobody says how many, it asks DeepSpeed's accelerator, on a CPU too.",
         (
             "tests/then_and_now/test_devices.py::test_include_and_exclude_pick_devices",
-            "at merge: course_lib/launchers, deepspeed --num_gpus",
+            "tests/launchers/test_failures.py::test_a_rank_is_killed_under_every_launcher",
+            "notebooks/13_deepspeed_and_the_trainer.ipynb § Launchers: who starts the ranks",
         ),
     ),
     Row(
@@ -69,7 +70,7 @@ ROWS = (
         "nodes' worth of them.",
         (
             "tests/test_ranks_launchers.py::test_who_the_environment_says",
-            "at merge: course_lib/launchers, hostfiles parsed and checked",
+            "tests/launchers/test_hostfile.py::test_deepspeed_reads_the_same_hosts_and_refuses_the_same_files",
         ),
     ),
     Row(

@@ -153,7 +153,7 @@ ROWS = (
         "The same; the host's bytes are part of every estimate, and a killed rank is named.",
         (
             "tests/estimate/test_fit.py::test_every_way_is_what_the_exact_count_says",
-            "at merge: course_lib/launchers, killed at start",
+            "tests/launchers/test_failures.py::test_a_rank_is_killed_under_every_launcher",
         ),
     ),
     Row(
@@ -165,7 +165,8 @@ ROWS = (
         (
             "tests/zero/test_precision.py::test_a_nan_stops_all_ranks_and_is_named",
             "tests/zero/test_precision.py::test_after_overflows_a_scale_is_found",
-            "at merge: overflow_log.py and its exercise",
+            "tests/deepspeed_config/test_overflow_log.py::test_a_run_in_float16_is_read_from_its_log",
+            "notebooks/13_deepspeed_and_the_trainer.ipynb § fp16's loss scale, and its log",
         ),
     ),
     Row(
