@@ -1,4 +1,4 @@
-"""Three ways of asking the Trainer on a CPU for a cut that do not give one, without an error.
+"""Three ways of asking the Trainer for sharding that do not give it on a CPU, without an error.
 
 Each is run as a reader would write it, and its held bytes say what it was. Lesson 13.
 """
@@ -37,10 +37,10 @@ def without_use_cpu(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
 
 def loaded_cut(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     """`from_pretrained(…, distributed_config=DistributedConfig(fsdp_size=N))`, Transformers' own
-    FSDP2: each rank's shard is a view of a whole tensor, and the whole tensor stays."""
+    FSDP2: each rank's shard is a view of the full tensor, which stays in memory."""
     if not can_load_cut():
         raise NotThere(
-            "this Transformers cannot cut a model while it loads: DistributedConfig(fsdp_size=N) "
+            "this Transformers cannot shard a model while it loads: DistributedConfig(fsdp_size=N) "
             "came with release 5"
         )
     return _trained("loaded cut", me, workload, setting, {}, load=True)

@@ -1,6 +1,6 @@
 """What a way is, by what it does: the class it trains, the bytes it holds, the verbs it calls.
 
-A name in a config proves nothing; a rank whose held bytes are not cut does not cut. Lesson 13.
+A name in a config proves nothing: what is sharded is smaller on each rank. Lesson 13.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a way holds and sends, in closed form: bytes of a rank in Ψ parameters, N ranks, fp32.
 
 Where a way needs more than ZeRO's formula says, the reason is here in words. Exact where N divides
-every cut; else a cut is at most one piece longer. Lesson 13.
+every sharded dim; else a shard is at most one piece longer. Lesson 13.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Setting:
             raise ValueError("offload goes with stages 1 to 3: at stage 0 no rank has a part")
         if self.offload in ("all", "nvme") and self.stage != 3:
             raise ValueError(
-                f"offload={self.offload!r} moves parameters, which stage {self.stage} does not cut"
+                f"offload={self.offload!r} moves parameters: stage {self.stage} does not shard them"
             )
         if self.offload == "nvme" and self.folder is None:
             raise ValueError("offload='nvme' needs a folder for its files")

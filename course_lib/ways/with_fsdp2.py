@@ -21,7 +21,7 @@ from course_lib.ways.workload import Workload
 def check_can(setting: Setting) -> None:
     """Refuse what FSDP2 has no setting for."""
     if setting.stage == 0:
-        raise NotThere("FSDP2 always cuts the states; without a cut torch has DDP")
+        raise NotThere("FSDP2 always shards the states; without that torch has DDP")
     if setting.stage == 1:
         raise NotThere(
             "FSDP2 has no stage that keeps whole gradients: reshard_after_forward=False, which "

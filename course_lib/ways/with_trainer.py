@@ -1,7 +1,7 @@
 """Transformers' Trainer over DeepSpeed, and over FSDP2.
 
 On GPUs `fsdp=True` hands the model to Accelerate. On a CPU Accelerate has no FSDP (see asked), so
-there the model is cut by `fully_shard` first, and Accelerate is told to leave it alone. Lesson 13.
+there `fully_shard` shards the model first and Accelerate is told to leave it alone. Lesson 13.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ class Workload:
         return model
 
     def save(self, folder: str | Path) -> None:
-        """The model as a Transformers folder (safetensors), for ways that load while they cut.
+        """The model as a Transformers folder (safetensors), for ways that shard while they load.
 
         Where ranks have a group, Transformers writes on rank 0 alone."""
         self.model().save_pretrained(folder)

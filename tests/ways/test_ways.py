@@ -54,7 +54,7 @@ def test_sixteen_bits_with_a_loss_scale(pool):
 
 
 def test_a_setting_that_no_way_has_is_refused():
-    with pytest.raises(ValueError, match="stage 2 does not cut"):
+    with pytest.raises(ValueError, match="stage 2 does not shard"):
         Setting(stage=2, offload="all")
     with pytest.raises(ValueError, match="at stage 0 no rank has a part"):
         Setting(stage=0, offload="optimizer")
