@@ -18,7 +18,7 @@ from course_lib.ways.setting import NotThere, Setting
 from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer
 from course_lib.ways.with_deepspeed import check_can
 from course_lib.ways.with_trainer import fsdp_config
-from course_lib.ways.workload import Workload
+from course_lib.ways.workload import Workload, the_package
 
 
 def for_fsdp(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
@@ -38,6 +38,9 @@ def without_use_cpu(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
 def loaded_cut(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     """`from_pretrained(…, distributed_config=DistributedConfig(fsdp_size=N))`, Transformers' own
     FSDP2: each rank's shard is a view of the full tensor, which stays in memory."""
+    the_package()
+    if me.world == 1:
+        raise NotThere("one rank has nothing to shard, and the Trainer takes DDP")
     if not can_load_cut():
         raise NotThere(
             "this Transformers cannot shard a model while it loads: DistributedConfig(fsdp_size=N) "
@@ -67,10 +70,12 @@ def _trained(
             return _loaded(me, workload, Path(folder)) if load else workload.model()
 
         made = trainer(workload, setting, me.world, model, given)
-        result = run(way, made, recorder_class()(before))
+        try:
+            result = run(way, made, recorder_class()(before))
+        finally:
+            if made.is_deepspeed_enabled and made.model_wrapped is not made.model:
+                made.model_wrapped.destroy()
         result.notes.append(f"the Trainer counts {made.args.world_size} of {me.world} ranks")
-        if made.is_deepspeed_enabled:
-            made.model_wrapped.destroy()
         return result
 
 

@@ -5,6 +5,7 @@ Every way reads the same setting and translates it into its own words. Lesson 13
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 OFFLOADS = {
@@ -33,6 +34,15 @@ class Setting:
     compiled: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("stage", "accumulate"):
+            if type(getattr(self, name)) is not int:
+                raise ValueError(f"{name}={getattr(self, name)!r} has to be a whole number")
+        if not (self.offload is None or isinstance(self.offload, str)):
+            raise ValueError(f"offload={self.offload!r} has to be a name or None")
+        if self.clip is not None and not (
+            isinstance(self.clip, (int, float)) and math.isfinite(self.clip) and self.clip > 0
+        ):
+            raise ValueError(f"clip={self.clip!r} has to be a number above 0; None does not clip")
         if self.stage not in range(4):
             raise ValueError(f"stage={self.stage!r} is none of 0, 1, 2, 3")
         if self.offload not in OFFLOADS:
@@ -48,7 +58,7 @@ class Setting:
             raise ValueError(
                 f"offload={self.offload!r} moves parameters: stage {self.stage} does not shard them"
             )
-        if self.offload == "nvme" and self.folder is None:
+        if self.offload == "nvme" and not self.folder:
             raise ValueError("offload='nvme' needs a folder for its files")
 
     def __str__(self) -> str:

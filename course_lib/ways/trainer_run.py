@@ -16,7 +16,7 @@ from course_lib.ledger import Book, ledger
 from course_lib.ways.evidence import Before, Evidence, Run, held_by, traffic
 from course_lib.ways.setting import Setting
 from course_lib.ways.with_deepspeed import held_by_engine
-from course_lib.ways.workload import Workload
+from course_lib.ways.workload import Workload, the_package
 
 
 def arguments(me: ranks.Me, workload: Workload, setting: Setting, folder: str, **more) -> dict:
@@ -49,8 +49,7 @@ def trainer(
     """A Trainer of these arguments; of an encoder and a decoder, a Seq2SeqTrainer.
 
     The model is made after the arguments: they tell Transformers of a DeepSpeed config."""
-    import transformers
-
+    transformers = the_package()
     seq2seq = workload.family == "t5"
     made = transformers.Seq2SeqTrainingArguments if seq2seq else transformers.TrainingArguments
     args = made(**given)

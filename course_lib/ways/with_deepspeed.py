@@ -6,6 +6,7 @@ Lesson 13.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import torch
 
@@ -21,7 +22,8 @@ from course_lib.ways.workload import Workload
 
 
 def imported():
-    """The package, told which device there is; NotThere where it is not installed."""
+    """The package, told which device there is (for as long as this process lives, since it reads
+    that once); NotThere where it is not installed."""
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
     try:
@@ -36,11 +38,21 @@ def imported():
     return deepspeed
 
 
+def has_fp16() -> bool:
+    """By DeepSpeed's own account. Where not, its files hold fp32 parameters as bfloat16."""
+    imported()
+    from deepspeed.accelerator import get_accelerator
+
+    return get_accelerator().is_fp16_supported()
+
+
 def check_can(setting: Setting) -> None:
     """Refuse what this device has not, or what needs an extension that cannot be built here."""
     imported()
-    if setting.precision == "float16" and not torch.cuda.is_available():
-        raise NotThere("DeepSpeed has no fp16 on a CPU (it says so: not supported on your device)")
+    if setting.precision == "float16" and not has_fp16():
+        raise NotThere("DeepSpeed says that fp16 is not supported on this device, as on most CPUs")
+    if setting.offload == "nvme" and not Path(setting.folder).is_dir():
+        raise ValueError(f"the folder {setting.folder} is missing, and DeepSpeed would make it")
     if setting.offload == "nvme":
         from deepspeed.ops.op_builder import AsyncIOBuilder
 

@@ -1,4 +1,4 @@
-"""torch's fully_shard (FSDP2) around the same model; at stage 0, torch's DistributedDataParallel.
+"""torch's fully_shard (FSDP2) around the same model.
 
 FSDP2 has two of the four stages: parameters freed after the forward (ZeRO-3) and kept (ZeRO-2).
 Lesson 13.

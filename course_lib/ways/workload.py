@@ -13,7 +13,20 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from course_lib.ways.setting import NotThere
+
 FAMILIES = ("gpt2", "llama", "t5")
+
+
+def the_package():
+    """Transformers; NotThere, with the remedy, where it is not installed."""
+    try:
+        import transformers
+    except ImportError as error:
+        raise NotThere(
+            f"Transformers cannot be imported ({error}): pip install 'course_lib[huggingface]'"
+        ) from error
+    return transformers
 
 
 @dataclass(frozen=True)
@@ -36,10 +49,23 @@ class Workload:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise ValueError(f"family={self.family!r} is none of {', '.join(FAMILIES)}")
+        least = {"vocabulary": 2, "hidden": 1, "heads": 1, "layers": 1, "batch": 1, "steps": 1}
+        for name, low in (least | {"length": 3 if self.uneven else 2}).items():
+            value = getattr(self, name)
+            if type(value) is not int or value < low:
+                raise ValueError(f"{name}={value!r} has to be a whole number of {low} or more")
         if self.hidden % self.heads:
             raise ValueError(
                 f"hidden={self.hidden} does not divide by heads={self.heads}; Transformers wants "
                 "whole heads"
+            )
+
+        if self.family == "llama" and (
+            self.heads % max(1, self.heads // 2) or (self.hidden // self.heads) % 2
+        ):
+            raise ValueError(
+                f"llama: heads={self.heads} has to be 1, 3 or even, and hidden/heads even (rotary "
+                "pairs)"
             )
 
     @property
@@ -49,8 +75,7 @@ class Workload:
 
     def config(self):
         """The model's configuration, without dropout: ways draw random numbers differently."""
-        import transformers
-
+        transformers = the_package()
         common = {"vocab_size": self.vocabulary}
         if self.family == "gpt2":
             return transformers.GPT2Config(
@@ -90,8 +115,7 @@ class Workload:
         )
 
     def model_class(self):
-        import transformers
-
+        transformers = the_package()
         return {
             "gpt2": transformers.GPT2LMHeadModel,
             "llama": transformers.LlamaForCausalLM,

@@ -162,6 +162,36 @@ def test_the_trainer_decays_neither_norms_nor_biases(tmp_path):
     assert sum(p.numel() for group in groups for p in group["params"]) == parameters
 
 
+def groups_of_a_config(me, folder):
+    """Weight decay of each parameter group, with the stock Trainer and an optimizer in the file."""
+    import transformers
+
+    from course_lib.ways.ds_config import for_trainer
+    from course_lib.ways.launched import launched, quiet
+
+    workload, setting = dataclasses.replace(SMALL, steps=1), Setting()
+    with launched(me), quiet():
+        config = for_trainer(workload, setting)
+        given = arguments(me, workload, setting, folder, deepspeed=config)
+        made = transformers.Trainer(
+            model=workload.model(),
+            args=transformers.TrainingArguments(**given),
+            train_dataset=workload.rows(1, 1),
+        )
+        made.train()
+        engine = made.model_wrapped
+        decays = [group["weight_decay"] for group in engine.optimizer.param_groups]
+        engine.destroy()
+    return decays
+
+
+@pytest.mark.slow
+@needs_all
+def test_the_optimizer_of_a_config_decays_all(pool, tmp_path):
+    run = pool.run(1, groups_of_a_config, str(tmp_path), timeout=90, env=ENV, alone=True)
+    assert run[0] == [SMALL.weight_decay]
+
+
 def defaults(me):
     """{question: what DeepSpeed does where a config leaves it open}."""
     from course_lib.ways.ds_config import ds_config

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 from course_lib.ways.evidence import Run
-from course_lib.ways.setting import Setting
+from course_lib.ways.expected import expected
+from course_lib.ways.setting import NotThere, Setting
 from course_lib.ways.workload import Workload
 from tests.ways.runs import ENV, check_curves, check_held, needs_all, several
 
@@ -66,6 +69,39 @@ def test_a_setting_that_no_way_has_is_refused():
         Workload(family="bert")
     with pytest.raises(ValueError, match="does not divide by heads"):
         Workload(hidden=50, heads=4)
+    with pytest.raises(ValueError, match="closed form"):
+        expected("deepspeed", Setting(precision="float16"), 10, 2)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"clip": 0}, {"clip": -1}, {"clip": float("nan")}, {"clip": "0.5"}, {"accumulate": 2.5},
+     {"accumulate": "2"}, {"stage": True}, {"offload": ["all"]}],
+)  # fmt: skip
+def test_a_value_that_ways_would_read_differently_is_refused(change):
+    with pytest.raises(ValueError, match=f"{next(iter(change))}=.* has to be"):
+        Setting(**change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"steps": 0}, {"heads": 0}, {"batch": 0}, {"length": 1}, {"vocabulary": 1}, {"layers": -1},
+     {"length": 2, "uneven": True}, {"family": "llama", "hidden": 50, "heads": 5}],
+)  # fmt: skip
+def test_a_workload_that_cannot_be_trained_is_refused(change):
+    with pytest.raises(ValueError, match="has to be"):
+        Workload(**change)
+
+
+def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
+    from course_lib.ways.with_deepspeed import imported
+
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(NotThere, match=r"pip install 'course_lib\[huggingface\]'"):
+        Workload().model()
+    monkeypatch.setitem(sys.modules, "deepspeed", None)
+    with pytest.raises(NotThere, match=r"pip install 'course_lib\[deepspeed\]'"):
+        imported()
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])

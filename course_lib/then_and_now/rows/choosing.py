@@ -93,9 +93,10 @@ ROWS = (
         "At stage 3 optimizer states and parameters may lie in files on an NVMe disk.",
         RUN,
         "Our engine does it on any disk and changes no bit. DeepSpeed needs libaio and a "
-        "compiler, and its files of parameters hold bf16: `course bench zero` has it as a peer.",
+        "compiler; where its accelerator has no fp16, its files hold fp32 parameters as bf16.",
         (
             "tests/zero_offload/test_same.py::test_offload_changes_no_bit",
+            "tests/ways/test_matrix.py::test_deepspeeds_files_round_what_ours_keep",
             "notebooks/12_offload_and_estimators.ipynb § On real ranks",
         ),
     ),
