@@ -195,11 +195,19 @@ class Team:
             if expected == "done"
         }
         stacks = {one.rank: one.stack() for one in pending.values()}
+        self._wait_for_the_leaving(failures)
         if stacks or not self.alive():
             for one in self.ranks:
                 one.process.kill()
                 one.process.wait()
         raise told(what, timeout, failures, remarks, stacks)
+
+    def _wait_for_the_leaving(self, failures: Mapping[int, Failure]) -> None:
+        """A rank whose group something holds says so and ends: then the team is another's."""
+        for one in self.ranks:
+            with contextlib.suppress(EOFError, OSError, subprocess.TimeoutExpired):
+                if one.rank in failures and one.pipe.poll() and one.pipe.recv()[0] == "held":
+                    one.process.wait(2)
 
     def alive(self) -> bool:
         return all(one.process.poll() is None for one in self.ranks)

@@ -154,6 +154,7 @@ def test_seeds_differ_by_rank_and_repeat(pool):
 
 
 def test_the_cause_comes_first_and_at_once(pool):
+    pool.run(3, total, 1)  # the ranks are there
     began = time.monotonic()
     with pytest.raises(RanksFailed) as caught:
         pool.run(3, raise_on, 2)
@@ -165,6 +166,26 @@ def test_the_cause_comes_first_and_at_once(pool):
     assert (caught.value.first.rank, caught.value.first.consequence) == (2, False)
     assert [f.consequence for f in caught.value.failures[1:]] == [True, True]
     assert text.count("Traceback") == 1
+    assert [len(answer) for answer in pool.run(3, total, 1)] == [2, 2, 2]
+
+
+KEPT = []
+
+
+def keep_the_group(me):
+    KEPT.append(dist.group.WORLD)
+
+
+def test_a_group_that_something_holds_does_not_hide_the_cause(pool):
+    """As a mesh in a cache of torch's may: its sockets would stay open, and neighbours wait."""
+    pool.run(3, keep_the_group)
+    began = time.monotonic()
+    with pytest.raises(RanksFailed) as caught:
+        pool.run(3, raise_on, 2)
+    assert time.monotonic() - began < 5, "less than the grace that neighbours have"
+    text = str(caught.value)
+    assert text.index("ValueError: the cause") < text.index("rank 0, after it")
+    assert [f.consequence for f in caught.value.failures[1:]] == [True, True]
     assert [len(answer) for answer in pool.run(3, total, 1)] == [2, 2, 2]
 
 

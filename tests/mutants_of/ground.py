@@ -6,6 +6,14 @@ CANARY = "tests/test_canaries.py::test_fails_for_its_own_reason"
 
 MUTANTS = [
     Mutant(
+        "pool-held-group-keeps-neighbours-waiting",
+        "tests/pool_worker.py",
+        "            if self.default_group() is not None:\n",
+        "            if False:\n",
+        ("tests/test_pool.py::test_a_group_that_something_holds_does_not_hide_the_cause",),
+        "sockets that a leftover holds open tell no neighbour that its rank has failed",
+    ),
+    Mutant(
         "ground-ranks-outlive-pytest",
         "tests/pool_worker.py",
         "                os._exit(1)",
