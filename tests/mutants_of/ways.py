@@ -95,7 +95,7 @@ MUTANTS = [
         f"{HERE}launched.py",
         "        AcceleratorState._reset_state(reset_partial_state=True)\n",
         "",
-        (f"{DIFFERENT}what_the_trainer_on_a_cpu_does_not_cut", WAYS),
+        ("tests/ways/test_ways.py::test_nothing_that_a_way_has_set_is_met_by_the_next",),
         "a way must not meet what the one before has left in Accelerate",
     ),
     Mutant(

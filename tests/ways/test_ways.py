@@ -152,3 +152,28 @@ def test_a_dataloader_reads_the_batches_of_the_loop_in_their_order():
                 for row in range(workload.batch):
                     got = rows[next(taken)]
                     assert all(torch.equal(got[name], batch[name][row]) for name in batch)
+
+
+@needs_all
+def test_nothing_that_a_way_has_set_is_met_by_the_next(tmp_path):
+    """Neither a launcher's variables nor what Accelerate keeps of its ranks."""
+    import os
+
+    import transformers
+    from accelerate.state import PartialState
+
+    from course_lib import ranks
+    from course_lib.ways.launched import launched
+    from course_lib.ways.trainer_run import arguments
+
+    me = ranks.Me(0, 1, 0, 1, "gloo", torch.device("cpu"), 1.0, "")
+    before = dict(os.environ)
+    with launched(me):
+        os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"
+        os.environ.pop("LOCAL_RANK")  # a process alone, which makes no group
+        os.environ.pop("WORLD_SIZE")
+        given = arguments(me, WORKLOAD, Setting(), str(tmp_path))
+        assert transformers.TrainingArguments(**given).device.type == "cpu"
+        assert PartialState._shared_state
+    assert not PartialState._shared_state
+    assert dict(os.environ) == before
