@@ -34,6 +34,21 @@ class Verbs:
     updates: object  # what its user takes for the optimizer
 
 
+def of_engine(
+    engine, norm: Callable[[], float | None], held: Callable[[Before], dict[str, int]]
+) -> Verbs:
+    """The verbs of an engine that counts micro-batches by itself: DeepSpeed's, and ours."""
+
+    def step(last: bool) -> float | None:
+        engine.step()
+        return norm() if last else None
+
+    def backward(loss: Tensor, last: bool) -> None:
+        engine.backward(loss)
+
+    return Verbs(engine, backward, step, held, trains=engine, updates=engine.optimizer)
+
+
 @contextmanager
 def booked(last: bool) -> Iterator[Book | None]:
     if not last:

@@ -7,7 +7,7 @@ import torch
 from course_lib import ranks, zero
 from course_lib.memory.storages import memory_key, plain_tensors, storages
 from course_lib.ways.evidence import Before, Run, held_by
-from course_lib.ways.loop import Verbs, adamw
+from course_lib.ways.loop import adamw, of_engine
 from course_lib.ways.loop import train as train_by
 from course_lib.ways.setting import Setting
 from course_lib.ways.workload import Workload
@@ -58,23 +58,9 @@ def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
         offload=offload(setting),
         **({"persist": 0} if setting.stage == 3 else {}),
     ) as engine:
-
-        def step(last: bool) -> float | None:
-            engine.step()
-            return engine.norm if last else None
-
-        return train_by(
-            "course_lib",
-            me,
-            workload,
-            setting,
-            before,
-            Verbs(
-                engine,
-                lambda loss, last: engine.backward(loss),
-                step,
-                lambda before: held_by_engine(before, engine, copied),
-                engine,
-                engine.optimizer,
-            ),
+        verbs = of_engine(
+            engine,
+            norm=lambda: engine.norm,
+            held=lambda before: held_by_engine(before, engine, copied),
         )
+        return train_by("course_lib", me, workload, setting, before, verbs)

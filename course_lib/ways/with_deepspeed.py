@@ -15,7 +15,7 @@ from course_lib.memory.storages import plain_tensors
 from course_lib.ways.ds_config import ds_config
 from course_lib.ways.evidence import Before, Run, held_by
 from course_lib.ways.launched import launched, quiet
-from course_lib.ways.loop import Verbs
+from course_lib.ways.loop import of_engine
 from course_lib.ways.loop import train as train_by
 from course_lib.ways.setting import NotThere, Setting
 from course_lib.ways.workload import Workload
@@ -99,26 +99,12 @@ def train(me: ranks.Me, workload: Workload, setting: Setting, *, config: dict | 
             config=ds_config(workload, setting) if config is None else config,
         )
 
-        def step(last: bool) -> float | None:
-            engine.step()
-            norm = engine.get_global_grad_norm() if last else None
-            return None if norm is None else float(norm)
+        def norm() -> float | None:
+            value = engine.get_global_grad_norm()
+            return None if value is None else float(value)
 
+        verbs = of_engine(engine, norm, lambda before: held_by_engine(before, engine))
         try:
-            return train_by(
-                "deepspeed",
-                me,
-                workload,
-                setting,
-                before,
-                Verbs(
-                    engine,
-                    lambda loss, last: engine.backward(loss),
-                    step,
-                    lambda before: held_by_engine(before, engine),
-                    engine,
-                    engine.optimizer,
-                ),
-            )
+            return train_by("deepspeed", me, workload, setting, before, verbs)
         finally:
             engine.destroy()
