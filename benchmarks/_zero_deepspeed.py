@@ -8,13 +8,15 @@ buckets are as large as the others': its default of 5e8 numbers sets 2 GB aside.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
-import torch
 from _zero_task import Task
+
+from course_lib.ways import with_deepspeed
+from course_lib.ways.launched import quiet, variables
+from course_lib.ways.setting import NotThere
 
 MISSING = (
     "deepspeed is not installed here, so it is left out; it comes with the extra `deepspeed`: "
@@ -74,36 +76,22 @@ SETTINGS: dict[str, list[dict]] = {
 }
 
 
-# Offload to files sends its parameters through bfloat16, whatever the model is in: with weights so
-# rounded, losses agree to this part.
+# Where its accelerator has no fp16, as on most CPUs, its files hold float32 parameters as bfloat16:
+# with weights so rounded, losses agree to this part.
 ROUNDS = {"deepspeed-3-nvme": 5e-3}
 
 
 def there(name: str) -> bool:
     """Whether a method can run here."""
-    return imported() is not None and (not name.endswith("nvme") or has_files())
+    return imported() is not None and (not name.endswith("nvme") or with_deepspeed.has_files())
 
 
 def imported():
     """The package, or None where there is none."""
-    if not torch.cuda.is_available():
-        os.environ["DS_ACCELERATOR"] = "cpu"
     try:
-        with quiet():
-            import deepspeed
-    except ImportError:
+        return with_deepspeed.imported()
+    except NotThere:
         return None
-    # An extension for inference on one host that it would compile now and not use here.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    return deepspeed
-
-
-def has_files() -> bool:
-    """Whether its asynchronous I/O is compiled or can be."""
-    from deepspeed.ops.op_builder import AsyncIOBuilder
-
-    with quiet():
-        return AsyncIOBuilder().is_compatible(verbose=False)
 
 
 def note(names: Sequence[str]) -> list[str]:
@@ -112,13 +100,6 @@ def note(names: Sequence[str]) -> list[str]:
     if all(there(name) for name in ours):
         return []
     return [MISSING if imported() is None else NO_FILES]
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def build(task: Task, name: str, settings: dict) -> Callable[[], float]:
@@ -150,9 +131,10 @@ def build(task: Task, name: str, settings: dict) -> Callable[[], float]:
     # It calls torch's verbs by their old names, and each time a warning would be put into words.
     warnings.filterwarnings("ignore", ".*is deprecated. Please use", FutureWarning)
     if place == "nvme":
+        rounded = "" if with_deepspeed.has_fp16() else "; float32 parameters are bfloat16 there"
         task.notes.append(
-            f"{name}: files by its async_io, past the page cache; parameters are rounded to "
-            f"bfloat16 there, so its losses are held to {ROUNDS[name]:g} alone"
+            f"{name}: files by its async_io, past the page cache{rounded}; its losses are held to "
+            f"{ROUNDS[name]:g}"
         )
     return task.training(engine, engine.backward, engine.step)
 
@@ -160,13 +142,7 @@ def build(task: Task, name: str, settings: dict) -> Callable[[], float]:
 def started(task: Task):
     """DeepSpeed, on the group that is there already."""
     me = task.me
-    os.environ.update(
-        RANK=str(me.rank),
-        LOCAL_RANK=str(me.local_rank),
-        WORLD_SIZE=str(me.world),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",  # read by DeepSpeed, used by nobody
-    )
+    os.environ.update(variables(me))
     deepspeed = imported()
     backend = "nccl" if me.backend == "nccl" else "gloo"
     deepspeed.init_distributed(dist_backend=backend, verbose=False)

@@ -46,6 +46,15 @@ def has_fp16() -> bool:
     return get_accelerator().is_fp16_supported()
 
 
+def has_files() -> bool:
+    """Whether its asynchronous I/O is compiled or can be."""
+    imported()
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    with quiet():
+        return AsyncIOBuilder().is_compatible(verbose=False)
+
+
 def check_can(setting: Setting) -> None:
     """Refuse what this device has not, or what needs an extension that cannot be built here."""
     imported()
@@ -53,16 +62,11 @@ def check_can(setting: Setting) -> None:
         raise NotThere("DeepSpeed says that fp16 is not supported on this device, as on most CPUs")
     if setting.offload == "nvme" and not Path(setting.folder).is_dir():
         raise ValueError(f"the folder {setting.folder} is missing, and DeepSpeed would make it")
-    if setting.offload == "nvme":
-        from deepspeed.ops.op_builder import AsyncIOBuilder
-
-        with quiet():
-            there = AsyncIOBuilder().is_compatible(verbose=False)
-        if not there:
-            raise NotThere(
-                "DeepSpeed's offload to files compiles its extension async_io, which needs a C++ "
-                "compiler and libaio's headers (Debian: apt install g++ libaio-dev)"
-            )
+    if setting.offload == "nvme" and not has_files():
+        raise NotThere(
+            "DeepSpeed's offload to files compiles its extension async_io, which needs a C++ "
+            "compiler and libaio's headers (Debian: apt install g++ libaio-dev)"
+        )
 
 
 def held_by_engine(before: Before, engine) -> dict[str, int]:
