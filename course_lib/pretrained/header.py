@@ -22,7 +22,16 @@ DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
 }
-NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# Of buffers, which may be masks and counts.
+OTHERS = {
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+NAMES = {dtype: name for name, dtype in (DTYPES | OTHERS).items()}
 # Bytes of an element; masks and other buffers that are left alone may have these dtypes too.
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "C64": 8}
 BYTES |= {"I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
@@ -56,6 +57,13 @@ class Checkpoint:
             self._fill(file, view[row * run : (row + 1) * run], at, name)
         shape = (*slot.shape[:dim], stop - start, *slot.shape[dim + 1 :])
         return torch.frombuffer(found, dtype=DTYPES[slot.dtype]).view(shape)
+
+    def fill(self, name: str, runs: Iterable[tuple[int, int]], view: memoryview) -> None:
+        """Put runs of a tensor's bytes, (start, length) each, one after another into `view`."""
+        at, slot, file = 0, self.slots[name], self.files[name]
+        for start, length in runs:
+            self._fill(file, view[at : at + length], slot.start + start, name)
+            at += length
 
     def close(self) -> None:
         while self._open:

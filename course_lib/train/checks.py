@@ -6,6 +6,7 @@ Each refusal names the option, its value and what to type in its place. Lesson 1
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from course_lib.gpt import Config
 from course_lib.pretrained.sketch import without_numbers
 from course_lib.tensor_parallel.embedding import check_vocabulary
 from course_lib.tensor_parallel.qkv_layout import shares
-from course_lib.train.options import FREE, Options, Refused, flag
-from course_lib.train.record import FOLDER, LATEST, check_mesh, last, whole
+from course_lib.train.options import FREE, LAYOUT, Options, Refused, flag
+from course_lib.train.record import FOLDER, LATEST, last, whole
 from course_lib.zero.offload import Plan
 
 AT_LEAST = dict.fromkeys(("tp", "steps", "rows", "length", "accumulate", "keep"), 1)
@@ -53,7 +54,7 @@ def resolve(options: Options, world: int) -> Options:
     saved = record["options"]
     for name in options.typed:
         value = getattr(options, name)
-        if name not in FREE and saved.get(name) != value:
+        if name not in FREE | LAYOUT and saved.get(name) != value:
             raise Refused(
                 f"{flag(name)} {value} is not what {path} was trained with, {flag(name)} "
                 f"{saved.get(name)}; leave it out to go on, or begin a run of its own with --from "
@@ -61,12 +62,28 @@ def resolve(options: Options, world: int) -> Options:
             )
     typed = {name: getattr(options, name) for name in options.typed}
     resolved = Options(
-        **{**saved, "ranks": 0, "json": False, "plot": False, **typed},
+        **{**_laid_out(saved, typed), "ranks": 0, "json": False, "plot": False, **typed},
         typed=options.typed, checkpoint=str(path),
     )  # fmt: skip
     check(resolved, world)
-    check_mesh(path, record, world // resolved.tp, resolved.tp)
     return resolved
+
+
+def _laid_out(saved: Mapping, typed: Mapping) -> dict:
+    """What was saved, without the options of its layout that another one has no use for."""
+    values, default = dict(saved), Options()
+    stage = typed.get("stage", saved["stage"])
+    if "stage" in typed and stage == 0:
+        values["offload"] = default.offload
+    offload = typed.get("offload", values["offload"])
+    if stage != 3:
+        values |= {"units": default.units, "fast": default.fast}
+    if stage != 3 or offload == "none" or "offload" in typed:
+        of_three = ("offload_parameters", "offload_optimizer")
+        values |= {name: getattr(default, name) for name in of_three}
+    if offload != "nvme":
+        values["offload_folder"] = default.offload_folder
+    return values
 
 
 def check_folder(options: Options) -> None:

@@ -14,20 +14,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib import ranks
+from course_lib import checkpoint, ranks
+from course_lib.checkpoint.folder import sweep
 from course_lib.pretrained.header import CheckpointError
 from course_lib.pretrained.together import together
 from course_lib.step import StepResult
-from course_lib.train import checkpoints
 from course_lib.train.checks import NOWHERE
 from course_lib.train.curve import Curve, Point
 from course_lib.train.measured import Meter
 from course_lib.train.model import going_on
 from course_lib.train.options import Options
-from course_lib.train.record import REMEDY, Failed, read
+from course_lib.train.record import FOLDER, REMEDY, Failed, read
 from course_lib.train.report import Report, Show, changed
 from course_lib.train.stop import Stop
-from course_lib.train.sums import there
 from course_lib.train.text import Text
 from course_lib.zero import Engine
 
@@ -70,7 +69,7 @@ class Journal:
         if path is not None:
             with going_on(path):
                 record = read(path)
-                checkpoints.load_states(path, record, engine, self.mesh)
+                checkpoint.load(path, engine, self.mesh)
                 text.batches.restore(record["data"])
                 self.done = record["step"]
         self.report = Report(options, self.me, engine.module.config, self.show)
@@ -79,7 +78,7 @@ class Journal:
         if options.validate_every and text.why_no_validation:
             self.report.say(text.why_no_validation)
         if path is not None:
-            self._say_from_where(path, summed=there(path, record))
+            self._say_from_where(path)
         return self.done
 
     def after(self, step: int, result: StepResult, rate: float) -> None:
@@ -159,9 +158,9 @@ class Journal:
                 with together([dist.group.WORLD], f"writing {self.out / CURVE}"):
                     if self.curve is not None:
                         self.curve.to_disk()
-                self.saved = checkpoints.save(
-                    self.out, self.done, self.engine, self.mesh, record,
-                    files=files, keep=self.options.keep,
+                self.saved = checkpoint.save(
+                    self.out / FOLDER, self.done, self.engine, self.mesh,
+                    record=record, files=files, keep=self.options.keep,
                 )  # fmt: skip
         except (OSError, CheckpointError) as error:
             raise Failed(
@@ -180,7 +179,7 @@ class Journal:
         try:
             with together(world, f"--out {self.out}"):
                 if self.me.rank == 0:
-                    checkpoints.sweep(self.out / checkpoints.FOLDER)
+                    sweep(self.out / FOLDER)
         except (OSError, ValueError) as error:
             raise Failed(f"--out {self.out}: {error}; name a folder to write into") from error
         try:
@@ -190,7 +189,7 @@ class Journal:
         except (OSError, ValueError) as error:
             raise Failed(f"the loss curve: {error}") from error
 
-    def _say_from_where(self, path: Path, *, summed: bool) -> None:
+    def _say_from_where(self, path: Path) -> None:
         options, say = self.options, self.report.say
         if self.done >= options.steps:
             say(
@@ -199,8 +198,6 @@ class Journal:
             )
         else:
             say(f"going on after step {self.done}, from {path}")
-        if not summed:
-            say(f"{path} was written without checksums: its bytes are taken as they are")
         if self.curve is not None and not self.curve.whole:
             say(
                 f"{self.curve.path} holds no line up to step {self.done}: the curve begins after it"

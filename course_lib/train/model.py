@@ -24,7 +24,6 @@ from course_lib.pretrained.sketch import Sketching, without_numbers
 from course_lib.pretrained.together import together
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.randomness import mix
-from course_lib.train.checkpoints import check_bytes
 from course_lib.train.options import Options, Refused
 from course_lib.train.record import Failed, config_of, read
 
@@ -57,7 +56,7 @@ class Start:
 
 
 class Later:
-    """Fills a model whose numbers come with the optimizer's states, after the engine was made."""
+    """Fills a model whose weights come with the optimizer's states, after the engine was made."""
 
     def __call__(self, name: str, part: Tensor) -> None:
         part.zero_()
@@ -108,12 +107,10 @@ def going_on(path: Path | str) -> Iterator[None]:
 def _saved(options: Options, mesh: DeviceMesh) -> tuple[GPT, Fill]:
     path = Path(options.checkpoint)
     with going_on(path):
-        record = read(path)
-        check_bytes(path, record, mesh, options.stage)
-        config = config_of(path, record).changed(recompute=options.recompute)
+        config = config_of(path, read(path)).changed(recompute=options.recompute)
         with Sketching():
             model = parallelize(without_numbers(config), mesh, sequence=options.sequence)
-        return model, Later() if options.stage == 3 else Filler(model, path, mesh)
+        return model, Later()
 
 
 def _from(options: Options, mesh: DeviceMesh) -> tuple[GPT, Fill]:

@@ -96,8 +96,9 @@ class Options:
     save_every: int = _option(0, "steps between checkpoints; one is written at the end in any case")
     keep: int = _option(2, "how many of the last checkpoints stay")
     resume: bool = _option(
-        False, "go on from the last checkpoint in --out; what changes the curve cannot be changed"
-    )
+        False, "go on from the last checkpoint in --out, at its layout or another: --ranks, --tp, "
+        "--stage, --offload, --precision may change; what changes the curve may not",
+    )  # fmt: skip
     log_every: int = _option(10, "steps between lines of progress")
     peak_tflops: float = _option(0.0, "of one rank, for MFU; 0: measured at the start")
     timeout: float = _option(600.0, "seconds after which a rank that waits gives up")
@@ -152,6 +153,9 @@ def options() -> Iterator[Field]:
 FREE = {"steps", "out", "resume", "save_every", "keep", "log_every", "peak_tflops", "timeout"}
 FREE |= {"json", "recompute", "fused_loss", "from_", "ranks", "plot", "validate_every", "fast"}
 FREE |= {"offload_folder"}
+# How a run is laid out: a checkpoint describes logical tensors, and goes on at any layout.
+LAYOUT = {"tp", "sequence", "stage", "offload", "offload_parameters", "offload_optimizer"}
+LAYOUT |= {"units", "precision"}
 OF_A_NEW_MODEL = {"family", "hidden", "layers", "heads", "kv_heads", "inner", "vocabulary"}
 # Which option begins which part of the help.
 PARTS = {"family": "model", "ranks": "layout: tensor parallelism, ZeRO, memory"}

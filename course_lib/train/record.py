@@ -7,17 +7,25 @@ with the file, the line and what to do, and no rank is started. Lesson 08.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from course_lib.checkpoint import sums
+from course_lib.checkpoint.folder import (
+    FORM,
+    LATEST,
+    NAME,
+    RECORD,
+    number_of,
+    remedy,
+    restore,
+    whole,
+)
 from course_lib.gpt import Config
 from course_lib.pretrained.header import CheckpointError, read_json
-from course_lib.train import sums
 from course_lib.train.options import WORDS, Refused, of_kind, options
 
-FOLDER, LATEST, RECORD, FORM = "checkpoints", "latest", "training.json", 2
-NAME = re.compile(r"step-\d{6,}")
+FOLDER = "checkpoints"
 
 
 REMEDY = (
@@ -32,11 +40,13 @@ class Failed(RuntimeError):
 
 ENGINE = ("skipped", "scale", "groups")  # what an engine's counters have
 KINDS = {"step": int, "mesh": dict, "options": dict, "config": dict, "data": dict, "engine": dict}
+KINDS |= {"scalars": dict}
 
 
 def last(out: Path) -> tuple[Path, dict]:
     """The last whole checkpoint of a run and its record, or a refusal."""
     top = out / FOLDER
+    restore(top)
     try:
         name = (top / LATEST).read_bytes()[:200].decode(errors="replace").strip()
     except OSError as error:
@@ -55,33 +65,6 @@ def last(out: Path) -> tuple[Path, dict]:
             f"{top / LATEST} names {name[:60]!r}, and no whole checkpoint is there. {_choice(top)}"
         )
     return path, read(path)
-
-
-def remedy(path: Path) -> str:
-    """What to do where this checkpoint cannot be used."""
-    before = [one.name for one in whole(path.parent) if number_of(one) < number_of(path)]
-    if not before:
-        return "no checkpoint is before it, so begin a run anew, with another --out"
-    return f"to go on from the one before it, write {before[-1]} into {path.parent / LATEST}"
-
-
-def whole(top: Path) -> list[Path]:
-    """The checkpoints in a folder, the oldest first."""
-    inside = top.iterdir() if top.is_dir() else ()
-    return sorted(
-        (one for one in inside if NAME.fullmatch(one.name) and (one / RECORD).exists()),
-        key=number_of,
-    )
-
-
-def check_mesh(path: Path, record: Mapping, dp: int, tp: int) -> None:
-    had = record["mesh"]
-    if had != {"dp": dp, "tp": tp}:
-        raise Refused(
-            f"{path} was written by dp {had.get('dp')} × tp {had.get('tp')} ranks, and this run "
-            f"has dp {dp} × tp {tp}: go on with as many, or begin a run from its weights with "
-            f"--from {path}. (States at another size are lesson 14's.)"
-        )
 
 
 def config_of(path: Path, record: Mapping) -> Config:
@@ -126,8 +109,7 @@ def read(path: Path) -> dict:
             f"{path.name}; {remedy(path)}"
         )
     _check_mesh_and_options(path, record)
-    if sums.there(path, record):
-        sums.check(path, [RECORD], lambda: remedy(path))
+    sums.check(path, [RECORD], lambda: remedy(path))
     return record
 
 
@@ -180,7 +162,3 @@ def _choice(top: Path) -> str:
     if not names:
         return "There is no whole one; begin a run anew, with another --out"
     return f"Whole ones: {names}; write the name of one of them into {LATEST}"
-
-
-def number_of(path: Path) -> int:
-    return int(path.name.partition("-")[2])

@@ -50,7 +50,8 @@ class Engine(ModuleFace, TrainingState):
     """A model and its optimizer, cut over the mesh's axis dp as the stage says.
 
     `norm` is the gradients' norm at the last step, before clipping; `skipped` counts the steps that
-    an overflow has cost; `partition` says who holds what.
+    an overflow has cost; `partition` says who holds what, `extents` what of it tensor parallelism
+    has cut.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class Engine(ModuleFace, TrainingState):
             same_everywhere(self.model, self.group)
         self._trained = {p for p in self.model.parameters() if p.requires_grad}
         tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
-        self._extents = extents(self.model, tp)
+        self.extents = extents(self.model, tp)
         self.device = next(self.model.parameters()).device
 
     def _hand_over(self) -> None:
@@ -213,7 +214,7 @@ class Engine(ModuleFace, TrainingState):
         self._edits.before_step(ready=factor == 1.0)
         good = True
         if self.clip is not None or scale is not None or self.check:
-            pieces = gradient_pieces(self.shards, self._extents, self.group if self.stage else None)
+            pieces = gradient_pieces(self.shards, self.extents, self.group if self.stage else None)
             summed = norms.norm(pieces, self.groups, device=self.device)
             self.norm = summed.item() * factor
             good = math.isfinite(self.norm)

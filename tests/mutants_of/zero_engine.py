@@ -68,8 +68,8 @@ MUTANTS = [
     Mutant(
         "zero-norm-of-the-shard",
         ENGINE,
-        "self._extents, self.group if self.stage else None)",
-        "self._extents, None)",
+        "self.extents, self.group if self.stage else None)",
+        "self.extents, None)",
         (f"{ONE}[1-clipped]", f"{ONE}[3-clipped]", f"{MESH}[1-2x2]"),
         "the first rank's shard is taken for the whole",
         "T18",
@@ -77,8 +77,8 @@ MUTANTS = [
     Mutant(
         "zero-norm-counts-copies",
         ENGINE,
-        "self._extents, self.group if self.stage else None)",
-        "self._extents, self.group)",
+        "self.extents, self.group if self.stage else None)",
+        "self.extents, self.group)",
         (f"{ONE}[0-clipped]",),
         "at stage 0 every rank's copy of the gradients is counted",
         "T18",

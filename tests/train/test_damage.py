@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib import ranks
+from course_lib import checkpoint
+from course_lib.checkpoint import sums
 from course_lib.pretrained.header import CheckpointError
-from course_lib.train import checkpoints, record, sums
+from course_lib.train import record
 from course_lib.train.checks import resolve
 from course_lib.train.curve import COLUMNS, Curve, Point, read
 from course_lib.train.options import parse
@@ -144,76 +145,57 @@ def test_a_config_that_is_none(run, config, text):
     assert text in str(caught.value) and BEFORE in str(caught.value)
 
 
-def looked_at(me, out, harm):
-    """What each rank says of a checkpoint with one damaged file."""
-    mesh = ranks.mesh(me, dp=1, tp=2)
-    path = Path(out) / "checkpoints" / "step-000012"
-    try:
-        return checkpoints.check_bytes(
-            path, json.loads((path / "training.json").read_text()), mesh, 0
-        )
-    except CheckpointError as error:
-        return str(error)
+FILES = ["model.safetensors", "optimizer.safetensors", "config.json", "tokenizer.json"]
+FILES += ["tensors.json", "training.json"]
 
 
-FILES = [
-    "model.safetensors",
-    "states-dp1of1-tp1of2.safetensors",
-    "states-dp1of1-tp2of2.safetensors",
-]
-FILES += ["config.json", "tokenizer.json"]
+def complaint(folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.check(folder)
+    return str(caught.value)
 
 
-def test_a_bit_in_any_file_is_seen_by_all_ranks(pool, run):
+def test_a_bit_in_any_file_is_seen(run):
     folder = run / "checkpoints" / "step-000012"
-    assert pool.run(2, looked_at, str(run), None) == [True, True]
+    checkpoint.check(folder)
     for name in FILES:
         whole = (folder / name).read_bytes()
         for harm in (flip, lambda path: path.write_bytes(b""), Path.unlink):
             harm(folder / name)
-            for message in pool.run(2, looked_at, str(run), name):
-                assert str(folder / name) in message and BEFORE in message, message
+            message = complaint(folder)
+            assert str(folder / name) in message and BEFORE in message, message
             (folder / name).write_bytes(whole)
-    (folder / sums.SUMS).write_text((folder / sums.SUMS).read_text()[:200])
-    assert all(", line 3: " in message for message in pool.run(2, looked_at, str(run), None))
+    text = (folder / sums.SUMS).read_text()
+    (folder / sums.SUMS).write_text(text[:200])
+    assert ", line 3: " in complaint(folder)
     (folder / sums.SUMS).unlink()
-    assert all("vouches for" in message for message in pool.run(2, looked_at, str(run), None))
+    assert "vouches for" in complaint(folder)
 
 
 def test_the_sums_are_those_of_sha256sum(undisturbed):
     folder = undisturbed / "checkpoints" / "step-000012"
     lines = (folder / sums.SUMS).read_text().splitlines()
-    inside = sorted(one.name for one in folder.iterdir() if one.name != sums.SUMS)
+    inside = sorted(path.name for path in folder.glob("*.json"))
     assert lines == [f"{sums.of_file(folder / name)}  {name}" for name in inside]
 
 
 def test_a_damaged_state_ends_a_run_before_it_begins(run):
     """From the command line: one line, exit code 1, and everything as it was."""
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    flip(run / "checkpoints" / "step-000012" / "states-dp1of1-tp2of2.safetensors")
+    flip(run / "checkpoints" / "step-000012" / "optimizer.safetensors")
     done = ended(COURSE, "--resume", "--steps", STEPS + 1, "--out", run)
     (line,) = done.stderr.splitlines()
     assert done.returncode == 1 and line.startswith("course train: --resume from")
-    assert "states-dp1of1-tp2of2.safetensors is damaged" in line and BEFORE in line
+    assert "optimizer.safetensors is damaged in blocks." in line and BEFORE in line
     after = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    assert {p.name for p in before if before[p] != after.get(p)} == {
-        "states-dp1of1-tp2of2.safetensors"
-    }
+    assert {p.name for p in before if before[p] != after.get(p)} == {"optimizer.safetensors"}
     assert before.keys() == after.keys()
 
 
-def test_what_was_written_without_sums_goes_on_and_says_so(run):
-    """As checkpoints were before there were sums; and with its curve taken away."""
-    folder = run / "checkpoints" / "step-000012"
-    path = folder / "training.json"
-    told = json.loads(path.read_text())
-    del told["checksums"], told["curve"]
-    path.write_text(json.dumps(told))
-    (folder / sums.SUMS).unlink()
+def test_a_run_that_has_lost_its_curve_begins_another(run):
     (run / "loss.csv").unlink()
     done = ended(COURSE, "--resume", "--steps", STEPS + 1, "--out", run)
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"{folder} was written without checksums" in done.stdout
     assert "loss.csv holds no line up to step 12: the curve begins after it" in done.stdout
     assert [point.step for point in read(run / "loss.csv")] == [STEPS + 1]
 

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from course_lib.checkpoint import sums
+from course_lib.checkpoint.folder import FORM
 from course_lib.gpt import Config
 from course_lib.pretrained.sketch import without_numbers
 from course_lib.train import entry, launch
 from course_lib.train.checks import check, check_precision, offload_of, resolve, units_of
 from course_lib.train.options import Options, Refused, options, parse, parser
-from course_lib.train.record import FORM
 
 WRONG = {
     "not an option": (["--hiden", "3"], 1, "there is no option --hiden; did you mean --hidden?"),
@@ -259,11 +260,14 @@ def saved(tmp_path, **changed):
     folder = tmp_path / "checkpoints" / "step-000006"
     folder.mkdir(parents=True)
     record = {"form": FORM, "step": 6, "mesh": {"dp": 1, "tp": 2}, "config": {}, "data": {}}
+    record["scalars"] = {}
     then = Options(tp=2, lr=0.5, steps=9, out="elsewhere", json=True, stage=2, ranks=2)
     record |= {"options": then.as_dict()}
     record["engine"] = {"skipped": 0, "scale": None, "groups": []}
     record |= changed
-    (folder / "training.json").write_text(json.dumps(record))
+    text = json.dumps(record)
+    (folder / "training.json").write_text(text)
+    (folder / sums.SUMS).write_text(sums.as_text({"training.json": sums.of_text(text)}))
     (tmp_path / "checkpoints" / "latest").write_text("step-000006\n")
     return ["--resume", "--out", str(tmp_path)]
 
@@ -281,11 +285,8 @@ def test_going_on_takes_what_was_typed_then(tmp_path):
     [
         (["--hidden", "64"], 2, "--hidden 64 is not what"),
         (["--lr", "0.1"], 2, "was trained with, --lr 0.5"),
-        ([], 4, "was written by dp 1 × tp 2 ranks, and this run has dp 2 × tp 2"),
-        (["--tp", "1"], 2, "--tp 1 is not what"),
-        (["--stage", "3"], 2, "--stage 3 is not what"),
-        (["--offload", "cpu"], 2, "--offload cpu is not what"),
-        (["--precision", "float16"], 2, "--precision float16 is not what"),
+        (["--rows", "7"], 4, "--rows 7 is not what"),
+        (["--accumulate", "2"], 2, "--accumulate 2 is not what"),
     ],
 )
 def test_going_on_otherwise_is_refused(tmp_path, more, world, said):
@@ -293,6 +294,29 @@ def test_going_on_otherwise_is_refused(tmp_path, more, world, said):
     with pytest.raises(Refused) as caught:
         resolve(parse([*argv, *more]), world)
     assert said in str(caught.value) and "step-000006" in str(caught.value)
+
+
+def test_going_on_at_another_layout(tmp_path):
+    argv = saved(tmp_path)
+    assert resolve(parse(argv), 4).tp == 2  # two replicas more
+    again = resolve(parse([*argv, "--tp", "1", "--stage", "3", "--units", "blocks.*.mlp"]), 3)
+    assert (again.tp, again.stage, again.units, again.lr) == (1, 3, "blocks.*.mlp", 0.5)
+    again = resolve(parse([*argv, "--offload", "cpu", "--precision", "float16"]), 2)
+    assert (again.stage, again.offload, again.precision) == (2, "cpu", "float16")
+
+
+OF_THREE = {"stage": 3, "offload": "nvme", "units": "head", "fast": True, "offload_folder": "disk"}
+
+
+@pytest.mark.parametrize("stage", [0, 1, 3])
+def test_what_another_layout_has_no_use_for_is_not_kept(tmp_path, stage):
+    then = Options(tp=2, offload_parameters=False, **OF_THREE).as_dict()
+    argv = saved(tmp_path, options=then)
+    again = resolve(parse([*argv, "--stage", str(stage), *(["--offload", "cpu"] * (stage > 0))]), 2)
+    assert again.offload == ("cpu" if stage else "none") and again.offload_folder == ""
+    assert again.offload_parameters and (again.units, again.fast) == (
+        ("head", True) if stage == 3 else ("", False)
+    )
 
 
 def test_beginning_anew_in_the_folder_of_a_run_is_refused(tmp_path):

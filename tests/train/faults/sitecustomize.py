@@ -67,13 +67,14 @@ def _within(module, name):
 
 
 kind, number, rank = (os.environ.get("TRAIN_FAULT", "") + "::").split(":")[:3]
+PROGRAM, STOP = "course_lib.train.program", "course_lib.train.stop"
 FAULTS = {
-    "save": ("states", "write", lambda: (int(number), _kill)),
-    "kill": ("program", "one_step", lambda: (int(number), _kill)),
-    "late": ("program", "one_step", lambda: (int(number), lambda: time.sleep(600))),
-    "slow": ("program", "one_step", lambda: (None, lambda: time.sleep(float(number)))),
-    "raise": ("program", "one_step", lambda: (int(number), _raise)),
-    "start": ("stop", "Stop.__init__", lambda: (None, lambda: time.sleep(600))),
+    "save": ("course_lib.checkpoint.saving", "write_own", lambda: (int(number), _kill)),
+    "kill": (PROGRAM, "one_step", lambda: (int(number), _kill)),
+    "late": (PROGRAM, "one_step", lambda: (int(number), lambda: time.sleep(600))),
+    "slow": (PROGRAM, "one_step", lambda: (None, lambda: time.sleep(float(number)))),
+    "raise": (PROGRAM, "one_step", lambda: (int(number), _raise)),
+    "start": (STOP, "Stop.__init__", lambda: (None, lambda: time.sleep(600))),
 }
 if kind in FAULTS:
     module, name, what = FAULTS[kind]
@@ -82,4 +83,4 @@ if kind in FAULTS:
         place, last = _within(made, name)
         setattr(place, last, _at(getattr(place, last), *what()))
 
-    sys.meta_path.insert(0, _After(f"course_lib.train.{module}", change))
+    sys.meta_path.insert(0, _After(module, change))

@@ -1,0 +1,206 @@
+"""A checkpoint into an engine of any layout: each rank reads the boxes that its part consists of.
+
+Names and shapes are compared before anything changes, checksums while the bytes are read. A
+training in float32 goes on in 16 bits, and back: masters and moments stay what they are. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint.logical import Tensor, stored_as, tensors_of, turned
+from course_lib.checkpoint.planned import MASTER, VALUE, Label
+from course_lib.checkpoint.saved import KINDS, Saved
+from course_lib.pretrained.header import CheckpointError, read_json
+from course_lib.pretrained.together import together
+from course_lib.zero import Engine
+
+
+def load(path: Path | str, engine: Engine, mesh: DeviceMesh, *, counters: bool = True) -> dict:
+    """Put a checkpoint's weights, optimizer states and counters into an engine, however it was
+    sharded when it was saved; the record. Every rank calls it.
+
+    Where names, shapes or the optimizer differ, all ranks raise and nothing has changed; where
+    bytes are damaged, all raise, and the engine is to be made anew.
+    """
+    path = Path(path)
+    groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
+    with contextlib.ExitStack() as stack:
+        with together(groups, f"reading {path}"):
+            record = record_of(path)
+            if torch.distributed.get_rank() == 0:  # the small files that a rank has no use for
+                small = sums.read(path, lambda: folder.remedy(path))
+                sums.check(path, small, lambda: folder.remedy(path))
+            saved = stack.enter_context(Saved(path))
+            reading = Reading(saved, record, engine, mesh)
+        engine.put_own(reading.slots, reading.read)
+        with together(groups, f"reading {path}"), torch.no_grad():
+            reading.into_module()
+        saved.verify(groups)
+    if counters:
+        goes_on(engine, record["engine"])
+    return record
+
+
+def record_of(path: Path) -> dict:
+    """training.json, once its sum and its form are right."""
+    file = path / folder.RECORD
+    try:
+        record = read_json(file.read_bytes(), file)
+    except OSError as error:
+        raise CheckpointError(
+            f"{file} cannot be read: {error.strerror}; {folder.remedy(path)}"
+        ) from error
+    if record.get("form") != folder.FORM:
+        newer = isinstance(record.get("form"), int) and record["form"] > folder.FORM
+        raise CheckpointError(
+            f"{file} is of form {record.get('form')!r}, and this course_lib reads form "
+            f"{folder.FORM}; "
+            + ("take the newer course_lib that wrote it" if newer else folder.remedy(path))
+        )
+    sums.check(path, [folder.RECORD], lambda: folder.remedy(path))
+    return record
+
+
+def goes_on(engine: Engine, counters: Mapping) -> None:
+    """Take over the counters; a loss scale goes along where both trainings have one."""
+    scale = engine.precision.scale
+    counters = dict(counters)
+    if (scale is None) != (counters["scale"] is None):
+        counters["scale"] = scale and {
+            "value": scale.value, "good": scale.good, "left": scale.left,
+        }  # fmt: skip
+    engine.set_counters(counters)
+
+
+class Reading:
+    """What this rank takes out of a checkpoint: `slots` and `read` are what `put_own` asks for."""
+
+    def __init__(self, saved: Saved, record: Mapping, engine: Engine, mesh: DeviceMesh):
+        self.saved, self.engine = saved, engine
+        self.scalars: Mapping = record["scalars"]
+        self.tensors = tensors_of(engine, mesh)
+        self._check_model()
+        states: dict[str, dict[str, torch.dtype]] = {}
+        for name, slot in saved.optimizer.slots.items():
+            of, _, key = name.rpartition(":")
+            if key != MASTER:
+                states.setdefault(of, {})[key] = KINDS[slot.dtype]
+        self.slots: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+        for text, (dtype, shape) in engine.own_slots().items():
+            label = Label.of(text)
+            if label.key != VALUE:
+                continue
+            self.slots[text] = dtype, shape
+            for key, state in states.get(label.name, {}).items():
+                kind = self._kind(label.name, state, dtype)
+                self.slots[text.removesuffix(VALUE) + key] = kind, shape
+            for key, (_, kind) in self.scalars.get(label.name, {}).items():
+                self.slots[text.removesuffix(VALUE) + key] = getattr(torch, kind), ()
+
+    def read(self, text: str) -> torch.Tensor:
+        """One of the rank's tensors, by an engine's name for it."""
+        label, (dtype, shape) = Label.of(text), self.slots[text]
+        scalar = self.scalars.get(label.name, {}).get(label.key)
+        if scalar is not None:
+            return torch.tensor(scalar[0], dtype=dtype)
+        flat = torch.zeros(label.stop - label.start, dtype=dtype)  # padding stays zero
+        self._fill(self.tensors[label.name], label, flat)
+        return flat.view(shape)
+
+    def into_module(self) -> None:
+        """Read what no optimizer's part has: frozen parameters below stage 3, and buffers."""
+        module = self.engine.module
+        parts = {slot.name for slot in self.engine.partition.slots()}
+        parameters = dict(module.named_parameters())
+        for name, parameter in parameters.items():
+            if name not in parts:
+                flat = torch.zeros(parameter.numel(), dtype=parameter.dtype)
+                self._fill(self.tensors[name], Label(name, 0, parameter.numel(), VALUE), flat)
+                parameter.copy_(flat.view(parameter.shape))
+        first = self.engine.group.rank() == 0 and torch.distributed.get_rank() == 0
+        for name, x in module.state_dict(keep_vars=True).items():
+            if name not in self._weights and name in self.saved.model.slots:
+                x.copy_(self.saved.model.read(name, counts=first))
+
+    def _fill(self, tensor: Tensor, label: Label, flat: torch.Tensor) -> None:
+        for part in tensor.parts(label.start, label.stop):
+            at = part.start - label.start
+            for box in part.boxes:
+                place = flat[at : at + box.numel].view(box.size)
+                at += box.numel
+                self._read_box(tensor, label.key, box, place, part.counts)
+
+    def _read_box(self, tensor: Tensor, key: str, box, place: torch.Tensor, counts: bool) -> None:
+        states = self.saved.optimizer
+        if key == VALUE and self._from_master(tensor.name, place.dtype):
+            key = MASTER
+        if key != VALUE:
+            place.copy_(states.read(f"{tensor.name}:{key}", box, counts=counts))
+            return
+        for stored, inner, start, stop in stored_as(tensor, box):
+            where = turned(inner) if stored is not None and stored.transposed else inner
+            name = tensor.name if stored is None else stored.name
+            elements = self.saved.model.read(name, where, counts=counts)
+            if stored is None:
+                place.copy_(elements)
+            else:
+                place[start:stop].copy_(stored.turned(elements))
+
+    def _from_master(self, name: str, dtype: torch.dtype) -> bool:
+        master = self.saved.optimizer.slots.get(f"{name}:{MASTER}")
+        return master is not None and dtype != self._stored(name)
+
+    def _stored(self, name: str) -> torch.dtype:
+        """The dtype that a parameter's weights are stored in."""
+        tensor = self.tensors[name]
+        stored = tensor.weight.parts[0].name if tensor.weight else name
+        return KINDS[self.saved.model.slots[stored].dtype]
+
+    def _kind(self, name: str, state: torch.dtype, part: torch.dtype) -> torch.dtype:
+        """What a state's dtype becomes: that of what is updated goes along with it."""
+        master = self.saved.optimizer.slots.get(f"{name}:{MASTER}")
+        updated = KINDS[master.dtype] if master is not None else self._stored(name)
+        return part if state == updated else state
+
+    def _check_model(self) -> None:
+        """Refuse a checkpoint of another model: the first tensor that differs."""
+        slots, wanted = self.saved.model.slots, {}
+        for name, tensor in self.tensors.items():
+            for stored in tensor.weight.parts if tensor.weight else [None]:
+                shape = stored.shape(tensor.weight) if stored else tensor.shape
+                wanted[stored.name if stored else name] = tuple(shape)
+        self._weights = set(wanted)
+        parameters = {n for n, _ in self.engine.module.named_parameters(remove_duplicate=False)}
+        for name, x in self.engine.module.state_dict(keep_vars=True).items():
+            if name not in parameters and isinstance(x, torch.Tensor):
+                wanted[name] = tuple(x.shape)
+        self._weights |= parameters
+        for name in [*wanted, *slots]:
+            here = wanted.get(name)
+            there = tuple(slots[name].shape) if name in slots else None
+            if here != there:
+                raise CheckpointError(
+                    f"{self.saved.path} is of another model: {name} {_differs(name, there, here)}. "
+                    "Make the engine of the model that was saved"
+                )
+
+
+TABLES = ("wte.weight", "embed_tokens.weight", "lm_head.weight", "tokens.weight", "head.weight")
+
+
+def _differs(name: str, there: tuple | None, here: tuple | None) -> str:
+    if there is None:
+        return f"of shape {here} is not in it"
+    if here is None:
+        return f"of shape {there} is in it, and the model here has no such tensor"
+    more = ""
+    if name.endswith(TABLES) and there[1:] == here[1:]:
+        more = "; was its vocabulary padded, or padded to a multiple of another number?"
+    return f"is {there} there and {here} here{more}"

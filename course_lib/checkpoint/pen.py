@@ -1,0 +1,90 @@
+"""Boxes into the files: each rank writes its own runs of bytes where they belong, and counts them.
+
+Files are made by one rank, header and length; then all open them and write beside each other. What
+was written, and the checksums' shares, is reported to be added up. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from course_lib.checkpoint.crc import Shares
+from course_lib.checkpoint.files import FileSet, runs
+from course_lib.layout import Box
+from course_lib.pretrained.header import CheckpointError
+
+
+def make(folder: Path, sets: Sequence[FileSet]) -> None:
+    """The files with their headers and their lengths; one rank does it."""
+    for files in sets:
+        for name, header in files.headers.items():
+            with (folder / name).open("xb") as file:
+                file.write(header)
+                file.truncate(files.sizes[name])
+
+
+class Pen:
+    """Writes boxes of the tensors of one set of files; a context, which closes them.
+
+    `shares` and `elements` say of every tensor what this rank has written of it.
+    """
+
+    def __init__(self, folder: Path, files: FileSet):
+        self.folder, self.files = folder, files
+        self.shares: dict[str, int] = {}
+        self.elements: Counter[str] = Counter()
+        self.bytes = 0
+        self._crc = Shares()
+        self._open: dict[str, int] = {}
+
+    def put(self, name: str, box: Box, x: torch.Tensor) -> None:
+        """Write `x`, in the box's shape, to its place; each element may come once."""
+        slot = self.files.slots[name]
+        content = _bytes(x)
+        if len(content) != box.numel * x.element_size():
+            raise CheckpointError(f"{name}: {len(content)} bytes came for {box.numel} elements")
+        places, at = [], 0
+        for start, length in runs(slot.shape, box):
+            start, length = start * x.element_size(), length * x.element_size()
+            places.append((start, content[at : at + length]))
+            at += length
+        file = self._file(self.files.file_of[name])
+        for start, piece in places:
+            _write(file, piece, slot.start + start)
+        share = self._crc.of(places, slot.stop - slot.start)
+        self.shares[name] = self.shares.get(name, 0) ^ share
+        self.elements[name] += box.numel
+        self.bytes += len(content)
+
+    def sync(self) -> None:
+        """Wait until what this rank has written is on the disk."""
+        for file in self._open.values():
+            os.fsync(file)
+
+    def __enter__(self) -> Pen:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def _file(self, name: str) -> int:
+        if name not in self._open:
+            self._open[name] = os.open(self.folder / name, os.O_WRONLY | os.O_CLOEXEC)
+        return self._open[name]
+
+
+def _bytes(x: torch.Tensor) -> memoryview:
+    x = x.detach().cpu().contiguous().reshape(-1)
+    return memoryview(x.view(torch.uint8).numpy())
+
+
+def _write(file: int, content: memoryview, at: int) -> None:
+    done = 0
+    while done < len(content):
+        done += os.pwrite(file, content[done:], at + done)

@@ -1,0 +1,186 @@
+"""An open checkpoint: boxes of its logical tensors, read by exact byte ranges and checked.
+
+Files and headers are held against what was written before a tensor is read; of the tensors, the
+shares of the checksum are kept until all that was read can be added up. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from zlib import crc32
+
+import torch
+
+from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint.checked import TENSORS, added_up
+from course_lib.checkpoint.crc import Shares
+from course_lib.checkpoint.files import runs
+from course_lib.collectives.call import Group
+from course_lib.layout import Box
+from course_lib.pretrained.header import DTYPES, OTHERS, CheckpointError, Slot, read_json
+from course_lib.pretrained.reader import Checkpoint
+
+KINDS = DTYPES | OTHERS
+AT_ONCE = 1 << 24  # bytes of a tensor that `check` has in memory
+
+
+def check(path: Path | str) -> None:
+    """Read every byte of a checkpoint, small files and tensors, and refuse what is not what was
+    written; one process does it."""
+    path = Path(path)
+    sums.check(path, sums.read(path, lambda: folder.remedy(path)), lambda: folder.remedy(path))
+    with Saved(path) as saved:
+        saved.check()
+
+
+class Part:
+    """One set of files, `model` or `optimizer`, open for reading."""
+
+    def __init__(self, path: Path, stem: str, crcs: dict[str, str]):
+        self.path, self.stem, self.crcs = path, stem, crcs
+        self.file: Checkpoint | None = None
+        self.slots: dict[str, Slot] = {}
+        if crcs:
+            index = path / f"{stem}.safetensors.index.json"
+            self.file = Checkpoint(index if index.exists() else path / f"{stem}.safetensors")
+            self.slots = self.file.slots
+        self.files = self  # as `added_up` asks for it
+        self.shares: dict[str, int] = {}
+        self.elements: Counter[str] = Counter()
+        self.bytes = 0
+        self._crc = Shares()
+
+    def read(self, name: str, box: Box | None = None, *, counts: bool = True) -> torch.Tensor:
+        """A box of a tensor, or all of it. `counts`: its bytes go into the checksum."""
+        if name not in self.slots:
+            raise CheckpointError(f"{self.path}: {name} is not among the {self.stem}'s tensors")
+        slot = self.slots[name]
+        dtype = KINDS[slot.dtype]
+        box = Box((0,) * len(slot.shape), tuple(slot.shape)) if box is None else box
+        content = bytearray(box.numel * dtype.itemsize)
+        view = memoryview(content)
+        size = dtype.itemsize
+        places = [(start * size, length * size) for start, length in runs(slot.shape, box)]
+        self.file.fill(name, places, view)
+        self.bytes += len(content)
+        if counts:
+            pieces, at = [], 0
+            for start, length in places:
+                pieces.append((start, view[at : at + length]))
+                at += length
+            share = self._crc.of(pieces, slot.stop - slot.start)
+            self.shares[name] = self.shares.get(name, 0) ^ share
+            self.elements[name] += box.numel
+        if not content:
+            return torch.empty(box.size, dtype=dtype)
+        return torch.frombuffer(content, dtype=dtype).view(box.size)
+
+    def close(self) -> None:
+        if self.file is not None:
+            self.file.close()
+
+
+class Saved:
+    """A checkpoint's files; a context, which closes them. `model` and `optimizer` read boxes."""
+
+    def __init__(self, path: Path | str):
+        self.path = Path(path)
+        self._parts: list[Part] = []
+        sums.check(self.path, [TENSORS], lambda: folder.remedy(self.path))
+        file = self.path / TENSORS
+        self.about = read_json(file.read_bytes(), file)
+        if self.about.get("form") != folder.FORM:
+            raise CheckpointError(
+                f"{file} is of form {self.about.get('form')!r}, and this course_lib reads form "
+                f"{folder.FORM}; read it with the release that wrote it, or {self.remedy()}"
+            )
+        for name, about in self.about["files"].items():
+            self._check_file(name, about)
+        try:
+            for stem in ("model", "optimizer"):
+                self._parts.append(Part(self.path, stem, self.about[stem]))
+            self.model, self.optimizer = self._parts
+            for part in self._parts:
+                self._check_names(part)
+        except BaseException:
+            self.close()
+            raise
+
+    def remedy(self) -> str:
+        return folder.remedy(self.path)
+
+    def verify(self, groups: Sequence[Group]) -> None:
+        """Refuse, on all ranks, a tensor whose bytes are not those written; of those that the ranks
+        have read whole between them. Every rank calls it."""
+        for part in self._parts:
+            vouched = added_up(part, groups)
+            for name, slot in part.slots.items():
+                count = (slot.stop - slot.start) // KINDS[slot.dtype].itemsize
+                if vouched.elements[name] == count:
+                    self._compare(part, name, vouched.crc[name])
+
+    def check(self) -> None:
+        """Read all tensors, a piece at a time, and refuse one that is not what was written."""
+        for part in self._parts:
+            for name, slot in part.slots.items():
+                crc, total = 0, slot.stop - slot.start
+                for start in range(0, total, AT_ONCE):
+                    piece = bytearray(min(AT_ONCE, total - start))
+                    part.file.fill(name, [(start, len(piece))], memoryview(piece))
+                    crc = crc32(piece, crc)
+                self._compare(part, name, crc)
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+    def __enter__(self) -> Saved:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _compare(self, part: Part, name: str, crc: int) -> None:
+        if f"{crc:08x}" != part.crcs[name]:
+            raise CheckpointError(
+                f"{self.path / self._file_of(part, name)} is damaged in {name}: the CRC-32 of its "
+                f"bytes is {crc:08x}, and {TENSORS} says {part.crcs[name]}; {self.remedy()}"
+            )
+
+    def _file_of(self, part: Part, name: str) -> str:
+        number = part.file.files[name]
+        for file in self.about["files"]:
+            if os.path.samestat(os.fstat(number), (self.path / file).stat()):
+                return file
+        return f"{part.stem}.safetensors"
+
+    def _check_file(self, name: str, about: dict) -> None:
+        path = self.path / name
+        try:
+            with path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                length = int.from_bytes(file.read(8), "little")
+                file.seek(0)
+                header = file.read(8 + min(length, size))
+        except OSError as error:
+            raise CheckpointError(
+                f"{path}, a part of the checkpoint, cannot be read: {error.strerror}; "
+                f"{self.remedy()}"
+            ) from error
+        if size != about["bytes"]:
+            raise CheckpointError(
+                f"{path} has {size} bytes, and {about['bytes']} were written; {self.remedy()}"
+            )
+        if f"{crc32(header):08x}" != about["header"]:
+            raise CheckpointError(f"{path} is damaged in its header; {self.remedy()}")
+
+    def _check_names(self, part: Part) -> None:
+        differ = sorted(part.slots.keys() ^ part.crcs.keys())
+        if differ:
+            raise CheckpointError(
+                f"{self.path / TENSORS} and the {part.stem}'s files disagree about {differ[0]}; "
+                f"{self.remedy()}"
+            )
