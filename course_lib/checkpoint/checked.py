@@ -33,6 +33,19 @@ class Vouched(NamedTuple):
     crc: dict[str, int]
     elements: dict[str, int]
 
+    @classmethod
+    def of(
+        cls, reports: Sequence[Mapping[str, Mapping[str, int]]], names: Sequence[str]
+    ) -> Vouched:
+        """Added up from every rank's shares and elements."""
+        crc, elements = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        for report in reports:
+            for name, share in report["shares"].items():
+                crc[name] ^= share
+            for name, count in report["elements"].items():
+                elements[name] += count
+        return cls(crc, elements)
+
     def as_text(self, files: FileSet) -> dict[str, str]:
         """Hexadecimal CRCs, once every tensor is known to be written, each element once."""
         for name, slot in files.slots.items():

@@ -17,14 +17,22 @@ from course_lib.checkpoint import folder, sums
 from course_lib.checkpoint.logical import Tensor, stored_as, tensors_of, turned
 from course_lib.checkpoint.planned import MASTER, VALUE, Label
 from course_lib.checkpoint.saved import KINDS, Saved
+from course_lib.checkpoint.streams import restore_streams
 from course_lib.pretrained.header import CheckpointError, read_json
 from course_lib.pretrained.together import together
 from course_lib.zero import Engine
 
 
-def load(path: Path | str, engine: Engine, mesh: DeviceMesh, *, counters: bool = True) -> dict:
+def load(
+    path: Path | str,
+    engine: Engine,
+    mesh: DeviceMesh,
+    *,
+    counters: bool = True,
+    streams: bool = True,
+) -> dict:
     """Put a checkpoint's weights, optimizer states and counters into an engine, however it was
-    sharded when it was saved; the record. Every rank calls it.
+    sharded when it was saved, and go on with the random streams; the record. Every rank calls it.
 
     Where names, shapes or the optimizer differ, all ranks raise and nothing has changed; where
     bytes are damaged, all raise, and the engine is to be made anew.
@@ -45,6 +53,9 @@ def load(path: Path | str, engine: Engine, mesh: DeviceMesh, *, counters: bool =
         saved.verify(groups)
     if counters:
         goes_on(engine, record["engine"])
+    if streams and record.get("streams"):
+        with together(groups, f"reading {path}"):
+            restore_streams(record["streams"], mesh)
     return record
 
 

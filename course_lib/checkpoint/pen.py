@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -26,6 +27,13 @@ def make(folder: Path, sets: Sequence[FileSet]) -> None:
             with (folder / name).open("xb") as file:
                 file.write(header)
                 file.truncate(files.sizes[name])
+
+
+class Takes(Protocol):
+    """What boxes are handed to: a pen, or a copy that is written later."""
+
+    def put(self, name: str, box: Box, x: torch.Tensor) -> None:
+        """Take `x`, in the box's shape; its memory is the caller's again afterwards."""
 
 
 class Pen:

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint.files import SHARD_BYTES, FileSet
 from course_lib.checkpoint.logical import Tensor, stored_as, tensors_of, turned
-from course_lib.checkpoint.pen import Pen
+from course_lib.checkpoint.pen import Takes
 from course_lib.collectives.call import Group
 from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
@@ -70,7 +70,7 @@ class Planned:
             OPTIMIZER: FileSet(OPTIMIZER, states, most),
         }
 
-    def write(self, label: Label, x: torch.Tensor, pens: Mapping[str, Pen]) -> None:
+    def write(self, label: Label, x: torch.Tensor, pens: Mapping[str, Takes]) -> None:
         """Write what this rank answers for of one of its tensors."""
         tensor = self.tensors[label.name]
         flat = x.detach().reshape(-1)
@@ -140,7 +140,7 @@ def _answered(
             at += box.numel
 
 
-def _put_weight(pen: Pen, tensor: Tensor, box: Box, elements: torch.Tensor) -> None:
+def _put_weight(pen: Takes, tensor: Tensor, box: Box, elements: torch.Tensor) -> None:
     for stored, inner, start, stop in stored_as(tensor, box):
         if stored is None:
             pen.put(tensor.name, inner, elements)

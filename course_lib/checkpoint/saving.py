@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch.distributed as dist
@@ -18,8 +18,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib.checkpoint import folder, sums
 from course_lib.checkpoint.checked import TENSORS, Vouched, added_up
 from course_lib.checkpoint.files import SHARD_BYTES
-from course_lib.checkpoint.pen import Pen, make
+from course_lib.checkpoint.pen import Pen, Takes, make
 from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Label, Planned, merged
+from course_lib.checkpoint.streams import streams_of
 from course_lib.files import write_whole
 from course_lib.gpt import GPT
 from course_lib.layout import Box
@@ -39,11 +40,13 @@ def save(
     record: Mapping | None = None,
     files: Mapping[str, str] | None = None,
     keep: int = 2,
+    streams: bool = True,
     shard_bytes: float = SHARD_BYTES,
 ) -> Path:
     """Write `top`/step-…, whole or not at all; every rank calls it, between two steps.
 
-    `record` goes into training.json, beside what the engine counts; `files` are further texts. The
+    `record` goes into training.json, beside what the engine counts: the state of a schedule, the
+    position in the data. `files` are further texts, `streams` are the ranks' random numbers. The
     last `keep` checkpoints stay. Where the writing fails on a rank, every rank raises.
     """
     top = Path(top)
@@ -63,10 +66,11 @@ def save(
                 for pen in pens.values():
                     pen.sync()
             scalars = merged(scalars, groups)
+            random_streams = streams_of(mesh) if streams else None
             vouched = {name: added_up(pen, groups) for name, pen in pens.items()}
         with together(groups, what):
             if first:
-                texts = small_files(engine, mesh, step, record or {}, scalars)
+                texts = small_files(engine, mesh, step, record or {}, scalars, random_streams)
                 finish(part, planned, vouched, {**texts, **(files or {})})
                 folder.publish(top, step, keep)
     except Exception:
@@ -85,7 +89,7 @@ def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Planned:
     return Planned(engine, mesh, shard_bytes)
 
 
-def write_own(planned: Planned, engine: Engine, pens: Mapping[str, Pen]) -> dict[str, dict]:
+def write_own(planned: Planned, engine: Engine, pens: Mapping[str, Takes]) -> dict[str, dict]:
     """Write this rank's tensors; the states that are single numbers, {name: {key: [x, dtype]}}."""
     scalars: dict[str, dict] = {}
     for text, x in engine.own_tensors():
@@ -109,7 +113,12 @@ def is_scalar(planned: Planned, label: Label) -> bool:
 
 
 def small_files(
-    engine: Engine, mesh: DeviceMesh, step: int, record: Mapping, scalars: Mapping
+    engine: Engine,
+    mesh: DeviceMesh,
+    step: int,
+    record: Mapping,
+    scalars: Mapping,
+    streams: Sequence[Mapping] | None,
 ) -> dict[str, str]:
     """The texts of a checkpoint: what it is of, and what is no tensor in it."""
     about = {
@@ -121,6 +130,7 @@ def small_files(
         "optimizer": type(engine.optimizer).__name__,
         "engine": engine.counters(),
         "scalars": scalars,
+        "streams": streams,
     }
     texts = {folder.RECORD: json.dumps(about, indent=1)}
     if isinstance(engine.module, GPT):

@@ -31,6 +31,7 @@ from course_lib.train.text import Text
 from course_lib.zero import Engine
 
 CURVE = "loss.csv"
+SETTLE = 5.0  # seconds for a checkpoint that is being written when a run fails
 
 
 class Journal:
@@ -46,6 +47,8 @@ class Journal:
         self.reports: list[dict] = []  # of all ranks, once a step was measured
         self.curve: Curve | None = None
         self.saved: Path | None = Path(options.checkpoint) if options.checkpoint else None
+        self.pending: checkpoint.Saving | None = None
+        self.copied: int | None = None  # bytes of the copy that is written later
         self.stopped: str | None = None
         self.final: float | None = None  # a validation loss that is in no line of the curve
         self.done = 0  # steps
@@ -54,6 +57,8 @@ class Journal:
         return self
 
     def __exit__(self, *error: object) -> None:
+        if self.pending is not None:  # something has failed: what can still become whole may
+            self.pending.settle(SETTLE)
         with contextlib.suppress(OSError):
             if self.curve is not None:
                 self.curve.close()
@@ -69,7 +74,7 @@ class Journal:
         if path is not None:
             with going_on(path):
                 record = read(path)
-                checkpoint.load(path, engine, self.mesh)
+                checkpoint.load(path, engine, self.mesh, streams=False)
                 text.batches.restore(record["data"])
                 self.done = record["step"]
         self.report = Report(options, self.me, engine.module.config, self.show)
@@ -102,7 +107,7 @@ class Journal:
         self.report.step(point)
         last = result.stop or step == options.steps
         if last or (options.save_every and step % options.save_every == 0):
-            self._save()
+            self._save(last=last)
         if result.stop:
             self.stopped = _who_stopped(self.stop)
 
@@ -144,7 +149,7 @@ class Journal:
             self.report.validation = loss
         return loss
 
-    def _save(self) -> None:
+    def _save(self, *, last: bool) -> None:
         record = {
             "options": self.options.as_dict(),
             "config": self.engine.module.config.as_dict(),
@@ -153,19 +158,38 @@ class Journal:
             "curve": None if self.curve is None else self.curve.digest(),
         }
         files = {"tokenizer.json": self.text.tokenizer_json}
+        later = self.options.async_save and not last
+        write = checkpoint.save_later if later else checkpoint.save
         try:
             with self.report.apart():
                 with together([dist.group.WORLD], f"writing {self.out / CURVE}"):
                     if self.curve is not None:
                         self.curve.to_disk()
-                self.saved = checkpoint.save(
+                self._land()
+                saved = write(
                     self.out / FOLDER, self.done, self.engine, self.mesh,
-                    record=record, files=files, keep=self.options.keep,
+                    record=record, files=files, keep=self.options.keep, streams=False,
                 )  # fmt: skip
         except (OSError, CheckpointError) as error:
             raise Failed(
                 f"step {self.done} could not be saved: {error}; {self._go_on()}"
             ) from error
+        if later:
+            if self.copied is None:
+                self.copied = saved.staged_bytes
+                self.report.say(
+                    f"checkpoints are written while the training goes on, from a copy of "
+                    f"{saved.staged_bytes:,} bytes in this rank's host memory"
+                )
+            self.pending = saved
+        else:
+            self.saved = saved
+
+    def _land(self) -> None:
+        """Wait for the checkpoint that is being written, if there is one."""
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            self.saved = pending.wait()
 
     def _go_on(self) -> str:
         """What is there to go on from once there is room."""

@@ -94,6 +94,9 @@ class Options:
         "runs/DATE-TIME",
     )  # fmt: skip
     save_every: int = _option(0, "steps between checkpoints; one is written at the end in any case")
+    async_save: bool = _option(
+        False, "go on training while a checkpoint is written: its copy takes host memory"
+    )
     keep: int = _option(2, "how many of the last checkpoints stay")
     resume: bool = _option(
         False, "go on from the last checkpoint in --out, at its layout or another: --ranks, --tp, "
@@ -152,7 +155,7 @@ def options() -> Iterator[Field]:
 # What may differ when a run goes on: none of it changes the curve by more than a rounding.
 FREE = {"steps", "out", "resume", "save_every", "keep", "log_every", "peak_tflops", "timeout"}
 FREE |= {"json", "recompute", "fused_loss", "from_", "ranks", "plot", "validate_every", "fast"}
-FREE |= {"offload_folder"}
+FREE |= {"offload_folder", "async_save"}
 # How a run is laid out: a checkpoint describes logical tensors, and goes on at any layout.
 LAYOUT = {"tp", "sequence", "stage", "offload", "offload_parameters", "offload_optimizer"}
 LAYOUT |= {"units", "precision"}

@@ -1,0 +1,182 @@
+"""A save that does not hold the training up: a copy in the host's memory, and a thread that writes.
+
+What a rank answers for is copied, and the steps go on. Each rank's thread says in a file of its own
+that its bytes are on the disk; when all have, rank 0's makes the checkpoint. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.checkpoint import folder
+from course_lib.checkpoint.checked import Vouched
+from course_lib.checkpoint.files import SHARD_BYTES
+from course_lib.checkpoint.pen import Pen, make
+from course_lib.checkpoint.planned import Planned, merged
+from course_lib.checkpoint.saving import finish, prepared, small_files, write_own
+from course_lib.checkpoint.streams import streams_of
+from course_lib.collectives.call import Group
+from course_lib.files import write_whole
+from course_lib.layout import Box
+from course_lib.pretrained.header import CheckpointError
+from course_lib.pretrained.together import together
+from course_lib.zero import Engine
+
+POLL = 0.02  # seconds between two looks for the other ranks' reports
+LIMIT = 1800.0  # seconds that a rank's thread may take
+
+
+class Staged:
+    """Copies, in the host's memory, of the boxes that this rank writes; takes what a Pen takes."""
+
+    def __init__(self) -> None:
+        self.boxes: list[tuple[str, Box, torch.Tensor]] = []
+        self.bytes = 0
+
+    def put(self, name: str, box: Box, x: torch.Tensor) -> None:
+        copy = torch.empty(x.shape, dtype=x.dtype).copy_(x)
+        self.boxes.append((name, box, copy))
+        self.bytes += copy.numel() * copy.element_size()
+
+
+class Saving:
+    """A checkpoint that is being written. `staged_bytes` is what its copy takes on this rank."""
+
+    def __init__(self, path: Path, groups: Sequence[Group], staged_bytes: int):
+        self.path, self.groups, self.staged_bytes = path, groups, staged_bytes
+        self.thread: threading.Thread | None = None
+        self.error: Exception | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether this rank has nothing more to write; on rank 0, whether the checkpoint is there
+        or has failed."""
+        return self.thread is None or not self.thread.is_alive()
+
+    def settle(self, seconds: float) -> None:
+        """Give this rank's thread so long to end; no other rank is asked."""
+        if self.thread is not None:
+            self.thread.join(seconds)
+
+    def wait(self) -> Path:
+        """The checkpoint, once it is whole; where a rank failed, all raise. Every rank calls it,
+        before it saves again and at the end."""
+        if self.thread is not None:
+            self.thread.join()
+        with together(self.groups, f"saving {self.path}"):
+            if self.error is not None:
+                raise self.error
+        return self.path
+
+
+def save_later(
+    top: Path | str,
+    step: int,
+    engine: Engine,
+    mesh: DeviceMesh,
+    *,
+    record: Mapping | None = None,
+    files: Mapping[str, str] | None = None,
+    keep: int = 2,
+    streams: bool = True,
+    shard_bytes: float = SHARD_BYTES,
+    limit: float = LIMIT,
+) -> Saving:
+    """`save`, but that it returns once this rank's part is copied; `wait` for the rest of it."""
+    top = Path(top)
+    planned = prepared(engine, mesh, shard_bytes)
+    groups, rank = planned.groups, dist.get_rank()
+    part = folder.part_of(top, step)
+    staged = {name: Staged() for name in planned.files}
+    texts: dict[str, str] = {}
+    try:
+        with together(groups, f"saving {top / folder.named(step)}"):
+            if rank == 0:
+                folder.begin(top, step)
+                make(part, list(planned.files.values()))
+            scalars = write_own(planned, engine, staged)
+        scalars = merged(scalars, groups)
+        states = streams_of(mesh) if streams else None
+        if rank == 0:
+            texts = small_files(engine, mesh, step, record or {}, scalars, states)
+            texts |= files or {}
+    except Exception:
+        if rank == 0:
+            shutil.rmtree(part, ignore_errors=True)
+        raise
+    total = sum(copies.bytes for copies in staged.values())
+    saving = Saving(top / folder.named(step), groups, total)
+    world = dist.get_world_size()
+
+    def work() -> None:
+        stop = time.monotonic() + limit
+        try:
+            _write(part, rank, planned, staged)
+            if rank == 0:
+                vouched = _all_reports(part, world, planned, stop)
+                finish(part, planned, vouched, texts)
+                folder.publish(top, step, keep)
+        except Exception as error:
+            saving.error = error
+            with contextlib.suppress(OSError):
+                _report(part, rank, {"error": f"{type(error).__name__}: {error}"})
+            if rank == 0:
+                shutil.rmtree(part, ignore_errors=True)
+        finally:
+            staged.clear()
+
+    saving.thread = threading.Thread(target=work, name=f"checkpoint-{step}", daemon=True)
+    saving.thread.start()
+    return saving
+
+
+def _write(part: Path, rank: int, planned: Planned, staged: Mapping[str, Staged]) -> None:
+    report: dict[str, dict] = {}
+    for stem, files in planned.files.items():
+        with Pen(part, files) as pen:
+            for name, box, x in staged[stem].boxes:
+                pen.put(name, box, x)
+            pen.sync()
+        report[stem] = {"shares": pen.shares, "elements": pen.elements}
+    _report(part, rank, report)
+
+
+def _report(part: Path, rank: int, report: Mapping) -> None:
+    write_whole(part / f"rank-{rank}.json", json.dumps(report))
+
+
+def _all_reports(part: Path, world: int, planned: Planned, stop: float) -> dict[str, Vouched]:
+    """What all ranks have written, once they all say so; their files go."""
+    missing, reports = set(range(world)), []
+    while missing:
+        for rank in sorted(missing):
+            file = part / f"rank-{rank}.json"
+            if not file.exists():
+                continue
+            report = json.loads(file.read_text())
+            if "error" in report:
+                raise CheckpointError(f"saving failed on rank {rank}: {report['error']}")
+            reports.append(report)
+            missing.discard(rank)
+            file.unlink()
+        if missing and time.monotonic() > stop:
+            raise CheckpointError(
+                f"rank {min(missing)} has not said that its part of {part} is written: has it "
+                "ended, or does its disk not answer? The checkpoints before this one stay"
+            )
+        if missing:
+            time.sleep(POLL)
+    return {
+        stem: Vouched.of([report[stem] for report in reports], list(files.slots))
+        for stem, files in planned.files.items()
+    }

@@ -1,0 +1,79 @@
+"""The random streams of a run: one for each replica, shared by its tp ranks, so layouts may change.
+
+With as many replicas as before each goes on with its own stream, whatever tp is. With another
+number each gets a new one, derived from those that were saved: never another's. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.pretrained.header import CheckpointError
+from course_lib.tensor_parallel.randomness import seed_all
+
+
+def streams_of(mesh: DeviceMesh) -> list[dict]:
+    """The state of every replica's generators, torch's and Python's, by dp rank; all ranks call it.
+    Of a replica's tp ranks, which share one stream, the first one's counts."""
+    dp = mesh.get_group("dp")
+    states: list = [None] * dp.size()
+    dist.all_gather_object(states, _state(), group=dp)
+    return states
+
+
+def restore_streams(streams: Sequence[Mapping], mesh: DeviceMesh) -> bool:
+    """Go on with this replica's stream. Where there are more or fewer replicas than streams, begin
+    new ones, alike on a replica's tp ranks and on no others; then False. Every rank calls it."""
+    dp = mesh.get_group("dp")
+    if len(streams) == dp.size():
+        _set(streams[dp.rank()])
+        return True
+    digest = hashlib.sha256(json.dumps(list(streams), sort_keys=True).encode()).digest()
+    seed_all(int.from_bytes(digest[:6], "big"), replica=dp.rank())
+    random.seed(int.from_bytes(digest[6:12], "big") + dp.rank())
+    return False
+
+
+def _state() -> dict:
+    version, numbers, gauss = random.getstate()
+    words = b"".join(number.to_bytes(4, "little") for number in numbers)
+    state = {"torch": _text(torch.get_rng_state()), "python": [version, _base64(words), gauss]}
+    if torch.cuda.is_available():
+        state["cuda"] = _text(torch.cuda.get_rng_state())
+    return state
+
+
+def _set(state: Mapping) -> None:
+    try:
+        version, words, gauss = state["python"]
+        raw = base64.b64decode(words, validate=True)
+        numbers = tuple(int.from_bytes(raw[i : i + 4], "little") for i in range(0, len(raw), 4))
+        random.setstate((version, numbers, gauss))
+        torch.set_rng_state(_bytes(state["torch"]))
+        if torch.cuda.is_available() and "cuda" in state:
+            torch.cuda.set_rng_state(_bytes(state["cuda"]))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"the checkpoint's random streams cannot be used here: {error}; go on without them "
+            "(streams=False) and seed the ranks yourself"
+        ) from error
+
+
+def _text(x: torch.Tensor) -> str:
+    return _base64(x.numpy().tobytes())
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _bytes(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)
