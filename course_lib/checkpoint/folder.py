@@ -62,7 +62,6 @@ def begin(top: Path, step: int) -> Path:
 def publish(top: Path, step: int, keep: int) -> Path:
     """Make a checkpoint of what has grown, name it in `latest`, let those before the last K go."""
     part, final = part_of(top, step), top / named(step)
-    sync_folder(part)
     if final.exists():  # of a run that went on from before it
         final.rename(_replaced(final))
     part.rename(final)

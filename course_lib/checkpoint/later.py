@@ -19,11 +19,19 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder
-from course_lib.checkpoint.checked import Vouched
+from course_lib.checkpoint.checked import added, report_of
+from course_lib.checkpoint.exchange import merged
 from course_lib.checkpoint.files import SHARD_BYTES
 from course_lib.checkpoint.pen import Pen, make
-from course_lib.checkpoint.planned import Planned, merged
-from course_lib.checkpoint.saving import finish, prepared, small_files, write_own
+from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Planned
+from course_lib.checkpoint.saving import (
+    Written,
+    finish,
+    joined,
+    prepared,
+    small_files,
+    write_own,
+)
 from course_lib.checkpoint.streams import streams_of
 from course_lib.collectives.call import Group
 from course_lib.files import write_whole
@@ -34,6 +42,7 @@ from course_lib.zero import Engine
 
 POLL = 0.02  # seconds between two looks for the other ranks' reports
 LIMIT = 1800.0  # seconds that a rank's thread may take
+NOTHING: dict[str, dict] = {"shares": {}, "elements": {}}  # is written yet
 
 
 class Staged:
@@ -100,15 +109,17 @@ def save_later(
     staged = {name: Staged() for name in planned.files}
     texts: dict[str, str] = {}
     try:
-        with together(groups, f"saving {top / folder.named(step)}"):
+
+        def stage() -> Written:
             if rank == 0:
                 folder.begin(top, step)
                 make(part, list(planned.files.values()))
-            scalars = write_own(planned, engine, staged)
-        scalars = merged(scalars, groups)
+            return Written(write_own(planned, engine, staged), dict.fromkeys(staged, NOTHING))
+
+        copied = merged(groups, f"saving {top / folder.named(step)}", stage, joined)
         states = streams_of(mesh) if streams else None
         if rank == 0:
-            texts = small_files(engine, mesh, step, record or {}, scalars, states)
+            texts = small_files(engine, mesh, step, record or {}, copied, states)
             texts |= files or {}
     except Exception:
         if rank == 0:
@@ -123,8 +134,8 @@ def save_later(
         try:
             _write(part, rank, planned, staged)
             if rank == 0:
-                vouched = _all_reports(part, world, planned, stop)
-                finish(part, planned, vouched, texts)
+                reports = _all_reports(part, world, stop)
+                finish(part, planned, Written({}, reports), texts)
                 folder.publish(top, step, keep)
         except Exception as error:
             saving.error = error
@@ -147,7 +158,7 @@ def _write(part: Path, rank: int, planned: Planned, staged: Mapping[str, Staged]
             for name, box, x in staged[stem].boxes:
                 pen.put(name, box, x)
             pen.sync()
-        report[stem] = {"shares": pen.shares, "elements": pen.elements}
+        report[stem] = report_of(pen)
     _report(part, rank, report)
 
 
@@ -155,7 +166,7 @@ def _report(part: Path, rank: int, report: Mapping) -> None:
     write_whole(part / f"rank-{rank}.json", json.dumps(report))
 
 
-def _all_reports(part: Path, world: int, planned: Planned, stop: float) -> dict[str, Vouched]:
+def _all_reports(part: Path, world: int, stop: float) -> dict[str, dict]:
     """What all ranks have written, once they all say so; their files go."""
     missing, reports = set(range(world)), []
     while missing:
@@ -176,7 +187,4 @@ def _all_reports(part: Path, world: int, planned: Planned, stop: float) -> dict[
             )
         if missing:
             time.sleep(POLL)
-    return {
-        stem: Vouched.of([report[stem] for report in reports], list(files.slots))
-        for stem, files in planned.files.items()
-    }
+    return {stem: added([report[stem] for report in reports]) for stem in (MODEL, OPTIMIZER)}

@@ -14,10 +14,14 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint.checked import added
+from course_lib.checkpoint.exchange import merged
 from course_lib.checkpoint.logical import Tensor, stored_as, tensors_of, turned
-from course_lib.checkpoint.planned import MASTER, VALUE, Label
+from course_lib.checkpoint.planned import MASTER, MODEL, OPTIMIZER, VALUE, Label
 from course_lib.checkpoint.saved import KINDS, Saved
+from course_lib.checkpoint.saved import Part as SavedPart
 from course_lib.checkpoint.streams import restore_streams
+from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError, read_json
 from course_lib.pretrained.together import together
 from course_lib.zero import Engine
@@ -48,15 +52,23 @@ def load(
             saved = stack.enter_context(Saved(path))
             reading = Reading(saved, record, engine, mesh)
         engine.put_own(reading.slots, reading.read)
-        with together(groups, f"reading {path}"), torch.no_grad():
+
+        def rest() -> dict[str, dict]:
             reading.into_module()
-        saved.verify(groups)
+            return saved.report()
+
+        saved.compare(merged(groups, f"reading {path}", rest, of_all))
     if counters:
         goes_on(engine, record["engine"])
     if streams and record.get("streams"):
         with together(groups, f"reading {path}"):
             restore_streams(record["streams"], mesh)
     return record
+
+
+def of_all(reports: list[dict]) -> dict[str, dict]:
+    """What several ranks have read together."""
+    return {stem: added([report[stem] for report in reports]) for stem in (MODEL, OPTIMIZER)}
 
 
 def record_of(path: Path) -> dict:
@@ -121,10 +133,13 @@ class Reading:
         scalar = self.scalars.get(label.name, {}).get(label.key)
         if scalar is not None:
             return torch.tensor(scalar[0], dtype=dtype)
-        flat = torch.zeros(label.stop - label.start, dtype=dtype)  # padding stays zero
-        self._fill(self.tensors[label.name], label, flat)
+        tensor = self.tensors[label.name]
+        make = torch.zeros if tensor.padded else torch.empty  # padding is zero
+        flat = make(label.stop - label.start, dtype=dtype)
+        self._fill(tensor, label, flat)
         return flat.view(shape)
 
+    @torch.no_grad()
     def into_module(self) -> None:
         """Read what no optimizer's part has: frozen parameters below stage 3, and buffers."""
         module = self.engine.module
@@ -148,21 +163,23 @@ class Reading:
                 at += box.numel
                 self._read_box(tensor, label.key, box, place, part.counts)
 
-    def _read_box(self, tensor: Tensor, key: str, box, place: torch.Tensor, counts: bool) -> None:
+    def _read_box(
+        self, tensor: Tensor, key: str, box: Box, place: torch.Tensor, counts: bool
+    ) -> None:
         states = self.saved.optimizer
         if key == VALUE and self._from_master(tensor.name, place.dtype):
             key = MASTER
         if key != VALUE:
-            place.copy_(states.read(f"{tensor.name}:{key}", box, counts=counts))
+            _into(states, f"{tensor.name}:{key}", box, place, counts)
             return
         for stored, inner, start, stop in stored_as(tensor, box):
-            where = turned(inner) if stored is not None and stored.transposed else inner
-            name = tensor.name if stored is None else stored.name
-            elements = self.saved.model.read(name, where, counts=counts)
             if stored is None:
-                place.copy_(elements)
+                _into(self.saved.model, tensor.name, inner, place, counts)
+            elif stored.transposed:
+                elements = self.saved.model.read(stored.name, turned(inner), counts=counts)
+                place[start:stop].copy_(elements.t())
             else:
-                place[start:stop].copy_(stored.turned(elements))
+                _into(self.saved.model, stored.name, inner, place[start:stop], counts)
 
     def _from_master(self, name: str, dtype: torch.dtype) -> bool:
         master = self.saved.optimizer.slots.get(f"{name}:{MASTER}")
@@ -201,6 +218,14 @@ class Reading:
                     f"{self.saved.path} is of another model: {name} {_differs(name, there, here)}. "
                     "Make the engine of the model that was saved"
                 )
+
+
+def _into(part: SavedPart, name: str, box: Box, place: torch.Tensor, counts: bool) -> None:
+    """Read a box to its place, without a second copy where the dtypes are one."""
+    if place.dtype == part.dtype_of(name):
+        part.read_into(name, box, place, counts=counts)
+    else:
+        place.copy_(part.read(name, box, counts=counts))
 
 
 TABLES = ("wte.weight", "embed_tokens.weight", "lm_head.weight", "tokens.weight", "head.weight")

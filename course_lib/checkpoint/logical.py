@@ -6,6 +6,7 @@ each element is written by one of them, and counted in one's checksum. Lesson 14
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -44,6 +45,11 @@ class Tensor(NamedTuple):
     spans: tuple[tuple[int, int], ...] | None  # None: all of it
     shares: tuple[tuple[int, int, int, int], ...]  # start, stop, how many hold it, which of them
     weight: Weight | None  # how Hugging Face stores it
+
+    @property
+    def padded(self) -> bool:
+        """Whether this rank's tensor has elements that the logical one has not."""
+        return sum(stop - start for start, stop, _, _ in self.shares) < math.prod(self.own)
 
     def parts(self, start: int, stop: int) -> Iterator[Part]:
         """Elements `start` to `stop` of the rank's tensor; padding is in no part."""

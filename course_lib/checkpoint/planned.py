@@ -6,20 +6,18 @@ go into a logical tensor is refused here, before a file is begun. Lesson 14.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from course_lib.checkpoint.exchange import merged, union
 from course_lib.checkpoint.files import SHARD_BYTES, FileSet
 from course_lib.checkpoint.logical import Tensor, stored_as, tensors_of, turned
 from course_lib.checkpoint.pen import Takes
-from course_lib.collectives.call import Group
 from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
-from course_lib.pretrained.together import together
 from course_lib.zero import Engine
 
 MODEL, OPTIMIZER = "model", "optimizer"  # the two sets of files
@@ -47,11 +45,14 @@ class Planned:
 
     def __init__(self, engine: Engine, mesh: DeviceMesh, most: float = SHARD_BYTES):
         self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
-        with together(self.groups, "planning the checkpoint"):
+        self.dtypes = {name: p.dtype for name, p in engine.module.named_parameters()}
+
+        def kinds() -> dict[str, dict]:
             self.tensors = tensors_of(engine, mesh)
-            self.dtypes = {name: p.dtype for name, p in engine.module.named_parameters()}
-            kinds = _kinds(engine.own_slots(), self.dtypes)
-        self.keys = merged(kinds, self.groups)  # name → key → dtype, of all ranks
+            return _kinds(engine.own_slots(), self.dtypes)
+
+        # name → key → dtype, of all ranks
+        self.keys = merged(self.groups, "planning the checkpoint", kinds, union)
         model = {}
         for name, tensor in self.tensors.items():
             parts = tensor.weight.parts if tensor.weight else [None]
@@ -90,19 +91,6 @@ class Planned:
         for name, parameter in engine.module.named_parameters():
             if name not in parts:
                 yield Label(name, 0, parameter.numel(), VALUE), parameter.detach()
-
-
-def merged(own: Mapping[str, Mapping], groups: Sequence[Group]) -> dict[str, dict]:
-    """{name: {key: value}} of all ranks together, axis after axis."""
-    every = {name: dict(inner) for name, inner in own.items()}
-    for group in groups:
-        reports: list = [None] * group.size()
-        dist.all_gather_object(reports, every, group=group)
-        every = {}
-        for report in reports:
-            for name, inner in report.items():
-                every.setdefault(name, {}).update(inner)
-    return every
 
 
 def _kinds(slots: Mapping, dtypes: Mapping[str, torch.dtype]) -> dict[str, dict]:

@@ -6,19 +6,19 @@ shares of the checksum are kept until all that was read can be added up. Lesson 
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from zlib import crc32
 
 import torch
 
 from course_lib.checkpoint import folder, sums
-from course_lib.checkpoint.checked import TENSORS, added_up
+from course_lib.checkpoint.checked import TENSORS, Report, report_of
 from course_lib.checkpoint.crc import Shares
 from course_lib.checkpoint.files import runs
-from course_lib.collectives.call import Group
 from course_lib.layout import Box
 from course_lib.pretrained.header import DTYPES, OTHERS, CheckpointError, Slot, read_json
 from course_lib.pretrained.reader import Checkpoint
@@ -47,7 +47,6 @@ class Part:
             index = path / f"{stem}.safetensors.index.json"
             self.file = Checkpoint(index if index.exists() else path / f"{stem}.safetensors")
             self.slots = self.file.slots
-        self.files = self  # as `added_up` asks for it
         self.shares: dict[str, int] = {}
         self.elements: Counter[str] = Counter()
         self.bytes = 0
@@ -60,12 +59,20 @@ class Part:
         slot = self.slots[name]
         dtype = KINDS[slot.dtype]
         box = Box((0,) * len(slot.shape), tuple(slot.shape)) if box is None else box
-        content = bytearray(box.numel * dtype.itemsize)
-        view = memoryview(content)
-        size = dtype.itemsize
+        elements = torch.empty(box.size, dtype=dtype)
+        self.read_into(name, box, elements, counts=counts)
+        return elements
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        return KINDS[self.slots[name].dtype]
+
+    def read_into(self, name: str, box: Box, elements: torch.Tensor, *, counts: bool) -> None:
+        """Put a box into contiguous memory on the host, of the dtype that it is stored in."""
+        slot, size = self.slots[name], elements.element_size()
+        view = memoryview(elements.reshape(-1).view(torch.uint8).numpy())
         places = [(start * size, length * size) for start, length in runs(slot.shape, box)]
         self.file.fill(name, places, view)
-        self.bytes += len(content)
+        self.bytes += len(view)
         if counts:
             pieces, at = [], 0
             for start, length in places:
@@ -74,9 +81,6 @@ class Part:
             share = self._crc.of(pieces, slot.stop - slot.start)
             self.shares[name] = self.shares.get(name, 0) ^ share
             self.elements[name] += box.numel
-        if not content:
-            return torch.empty(box.size, dtype=dtype)
-        return torch.frombuffer(content, dtype=dtype).view(box.size)
 
     def close(self) -> None:
         if self.file is not None:
@@ -112,15 +116,18 @@ class Saved:
     def remedy(self) -> str:
         return folder.remedy(self.path)
 
-    def verify(self, groups: Sequence[Group]) -> None:
-        """Refuse, on all ranks, a tensor whose bytes are not those written; of those that the ranks
-        have read whole between them. Every rank calls it."""
+    def report(self) -> dict[str, dict]:
+        """What this rank has read, for `compare`."""
+        return {part.stem: report_of(part) for part in self._parts}
+
+    def compare(self, reports: Mapping[str, Report]) -> None:
+        """Refuse a tensor whose bytes are not those written, of those read whole by the ranks whose
+        reports were added up."""
         for part in self._parts:
-            vouched = added_up(part, groups)
+            report = reports[part.stem]
             for name, slot in part.slots.items():
-                count = (slot.stop - slot.start) // KINDS[slot.dtype].itemsize
-                if vouched.elements[name] == count:
-                    self._compare(part, name, vouched.crc[name])
+                if report["elements"].get(name, 0) == math.prod(slot.shape):
+                    self._compare(part, name, report["shares"].get(name, 0))
 
     def check(self) -> None:
         """Read all tensors, a piece at a time, and refuse one that is not what was written."""

@@ -11,17 +11,19 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder, sums
-from course_lib.checkpoint.checked import TENSORS, Vouched, added_up
+from course_lib.checkpoint.checked import TENSORS, added, report_of, vouched
+from course_lib.checkpoint.exchange import merged, union
 from course_lib.checkpoint.files import SHARD_BYTES
 from course_lib.checkpoint.pen import Pen, Takes, make
-from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Label, Planned, merged
+from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Label, Planned
 from course_lib.checkpoint.streams import streams_of
-from course_lib.files import write_whole
+from course_lib.files import write_all
 from course_lib.gpt import GPT
 from course_lib.layout import Box
 from course_lib.pretrained.config import to_transformers
@@ -61,17 +63,19 @@ def save(
                 make(part, list(planned.files.values()))
         with contextlib.ExitStack() as stack:
             pens = {n: stack.enter_context(Pen(part, f)) for n, f in planned.files.items()}
-            with together(groups, what):
+
+            def write() -> Written:
                 scalars = write_own(planned, engine, pens)
                 for pen in pens.values():
                     pen.sync()
-            scalars = merged(scalars, groups)
-            random_streams = streams_of(mesh) if streams else None
-            vouched = {name: added_up(pen, groups) for name, pen in pens.items()}
+                return Written(scalars, {name: report_of(pen) for name, pen in pens.items()})
+
+            written = merged(groups, what, write, joined)
+        random_streams = streams_of(mesh) if streams else None
         with together(groups, what):
             if first:
-                texts = small_files(engine, mesh, step, record or {}, scalars, random_streams)
-                finish(part, planned, vouched, {**texts, **(files or {})})
+                texts = small_files(engine, mesh, step, record or {}, written, random_streams)
+                finish(part, planned, written, {**texts, **(files or {})})
                 folder.publish(top, step, keep)
     except Exception:
         if first:
@@ -80,6 +84,22 @@ def save(
                 top.rmdir()
         raise
     return top / folder.named(step)
+
+
+class Written(NamedTuple):
+    """What ranks have written: optimizer states that are single numbers, and of each set of files
+    the shares and counts."""
+
+    scalars: dict[str, dict]
+    reports: dict[str, dict]
+
+
+def joined(several: list[Written]) -> Written:
+    """What several ranks have written together."""
+    reports = {
+        name: added([written.reports[name] for written in several]) for name in (MODEL, OPTIMIZER)
+    }
+    return Written(union([written.scalars for written in several]), reports)
 
 
 def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Planned:
@@ -117,7 +137,7 @@ def small_files(
     mesh: DeviceMesh,
     step: int,
     record: Mapping,
-    scalars: Mapping,
+    written: Written,
     streams: Sequence[Mapping] | None,
 ) -> dict[str, str]:
     """The texts of a checkpoint: what it is of, and what is no tensor in it."""
@@ -129,7 +149,7 @@ def small_files(
         **record,
         "optimizer": type(engine.optimizer).__name__,
         "engine": engine.counters(),
-        "scalars": scalars,
+        "scalars": written.scalars,
         "streams": streams,
     }
     texts = {folder.RECORD: json.dumps(about, indent=1)}
@@ -140,21 +160,15 @@ def small_files(
     return texts
 
 
-def finish(
-    part: Path, planned: Planned, vouched: Mapping[str, Vouched], texts: Mapping[str, str]
-) -> None:
-    """Write the small files, and what vouches for all of them; the record comes last."""
+def finish(part: Path, planned: Planned, written: Written, texts: Mapping[str, str]) -> None:
+    """Write the small files, and what vouches for all of them."""
     about = {"form": folder.FORM, "files": {}}
     for name in (MODEL, OPTIMIZER):
         files = planned.files[name]
         about["files"] |= {file: files.about(file) for file in files.headers}
-        about[name] = vouched[name].as_text(files)
+        about[name] = vouched(written.reports[name], files)
         texts = {**texts, **files.index}
     texts = {**texts, TENSORS: json.dumps(about, indent=1)}
-    record = texts[folder.RECORD]
-    for name, text in texts.items():
-        if name != folder.RECORD:
-            write_whole(part / name, text)
     every = {name: sums.of_text(text) for name, text in texts.items()}
-    write_whole(part / sums.SUMS, sums.as_text(every))
-    write_whole(part / folder.RECORD, record)
+    texts[sums.SUMS] = sums.as_text(every)
+    write_all(part, texts)

@@ -109,6 +109,8 @@ def check_replicas(model: nn.Module, group: Group) -> None:
     on falling: nothing else says so.
     """
     check_member(group)
+    if group.size() == 1:
+        return
     _compare(group, [(name, p) for name, p in replicated(model) if not p.is_meta])
     shared: dict[str, tuple[Group, list[tuple[str, Tensor]]]] = {}
     for prefix, module in model.named_modules():

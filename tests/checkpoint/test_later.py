@@ -1,4 +1,4 @@
-"""A checkpoint that is written while the training goes on is the one of the step it was asked at."""
+"""A checkpoint that is written beside the training is the one of the step it was asked at."""
 
 from __future__ import annotations
 

@@ -1,0 +1,124 @@
+"""Checkpoints of a sharded training, beside their peers: `course bench checkpoint`.
+
+The same model and AdamW, sharded over the ranks: our stage 2, torch's distributed.checkpoint of an
+FSDP2 model, DeepSpeed's stage 2. A save ends with its bytes on the disk: what a peer leaves in the
+page cache is synced, and that counts. A load begins from weights that were set to zero.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import _checkpoint_peers as peers
+import _each
+import _progress
+import _ranks
+import _zero_deepspeed
+import _zero_task
+
+from course_lib import ranks
+
+WORKLOAD = {
+    "ranks": 2,
+    "hidden": 512,
+    "heads": 8,
+    "layers": 6,
+    "sequence": 128,
+    "batch": 4,  # of all ranks together
+    "vocabulary": 8192,
+    "dtype": "float32",
+    "only": "",  # course_lib, torch-dcp, deepspeed with commas between; nothing: all
+}
+RUNS = 15
+SECONDS = 120  # for the turns of one group; on a slow machine there are fewer of them
+WAYS = ("course_lib", "torch-dcp", "deepspeed")
+VERBS = ("save", "load")
+BOUND = 1e-5  # of the sums of the weights: one step of fused AdamW from other sums of gradients
+
+
+def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
+    workload = {**WORKLOAD, **(workload or {})}
+    check(workload)
+    measured = _each.run(
+        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
+    )
+    return {
+        "name": "checkpoint",
+        "workload": {**workload, "runs": runs},
+        "machine": _ranks.machine(),
+        **measured,
+    }
+
+
+def check(workload: dict) -> None:
+    strange = [name for name in chosen(workload) if name not in WAYS]
+    if strange:
+        raise ValueError(f"only={','.join(strange)}: the ways are {', '.join(WAYS)}")
+    if workload["batch"] % workload["ranks"]:
+        raise ValueError(
+            f"batch={workload['batch']} is of all ranks together, and ranks={workload['ranks']} "
+            "does not divide it; choose a multiple"
+        )
+
+
+def chosen(workload: dict) -> list[str]:
+    return workload["only"].split(",") if workload["only"] else list(WAYS)
+
+
+def steps(
+    me: ranks.Me, workload: dict, runs: int, without: Sequence[str], measured: Sequence[str]
+) -> None:
+    """Both verbs of every way: all saves in turns, then all loads."""
+    if me.rank == 0:
+        (_progress.folder() / "files").mkdir()
+    task = _zero_task.task(me, workload, str(_progress.folder() / "files"))
+    ways = ["course_lib", *(way for way in chosen(workload) if way != "course_lib")]
+    if "deepspeed" in ways and _zero_deepspeed.imported() is None:
+        ways.remove("deepspeed")
+        task.notes.append(_zero_deepspeed.MISSING)
+        if me.rank == 0:
+            print(_zero_deepspeed.MISSING, file=sys.stderr, flush=True)
+    for verb in VERBS:
+        names = {f"{way}-{verb}": way for way in ways}
+        done = {*without, *measured}
+        first, *others = names
+        if first in done and not set(others) - done:
+            continue
+        makers = {
+            name: functools.partial(method, task, way, verb)
+            for name, way in names.items()
+            if name == first or name not in done
+        }
+        with task.ending:
+            methods = _progress.made(makers, set(without))
+            main = dict.fromkeys(names, first)
+            rows = _ranks.compare(me, methods, runs, bound=BOUND, main=main, limit=SECONDS)
+            for row in rows:
+                row["disk_mb"] = round(peers.on_disk(task.folder / names[row["name"]]) / 1e6, 6)
+            methods.clear()
+        gc.collect()
+        _progress.finished([row for row in rows if row["name"] not in done], task.notes)
+
+
+def method(task: _zero_task.Task, way: str, verb: str) -> _ranks.Method:
+    """A way's training after a step, saved once; then its verb."""
+    if task.me.rank == 0:
+        print(f"making {way}-{verb}", file=sys.stderr, flush=True)
+    before = _zero_task.bytes_alive()
+    made = peers.WAYS[way](task, task.folder / way)
+    made.save()
+    held = _zero_task.bytes_alive() - before
+    return _ranks.Method(made.saved if verb == "save" else made.loaded, held=held)
+
+
+def as_text(result: dict) -> str:
+    lines = [_ranks.as_text(result)]
+    for row in result["methods"]:
+        lines.append(f"{row['name']}: {row['disk_mb']:.1f} MB on the disk")
+    return "\n".join(lines)
