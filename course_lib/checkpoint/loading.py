@@ -34,10 +34,13 @@ def load(
     *,
     counters: bool = True,
     streams: bool = True,
+    gather: bool = False,
 ) -> dict:
     """Put a checkpoint's weights, optimizer states and counters into an engine, however it was
     sharded when it was saved, and go on with the random streams; the record. Every rank calls it.
 
+    At stages 1 and 2 a rank reads all weights, whose model is whole there; with `gather` it reads
+    its part and gathers the others', which is faster where the files are far and the links fast.
     Where names, shapes or the optimizer differ, all ranks raise and nothing has changed; where
     bytes are damaged, all raise, and the engine is to be made anew.
     """
@@ -51,7 +54,7 @@ def load(
                 sums.check(path, small, lambda: folder.remedy(path))
             saved = stack.enter_context(Saved(path))
             reading = Reading(saved, record, engine, mesh)
-        engine.put_own(reading.slots, reading.read)
+        engine.put_own(reading.slots, reading.read, None if gather else reading.read_others)
 
         def rest() -> dict[str, dict]:
             reading.into_module()
@@ -138,6 +141,21 @@ class Reading:
         flat = make(label.stop - label.start, dtype=dtype)
         self._fill(tensor, label, flat)
         return flat.view(shape)
+
+    def read_others(self, name: str, start: int, stop: int, place: torch.Tensor) -> None:
+        """Elements of a weight that are another rank's part, into the model's memory."""
+        tensor = self.tensors[name]
+        direct = place.device.type == "cpu"
+        flat = place if direct else torch.empty(place.shape, dtype=place.dtype)
+        if tensor.padded:
+            flat.zero_()
+        for part in tensor.parts(start, stop):
+            at = part.start - start
+            for box in part.boxes:
+                self._read_box(tensor, VALUE, box, flat[at : at + box.numel].view(box.size), False)
+                at += box.numel
+        if not direct:
+            place.copy_(flat)
 
     @torch.no_grad()
     def into_module(self) -> None:

@@ -66,16 +66,18 @@ def save(
 
             def write() -> Written:
                 scalars = write_own(planned, engine, pens)
-                for pen in pens.values():
-                    pen.sync()
                 return Written(scalars, {name: report_of(pen) for name, pen in pens.items()})
 
             written = merged(groups, what, write, joined)
-        random_streams = streams_of(mesh) if streams else None
+            random_streams = streams_of(mesh) if streams else None
+            with together(groups, what):
+                if first:
+                    texts = small_files(engine, mesh, step, record or {}, written, random_streams)
+                    finish(part, planned, written, {**texts, **(files or {})})
+                for pen in pens.values():  # each rank, since each may be on a host of its own
+                    pen.sync()
         with together(groups, what):
             if first:
-                texts = small_files(engine, mesh, step, record or {}, written, random_streams)
-                finish(part, planned, written, {**texts, **(files or {})})
                 folder.publish(top, step, keep)
     except Exception:
         if first:

@@ -19,7 +19,7 @@ from course_lib.zero.home import Home
 from course_lib.zero.offload.lending import as_large, states_of
 from course_lib.zero.offload.together import together
 from course_lib.zero.partition import Piece
-from course_lib.zero.shards import Copies
+from course_lib.zero.shards import Copies, Read
 
 Slot = tuple[torch.dtype, tuple[int, ...]]
 VALUE = "value"
@@ -75,6 +75,7 @@ def put(
     groups: Sequence[Group],
     slots: Mapping[str, Slot],
     read: Callable[[str], Tensor],
+    others: Read | None,
 ) -> None:
     """Put values and states back, and the values into the model; all ranks call it."""
     faults = _first_fault(shards, optimizer, slots)
@@ -85,10 +86,13 @@ def put(
     try:
         with torch.no_grad():
             _put_all(shards, home, optimizer, slots, read)
+            if others is not None:
+                shards.fill(others)
     except Exception as met:
         error = met
     together(error, groups, ". The states were put back in part; begin again with a new engine")
-    shards.gather()
+    if others is None:
+        shards.gather()
     home.updated()
 
 

@@ -7,7 +7,7 @@ shard, as a parameter of its own. Lesson 09 derives it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,9 @@ from course_lib.collectives.transport import Handle
 from course_lib.zero.home import Home
 from course_lib.zero.loaded import bring_back, take_over
 from course_lib.zero.partition import IN_FLIGHT, Partition, Piece
+
+# (name, start, stop, place): put these elements of a parameter, flat, into `place`.
+Read = Callable[[str, int, int, Tensor], None]
 
 
 class Copies:
@@ -65,6 +68,10 @@ class Copies:
         if self.home.copied:
             for piece, part in self.parts():
                 piece.slot.parameter.copy_(part)
+
+    def fill(self, read: Read) -> None:
+        """After the parts were read from somewhere: all of them are here."""
+        self.gather()
 
 
 class Shards(Copies):
@@ -115,3 +122,19 @@ class Shards(Copies):
             under_way.append(all_gather(buffer, self.group, async_op=True))
         while under_way:
             under_way.popleft().wait()
+
+    @torch.no_grad()
+    def fill(self, read: Read) -> None:
+        """`gather` without a message: what is not this rank's part is read as well."""
+        for bucket, buffer, own in zip(self.partition.buckets, self.buffers, self.own, strict=True):
+            shard, spans = bucket.shard(buffer, self.rank), {}
+            for piece, part in own:
+                spans[piece.slot] = piece.start, piece.stop
+                if self.home.copied:
+                    piece.of(shard).copy_(part, non_blocking=True)
+            for slot in bucket.slots:
+                flat = bucket.view(buffer, slot).view(-1)
+                first, last = spans.get(slot, (0, 0))
+                for start, stop in ((0, first), (last, slot.numel)):
+                    if start < stop:
+                        read(slot.name, start, stop, flat[start:stop])
