@@ -23,7 +23,6 @@ from course_lib.layout import cut
 from course_lib.tensor_parallel import VocabularyParallelHead
 from course_lib.tensor_parallel.sequence_plan import GatheringHead
 
-
 LACKING = (
     ": this rank has no row. Give every rank one, or pass synced=, the group that the weights are "
     "sharded over, with which a rank without a row takes part in the others' forwards"
@@ -83,7 +82,7 @@ def generate(
     idle, left, problem = torch.zeros((1, 1), dtype=torch.long, device=device), 0, None
     try:
         rows, padding = left_padded(ids, device)  # (b, s), (b,)
-        _check(model.config, rows, count, temperature, top, stop, none=synced is not None)
+        check_text(model.config, rows, count, temperature, top, stop, none=synced is not None)
         left, words, new = count if len(rows) else 0, [rows], rows
         past = [Cache(padding) for _ in model.blocks]
         done = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)  # (b,)
@@ -218,7 +217,7 @@ def _group_of(model: GPT, group: Group | None) -> Group | None:
     return own
 
 
-def _check(
+def check_text(
     config: Config,
     ids: Tensor,
     count: int,
@@ -226,9 +225,9 @@ def _check(
     top: int | None,
     stop: int | None,
     *,
-    none: bool,
+    none: bool = False,
 ) -> None:
-    """`none`: there may be no row."""
+    """Refuse prompts and settings that no text can be made of. `none`: there may be no row."""
     if ids.dim() != 2 or not ids.shape[1] or not (len(ids) or none) or ids.is_floating_point():
         raise ValueError(
             f"prompts are (b, s) token ids, and here is {ids.dtype} {tuple(ids.shape)}"

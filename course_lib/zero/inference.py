@@ -1,4 +1,4 @@
-"""A model at stage 3 that nobody trains: its weights sharded over dp, streamed through each forward.
+"""A model at stage 3 that nobody trains: its weights, sharded over dp, stream through each forward.
 
 A rank holds 1/N of the weights, on the device, the host or in files, and while a unit runs that
 unit whole: no gradient, no optimizer's state. ZeRO's other stages shard nothing that is there
