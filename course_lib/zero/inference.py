@@ -30,6 +30,7 @@ class Inference(ModuleFace):
     {"parameters": "nvme", "folder": PATH}. `units`, `prefetch` and `fill` are those of an engine at
     stage 3. `keep`: bytes of units, the smallest first, that stay whole on every rank and are never
     sent again. All ranks of dp call it alike, as often as each other, each with a batch of its own.
+    A view of a weight that a forward puts aside is not kept: put a clone aside.
     """
 
     stage = 3
@@ -65,6 +66,7 @@ class Inference(ModuleFace):
         try:
             model.eval().requires_grad_(False)
             self.shards = UnitShards(model, self.group, self.home, options)
+            self.shards.hooks.leaves_views = False  # a unit's memory goes at once
             self._keep(keep)
         except BaseException:
             self.home.close()  # its files are nobody's
