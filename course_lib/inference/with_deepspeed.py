@@ -6,7 +6,7 @@ under `HfDeepSpeedConfig`, `from_pretrained` shards while it loads. Lesson 14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,9 +17,10 @@ from course_lib import ranks
 from course_lib.gpt.padding import left_padded, without_padding
 from course_lib.ways.launched import launched, quiet
 from course_lib.ways.setting import NotThere
-from course_lib.ways.with_deepspeed import has_files, imported
+from course_lib.ways.with_deepspeed import has_files, has_fp16, imported
 
-BUFFERS = 5  # pieces of pinned memory through which files are read, DeepSpeed's own default
+BUFFERS = 5  # pieces of memory through which files are read, DeepSpeed's own default
+IN_A_FILE = 1 << 20  # bytes: a rank's piece of a parameter that is smaller stays in memory
 
 
 def zero_config(
@@ -58,7 +59,8 @@ def streaming(
     precision: str = "float32",
 ) -> Iterator[object]:
     """DeepSpeed's engine around what `make()` returns, called while an `HfDeepSpeedConfig` is
-    alive: a `from_pretrained` in it never holds the model whole. All ranks call it alike."""
+    alive: a `from_pretrained` in it never holds the model whole. All ranks call it alike, at exit
+    too. Of files it makes one for each piece of `IN_A_FILE` bytes or more."""
     check(offload, folder, largest, precision)
     with launched(me), quiet():
         deepspeed = imported()
@@ -98,6 +100,23 @@ def check(offload: str | None, folder: str | Path | None, largest: int, precisio
             "DeepSpeed's offload to files compiles its extension async_io, which needs a C++ "
             "compiler and libaio's headers (Debian: apt install g++ libaio-dev)"
         )
+    if precision == "float32" and not has_fp16():
+        raise NotThere(
+            "DeepSpeed holds parameters in files as bfloat16 where its accelerator has no fp16, as "
+            "on most CPUs, and a float32 model then meets two dtypes in one product: pass "
+            "precision='bfloat16' and a model in it. What is rounded away, `differences` shows"
+        )
+
+
+@torch.no_grad()
+def differences(engine, weights: Mapping[str, Tensor]) -> dict[str, float]:
+    """By name, how far the engine's parameters are from `weights` at most; all ranks call it. One
+    parameter at a time is whole."""
+    deepspeed, found = imported(), {}
+    for name, p in engine.module.named_parameters():
+        with deepspeed.zero.GatheredParameters([p]):
+            found[name] = (p.double() - weights[name].double()).abs().max().item()
+    return found
 
 
 @torch.no_grad()
