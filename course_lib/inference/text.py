@@ -16,6 +16,7 @@ from course_lib.generate import generate as write
 from course_lib.gpt import GPT
 from course_lib.gpt.padding import left_padded
 from course_lib.zero import Engine, Inference
+from course_lib.zero.stage3.together import NotAllCame
 
 WHAT = "no rank writes a word"
 
@@ -56,7 +57,14 @@ def generate(
         "is done takes part until all are",
         error=ValueError,
     )
-    return write(engine.model, prompts, count, **more)
+    try:
+        return write(engine.model, prompts, count, **more)
+    except NotAllCame as error:
+        raise NotAllCame(
+            f"{error}. These texts were written with synced=False: a rank whose rows have all met "
+            "the word `stop` makes no more forwards. With synced=True it takes part until all are "
+            "done"
+        ) from error
 
 
 def check_streams(engine: object) -> None:
