@@ -18,7 +18,7 @@ from course_lib.gpt.padding import left_padded
 from course_lib.zero import Engine, Inference
 from course_lib.zero.stage3.together import NotAllCame
 
-WHAT = "no rank writes a word"
+WHAT = "generate"
 
 
 def generate(
