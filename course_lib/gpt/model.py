@@ -135,8 +135,8 @@ class Attention(nn.Module):
             q, k = rotate(q, self.rotary_base, first), rotate(k, self.rotary_base, first)
         if past is not None:
             k, v = past.extend(k, v)
-        padding = None if past is None else past.padding
-        y = self.core(q, k, v, padding)  # (b, heads, s, d)
+        padded = () if past is None or past.padding is None else (past.padding,)
+        y = self.core(q, k, v, *padded)  # (b, heads, s, d)
         return self.out(y.transpose(1, 2).flatten(2))  # (b, s, heads·d)
 
 

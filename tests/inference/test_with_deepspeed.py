@@ -220,3 +220,20 @@ def rounds(me, tmp):
 def test_deepspeed_makes_bfloat16_of_a_float32_model_in_files(pool, tmp_path):
     (words,) = pool.run(1, rounds, str(tmp_path), timeout=250, env=ENV, alone=True)
     assert "dtype" in words and "BFloat16" in words and "float" in words
+
+
+def apart(me):
+    """Rank 0's row ends at once; without synced_gpus rank 1 gathers on by itself."""
+    config = config_of("llama")
+    dense = theirs(config)
+    stop = write(dense, [[1]], 1)[0][1]
+    other = next([p] for p in range(37) if stop not in write(dense, [[p]], 6)[0][1:])
+    with streaming(me, lambda: theirs(config)) as engine:
+        write(engine.module, [[1]] if me.rank == 0 else [other], 6, stop=stop, synced=False)
+
+
+@needs_all
+@pytest.mark.slow
+def test_without_synced_gpus_a_rank_waits_inside_deepspeeds_gather(pool):
+    words = pool.raises(2, apart, timeout=60, env=ENV, alone=True)
+    assert words[0] is None and "RuntimeError" in words[1]
