@@ -7,7 +7,7 @@ Gumbel noise, drawn alike on every rank for every entry, makes a sample out of a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,18 +15,24 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_gather
-from course_lib.collectives.agreement import same_everywhere
+from course_lib.collectives.agreement import any_goes_on, same_everywhere
 from course_lib.collectives.call import Group, check_member
 from course_lib.gpt import GPT, Cache, Config
+from course_lib.gpt.padding import as_lists, left_padded, without_padding
 from course_lib.layout import cut
 from course_lib.tensor_parallel import VocabularyParallelHead
 from course_lib.tensor_parallel.sequence_plan import GatheringHead
+
+LACKING = (
+    ": this rank has no row. Give every rank one, or pass synced=, the group that the weights are "
+    "sharded over, with which a rank without a row takes part in the others' forwards"
+)
 
 
 @torch.no_grad()
 def generate(
     model: GPT,
-    ids: Tensor,
+    ids: Tensor | Sequence[Tensor | Sequence[int]],
     count: int,
     *,
     temperature: float = 0.0,
@@ -34,13 +40,22 @@ def generate(
     seed: int = 0,
     stop: int | None = None,
     group: Group | None = None,
-) -> Tensor:
+    synced: Group | None = None,
+) -> Tensor | list[Tensor]:
     """(b, s) prompts to (b, s + count): at temperature 0 the likeliest word each time, else drawn.
+
+    Prompts of unequal lengths are a list of ids for each, and so is the text: they are written as
+    one batch, with padding on the left that no token looks at.
 
     `top` draws among that many likeliest words. A row that has met the word `stop` is filled up
     with it. A model that is cut over tp is called by every rank of that group (`group`, or the one
     that its head was cut over), with the same arguments, and all get the same words; other dp ranks
     may ask for other prompts. Without `stop` every rank makes `count` forwards, whatever it writes.
+
+    `synced`: the group over which ZeRO's stage 3 has sharded the weights (synced_gpus elsewhere).
+    Its ranks may have other prompts, other counts, or no row at all; one that is done goes on
+    taking part in the gathers until all are. Without it, ranks that make different numbers of
+    forwards wait for each other for ever.
 
     Chosen in float64 out of the logits as they come: cut or not, float64 draws the same words. In
     float32 a cut model's logits differ in the last digits, so where two words are that close, it
@@ -51,9 +66,11 @@ def generate(
     """
     group = _group_of(model, group)
     if group is not None:  # first of all, so that what is refused is refused on every rank
-        settings = tuple(ids.shape), count, temperature, top, seed, stop
+        lists = as_lists(ids)
+        shape = tuple(ids.shape) if isinstance(ids, Tensor) else [len(row) for row in lists]
+        settings = shape, count, temperature, top, seed, stop
         same_everywhere(
-            (settings, ids.tolist()),
+            (settings, lists),
             [group],
             "{ranks} of the group that holds this model was given other prompts or settings than "
             "{first}",
@@ -61,25 +78,41 @@ def generate(
             "every one of them",
             error=ValueError,
         )
-    _check(model.config, ids, count, temperature, top, stop)
+    device = next(model.parameters()).device
+    idle, left, problem = torch.zeros((1, 1), dtype=torch.long, device=device), 0, None
+    try:
+        rows, padding = left_padded(ids, device)  # (b, s), (b,)
+        check_text(model.config, rows, count, temperature, top, stop, none=synced is not None)
+        left, words, new = count if len(rows) else 0, [rows], rows
+        past = [Cache(padding) for _ in model.blocks]
+        done = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)  # (b,)
+    except (TypeError, ValueError) as error:
+        problem = error
     vocabulary, noise = Vocabulary.of(model, group), torch.Generator().manual_seed(seed)
-    past = [Cache() for _ in model.blocks]
-    done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)  # (b,)
-    words, new = [ids], ids
     with _evaluating(model):
-        for _ in range(count):
+        while any_goes_on(left > 0, synced, "no rank writes on", problem):
+            if not left:
+                _last_logits(model, idle, None)  # the others need this rank's shards
+                continue
             logits = _last_logits(model, new, past)  # (b, v/tp)
-            chosen = _choose(vocabulary, logits, temperature, top, noise)  # (b,)
+            try:
+                chosen = _choose(vocabulary, logits, temperature, top, noise)  # (b,)
+            except ValueError as error:
+                left, problem = 0, error
+                continue
             if stop is not None:
                 chosen = torch.where(done, stop, chosen)
                 done = done | (chosen == stop)
-            new = chosen[:, None].to(ids.dtype)  # (b, 1)
+            new = chosen[:, None].to(rows.dtype)  # (b, 1)
             words.append(new)
+            left -= 1
             if stop is not None and bool(done.all()):
-                break
+                left = 0
     made = torch.cat(words, 1)
-    rest = ids.shape[1] + count - made.shape[1]
-    return made if not rest else torch.cat((made, made.new_full((len(ids), rest), stop)), 1)
+    rest = rows.shape[1] + count - made.shape[1]
+    if rest:  # all rows have met the word `stop`, or there is none
+        made = torch.cat((made, made.new_full((len(rows), rest), stop or 0)), 1)
+    return made if isinstance(ids, Tensor) else without_padding(made, padding)
 
 
 @dataclass(frozen=True)
@@ -158,11 +191,12 @@ def _gumbel(uniform: Tensor) -> Tensor:
     return -(-uniform.log()).log()
 
 
-def _last_logits(model: GPT, ids: Tensor, past: list[Cache]) -> Tensor:
-    """(b, s) new ids → (b, v/tp) logits after the last of them."""
+def _last_logits(model: GPT, ids: Tensor, past: list[Cache] | None) -> Tensor:
+    """(b, s) new ids → (b, v/tp) logits after the last of them. By the model's own forward, where
+    stage 3 has its hooks."""
     if isinstance(model.head, GatheringHead):  # takes this rank's tokens, and gathers the others
         return model(ids, past)[:, -1]
-    return model.head(model.states(ids, past)[:, -1:])[:, 0]
+    return model(ids, past, head=lambda x: model.head(x[:, -1:]))[:, 0]
 
 
 def _group_of(model: GPT, group: Group | None) -> Group | None:
@@ -183,19 +217,23 @@ def _group_of(model: GPT, group: Group | None) -> Group | None:
     return own
 
 
-def _check(
+def check_text(
     config: Config,
     ids: Tensor,
     count: int,
     temperature: float,
     top: int | None,
     stop: int | None,
+    *,
+    none: bool = False,
 ) -> None:
-    if ids.dim() != 2 or not ids.numel() or ids.is_floating_point():
+    """Refuse prompts and settings that no text can be made of. `none`: there may be no row."""
+    if ids.dim() != 2 or not ids.shape[1] or not (len(ids) or none) or ids.is_floating_point():
         raise ValueError(
             f"prompts are (b, s) token ids, and here is {ids.dtype} {tuple(ids.shape)}"
+            + (LACKING if ids.dim() == 2 and not len(ids) else "")
         )
-    if int(ids.min()) < 0 or int(ids.max()) >= config.vocabulary:
+    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= config.vocabulary):
         raise ValueError(
             f"the prompts hold ids from {int(ids.min())} to {int(ids.max())}, and words are 0 to "
             f"{config.vocabulary - 1}"

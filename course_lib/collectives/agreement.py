@@ -15,8 +15,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 
-from course_lib.collectives.call import Group, check_member, device_of
-from course_lib.collectives.verbs import all_gather
+from course_lib.collectives.call import Group, check_member, device_of, labelled
+from course_lib.collectives.verbs import all_gather, all_reduce
 
 SENT = 32  # bytes from each rank in `same_everywhere`: its number, and 24 of a digest
 IN_THEIR_SUM = "on no rank alone, but in their sum"
@@ -77,6 +77,26 @@ def all_or_none(
     if reports:
         rank, text = reports[0]
         raise error(f"{what} failed on rank {rank}, so it stopped here: {text}")
+
+
+def any_goes_on(
+    own: bool, group: Group | None, what: str, problem: Exception | None = None
+) -> bool:
+    """Whether any rank of the group goes on, asked with one byte from each. A problem of one is
+    raised on all of them. Without a group this rank is asked alone."""
+    if group is None:
+        if problem is not None:
+            raise problem
+        return own
+    state = torch.tensor(2 if problem is not None else int(own), dtype=torch.uint8)
+    with labelled("scalars"):
+        state = all_reduce(state.to(device_of(group)), group, "max", donated=True)
+    if state.item() < 2:
+        return bool(state.item())
+    reports = who_says(None if problem is None else str(problem), [group])
+    if problem is not None:
+        raise problem
+    raise ValueError(f"rank {dist.get_rank()}: {what}: {by_rank(reports)}")
 
 
 def who_says(own: T | None, groups: Sequence[Group]) -> list[tuple[int, T]]:

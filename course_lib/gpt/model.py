@@ -37,34 +37,42 @@ def norm(config: Config) -> nn.Module:
     return nn.LayerNorm(config.hidden, config.epsilon, bias=config.bias)
 
 
-def rotate(x: Tensor, base: float, start: int = 0) -> Tensor:
+def rotate(x: Tensor, base: float, start: int | Tensor = 0) -> Tensor:
     """Rotary positions: each pair of numbers of a head turned by an angle that grows with s.
 
     The pairs are number i and number i + d/2, as Llama's published weights have them; `start` is
-    the position of the first token in x.
+    the position of the first token in x, or (b, 1, 1), that of each row.
     """
     s, d = x.shape[-2:]
     wide = torch.float64 if x.dtype == torch.float64 else torch.float32
     exponent = torch.arange(0, d, 2, device=x.device, dtype=torch.float32) / d  # (d/2,)
-    angle = torch.outer(
-        torch.arange(start, start + s, device=x.device, dtype=torch.float32), 1.0 / base**exponent
-    )
-    cos, sin = angle.cos().to(wide), angle.sin().to(wide)  # (s, d/2)
+    places = start + torch.arange(s, device=x.device, dtype=torch.float32)  # (s,), (b, 1, s)
+    angle = places[..., None] * (1.0 / base**exponent)
+    cos, sin = angle.cos().to(wide), angle.sin().to(wide)  # (s, d/2), (b, 1, s, d/2)
     first, second = x.to(wide).chunk(2, dim=-1)  # (b, heads, s, d/2) each
     turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
     return turned.to(x.dtype)
 
 
 class Cache:
-    """The keys and values of the tokens so far, (b, kv heads, s, d), so that none is made twice."""
+    """The keys and values of the tokens so far, (b, kv heads, s, d), so that none is made twice.
 
-    def __init__(self):
+    `padding`, (b,): so many places on the left of each row hold no token; None: all of them do.
+    """
+
+    def __init__(self, padding: Tensor | None = None):
         self.k: Tensor | None = None
         self.v: Tensor | None = None
+        self.padding = padding
 
     @property
     def length(self) -> int:
         return 0 if self.k is None else self.k.shape[2]
+
+    @property
+    def first(self) -> int | Tensor:
+        """The position of the next token, or (b, 1, 1), that of each row: below 0 in padding."""
+        return self.length if self.padding is None else self.length - self.padding[:, None, None]
 
     def extend(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values, the new ones last."""
@@ -81,17 +89,21 @@ class Heads(nn.Module):
         super().__init__()
         self.dropout = dropout
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Tensor:
         # q: (b, heads, s, d); k, v: (b, kv heads, s, d), each serving equally many heads
         p = self.dropout if self.training else 0.0
         shared = k.shape[1] < q.shape[1]
         new, known = q.shape[2], k.shape[2]
-        if new == known:
+        if new == known and padding is None:
             return F.scaled_dot_product_attention(
                 q, k, v, dropout_p=p, is_causal=True, enable_gqa=shared
             )
         # The first new token sees all that came before it, and itself.
         seen = torch.ones(new, known, dtype=torch.bool, device=q.device).tril(known - new)
+        if padding is not None:  # no token looks at padding, which looks at itself alone
+            empty = torch.arange(known, device=q.device) < padding[:, None]  # (b, known)
+            alike = ~empty[:, None, :] | empty[:, known - new :, None]  # (b, new, known)
+            seen = (seen & alike)[:, None]
         return F.scaled_dot_product_attention(q, k, v, seen, p, enable_gqa=shared)
 
 
@@ -119,11 +131,12 @@ class Attention(nn.Module):
         d = self.head_size  # counted, and not -1: a rank may have no rows
         q, k, v = (part.view(b, s, part.shape[-1] // d, d).transpose(1, 2) for part in parts)
         if self.rotary:
-            first = 0 if past is None else past.length
+            first = 0 if past is None else past.first
             q, k = rotate(q, self.rotary_base, first), rotate(k, self.rotary_base, first)
         if past is not None:
             k, v = past.extend(k, v)
-        y = self.core(q, k, v)  # (b, heads, s, d)
+        padded = () if past is None or past.padding is None else (past.padding,)
+        y = self.core(q, k, v, *padded)  # (b, heads, s, d)
         return self.out(y.transpose(1, 2).flatten(2))  # (b, s, heads·d)
 
 
@@ -196,8 +209,9 @@ class GPT(nn.Module):
         else:  # a norm's
             parameter.fill_(1.0)
 
-    def embed(self, ids: Tensor, first: int = 0) -> Tensor:
-        """(b, s) token ids, the first of them at position `first`, to (b, s, h)."""
+    def embed(self, ids: Tensor, first: int = 0, padding: Tensor | None = None) -> Tensor:
+        """(b, s) token ids, the first of them at place `first`, to (b, s, h). Positions count from
+        each row's first token, which stands after its `padding`, (b,)."""
         stop, longest = first + ids.shape[-1], self.config.length
         if stop > longest:
             raise ValueError(
@@ -206,7 +220,10 @@ class GPT(nn.Module):
             )
         x = self.tokens(ids)
         if self.positions is not None:
-            x = x + self.positions(torch.arange(first, stop, device=ids.device))
+            places = torch.arange(first, stop, device=ids.device)  # (s,)
+            if padding is not None:
+                places = (places - padding[:, None]).clamp(min=0)  # (b, s)
+            x = x + self.positions(places)
         return self.dropout(x)
 
     def states(self, ids: Tensor, past: Sequence[Cache] | None = None) -> Tensor:
@@ -214,7 +231,8 @@ class GPT(nn.Module):
 
         `past` is a cache for each block, of the tokens that came before these.
         """
-        x = self.embed(ids, past[0].length if past else 0)
+        before = past[0] if past else Cache()
+        x = self.embed(ids, before.length, before.padding)
         for i, block in enumerate(self.blocks):
             if self.config.recompute and torch.is_grad_enabled() and past is None:
                 x = checkpoint(block, x, use_reentrant=False)

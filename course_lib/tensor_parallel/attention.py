@@ -89,11 +89,11 @@ class PrivateHeads(OnRanks):
         self.training = heads.training
 
     @uncompiled
-    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Tensor:
         if not (self.training and self.inner.dropout):
-            return self.inner(q, k, v)
+            return self.inner(q, k, v, padding)
         with private(self.group, dim=1, start=self.start, whole=self.whole):
-            return self.inner(q, k, v)  # (b, heads/tp, s, d)
+            return self.inner(q, k, v, padding)  # (b, heads/tp, s, d)
 
 
 def _timeout(group: Group) -> timedelta:

@@ -104,8 +104,9 @@ class SplitPositions(nn.Module):
         self.weight, self.tokens = positions.weight, tokens
 
     @uncompiled
-    def forward(self, places: Tensor) -> Tensor:  # (s,) -> (s/tp, h)
-        return split(F.embedding(places, self.weight), self.tokens.group, 0, self.tokens.sizes)
+    def forward(self, places: Tensor) -> Tensor:  # (s,) -> (s/tp, h), or (b, s) -> (b, s/tp, h)
+        dim = places.dim() - 1
+        return split(F.embedding(places, self.weight), self.tokens.group, dim, self.tokens.sizes)
 
 
 class GatheringHead(VocabularyParallelHead):

@@ -2,12 +2,13 @@
 
 In the order of reading: partition, buckets, loaded, home, shards, refusals, ddp, stage1, stage2,
 stage3, precision, twin, elementwise, handover, offload, cut, gradient_pieces, micro_batches, edits,
-state_dicts, face, own_states, training_state, engine, holdings. Lesson 12.
+state_dicts, face, own_states, training_state, engine, inference, holdings. Lesson 12.
 """
 
 from course_lib.zero.ddp import DataParallel
 from course_lib.zero.engine import Engine, engine
 from course_lib.zero.holdings import holdings
+from course_lib.zero.inference import Inference, inference
 from course_lib.zero.partition import Partition, partition
 from course_lib.zero.precision import LossScale, Precision
 from course_lib.zero.shards import Copies, Shards
@@ -17,6 +18,7 @@ __all__ = [
     "Copies",
     "DataParallel",
     "Engine",
+    "Inference",
     "LossScale",
     "Partition",
     "Precision",
@@ -24,5 +26,6 @@ __all__ = [
     "UnitShards",
     "engine",
     "holdings",
+    "inference",
     "partition",
 ]

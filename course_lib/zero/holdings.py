@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from course_lib.memory import held
 from course_lib.zero.engine import Engine
+from course_lib.zero.inference import Inference
 
 
-def holdings(engine: Engine) -> dict[str, int]:
-    """Bytes that this rank holds for training right now, by tier."""
+def holdings(engine: Engine | Inference) -> dict[str, int]:
+    """Bytes that this rank holds for training, or for inference, right now, by tier."""
     home = engine.home
-    kept = [engine.gradients.buffers, engine.shards.memory(), home.memory()]
-    by_tier = held(engine.model, engine.optimizer, kept).by_tier
+    kept = [engine.model, engine.shards.memory(), home.memory()]
+    if isinstance(engine, Engine):
+        kept += [engine.optimizer, engine.gradients.buffers]
+    by_tier = held(*kept).by_tier
     return {**by_tier, "disk": home.file_bytes}

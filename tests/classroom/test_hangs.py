@@ -222,3 +222,36 @@ def test_an_unchecked_cell_pays_nothing_and_recovers_too(two):
     two.run("from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes")
     assert printed(two.run("print(len(modes()))", checked=False)) == ["0\n", "0\n"]
     assert printed(two.run("print(len(modes()))", checked=True)) == ["1\n", "1\n"]
+
+
+STREAMED = (
+    "from course_lib import inference, ranks, zero\n"
+    "from course_lib.generate import generate\n"
+    "from course_lib.gpt import GPT, Config\n"
+    "torch.manual_seed(3)\n"
+    "dense = GPT(Config.llama(vocabulary=11, length=16, hidden=8, layers=1, heads=2))\n"
+    "for p in dense.parameters():\n    torch.nn.init.normal_(p)\n"
+    "texts = [generate(dense, torch.tensor([[p]]), 8)[0, 1:].tolist() for p in range(11)]\n"
+    "stop = texts[0][0]\n"
+    "late = next(p for p in range(11) if stop not in texts[p][:4])\n"
+    "mesh = DeviceMesh.from_group(dist.group.WORLD, 'cpu', mesh_dim_names=('dp',))\n"
+    "engine = zero.inference(dense, mesh=mesh)",
+    "prompts = [[0]] if rank == 0 else [[late]]\n"
+    "texts = inference.generate(engine, prompts, 8, stop=stop, synced=False)",
+)
+
+
+@pytest.mark.slow
+def test_text_that_ends_apart_without_synced_is_a_gather_that_waits(two):
+    made, hangs = STREAMED
+    mesh = "from torch.distributed.device_mesh import DeviceMesh\n"
+    assert not two.run(mesh + made, deadline=60.0).failed
+    text = told(two.run(hangs, deadline=20.0))
+    waiting, absent = text.splitlines()[:2]
+    assert "rank 1 waited in gather" in waiting and "rank 0 never came" in waiting
+    assert "With synced=True it takes part until all are done" in waiting
+    assert "line 2: texts = inference.generate(engine, prompts, 8, stop=stop, synced=" in waiting
+    assert absent.startswith("rank 0 finished the cell")
+    works(two)
+    again = hangs.replace("synced=False", "synced=True")
+    assert not two.run(mesh + made + "\n" + again, deadline=60.0).failed

@@ -42,6 +42,7 @@ ORDER = [
     "launchers",
     "ways",
     "then_and_now",
+    "inference",
     "figures",
     "classroom",
     "cli",

@@ -56,8 +56,8 @@ MUTANTS = [
     ),
     mutant(
         "first-word-predicts",
-        "model.head(model.states(ids, past)[:, -1:])",
-        "model.head(model.states(ids, past)[:, :1])",
+        "model.head(x[:, -1:])",
+        "model.head(x[:, :1])",
         (PLAIN, THEIRS),
         "the word after the first token of the prompt is taken",
     ),
@@ -192,7 +192,7 @@ MUTANTS = [
     ),
     mutant(
         "any-word",
-        "    if int(ids.min()) < 0 or int(ids.max()) >= config.vocabulary:\n",
+        "    if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= config.vocabulary):\n",
         "    if False:\n",
         REFUSED,
         "an id that is no word",
@@ -242,8 +242,8 @@ MUTANTS = [
     ),
     mutant(
         "all-ranks-agree",
-        "            (settings, ids.tolist()),\n            [group],\n",
-        "            (settings, ids.tolist()),\n            [torch.distributed.group.WORLD],\n",
+        "            (settings, lists),\n            [group],\n",
+        "            (settings, lists),\n            [torch.distributed.group.WORLD],\n",
         REPLICAS,
         "replicas may no longer ask for different texts",
     ),
@@ -278,7 +278,7 @@ MUTANTS = [
     ),
     mutant(
         "prompts-not-compared",
-        "            (settings, ids.tolist()),\n",
+        "            (settings, lists),\n",
         "            settings,\n",
         DIFFERS,
         "two prompts of one shape are taken for the same",

@@ -160,14 +160,14 @@ MUTANTS = [
     ),
     model(
         "cache-positions",
-        "self.positions(torch.arange(first, stop, device=ids.device))",
-        "self.positions(torch.arange(stop - first, device=ids.device))",
+        "places = torch.arange(first, stop, device=ids.device)",
+        "places = torch.arange(stop - first, device=ids.device)",
         CACHE,
         "with a cache each piece stands at the beginning",
     ),
     model(
         "cache-any-length",
-        "self.embed(ids, past[0].length if past else 0)",
+        "self.embed(ids, before.length, before.padding)",
         "self.embed(ids)",
         CACHE,
         "a piece is counted without what came before it",

@@ -149,7 +149,7 @@ MUTANTS = [
     ),
     model(
         "cache-every-token-first",
-        "first = 0 if past is None else past.length",
+        "first = 0 if past is None else past.first",
         "first = 0",
         CACHE,
         "with a cache each piece is turned as if it came first",

@@ -162,7 +162,7 @@ MUTANTS = [
     ),
     plan(
         "positions-of-own-tokens",
-        "return split(F.embedding(places, self.weight), self.tokens.group, 0, self.tokens.sizes)",
+        "return split(F.embedding(places, self.weight), self.tokens.group, dim, self.tokens.sizes)",
         "return F.embedding(places[slice(*self.tokens.span())], self.weight)",
         (TRAINED, STEP),
         "the table of positions learns this rank's places alone",
@@ -170,7 +170,7 @@ MUTANTS = [
     ),
     plan(
         "positions-from-0",
-        "return split(F.embedding(places, self.weight), self.tokens.group, 0, self.tokens.sizes)",
+        "return split(F.embedding(places, self.weight), self.tokens.group, dim, self.tokens.sizes)",
         "return F.embedding(places, self.weight)[: self.tokens.sizes[self.tokens.group.rank()]]",
         (TRAINED,),
         "every rank's tokens stand at the beginning of the sequence",

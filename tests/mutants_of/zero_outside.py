@@ -43,7 +43,7 @@ MUTANTS = [
     Mutant(
         "outside-evaluated-views-dangle",
         HOOKS,
-        "                    unit.shown = unit.shown or not torch.is_grad_enabled()\n",
+        "                    unit.shown = unit.shown or evaluated\n",
         "",
         (f"{OUTSIDE}test_what_a_hook_puts_aside_in_an_evaluation_stays",),
         "a weight that a hook has logged looks at memory that was given back",

@@ -39,18 +39,20 @@ class FileHome:
 
     def __init__(
         self,
-        optimizer: Optimizer,
+        optimizer: Optimizer | None,
         plan: Plan,
         groups: Sequence[Group],
         device: torch.device,
         *,
         master: bool,
     ):
-        with tier("host"):  # what is tried is where it will be
-            check_lendable(optimizer)
+        if optimizer is not None:  # without one, weights that nobody updates
+            with tier("host"):  # what is tried is where it will be
+                check_lendable(optimizer)
         self.groups, self.device, self.master = list(groups), device, master
         self.parameters = plan.parameters
-        self.group_of = {p: group for group in optimizer.param_groups for p in group["params"]}
+        param_groups = optimizer.param_groups if optimizer is not None else []
+        self.group_of = {p: group for group in param_groups for p in group["params"]}
         self.io = layer(plan.io)
         self.folder = Folder(plan.folder, groups, take_over=plan.take_over)
         self.incoming, self.reads = Incoming(device), Reads(self.io, device)

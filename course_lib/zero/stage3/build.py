@@ -15,9 +15,9 @@ from torch.optim import Optimizer
 Fill = Callable[[str, Tensor], object]
 
 
-def outlined(model: nn.Module, optimizer: Optimizer, device: torch.device) -> bool:
+def outlined(model: nn.Module, optimizer: Optimizer | None, device: torch.device) -> bool:
     """Bring a model's parameters from torch's meta device to `device`, as shapes still without
-    memory, in the optimizer too. Whether there were any."""
+    memory, in the optimizer too if there is one. Whether there were any."""
     made: dict[nn.Parameter, nn.Parameter] = {}
     for module in model.modules():
         for name, old in module.named_parameters(recurse=False):
@@ -26,7 +26,7 @@ def outlined(model: nn.Module, optimizer: Optimizer, device: torch.device) -> bo
                     shape = torch.empty(1, dtype=old.dtype, device=device).expand(old.shape)
                     made[old] = nn.Parameter(shape, requires_grad=old.requires_grad)
                 setattr(module, name, made[old])
-    for group in optimizer.param_groups:
+    for group in optimizer.param_groups if optimizer is not None else ():
         group["params"] = [made.get(p, p) for p in group["params"]]
     return bool(made)
 

@@ -25,6 +25,7 @@ class Hooks:
 
     def __init__(self, model: nn.Module, units: Sequence[Unit], order: Order, *, keep: int = 0):
         self.units, self.order, self.keep = list(units), order, keep
+        self.leaves_views = True  # what an evaluation has put aside of the weights stays as it is
         self._uses: dict[nn.Module, list[Use]] = {}  # of calls that have not come back
         # torch.compile leaves these calls out: it would trace messages, and memory that comes and
         # goes, into its graphs. A unit's own forward is compiled.
@@ -78,7 +79,8 @@ class Hooks:
             for unit in needs:
                 stays = tensors and (self.order.ends_with(unit) or self._fits(unit))
                 if not (stays or hidden):
-                    unit.shown = unit.shown or not torch.is_grad_enabled()
+                    evaluated = self.leaves_views and not torch.is_grad_enabled()
+                    unit.shown = unit.shown or evaluated
                     unit.free()
             return output
 

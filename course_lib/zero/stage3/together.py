@@ -31,6 +31,10 @@ REMEDY = (
 )
 
 
+class NotAllCame(RuntimeError):
+    """This rank waited in a gather, and another never came."""
+
+
 class Together:
     """The gathers of this rank so far, and what the other ranks of its group say of theirs."""
 
@@ -122,7 +126,7 @@ class Together:
                 others = self._others()
             except RuntimeError:  # it is kept by a rank that has ended
                 others = "Nobody can say where the others are"
-            raise RuntimeError(
+            raise NotAllCame(
                 f"{self._me} waited in {what}, and not all ranks came. {others}. {REMEDY}. "
                 f"({error})"
             ) from error

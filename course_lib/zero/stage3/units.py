@@ -119,7 +119,8 @@ class Unit:
         shard = self.shard if self.store is None else self.store.on_device(self.shard)
         if not self.buffer.numel() or self.shown:
             self.buffer, self.shown = self.buffer.new_empty(self.bucket.padded), bool(self.pinned)
-        self.buffer.untyped_storage().resize_(self.nbytes)
+        else:  # of a new one it would move the memory
+            self.buffer.untyped_storage().resize_(self.nbytes)
         self.bucket.shard(self.buffer, self.group.rank()).copy_(shard)
         with self.together.waiting(self._gathering):
             self._arriving = all_gather(self.buffer, self.group, async_op=True)

@@ -1,0 +1,84 @@
+"""Tokens per second against the batch, as measured, with the batch at which two ways are even.
+
+Points are what was measured, a line is what a model of the time says between them. A marked batch
+is drawn as an upright line with its words. Lesson 14 draws streamed weights beside a cut model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank
+
+MARKS = ("o", "s", "^", "D")
+POINTS = 64  # of a model's line
+EVEN = ("--", ":", "-.")
+
+
+def throughput(
+    ways: Mapping[str, Mapping[int, float]],
+    *,
+    models: Mapping[str, Callable[[float], float]] | None = None,
+    even: Mapping[str, float] | None = None,
+    title: str = "",
+) -> Picture:
+    """Draw `ways[way][rows]`, tokens per second measured with so many rows in all.
+
+    `models[way](rows)` is the line beside a way's points; `even` names batches to be marked, such
+    as {"even in bytes": 23, "even in time": 11.5}.
+    """
+    models, even = dict(models or {}), dict(even or {})
+    if not ways or not all(ways.values()):
+        raise ValueError(
+            "the picture needs a way or more, each with a batch: {way: {rows: tokens}}"
+        )
+    for way, measured in ways.items():
+        if min(measured) <= 0 or min(measured.values()) <= 0:
+            raise ValueError(f"{way!r}: rows and tokens per second have to be above 0: {measured}")
+    strange = [way for way in models if way not in ways]
+    if strange:
+        raise ValueError(f"models= has lines for {strange}, and the ways are {list(ways)}")
+    if any(not rows > 0 for rows in even.values()):
+        raise ValueError(f"even= marks batches of more than 0 rows: {even}")
+    size = (6.4, 3.6)
+    return draw(size, _in_words(ways, even, title), lambda f: _paint(f, ways, models, even, title))
+
+
+def _paint(figure, ways: Mapping, models: Mapping, even: Mapping, title: str) -> None:
+    axis = figure.subplots()
+    every = sorted({rows for measured in ways.values() for rows in measured} | set(even.values()))
+    for i, (way, measured) in enumerate(ways.items()):
+        rows = sorted(measured)
+        line = "none" if way in models else "-"
+        axis.plot(rows, [measured[b] for b in rows], label=way, color=of_rank(i), linestyle=line,
+                  marker=MARKS[i % len(MARKS)], markersize=6, linewidth=1.4)  # fmt: skip
+        if way in models:
+            first, last = every[0], every[-1]
+            between = [first * (last / first) ** (j / (POINTS - 1)) for j in range(POINTS)]
+            axis.plot(between, [models[way](b) for b in between], color=of_rank(i), linewidth=1.2)
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(sorted({b for m in ways.values() for b in m}))
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.minorticks_off()
+    axis.set_ylim(bottom=0)
+    for i, (words, rows) in enumerate(even.items()):
+        axis.axvline(rows, color=INK, linewidth=1.0, linestyle=EVEN[i % len(EVEN)],
+                     label=f"{words}: {rows:.3g} rows")  # fmt: skip
+    axis.set_xlabel("rows in all, of all ranks")
+    axis.set_ylabel("tokens per second, of all ranks")
+    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    axis.legend(frameon=False, fontsize=8)
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+
+
+def _in_words(ways: Mapping, even: Mapping, title: str) -> str:
+    told = [
+        f"{way}: {', '.join(f'{value:.3g} at {rows} rows' for rows, value in sorted(m.items()))}."
+        for way, m in ways.items()
+    ]
+    marks = [f"{words} at {rows:.3g} rows" for words, rows in even.items()]
+    marked = f" Marked: {'; '.join(marks)}." if marks else ""
+    return f"{title + '. ' if title else ''}Tokens per second by rows. {' '.join(told)}{marked}"
