@@ -11,14 +11,14 @@ import contextlib
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import pretrained
+from course_lib.checkpoint.units import unit_by_unit
 from course_lib.collectives.call import Group
 from course_lib.files import sync_folder, write_whole
 from course_lib.pretrained.together import together
@@ -122,25 +122,6 @@ def sweep(top: Path) -> None:
     for entry in top.iterdir() if top.is_dir() else ():
         if entry.name.startswith("."):
             shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
-
-
-@contextlib.contextmanager
-def unit_by_unit(engine: Engine) -> Iterator:
-    """A way to have one parameter after another whole: its unit stays gathered until the next one's
-    is asked for, so that at stage 3 each is gathered once and one is whole at a time."""
-    with contextlib.ExitStack() as stack:
-        unit_of = engine.shards.of if engine.stage == 3 else {}
-        current: list = []
-
-        def gathered(parameter: nn.Parameter) -> contextlib.AbstractContextManager:
-            unit = unit_of.get(parameter)
-            if unit is not None and not unit.persistent and current != [unit]:
-                stack.close()
-                current[:] = [unit]
-                stack.enter_context(engine.gathered(parameter))
-            return contextlib.nullcontext()
-
-        yield gathered
 
 
 def _put(part: Path, texts: Mapping[str, str], sums_of: Mapping[str, str]) -> None:

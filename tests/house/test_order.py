@@ -36,6 +36,7 @@ ORDER = [
     "step",
     "zero",
     "estimate",
+    "checkpoint",
     "train",
     "deepspeed_config",
     "launchers",

@@ -11,7 +11,7 @@ from course_lib import pretrained, ranks
 from course_lib.ledger import ledger
 from course_lib.memory import budget
 from course_lib.train import program
-from course_lib.train.checkpoints import unit_by_unit
+from course_lib.checkpoint.units import unit_by_unit
 from course_lib.train.checks import resolve
 from course_lib.train.model import make_model
 from course_lib.train.options import parse
