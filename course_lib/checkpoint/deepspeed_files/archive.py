@@ -23,6 +23,8 @@ from course_lib.pretrained.header import CheckpointError
 
 AT_ONCE = 1 << 20  # bytes asked for in one call, and held beside the tensor for as long
 LOCAL = struct.Struct("<4s22xHH")  # of a record's own header: signature, lengths of name and extra
+# What reading the directory of a damaged zip raises.
+NO_ZIP = (zipfile.BadZipFile, NotImplementedError, OSError, ValueError, struct.error)
 COPY = "copy it again from where it was written, or take an earlier step"
 
 
@@ -104,7 +106,7 @@ class Archive:
         try:
             with zipfile.ZipFile(self.path) as archive:
                 listed = archive.infolist()
-        except (zipfile.BadZipFile, OSError, ValueError, struct.error) as error:
+        except NO_ZIP as error:
             raise CheckpointError(
                 f"{self.path}, {size} bytes, is no zip as torch.save writes it ({error}): it was "
                 f"cut off or damaged ({COPY}), or DeepSpeed's fast writer made it (save once more "
@@ -112,9 +114,10 @@ class Archive:
             ) from error
         records = {}
         for record in listed:
-            head = os.pread(self._file, LOCAL.size, record.header_offset)
+            first = record.header_offset if 0 <= record.header_offset < size else size
+            head = os.pread(self._file, LOCAL.size, first)
             sign, name, extra = LOCAL.unpack(head.ljust(LOCAL.size, b"\0"))
-            begin = record.header_offset + LOCAL.size + name + extra
+            begin = first + LOCAL.size + name + extra
             plain = record.compress_type == zipfile.ZIP_STORED
             if sign != b"PK\x03\x04" or not plain or begin + record.file_size > size:
                 raise CheckpointError(f"{self.path}: {record.filename} is not whole; {COPY}")

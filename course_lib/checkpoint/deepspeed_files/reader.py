@@ -64,12 +64,12 @@ class DeepSpeedFiles:
 
     def read(self, name: str, quantity: str = MASTER) -> Tensor:
         """The whole of a tensor, in the dtype that it is stored in: float32 where it is trained."""
-        shape = self.tensors[name].shape
+        shape = self._named(name, quantity).shape
         return self.elements(name, 0, math.prod(shape), quantity).view(shape)
 
     def rows(self, name: str, start: int, stop: int, quantity: str = MASTER) -> Tensor:
         """The part of a tensor from `start` to `stop` along its first dim."""
-        _, *inner = self.tensors[name].shape
+        _, *inner = self._named(name, quantity).shape
         step = math.prod(inner)
         return self.elements(name, start * step, stop * step, quantity).view(-1, *inner)
 
