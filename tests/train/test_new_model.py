@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from course_lib import pretrained, ranks
+from course_lib.checkpoint.units import unit_by_unit
 from course_lib.ledger import ledger
 from course_lib.memory import budget
 from course_lib.train import program
-from course_lib.checkpoint.units import unit_by_unit
 from course_lib.train.checks import resolve
 from course_lib.train.model import make_model
 from course_lib.train.options import parse
