@@ -30,13 +30,13 @@ def all_of(path):
         }
 
 
-def swapped(file, old, new):
-    """Another name in a file's pickle, in a zip whose sums are right again."""
+def swapped(file, old, new, where="data.pkl"):
+    """Other bytes in a file's pickle, or another record, in a zip whose sums are right again."""
     beside = file.with_suffix(".new")
     with zipfile.ZipFile(file) as archive, zipfile.ZipFile(beside, "w") as changed:
         for record in archive.infolist():
             raw = archive.read(record)
-            if record.filename.endswith("data.pkl"):
+            if record.filename.endswith(where):
                 assert old in raw
                 raw = raw.replace(old, new)
             changed.writestr(record.filename, raw)
@@ -150,6 +150,19 @@ def test_a_bit_of_a_weight_is_found_by_its_sum(tmp_path):
         files.read("up.weight", "exp_avg")  # another record
         with pytest.raises(CheckpointError, match=f"{file.name}: .*has the CRC-32 .* have changed"):
             files.read("up.weight")
+
+
+def test_a_zip_that_was_packed_again(tmp_path):
+    """A zip tool presses; torch cannot read that by ranges, and neither can this."""
+    step = write(tmp_path, 2, 1, made(SHAPES))
+    file = step / OPTIMIZER.format(0)
+    with zipfile.ZipFile(file) as plain:
+        records = {record.filename: plain.read(record) for record in plain.infolist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, raw in records.items():
+            packed.writestr(name, raw)
+    with pytest.raises(CheckpointError, match=f"{file.name}: .* was packed by another program"):
+        all_of(tmp_path)
 
 
 def test_a_file_without_sums_is_taken_as_it_is(tmp_path):
@@ -270,19 +283,23 @@ def test_a_model_file_of_another_build(tmp_path):
 
 
 def test_another_byte_order(tmp_path, monkeypatch):
-    write(tmp_path, 2, 1, made(SHAPES))
-    monkeypatch.setattr("course_lib.checkpoint.deepspeed_files.archive.sys.byteorder", "big")
-    with pytest.raises(CheckpointError, match="was written in byte order 'little'"):
-        all_of(tmp_path)
+    """torch would turn the bytes of tensors that have none here, and end the process."""
+    step = write(tmp_path, 2, 1, made(SHAPES))
+    swapped(step / MODEL, b"little", b"big", "byteorder")
+    monkeypatch.setattr(torch, "load", lambda *a, **k: pytest.fail("torch reads it"))
+    with pytest.raises(CheckpointError, match=rf"{MODEL} was written in byte order 'big'"):
+        Archive(step / MODEL)
 
 
 def test_a_view_that_leaves_its_record(tmp_path):
     """torch itself refuses a view beyond its storage; so does the reader, if torch did not."""
-    torch.save({"x": torch.arange(6.0)}, tmp_path / "x.pt")
+    torch.save({"x": torch.arange(6.0), "y": torch.arange(9.0)}, tmp_path / "x.pt")
     archive = Archive(tmp_path / "x.pt")
-    x = archive.content["x"]
+    x, y = archive.content["x"], archive.content["y"]
     assert archive.flat(x, "x").count == 6
-    x.untyped_storage()._checkpoint_offset += 64
-    with pytest.raises(CheckpointError, match="x does not lie in one piece in a record"):
-        archive.flat(x, "x")
+    storage = x.untyped_storage()
+    for offset in (storage._checkpoint_offset + 64, y.untyped_storage()._checkpoint_offset):
+        storage._checkpoint_offset = offset
+        with pytest.raises(CheckpointError, match="x does not lie in one piece in a record"):
+            archive.flat(x, "x")
     archive.close()

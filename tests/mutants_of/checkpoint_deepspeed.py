@@ -25,7 +25,7 @@ BACK = SOURCES + "deepspeed_to_hugging_face_to_ours_and_back"
 NAMES = SOURCES + "our_gpt_under_deepspeed_gets_the_names_that_transformers_knows"
 MASTERS = SOURCES + "of_our_checkpoints_the_master_copies"
 WRONG, WHOLE = SOURCES + "what_is_refused", SOURCES + "out_is_whole_or_not_there"
-ONE = ONLINE + "a_conversion_holds_one_tensor_and_one_buffer"
+ONE = ONLINE + "a_conversion_holds_one_tensor_and_one_buffer[llama]"
 ANOTHER = ONLINE + "into_another_model_nothing_goes"
 ENGINE = ONLINE + "sixteen_bits_of_an_engine[2]"
 NEW = "tests/train/test_new_model.py::test_a_save_gathers_each_unit_once_and_has_one_at_a_time"
@@ -86,7 +86,8 @@ MUTANTS = [
         "elements of a strided view are taken as if they lay side by side",
     ),
     archive(
-        "cut-off", "or begin + record.file_size > size", "", FLIPS, "a record ends after its file",
+        "packed", " or record.compress_type != zipfile.ZIP_STORED", "",
+        REFUSED + "a_zip_that_was_packed_again", "packed bytes are read as plain ones",
     ),
     archive(
         "other-order", "decode(\"latin1\") != sys.byteorder", 'decode("latin1") == ""',

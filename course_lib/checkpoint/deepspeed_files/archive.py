@@ -118,9 +118,11 @@ class Archive:
             head = os.pread(self._file, LOCAL.size, first)
             sign, name, extra = LOCAL.unpack(head.ljust(LOCAL.size, b"\0"))
             begin = first + LOCAL.size + name + extra
-            plain = record.compress_type == zipfile.ZIP_STORED
-            if sign != b"PK\x03\x04" or not plain or begin + record.file_size > size:
-                raise CheckpointError(f"{self.path}: {record.filename} is not whole; {COPY}")
+            if sign != b"PK\x03\x04" or record.compress_type != zipfile.ZIP_STORED:
+                raise CheckpointError(
+                    f"{self.path}: {record.filename} is damaged or was packed by another program; "
+                    f"{COPY}"
+                )
             records[begin] = record
         return records
 
