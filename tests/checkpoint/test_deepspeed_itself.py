@@ -13,6 +13,7 @@ from tests.then_and_now.parts import meet, needs_deepspeed
 pytestmark = needs_deepspeed
 BF16 = {"bf16": {"enabled": True}}
 ALIGNED, ELASTIC = {"parameter_alignment": True}, {"elastic_checkpoint": True}
+HOST = {"offload_optimizer": {"device": "cpu"}}
 # Name of the run: stage and what else its config has.
 FEW = {
     "1": {"stage": 1},
@@ -26,6 +27,8 @@ MANY = {
     "2 elastic": {"stage": 2, "zero": ELASTIC, "groups": True, **BF16},
     "1 elastic": {"stage": 1, "zero": ELASTIC},
     "3": {"stage": 3}, "3 bf16": {"stage": 3, **BF16},
+    "2 host": {"stage": 2, "zero": HOST, "zero_force_ds_cpu_optimizer": False},
+    "3 host": {"stage": 3, "zero": HOST, "zero_force_ds_cpu_optimizer": False},
     "3 kept whole": {"stage": 3, "zero": {"stage3_param_persistence_threshold": 100_000}},
 }  # fmt: skip
 
