@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from course_lib import memory
 from course_lib.checkpoint.deepspeed_files import DeepSpeedFiles, archive
 from tests.checkpoint.deepspeed_parts import SHAPES, made, moment, write
 
@@ -92,27 +90,6 @@ def test_before_the_first_step_there_are_masters_alone(tmp_path):
             files.read("tables")
 
 
-SCRIPT = """
-import sys
-sys.modules["deepspeed"] = None  # an import of it would raise
-from course_lib.checkpoint.deepspeed_files import DeepSpeedFiles
-with DeepSpeedFiles(sys.argv[1]) as files:
-    print(*(f"{name}:{files.read(name).double().sum().item():.6f}" for name in files.tensors))
-"""
-
-
-def test_deepspeed_is_not_needed(tmp_path):
-    tensors = made(SHAPES)
-    write(tmp_path, 3, 2, tensors)
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, timeout=120,
-        check=True,
-    )  # fmt: skip
-    assert done.stdout.split() == [
-        f"{name}:{x.double().sum().item():.6f}" for name, x in tensors.items()
-    ]
-
-
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_read_holds_its_tensor_and_a_buffer(tmp_path, monkeypatch, stage):
     """Of a checkpoint of twenty tensors no more is held than is read, and by no memory map."""
@@ -122,16 +99,12 @@ def test_a_read_holds_its_tensor_and_a_buffer(tmp_path, monkeypatch, stage):
     with DeepSpeedFiles(tmp_path) as files:
         files.read("w0"), gc.collect()
         most = 4 * tensors["w19"].numel()
-        tracemalloc.start()  # where buffers are; torch's own memory is seen by the meter
+        tracemalloc.start()  # which sees buffers; a test of whole conversions meters torch's own
         for name in tensors:
             files.read(name, "exp_avg")
         _, most_held = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert most <= most_held < most + (2 << 12) + 20_000
-        with memory.peak() as torchs:
-            for name in tensors:
-                files.read(name, "exp_avg_sq")
-        assert torchs.bytes < 4096
         if sys.platform == "linux":
             assert "_states.pt" not in Path("/proc/self/maps").read_text()
 

@@ -44,7 +44,6 @@ def test_tensors_come_one_by_one_under_all_their_names(tmp_path, monkeypatch):
     alive, read = [], sources.Source.read
 
     def watched(self, name, dtype=None):
-        gc.collect()
         assert not any(ref() is not None for ref in alive), f"held while {name} is read"
         alive.append(weakref.ref(x := read(self, name, dtype)))
         return x
@@ -60,7 +59,7 @@ def test_tensors_come_one_by_one_under_all_their_names(tmp_path, monkeypatch):
 )
 def test_a_conversion_holds_one_tensor_and_one_buffer(tmp_path, small_buffers, config):
     """From two ranks' files to a folder, split, or transposed, on its way; the rest is names."""
-    config = config.changed(layers=4, inner=1280)
+    config = config.changed(layers=3, inner=1280)
     model = model_of(config, dtype=torch.float32)
     tensors = {name: p.detach() for name, p in model.named_parameters()}
     pretrained.save(model, tmp_path / "want")
@@ -89,7 +88,7 @@ def test_a_conversion_holds_one_tensor_and_one_buffer(tmp_path, small_buffers, c
     go("float32", "float32")
     _, held = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert most <= held - before < most + 4 * AT_ONCE + 400_000 < total / 4
+    assert most <= held - before < most + 4 * AT_ONCE + 400_000 < total / 3
     if config.tied:  # the transposed ones
         with memory.peak() as torchs:
             go("bfloat16", "bfloat16")
