@@ -79,7 +79,9 @@ def opened(source: str | os.PathLike, config: str | os.PathLike | None = None) -
     """The weights of a DeepSpeed checkpoint, of one of ours, or of a Hugging Face folder."""
     path = Path(source).expanduser()
     if not path.exists():
-        raise FileNotFoundError(f"there is no checkpoint at {path}")
+        raise FileNotFoundError(
+            f"there is no checkpoint at {path}; what is on the hub comes here by `hf download`"
+        )
     with contextlib.ExitStack() as stack:
         if deepspeed_files.is_one(path):
             files = stack.enter_context(deepspeed_files.DeepSpeedFiles(path))

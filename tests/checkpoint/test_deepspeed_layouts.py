@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import tracemalloc
 from pathlib import Path
@@ -130,14 +131,35 @@ def test_each_record_is_checked_once_and_then_read_by_ranges(tmp_path, monkeypat
         assert asked[0] == 2 * share + 2 * own + 4 * 300  # rank 1's, once
 
 
+def descriptors():
+    return len(os.listdir("/dev/fd"))
+
+
 def test_nothing_stays_allowed_and_nothing_stays_open(tmp_path):
     write(tmp_path, 3, 2, made(SHAPES))
-    before = torch.serialization.get_safe_globals()
-    with DeepSpeedFiles(tmp_path) as files:
+    before, files_before = torch.serialization.get_safe_globals(), descriptors()
+    with DeepSpeedFiles(tmp_path):
         assert torch.serialization.get_safe_globals() == before
-        opened = list(files._archives)
-    assert all(one._file == -1 for one in opened)
+        assert descriptors() == files_before + 4
+    assert descriptors() == files_before
     (tmp_path / "step" / "zero_pp_rank_1_mp_rank_00_optim_states.pt").write_bytes(b"")
     with pytest.raises(ValueError, match="zero_pp_rank_1"):
         DeepSpeedFiles(tmp_path)
     assert torch.serialization.get_safe_globals() == before
+    assert descriptors() == files_before
+
+
+def test_of_many_ranks_few_files_are_open(tmp_path):
+    tensors = made({**SHAPES, "table": (48, 3)})
+    step = write(tmp_path, 3, 48, tensors)
+    before = descriptors()
+    with DeepSpeedFiles(tmp_path) as files:
+        same(files, tensors)
+        files.read("table")  # from the first rank to the last one
+        assert before < descriptors() <= before + 32
+        first = step / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+        raw = first.read_bytes()
+        first.unlink()
+        first.write_bytes(raw)
+        with pytest.raises(ValueError, match=rf"{first.name} was replaced while it was read"):
+            files.read("table")

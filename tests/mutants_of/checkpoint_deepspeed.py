@@ -94,8 +94,16 @@ MUTANTS = [
         REFUSED + "another_byte_order", "bytes of a machine that orders them otherwise",
     ),
     archive(
-        "never-closed", "        if self._file >= 0:\n", "        if self._file < 0:\n",
+        "another-file", "if self._as_opened not in (None, same):", "if None:",
+        LAID + "of_many_ranks_few_files_are_open", "half of a file is of another save",
+    ),
+    reader(
+        "never-closed", "            self._open.pop().close()\n", "            self._open.pop()\n",
         LAID + "nothing_stays_allowed_and_nothing_stays_open", "files stay open",
+    ),
+    reader(
+        "all-open", "            self._open.pop(0).close()\n", "            self._open.pop(0)\n",
+        LAID + "of_many_ranks_few_files_are_open", "512 ranks' files are more than may be open",
     ),
     stand_ins(
         "no-dynamic", '"deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler": DynamicLossScaler',

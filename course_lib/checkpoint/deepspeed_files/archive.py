@@ -44,10 +44,8 @@ class Archive:
     def __init__(self, path: str | os.PathLike):
         self.path = Path(path)
         self._held: set[int] = set()  # the records whose sums were right
-        try:
-            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError as error:
-            raise CheckpointError(f"{path} cannot be opened: {error.strerror}") from error
+        self._file, self._as_opened = -1, None
+        self.open()
         try:
             self._records = self._directory()
             # torch.save can be told to leave the sums out; then all of them are 0.
@@ -80,6 +78,7 @@ class Archive:
 
     def read(self, flat: Flat, start: int, stop: int, into: memoryview) -> None:
         """Elements `start` to `stop` of it, as bytes."""
+        self.open()
         if flat.count:
             self._check_sum(flat.record)
         size = flat.dtype.itemsize
@@ -94,6 +93,21 @@ class Archive:
         if isinstance(x, (int, float)):
             return x
         raise CheckpointError(f"{self.path}: {what} is no number")
+
+    def open(self) -> None:
+        """Open the file, again where it was closed to have fewer open; it has to be the same."""
+        if self._file >= 0:
+            return
+        try:
+            self._file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be opened: {error.strerror}") from error
+        found = os.fstat(self._file)
+        same = found.st_ino, found.st_size, found.st_mtime_ns
+        if self._as_opened not in (None, same):
+            self.close()
+            raise CheckpointError(f"{self.path} was replaced while it was read; begin once more")
+        self._as_opened = same
 
     def close(self) -> None:
         if self._file >= 0:

@@ -21,6 +21,7 @@ from course_lib.checkpoint.deepspeed_files.archive import COPY, Archive, Flat
 from course_lib.checkpoint.deepspeed_files.states import MASTER
 from course_lib.pretrained.header import CheckpointError
 
+MOST_OPEN = 32
 ANOTHER = "the files are not of one save: take them away and copy the step's folder once more"
 
 
@@ -45,7 +46,7 @@ class DeepSpeedFiles:
     """
 
     def __init__(self, source: str | os.PathLike):
-        self._archives: list[Archive] = []
+        self._open: list[Archive] = []
         try:
             ranks = folder.files_of(folder.step_of(Path(source).expanduser()))
             self.path = ranks.step
@@ -82,6 +83,7 @@ class DeepSpeedFiles:
         view, at = memoryview(found), 0
         for archive, flat, first, last in spans:
             archive.read(flat, first, last, view[at:])
+            self._keep_few_open(archive)
             at += (last - first) * dtype.itemsize
         if at != len(found):
             raise CheckpointError(
@@ -122,8 +124,8 @@ class DeepSpeedFiles:
         return {**told, "loss_scale": getattr(scale, "cur_scale", None)}
 
     def close(self) -> None:
-        while self._archives:
-            self._archives.pop().close()
+        while self._open:
+            self._open.pop().close()
 
     def __enter__(self) -> DeepSpeedFiles:
         return self
@@ -137,8 +139,15 @@ class DeepSpeedFiles:
         self.close()
 
     def _opened(self, path: Path) -> Archive:
-        self._archives.append(Archive(path))
-        return self._archives[-1]
+        archive = Archive(path)
+        self._keep_few_open(archive)
+        return archive
+
+    def _keep_few_open(self, archive: Archive) -> None:
+        """A checkpoint of 512 ranks has 1024 files, and a process may open as many, by default."""
+        self._open = [one for one in self._open if one is not archive] + [archive]
+        while len(self._open) > MOST_OPEN:
+            self._open.pop(0).close()
 
     def _check_ranks(self, ranks: folder.Ranks) -> None:
         """All files are of one save at one world size, and each rank has as much as the first."""
