@@ -1,8 +1,8 @@
 """Checkpoints of logical tensors: saved by one layout, gone on with by any other.
 
 In the order of reading: crc, files, logical, pen (bytes of boxes); exchange, planned, checked,
-saving, later; saved, loading, dtensors; streams; folder, sums (what is whole). train/ uses it, and
-lesson 14 derives it. Lesson 12.
+saving, later; saved, loading, dtensors; streams; folder, sums (what is whole); deepspeed_files,
+sources, units, weights (from others, to others). train/ uses it, lesson 14 derives it. Lesson 12.
 """
 
 from course_lib.checkpoint.later import Saving, save_later

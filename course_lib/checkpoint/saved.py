@@ -20,10 +20,10 @@ from course_lib.checkpoint.checked import TENSORS, Report, report_of
 from course_lib.checkpoint.crc import Shares
 from course_lib.checkpoint.files import runs
 from course_lib.layout import Box
-from course_lib.pretrained.header import DTYPES, OTHERS, CheckpointError, Slot, read_json
+from course_lib.pretrained.header import STORED as KINDS
+from course_lib.pretrained.header import CheckpointError, Slot, read_json
 from course_lib.pretrained.reader import Checkpoint
 
-KINDS = DTYPES | OTHERS
 AT_ONCE = 1 << 24  # bytes of a tensor that `check` has in memory
 
 

@@ -16,6 +16,7 @@ from course_lib.cli import (
     learner,
     running,
     train,
+    weights,
 )
 from course_lib.cli.base import app
 
@@ -32,6 +33,7 @@ __all__ = [
     "main",
     "running",
     "train",
+    "weights",
 ]
 
 

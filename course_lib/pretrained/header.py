@@ -22,16 +22,12 @@ DTYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
 }
-# Of buffers, which may be masks and counts.
-OTHERS = {
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
-    "BOOL": torch.bool,
-}
-NAMES = {dtype: name for name, dtype in (DTYPES | OTHERS).items()}
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+# What a buffer beside the weights may be, such as a count of steps or a mask.
+PLAIN = {"I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8}
+PLAIN |= {"U8": torch.uint8, "BOOL": torch.bool}
+STORED = DTYPES | PLAIN
+_STORED_AS = {dtype: name for name, dtype in STORED.items()}
 # Bytes of an element; masks and other buffers that are left alone may have these dtypes too.
 BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "U64": 8, "I32": 4, "U32": 4, "C64": 8}
 BYTES |= {"I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1}
@@ -81,8 +77,8 @@ def make_header(tensors: Mapping[str, tuple[torch.dtype, tuple[int, ...]]]) -> t
     for name in sorted(tensors, key=lambda name: -tensors[name][0].itemsize):
         dtype, shape = tensors[name]
         stop = at + math.prod(shape) * dtype.itemsize
-        told[name] = {"dtype": NAMES[dtype], "shape": list(shape), "data_offsets": [at, stop]}
-        slots[name], at = Slot(NAMES[dtype], shape, at, stop), stop
+        told[name] = {"dtype": _STORED_AS[dtype], "shape": list(shape), "data_offsets": [at, stop]}
+        slots[name], at = Slot(_STORED_AS[dtype], shape, at, stop), stop
     text = json.dumps(told).encode()
     text += b" " * (-len(text) % 8)
     begin = 8 + len(text)

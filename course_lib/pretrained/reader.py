@@ -15,7 +15,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from course_lib.pretrained.header import DTYPES, CheckpointError, Slot, read_header, read_json
+from course_lib.pretrained.header import STORED, CheckpointError, Slot, read_header, read_json
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 AT_ONCE = 1 << 24  # bytes asked for in one call, and held beside the tensor for as long
@@ -56,7 +56,16 @@ class Checkpoint:
             at = slot.start + row * size * inner + start * inner
             self._fill(file, view[row * run : (row + 1) * run], at, name)
         shape = (*slot.shape[:dim], stop - start, *slot.shape[dim + 1 :])
-        return torch.frombuffer(found, dtype=DTYPES[slot.dtype]).view(shape)
+        return torch.frombuffer(found, dtype=STORED[slot.dtype]).view(shape)
+
+    def whole(self, name: str) -> Tensor:
+        """All of a tensor, also of one element without dims, or of none."""
+        slot = self.slots[name]
+        if 0 in slot.shape:
+            return torch.empty(slot.shape, dtype=STORED[slot.dtype])
+        found = bytearray(slot.stop - slot.start)
+        self._fill(self.files[name], memoryview(found), slot.start, name)
+        return torch.frombuffer(found, dtype=STORED[slot.dtype]).view(slot.shape)
 
     def fill(self, name: str, runs: Iterable[tuple[int, int]], view: memoryview) -> None:
         """Put runs of a tensor's bytes, (start, length) each, one after another into `view`."""

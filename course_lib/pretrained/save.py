@@ -20,7 +20,7 @@ from course_lib import collectives
 from course_lib.collectives.call import Group
 from course_lib.gpt import GPT
 from course_lib.pretrained.config import to_transformers
-from course_lib.pretrained.header import DTYPES, CheckpointError
+from course_lib.pretrained.header import NAMES, CheckpointError
 from course_lib.pretrained.load import groups_of
 from course_lib.pretrained.names import Piece, Weight, check_model, held, places, weights_of
 from course_lib.pretrained.together import together
@@ -102,7 +102,7 @@ def _kinds(model: GPT, weights: Sequence[Weight]) -> Kinds:
     kinds = {}
     for weight in weights:
         own = model.get_parameter(weight.name)
-        if own.is_meta or own.dtype not in DTYPES.values():
+        if own.is_meta or own.dtype not in NAMES:
             trouble = "has no numbers yet" if own.is_meta else f"is {own.dtype}"
             raise CheckpointError(f"{weight.name} {trouble}, and cannot be saved so")
         for part in weight.parts:

@@ -45,7 +45,9 @@ def shards(tensors: Kinds, most: float) -> list[dict]:
 class Writer:
     """Takes the tensors of a checkpoint one by one and holds none of them."""
 
-    def __init__(self, folder: str | os.PathLike, tensors: Kinds, config: Mapping, most: float):
+    def __init__(
+        self, folder: str | os.PathLike, tensors: Kinds, config: Mapping | None, most: float
+    ):
         self.folder = Path(folder).expanduser().resolve()
         files = shards(tensors, most)
         _check_place(self.folder)
@@ -67,7 +69,8 @@ class Writer:
                 self._slots |= slots
                 self._owed[name] = set(slots)
                 self._file_of |= dict.fromkeys(slots, name)
-            self._write(CONFIG, _text(config))
+            if config is not None:  # of weights whose model is not known
+                self._write(CONFIG, _text(config))
             if len(files) > 1:
                 index = {"metadata": {"total_size": self.total}, "weight_map": self._file_of}
                 self._write(INDEX, _text(index))

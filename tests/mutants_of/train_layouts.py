@@ -161,22 +161,6 @@ MUTANTS = [
     ),
     mutant(
         "checkpoints",
-        "whole-at-once",
-        "                stack.close()\n                current[:] = [unit]\n",
-        "                current[:] = [unit]\n",
-        (NEW + "test_a_save_gathers_each_unit_once_and_has_one_at_a_time",),
-        "a save has the whole model in memory",
-    ),
-    mutant(
-        "checkpoints",
-        "gathered-for-each-weight",
-        "not unit.persistent and current != [unit]:\n",
-        "not unit.persistent:\n",
-        (NEW + "test_a_save_gathers_each_unit_once_and_has_one_at_a_time",),
-        "a unit is gathered for each of its weights",
-    ),
-    mutant(
-        "checkpoints",
         "counters-forgotten",
         '        engine.set_counters(record["engine"])\n',
         "",

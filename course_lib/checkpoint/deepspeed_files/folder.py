@@ -1,0 +1,140 @@
+"""Which files make a DeepSpeed checkpoint: the step that `latest` names, a file of each rank.
+
+What is no checkpoint of ZeRO's ranks alone, or not all of one, is refused here by its file, before
+one of them is opened. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from course_lib.pretrained.header import CheckpointError
+
+LATEST = "latest"
+OPTIMIZER = re.compile(r"((?:bf16_|fp16_)?zero_pp_rank_)(\d+)_mp_rank_(\d+)_optim_states\.pt")
+MODEL = re.compile(r"(zero_pp_rank_(\d+)_)?mp_rank_(\d+)_model_states\.pt")
+ONE_STAGE_DOWN = "name the folder of the step itself"
+
+
+class Ranks(NamedTuple):
+    """The files of one step, each list in the order of ranks; below stage 3 there is one model."""
+
+    step: Path
+    optimizer: list[Path]
+    model: list[Path]
+
+
+def is_one(path: Path) -> bool:
+    """Whether a folder is a DeepSpeed checkpoint, of whatever kind, or names one by `latest`."""
+    if not path.is_dir():
+        return False
+    if _kinds(path):
+        return True
+    if not (path / LATEST).is_file():
+        return False
+    step = path / (path / LATEST).read_text(errors="replace").strip()
+    return step.parent == path and step.is_dir() and bool(_kinds(step))
+
+
+def step_of(path: Path) -> Path:
+    """The folder of the step: this one, or the one that its `latest` names."""
+    if not path.is_dir():
+        raise CheckpointError(f"there is no folder {path}")
+    if _kinds(path):
+        return path
+    steps = sorted(one.name for one in path.iterdir() if one.is_dir() and _kinds(one))
+    there = f"; there is {', '.join(steps)}" if steps else ""
+    latest = path / LATEST
+    if not latest.is_file():
+        raise CheckpointError(
+            f"{path} has no file `latest`, which names the folder of a step, and no file of a rank "
+            f"lies in it; {ONE_STAGE_DOWN}{there}"
+        )
+    name = latest.read_text(errors="replace").strip()
+    if Path(name).name != name or not (path / name).is_dir() or name in ("", ".", ".."):
+        raise CheckpointError(
+            f"{latest} names {name[:60]!r}, and {path} has no such folder: the save did not end, "
+            f"or the folder was taken away; {ONE_STAGE_DOWN}{there}"
+        )
+    return path / name
+
+
+def files_of(step: Path) -> Ranks:
+    """The files of the ranks of a step; which of them belong together is for their content."""
+    kinds = _kinds(step)
+    if "universal" in kinds:
+        raise CheckpointError(
+            f"{step} is a universal checkpoint, a folder for each parameter; name the step that "
+            "ds_to_universal.py made it from, whose ranks' files this reads"
+        )
+    optimizer = _by_rank(step, OPTIMIZER, 2)
+    model = _by_rank(step, MODEL, 2)
+    if not optimizer:
+        raise CheckpointError(
+            f"{step} has no zero_pp_rank_*_optim_states.pt. If it was saved at stage 0, its "
+            "weights lie whole in mp_rank_00_model_states.pt: torch.load(…, weights_only=True)"
+            "['module'] gives them; at stages 1 to 3 the ranks' files are missing: copy them"
+        )
+    if not model:
+        raise CheckpointError(
+            f"{step} has no mp_rank_00_model_states.pt, nor zero_pp_rank_0_mp_rank_00_model_states"
+            ".pt, which say which weights there are; copy them from where it was written"
+        )
+    if (step / "offloaded_tensors").is_dir():
+        raise CheckpointError(
+            f"{step}/offloaded_tensors: this run kept its optimizer on NVMe, and what was there "
+            "was copied as raw swap files without names; load it in DeepSpeed with the optimizer "
+            "offloaded to the CPU and save it once more"
+        )
+    return Ranks(step, _in_order(step, optimizer), _in_order(step, model))
+
+
+def _kinds(step: Path) -> set[str]:
+    """What there is in a folder that a step of DeepSpeed has."""
+    names = [one.name for one in step.iterdir()]
+    kinds = {"optimizer" for name in names if OPTIMIZER.fullmatch(name)}
+    kinds |= {"model" for name in names if MODEL.fullmatch(name)}
+    if "zero" in names and "model" in kinds and "optimizer" not in kinds:
+        kinds.add("universal")
+    return kinds
+
+
+def _by_rank(step: Path, pattern: re.Pattern, rank: int) -> dict[int, Path]:
+    """The files of a pattern by their rank; those of one model that no other axis cuts."""
+    found: dict[int, Path] = {}
+    for path in sorted(step.iterdir()):
+        match = pattern.fullmatch(path.name)
+        if match is None:
+            if re.fullmatch(r"(layer_\d+.*|.*expert_?\d*_.*)model_states\.pt", path.name):
+                raise _other_axes(path)
+            continue
+        if int(match[3]) > 0:
+            raise _other_axes(path)
+        at = int(match[rank] or 0)
+        if at in found:
+            raise CheckpointError(
+                f"{found[at]} and {path.name} are both of rank {at}: two runs saved into one "
+                "folder; take away the files of the older one"
+            )
+        found[at] = path
+    return found
+
+
+def _in_order(step: Path, found: dict[int, Path]) -> list[Path]:
+    for rank in range(max(found) + 1):
+        if rank not in found:
+            like = found[max(found)].name.replace(f"pp_rank_{max(found)}_", f"pp_rank_{rank}_")
+            raise CheckpointError(
+                f"{step / like} is missing, and rank {max(found)}'s is there: each rank writes its "
+                "own part, where disks are not shared onto its own disk; copy the missing one here"
+            )
+    return [found[rank] for rank in range(max(found) + 1)]
+
+
+def _other_axes(path: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: this model was cut by tensor or pipeline parallelism or into experts too, which "
+        "is not read here; make one whole model of it with the tools of the program that saved it"
+    )

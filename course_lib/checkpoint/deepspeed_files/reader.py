@@ -1,0 +1,296 @@
+"""A DeepSpeed checkpoint as logical tensors: float32 masters, moments and step of each parameter.
+
+Stages 1 and 2 cut the flat tensor of a whole group over the ranks, stage 3 cuts each parameter; a
+read finds the elements in whichever ranks' files have them, and nothing else is read. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from course_lib.checkpoint.deepspeed_files import folder, states
+from course_lib.checkpoint.deepspeed_files.archive import COPY, Archive, Flat
+from course_lib.checkpoint.deepspeed_files.states import MASTER
+from course_lib.pretrained.header import CheckpointError
+
+MOST_OPEN = 32
+ANOTHER = "the files are not of one save: take them away and copy the step's folder once more"
+
+
+class Logical(NamedTuple):
+    """A tensor of the model: what it is, and where its elements begin."""
+
+    shape: tuple[int, ...]
+    kind: str  # "trained", "frozen" or "buffer"
+    group: int = 0
+    start: int = 0  # in the group's elements, at stage 3 in every rank's
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.shape)
+
+
+class DeepSpeedFiles:
+    """`tensors` in the model's order, `tied` names; `read(name)` and `rows(name, a, b)` give
+    elements, of a `quantity`: "master" (what a frozen parameter or a buffer has, too), "exp_avg", …
+
+    The tensors of no more than one read are held. `close` it, or use it in a `with`.
+    """
+
+    def __init__(self, source: str | os.PathLike):
+        self._open: list[Archive] = []
+        try:
+            ranks = folder.files_of(folder.step_of(Path(source).expanduser()))
+            self.path = ranks.step
+            self._models = [self._opened(path) for path in ranks.model]
+            self._model = _model_of(self._models[0])
+            self._parts = [states.part_of(self._opened(path)) for path in ranks.optimizer]
+            self.stage, self.world = self._parts[0].stage, self._parts[0].world
+            self.release = self._parts[0].release or str(self._model.get("ds_version", ""))
+            self._check_ranks(ranks)
+            self.tied: dict[str, str] = {}
+            self.tensors = self._tensors()
+            self.quantities = tuple(self._parts[0].flats)
+        except BaseException:
+            self.close()
+            raise
+
+    def read(self, name: str, quantity: str = MASTER) -> Tensor:
+        """The whole of a tensor, in the dtype that it is stored in: float32 where it is trained."""
+        shape = self._named(name, quantity).shape
+        return self.elements(name, 0, math.prod(shape), quantity).view(shape)
+
+    def rows(self, name: str, start: int, stop: int, quantity: str = MASTER) -> Tensor:
+        """The part of a tensor from `start` to `stop` along its first dim."""
+        _, *inner = self._named(name, quantity).shape
+        step = math.prod(inner)
+        return self.elements(name, start * step, stop * step, quantity).view(-1, *inner)
+
+    def elements(self, name: str, start: int, stop: int, quantity: str = MASTER) -> Tensor:
+        """Elements `start` to `stop` of a tensor in row-major order; the only memory that it takes
+        is that of what it gives."""
+        spans = list(self._spans(name, start, stop, quantity))
+        dtype = self.dtype(name, quantity)
+        found = bytearray((stop - start) * dtype.itemsize)
+        view, at = memoryview(found), 0
+        for archive, flat, first, last in spans:
+            archive.read(flat, first, last, view[at:])
+            self._keep_few_open(archive)
+            at += (last - first) * dtype.itemsize
+        if at != len(found):
+            raise CheckpointError(
+                f"{self.path}: of {name}'s {quantity} {len(found) - at} bytes are in no file; "
+                f"{ANOTHER}"
+            )
+        return torch.frombuffer(found, dtype=dtype) if found else torch.empty(0, dtype=dtype)
+
+    def dtype(self, name: str, quantity: str = MASTER) -> torch.dtype:
+        """The dtype that a tensor is stored in."""
+        logical = self._named(name, quantity)
+        if logical.kind == "trained":
+            return self._parts[0].flats[quantity][logical.group].dtype
+        return self._plain(self._models[0], name).dtype
+
+    def scalars(self, name: str) -> dict[str, float]:
+        """What the optimizer keeps once for a trained parameter: `step`."""
+        group = self._named(name, "scalars").group
+        if self.tensors[name].kind != "trained":
+            return {}
+        archive, kept = self._parts[0].archive, self._parts[0].scalars[group]
+        return {key: archive.number(value, f"{key} of {name}") for key, value in kept.items()}
+
+    def options(self, name: str) -> dict:
+        """The parameter group's options that a trained parameter was updated with: lr, betas, …"""
+        logical = self.tensors[name]
+        return dict(self._parts[0].options[logical.group]) if logical.kind == "trained" else {}
+
+    @property
+    def training(self) -> dict:
+        """Where the run was: steps, samples, skipped, loss_scale, scheduler; None where unsaved."""
+        scale = self._parts[0].scale
+        names = {
+            "steps": "global_steps", "samples": "global_samples", "skipped": "skipped_steps",
+            "scheduler": "lr_scheduler", "settings": "ds_config",
+        }  # fmt: skip
+        told = {ours: self._model.get(theirs) for ours, theirs in names.items()}
+        return {**told, "loss_scale": getattr(scale, "cur_scale", None)}
+
+    def close(self) -> None:
+        while self._open:
+            self._open.pop().close()
+
+    def __enter__(self) -> DeepSpeedFiles:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _opened(self, path: Path) -> Archive:
+        archive = Archive(path)
+        self._keep_few_open(archive)
+        return archive
+
+    def _keep_few_open(self, archive: Archive) -> None:
+        """A checkpoint of 512 ranks has 1024 files, and a process may open as many, by default."""
+        self._open = [one for one in self._open if one is not archive] + [archive]
+        while len(self._open) > MOST_OPEN:
+            self._open.pop(0).close()
+
+    def _check_ranks(self, ranks: folder.Ranks) -> None:
+        """All files are of one save at one world size, and each rank has as much as the first."""
+        first = self._parts[0]
+        if len(self._parts) != self.world:
+            raise CheckpointError(
+                f"{first.archive.path} is one of {self.world} ranks' files, and {self.path} has "
+                f"{len(self._parts)}; {ANOTHER}"
+            )
+        for part in self._parts:
+            same = part.stage == first.stage and part.world == first.world
+            if not same or part.flats.keys() != first.flats.keys():
+                raise CheckpointError(
+                    f"{part.archive.path} is of stage {part.stage} on {part.world} ranks, with "
+                    f"{', '.join(part.flats)}, and {first.archive.path.name} of stage "
+                    f"{first.stage} on {first.world}, with {', '.join(first.flats)}; {ANOTHER}"
+                )
+        if self.stage == 3 and len(self._models) != self.world:
+            raise CheckpointError(
+                f"{self.path}: {self.world} ranks have saved at stage 3, and {len(self._models)} "
+                f"files of the model are here, the last {ranks.model[-1].name}; copy the missing "
+                "ones"
+            )
+
+    def _tensors(self) -> dict[str, Logical]:
+        """Every tensor by name in the model's order; names of one storage count once, see tied."""
+        found: dict[str, Logical] = {}
+        groups, above = self._model["param_shapes"], [0]
+        for number, group in enumerate(groups):
+            if self.stage < 3:
+                above = [0]
+            for place, (name, shape) in enumerate(group.items()):
+                logical = Logical(tuple(shape), "trained", number, above[0])
+                found[name] = logical
+                above[0] += self._step(logical, place)
+            if self.stage < 3:
+                self._check_length(number, above[0])
+        if self.stage == 3:
+            self._check_length(None, above[0])
+            found = {name: self._in_sub_group(one) for name, one in found.items()}
+        elif len(groups) != len(self._parts[0].flats[MASTER]):
+            raise CheckpointError(
+                f"{self.path}: {len(groups)} groups of parameters and "
+                f"{len(self._parts[0].flats[MASTER])} flat ones; {ANOTHER}"
+            )
+        self.tied = dict(self._model["shared_params"] or {})
+        frozen = self._model["frozen_param_shapes"] or {}
+        for name, x in self._model["module"].items():
+            if name in found or name in self.tied:
+                continue
+            buffer = name in self._model["buffer_names"]
+            if buffer or self.stage < 3 or name in frozen:
+                shape = tuple(frozen.get(name, x.shape)) if not buffer else tuple(x.shape)
+                found[name] = Logical(shape, "buffer" if buffer else "frozen")
+        order = {name: at for at, name in enumerate(self._model["module"])}
+        self.tied = {name: of for name, of in self.tied.items() if of in found}
+        return dict(sorted(found.items(), key=lambda pair: order.get(pair[0], len(order))))
+
+    def _step(self, logical: Logical, place: int) -> int:
+        """The elements from a parameter's start to the next one's."""
+        if self.stage == 3:
+            return -(-logical.count // self.world)
+        gaps = self._parts[0].gaps
+        return logical.count + (gaps[logical.group][place] if gaps else 0)
+
+    def _check_length(self, group: int | None, needed: int) -> None:
+        """The ranks' flat tensors have the elements of the parameters, and padding at most."""
+        for quantity in self._parts[0].flats:
+            if group is None:
+                lengths = [sum(f.count for f in part.flats[quantity]) for part in self._parts]
+                wrong = [rank for rank, length in enumerate(lengths) if length != needed]
+            else:
+                total = sum(part.flats[quantity][group].count for part in self._parts)
+                room = 2 * self.world  # DeepSpeed pads a group to a multiple of it
+                wrong = [0] if -(-total // room) != -(-needed // room) else []
+            if wrong:
+                raise CheckpointError(
+                    f"{self._parts[wrong[0]].archive.path}: the parameters that "
+                    f"{self._models[0].path.name} lists need {needed} elements of {quantity}"
+                    f"{' of each rank' if group is None else f' in group {group}'}, and there are "
+                    f"{lengths[wrong[0]] if group is None else total}; {ANOTHER}"
+                )
+
+    def _in_sub_group(self, logical: Logical) -> Logical:
+        """Stage 3 counts on over its sub-groups: which one has a parameter, and where in it."""
+        start = logical.start
+        for number, flat in enumerate(self._parts[0].flats[MASTER]):
+            if start < flat.count:
+                return logical._replace(group=number, start=start)
+            start -= flat.count
+        return logical  # no elements
+
+    def _named(self, name: str, quantity: str) -> Logical:
+        if name not in self.tensors:
+            also = f"; it is tied to {self.tied[name]}" if name in self.tied else ""
+            raise CheckpointError(f"{self.path} has no tensor {name!r}{also}")
+        logical = self.tensors[name]
+        if quantity not in (*self.quantities, "scalars") or (
+            logical.kind != "trained" and quantity not in (MASTER, "scalars")
+        ):
+            raise CheckpointError(
+                f"{self.path}: {name} is {logical.kind} and has no {quantity}; there is "
+                f"{', '.join(self.quantities) if logical.kind == 'trained' else MASTER}"
+            )
+        return logical
+
+    def _spans(
+        self, name: str, start: int, stop: int, quantity: str
+    ) -> Iterator[tuple[Archive, Flat, int, int]]:
+        """(file, flat tensor in it, first and last element) of these elements, in their order."""
+        logical = self._named(name, quantity)
+        if logical.kind == "trained":
+            flats = [(part.archive, part.flats[quantity][logical.group]) for part in self._parts]
+        else:
+            third = self.stage == 3 and logical.kind == "frozen"
+            models = self._models if third else self._models[:1]
+            flats = [(model, model.flat(self._plain(model, name), name)) for model in models]
+        if self.stage == 3 and logical.kind != "buffer":
+            each = -(-logical.count // self.world)
+            ends = [(logical.start, logical.start + each)] * self.world
+        else:
+            ends = [(0, flat.count) for _, flat in flats]
+            start, stop = start + logical.start, stop + logical.start
+        begin = 0  # in the elements that the ranks have, one rank's after another's
+        for (archive, flat), (first, last) in zip(flats, ends, strict=True):
+            a, b = max(start, begin), min(stop, begin + last - first)
+            if a < b:
+                yield archive, flat, first + a - begin, first + b - begin
+            begin += last - first
+
+    def _plain(self, model: Archive, name: str) -> Tensor:
+        """A frozen parameter, at stage 3 a rank's part of it, or a buffer."""
+        fragments = model.content.get("frozen_param_fragments") or {}
+        return fragments[name] if name in fragments else model.content["module"][name]
+
+
+def _model_of(archive: Archive) -> Mapping:
+    told = archive.content
+    needed = ("module", "buffer_names", "param_shapes", "shared_params", "frozen_param_shapes")
+    lost = [key for key in needed if not isinstance(told, Mapping) or key not in told]
+    if lost or not isinstance(told["module"], Mapping) or told["param_shapes"] is None:
+        what = f"without {', '.join(lost)}" if lost else "without the shapes of its parameters"
+        raise CheckpointError(
+            f"{archive.path} is no model file of DeepSpeed's ZeRO: it is {what}. {COPY}"
+        )
+    return told

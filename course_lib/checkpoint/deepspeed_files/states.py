@@ -1,0 +1,124 @@
+"""What each rank has saved of the optimizer, under one set of names for all stages and wrappers.
+
+Masters and moments are flat tensors, a list for each quantity: one entry a parameter group at
+stages 1 and 2, one a sub-group at stage 3. Lesson 14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from course_lib.checkpoint.deepspeed_files.archive import COPY, Archive, Flat
+from course_lib.pretrained.header import CheckpointError
+
+MASTER = "master"
+
+
+class Part(NamedTuple):
+    """One rank's part of the optimizer."""
+
+    archive: Archive
+    stage: int
+    world: int
+    release: str
+    flats: dict[str, list[Flat]]  # quantity: the flat tensor of every group
+    scalars: list[dict]  # of every group, such as step: a number, or a tensor of one
+    options: list[dict]  # of every group: lr, betas, …
+    gaps: list[list[int]] | None  # elements after each parameter of a group that belong to none
+    scale: object  # the loss scaler
+
+
+def part_of(archive: Archive) -> Part:
+    """What an optimizer file holds, at whichever stage it was written."""
+    told = archive.content
+    saved = told.get("optimizer_state_dict") if isinstance(told, Mapping) else None
+    if not isinstance(saved, Mapping):
+        raise CheckpointError(
+            f"{archive.path} is no optimizer file of DeepSpeed: it has no optimizer_state_dict"
+        )
+    try:
+        world = saved["partition_count"]
+        if isinstance(world, (list, tuple)):
+            if len(set(world)) > 1:
+                raise CheckpointError(
+                    f"{archive.path}: its groups are cut over {sorted(set(world))} ranks, as those "
+                    "of experts are, which is not read here"
+                )
+            world = world[0]
+        # BF16_Optimizer, stage 1 with fp32 accumulation, saves no stage.
+        stage = int(saved.get("zero_stage", 1))
+        third = stage == 3
+        masters = saved["fp32_flat_groups" if third else "single_partition_of_fp32_groups"]
+        base = saved["optimizer_state_dict" if third else "base_optimizer_state"]
+        states, options = _states(base, saved, len(masters), third)
+        flats = {MASTER: [archive.flat(x, "a master copy") for x in masters]}
+        flats |= _moments(archive, states, flats[MASTER], saved.get("group_paddings"))
+        scalars = [
+            {key: value for key, value in state.items() if key not in flats} for state in states
+        ]
+        gaps = None if third else saved.get("param_alignment_paddings")
+        return Part(
+            archive, stage, int(world), str(told.get("ds_version", "")), flats, scalars, options,
+            gaps, saved.get("loss_scaler"),
+        )  # fmt: skip
+    except CheckpointError:
+        raise
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{archive.path} is built otherwise than DeepSpeed's files are, as far as 0.19.8 "
+            f"({type(error).__name__}: {error}); convert it under the release that wrote it, "
+            "with its zero_to_fp32.py"
+        ) from error
+
+
+def _states(
+    base: object, saved: Mapping, groups: int, third: bool
+) -> tuple[list[dict], list[dict]]:
+    """The optimizer's state and its options, group by group; no state before the first step."""
+    if isinstance(base, list):  # elastic_checkpoint: the options are not saved
+        more = (
+            {"step": saved["base_optimizer_state_step"]}
+            if "base_optimizer_state_step" in saved
+            else {}
+        )
+        return [{**more, **state} for state in base], [{} for _ in base]
+    by_number, listed = base["state"], base["param_groups"]
+    options: list[dict] = []
+    for group in listed:
+        plain = {key: value for key, value in group.items() if key != "params"}
+        options += [plain] * len(group["params"])
+    if len(options) != groups:
+        raise ValueError(f"{len(options)} flat parameters with options and {groups} masters")
+    states = [dict(by_number.get(number, {})) for number in range(groups)]
+    for state, plain in zip(states, options, strict=True):
+        if state and "step" in plain:  # FusedAdam counts there
+            state.setdefault("step", plain["step"])
+    return states, options
+
+
+def _moments(
+    archive: Archive, states: list[dict], masters: list[Flat], paddings: list | None
+) -> dict[str, list[Flat]]:
+    """The quantities of which there is an element for every element of the masters."""
+    names = dict.fromkeys(
+        key
+        for state in states
+        for key, value in state.items()
+        if isinstance(value, Tensor) and value.dim() > 0
+    )
+    found: dict[str, list[Flat]] = {}
+    for name in names:
+        found[name] = []
+        for number, (state, master) in enumerate(zip(states, masters, strict=True)):
+            flat = archive.flat(state.get(name), f"{name} of group {number}")
+            padding = paddings[number] if paddings else 0
+            if flat.count not in (master.count, master.count + padding):
+                raise CheckpointError(
+                    f"{archive.path}: {name} of group {number} has {flat.count} elements and its "
+                    f"master copy {master.count}; {COPY}"
+                )
+            found[name].append(flat)
+    return found
