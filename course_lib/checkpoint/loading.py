@@ -14,11 +14,12 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint.agreed import agreed
 from course_lib.checkpoint.logical import Tensor, stored_as, tensors_of, turned
 from course_lib.checkpoint.planned import MASTER, VALUE, Label
+from course_lib.checkpoint.recorded import check_groups, goes_on, record_of
 from course_lib.checkpoint.saved import KINDS, Saved
-from course_lib.pretrained.header import CheckpointError, read_json
-from course_lib.pretrained.together import together
+from course_lib.pretrained.header import CheckpointError
 from course_lib.zero import Engine
 
 
@@ -31,52 +32,28 @@ def load(path: Path | str, engine: Engine, mesh: DeviceMesh, *, counters: bool =
     """
     path = Path(path)
     groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
+
+    def not_read(error: OSError) -> str:
+        return f"{error.filename} cannot be read: {error.strerror}; {folder.remedy(path)}"
+
     with contextlib.ExitStack() as stack:
-        with together(groups, f"reading {path}"):
+        with agreed(groups, not_read):
             record = record_of(path)
             if torch.distributed.get_rank() == 0:  # the small files that a rank has no use for
                 small = sums.read(path, lambda: folder.remedy(path))
                 sums.check(path, small, lambda: folder.remedy(path))
+        with agreed(groups, not_read):
             saved = stack.enter_context(Saved(path))
             reading = Reading(saved, record, engine, mesh)
+            if counters:
+                check_groups(path, record, engine)
         engine.put_own(reading.slots, reading.read)
-        with together(groups, f"reading {path}"), torch.no_grad():
+        with agreed(groups, not_read), torch.no_grad():
             reading.into_module()
         saved.verify(groups)
     if counters:
         goes_on(engine, record["engine"])
     return record
-
-
-def record_of(path: Path) -> dict:
-    """training.json, once its sum and its form are right."""
-    file = path / folder.RECORD
-    try:
-        record = read_json(file.read_bytes(), file)
-    except OSError as error:
-        raise CheckpointError(
-            f"{file} cannot be read: {error.strerror}; {folder.remedy(path)}"
-        ) from error
-    if record.get("form") != folder.FORM:
-        newer = isinstance(record.get("form"), int) and record["form"] > folder.FORM
-        raise CheckpointError(
-            f"{file} is of form {record.get('form')!r}, and this course_lib reads form "
-            f"{folder.FORM}; "
-            + ("take the newer course_lib that wrote it" if newer else folder.remedy(path))
-        )
-    sums.check(path, [folder.RECORD], lambda: folder.remedy(path))
-    return record
-
-
-def goes_on(engine: Engine, counters: Mapping) -> None:
-    """Take over the counters; a loss scale goes along where both trainings have one."""
-    scale = engine.precision.scale
-    counters = dict(counters)
-    if (scale is None) != (counters["scale"] is None):
-        counters["scale"] = scale and {
-            "value": scale.value, "good": scale.good, "left": scale.left,
-        }  # fmt: skip
-    engine.set_counters(counters)
 
 
 class Reading:

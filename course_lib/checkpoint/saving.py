@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,15 +15,16 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint.agreed import about, agreed, not_written
 from course_lib.checkpoint.checked import TENSORS, Vouched, added_up
 from course_lib.checkpoint.files import SHARD_BYTES
 from course_lib.checkpoint.pen import Pen, make
 from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Label, Planned, merged
+from course_lib.checkpoint.recorded import groups_of
 from course_lib.files import write_whole
 from course_lib.gpt import GPT
 from course_lib.layout import Box
 from course_lib.pretrained.config import to_transformers
-from course_lib.pretrained.together import together
 from course_lib.pretrained.writer import CONFIG
 from course_lib.tensor_parallel import check_replicas
 from course_lib.zero import Engine
@@ -46,36 +46,47 @@ def save(
     `record` goes into training.json, beside what the engine counts; `files` are further texts. The
     last `keep` checkpoints stay. Where the writing fails on a rank, every rank raises.
     """
+    check_numbers(step, keep)
     top = Path(top)
     planned = prepared(engine, mesh, shard_bytes)
     groups, first = planned.groups, dist.get_rank() == 0
-    what = f"saving {top / folder.named(step)}"
-    part = folder.part_of(top, step)
+    part, claim = folder.part_of(top, step), folder.Claim(top)
     try:
-        with together(groups, what):
+        with agreed(groups, not_written):
             if first:
+                claim.take()
                 folder.begin(top, step)
                 make(part, list(planned.files.values()))
         with contextlib.ExitStack() as stack:
             pens = {n: stack.enter_context(Pen(part, f)) for n, f in planned.files.items()}
-            with together(groups, what):
+            with agreed(groups, not_written):
                 scalars = write_own(planned, engine, pens)
                 for pen in pens.values():
                     pen.sync()
-            scalars = merged(scalars, groups)
+            states = merged({"scalars": scalars, "groups": groups_of(engine)}, groups)
             vouched = {name: added_up(pen, groups) for name, pen in pens.items()}
-        with together(groups, what):
+        with agreed(groups, not_written):
             if first:
-                texts = small_files(engine, mesh, step, record or {}, scalars)
+                texts = small_files(engine, mesh, step, record or {}, states)
                 finish(part, planned, vouched, {**texts, **(files or {})})
                 folder.publish(top, step, keep)
     except Exception:
-        if first:
-            shutil.rmtree(part, ignore_errors=True)
-            with contextlib.suppress(OSError):  # nothing was ever saved here
-                top.rmdir()
+        if claim.held:
+            folder.discard(top, step)
         raise
+    finally:
+        claim.release()
     return top / folder.named(step)
+
+
+def check_numbers(step: int, keep: int) -> None:
+    """Refuse a step that names no folder, and to keep nothing of what is saved."""
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"step={step!r}: take the number of steps that are done, 0 or more")
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        raise ValueError(
+            f"keep={keep!r}: so many checkpoints stay, the new one among them: 1 or more"
+        )
 
 
 def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Planned:
@@ -109,7 +120,7 @@ def is_scalar(planned: Planned, label: Label) -> bool:
 
 
 def small_files(
-    engine: Engine, mesh: DeviceMesh, step: int, record: Mapping, scalars: Mapping
+    engine: Engine, mesh: DeviceMesh, step: int, record: Mapping, states: Mapping
 ) -> dict[str, str]:
     """The texts of a checkpoint: what it is of, and what is no tensor in it."""
     about = {
@@ -120,7 +131,7 @@ def small_files(
         **record,
         "optimizer": type(engine.optimizer).__name__,
         "engine": engine.counters(),
-        "scalars": scalars,
+        **states,  # the single numbers of an optimizer, and each parameter's group
     }
     texts = {folder.RECORD: json.dumps(about, indent=1)}
     if isinstance(engine.module, GPT):
@@ -144,7 +155,12 @@ def finish(
     record = texts[folder.RECORD]
     for name, text in texts.items():
         if name != folder.RECORD:
-            write_whole(part / name, text)
+            put(part / name, text)
     every = {name: sums.of_text(text) for name, text in texts.items()}
-    write_whole(part / sums.SUMS, sums.as_text(every))
-    write_whole(part / folder.RECORD, record)
+    put(part / sums.SUMS, sums.as_text(every))
+    put(part / folder.RECORD, record)
+
+
+def put(path: Path, text: str) -> None:
+    with about(path):
+        write_whole(path, text)
