@@ -1,7 +1,8 @@
 """Checkpoints of logical tensors: saved by one layout, gone on with by any other.
 
 In the order of reading: crc, files, logical, pen (bytes of boxes); planned, checked, saving; saved,
-recorded, loading; agreed, folder, sums (what is whole). train/ uses it, and lesson 14 derives it. Lesson 12.
+recorded, loading; agreed, folder, sums (what is whole). train/ uses it, lesson 14 derives it.
+Lesson 12.
 """
 
 from course_lib.checkpoint.folder import last
