@@ -90,7 +90,8 @@ class Claim:
     def take(self) -> None:
         """Claim the folder, which is made where it is missing."""
         with about(self.top):
-            self.top.mkdir(parents=True, exist_ok=True)
+            if not self.top.is_dir():
+                self.top.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.top, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,7 +131,8 @@ def _replaced(final: Path) -> Path:
 def begin(top: Path, step: int) -> Path:
     """An empty folder for a checkpoint to grow in; what others were cut short in goes. The caller
     has claimed the folder."""
-    _swept(top)
+    with about(top):
+        _swept(top)
     part = part_of(top, step)
     with about(part):
         part.mkdir()
@@ -144,7 +146,8 @@ def publish(top: Path, step: int, keep: int) -> Path:
     part, final = part_of(top, step), top / named(step)
     with about(part):
         sync_folder(part)
-    before = _content(top / LATEST)
+    with about(top / LATEST):
+        before = _content(top / LATEST)
     try:
         with about(final):
             if final.exists():  # of a run that went on from before it

@@ -84,9 +84,7 @@ def check_numbers(step: int, keep: int) -> None:
     if isinstance(step, bool) or not isinstance(step, int) or step < 0:
         raise ValueError(f"step={step!r}: take the number of steps that are done, 0 or more")
     if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
-        raise ValueError(
-            f"keep={keep!r}: so many checkpoints stay, the new one among them: 1 or more"
-        )
+        raise ValueError(f"keep={keep!r}: of how many stay, the new one is one; take 1 or more")
 
 
 def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Planned:
