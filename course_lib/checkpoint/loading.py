@@ -22,6 +22,8 @@ from course_lib.checkpoint.saved import KINDS, Saved
 from course_lib.pretrained.header import CheckpointError
 from course_lib.zero import Engine
 
+IN_PART = "the weights of this engine may have been replaced in part: make it anew; "
+
 
 def load(path: Path | str, engine: Engine, mesh: DeviceMesh, *, counters: bool = True) -> dict:
     """Put a checkpoint's weights, optimizer states and counters into an engine, however it was
@@ -47,10 +49,13 @@ def load(path: Path | str, engine: Engine, mesh: DeviceMesh, *, counters: bool =
             reading = Reading(saved, record, engine, mesh)
             if counters:
                 check_groups(path, record, engine)
-        engine.put_own(reading.slots, reading.read)
+        try:
+            engine.put_own(reading.slots, reading.read)
+        except (OSError, ValueError) as error:  # the same on all ranks
+            raise CheckpointError(f"{path}: {error}") from error
         with agreed(groups, not_read), torch.no_grad():
             reading.into_module()
-        saved.verify(groups)
+        saved.verify(groups, IN_PART)
     if counters:
         goes_on(engine, record["engine"])
     return record

@@ -112,7 +112,7 @@ class Saved:
     def remedy(self) -> str:
         return folder.remedy(self.path)
 
-    def verify(self, groups: Sequence[Group]) -> None:
+    def verify(self, groups: Sequence[Group], more: str = "") -> None:
         """Refuse, on all ranks, a tensor whose bytes are not those written; of those that the ranks
         have read whole between them. Every rank calls it."""
         for part in self._parts:
@@ -120,7 +120,7 @@ class Saved:
             for name, slot in part.slots.items():
                 count = (slot.stop - slot.start) // KINDS[slot.dtype].itemsize
                 if vouched.elements[name] == count:
-                    self._compare(part, name, vouched.crc[name])
+                    self._compare(part, name, vouched.crc[name], more)
 
     def check(self) -> None:
         """Read all tensors, a piece at a time, and refuse one that is not what was written."""
@@ -143,11 +143,11 @@ class Saved:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _compare(self, part: Part, name: str, crc: int) -> None:
+    def _compare(self, part: Part, name: str, crc: int, more: str = "") -> None:
         if f"{crc:08x}" != part.crcs[name]:
             raise CheckpointError(
                 f"{self.path / self._file_of(part, name)} is damaged in {name}: the CRC-32 of its "
-                f"bytes is {crc:08x}, and {TENSORS} says {part.crcs[name]}; {self.remedy()}"
+                f"bytes is {crc:08x}, and {TENSORS} says {part.crcs[name]}; {more}{self.remedy()}"
             )
 
     def _file_of(self, part: Part, name: str) -> str:
