@@ -11,8 +11,8 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import IO
 
 # What a file system answers that cannot sync a folder, or does not let this user open it.
@@ -42,22 +42,6 @@ def write_whole(path: str | os.PathLike, content: str | bytes) -> None:
     """Put `content` in the place of the file `path`, whole or not at all; text goes in UTF-8."""
     with replacing(path, "wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
-
-
-def write_all(folder: str | os.PathLike, texts: Mapping[str, str]) -> None:
-    """Write new files into a folder that is nobody's yet, and wait until all are on the disk.
-
-    All are written before the first is waited for: a file system then has them in one go.
-    """
-    with ExitStack() as stack:
-        files = []
-        for name, text in texts.items():
-            path = os.path.join(folder, name)
-            files.append(stack.enter_context(open(path, "x", encoding="utf-8")))
-            files[-1].write(text)
-        for file in files:
-            sync_file(file)
-    sync_folder(folder)
 
 
 @contextmanager

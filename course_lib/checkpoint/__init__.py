@@ -1,13 +1,15 @@
 """Checkpoints of logical tensors: saved by one layout, gone on with by any other.
 
-In the order of reading: crc, files, logical, pen (bytes of boxes); exchange, planned, checked,
-saving, later; saved, loading, dtensors; streams; folder, sums (what is whole); deepspeed_files,
-sources, units, weights (from others, to others). train/ uses it, lesson 14 derives it. Lesson 12.
+In the order of reading: crc, files, logical, agreed, pen (bytes of boxes); exchange, planned,
+checked, recorded, saving, later; saved, loading, dtensors; streams; folder, sums (what is whole);
+deepspeed_files, sources, units, weights (from others, to others). train/ uses it, lesson 14 derives
+it. Lesson 12.
 """
 
+from course_lib.checkpoint.folder import last
 from course_lib.checkpoint.later import Saving, save_later
 from course_lib.checkpoint.loading import load
 from course_lib.checkpoint.saved import Saved, check
 from course_lib.checkpoint.saving import save
 
-__all__ = ["Saved", "Saving", "check", "load", "save", "save_later"]
+__all__ = ["Saved", "Saving", "check", "last", "load", "save", "save_later"]

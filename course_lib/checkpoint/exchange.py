@@ -11,24 +11,25 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from course_lib.checkpoint.agreed import not_written, raise_first, text_of
 from course_lib.collectives.call import Group
-from course_lib.pretrained.header import CheckpointError
 
 T = TypeVar("T")
 
 
 def merged(
-    groups: Sequence[Group], what: str, work: Callable[[], T], merge: Callable[[list[T]], T]
+    groups: Sequence[Group],
+    work: Callable[[], T],
+    merge: Callable[[list[T]], T],
+    in_words: Callable[[OSError], str] = not_written,
 ) -> T:
-    """The values of `work()` on all ranks, merged; every rank calls it. Where a rank raises, it
-    raises that, and all others a CheckpointError which says so."""
+    """The values of `work()` on all ranks, merged; every rank calls it. Where a rank raises, all
+    raise what the first of them has met, as in `agreed`."""
     problem, values, errors = None, [], []
     try:
         values = [work()]
     except Exception as error:
-        known = isinstance(error, CheckpointError)
-        problem = error
-        errors = [(dist.get_rank(), str(error) if known else f"{type(error).__name__}: {error}")]
+        problem, errors = error, [(dist.get_rank(), text_of(error, in_words))]
     for group in groups:
         if group.size() == 1:
             continue
@@ -37,11 +38,7 @@ def merged(
         errors = [error for _, some in reports for error in some]
         values = [value for some, _ in reports for value in some]
         values = [] if errors else [merge(values)]
-    if problem is not None:
-        raise problem
-    if errors:
-        rank, text = min(errors)
-        raise CheckpointError(f"{what} failed on rank {rank}, so it stopped here: {text}")
+    raise_first(sorted(errors), problem, groups)
     return values[0]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -19,13 +18,16 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder
+from course_lib.checkpoint.agreed import agreed, not_written, text_of
 from course_lib.checkpoint.checked import added, report_of
 from course_lib.checkpoint.exchange import merged
 from course_lib.checkpoint.files import SHARD_BYTES
 from course_lib.checkpoint.pen import Pen, make
 from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Planned
+from course_lib.checkpoint.recorded import groups_of
 from course_lib.checkpoint.saving import (
     Written,
+    check_numbers,
     finish,
     joined,
     prepared,
@@ -37,7 +39,6 @@ from course_lib.collectives.call import Group
 from course_lib.files import write_whole
 from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
-from course_lib.pretrained.together import together
 from course_lib.zero import Engine
 
 POLL = 0.02  # seconds between two looks for the other ranks' reports
@@ -82,7 +83,7 @@ class Saving:
         before it saves again and at the end."""
         if self.thread is not None:
             self.thread.join()
-        with together(self.groups, f"saving {self.path}"):
+        with agreed(self.groups, not_written):
             if self.error is not None:
                 raise self.error
         return self.path
@@ -102,28 +103,32 @@ def save_later(
     limit: float = LIMIT,
 ) -> Saving:
     """`save`, but that it returns once this rank's part is copied; `wait` for the rest of it."""
+    check_numbers(step, keep)
     top = Path(top)
     planned = prepared(engine, mesh, shard_bytes)
     groups, rank = planned.groups, dist.get_rank()
-    part = folder.part_of(top, step)
+    part, claim = folder.part_of(top, step), folder.Claim(top)
     staged = {name: Staged() for name in planned.files}
     texts: dict[str, str] = {}
     try:
 
         def stage() -> Written:
             if rank == 0:
+                claim.take()
                 folder.begin(top, step)
                 make(part, list(planned.files.values()))
-            return Written(write_own(planned, engine, staged), dict.fromkeys(staged, NOTHING))
+            scalars = write_own(planned, engine, staged)
+            return Written(scalars, groups_of(engine), dict.fromkeys(staged, NOTHING))
 
-        copied = merged(groups, f"saving {top / folder.named(step)}", stage, joined)
+        copied = merged(groups, stage, joined)
         states = streams_of(mesh) if streams else None
         if rank == 0:
             texts = small_files(engine, mesh, step, record or {}, copied, states)
             texts |= files or {}
     except Exception:
-        if rank == 0:
-            shutil.rmtree(part, ignore_errors=True)
+        if claim.held:
+            folder.discard(top, step)
+        claim.release()
         raise
     total = sum(copies.bytes for copies in staged.values())
     saving = Saving(top / folder.named(step), groups, total)
@@ -135,16 +140,17 @@ def save_later(
             _write(part, rank, planned, staged)
             if rank == 0:
                 reports = _all_reports(part, world, stop)
-                finish(part, planned, Written({}, reports), texts)
+                finish(part, planned, Written({}, {}, reports), texts)
                 folder.publish(top, step, keep)
         except Exception as error:
             saving.error = error
             with contextlib.suppress(OSError):
-                _report(part, rank, {"error": f"{type(error).__name__}: {error}"})
+                _report(part, rank, {"error": text_of(error, not_written)})
             if rank == 0:
-                shutil.rmtree(part, ignore_errors=True)
+                folder.discard(top, step)
         finally:
             staged.clear()
+            claim.release()
 
     saving.thread = threading.Thread(target=work, name=f"checkpoint-{step}", daemon=True)
     saving.thread.start()
@@ -176,7 +182,7 @@ def _all_reports(part: Path, world: int, stop: float) -> dict[str, dict]:
                 continue
             report = json.loads(file.read_text())
             if "error" in report:
-                raise CheckpointError(f"saving failed on rank {rank}: {report['error']}")
+                raise CheckpointError(f"rank {rank}: {report['error']}")
             reports.append(report)
             missing.discard(rank)
             file.unlink()

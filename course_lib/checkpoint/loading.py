@@ -14,17 +14,20 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint.agreed import agreed
 from course_lib.checkpoint.checked import added
 from course_lib.checkpoint.exchange import merged
 from course_lib.checkpoint.logical import Tensor, stored_as, tensors_of, turned
 from course_lib.checkpoint.planned import MASTER, MODEL, OPTIMIZER, VALUE, Label
+from course_lib.checkpoint.recorded import check_groups, goes_on, record_of
 from course_lib.checkpoint.saved import KINDS, Saved
 from course_lib.checkpoint.saved import Part as SavedPart
 from course_lib.checkpoint.streams import restore_streams
 from course_lib.layout import Box
-from course_lib.pretrained.header import CheckpointError, read_json
-from course_lib.pretrained.together import together
+from course_lib.pretrained.header import CheckpointError
 from course_lib.zero import Engine
+
+IN_PART = "the weights of this engine may have been replaced in part: make it anew; "
 
 
 def load(
@@ -37,7 +40,8 @@ def load(
     gather: bool = False,
 ) -> dict:
     """Put a checkpoint's weights, optimizer states and counters into an engine, however it was
-    sharded when it was saved, and go on with the random streams; the record. Every rank calls it.
+    sharded when it was saved, and go on with the random streams; the record, and the
+    bytes of tensors that this rank has read ("read_bytes"). Every rank calls it.
 
     At stages 1 and 2 a rank reads all weights, whose model is whole there; with `gather` it reads
     its part and gathers the others', which is faster where the files are far and the links fast.
@@ -46,25 +50,37 @@ def load(
     """
     path = Path(path)
     groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
+
+    def not_read(error: OSError) -> str:
+        return f"{error.filename} cannot be read: {error.strerror}; {folder.remedy(path)}"
+
     with contextlib.ExitStack() as stack:
-        with together(groups, f"reading {path}"):
+        with agreed(groups, not_read):
             record = record_of(path)
             if torch.distributed.get_rank() == 0:  # the small files that a rank has no use for
                 small = sums.read(path, lambda: folder.remedy(path))
                 sums.check(path, small, lambda: folder.remedy(path))
+        with agreed(groups, not_read):
             saved = stack.enter_context(Saved(path))
             reading = Reading(saved, record, engine, mesh)
-        engine.put_own(reading.slots, reading.read, None if gather else reading.read_others)
+            if counters:
+                check_groups(path, record, engine)
+        try:
+            others = None if gather else reading.read_others
+            engine.put_own(reading.slots, reading.read, others)
+        except (OSError, ValueError) as error:  # the same on all ranks
+            raise CheckpointError(f"{path}: {error}") from error
 
         def rest() -> dict[str, dict]:
             reading.into_module()
             return saved.report()
 
-        saved.compare(merged(groups, f"reading {path}", rest, of_all))
+        saved.compare(merged(groups, rest, of_all, not_read), IN_PART)
+        record["read_bytes"] = sum(part.bytes for part in saved.parts)
     if counters:
         goes_on(engine, record["engine"])
     if streams and record.get("streams"):
-        with together(groups, f"reading {path}"):
+        with agreed(groups, not_read):
             restore_streams(record["streams"], mesh)
     return record
 
@@ -72,37 +88,6 @@ def load(
 def of_all(reports: list[dict]) -> dict[str, dict]:
     """What several ranks have read together."""
     return {stem: added([report[stem] for report in reports]) for stem in (MODEL, OPTIMIZER)}
-
-
-def record_of(path: Path) -> dict:
-    """training.json, once its sum and its form are right."""
-    file = path / folder.RECORD
-    try:
-        record = read_json(file.read_bytes(), file)
-    except OSError as error:
-        raise CheckpointError(
-            f"{file} cannot be read: {error.strerror}; {folder.remedy(path)}"
-        ) from error
-    if record.get("form") != folder.FORM:
-        newer = isinstance(record.get("form"), int) and record["form"] > folder.FORM
-        raise CheckpointError(
-            f"{file} is of form {record.get('form')!r}, and this course_lib reads form "
-            f"{folder.FORM}; "
-            + ("take the newer course_lib that wrote it" if newer else folder.remedy(path))
-        )
-    sums.check(path, [folder.RECORD], lambda: folder.remedy(path))
-    return record
-
-
-def goes_on(engine: Engine, counters: Mapping) -> None:
-    """Take over the counters; a loss scale goes along where both trainings have one."""
-    scale = engine.precision.scale
-    counters = dict(counters)
-    if (scale is None) != (counters["scale"] is None):
-        counters["scale"] = scale and {
-            "value": scale.value, "good": scale.good, "left": scale.left,
-        }  # fmt: skip
-    engine.set_counters(counters)
 
 
 class Reading:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import torch
 
+from course_lib.checkpoint.agreed import about
 from course_lib.checkpoint.crc import Shares
 from course_lib.checkpoint.files import FileSet, runs
 from course_lib.layout import Box
@@ -24,7 +25,7 @@ def make(folder: Path, sets: Sequence[FileSet]) -> None:
     """The files with their headers and their lengths; one rank does it."""
     for files in sets:
         for name, header in files.headers.items():
-            with (folder / name).open("xb") as file:
+            with about(folder / name), (folder / name).open("xb") as file:
                 file.write(header)
                 file.truncate(files.sizes[name])
 
@@ -61,9 +62,11 @@ class Pen:
             start, length = start * x.element_size(), length * x.element_size()
             places.append((start, content[at : at + length]))
             at += length
-        file = self._file(self.files.file_of[name])
-        for start, piece in places:
-            _write(file, piece, slot.start + start)
+        path = self.files.file_of[name]
+        with about(self.folder / path):
+            file = self._file(path)
+            for start, piece in places:
+                _write(file, piece, slot.start + start)
         share = self._crc.of(places, slot.stop - slot.start)
         self.shares[name] = self.shares.get(name, 0) ^ share
         self.elements[name] += box.numel
@@ -71,8 +74,9 @@ class Pen:
 
     def sync(self) -> None:
         """Wait until what this rank has written is on the disk."""
-        for file in self._open.values():
-            os.fsync(file)
+        for name, file in self._open.items():
+            with about(self.folder / name):
+                os.fsync(file)
 
     def __enter__(self) -> Pen:
         return self

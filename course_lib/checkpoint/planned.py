@@ -52,7 +52,7 @@ class Planned:
             return _kinds(engine.own_slots(), self.dtypes)
 
         # name → key → dtype, of all ranks
-        self.keys = merged(self.groups, "planning the checkpoint", kinds, union)
+        self.keys = merged(self.groups, kinds, union)
         model = {}
         for name, tensor in self.tensors.items():
             parts = tensor.weight.parts if tensor.weight else [None]

@@ -92,7 +92,7 @@ class Saved:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        self._parts: list[Part] = []
+        self.parts: list[Part] = []
         sums.check(self.path, [TENSORS], lambda: folder.remedy(self.path))
         file = self.path / TENSORS
         self.about = read_json(file.read_bytes(), file)
@@ -105,9 +105,9 @@ class Saved:
             self._check_file(name, about)
         try:
             for stem in ("model", "optimizer"):
-                self._parts.append(Part(self.path, stem, self.about[stem]))
-            self.model, self.optimizer = self._parts
-            for part in self._parts:
+                self.parts.append(Part(self.path, stem, self.about[stem]))
+            self.model, self.optimizer = self.parts
+            for part in self.parts:
                 self._check_names(part)
         except BaseException:
             self.close()
@@ -118,20 +118,20 @@ class Saved:
 
     def report(self) -> dict[str, dict]:
         """What this rank has read, for `compare`."""
-        return {part.stem: report_of(part) for part in self._parts}
+        return {part.stem: report_of(part) for part in self.parts}
 
-    def compare(self, reports: Mapping[str, Report]) -> None:
+    def compare(self, reports: Mapping[str, Report], more: str = "") -> None:
         """Refuse a tensor whose bytes are not those written, of those read whole by the ranks whose
         reports were added up."""
-        for part in self._parts:
+        for part in self.parts:
             report = reports[part.stem]
             for name, slot in part.slots.items():
                 if report["elements"].get(name, 0) == math.prod(slot.shape):
-                    self._compare(part, name, report["shares"].get(name, 0))
+                    self._compare(part, name, report["shares"].get(name, 0), more)
 
     def check(self) -> None:
         """Read all tensors, a piece at a time, and refuse one that is not what was written."""
-        for part in self._parts:
+        for part in self.parts:
             for name, slot in part.slots.items():
                 crc, total = 0, slot.stop - slot.start
                 for start in range(0, total, AT_ONCE):
@@ -141,7 +141,7 @@ class Saved:
                 self._compare(part, name, crc)
 
     def close(self) -> None:
-        for part in self._parts:
+        for part in self.parts:
             part.close()
 
     def __enter__(self) -> Saved:
@@ -150,11 +150,11 @@ class Saved:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _compare(self, part: Part, name: str, crc: int) -> None:
+    def _compare(self, part: Part, name: str, crc: int, more: str = "") -> None:
         if f"{crc:08x}" != part.crcs[name]:
             raise CheckpointError(
                 f"{self.path / self._file_of(part, name)} is damaged in {name}: the CRC-32 of its "
-                f"bytes is {crc:08x}, and {TENSORS} says {part.crcs[name]}; {self.remedy()}"
+                f"bytes is {crc:08x}, and {TENSORS} says {part.crcs[name]}; {more}{self.remedy()}"
             )
 
     def _file_of(self, part: Part, name: str) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,17 +16,18 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.checkpoint import folder, sums
+from course_lib.checkpoint.agreed import about, agreed, not_written
 from course_lib.checkpoint.checked import TENSORS, added, report_of, vouched
 from course_lib.checkpoint.exchange import merged, union
 from course_lib.checkpoint.files import SHARD_BYTES
 from course_lib.checkpoint.pen import Pen, Takes, make
 from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Label, Planned
+from course_lib.checkpoint.recorded import groups_of
 from course_lib.checkpoint.streams import streams_of
-from course_lib.files import write_all
+from course_lib.files import sync_file
 from course_lib.gpt import GPT
 from course_lib.layout import Box
 from course_lib.pretrained.config import to_transformers
-from course_lib.pretrained.together import together
 from course_lib.pretrained.writer import CONFIG
 from course_lib.tensor_parallel import check_replicas
 from course_lib.zero import Engine
@@ -51,14 +51,15 @@ def save(
     position in the data. `files` are further texts, `streams` are the ranks' random numbers. The
     last `keep` checkpoints stay. Where the writing fails on a rank, every rank raises.
     """
+    check_numbers(step, keep)
     top = Path(top)
     planned = prepared(engine, mesh, shard_bytes)
     groups, first = planned.groups, dist.get_rank() == 0
-    what = f"saving {top / folder.named(step)}"
-    part = folder.part_of(top, step)
+    part, claim = folder.part_of(top, step), folder.Claim(top)
     try:
-        with together(groups, what):
+        with agreed(groups, not_written):
             if first:
+                claim.take()
                 folder.begin(top, step)
                 make(part, list(planned.files.values()))
         with contextlib.ExitStack() as stack:
@@ -66,33 +67,35 @@ def save(
 
             def write() -> Written:
                 scalars = write_own(planned, engine, pens)
-                return Written(scalars, {name: report_of(pen) for name, pen in pens.items()})
+                reports = {name: report_of(pen) for name, pen in pens.items()}
+                return Written(scalars, groups_of(engine), reports)
 
-            written = merged(groups, what, write, joined)
+            written = merged(groups, write, joined)
             random_streams = streams_of(mesh) if streams else None
-            with together(groups, what):
+            with agreed(groups, not_written):
                 if first:
                     texts = small_files(engine, mesh, step, record or {}, written, random_streams)
                     finish(part, planned, written, {**texts, **(files or {})})
                 for pen in pens.values():  # each rank, since each may be on a host of its own
                     pen.sync()
-        with together(groups, what):
+        with agreed(groups, not_written):
             if first:
                 folder.publish(top, step, keep)
     except Exception:
-        if first:
-            shutil.rmtree(part, ignore_errors=True)
-            with contextlib.suppress(OSError):  # nothing was ever saved here
-                top.rmdir()
+        if claim.held:
+            folder.discard(top, step)
         raise
+    finally:
+        claim.release()
     return top / folder.named(step)
 
 
 class Written(NamedTuple):
-    """What ranks have written: optimizer states that are single numbers, and of each set of files
-    the shares and counts."""
+    """What ranks have written: the optimizer's states that are single numbers, the optimizer's
+    group of each parameter, and of each set of files the shares and counts."""
 
     scalars: dict[str, dict]
+    groups: dict[str, int]
     reports: dict[str, dict]
 
 
@@ -101,7 +104,16 @@ def joined(several: list[Written]) -> Written:
     reports = {
         name: added([written.reports[name] for written in several]) for name in (MODEL, OPTIMIZER)
     }
-    return Written(union([written.scalars for written in several]), reports)
+    groups = {name: number for written in several for name, number in written.groups.items()}
+    return Written(union([written.scalars for written in several]), groups, reports)
+
+
+def check_numbers(step: int, keep: int) -> None:
+    """Refuse a step that names no folder, and to keep nothing of what is saved."""
+    if isinstance(step, bool) or not isinstance(step, int) or step < 0:
+        raise ValueError(f"step={step!r}: take the number of steps that are done, 0 or more")
+    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:
+        raise ValueError(f"keep={keep!r}: of how many stay, the new one is one; take 1 or more")
 
 
 def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Planned:
@@ -152,6 +164,7 @@ def small_files(
         "optimizer": type(engine.optimizer).__name__,
         "engine": engine.counters(),
         "scalars": written.scalars,
+        "groups": written.groups,
         "streams": streams,
     }
     texts = {folder.RECORD: json.dumps(about, indent=1)}
@@ -164,13 +177,26 @@ def small_files(
 
 def finish(part: Path, planned: Planned, written: Written, texts: Mapping[str, str]) -> None:
     """Write the small files, and what vouches for all of them."""
-    about = {"form": folder.FORM, "files": {}}
+    files_of: dict = {"form": folder.FORM, "files": {}}
     for name in (MODEL, OPTIMIZER):
         files = planned.files[name]
-        about["files"] |= {file: files.about(file) for file in files.headers}
-        about[name] = vouched(written.reports[name], files)
+        files_of["files"] |= {file: files.about(file) for file in files.headers}
+        files_of[name] = vouched(written.reports[name], files)
         texts = {**texts, **files.index}
-    texts = {**texts, TENSORS: json.dumps(about, indent=1)}
+    texts = {**texts, TENSORS: json.dumps(files_of, indent=1)}
     every = {name: sums.of_text(text) for name, text in texts.items()}
-    texts[sums.SUMS] = sums.as_text(every)
-    write_all(part, texts)
+    put_all(part, {**texts, sums.SUMS: sums.as_text(every)})
+
+
+def put_all(part: Path, texts: Mapping[str, str]) -> None:
+    """Write files into a folder that is nobody's yet; all are written before the first is waited
+    for, so that a disk has them in one go."""
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for name, text in texts.items():
+            with about(part / name):
+                files[name] = stack.enter_context((part / name).open("x", encoding="utf-8"))
+                files[name].write(text)
+        for name, file in files.items():
+            with about(part / name):
+                sync_file(file)

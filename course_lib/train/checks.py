@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from course_lib.checkpoint.folder import LATEST, whole
 from course_lib.collectives.agreement import all_or_none
 from course_lib.data.corpus import BYTES
 from course_lib.gpt import Config
@@ -21,7 +22,7 @@ from course_lib.pretrained.sketch import without_numbers
 from course_lib.tensor_parallel.embedding import check_vocabulary
 from course_lib.tensor_parallel.qkv_layout import shares
 from course_lib.train.options import FREE, LAYOUT, Options, Refused, flag
-from course_lib.train.record import FOLDER, LATEST, last, whole
+from course_lib.train.record import FOLDER, last
 from course_lib.zero.offload import Plan
 
 AT_LEAST = dict.fromkeys(("tp", "steps", "rows", "length", "accumulate", "keep"), 1)

@@ -13,14 +13,12 @@ from pathlib import Path
 from course_lib.checkpoint import sums
 from course_lib.checkpoint.folder import (
     FORM,
-    LATEST,
-    NAME,
     RECORD,
+    NothingThere,
     number_of,
     remedy,
-    restore,
-    whole,
 )
+from course_lib.checkpoint.folder import last as last_of
 from course_lib.gpt import Config
 from course_lib.pretrained.header import CheckpointError, read_json
 from course_lib.train.options import WORDS, Refused, of_kind, options
@@ -45,25 +43,13 @@ KINDS |= {"scalars": dict}
 
 def last(out: Path) -> tuple[Path, dict]:
     """The last whole checkpoint of a run and its record, or a refusal."""
-    top = out / FOLDER
-    restore(top)
     try:
-        name = (top / LATEST).read_bytes()[:200].decode(errors="replace").strip()
-    except OSError as error:
-        if whole(top) or not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-            raise CheckpointError(
-                f"{top / LATEST}, which names the last checkpoint, cannot be read: "
-                f"{error.strerror}. {_choice(top)}"
-            ) from error
+        path = last_of(out / FOLDER)
+    except NothingThere as error:
         raise Refused(
-            f"--resume: there is no checkpoint in {top}; leave --resume out to begin a run, or "
-            "name the folder of one with --out"
+            f"--resume: {error}; leave --resume out to begin a run, or name the folder of one with "
+            "--out"
         ) from error
-    path = top / name
-    if not NAME.fullmatch(name) or not (path / RECORD).exists():
-        raise CheckpointError(
-            f"{top / LATEST} names {name[:60]!r}, and no whole checkpoint is there. {_choice(top)}"
-        )
     return path, read(path)
 
 
@@ -155,10 +141,3 @@ def _line(path: Path, key: str) -> str:
         next_ = text.find(f'"{name}"', at)
         at = at if next_ < 0 else next_
     return f", line {text.count(chr(10), 0, at) + 1}"
-
-
-def _choice(top: Path) -> str:
-    names = ", ".join(one.name for one in whole(top))
-    if not names:
-        return "There is no whole one; begin a run anew, with another --out"
-    return f"Whole ones: {names}; write the name of one of them into {LATEST}"

@@ -1,0 +1,326 @@
+"""A disk that is full, gone, slow or not to be written to: the checkpoints that were there stay,
+nothing of the new one is left, every rank says the same, and the training goes on."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import random
+import resource
+import shutil
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from course_lib import checkpoint
+from course_lib.checkpoint import folder
+from course_lib.pretrained.header import CheckpointError
+from tests.checkpoint.faults import WRITES, Calls, Fault, at, error
+from tests.checkpoint.parts import Layout, engine_of, losses
+
+LAYOUT = Layout("2x1", 2)
+STAY = "and save again. The checkpoints that were there are as they were"
+
+
+def inside(top: str | Path) -> dict[str, str]:
+    """Every file below a folder, and a digest of what is in it."""
+    files = sorted(path for path in Path(top).rglob("*") if path.is_file())
+    return {
+        str(file.relative_to(top)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+    }
+
+
+def why_refused(engine, mesh, top: str, step: int, begin=lambda: None, end=list) -> str | None:
+    """The one sentence of all ranks, once nothing is seen to have changed; None: it was saved."""
+    dist.barrier()
+    before = inside(top)
+    dist.barrier()
+    message = None
+    begin()
+    try:
+        checkpoint.save(top, step, engine, mesh, keep=1)
+    except CheckpointError as refusal:
+        message = str(refusal)
+    finally:
+        end()
+    messages: list = [None] * dist.get_world_size()
+    dist.all_gather_object(messages, message)
+    assert set(messages) == {message}
+    if message is not None:
+        assert inside(top) == before, message
+        assert {entry.name[0] for entry in Path(top).iterdir()} <= {"s", "l"}, message
+    return message
+
+
+class Bench:
+    """Two ranks, a checkpoint of step 1, and the calls that a save of step 2 makes on each rank."""
+
+    def __init__(self, me, engine, mesh, top: str):
+        self.me, self.engine, self.mesh, self.top = me, engine, mesh, top
+        self.calls = Calls(top)
+        losses(engine, mesh, 0, 1)
+        checkpoint.save(top, 1, engine, mesh)
+        if me.rank == 0:
+            shutil.copytree(top, f"{top}-first")
+        losses(engine, mesh, 1, 1)
+        self.names = [self.counted(rank, None)[1] for rank in (0, 1)]
+        self.forget()
+
+    def counted(self, rank: int, fault: Fault | None) -> tuple[str | None, list[str]]:
+        """Save step 2 with a fault on a rank: why that was refused, and the rank's calls."""
+        around = (lambda: None, list)
+        if self.me.rank == rank:
+            around = (lambda: self.calls.begin(fault), self.calls.end)
+        message = why_refused(self.engine, self.mesh, self.top, 2, *around)
+        names = [self.calls.names]
+        dist.broadcast_object_list(names, src=rank)
+        return message, names[0]
+
+    def forget(self) -> None:
+        """Step 1 is there again, and no other."""
+        dist.barrier()
+        if self.me.rank == 0:
+            shutil.rmtree(self.top)
+            shutil.copytree(f"{self.top}-first", self.top)
+        dist.barrier()
+
+
+def some(names: list[str], share: float, dice: random.Random) -> list[int]:
+    numbers = range(1, len(names) + 1)
+    return [n for n in numbers if names[n - 1] != "pwrite" or dice.random() < share]
+
+
+def refused_everywhere(me, top: str, share: float, seed: int) -> list:
+    """A full disk at one call of a save after another, once and from there on; the calls at which
+    it was saved nevertheless."""
+    dice, saved, tried = random.Random(seed), set(), 0
+    with engine_of(me, LAYOUT, top) as (engine, mesh):
+        bench = Bench(me, engine, mesh, top)
+        full = error(errno.ENOSPC)
+        for rank, names in enumerate(bench.names):
+            for number in some(names, share, dice):
+                message, _ = bench.counted(rank, at(number, full))
+                tried += 1
+                if message is None:
+                    saved.add(names[number - 1])  # the old checkpoint is being taken away
+                    assert "os.rename" not in names[number - 1 :] and rank == 0, number
+                    bench.forget()
+                else:
+                    assert message.startswith(f"rank {rank}: {top}"), message
+                    what = " could not be written: No space left on device; make room, "
+                    assert what + STAY in message, message
+        rest = losses(engine, mesh, 2, 2)
+        elsewhere = checkpoint.save(f"{top}-elsewhere", 4, engine, mesh)
+        checkpoint.check(elsewhere)
+        return [tried, saved, rest]
+
+
+def undisturbed(me, top: str) -> list[float]:
+    with engine_of(me, LAYOUT, top) as (engine, mesh):
+        return losses(engine, mesh, 0, 4)
+
+
+def hold(pool, top: Path, share: float) -> int:
+    seed = random.SystemRandom().randrange(10**6)
+    print(f"seed={seed}")  # shown where it fails
+    top.mkdir()
+    results = pool.run(
+        2, refused_everywhere, str(top), share, seed, alone=True, timeout=60 + 200 * share
+    )
+    tried, saved, rest = results[0]
+    assert saved <= {"open r", "os.remove", "os.rmdir"}
+    assert (
+        rest == pool.run(2, undisturbed, str(top))[0][2:]
+    )  # not a bit of the training has changed
+    return tried
+
+
+def test_a_full_disk_at_drawn_calls_of_a_save(pool, tmp_path):
+    assert hold(pool, tmp_path / "run", 0.03) > 30
+
+
+@pytest.mark.slow
+def test_a_full_disk_at_every_call_of_a_save(pool, tmp_path):
+    assert hold(pool, tmp_path / "run", 1.0) > 100
+
+
+def kinds_of_faults(me, top: str) -> dict[str, str | None]:
+    """What all ranks say to each kind of disk."""
+    found = {}
+    with engine_of(me, LAYOUT, top) as (engine, mesh):
+        bench = Bench(me, engine, mesh, top)
+        writes = bench.names[0].count("pwrite")
+
+        def answered(number: int, name: str, rank: int, which: int = 1) -> str | None:
+            return bench.counted(rank, at(which, error(number), only=name))[0]
+
+        found["read-only"] = answered(errno.EROFS, "os.mkdir", 0)
+        found["forbidden"] = answered(errno.EACCES, "open w", 1)
+        found["broken"] = answered(errno.EIO, "fsync", 1)
+
+        def vanish() -> None:
+            shutil.rmtree(f"{top}/.step-000002.part")
+
+        found["vanished"] = bench.counted(0, at(writes, vanish, only="pwrite"))[0]
+        found["vanished early"] = bench.counted(0, at(1, vanish, only="open w"))[0]
+        for rank, room in ((0, 5000), (1, 30_000)):  # before a file has its length; in a write
+            dist.barrier()
+            before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            if me.rank == rank:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+            try:
+                found[f"rank {rank} has room for {room}"] = why_refused(engine, mesh, top, 2)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        # Full from some call on, for as long as the save lasts.
+        found["full for good"] = bench.counted(1, full_for_good)[0]
+        found["not a folder"] = why_not_a_folder(engine, mesh, f"{top}/latest")
+        found["slow"] = slow(bench)
+        found["after"] = why_refused(engine, mesh, top, 2)
+    return found
+
+
+def full_for_good(name: str, _: object) -> None:
+    if name in WRITES:
+        error(errno.ENOSPC)()
+
+
+def why_not_a_folder(engine, mesh, top: str) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.save(top, 2, engine, mesh)
+    return str(caught.value)
+
+
+def slow(bench: Bench) -> str | None:
+    """A rank whose every write takes its time: the others wait for it, within the group's bound."""
+    writes = bench.names[1].count("pwrite")
+
+    def wait(name: str, _: object) -> None:
+        if name == "pwrite":
+            time.sleep(2 / writes)
+
+    message = bench.counted(1, wait)[0]
+    bench.forget()
+    return message
+
+
+def test_each_kind_of_disk_is_told_with_file_cause_and_remedy(pool, tmp_path):
+    top = tmp_path / "run"
+    found = pool.run(2, kinds_of_faults, str(top), alone=True, timeout=60)[0]
+    part = f"{top}/.step-000002.part"
+    user, gone = "name a folder that this user can write into", "name one that stays"
+    large = "could not be written: File too large; make room"
+    want = {
+        "read-only": f"rank 0: {part} could not be written: Read-only file system; {user}",
+        "forbidden": f"rank 1: {part}/model.safetensors could not be written: Permission denied; "
+        f"{user}",
+        "broken": f"rank 1: {part}/model.safetensors could not be written: Input/output error; "
+        "look after the disk, or name a folder on another one",
+        "vanished": f"rank 0: {part}/config.json could not be written: No such file or directory; "
+        f"a folder was taken away while it was written into; {gone}",
+        "vanished early": f"rank 0: {part}/model.safetensors could not be written: No such file "
+        f"or directory; a folder was taken away while it was written into; {gone}",
+        "rank 0 has room for 5000": f"rank 0: {part}/model.safetensors {large}",
+        "rank 1 has room for 30000": f"rank 1: {part}/model.safetensors {large}",
+        "full for good": f"rank 1: {part}/model.safetensors could not be written: No space left on "
+        "device; make room",
+        "not a folder": f"rank 0: {top}/latest could not be written: File exists; look after the "
+        "disk, or name a folder on another one",
+    }
+    for name, text in want.items():
+        assert found[name] == f"{text}, {STAY}", name
+    assert found["slow"] is None and found["after"] is None
+
+
+def two_writers(me, top: str) -> list:
+    """A save while another run's goes on in the same folder, and after it has ended."""
+    with engine_of(me, LAYOUT, top) as (engine, mesh):
+        losses(engine, mesh, 0, 1)
+        checkpoint.save(top, 1, engine, mesh)
+        other = folder.Claim(Path(top))
+        if me.rank == 0:
+            other.take()
+            (Path(top) / ".step-000002.part").mkdir()
+            (Path(top) / ".step-000002.part" / "model.safetensors").write_bytes(b"another run's")
+            (Path(top) / ".git").mkdir()
+        dist.barrier()
+        said = []
+        for step in (2, 3):
+            with pytest.raises(CheckpointError) as caught:
+                checkpoint.save(top, step, engine, mesh)
+            said.append(str(caught.value))
+            assert (Path(top) / ".step-000002.part" / "model.safetensors").exists()
+        dist.barrier()
+        other.release()
+        dist.barrier()
+        path = checkpoint.save(top, 2, engine, mesh)
+        return [*said, path.name, sorted(entry.name for entry in Path(top).iterdir())]
+
+
+def test_two_runs_do_not_save_into_one_folder_at_a_time(pool, tmp_path):
+    for first, second, name, entries in pool.run(2, two_writers, str(tmp_path / "run")):
+        assert first == second and first.startswith(
+            f"rank 0: {tmp_path / 'run'}: a checkpoint is being saved there at this moment, by "
+        )
+        assert "wait for that, or name a folder of its own" in first
+        # The other's leftovers go once it has ended; what is nobody's checkpoint is left alone.
+        assert (name, entries) == (
+            "step-000002", [".git", "latest", "step-000001", "step-000002"],
+        )  # fmt: skip
+
+
+def test_a_claim_ends_with_its_process_and_is_none_where_there_are_no_locks(tmp_path, monkeypatch):
+    first = folder.Claim(tmp_path / "a" / "b")
+    first.take()
+    refusals = []
+
+    def second() -> None:
+        try:
+            folder.Claim(tmp_path / "a" / "b").take()
+        except CheckpointError as refusal:
+            refusals.append(str(refusal))
+
+    thread = threading.Thread(target=second)  # of the same process: a save that goes on beside it
+    thread.start()
+    thread.join(30)
+    assert len(refusals) == 1
+    with pytest.raises(CheckpointError):
+        folder.sweep(tmp_path / "a" / "b")
+    first.release()
+    if hasattr(os, "fork") and (child := os.fork()) == 0:
+        folder.Claim(tmp_path / "a" / "b").take()
+        os._exit(0)
+    os.waitpid(child, 0)
+    with folder.Claim(tmp_path / "a" / "b") as held:
+        assert held.held
+
+    def flock(file: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(folder.fcntl, "flock", flock)
+    with folder.Claim(tmp_path / "a" / "b") as held:
+        assert held.held
+
+
+def test_the_last_k_stay_and_no_other_number_is_taken(pool, tmp_path):
+    pool.run(1, kept, str(tmp_path / "run"))
+
+
+def kept(me, top: str) -> None:
+    with engine_of(me, Layout("1x1", 0), top) as (engine, mesh):
+        for step, keep, names in (
+            (1, 2, [1]), (3, 2, [1, 3]), (5, 2, [3, 5]), (4, 1, [4, 5]), (6, 3, [4, 5, 6]),
+        ):  # fmt: skip
+            path = checkpoint.save(top, step, engine, mesh, keep=keep)
+            assert [folder.number_of(one) for one in folder.whole(Path(top))] == names
+            assert checkpoint.last(top) == path
+        for wrong in ({"keep": 0}, {"keep": -1}, {"keep": True}):
+            with pytest.raises(ValueError, match="take 1 or more"):
+                checkpoint.save(top, 7, engine, mesh, **wrong)
+        for step in (-1, 1.5, "7", True):
+            with pytest.raises(ValueError, match="the number of steps that are done, 0 or more"):
+                checkpoint.save(top, step, engine, mesh)
