@@ -173,6 +173,26 @@ def test_one_unit_is_whole_at_a_time(pool, world, family, keep):
         assert largest < stream <= largest + dense + 200 < whole
 
 
+def ahead(me):
+    """Whether block 1 was under way when block 0 began, in each forward; how often ranks asked."""
+    engine = streamed(me, "llama", prefetch=1)
+    seen, following = [], engine.shards.units[2]
+    assert following.name == "blocks.1"
+    engine.model.blocks[0].norm_1.register_forward_pre_hook(
+        lambda *_: seen.append(following._arriving is not None)
+    )
+    inference.generate(engine, [[1, 2]], 3)
+    asked = engine.shards.together._asked
+    inference.generate(engine, [[1, 2]], 4)
+    return seen, asked, engine.shards.together._asked
+
+
+def test_from_the_second_forward_on_units_are_asked_for_ahead(pool):
+    for seen, asked, later in pool.run(2, ahead):
+        assert seen == [False] + [True] * 6
+        assert asked == later == 5  # each unit of the first forward: its way was not known
+
+
 def between_steps(me, offload, tmp):
     """A training engine writes text between two steps, and trains on as if it had not."""
     config = CONFIGS["llama"]

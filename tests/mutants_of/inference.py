@@ -17,6 +17,7 @@ STREAMED = "tests/inference/test_streamed.py::test_"
 WORDS = STREAMED + "every_rank_has_the_dense_words_from_its_part_of_the_weights"
 APART = STREAMED + "ranks_that_are_done_take_part_until_all_are[2-gpt2]"
 SENT = STREAMED + "a_forward_sends_its_formula_whatever_the_batch"
+AHEAD = STREAMED + "from_the_second_forward_on_units_are_asked_for_ahead"
 PEAK = STREAMED + "one_unit_is_whole_at_a_time[2-gpt2-0]"
 BETWEEN = STREAMED + "a_training_engine_writes_between_two_steps[2-False]"
 META = STREAMED + "a_model_that_no_rank_ever_holds_whole"
@@ -141,7 +142,7 @@ MUTANTS = [
         GENERATE,
         "none=synced is not None)",
         "none=True)",
-        (NO_PROMPT, BEGINS),
+        NO_PROMPT,
         "a rank without rows makes no forward, and the others wait",
         "T30",
     ),
@@ -201,7 +202,7 @@ MUTANTS = [
         GENERATE,
         "    return model(ids, past, head=lambda x: model.head(x[:, -1:]))[:, 0]\n",
         "    return model.head(model.states(ids, past)[:, -1:])[:, 0]\n",
-        f"{SENT}[3-gpt2-7000-2-False]",
+        AHEAD,
         "no forward begins for stage 3's hooks: the order is never known, nothing prefetched",
     ),
     # ---- a frozen model
