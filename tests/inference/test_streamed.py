@@ -53,6 +53,8 @@ def words(me, family, offload, tmp):
         tier, other = ("host", "device") if offload else ("device", "host")
         assert held == {tier: sum(parts), other: 0, "disk": 0}
         shard = held[tier]
+        form = inference.streamed_memory(dense.config, me.world, dtype=torch.float64)
+        assert form == (shard, max(unit.nbytes for unit in engine.shards.units))
     ways = {"temperature": 1.5, "top": 6, "seed": 4 + me.rank}
     texts = inference.generate(engine, prompts, 5, **ways)
     want = generate(dense, prompts, 5, **ways) if prompts else []
@@ -163,7 +165,11 @@ def whole_at_once(me, family, keep):
             generate(model, prompts, 5)
         most.append(p.bytes)
     assert len(views) == 5 and not any(view.untyped_storage().nbytes() for view in views)
-    largest = max(unit.nbytes for unit in engine.shards.units if not unit.persistent)
+    held, largest = inference.streamed_memory(
+        dense.config, me.world, dtype=torch.float64, keep=keep
+    )
+    assert held == zero.holdings(engine)["device"]
+    assert largest == max(u.nbytes for u in engine.shards.units if not u.persistent)
     return most, largest, sum(p.numel() * 8 for p in dense.parameters())
 
 

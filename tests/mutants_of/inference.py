@@ -372,6 +372,14 @@ MUTANTS = [
         "a tied head is taken to be there still",
     ),
     mutant(
+        "kept-counted-once",
+        HOME + "cost.py",
+        "    held += sum(unit.padded * unit.dtype.itemsize for unit in whole)\n",
+        "",
+        STREAMED + "one_unit_is_whole_at_a_time[3-llama-9000]",
+        "what stays whole is not among what is held",
+    ),
+    mutant(
         "no-last-flag",
         HOME + "cost.py",
         "(forwards + 1) * forms",
