@@ -31,6 +31,7 @@ WRONG = REFUSED + "what_is_no_inference_is_refused_with_the_remedy[2]"
 COST = "tests/inference/test_cost.py::test_"
 FORMULA = COST + "the_formula_is_that_of_the_weights_and_of_each_use"
 SIDES = COST + "the_break_even_is_where_the_ledgers_change_sides[2-gpt2-3-5]"
+LARGE = COST + "the_break_even_of_a_large_model_is_about_three_hidden_sizes"
 FITTED = COST + "two_constants_are_found_again"
 MEET = COST + "two_ways_meet_where_their_tokens_per_second_are_equal"
 SLOWEST = COST + "seconds_are_those_of_the_slowest_rank_and_a_first_run_is_not_counted"
@@ -416,7 +417,7 @@ MUTANTS = [
         HOME + "cost.py",
         "(streamed - none) // (one - none)",
         "streamed // one",
-        SIDES,
+        LARGE,
         "what a call sends whatever its rows is counted for each",
     ),
     mutant(
@@ -499,6 +500,14 @@ MUTANTS = [
         "",
         BESIDE + "the_config_streams_unit_by_unit",
         "DeepSpeed keeps every small parameter whole",
+    ),
+    mutant(
+        "linear-stays-theirs",
+        HOME + "with_deepspeed.py",
+        "            nn.functional.linear = linear\n",
+        "            linear\n",
+        BESIDE + "every_rank_has_the_dense_words[2-cases0]",
+        "DeepSpeed's product is every model's from here on",
     ),
     # ---- the picture
     mutant(
