@@ -5,7 +5,7 @@ model; here are the prompts of all ranks, what a word costs, and the same in Dee
 imported where it is used. Lesson 14.
 """
 
-from course_lib.inference.cost import break_even_rows, streamed_bytes
+from course_lib.inference.cost import break_even_rows, streamed_bytes, streamed_memory
 from course_lib.inference.rows import all_rows, own_rows
 from course_lib.inference.seconds import Forward, fit, meeting_rows, seconds_by_rows
 from course_lib.inference.text import generate
@@ -20,4 +20,5 @@ __all__ = [
     "own_rows",
     "seconds_by_rows",
     "streamed_bytes",
+    "streamed_memory",
 ]

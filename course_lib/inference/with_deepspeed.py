@@ -69,15 +69,19 @@ def streaming(
         deepspeed.init_distributed(
             dist_backend="nccl" if me.backend == "nccl" else "gloo", verbose=False
         )
+        linear = nn.functional.linear  # which stage 3 exchanges for good, for all models
         config = zero_config(offload=offload, folder=folder, largest=largest, precision=precision)
         alive = HfDeepSpeedConfig(config)  # from_pretrained sees it for as long as this name lives
-        model = make().eval()
-        engine, *_ = deepspeed.initialize(model=model, config=config)
-        del alive
         try:
-            yield engine
+            model = make().eval()
+            engine, *_ = deepspeed.initialize(model=model, config=config)
+            del alive
+            try:
+                yield engine
+            finally:
+                engine.destroy()
         finally:
-            engine.destroy()
+            nn.functional.linear = linear
 
 
 def check(offload: str | None, folder: str | Path | None, largest: int, precision: str) -> None:

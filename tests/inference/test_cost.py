@@ -80,13 +80,15 @@ def test_the_break_even_of_a_large_model_is_about_three_hidden_sizes():
     assert break_even_rows(BIG, 1, prompt=1, count=4, item=2) is None
     assert break_even_rows(BIG, 2, prompt=1, count=0, item=2) is None
     assert break_even_rows(BIG, 2, prompt=1, count=4, item=2, keep=1 << 40) == 1
-    for rows in (1, 7):  # a part for all rows of one call, and one for each
-        sizes = {"prompt": 3, "count": 4, "item": 8}
-        each = generation_bytes(BIG, 2, 0, rows=2, **sizes) - generation_bytes(
-            BIG, 2, 0, rows=1, **sizes
-        )
-        alone = generation_bytes(BIG, 2, 0, rows=0, **sizes)
-        assert generation_bytes(BIG, 2, 0, rows=rows, **sizes) == alone + rows * each
+    # By trying: the first batch for which a cut model sends more.
+    small = Config.gpt2(vocabulary=8, length=8, hidden=4, layers=1, heads=1)
+    for n, prompt, count, item in ((2, 1, 1, 2), (3, 2, 4, 4), (4, 1, 2, 8)):
+        rows = break_even_rows(small, n, prompt=prompt, count=count, item=item)
+        sizes = {"prompt": prompt, "count": count, "item": item}
+        dtype = {2: torch.bfloat16, 4: torch.float32, 8: torch.float64}[item]
+        streams = streamed_bytes(small, n, forwards=count, dtype=dtype)
+        cuts = [generation_bytes(small, n, 0, rows=b, **sizes) for b in range(rows + 1)]
+        assert next(b for b, nbytes in enumerate(cuts) if nbytes > streams) == rows > 1
 
 
 def test_two_constants_are_found_again():

@@ -53,6 +53,8 @@ def words(me, family, offload, tmp):
         tier, other = ("host", "device") if offload else ("device", "host")
         assert held == {tier: sum(parts), other: 0, "disk": 0}
         shard = held[tier]
+        form = inference.streamed_memory(dense.config, me.world, dtype=torch.float64)
+        assert form == (shard, max(unit.nbytes for unit in engine.shards.units))
     ways = {"temperature": 1.5, "top": 6, "seed": 4 + me.rank}
     texts = inference.generate(engine, prompts, 5, **ways)
     want = generate(dense, prompts, 5, **ways) if prompts else []
@@ -163,7 +165,11 @@ def whole_at_once(me, family, keep):
             generate(model, prompts, 5)
         most.append(p.bytes)
     assert len(views) == 5 and not any(view.untyped_storage().nbytes() for view in views)
-    largest = max(unit.nbytes for unit in engine.shards.units if not unit.persistent)
+    held, largest = inference.streamed_memory(
+        dense.config, me.world, dtype=torch.float64, keep=keep
+    )
+    assert held == zero.holdings(engine)["device"]
+    assert largest == max(u.nbytes for u in engine.shards.units if not u.persistent)
     return most, largest, sum(p.numel() * 8 for p in dense.parameters())
 
 
@@ -171,6 +177,26 @@ def whole_at_once(me, family, keep):
 def test_one_unit_is_whole_at_a_time(pool, world, family, keep):
     for (dense, stream), largest, whole in pool.run(world, whole_at_once, family, keep):
         assert largest < stream <= largest + dense + 200 < whole
+
+
+def ahead(me):
+    """Whether block 1 was under way when block 0 began, in each forward; how often ranks asked."""
+    engine = streamed(me, "llama", prefetch=1)
+    seen, following = [], engine.shards.units[2]
+    assert following.name == "blocks.1"
+    engine.model.blocks[0].norm_1.register_forward_pre_hook(
+        lambda *_: seen.append(following._arriving is not None)
+    )
+    inference.generate(engine, [[1, 2]], 3)
+    asked = engine.shards.together._asked
+    inference.generate(engine, [[1, 2]], 4)
+    return seen, asked, engine.shards.together._asked
+
+
+def test_from_the_second_forward_on_units_are_asked_for_ahead(pool):
+    for seen, asked, later in pool.run(2, ahead):
+        assert seen == [False] + [True] * 6
+        assert asked == later == 5  # each unit of the first forward: its way was not known
 
 
 def between_steps(me, offload, tmp):

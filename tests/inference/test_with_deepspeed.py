@@ -62,6 +62,7 @@ def texts(me, cases):
     for family, offload, precision in cases:
         dtype, config = getattr(torch, precision), config_of(family)
         dense, prompts = theirs(config, dtype), prompts_of(me.rank)[: 1 + me.rank]
+        linear = torch.nn.functional.linear
         stop = write(dense, prompts_of(0), 9)[0][len(prompts_of(0)[0]) + 1]
         want = write(dense, prompts, 9, stop=stop)
         with (
@@ -74,6 +75,7 @@ def texts(me, cases):
             held = sum(p.ds_tensor.numel() for p in engine.module.parameters())
             shown = {tuple(p.shape) for p in engine.module.parameters()}
         assert got == want, (family, offload, precision, got, want)
+        assert torch.nn.functional.linear is linear
         whole = sum(p.numel() for p in dense.parameters())
         assert shown == {(0,)} and whole / me.world <= held < whole / me.world + 2 * 60
         sent = book.bytes(op="all_gather")

@@ -11,12 +11,13 @@ UNEQUAL = "tests/inference/test_unequal.py::test_"
 ALONE = UNEQUAL + "each_row_has_the_words_of_its_prompt_alone"
 UNSEEN = UNEQUAL + "no_token_looks_at_padding_and_positions_count_from_the_first_token"
 CUT = UNEQUAL + "a_cut_model_takes_the_words_of_the_whole_one"
-THEIRS = UNEQUAL + "unequal_prompts_go_on_as_transformers_goes_on_with_them[gpt2]"
+THEIRS = UNEQUAL + "unequal_prompts_go_on_as_transformers_goes_on_with_them"
 NO_PROMPT = UNEQUAL + "what_is_no_prompt_is_refused"
 STREAMED = "tests/inference/test_streamed.py::test_"
 WORDS = STREAMED + "every_rank_has_the_dense_words_from_its_part_of_the_weights"
 APART = STREAMED + "ranks_that_are_done_take_part_until_all_are[2-gpt2]"
 SENT = STREAMED + "a_forward_sends_its_formula_whatever_the_batch"
+AHEAD = STREAMED + "from_the_second_forward_on_units_are_asked_for_ahead"
 PEAK = STREAMED + "one_unit_is_whole_at_a_time[2-gpt2-0]"
 BETWEEN = STREAMED + "a_training_engine_writes_between_two_steps[2-False]"
 META = STREAMED + "a_model_that_no_rank_ever_holds_whole"
@@ -30,6 +31,7 @@ WRONG = REFUSED + "what_is_no_inference_is_refused_with_the_remedy[2]"
 COST = "tests/inference/test_cost.py::test_"
 FORMULA = COST + "the_formula_is_that_of_the_weights_and_of_each_use"
 SIDES = COST + "the_break_even_is_where_the_ledgers_change_sides[2-gpt2-3-5]"
+LARGE = COST + "the_break_even_of_a_large_model_is_about_three_hidden_sizes"
 FITTED = COST + "two_constants_are_found_again"
 MEET = COST + "two_ways_meet_where_their_tokens_per_second_are_equal"
 SLOWEST = COST + "seconds_are_those_of_the_slowest_rank_and_a_first_run_is_not_counted"
@@ -141,7 +143,7 @@ MUTANTS = [
         GENERATE,
         "none=synced is not None)",
         "none=True)",
-        (NO_PROMPT, BEGINS),
+        NO_PROMPT,
         "a rank without rows makes no forward, and the others wait",
         "T30",
     ),
@@ -201,7 +203,7 @@ MUTANTS = [
         GENERATE,
         "    return model(ids, past, head=lambda x: model.head(x[:, -1:]))[:, 0]\n",
         "    return model.head(model.states(ids, past)[:, -1:])[:, 0]\n",
-        f"{SENT}[3-gpt2-7000-2-False]",
+        AHEAD,
         "no forward begins for stage 3's hooks: the order is never known, nothing prefetched",
     ),
     # ---- a frozen model
@@ -371,6 +373,14 @@ MUTANTS = [
         "a tied head is taken to be there still",
     ),
     mutant(
+        "kept-counted-once",
+        HOME + "cost.py",
+        "    held += sum(unit.padded * unit.dtype.itemsize for unit in whole)\n",
+        "",
+        STREAMED + "one_unit_is_whole_at_a_time[3-llama-9000]",
+        "what stays whole is not among what is held",
+    ),
+    mutant(
         "no-last-flag",
         HOME + "cost.py",
         "(forwards + 1) * forms",
@@ -407,7 +417,7 @@ MUTANTS = [
         HOME + "cost.py",
         "(streamed - none) // (one - none)",
         "streamed // one",
-        SIDES,
+        LARGE,
         "what a call sends whatever its rows is counted for each",
     ),
     mutant(
@@ -490,6 +500,14 @@ MUTANTS = [
         "",
         BESIDE + "the_config_streams_unit_by_unit",
         "DeepSpeed keeps every small parameter whole",
+    ),
+    mutant(
+        "linear-stays-theirs",
+        HOME + "with_deepspeed.py",
+        "            nn.functional.linear = linear\n",
+        "            linear\n",
+        BESIDE + "every_rank_has_the_dense_words[2-cases0]",
+        "DeepSpeed's product is every model's from here on",
     ),
     # ---- the picture
     mutant(
