@@ -302,4 +302,7 @@ def test_a_view_that_leaves_its_record(tmp_path):
         storage._checkpoint_offset = offset
         with pytest.raises(CheckpointError, match="x does not lie in one piece in a record"):
             archive.flat(x, "x")
+    del storage._checkpoint_offset
+    with pytest.raises(CheckpointError, match="does not tell where in a file a tensor lies"):
+        archive.flat(x, "x")
     archive.close()

@@ -81,6 +81,11 @@ MUTANTS = [
         "a tensor's bytes are taken from wherever the file says",
     ),
     archive(
+        "no-place", "        if first is None:\n", "        if None:\n",
+        REFUSED + "a_view_that_leaves_its_record",
+        "a release of torch that does not tell places is taken for a damaged file",
+    ),
+    archive(
         "strided", " or not x.is_contiguous()", "",
         f"{BUILD}[<lambda>-exp_avg of group 0 does not lie in one piece]",
         "elements of a strided view are taken as if they lay side by side",
