@@ -176,6 +176,11 @@ MUTANTS = [
         f"{WORLDS}[1-2]", "stage 1's frozen weights are left out",
     ),
     reader(
+        "bare-error", "except (TypeError, AttributeError, KeyError, IndexError) as error:",
+        "except KeyError as error:",
+        REFUSED + "a_model_file_of_another_build", "what is wrong with a file is a line of ours",
+    ),
+    reader(
         "another-world", "        if len(self._parts) != self.world:\n",
         "        if not self._parts:\n",
         TOGETHER, "files of three ranks are read as two", "T32",
