@@ -280,6 +280,10 @@ def test_a_model_file_of_another_build(tmp_path):
     again(step / MODEL, lambda told: told.pop("shared_params") and None)
     with pytest.raises(CheckpointError, match=f"{MODEL} is no model file.*without shared_params"):
         all_of(tmp_path)
+    for change in ({"shared_params": {}, "param_shapes": [3]}, {"param_shapes": [{"table": 3}]}):
+        again(step / MODEL, lambda told, change=change: told.update(change))
+        with pytest.raises(CheckpointError, match=rf"{MODEL} is built otherwise.*zero_to_fp32\.py"):
+            all_of(tmp_path)
 
 
 def test_another_byte_order(tmp_path, monkeypatch):
@@ -302,4 +306,7 @@ def test_a_view_that_leaves_its_record(tmp_path):
         storage._checkpoint_offset = offset
         with pytest.raises(CheckpointError, match="x does not lie in one piece in a record"):
             archive.flat(x, "x")
+    del storage._checkpoint_offset
+    with pytest.raises(CheckpointError, match="does not tell where in a file a tensor lies"):
+        archive.flat(x, "x")
     archive.close()

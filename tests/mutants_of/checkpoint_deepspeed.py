@@ -81,6 +81,11 @@ MUTANTS = [
         "a tensor's bytes are taken from wherever the file says",
     ),
     archive(
+        "no-place", "        if first is None:\n", "        if None:\n",
+        REFUSED + "a_view_that_leaves_its_record",
+        "a release of torch that does not tell places is taken for a damaged file",
+    ),
+    archive(
         "strided", " or not x.is_contiguous()", "",
         f"{BUILD}[<lambda>-exp_avg of group 0 does not lie in one piece]",
         "elements of a strided view are taken as if they lay side by side",
@@ -169,6 +174,11 @@ MUTANTS = [
         "frozen-lost", "if buffer or self.stage < 3 or name in frozen:",
         "if buffer or name in frozen:",
         f"{WORLDS}[1-2]", "stage 1's frozen weights are left out",
+    ),
+    reader(
+        "bare-error", "except (TypeError, AttributeError, KeyError, IndexError) as error:",
+        "except KeyError as error:",
+        REFUSED + "a_model_file_of_another_build", "what is wrong with a file is a line of ours",
     ),
     reader(
         "another-world", "        if len(self._parts) != self.world:\n",

@@ -66,6 +66,11 @@ class Archive:
         record, size = self._records.get(first), x.element_size()
         if x.numel() == 0:
             return Flat(0, 0, x.dtype, 0)
+        if first is None:
+            raise CheckpointError(
+                f"{self.path}: torch {torch.__version__} does not tell where in a file a tensor "
+                "lies; torch 2.13 does, with which this was tested"
+            )
         if record is None or record.file_size != storage.nbytes() or not x.is_contiguous():
             raise CheckpointError(
                 f"{self.path}: {what} does not lie in one piece in a record of the file that has "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checkpoint.deepspeed_files import folder, states
-from course_lib.checkpoint.deepspeed_files.archive import COPY, Archive, Flat
+from course_lib.checkpoint.deepspeed_files.archive import Archive, Flat
 from course_lib.checkpoint.deepspeed_files.states import MASTER
 from course_lib.pretrained.header import CheckpointError
 
@@ -51,13 +51,16 @@ class DeepSpeedFiles:
             ranks = folder.files_of(folder.step_of(Path(source).expanduser()))
             self.path = ranks.step
             self._models = [self._opened(path) for path in ranks.model]
-            self._model = _model_of(self._models[0])
+            self._model = states.model_of(self._models[0])
             self._parts = [states.part_of(self._opened(path)) for path in ranks.optimizer]
             self.stage, self.world = self._parts[0].stage, self._parts[0].world
             self.release = self._parts[0].release or str(self._model.get("ds_version", ""))
             self._check_ranks(ranks)
             self.tied: dict[str, str] = {}
-            self.tensors = self._tensors()
+            try:
+                self.tensors = self._tensors()
+            except (TypeError, AttributeError, KeyError, IndexError) as error:
+                raise states.of_another_build(self._models[0], error) from error
             self.quantities = tuple(self._parts[0].flats)
         except BaseException:
             self.close()
@@ -282,15 +285,3 @@ class DeepSpeedFiles:
         """A frozen parameter, at stage 3 a rank's part of it, or a buffer."""
         fragments = model.content.get("frozen_param_fragments") or {}
         return fragments[name] if name in fragments else model.content["module"][name]
-
-
-def _model_of(archive: Archive) -> Mapping:
-    told = archive.content
-    needed = ("module", "buffer_names", "param_shapes", "shared_params", "frozen_param_shapes")
-    lost = [key for key in needed if not isinstance(told, Mapping) or key not in told]
-    if lost or not isinstance(told["module"], Mapping) or told["param_shapes"] is None:
-        what = f"without {', '.join(lost)}" if lost else "without the shapes of its parameters"
-        raise CheckpointError(
-            f"{archive.path} is no model file of DeepSpeed's ZeRO: it is {what}. {COPY}"
-        )
-    return told

@@ -1,4 +1,4 @@
-"""What each rank has saved of the optimizer, under one set of names for all stages and wrappers.
+"""What each rank has saved, under one set of names for all stages and all of its optimizers.
 
 Masters and moments are flat tensors, a list for each quantity: one entry a parameter group at
 stages 1 and 2, one a sub-group at stage 3. Lesson 14.
@@ -67,11 +67,28 @@ def part_of(archive: Archive) -> Part:
     except CheckpointError:
         raise
     except (KeyError, TypeError, IndexError, ValueError, AttributeError) as error:
+        raise of_another_build(archive, error) from error
+
+
+def model_of(archive: Archive) -> Mapping:
+    """What a model file holds: module, names of buffers, shapes, shared and frozen parameters."""
+    told = archive.content
+    needed = ("module", "buffer_names", "param_shapes", "shared_params", "frozen_param_shapes")
+    lost = [key for key in needed if not isinstance(told, Mapping) or key not in told]
+    if lost or not isinstance(told["module"], Mapping) or told["param_shapes"] is None:
+        what = f"without {', '.join(lost)}" if lost else "without the shapes of its parameters"
         raise CheckpointError(
-            f"{archive.path} is built otherwise than DeepSpeed's files are, as far as 0.19.8 "
-            f"({type(error).__name__}: {error}); convert it under the release that wrote it, "
-            "with its zero_to_fp32.py"
-        ) from error
+            f"{archive.path} is no model file of DeepSpeed's ZeRO: it is {what}. {COPY}"
+        )
+    return told
+
+
+def of_another_build(archive: Archive, error: Exception) -> CheckpointError:
+    return CheckpointError(
+        f"{archive.path} is built otherwise than DeepSpeed's files are, as far as 0.19.8 "
+        f"({type(error).__name__}: {error}); convert it under the release that wrote it, "
+        "with its zero_to_fp32.py"
+    )
 
 
 def _states(
