@@ -52,7 +52,8 @@ def load(path: Path | str, engine: Engine, mesh: DeviceMesh, *, counters: bool =
         try:
             engine.put_own(reading.slots, reading.read)
         except (OSError, ValueError) as error:  # the same on all ranks
-            raise CheckpointError(f"{path}: {error}") from error
+            text = getattr(error, "strerror", None) or error
+            raise CheckpointError(f"{path}: {text}") from error
         with agreed(groups, not_read), torch.no_grad():
             reading.into_module()
         saved.verify(groups, IN_PART)
