@@ -69,7 +69,8 @@ def load(
             others = None if gather else reading.read_others
             engine.put_own(reading.slots, reading.read, others)
         except (OSError, ValueError) as error:  # the same on all ranks
-            raise CheckpointError(f"{path}: {error}") from error
+            text = getattr(error, "strerror", None) or error
+            raise CheckpointError(f"{path}: {text}") from error
 
         def rest() -> dict[str, dict]:
             reading.into_module()

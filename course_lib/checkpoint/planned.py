@@ -101,6 +101,8 @@ def _kinds(slots: Mapping, dtypes: Mapping[str, torch.dtype]) -> dict[str, dict]
         if key == VALUE:
             if dtype != dtypes[name]:
                 kinds.setdefault(name, {})[MASTER] = dtype
+        elif key == "step" and tuple(shape) == ():
+            continue  # a count, also where the parameter is a single number itself
         elif tuple(shape) == tuple(values[text.rpartition(":")[0]][1]):
             kinds.setdefault(name, {})[key] = dtype
         elif tuple(shape) != ():

@@ -82,18 +82,17 @@ def check_groups(path: Path, record: Mapping, engine: Engine) -> None:
             f"{path}: its {saved} had {len(there)} group(s) of parameters, and this engine's has "
             f"{len(here)}; make the same groups"
         )
+    for name, parameter in engine.module.named_parameters():
+        if parameter.requires_grad != (name in record["groups"]):
+            there, here = (
+                ("frozen", "trained") if parameter.requires_grad else ("trained", "frozen")
+            )
+            raise CheckpointError(f"{path}: {name} was {there}, and is {here} here; {remedy}")
     for name, group in groups_of(engine).items():
-        if record["groups"].get(name, group) != group:
+        if record["groups"][name] != group:
             raise CheckpointError(
                 f"{path}: {name} was in the optimizer's group {record['groups'][name]}, and is in "
                 f"group {group} here; make the same groups, or its options would change"
-            )
-    for number, (options, group) in enumerate(zip(there, here, strict=True)):
-        lost = sorted(options.keys() - group.keys())
-        if lost:
-            raise CheckpointError(
-                f"{path}: group {number} of its {saved} had {lost[0]}, which this engine's has "
-                f"not; {remedy}"
             )
 
 
@@ -111,4 +110,5 @@ def goes_on(engine: Engine, counters: Mapping) -> None:
 def groups_of(engine: Engine) -> dict[str, int]:
     """Which of the optimizer's groups a parameter is in, of those that this rank has parts of."""
     group_of = {p: i for i, g in enumerate(engine.optimizer.param_groups) for p in g["params"]}
-    return {piece.slot.name: group_of[part] for piece, part in engine.shards.parts()}
+    parts = ((piece.slot.name, part) for piece, part in engine.shards.parts())
+    return {name: group_of[part] for name, part in parts if part in group_of}  # a frozen one is not

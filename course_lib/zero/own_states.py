@@ -108,7 +108,7 @@ def _put_all(shards: Copies, home: Home, optimizer: Optimizer, slots, read) -> N
                 tensors = (
                     (name, _read(name, slots[name], read)) for name in names[label_of(piece)]
                 )
-                _put_part(part, tensors, optimizer.state, group_of[part])
+                _put_part(part, tensors, optimizer.state, group_of.get(part, {}))  # {}: frozen
 
 
 def _put_part(

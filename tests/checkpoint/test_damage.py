@@ -272,11 +272,18 @@ def swapped(groups: list[dict]) -> list[dict]:
     return [one, other]
 
 
+def frozen(groups: list[dict]) -> list[dict]:
+    """The first parameter, the table of embeddings, is trained no longer."""
+    groups[0]["params"].pop(0).requires_grad_(False)
+    return groups
+
+
 OPTIMIZERS = {
     "SGD": lambda groups: torch.optim.SGD(groups, lr=0.1, momentum=0.9),
     "Adam": lambda groups: torch.optim.Adam(groups),
     "one group": lambda groups: torch.optim.AdamW([p for g in groups for p in g["params"]]),
     "swapped": lambda groups: torch.optim.AdamW(swapped(groups)),
+    "frozen": lambda groups: torch.optim.AdamW(frozen(groups)),
     "amsgrad": lambda groups: torch.optim.AdamW(groups, amsgrad=True),
 }
 
@@ -311,7 +318,8 @@ def test_another_optimizer_is_refused_before_anything_changes(pool, tmp_path, st
     assert groups in found["one group"]
     was = " was in the optimizer's group 0, and is in group 1 here; make the same groups, or its"
     assert was in found["swapped"] and f"{path}: " in found["swapped"]
-    assert "max_exp_avg_sq" in found["amsgrad"]
+    assert f"{path}: tokens.weight was trained, and is frozen here{weights}" in found["frozen"]
+    assert "max_exp_avg_sq is missing, which this AdamW keeps" in found["amsgrad"]
 
 
 def test_the_record_says_all_groups_whatever_the_layout(pool, tmp_path):
