@@ -11,11 +11,11 @@ import nbformat
 import pytest
 
 from course_lib.classroom.checks import frame
-from tests import plausible_14, plausible_14_atomic
+from tests import plausible_14, plausible_14_atomic, plausible_14_ranks, plausible_14_stock
 from tests.likeliest import likeliest_of
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "14_checkpoints_and_inference"
-PARTS = (plausible_14, plausible_14_atomic)
+PARTS = (plausible_14_ranks, plausible_14_stock, plausible_14_atomic, plausible_14)
 RIGHT = {name: sources for part in PARTS for name, sources in part.RIGHT.items()}
 WRONG = {name: wrong for part in PARTS for name, wrong in part.WRONG.items()}
 MISTAKES = [
@@ -29,15 +29,10 @@ def reference(name: str) -> str:
     return next(c.source for c in cells if c.id == f"{name}-answer").split("\n", 1)[1]
 
 
-def given(name: str, source: str) -> dict[str, str]:
-    """The answer's cell under the names that it defines."""
-    return dict.fromkeys((name, "meet"), source)
-
-
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_answers_are_right_whatever_their_style(desk, name):
     for source in RIGHT[name]:
-        verdict = desk.check(name, given(name, source))
+        verdict = desk.check(name, {name: source})
         assert verdict.outcome == "right", str(verdict)
         assert verdict.points == frame.find(name).points
 
@@ -50,7 +45,7 @@ def test_the_reference_is_right(desk, name):
 
 @pytest.mark.parametrize(("name", "source", "called"), likeliest_of(MISTAKES, (0, 2, 3)))
 def test_a_wrong_answer_is_refused_by_its_name(desk, name, source, called):
-    verdict = desk.check(name, given(name, source))
+    verdict = desk.check(name, {name: source})
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", called, 0), str(verdict)
 
 
@@ -64,7 +59,7 @@ def test_a_blank_is_not_attempted(desk, name):
 def test_what_breaks_costs_one_check(desk, name):
     verdict = desk.check(name, {name: f"def {name}(*given):\n    return 1 / 0\n"})
     assert verdict.name in ("raised", "stopped by an error"), str(verdict)
-    assert desk.check(name, given(name, RIGHT[name][0])).outcome == "right"
+    assert desk.check(name, {name: RIGHT[name][0]}).outcome == "right"
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -73,6 +68,8 @@ def test_a_mistake_has_a_name_of_its_own(name):
 
 
 HELD_BACK = {
+    "from_old_ranks": ("divmod", "old.read(", "old.world *", "torch.zeros("),
+    "take_stock": (".clone()", "setdefault", "with gathered(", "detach()"),
     "streamed_speed": ("(n - 1) / n", "(N - 1) / N *", "max(", "ceil("),
     "generate_together": ('"max"', "all_reduce(", "if not done"),
     "atomic_save": ("disk.rename(", "disk.sync(", 'sync(".")', "dist.barrier("),
@@ -83,6 +80,6 @@ HELD_BACK = {
 def test_neither_a_hint_nor_a_verdict_gives_the_answer_away(desk, name):
     said = " ".join([*frame.find(name).hints, frame.find(name).when_right])
     for source, _ in list(WRONG[name].values())[:3]:
-        said += desk.check(name, given(name, source)).text
+        said += desk.check(name, {name: source}).text
     for piece in HELD_BACK[name]:
         assert piece not in said

@@ -6,7 +6,6 @@ the losses of three more steps against those of a run that was never saved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch

@@ -150,8 +150,7 @@ def misread(
         for name, count in group:
             places = [divmod(at + k, size) for k in range(count)]
             got = [
-                whole[min(q, run.m - 1)][min(begin + rest, len(whole[0]) - 1)]
-                for q, rest in places
+                whole[min(q, run.m - 1)][min(begin + rest, len(whole[0]) - 1)] for q, rest in places
             ]
             state[name], at = torch.stack(got), at + count
     return cut(state, run.sizes.layout(True), n, 0.0)[rank]

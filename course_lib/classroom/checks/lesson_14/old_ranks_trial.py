@@ -63,8 +63,7 @@ class Old:
 
 
 def run(function: Callable, group: Group, m: int, seed: int) -> dict:
-    n, rank = group.size(), group.rank()
-    saved = drawn(m, n, seed)
+    saved = drawn(m, group.size(), seed)
     layout = saved.sizes.layout(True)
     with tempfile.TemporaryDirectory() as folder:
         old = Old(saved, Path(folder))
@@ -95,7 +94,7 @@ def _plain(value: object) -> Tensor | int | str:
 def _trained(saved: Run, layout: list, values: dict, group: Group, seed: int) -> list[float]:
     """Losses of the next steps, each rank with the shard that it was given; none where one of them
     could not train."""
-    n, rank, sizes = group.size(), group.rank(), saved.sizes
+    n, sizes = group.size(), saved.sizes
     totals = [sum(size for _, size in each) for each in layout]
     pieces = [shard(total, n) for total in totals]
     fits = all(

@@ -14,11 +14,10 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_14 import together_trial as trial
+from course_lib.classroom.checks.lesson_14.waiting import is_a_hang
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
 
 HANGS = "a rank stops early"
-_WAITING = ("not called by all", "deadlock", "no end")
-_APART = "the ranks disagree about a collective"  # one has left, and answers the others' forwards
 SMALL = 64  # bytes that a rank may send beside the forwards, for each of them
 
 
@@ -51,8 +50,7 @@ def _tried(answer: Answer, judge: Judge, members: list[int], seed: int) -> Trial
     try:
         reports = judge.trial(answer, trial.run, seed, members=members, when=when)
     except Finding as finding:
-        parted = finding.name == "raised" and _APART in finding.text
-        if finding.name not in _WAITING and not parted:
+        if not is_a_hang(finding):
             raise
         raise Finding(
             HANGS,
