@@ -17,7 +17,7 @@ from course_lib.classroom.checks import bench
 from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
 
-STOP, WORDS, CASES = 0, 50, 4
+STOP, WORDS, CASES, LIMITED = 0, 50, 4, 2
 HERE, LEFT = 1.0, 0.0
 ENDLESS = 60  # forwards of one call: far more than any rank may ask for
 
@@ -53,7 +53,8 @@ class Prompt(NamedTuple):
 
 
 def prompts(n: int, seed: int) -> list[list[Prompt]]:
-    """[case][rank]: another rank is the longest in each case, and one of them may want nothing."""
+    """[case][rank]: another rank is the longest in each case. In the first two the others meet
+    their stop, then their limit, and in the last they want nothing."""
     r = Random(seed)
     made = []
     for case in range(CASES):
@@ -61,9 +62,9 @@ def prompts(n: int, seed: int) -> list[list[Prompt]]:
         row = []
         for rank in range(n):
             length = r.randint(8, 11) if rank == longest else r.randint(2, 5)
-            most = r.randint(1, length - 1) if r.random() < 0.3 else length + r.randint(1, 9)
-            if case == CASES - 1 and rank != longest:
-                most = 0
+            most = length + r.randint(1, 9)
+            if rank != longest and case >= LIMITED:
+                most = r.randint(1, length - 1) if case == LIMITED else 0
             ids = [r.randint(1, WORDS - 1) for _ in range(r.randint(1, 6))]
             row.append(Prompt(ids, most, 11 * r.randint(1, 900) + length - 1))
         made.append(row)
