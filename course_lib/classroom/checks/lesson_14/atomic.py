@@ -1,0 +1,259 @@
+"""`atomic_save` of lesson 14: a save that is ended at every point, by a kill and by a power cut.
+
+What the ranks did with the disk is put together in the orders that their barriers allow; every
+state that may be left is read as a job that starts again reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.lesson_14 import atomic_trial as trial
+from course_lib.classroom.checks.lesson_14.atomic_names import LATEST, Saved, refuse
+from course_lib.classroom.checks.lesson_14.disk import (
+    CREATE,
+    RENAME,
+    NotThere,
+    Op,
+    Tree,
+    crashes,
+    inside,
+)
+from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
+
+NAME, OLDER = "step-000009", ["step-000003", "step-000006"]
+KEEP = {3: 2, 2: 1}  # by the number of ranks
+
+
+class Trial(NamedTuple):
+    reports: list[dict]
+    before: dict[str, str]
+    saved: Saved
+    when: str
+
+    @property
+    def ranks(self) -> list[list[list[Op]]]:
+        """[rank][border]: what a rank did between two collectives."""
+        made = []
+        for rank, report in enumerate(self.reports):
+            rows: list[list[Op]] = [[] for _ in range(report["borders"] + 1)]
+            for kind, path, other, border in report["notes"]:
+                rows[border].append(Op(kind, path, other, rank, border))
+            made.append(rows)
+        return made
+
+    @property
+    def all(self) -> list[Op]:
+        """Everything, as if the ranks came in their order between two collectives."""
+        rows = self.ranks
+        return [op for border in zip(*rows, strict=True) for done in border for op in done]
+
+    def cuts(self) -> Iterator[list[Op]]:
+        """What had been done when everything ended: at any point of one rank, where each of the
+        others had come to the same collective and done nothing more, or all it could."""
+        rows = self.ranks
+        for border in range(len(rows[0])):
+            past = [op for b in range(border) for row in rows for op in row[b]]
+            for rank, row in enumerate(rows):
+                others = [op for r, other in enumerate(rows) if r != rank for op in other[border]]
+                for k in range(len(row[border]) + 1):
+                    yield [*past, *row[border][:k]]
+                    if others:
+                        yield [*past, *others, *row[border][:k]]
+
+    def returned(self) -> Iterator[tuple[int, list[Op]]]:
+        """For each rank: what is sure to have been done when its call returns."""
+        rows = self.ranks
+        last = len(rows[0]) - 1
+        past = [op for b in range(last) for row in rows for op in row[b]]
+        for rank, row in enumerate(rows):
+            yield rank, [*past, *row[last]]
+
+
+def judge_atomic(answer: Answer, judge: Judge) -> None:
+    """Try atomic_save; raise the Finding that explains best what is wrong."""
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
+    LOOKS.at(answer, _trials(answer, judge, seed))
+
+
+def _trials(answer: Answer, judge: Judge, seed: int) -> Iterator[Trial]:
+    """Three ranks save; then the job starts again on two, after a save that was killed."""
+    before = {f"{name}/rank-{r}": trial.data_of(name, r, seed) for name in OLDER for r in range(2)}
+    before[LATEST] = OLDER[-1]
+    first = _tried(answer, judge, THREE, seed, before, on(THREE))
+    yield first
+    left = _left_over(first)
+    yield _tried(answer, judge, TWO, seed + 1, left, f"{on(TWO)}, after a save that was killed")
+
+
+def _left_over(one: Trial) -> dict[str, str]:
+    """The disk after a kill just before the rename, with all that the killed save had written."""
+    ops = one.all
+    last = next((i for i, op in enumerate(ops) if op.kind == RENAME and op.other == NAME), 0)
+    tree = Tree(one.before)
+    for op in ops[:last]:
+        tree.apply(op)
+    return tree.files
+
+
+def _tried(
+    answer: Answer, judge: Judge, members: list[int], seed: int, before: dict[str, str], when: str
+) -> Trial:
+    keep = KEEP[len(members)]
+    arguments = (NAME, OLDER, keep, seed)
+    try:
+        reports = judge.trial(answer, trial.run, *arguments, members=members, when=when)
+    except Finding as finding:
+        if trial.ACROSS in finding.text:
+            raise Finding(
+                "across file systems",
+                f"A rename from one file system to another is no rename, {when}: the disk refuses "
+                "it, and a program that copies instead is not atomic. Write beside the place where "
+                "it is to lie, in the run's own folder.",
+            ) from None
+        raise
+    pieces = {f"rank-{r}": trial.data_of(NAME, r, seed) for r in range(len(members))}
+    saved = Saved(NAME, pieces, OLDER, keep, before, when)
+    return Trial(reports, before, saved, when)
+
+
+def _look_at_inputs(one: Trial) -> None:
+    if any(report["changed"] for report in one.reports):
+        raise Finding("input changed", f"Your function changed `older`, {one.when}.")
+    if len({report["borders"] for report in one.reports}) > 1:
+        raise Finding(
+            "not called by all",
+            f"The ranks have made {[r['borders'] for r in one.reports]} collectives, {one.when}.",
+        )
+
+
+def _look_at_end(one: Trial) -> None:
+    """Nothing goes wrong: the new one is there, and as many older ones as are to stay."""
+    saved, ops = one.saved, one.all
+    renamed = [op for op in ops if op.kind == RENAME and op.other == NAME]
+    if len({op.rank for op in renamed}) > 1:
+        raise Finding(
+            "every rank renames",
+            f"{len(renamed)} ranks rename to {NAME}, {one.when}. The first has taken the folder "
+            "away when the second comes, which gets an error. One rank does it.",
+        )
+    for op in ops:
+        for move in renamed:
+            if op.kind == CREATE and inside(op.path, move.path) and _may_be_late(op, move):
+                raise Finding(
+                    "renamed before all have written",
+                    f"Rank {move.rank} renames to {NAME}, {one.when}, and rank {op.rank} need not "
+                    f"have written {op.path} by then: no barrier lies between the two.",
+                )
+    saved.look_at_end(_done(one, ops))
+
+
+def _may_be_late(op: Op, move: Op) -> bool:
+    return op.rank != move.rank and op.border >= move.border
+
+
+def _done(one: Trial, ops: list[Op]) -> Tree:
+    """The disk after all of these, or the Finding of a rank that comes too early."""
+    tree = Tree(one.before)
+    for op in ops:
+        try:
+            tree.apply(op)
+        except NotThere as lost:
+            _refuse_order(one, op, str(lost))
+    return tree
+
+
+def _look_at_order(one: Trial) -> None:
+    """No rank comes too early, whichever is the quicker."""
+    for done in one.cuts():
+        _done(one, done)
+
+
+def _refuse_order(one: Trial, op: Op, lost: str) -> None:
+    maker = next((o for o in one.all if lost in o.touches and o.rank != op.rank), None)
+    if maker is None:
+        raise Finding(
+            "not there",
+            f"Rank {op.rank} says {op.kind} {op.path}, and there is no {lost}, {one.when}.",
+        )
+    raise Finding(
+        "ranks not waited for",
+        f"Rank {op.rank} says {op.kind} {op.path}, and {lost} need not be there (yet, or any "
+        f"more), {one.when}: rank {maker.rank} says {maker.kind} {maker.path}, and no barrier lies "
+        "between the two. It goes well as long as that rank is the quicker one.",
+    )
+
+
+def _look_at_crashes(one: Trial) -> None:
+    """Whenever it ends, there is a whole checkpoint to go on from; by a kill first."""
+    cuts = list(one.cuts())
+    for power in (False, True):
+        for done in cuts:
+            for crash in crashes(one.before, done):
+                if crash.power == power:
+                    refuse(one.saved, crash, done)
+
+
+def _look_at_return(one: Trial) -> None:
+    """A rank that has returned may say that the checkpoint is safe."""
+    for rank, done in one.returned():
+        for crash in crashes(one.before, done):
+            if crash.tree.files.get(LATEST) != NAME:
+                raise Finding(
+                    "returned too early",
+                    f"When rank {rank} has returned, {one.when}, `latest` may still be the old "
+                    "one: another rank is not done, or what was done is not synced. Its caller "
+                    "would believe in a checkpoint that a power cut takes away.",
+                )
+
+
+def _look_at_pieces(one: Trial) -> None:
+    """Each rank writes its own."""
+    for rank, report in enumerate(one.reports):
+        written = [n for n in report["notes"] if n[0] == CREATE and n[1].endswith(f"rank-{rank}")]
+        if not written:
+            raise Finding(
+                "own piece not written",
+                f"Rank {rank} writes no file rank-{rank}, {one.when}. Each rank has its own piece.",
+            )
+
+
+LOOKS = Looks(
+    returned=_look_at_inputs,
+    shape=_look_at_pieces,
+    unchanged=_look_at_end,
+    value=_look_at_order,
+    traffic=_look_at_crashes,
+    memory=_look_at_return,
+)
+ATOMIC_SAVE = Exercise(
+    name="atomic_save",
+    title="An atomic save, and a rank killed in the middle",
+    points=5,
+    judge=judge_atomic,
+    when_right=(
+        "Ended after every operation of every rank, by a kill and by a power cut that loses what "
+        "was not synced in any combination tried, the disk has a whole checkpoint, and `latest` "
+        "names it. When the call returns, it is the new one. The two moments that count are two "
+        "renames: a folder is there or not, and `latest` is the old or the new."
+    ),
+    hints=(
+        "Five steps: write beside, sync, rename the folder, then the same for the file `latest`, "
+        "then remove what is too old. Which of them does every rank do, and which one rank alone?",
+        "Between two steps of different ranks there has to be a collective. A rank may be slower "
+        "than the others at any moment, or dead.",
+        "sync has two meanings: of a file it is the contents, of a folder the entries: which names "
+        "are in it. Contents without a name are lost, and so is a name without contents.",
+        "What a step relies on has to be on the disk before the step is made: each sync stands "
+        "before the rename or the remove that needs it. `latest` is replaced like the folder: "
+        "written beside, synced, renamed.",
+        "A killed save leaves its folder behind, perhaps with files of more ranks than there are "
+        "now. Begin with an empty one.",
+    ),
+)

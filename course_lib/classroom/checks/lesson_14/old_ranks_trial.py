@@ -1,0 +1,134 @@
+"""What runs on the judge's ranks for `from_old_ranks`: files of other ranks, and three steps more.
+
+The files are real ones, read by byte ranges and counted. What the answer returns is trained on.
+Lesson 14.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.lesson_14.old_ranks import (
+    BATCH,
+    DECAY,
+    KEYS,
+    KINDS,
+    MASTER,
+    NEXT,
+    STEP,
+    WEIGHTS,
+    Run,
+    adam,
+    corpus,
+    drawn,
+    files,
+    loss_of,
+    shard,
+)
+from course_lib.collectives import all_gather, all_reduce, reduce_scatter
+from course_lib.collectives.call import Group
+
+ITEM, STEPS = 8, 3
+
+
+class Old:
+    """What the answer is given: the facts of the old run, and `read`."""
+
+    def __init__(self, run: Run, folder: Path):
+        self.world, self.step, self.samples, self.batch = run.m, run.step, run.samples, BATCH
+        self.layout = run.sizes.layout(False)
+        self._folder, self.ranges = folder, []
+        for kind, pieces in files(run).items():
+            for rank, piece in enumerate(pieces):
+                piece.numpy().tofile(folder / f"{kind}-{rank}")
+
+    def read(self, rank: int, kind: str, start: int, stop: int) -> Tensor:
+        """Elements start to stop of an old rank's file."""
+        path = self._folder / f"{kind}-{rank}"
+        if kind not in KINDS or rank not in range(self.world):
+            raise ValueError(f"there is no file {kind} of rank {rank}")
+        held = path.stat().st_size // ITEM
+        if not 0 <= start <= stop <= held:
+            raise ValueError(f"{start} to {stop} of a file with {held} elements")
+        self.ranges.append((rank, kind, start, stop))
+        read = np.fromfile(path, dtype=np.float64, count=stop - start, offset=start * ITEM)
+        return torch.from_numpy(read)
+
+
+def run(function: Callable, group: Group, m: int, seed: int) -> dict:
+    saved = drawn(m, group.size(), seed)
+    layout = saved.sizes.layout(True)
+    with tempfile.TemporaryDirectory() as folder:
+        old = Old(saved, Path(folder))
+        out, facts = bench.watched(lambda: function(old, saved.sizes.layout(True), group))
+    report = {"kind": type(out).__name__, "lost": [], "values": {}, "sent": facts["bytes"]}
+    if not isinstance(out, Mapping):
+        return report
+    report["lost"] = [key for key in KEYS if key not in out]
+    report["values"] = {key: _plain(out[key]) for key in KEYS if key in out}
+    ranges = old.ranges
+    cells = {(r, kind, k) for r, kind, start, stop in ranges for k in range(start, stop)}
+    report["read"] = sum(stop - start for *_, start, stop in ranges)
+    report["distinct"] = len(cells)
+    report["losses"] = _trained(saved, layout, report["values"], group, seed)
+    return report
+
+
+def _plain(value: object) -> Tensor | int | str:
+    if isinstance(value, Tensor) and value.dim() == 1 and value.dtype == torch.float64:
+        return value.detach().clone()
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return value
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)} and {value.dtype}"
+    return f"a {type(value).__name__}"
+
+
+def _trained(saved: Run, layout: list, values: dict, group: Group, seed: int) -> list[float]:
+    """Losses of the next steps, each rank with the shard that it was given; none where one of them
+    could not train."""
+    n, sizes = group.size(), saved.sizes
+    totals = [sum(size for _, size in each) for each in layout]
+    pieces = [shard(total, n) for total in totals]
+    fits = all(
+        isinstance(values.get(kind), Tensor) and len(values[kind]) == sum(pieces) for kind in KINDS
+    )
+    fits = fits and type(values.get(STEP)) is int and type(values.get(NEXT)) is int
+    if not all_reduce(torch.tensor([int(fits)]), group, "min").item():
+        return []
+    state = {kind: values[kind] for kind in KINDS}
+    decay = torch.cat([torch.full((p,), DECAY if g == WEIGHTS else 0.0, dtype=torch.float64)
+                       for g, p in enumerate(pieces)])  # fmt: skip
+    samples, losses = corpus(sizes, (saved.step + STEPS) * BATCH, seed), []
+    for k in range(STEPS):
+        first = values[NEXT] + k * BATCH
+        own = samples[first : first + BATCH // n] if first >= 0 else samples[:0]
+        leaves = _whole(state[MASTER], layout, pieces, group)
+        loss = loss_of(sizes, leaves, own)
+        grads = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
+        parts = []
+        for each, total, piece in zip(layout, totals, pieces, strict=True):
+            joined = torch.cat([grads[name] for name, _ in each]) / n
+            padded = torch.nn.functional.pad(joined, (0, piece * n - total))
+            parts.append(reduce_scatter(padded, group))
+        state = adam(state, torch.cat(parts), values[STEP] + k + 1, decay)
+        losses.append((all_reduce(loss.detach()[None], group) / n).item())
+    return losses
+
+
+def _whole(master: Tensor, layout: list, pieces: list[int], group: Group) -> dict[str, Tensor]:
+    """Every parameter whole, by its name."""
+    leaves = {}
+    for each, piece in zip(layout, master.split(pieces), strict=True):
+        flat, at = all_gather(piece.contiguous(), group), 0
+        for name, size in each:
+            leaves[name] = flat[at : at + size].clone().requires_grad_()
+            at += size
+    return leaves

@@ -1,0 +1,230 @@
+"""The wrong ideas of `streamed_speed`: for each key of the answer, what each makes of a case.
+
+An idea is recognised by its value in every drawn case. Lesson 14.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+from course_lib.classroom.checks.lesson_14.speed_cases import (
+    BYTES,
+    DENSE,
+    EVEN,
+    PREFILL,
+    RATE,
+    STREAMED,
+    TP,
+    Case,
+    break_even,
+    computed,
+    operations,
+    received,
+    streamed,
+    sums,
+    transfer,
+    travels,
+)
+
+
+class Idea(NamedTuple):
+    """What a wrong reading of one key is called, what is said of it, what a case gives."""
+
+    key: str
+    name: str
+    text: str
+    gives: Callable[[Case], float]
+
+
+IDEAS: tuple[Idea, ...] = (
+    Idea(
+        BYTES, "its own piece too",
+        "A rank has its own piece of the weights: it need not be sent to it.",
+        lambda c: c["item"] * c["parameters"],
+    ),
+    Idea(
+        BYTES, "its own piece alone",
+        "That is the piece which a rank holds. It receives what it does not hold.",
+        lambda c: c["item"] * c["parameters"] / c["ranks"],
+    ),
+    Idea(
+        BYTES, "the batch counted",
+        "A forward gathers a layer's weights once, for all prompts of the rank's batch.",
+        lambda c: received(c) * c["batch"],
+    ),
+    Idea(
+        BYTES, "a backward counted",
+        "Nobody trains here: there is a forward, and no second gather.",
+        lambda c: 2 * received(c),
+    ),
+    Idea(
+        BYTES, "a backward counted",
+        "Three moves of the parameters are a step of training. Generation has the forward alone.",
+        lambda c: 3 * received(c),
+    ),
+    Idea(
+        BYTES, "parameters, not bytes",
+        "Those are parameters. Each has as many bytes as `item` says.",
+        lambda c: received(c) / c["item"],
+    ),
+    Idea(
+        STREAMED, "one after the other",
+        "The next layer's weights travel while this one computes: the longer of the two decides, "
+        "not their sum.",
+        lambda c: transfer(c) + computed(c, c["batch"]),
+    ),
+    Idea(
+        STREAMED, "the link alone",
+        "With a large batch it is the arithmetic that takes longer.",
+        transfer,
+    ),
+    Idea(
+        STREAMED, "weights for every prompt",
+        "The weights come once for a token step, whatever the batch: that is why a larger batch "
+        "pays.",
+        lambda c: max(c["batch"] * transfer(c), computed(c, c["batch"])),
+    ),
+    Idea(
+        STREAMED, "a backward counted",
+        "Six operations for a parameter and token are forward and backward. A forward has two.",
+        lambda c: max(transfer(c), 3 * operations(c, c["batch"])),
+    ),
+    Idea(
+        STREAMED, "one operation",
+        "A multiplication and an addition are two operations.",
+        lambda c: max(transfer(c), operations(c, c["batch"]) / 2),
+    ),
+    Idea(
+        STREAMED, "its share of the arithmetic",
+        "Stage 3 cuts where weights are stored. Every rank computes with all of them.",
+        lambda c: max(transfer(c), computed(c, c["batch"], 1 / c["ranks"])),
+    ),
+    Idea(
+        RATE, "one rank's prompts",
+        "Every rank has prompts of its own: in a token step each of them makes a token for each "
+        "of its prompts.",
+        lambda c: c["batch"] / streamed(c, c["batch"]),
+    ),
+    Idea(
+        RATE, "one prompt a rank",
+        "Each rank makes a token for each prompt of its batch.",
+        lambda c: c["ranks"] / streamed(c, c["batch"]),
+    ),
+    Idea(
+        RATE, "seconds per token",
+        "That is how long a token takes. Asked is how many there are in a second.",
+        lambda c: streamed(c, c["batch"]) / (c["ranks"] * c["batch"]),
+    ),
+    Idea(
+        RATE, "tokens of the prompt",
+        "Tokens of the prompt are read and not made. A token step makes one for each prompt.",
+        lambda c: c["ranks"] * c["batch"] * c["prompt"] / streamed(c, c["batch"]),
+    ),
+    Idea(
+        DENSE, "operations alone",
+        "With a small batch a rank waits for its own memory: every weight is read once for a "
+        "token step.",
+        lambda c: operations(c, c["batch"]),
+    ),
+    Idea(
+        DENSE, "memory alone",
+        "With a large batch the arithmetic takes longer than reading the weights.",
+        lambda c: c["item"] * c["parameters"] / c["memory"],
+    ),
+    Idea(
+        DENSE, "one after the other",
+        "Weights are read while others are computed with: the longer of the two decides.",
+        lambda c: c["item"] * c["parameters"] / c["memory"] + operations(c, c["batch"]),
+    ),
+    Idea(
+        DENSE, "the link in it",
+        "A rank that has all the weights receives none.",
+        lambda c: streamed(c, c["batch"]),
+    ),
+    Idea(
+        TP, "its own prompts alone",
+        "Ranks of one tp group work on the same prompts: to compare with stage 3, each has those "
+        "of all N ranks.",
+        lambda c: computed(c, c["batch"], 1 / c["ranks"]) + sums(c, c["batch"]),
+    ),
+    Idea(
+        TP, "no all-reduce",
+        "Nothing is gathered, and yet something is sent: two sums of activations in each layer, "
+        "with nothing beside them.",
+        lambda c: computed(c, c["ranks"] * c["batch"], 1 / c["ranks"]),
+    ),
+    Idea(
+        TP, "half of the sums",
+        "A layer has two all-reduces, after attention and after the MLP, and each of them is a "
+        "reduce-scatter and an all-gather: 2(N−1)/N of its bytes. You have counted half of it.",
+        lambda c: (
+            computed(c, c["ranks"] * c["batch"], 1 / c["ranks"])
+            + sums(c, c["ranks"] * c["batch"], each=1)
+        ),
+    ),
+    Idea(
+        TP, "four all-reduces",
+        "Four are forward and backward. Generation has the forward's two.",
+        lambda c: (
+            computed(c, c["ranks"] * c["batch"], 1 / c["ranks"])
+            + sums(c, c["ranks"] * c["batch"], each=4)
+        ),
+    ),
+    Idea(
+        TP, "weights not cut",
+        "A tp rank reads, and computes with, its share of the weights alone.",
+        lambda c: computed(c, c["ranks"] * c["batch"]) + sums(c, c["ranks"] * c["batch"]),
+    ),
+    Idea(
+        EVEN, "all weights sent",
+        "A rank's own piece is not sent: (N−1)/N of the weights are.",
+        lambda c: math.ceil(c["item"] * c["flops"] / (2 * c["link"])),
+    ),
+    Idea(
+        EVEN, "prompts of all ranks",
+        "Asked is the batch of one rank: each receives the weights and has prompts of its own.",
+        lambda c: c["ranks"] * break_even(c),
+    ),
+    Idea(
+        EVEN, "rounded down",
+        "At that batch the link still takes longer: the smallest that suffices is one above.",
+        lambda c: break_even(c) - 1,
+    ),
+    Idea(
+        EVEN, "one operation",
+        "A multiplication and an addition are two operations.",
+        lambda c: math.ceil(2 * travels(c)),
+    ),
+    Idea(
+        EVEN, "a backward counted",
+        "Six operations for a parameter and token are forward and backward. A forward has two.",
+        lambda c: math.ceil(travels(c) / 3),
+    ),
+    Idea(
+        EVEN, "the batch of the case",
+        "That is the batch of the case itself. Asked is which batch would do.",
+        lambda c: c["batch"],
+    ),
+    Idea(
+        PREFILL, "weights for every token",
+        "The prompt goes through in one forward, and the weights come once for all its tokens.",
+        lambda c: c["prompt"] * streamed(c, c["batch"]),
+    ),
+    Idea(
+        PREFILL, "one prompt",
+        "The rank's whole batch of prompts goes through in this forward.",
+        lambda c: streamed(c, c["prompt"]),
+    ),
+    Idea(
+        PREFILL, "a token step",
+        "A forward over prompts computes with all their tokens, and not with one of each.",
+        lambda c: streamed(c, c["batch"]),
+    ),
+    Idea(
+        PREFILL, "one after the other",
+        "The next layer's weights travel while this one computes, here too.",
+        lambda c: transfer(c) + computed(c, c["batch"] * c["prompt"]),
+    ),
+)  # fmt: skip

@@ -1,0 +1,184 @@
+"""Answers to `take_stock` of lesson 14: right, right by another road, and wrong in likely ways.
+
+`tests/test_checks_14.py` gives them to the check; each wrong one goes by the name beside it.
+"""
+
+from __future__ import annotations
+
+from tests.plausible_13 import changed
+
+STOCK = """
+def take_stock(model, gathered, write, group):
+    state = model.state_dict(keep_vars=True)
+    empty = [name for name, x in state.items() if x.numel() == 0]
+    decay, count, squares = [], 0, torch.zeros((), dtype=torch.float64)
+    for name, p in model.named_parameters():
+        with gathered(p):
+            count += p.numel()
+            squares += p.detach().square().sum()
+            if p.dim() > 1:
+                decay.append(name)
+            for other, x in state.items():
+                if x is p and group.rank() == 0:
+                    write(other, p.detach().clone())
+    for name, x in model.named_buffers():
+        if group.rank() == 0:
+            write(name, x)
+    return {
+        "placeholders": empty,
+        "decay": decay,
+        "numel": count,
+        "norm": squares.sqrt(),
+    }
+"""
+# Notes of every tensor first, from one pass; what rank 0 writes comes out of the block as a copy.
+BY_NOTES = """
+def take_stock(model, gathered, write, group):
+    notes, empty = {}, []
+    by_id = {}
+    for name, x in model.state_dict(keep_vars=True).items():
+        if not x.nelement():
+            empty.append(name)
+        by_id.setdefault(id(x), (x, []))[1].append(name)
+    own = dict(model.named_parameters())
+    for x, names in by_id.values():
+        with gathered(x):
+            whole = x.detach().clone()
+        for name in names:
+            if not group.rank():
+                write(name, whole)
+        if names[0] in own:
+            notes[names[0]] = whole.dim(), whole.numel(), float(whole.norm())
+    return dict(
+        placeholders=empty,
+        decay=[name for name, (dims, _, _) in notes.items() if dims == 2],
+        numel=sum(n for _, n, _ in notes.values()),
+        norm=sum(norm**2 for _, _, norm in notes.values()) ** 0.5,
+    )
+"""
+OPEN = "        with gathered(p):\n"
+WRITE = """                if x is p and group.rank() == 0:
+                    write(other, p.detach().clone())
+"""
+
+
+def stock(*changes: tuple[str, str]) -> str:
+    return changed(STOCK, *changes)
+
+
+WRONG_STOCK = {
+    "the state_dict as it is": (
+        stock(("            for other, x in state.items():\n" + WRITE, ""),
+              ("    for name, x in model.named_buffers():\n        if group.rank() == 0:\n"
+               "            write(name, x)\n",
+               "    for name, x in state.items():\n        if group.rank() == 0:\n"
+               "            write(name, x)\n")),
+        "a placeholder is saved",
+    ),
+    "rank 0 alone gathers": (
+        stock((OPEN, "        from contextlib import nullcontext\n"
+               "        with gathered(p) if group.rank() == 0 else nullcontext():\n")),
+        "not all ranks gather",
+    ),
+    "a view is written": (stock(("write(other, p.detach().clone())", "write(other, p.detach())")),
+                          "a view is saved"),
+    "dims outside the block": (
+        stock((OPEN, "        if p.dim() > 1:\n            decay.append(name)\n" + OPEN),
+              ("            if p.dim() > 1:\n                decay.append(name)\n", "")),
+        "dims of a placeholder",
+    ),
+    "counted outside": (
+        stock((OPEN, "        count += p.numel()\n" + OPEN),
+              ("            count += p.numel()\n", "")),
+        "placeholders counted",
+    ),
+    "norm outside": (
+        stock((OPEN, "        squares += p.detach().square().sum()\n" + OPEN),
+              ("            squares += p.detach().square().sum()\n", "")),
+        "placeholders counted",
+    ),
+    "all at once": (
+        stock(("    for name, p in model.named_parameters():\n",
+               "    whole = gathered(model)\n    whole.__enter__()\n"
+               "    for name, p in model.named_parameters():\n"),
+              ("    return {", "    whole.__exit__(None, None, None)\n    return {")),
+        "whole at once",
+    ),
+    "gathered for each question": (
+        stock((OPEN, "        with gathered(p):\n            count += p.numel()\n" + OPEN),
+              ("            count += p.numel()\n            squares", "            squares")),
+        "gathered twice",
+    ),
+    "every rank writes": (
+        stock((" and group.rank() == 0:\n                    write",
+               ":\n                    write")),
+        "every rank writes",
+    ),
+    "one element is a placeholder": (
+        stock(("if x.numel() == 0]", "if x.numel() <= 1]")), "one element is no placeholder"
+    ),
+    "parameters' names alone": (
+        stock(("in state.items() if x.numel() == 0]",
+               "in model.named_parameters() if x.numel() == 0]")),
+        "second name missed",
+    ),
+    "one name of the tied": (
+        stock(("if x is p and", "if x is p and other == name and")), "not all written"
+    ),
+    "buffers forgotten": (
+        stock(("            write(name, x)\n", "            pass\n")), "not all written"
+    ),
+    "the tied one twice": (
+        stock(("            count += p.numel()\n",
+               "            count += sum(x.numel() for x in state.values() if x is p)\n")),
+        "tied twice",
+    ),
+    "buffers counted": (
+        stock(("    for name, x in model.named_buffers():\n",
+               "    for name, x in model.named_buffers():\n        count += x.numel()\n")),
+        "buffers counted",
+    ),
+    "what is cut alone": (
+        stock(("            count += p.numel()\n",
+               "            count += p.numel() if name in empty else 0\n")),
+        "what comes and goes alone",
+    ),
+    "norms added": (
+        stock(("p.detach().square().sum()", "p.detach().norm()"), ("squares.sqrt()", "squares")),
+        "norms added",
+    ),
+    "no root": (stock(("squares.sqrt()", "squares")), "squared"),
+    "all decay": (stock(("if p.dim() > 1:", "if p.dim():")), "all decay"),
+    "both names decay": (
+        stock(("decay.append(name)", "decay += [k for k, x in state.items() if x is p]")),
+        "more than the parameters",
+    ),
+    "looked for while whole": (
+        stock(("    return {", "    empty = []\n    return {")), "looked at while whole"
+    ),
+    "sums sent": (
+        stock(("    return {", "    dist.all_reduce(squares.clone(), group=group)\n    return {")),
+        "more messages",
+    ),
+    "written twice": (
+        stock(("                    write(other, p.detach().clone())\n",
+               "                    write(other, p.detach().clone())\n"
+               "                    write(other, p.detach().clone())\n")),
+        "written twice",
+    ),
+    "halved": (stock(("write(other, p.detach().clone())", "write(other, p.detach() / 2)")),
+               "other values"),
+    "a list of numbers": (
+        stock(("write(other, p.detach().clone())", "write(other, p.tolist())")), "not a tensor"
+    ),
+    "with a prefix": (
+        stock(("write(other, p", 'write("module." + other, p')), "another name"
+    ),
+    "a norm of names": (stock(('"numel": count', '"numel": [str(count)]')), "of another kind"),
+    "a key missing": (stock(('        "numel": count,\n', "")), "a key missing"),
+    "a tuple": (stock(("    return {", "    return 1, {")), "not a dictionary"),
+    "nothing": (stock(("    return {", "    made = {")), "nothing returned"),
+}  # fmt: skip
+
+RIGHT = {"take_stock": (STOCK, BY_NOTES)}
+WRONG = {"take_stock": WRONG_STOCK}
