@@ -6,6 +6,7 @@ So ranks that hold boxes vouch together for a tensor that none of them has. Less
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 from zlib import crc32
 
@@ -47,7 +48,7 @@ class Followed:
             table = [0]
             for image in images[start : start + 8]:
                 table += [entry ^ image for entry in table]
-            self.tables.append(table)
+            self.tables.append(array("I", table))
 
     def __call__(self, crc: int) -> int:
         a, b, c, d = self.tables

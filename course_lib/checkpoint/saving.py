@@ -185,7 +185,8 @@ def finish(part: Path, planned: Planned, written: Written, texts: Mapping[str, s
         texts = {**texts, **files.index}
     texts = {**texts, TENSORS: json.dumps(files_of, indent=1)}
     every = {name: sums.of_text(text) for name, text in texts.items()}
-    put_all(part, {**texts, sums.SUMS: sums.as_text(every)})
+    record = texts.pop(folder.RECORD)  # which makes a checkpoint of a folder, so it comes last
+    put_all(part, {**texts, sums.SUMS: sums.as_text(every), folder.RECORD: record})
 
 
 def put_all(part: Path, texts: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from course_lib.pretrained.header import CheckpointError
 
 SUMS = "SHA256SUMS"
 LINE = re.compile(r"([0-9a-f]{64})  ([^/\s]+)")
-AT_ONCE = 1 << 20  # bytes
+AT_ONCE = 1 << 16  # bytes
 
 
 def of_file(path: Path) -> str:

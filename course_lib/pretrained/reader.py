@@ -71,7 +71,7 @@ class Checkpoint:
         """Put runs of a tensor's bytes, (start, length) each, one after another into `view`."""
         at, slot, file = 0, self.slots[name], self.files[name]
         for start, length in runs:
-            self._fill(file, view[at : at + length], slot.start + start, name)
+            self._fill(file, view[at : at + length], slot.start + start, name, into=True)
             at += length
 
     def close(self) -> None:
@@ -89,17 +89,22 @@ class Checkpoint:
     ) -> None:
         self.close()
 
-    def _fill(self, file: int, view: memoryview, at: int, name: str) -> None:
+    def _fill(self, file: int, view: memoryview, at: int, name: str, *, into: bool = False) -> None:
+        """Read until the view is full; `into`: without a copy on the way, where the system can."""
         done = 0
         while done < len(view):
-            got = os.pread(file, min(len(view) - done, AT_ONCE), at + done)
+            if into and hasattr(os, "preadv"):
+                got = os.preadv(file, [view[done : done + AT_ONCE]], at + done)
+            else:
+                piece = os.pread(file, min(len(view) - done, AT_ONCE), at + done)
+                got = len(piece)
+                view[done : done + got] = piece
             if not got:
                 raise CheckpointError(
                     f"{self.path}: the file ended at byte {at + done}, in the middle of {name}; "
                     "is somebody writing it?"
                 )
-            view[done : done + len(got)] = got
-            done += len(got)
+            done += got
 
     def _index(self) -> dict[str, str] | None:
         """Tensor to file, from the index; None where one file holds all."""

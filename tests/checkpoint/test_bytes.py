@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -31,25 +32,29 @@ CASES = {  # layout, family, dtype of the model, bytes of a file
 
 
 class Ranges:
-    """Every (file, start, stop) of os.pwrite or os.pread while it is open, by their own count."""
+    """Every (file, start, stop) of these calls of os while it is open, by their own count."""
 
-    def __init__(self, name: str):
-        self.name, self.seen = name, []
+    def __init__(self, *names: str):
+        self.names, self.seen = [name for name in names if hasattr(os, name)], []
 
     def __enter__(self) -> Ranges:
-        self.function = getattr(os, self.name)
+        self.functions = {name: getattr(os, name) for name in self.names}
+        for name in self.names:
+            setattr(os, name, self._counted(self.functions[name]))
+        return self
 
+    def __exit__(self, *error: object) -> None:
+        for name, function in self.functions.items():
+            setattr(os, name, function)
+
+    def _counted(self, function):
         def counted(file: int, what, at: int):
-            done = self.function(file, what, at)
+            done = function(file, what, at)
             length = done if isinstance(done, int) else len(done)
             self.seen.append((os.fstat(file).st_ino, at, at + length))
             return done
 
-        setattr(os, self.name, counted)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        setattr(os, self.name, self.function)
+        return counted
 
 
 def once(ranges: list[tuple]) -> int:
@@ -75,9 +80,10 @@ def tensors_in(path: Path) -> dict[str, tuple]:
 
 
 def needed(engine, mesh, path: Path) -> int:
-    """The bytes of a checkpoint that this rank's own parts consist of."""
+    """The bytes of a checkpoint that this rank's own parts consist of, and, where the model is
+    whole on every rank and the states are not, the weights of the others' parts."""
     tensors, total = tensors_of(engine, mesh), 0
-    inside = tensors_in(path)
+    inside, own = tensors_in(path), Counter()
     for text in engine.own_slots():
         label = Label.of(text)
         if label.key != "value":
@@ -91,6 +97,12 @@ def needed(engine, mesh, path: Path) -> int:
         stored = tensor.weight.parts[0].name
         per += DTYPES[(master or inside[stored])[1].dtype].itemsize
         total += per * count
+        own[label.name] += count
+    for slot in engine.partition.slots() if engine.stage in (1, 2) else ():
+        tensor = tensors[slot.name]
+        whole = sum(b.numel for p in tensor.parts(0, slot.numel) for b in p.boxes)
+        item = DTYPES[inside[tensor.weight.parts[0].name][1].dtype].itemsize
+        total += (whole - own[slot.name]) * item
     return total
 
 
@@ -123,7 +135,7 @@ def counted(me, folder: str, names: list[str]) -> dict:
                 with Ranges("pwrite") as written:
                     path = checkpoint.save(top, 1, engine, mesh, shard_bytes=most)
                 middle = process_io()
-                with Ranges("pread") as read:
+                with Ranges("pread", "preadv") as read:
                     checkpoint.load(path, engine, mesh)
                 after = process_io()
             finally:
@@ -202,7 +214,11 @@ def test_each_byte_is_written_once_and_read_once_where_it_is_needed(pool, tmp_pa
         whole = sum(file.stat().st_size for file in path.iterdir()) + len("step-000001\n")
         one = answers[0]["dense"]
         assert one["io"][1] == whole  # all that the process has written, by the system's count
-        assert one["read at all"] <= one["io of load"][0] < one["read at all"] + 40_000
+        small = sum(file.stat().st_size for file in path.iterdir() if file.suffix != ".safetensors")
+        # A small file is read for what it says, and once more, or twice, for its sum; a header
+        # for its own, through a buffer.
+        more = 3 * small + 2 * sum(headers.values()) + 40_000
+        assert one["read at all"] <= one["io of load"][0] < one["read at all"] + more
 
 
 BIG = {"vocabulary": 64, "length": 16, "hidden": 256, "layers": 3, "heads": 4, "inner": 1024}
@@ -220,15 +236,21 @@ def peaks(me, folder: str, precision: str, stage: int) -> dict[str, int]:
             found = {"largest": max(sizes), "shard": sum(sizes)}
             path = checkpoint.save(f"{folder}/warm", 1, engine, mesh)
             gc.collect()
-            tracemalloc.start()
-            with peak() as save:
-                path = checkpoint.save(f"{folder}/run", 1, engine, mesh)
-            found["save"], found["python of save"] = save.bytes, tracemalloc.get_traced_memory()[1]
-            tracemalloc.reset_peak()
-            with peak() as load:
+
+            def save() -> None:
+                checkpoint.save(f"{folder}/run", 1, engine, mesh)
+
+            def load() -> None:
                 checkpoint.load(path, engine, mesh)
-            found["load"], found["python of load"] = load.bytes, tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
+
+            for name, work in {"save": save, "load": load}.items():
+                with peak() as top:
+                    work()
+                found[name] = top.bytes
+                tracemalloc.start()  # by itself, since the meter takes memory of Python's too
+                work()
+                found[f"python of {name}"] = tracemalloc.get_traced_memory()[1]
+                tracemalloc.stop()
     finally:
         del FAMILIES["big"]
     return found
@@ -240,4 +262,4 @@ def test_beside_what_it_holds_a_rank_needs_a_tensor_and_a_buffer(pool, tmp_path,
         assert found["shard"] > 8 * found["largest"] > 8 * 2**19, found
         for what in ("save", "load"):
             both = found[what] + found[f"python of {what}"]
-            assert both < 2 * found["largest"] + 400_000, (what, found)
+            assert both < 2 * found["largest"] + 600_000, f"{what} {found}"

@@ -40,7 +40,8 @@ MUTANTS = [
     Mutant(
         "l14-steps-that-divide",
         HERE + "old_ranks.py",
-        "        if all(total % k for total in totals for k in (m, n)) and totals[1] > m * (m - 1):",
+        "        if all(total % k for total in totals for k in (m, n)) and totals[1] "
+        "> m * (m - 1):",
         "        sizes = Sizes(12, 12, 12)\n        if sizes:",
         (f"{WRONG}[from_old_ranks-rounded down]",),
         "groups that divide by both worlds: nothing is filled up",
