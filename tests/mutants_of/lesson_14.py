@@ -21,12 +21,12 @@ MUTANTS = [
         "T32",
     ),
     Mutant(
-        "l14-padding-of-zeros",
-        HERE + "old_ranks.py",
-        "PADDING = -777.0",
-        "PADDING = 0.0",
+        "l14-padding-by-no-name",
+        HERE + "go_on.py",
+        "    if any(bool((x == old_ranks.PADDING).any()) for x in seen):\n",
+        "    if seen is None:\n",
         (f"{WRONG}[from_old_ranks-padding leaks in]",),
-        "a padding that is zero leaks into the new shards unseen",
+        "who reads padding hears that some elements belong elsewhere",
         "T32",
     ),
     Mutant(
