@@ -117,7 +117,7 @@ def whole(cut: str) -> str:
 DONE = '    result["next"] = old.samples * m + r * (old.batch // n)\n'
 WRONG_RANKS = {
     "padding leaks in": (
-        whole("            both = torch.nn.functional.pad(flat, (0, size * n), value=-777.0)\n"
+        whole("            both = torch.nn.functional.pad(flat, (0, size * n))\n"
               "            shard = both[r * size : (r + 1) * size].clone()\n"),
         "padding leaks in",
     ),

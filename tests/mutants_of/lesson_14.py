@@ -21,12 +21,12 @@ MUTANTS = [
         "T32",
     ),
     Mutant(
-        "l14-padding-of-zeros",
-        HERE + "old_ranks.py",
-        "PADDING = -777.0",
-        "PADDING = 0.0",
+        "l14-padding-by-no-name",
+        HERE + "go_on.py",
+        "    if any(bool((x == old_ranks.PADDING).any()) for x in seen):\n",
+        "    if seen is None:\n",
         (f"{WRONG}[from_old_ranks-padding leaks in]",),
-        "a padding that is zero leaks into the new shards unseen",
+        "who reads padding hears that some elements belong elsewhere",
         "T32",
     ),
     Mutant(
@@ -40,9 +40,8 @@ MUTANTS = [
     Mutant(
         "l14-steps-that-divide",
         HERE + "old_ranks.py",
-        "        if all(total % k for total in totals for k in (m, n)) and totals[1] "
-        "> m * (m - 1):",
-        "        sizes = Sizes(12, 12, 12)\n        if sizes:",
+        "        if all(total % k for total in totals for k in (m, n)) and ",
+        "        sizes = Sizes(12, 12, 12)\n        if 12 or ",
         (f"{WRONG}[from_old_ranks-rounded down]",),
         "groups that divide by both worlds: nothing is filled up",
         "T29",
@@ -152,7 +151,7 @@ MUTANTS = [
         HERE + "atomic.py",
         "                for k in range(len(row[border]) + 1):\n",
         "                for k in range(len(row[border]), len(row[border]) + 1):\n",
-        (f"{WRONG}[atomic_save-latest first]", f"{WRONG}[atomic_save-the old one removed first]"),
+        (f"{WRONG}[atomic_save-the old one removed first]",),
         "a save is ended between its collectives alone",
     ),
     Mutant(
@@ -250,13 +249,13 @@ MUTANTS = [
         "T30",
     ),
     Mutant(
-        "l14-equal-lengths",
+        "l14-the-check-hides-the-hang",
         HERE + "together_trial.py",
-        "            length = r.randint(8, 11) if rank == longest else r.randint(2, 5)",
-        "            length = 6",
+        "        if gone:\n",
+        "        if len(gone) > 9:\n",
         (f"{WRONG}[generate_together-the loop of the question]",),
-        "texts of equal length: a loop that hangs does not show it",
-        "T29",
+        "a rank that has left answers the others' forwards, and nothing is said",
+        "T30",
     ),
     Mutant(
         "l14-on-to-the-limit-passes",

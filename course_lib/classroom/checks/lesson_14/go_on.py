@@ -150,13 +150,6 @@ def _look_at_values(one: Trial) -> None:
 
 def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tensor]) -> None:
     run, n, ranks = one.run, one.n, range(one.n)
-    for rank in ranks:
-        if bool((seen[rank][old_ranks.padding(run, n, rank)] == old_ranks.PADDING).any()):
-            raise Finding(
-                "padding leaks in",
-                f"`{kind}` on rank {rank} has elements of an old file's padding, {one.when}. "
-                "What stands there is no parameter: every group of the old run ends before it.",
-            )
     zeros = [torch.zeros_like(x) for x in wanted]
     others = {FIRST: SECOND, SECOND: FIRST, MASTER: FIRST}
     ideas = [
@@ -182,8 +175,8 @@ def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tenso
     if any(bool((x == old_ranks.PADDING).any()) for x in seen):
         raise Finding(
             "padding leaks in",
-            f"`{kind}` has elements of an old file's padding in the place of parameters, "
-            f"{one.when}. Every group of the old run ends before its padding.",
+            f"`{kind}` has elements of an old file's padding, {one.when}. What stands there is no "
+            "parameter: every group of the old run ends before it.",
         )
     if all(bool(torch.isin(x, w).all()) for x, w in zip(seen, wanted, strict=True)):
         raise Finding(

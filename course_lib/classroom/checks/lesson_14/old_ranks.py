@@ -120,15 +120,6 @@ def real(run: Run, n: int, rank: int) -> list[int]:
     return held
 
 
-def padding(run: Run, n: int, rank: int) -> Tensor:
-    """Where a new rank's shard is padding."""
-    marks = []
-    for group, held in zip(run.sizes.layout(True), real(run, n, rank), strict=True):
-        size = shard(sum(each for _, each in group), n)
-        marks.append(torch.arange(size) >= held)
-    return torch.cat(marks)
-
-
 # ---- wrong ideas of where things are
 def in_the_old_order(run: Run, n: int, rank: int, kind: str) -> Tensor:
     return cut(run.states[kind], run.sizes.layout(False), n, 0.0)[rank]

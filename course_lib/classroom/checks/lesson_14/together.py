@@ -119,16 +119,16 @@ def _look_at_values(one: Trial) -> None:
                 f"{head}It was asked for {prompt.most} at most. What a rank computes to keep the "
                 "others company is thrown away.",
             )
-        if seen == [i for i in wanted if i != trial.STOP]:
-            raise Finding("the stop left out", f"{head}The stop is the text's last token.")
-        if seen == wanted[len(prompt.ids) :]:
-            raise Finding("prompt left out", f"{head}The prompt comes first, then what is new.")
-        if seen == wanted[: len(seen)]:
+        if did["calls"] < prompt.forwards:
             raise Finding(
                 "cut short",
                 f"{head}The text is neither at its stop nor at its limit: did this rank end with "
                 "the first one that had finished?",
             )
+        if seen == [i for i in wanted if i != trial.STOP]:
+            raise Finding("the stop left out", f"{head}The stop is the text's last token.")
+        if seen == wanted[len(prompt.ids) :]:
+            raise Finding("prompt left out", f"{head}The prompt comes first, then what is new.")
         raise Finding(
             "another text",
             f"{head}They are not what the model makes of this rank's own prompt. Did a token that "
