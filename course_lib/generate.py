@@ -65,22 +65,10 @@ def generate(
     sends, and an all-gather of 16·b·k bytes from each rank, where k is `top`, or 1.
     """
     group = _group_of(model, group)
-    if group is not None:  # first of all, so that what is refused is refused on every rank
-        lists = as_lists(ids)
-        shape = tuple(ids.shape) if isinstance(ids, Tensor) else [len(row) for row in lists]
-        settings = shape, count, temperature, top, seed, stop
-        same_everywhere(
-            (settings, lists),
-            [group],
-            "{ranks} of the group that holds this model was given other prompts or settings than "
-            "{first}",
-            f"here (shape, count, temperature, top, seed, stop) = {settings}. Pass the same on "
-            "every one of them",
-            error=ValueError,
-        )
     device = next(model.parameters()).device
     idle, left, problem = torch.zeros((1, 1), dtype=torch.long, device=device), 0, None
     try:
+        _check_same(ids, (count, temperature, top, seed, stop), group)
         rows, padding = left_padded(ids, device)  # (b, s), (b,)
         check_text(model.config, rows, count, temperature, top, stop, none=synced is not None)
         left, words, new = count if len(rows) else 0, [rows], rows
@@ -215,6 +203,23 @@ def _group_of(model: GPT, group: Group | None) -> Group | None:
     if own is not None:
         check_member(own)
     return own
+
+
+def _check_same(ids: object, settings: tuple, group: Group | None) -> None:
+    """Refuse, on every rank of tp, prompts or settings that are not the same on all of them."""
+    if group is not None:  # first of all, so that what is refused is refused on every rank
+        lists = as_lists(ids)
+        shape = tuple(ids.shape) if isinstance(ids, Tensor) else [len(row) for row in lists]
+        settings = shape, *settings
+        same_everywhere(
+            (settings, lists),
+            [group],
+            "{ranks} of the group that holds this model was given other prompts or settings than "
+            "{first}",
+            f"here (shape, count, temperature, top, seed, stop) = {settings}. Pass the same on "
+            "every one of them",
+            error=ValueError,
+        )
 
 
 def check_text(

@@ -7,7 +7,13 @@ imported where it is used. Lesson 14.
 
 from course_lib.inference.cost import break_even_rows, streamed_bytes, streamed_memory
 from course_lib.inference.rows import all_rows, own_rows
-from course_lib.inference.seconds import Forward, fit, meeting_rows, seconds_by_rows
+from course_lib.inference.seconds import (
+    Forward,
+    fit,
+    meeting_rows,
+    seconds_by_rows,
+    throughput_of,
+)
 from course_lib.inference.text import generate
 
 __all__ = [
@@ -21,4 +27,5 @@ __all__ = [
     "seconds_by_rows",
     "streamed_bytes",
     "streamed_memory",
+    "throughput_of",
 ]

@@ -66,10 +66,17 @@ def meeting_rows(streamed: Forward, together: Forward, n: int) -> float | None:
     the same ranks with a cut model, all with all rows, write equally many tokens a second.
 
     streamed.fixed + streamed.row·B/n = together.fixed + together.row·B, solved for B; None where
-    one of the two is the faster one at every batch.
+    one of the two is the faster one at every batch. Where both compute equally fast and bytes alone
+    make the difference, it is the break-even of the bytes.
     """
     slower, later = streamed.fixed - together.fixed, together.row - streamed.row / n
     return slower / later if slower * later > 0 else None
+
+
+def throughput_of(measured: Mapping[int, float], *, ranks: int = 1) -> dict[int, float]:
+    """(rows of a rank → seconds of a forward) → (rows in all → tokens per second), where each of
+    `ranks` ranks has so many rows of its own; `ranks=1` where all of them share the rows."""
+    return {ranks * rows: ranks * rows / seconds for rows, seconds in measured.items()}
 
 
 def seconds_by_rows(

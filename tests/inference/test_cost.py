@@ -116,8 +116,16 @@ def test_two_ways_meet_where_their_tokens_per_second_are_equal():
         stream.tokens_per_second(rows / n, ranks=n), cut.tokens_per_second(rows), rel_tol=1e-12
     )
     assert math.isclose(rows, 0.04 / 0.003)
+    # 24 MB streamed, or 2 MB for each row, over a link of 1 GB/s; computing is equally fast.
+    sent = meeting_rows(Forward(0.024, 0.006), Forward(0.0, 0.006 / 3 + 0.002), 3)
+    assert math.isclose(sent, 12, rel_tol=1e-9)
     assert meeting_rows(cut, stream, n) is None  # less of both: faster at every batch
     assert meeting_rows(Forward(0.05, 0.02), cut, n) is None  # more of both
+
+
+def test_throughput_counts_the_rows_of_all_ranks():
+    assert inference.throughput_of({1: 0.5, 4: 1.0}, ranks=3) == {3: 6.0, 12: 12.0}
+    assert inference.throughput_of({2: 0.5}) == {2: 4.0}
 
 
 def timed(me):

@@ -461,6 +461,14 @@ MUTANTS = [
         "two ways meet at fewer than no rows",
     ),
     mutant(
+        "one-ranks-tokens",
+        HOME + "seconds.py",
+        "return {ranks * rows: ranks * rows / seconds for",
+        "return {ranks * rows: rows / seconds for",
+        COST + "throughput_counts_the_rows_of_all_ranks",
+        "the other ranks' tokens are not counted",
+    ),
+    mutant(
         "own-seconds",
         HOME + "seconds.py",
         'group, "max")',
