@@ -118,8 +118,9 @@ def check_numbers(step: int, keep: int) -> None:
 
 def prepared(engine: Engine, mesh: DeviceMesh, shard_bytes: float) -> Planned:
     """The plan of a checkpoint, once it is known that copies are the same on all tp ranks."""
-    if engine.stage < 3 and "tp" in mesh.mesh_dim_names:
-        check_replicas(engine.module, mesh.get_group("tp"))
+    tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
+    if engine.stage < 3 and tp is not None and tp.size() > 1:
+        check_replicas(engine.module, tp)
     return Planned(engine, mesh, shard_bytes)
 
 

@@ -29,6 +29,8 @@ from course_lib.tensor_parallel.mlp import shard_mlp
 from course_lib.tensor_parallel.sequence import Tokens
 from course_lib.tensor_parallel.sequence_plan import scatter_model
 
+AT_ONCE = 1 << 15  # elements of a fingerprint that are worked on at a time, 32 bytes for each
+
 
 def parallelize(
     model: GPT | Block,
@@ -168,6 +170,10 @@ def fingerprint(x: Tensor) -> Tensor:
     """Two whole numbers of a tensor's bits: one changes when any single bit of x does, the other
     also when two of its numbers change places."""
     kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    bits = x.detach().contiguous().view(-1).view(kinds[x.element_size()]).long()
-    odd = 2 * torch.arange(bits.numel(), device=bits.device) + 1  # its product loses no bit
-    return torch.stack((bits.sum(), ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum()))
+    every = x.detach().contiguous().view(-1).view(kinds[x.element_size()])
+    total = torch.zeros(2, dtype=torch.int64, device=x.device)
+    for start in range(0, every.numel(), AT_ONCE):
+        bits = every[start : start + AT_ONCE].long()
+        odd = 2 * torch.arange(start, start + bits.numel(), device=x.device) + 1  # loses no bit
+        total += torch.stack((bits.sum(), ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum()))
+    return total

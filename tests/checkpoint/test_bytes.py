@@ -224,12 +224,12 @@ def test_each_byte_is_written_once_and_read_once_where_it_is_needed(pool, tmp_pa
 BIG = {"vocabulary": 64, "length": 16, "hidden": 256, "layers": 3, "heads": 4, "inner": 1024}
 
 
-def peaks(me, folder: str, precision: str, stage: int) -> dict[str, int]:
+def peaks(me, folder: str, precision: str, mesh_name: str, stage: int) -> dict[str, int]:
     """The most that a save and a load took above what was held: torch's memory and Python's."""
     FAMILIES["big"] = FAMILIES["gpt2"].changed(**BIG)
     found: dict[str, int] = {}
     try:
-        layout = Layout("2x1", stage, None, precision)
+        layout = Layout(mesh_name, stage, None, precision)
         with engine_of(me, layout, folder, "big", torch.float32) as (engine, mesh):
             losses(engine, mesh, 0, 1)
             sizes = [x.nbytes for _, x in engine.own_tensors()]
@@ -256,10 +256,17 @@ def peaks(me, folder: str, precision: str, stage: int) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize(("precision", "stage"), [("as is", 2), ("bfloat16", 3), ("as is", 0)])
-def test_beside_what_it_holds_a_rank_needs_a_tensor_and_a_buffer(pool, tmp_path, precision, stage):
-    for found in pool.run(2, peaks, str(tmp_path), precision, stage):
-        assert found["shard"] > 8 * found["largest"] > 8 * 2**19, found
+@pytest.mark.parametrize(
+    ("precision", "mesh", "stage"),
+    [("as is", "2x1", 2), ("bfloat16", "2x1", 3), ("as is", "1x2", 0)],
+)
+def test_beside_what_it_holds_a_rank_needs_a_tensor_and_a_buffer(
+    pool, tmp_path, precision, mesh, stage
+):
+    for found in pool.run(2, peaks, str(tmp_path), precision, mesh, stage):
+        assert found["shard"] > 12 * found["largest"] >= 12 * 2**19, found
         for what in ("save", "load"):
+            # What is turned, since GPT-2 stores (inputs, outputs), is there twice.
+            assert found[what] < 2.1 * found["largest"], f"{what} {found}"
             both = found[what] + found[f"python of {what}"]
-            assert both < 2 * found["largest"] + 600_000, f"{what} {found}"
+            assert both < 2.1 * found["largest"] + 600_000, f"{what} {found}"

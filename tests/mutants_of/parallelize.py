@@ -30,8 +30,8 @@ MUTANTS = [
     Mutant(
         "parallelize-only-the-sum",
         FILE,
-        "    return torch.stack((bits.sum(), ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum()))",
-        "    return torch.stack((bits.sum(), bits.sum()))",
+        "((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum()))",
+        "bits.sum()))",
         (DRIFT,),
         "numbers that have changed places have the same sum",
         "T15",
@@ -39,7 +39,7 @@ MUTANTS = [
     Mutant(
         "parallelize-nan-is-drift",
         FILE,
-        "    bits = x.detach().contiguous().view(-1).view(kinds[x.element_size()]).long()",
+        "    every = x.detach().contiguous().view(-1).view(kinds[x.element_size()])",
         "    bits = x.detach().contiguous().view(-1).double()\n"
         "    return torch.stack((bits.sum(), bits.sum() / bits.sum()))",
         (DRIFT,),
@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "parallelize-a-sum-of-floats",
         FILE,
-        "    bits = x.detach().contiguous().view(-1).view(kinds[x.element_size()]).long()",
-        "    bits = (x.detach().reshape(-1).double() * 2**20).nan_to_num().long()",
+        "    every = x.detach().contiguous().view(-1).view(kinds[x.element_size()])",
+        "    every = (x.detach().reshape(-1).double() * 2**20).nan_to_num().long()",
         (DRIFT,),
         "the last bit of a number is lost in the sum of them, and drift begins with it",
         "T15",

@@ -1,0 +1,639 @@
+"""Mistakes in course_lib/checkpoint: what is saved, how it is found again, what a fault leaves."""
+
+from tests.mutation import Mutant
+
+HOME = "course_lib/checkpoint/"
+TESTS = "tests/checkpoint/"
+CRC = TESTS + "test_crc.py::"
+WHOLE = CRC + "test_shares_of_any_parts_make_the_crc_of_the_whole"
+MANY = CRC + "test_many_runs_at_one_distance"
+ZEROS = CRC + "test_zeros_that_follow_however_many"
+RUNS = CRC + "test_the_runs_of_a_box_are_its_elements_in_order"
+ROWS = CRC + "test_a_scalar_a_row_and_columns"
+LOGICAL = TESTS + "test_logical.py::"
+ONCE = LOGICAL + "test_every_element_is_answered_for_once"
+BYTES = TESTS + "test_bytes.py::"
+EACH = BYTES + "test_each_byte_is_written_once_and_read_once_where_it_is_needed"
+BESIDE = BYTES + "test_beside_what_it_holds_a_rank_needs_a_tensor_and_a_buffer"
+ANY = TESTS + "test_any_model.py::test_any_model_goes_on_at_any_layout[some]"
+PRECISION = TESTS + "test_precision.py::"
+ROAD = PRECISION + "test_another_precision_keeps_masters_and_moments_to_the_bit"
+SCALE = PRECISION + "test_a_loss_scale_goes_along_where_both_have_one"
+SAME = PRECISION + "test_at_the_same_layout_all_goes_on_to_the_last_bit"
+DAMAGE = TESTS + "test_damage.py::"
+HARMED = DAMAGE + "test_whatever_is_damaged_is_named_on_all_ranks"
+APART = DAMAGE + "test_what_is_no_checkpoint_is_told_apart"
+ANOTHER = TESTS + "test_another.py::"
+LATEST = DAMAGE + "test_latest_names_the_last_or_says_what_is_there"
+MODELS = ANOTHER + "test_the_first_tensor_of_another_model_is_named"
+OPTIMIZERS = ANOTHER + "test_another_optimizer_is_refused_before_anything_changes"
+GROUPS = ANOTHER + "test_the_record_says_all_groups_whatever_the_layout"
+DISK = TESTS + "test_disk.py::"
+FULL = DISK + "test_a_full_disk_at_drawn_calls_of_a_save"
+KINDS = DISK + "test_each_kind_of_disk_is_told_with_file_cause_and_remedy"
+FOLDER = TESTS + "test_folder.py::"
+WRITERS = FOLDER + "test_two_runs_do_not_save_into_one_folder_at_a_time"
+CLAIM = FOLDER + "test_a_claim_is_one_save_s_alone_and_none_where_there_are_no_locks"
+KEPT = FOLDER + "test_the_last_k_stay_and_no_other_number_is_taken"
+KILLED = TESTS + "test_killed.py::"
+KILLED += "test_ranks_killed_between_the_renames_and_at_drawn_moments_of_a_save"
+TRAIN = TESTS + "test_train.py::test_a_run_goes_on_at_another_layout"
+ALONE = TESTS + "test_train.py::test_weights_alone_begin_another_run"
+LAYOUTS = TESTS + "test_layouts.py::test_drawn_pairs_go_on_alike"
+RUN = "tests/train/test_damage.py::"
+SUMS = RUN + "test_the_sums_are_those_of_sha256sum"
+PROGRAM = "tests/train/test_program.py::"
+UNITS = "tests/train/test_new_model.py::"
+UNITS += "test_a_save_gathers_each_unit_once_and_has_one_at_a_time"
+BACK = "tests/train/test_journal.py::"
+BACK += "test_going_back_removes_no_later_checkpoint_and_keeps_its_own"
+
+
+def mutant(file: str, name: str, old: str, new: str, tests: tuple, why: str, trap=None) -> Mutant:
+    return Mutant(f"checkpoint-{name}", f"{HOME}{file}.py", old, new, tests, why, trap)
+
+
+MUTANTS = [
+    mutant(
+        "crc",
+        "distance-in-bits",
+        "    result, square = ONE, 1 << 23  # x**8",
+        "    result, square = ONE, 1 << 30  # x**8",
+        (WHOLE, ZEROS),
+        "a byte that follows is taken for a bit",
+    ),
+    mutant(
+        "crc",
+        "another-polynomial",
+        "POLYNOMIAL = 0xEDB88320",
+        "POLYNOMIAL = 0x82F63B78",
+        (WHOLE, ZEROS),
+        "the sums are those of another CRC than zlib's",
+    ),
+    mutant(
+        "crc",
+        "tables-overlap",
+        "for image in images[start : start + 8]:",
+        "for image in images[start : start + 7]:",
+        (ZEROS,),
+        "some CRCs are in no table",
+    ),
+    mutant(
+        "crc",
+        "tables-of-the-first-distance",
+        "            self._followed[count] = Followed(count)\n",
+        "            self._followed[count] = Followed(self.MANY)\n",
+        (f"{MANY}[3-64]", f"{MANY}[16-100]"),
+        "of many runs only the first ones count right",
+    ),
+    mutant(
+        "crc",
+        "tables-for-ever",
+        "            if len(self._followed) > 64:\n                self._followed.clear()\n",
+        "",
+        (CRC + "test_more_distances_than_tables_are_kept_for",),
+        "every distance's tables stay, and a large model has many",
+    ),
+    mutant(
+        "crc",
+        "gap-not-counted",
+        "share = self._then(share, stop - end, number) ^ crc32(content)",
+        "share = self._then(share, len(content), number) ^ crc32(content)",
+        (WHOLE,),
+        "the bytes of other ranks between two runs do not count",
+    ),
+    mutant(
+        "crc",
+        "rest-not-counted",
+        "        return times(power(total - end), share) if share else 0\n",
+        "        return share\n",
+        (WHOLE,),
+        "the bytes of other ranks after the last run do not count",
+    ),
+    mutant(
+        "files",
+        "a-run-for-each-row",
+        "    while d and box.size[d - 1] == shape[d - 1]:",
+        "    while d > 1 and box.size[d - 1] == shape[d - 1] and len(shape) < 2:",
+        (RUNS, ROWS),
+        "whole rows are as many writes as there are rows",
+    ),
+    mutant(
+        "files",
+        "offset-of-the-last-dim",
+        "    first = box.offset[d - 1] * inner\n",
+        "    first = box.offset[d - 1]\n",
+        (RUNS, ROWS),
+        "a box in the middle is read from the beginning",
+    ),
+    mutant(
+        "files",
+        "never-several",
+        "        files = shards(tensors, most) if tensors else []\n",
+        '        files = shards(tensors, float("inf")) if tensors else []\n',
+        (f"{EACH}[3]",),
+        "a file is larger than was asked for",
+    ),
+    mutant(
+        "logical",
+        "each-replica-writes",
+        "        alike = dp if engine.stage == 0 or name not in shapes else None\n",
+        "        alike = None\n",
+        (f"{ONCE}[4]", f"{EACH}[2]"),
+        "replicas write the same bytes",
+        "T32",
+    ),
+    mutant(
+        "logical",
+        "one-copy-writes-all",
+        "for k in (0, which, which + 1, count)]",
+        "for k in (0, which * count, count * (which < 1) or count, count)]",
+        (f"{ONCE}[2]",),
+        "one of the replicas has all the writing to do",
+    ),
+    mutant(
+        "logical",
+        "kv-heads-shared-unseen",
+        "        copies = extent.holders or (None if extent.cut_over else tp)\n",
+        "        copies = None if extent.cut_over else tp\n",
+        (f"{EACH}[2]",),
+        "kv heads that ranks share are written by each",
+        "T32",
+    ),
+    mutant(
+        "logical",
+        "copies-over-tp-written-by-each",
+        "        copies = extent.holders or (None if extent.cut_over else tp)\n",
+        "        copies = extent.holders or None\n",
+        (f"{EACH}[2]",),
+        "what all tp ranks have alike is written by each",
+    ),
+    mutant(
+        "logical",
+        "cut-by-others-guessed",
+        "    elif tp is not None and any(e.cut_over for some",
+        "    elif tp is None and any(e.cut_over for some",
+        (LOGICAL + "test_what_only_its_layers_know_is_not_guessed",),
+        "a layer of somebody's is saved as if it were cut in rows",
+    ),
+    mutant(
+        "pen",
+        "header-twice",
+        "                file.truncate(files.sizes[name])\n",
+        "                file.truncate(files.sizes[name])\n                file.write(header)\n",
+        (f"{EACH}[1]",),
+        "the first tensor has a header in it",
+    ),
+    mutant(
+        "pen",
+        "a-byte-left-out",
+        "        done += os.pwrite(file, content[done:], at + done)\n",
+        "        done += os.pwrite(file, content[done:], at + done) + 1\n",
+        (TESTS + "test_saving.py::test_what_the_system_takes_in_parts_is_written_whole",),
+        "of what the system did not take at once a byte is lost",
+    ),
+    mutant(
+        "pen",
+        "error-without-a-name",
+        "        with about(self.folder / path):\n            file = self._file(path)\n",
+        "        if path:\n            file = self._file(path)\n",
+        (KINDS, FULL),
+        "a full disk is told without the file's name",
+    ),
+    mutant(
+        "pen",
+        "not-on-the-disk",
+        "            with about(self.folder / name):\n                os.fsync(file)\n",
+        "            del file\n",
+        (KINDS,),
+        "a checkpoint is named before its bytes are on the disk",
+    ),
+    mutant(
+        "planned",
+        "step-of-a-number",
+        '        elif key == "step" and tuple(shape) == ():\n            continue',
+        '        elif key == "steps" and tuple(shape) == ():\n            continue',
+        (ANY,),
+        "the count of a parameter that is a single number is taken for a state of it",
+    ),
+    mutant(
+        "planned",
+        "no-masters",
+        "                if flat.dtype != dtype:\n",
+        "                if flat.dtype == torch.float16:\n",
+        (f"{ROAD}[bfloat16]", f"{ROAD}[from 16 bits]"),
+        "the bits that 16 do not hold are lost with every save",
+        "T32",
+    ),
+    mutant(
+        "planned",
+        "buffers-forgotten",
+        "        model |= {name: (x.dtype, tuple(x.shape)) for name, x in self.buffers.items()}\n",
+        "        self.buffers = {}\n",
+        (ANY,),
+        "running statistics begin anew",
+    ),
+    mutant(
+        "checked",
+        "not-each-once",
+        "            if self.elements[name] != count:\n",
+        "            if self.elements[name] < 0:\n",
+        (TESTS + "test_saving.py::test_what_no_rank_has_written_is_no_checkpoint",),
+        "a tensor with a hole in it is a checkpoint",
+    ),
+    mutant(
+        "saved",
+        "tensors-not-compared",
+        "                if vouched.elements[name] == count:\n",
+        "                if vouched.elements[name] < 0:\n",
+        (HARMED, RUN + "test_a_damaged_state_ends_a_run_before_it_begins"),
+        "a bit that has turned over in a weight is trained on",
+    ),
+    mutant(
+        "saved",
+        "header-not-compared",
+        '        if f"{crc32(header):08x}" != about["header"]:\n',
+        '        if not about["header"]:\n',
+        (HARMED,),
+        "a header that says something else is believed",
+    ),
+    mutant(
+        "saved",
+        "tensors-of-any-form",
+        '        if self.about.get("form") != folder.FORM:\n',
+        '        if not self.about.get("form"):\n',
+        (HARMED,),
+        "a newer form is read as this one",
+    ),
+    mutant(
+        "saved",
+        "read-twice",
+        "        self.file.fill(name, places, view)\n        self.bytes",
+        "        self.file.fill(name, places, view)\n        self.file.fill(name, places, view)\n"
+        "        self.bytes",
+        (f"{EACH}[1]",),
+        "every byte is read twice",
+    ),
+    mutant(
+        "saved",
+        "check-of-the-first-piece",
+        "                for start in range(0, total, AT_ONCE):\n",
+        "                for start in range(0, total // 2, AT_ONCE):\n",
+        (TESTS + "test_saving.py::test_a_check_reads_every_piece_of_a_tensor",),
+        "half of each tensor is not looked at",
+    ),
+    mutant(
+        "saving",
+        "no-agreement-after-the-writing",
+        "            with agreed(groups, not_written):\n                scalars",
+        "            if pens:\n                scalars",
+        (KINDS,),
+        "one rank's full disk leaves the others waiting",
+        "T30",
+    ),
+    mutant(
+        "saving",
+        "leftovers-stay",
+        "            folder.discard(top, step)\n",
+        "            folder.restore(top)\n",
+        (FULL, KINDS),
+        "what was half written stays",
+    ),
+    mutant(
+        "saving",
+        "another-run-s-taken-away",
+        "        if claim.held:\n",
+        "        if first:\n",
+        (WRITERS,),
+        "a save that is refused takes away what another run is writing",
+    ),
+    mutant(
+        "saving",
+        "no-claim",
+        "                claim.take()\n",
+        "                top.mkdir(parents=True, exist_ok=True)\n",
+        (WRITERS,),
+        "two runs write one checkpoint",
+    ),
+    mutant(
+        "saving",
+        "any-number-kept",
+        "    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:\n",
+        "    if keep is None:\n",
+        (KEPT,),
+        "to keep none keeps all",
+    ),
+    mutant(
+        "saving",
+        "groups-of-rank-0",
+        'states = merged({"scalars": scalars, "groups": groups_of(engine)}, groups)',
+        'states = {"scalars": scalars, "groups": groups_of(engine)}',
+        (GROUPS,),
+        "of the groups rank 0's part alone is written down",
+    ),
+    mutant(
+        "recorded",
+        "any-optimizer",
+        "    if kind != saved:\n",
+        "    if not saved:\n",
+        (f"{OPTIMIZERS}[0]",),
+        "the moments of one optimizer are taken for another's",
+    ),
+    mutant(
+        "recorded",
+        "any-group",
+        '        if record["groups"][name] != group:\n',
+        '        if record["groups"][name] is None:\n',
+        (f"{OPTIMIZERS}[3]",),
+        "a weight's decay changes without a word",
+    ),
+    mutant(
+        "recorded",
+        "any-frozen",
+        '        if parameter.requires_grad != (name in record["groups"]):\n',
+        '        if parameter.requires_grad and name not in record["groups"]:\n',
+        (f"{OPTIMIZERS}[0]",),
+        "a parameter that is trained no longer is found by a traceback",
+    ),
+    mutant(
+        "recorded",
+        "frozen-in-a-group",
+        "for name, part in parts if part in group_of}",
+        "for name, part in parts}",
+        (ANY,),
+        "a frozen parameter's part at stage 3 is looked for in the optimizer",
+    ),
+    mutant(
+        "recorded",
+        "any-form",
+        '    if record.get("form") != folder.FORM:\n',
+        '    if not record.get("form"):\n',
+        (HARMED,),
+        "a record of a newer form is read as this one",
+    ),
+    mutant(
+        "recorded",
+        "hub-name-taken",
+        "    if not path.is_dir():\n",
+        "    if path.suffix:\n",
+        (APART,),
+        "a hub's name is said to be an empty folder",
+    ),
+    mutant(
+        "recorded",
+        "scale-forgotten",
+        '    if (scale is None) != (counters["scale"] is None):\n',
+        "    if True:\n",
+        (SCALE, f"{SAME}[float16-3]"),
+        "the loss scale begins anew",
+        "T32",
+    ),
+    mutant(
+        "loading",
+        "rounded-once-more",
+        "        if key == VALUE and self._from_master(tensor.name, place.dtype):\n",
+        "        if key == MASTER:\n",
+        (f"{ROAD}[bfloat16]", f"{SAME}[bfloat16-1]"),
+        "masters are filled from the 16-bit weights",
+        "T32",
+    ),
+    mutant(
+        "loading",
+        "counters-forgotten",
+        '        goes_on(engine, record["engine"])\n',
+        "        pass\n",
+        (ANY, f"{SAME}[float16-3]"),
+        "rates and loss scale begin anew",
+        "T32",
+    ),
+    mutant(
+        "loading",
+        "any-model",
+        "            if here != there:\n",
+        "            if here is None:\n",
+        (MODELS,),
+        "another model's tensors are read as far as they go",
+    ),
+    mutant(
+        "loading",
+        "frozen-forgotten",
+        "                parameter.copy_(flat.view(parameter.shape))\n",
+        "                del flat\n",
+        (ANY,),
+        "what is frozen stays what it was before the load",
+    ),
+    mutant(
+        "loading",
+        "small-files-unread",
+        "                sums.check(path, small, lambda: folder.remedy(path))\n",
+        "                del small\n",
+        (HARMED,),
+        "an index or a config that is damaged is used",
+    ),
+    mutant(
+        "agreed",
+        "each-for-itself",
+        "    if reports:\n        rank, text = reports[0]\n",
+        "    if problem is not None:\n        raise problem\n"
+        "    if reports:\n        rank, text = reports[0]\n",
+        (KINDS, HARMED),
+        "the ranks do not say the same",
+        "T30",
+    ),
+    mutant(
+        "agreed",
+        "one-remedy",
+        "    if error.errno in FULL:\n",
+        "    if error.errno:\n",
+        (KINDS,),
+        "who may not write is told to make room",
+    ),
+    mutant(
+        "folder",
+        "sweeps-what-is-another-s",
+        "    for pattern in LEFT:  # and",
+        '    for pattern in (".*",):  # and',
+        (WRITERS,),
+        "a folder that was not ours, such as .git, is removed",
+    ),
+    mutant(
+        "folder",
+        "latest-first",
+        "    with about(part):\n        sync_folder(part)\n",
+        '    write_whole(top / LATEST, f"{final.name}\\n")\n',
+        (KILLED, FULL),
+        "`latest` names what is not there yet",
+        "T32",
+    ),
+    mutant(
+        "folder",
+        "not-undone",
+        "        _undo(part, final, before)\n        raise\n",
+        "        raise\n",
+        (FULL,),
+        "an error between two renames takes the old checkpoint away",
+    ),
+    mutant(
+        "folder",
+        "latest-not-put-back",
+        "        elif latest.read_bytes() != before:\n            write_whole(latest, before)\n",
+        "",
+        (FULL,),
+        "`latest` names a checkpoint that was taken back",
+    ),
+    mutant(
+        "folder",
+        "not-restored",
+        "        if not final.exists():\n            old.rename(final)\n",
+        "        if not final.exists():\n            continue\n",
+        (KILLED,),
+        "a rank killed between two renames costs both checkpoints",
+    ),
+    mutant(
+        "folder",
+        "all-kept",
+        "    for old in earlier[:-keep]:\n",
+        "    for old in []:\n",
+        (KEPT,),
+        "the disk fills up with old ones",
+    ),
+    mutant(
+        "folder",
+        "later-ones-removed",
+        "    earlier = [path for path in whole(top) if number_of(path) <= step]\n",
+        "    earlier = whole(top)\n",
+        (KEPT, BACK),
+        "a run that has gone back removes what it has just saved",
+    ),
+    mutant(
+        "folder",
+        "claimed-by-all",
+        "fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+        "fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        (CLAIM, WRITERS),
+        "two runs hold one folder",
+    ),
+    mutant(
+        "folder",
+        "latest-in-utf-8",
+        '.decode(errors="replace").strip()',
+        ".decode().strip()",
+        (RUN + "test_a_latest_that_names_none",),
+        "bytes that are no text are a traceback",
+    ),
+    mutant(
+        "folder",
+        "latest-lost-is-none",
+        "        if whole(top) or not isinstance",
+        "        if not isinstance",
+        (LATEST, RUN + "test_a_latest_that_names_none"),
+        "a run with checkpoints is said to have none",
+    ),
+    mutant(
+        "folder",
+        "outside-the-folder",
+        "    if not NAME.fullmatch(name) or not (path / RECORD).exists():\n",
+        "    if not (path / RECORD).exists():\n",
+        (LATEST,),
+        "`latest` leads out of the folder",
+    ),
+    mutant(
+        "sums",
+        "not-compared",
+        "        if actual != sums[name]:\n",
+        "        if not actual:\n",
+        (HARMED, RUN + "test_a_bit_in_any_file_is_seen"),
+        "a small file that is damaged is used",
+    ),
+    mutant(
+        "sums",
+        "of-nothing",
+        "            digest.update(piece)\n",
+        "            pass\n",
+        (SUMS,),
+        "a sum that is none of the file's bytes",
+    ),
+    mutant(
+        "units",
+        "whole-at-once",
+        "                stack.close()\n                current[:] = [unit]\n",
+        "                current[:] = [unit]\n",
+        (UNITS,),
+        "a save to Hugging Face has the whole model in memory",
+    ),
+    mutant(
+        "units",
+        "gathered-for-each-weight",
+        "not unit.persistent and current != [unit]:\n",
+        "not unit.persistent:\n",
+        (UNITS,),
+        "a unit is gathered for each of its weights",
+    ),
+    mutant(
+        "folder",
+        "in-place",
+        '    return top / f".{named(step)}.part"\n',
+        '    return top / f"{named(step)}."\n',
+        (
+            PROGRAM + "test_a_disk_that_takes_no_more_leaves_the_checkpoint_before",
+            PROGRAM + "test_a_rank_killed_in_a_save_leaves_the_checkpoint_before[1]",
+        ),
+        "what was half written stays, and the next save finds it in its place",
+    ),
+    Mutant(
+        "checkpoint-nothing-loaded",
+        "course_lib/train/journal.py",
+        "                checkpoint.load(path, engine, self.mesh)\n",
+        "",
+        (
+            TRAIN,
+            PROGRAM + "test_a_rank_killed_in_a_step_costs_the_steps_since_the_last_checkpoint",
+        ),
+        "weights and moments begin anew",
+        "T32",
+    ),
+    Mutant(
+        "checkpoint-data-from-the-start",
+        "course_lib/train/journal.py",
+        '                text.batches.restore(record["data"])\n',
+        "",
+        (TRAIN,),
+        "the rows of the first steps are trained on again",
+        "T32",
+    ),
+    Mutant(
+        "checkpoint-no-tokenizer",
+        "course_lib/train/journal.py",
+        '        files = {"tokenizer.json": self.text.tokenizer_json}\n',
+        "        files = {}\n",
+        (
+            RUN + "test_a_bit_in_any_file_is_seen",
+            PROGRAM + "test_transformers_reads_the_checkpoint",
+        ),
+        "nobody knows what the words are",
+    ),
+    Mutant(
+        "checkpoint-weights-not-taken",
+        "course_lib/train/model.py",
+        "        fill = Filler(model, options.from_, mesh)\n",
+        "        fill = Start(model, options.seed)\n",
+        (ALONE,),
+        "a run from a checkpoint begins with new weights",
+    ),
+    Mutant(
+        "checkpoint-frozen-put-back",
+        "course_lib/zero/own_states.py",
+        "group_of.get(part, {}))  # {}: frozen",
+        "group_of[part])",
+        (ANY,),
+        "a frozen part at stage 3 cannot be put back",
+    ),
+    Mutant(
+        "checkpoint-fingerprint-at-once",
+        "course_lib/tensor_parallel/parallelize.py",
+        "AT_ONCE = 1 << 15",
+        "AT_ONCE = 1 << 40",
+        (f"{BESIDE}[as is-1x2-0]",),
+        "comparing copies takes eight times a tensor's bytes",
+    ),
+]
