@@ -236,16 +236,16 @@ MUTANTS = [
     mutant(
         "checked",
         "not-each-once",
-        "            if self.elements[name] != count:\n",
-        "            if self.elements[name] < 0:\n",
+        "        if written != count:\n",
+        "        if written < 0:\n",
         (TESTS + "test_saving.py::test_what_no_rank_has_written_is_no_checkpoint",),
         "a tensor with a hole in it is a checkpoint",
     ),
     mutant(
         "saved",
         "tensors-not-compared",
-        "                if vouched.elements[name] == count:\n",
-        "                if vouched.elements[name] < 0:\n",
+        '                if report["elements"].get(name, 0) == math.prod(slot.shape):\n',
+        "                if not slot:\n",
         (HARMED, RUN + "test_a_damaged_state_ends_a_run_before_it_begins"),
         "a bit that has turned over in a weight is trained on",
     ),
@@ -283,10 +283,10 @@ MUTANTS = [
         "half of each tensor is not looked at",
     ),
     mutant(
-        "saving",
+        "exchange",
         "no-agreement-after-the-writing",
-        "            with agreed(groups, not_written):\n                scalars",
-        "            if pens:\n                scalars",
+        "    raise_first(sorted(errors), problem, groups)\n",
+        "    if problem is not None:\n        raise problem\n",
         (KINDS,),
         "one rank's full disk leaves the others waiting",
         "T30",
@@ -326,8 +326,9 @@ MUTANTS = [
     mutant(
         "saving",
         "groups-of-rank-0",
-        'states = merged({"scalars": scalars, "groups": groups_of(engine)}, groups)',
-        'states = {"scalars": scalars, "groups": groups_of(engine)}',
+        "    groups = {name: number for written in several for name, number in written.groups.items()}"
+        "\n",
+        "    groups = several[0].groups\n",
         (GROUPS,),
         "of the groups rank 0's part alone is written down",
     ),
@@ -583,7 +584,7 @@ MUTANTS = [
     Mutant(
         "checkpoint-nothing-loaded",
         "course_lib/train/journal.py",
-        "                checkpoint.load(path, engine, self.mesh)\n",
+        "                checkpoint.load(path, engine, self.mesh, streams=False)\n",
         "",
         (
             TRAIN,

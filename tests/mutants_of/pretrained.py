@@ -119,8 +119,8 @@ MUTANTS = [
     ),
     reader(
         "short-read-kept",
-        "done += len(got)",
-        "done += len(view)",
+        "done += got\n",
+        "done += len(view)\n",
         EVERY_SPAN,
         "what one read does not bring is left out",
     ),

@@ -1,0 +1,77 @@
+"""`course bench checkpoint`, small: the same training saved and loaded three ways; no time."""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+
+import pytest
+
+from tests.test_benchmarks_peers import ROOT, bench
+from tests.test_benchmarks_zero import with_deepspeed
+
+MODEL = {"hidden": 64, "heads": 4, "layers": 2, "sequence": 6, "batch": 4, "vocabulary": 301}
+WAYS = ("course_lib", "torch-dcp", "deepspeed")
+
+
+@with_deepspeed
+def test_three_ways_save_and_load_the_same_training():
+    done = bench("checkpoint", MODEL, more=("--runs", "1"))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    rows = {row["name"]: row for row in result["methods"]}
+    assert list(rows) == [f"{way}-{verb}" for verb in ("save", "load") for way in WAYS]
+    first = rows["course_lib-save"]
+    for name, row in rows.items():
+        way, _, verb = name.rpartition("-")
+        assert row["losses"] == pytest.approx(first["losses"], rel=1e-5) and row["losses"][0] > 0
+        assert row["ratio"] > 0 and row["rival"] == f"course_lib-{verb}" and row["against"] > 0
+        assert row["disk_mb"] == rows[f"{way}-save"]["disk_mb"] > 0
+    assert rows["course_lib-save"]["ratio"] == rows["course_lib-load"]["ratio"] == 1.0
+    disk = {way: rows[f"{way}-save"]["disk_mb"] for way in WAYS}
+    assert disk["course_lib"] < disk["deepspeed"]  # which has a master copy of float32 weights
+    assert rows["course_lib-save"]["must_mb"] < 0.2  # no tensor is gathered
+
+
+def peers(monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    return runpy.run_path(str(ROOT / "benchmarks" / "_checkpoint_peers.py"))
+
+
+def test_a_load_is_seen_to_load(monkeypatch):
+    import torch
+
+    weights = [torch.ones(3, 4), torch.full((5,), -2.0)]
+    kept = [x.clone() for x in weights]
+
+    def load() -> None:
+        for x, old in zip(weights, kept, strict=True):
+            x.copy_(old)
+
+    way = peers(monkeypatch)["Way"](lambda: None, load, lambda: weights, sharded=False)
+    assert way.saved() == way.loaded() == 22.0
+
+
+def test_what_a_peer_leaves_is_synced(monkeypatch, tmp_path):
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file)))
+    (tmp_path / "file").write_bytes(b"x" * 10)
+    module = peers(monkeypatch)
+    module["sync"](tmp_path / "file")
+    assert len(synced) == 1 and module["on_disk"](tmp_path) == 10
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"only": "fsdp"}, "the ways are course_lib, torch-dcp, deepspeed"),
+        ({"batch": 3}, "multiple"),
+    ],
+)
+def test_a_workload_that_cannot_be_is_refused(monkeypatch, change, text):
+    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
+    bench_module = runpy.run_path(str(ROOT / "benchmarks" / "checkpoint.py"))
+    with pytest.raises(ValueError, match=text):
+        bench_module["check"]({**bench_module["WORKLOAD"], **change})
