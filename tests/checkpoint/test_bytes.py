@@ -19,6 +19,7 @@ from course_lib.checkpoint.logical import tensors_of
 from course_lib.checkpoint.planned import Label
 from course_lib.memory import peak
 from course_lib.pretrained.header import DTYPES, read_header
+from course_lib.tensor_parallel.parallelize import fingerprint
 from tests.checkpoint.parts import FAMILIES, SIZES, Layout, engine_of, losses
 
 CASES = {  # layout, family, dtype of the model, bytes of a file
@@ -270,3 +271,13 @@ def test_beside_what_it_holds_a_rank_needs_a_tensor_and_a_buffer(
             assert found[what] < 2.1 * found["largest"], f"{what} {found}"
             both = found[what] + found[f"python of {what}"]
             assert both < 2.1 * found["largest"] + 600_000, f"{what} {found}"
+
+
+def test_comparing_copies_takes_pieces_of_them():
+    """A save compares what all ranks over tp have alike: tables of positions, heads, norms."""
+    x = torch.rand(1 << 20)
+    with peak() as needed:
+        whole = fingerprint(x)
+    assert needed.bytes < x.nbytes / 2
+    moved = torch.cat((x[-1:], x[1:-1], x[:1]))  # two elements in other pieces than before
+    assert fingerprint(moved)[0] == whole[0] and fingerprint(moved)[1] != whole[1]

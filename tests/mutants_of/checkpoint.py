@@ -209,6 +209,15 @@ MUTANTS = [
         "a checkpoint is named before its bytes are on the disk",
     ),
     mutant(
+        "pen",
+        "all-kept-in-memory",
+        "        self.bytes += len(content)\n",
+        "        self.bytes += len(content)\n        self._open_content = (*getattr(self, "
+        "'_open_content', ()), bytes(content))\n",
+        (f"{BESIDE}[as is-2x1-2]", f"{BESIDE}[bfloat16-2x1-3]", f"{BESIDE}[as is-1x2-0]"),
+        "a rank has all that it writes in memory once more",
+    ),
+    mutant(
         "planned",
         "step-of-a-number",
         '        elif key == "step" and tuple(shape) == ():\n            continue',
@@ -326,9 +335,8 @@ MUTANTS = [
     mutant(
         "saving",
         "groups-of-rank-0",
-        "    groups = {name: number for written in several for name, number in written.groups.items()}"
-        "\n",
-        "    groups = several[0].groups\n",
+        "for written in several for name, number in written.groups.items()}",
+        "for written in several[:1] for name, number in written.groups.items()}",
         (GROUPS,),
         "of the groups rank 0's part alone is written down",
     ),
@@ -574,12 +582,12 @@ MUTANTS = [
         "folder",
         "in-place",
         '    return top / f".{named(step)}.part"\n',
-        '    return top / f"{named(step)}."\n',
+        "    return top / named(step)\n",
         (
             PROGRAM + "test_a_disk_that_takes_no_more_leaves_the_checkpoint_before",
             PROGRAM + "test_a_rank_killed_in_a_save_leaves_the_checkpoint_before[1]",
         ),
-        "what was half written stays, and the next save finds it in its place",
+        "a checkpoint grows in its own place",
     ),
     Mutant(
         "checkpoint-nothing-loaded",
@@ -634,7 +642,7 @@ MUTANTS = [
         "course_lib/tensor_parallel/parallelize.py",
         "AT_ONCE = 1 << 15",
         "AT_ONCE = 1 << 40",
-        (f"{BESIDE}[as is-1x2-0]",),
+        (BYTES + "test_comparing_copies_takes_pieces_of_them",),
         "comparing copies takes eight times a tensor's bytes",
     ),
 ]

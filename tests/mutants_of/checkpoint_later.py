@@ -135,8 +135,8 @@ MUTANTS = [
     Mutant(
         "later-masters-not-brought-back",
         "course_lib/zero/shards.py",
-        "                    piece.of(shard).copy_(part, non_blocking=True)\n            for slot in",
-        "                    pass\n            for slot in",
+        ".copy_(part, non_blocking=True)\n            for slot in",
+        "\n            for slot in",
         ("tests/checkpoint/test_precision.py",),
         "the model computes with other weights than its masters",
         "T25",
