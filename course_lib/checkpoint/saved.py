@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from zlib import crc32
 
@@ -129,10 +129,13 @@ class Saved:
                 if report["elements"].get(name, 0) == math.prod(slot.shape):
                     self._compare(part, name, report["shares"].get(name, 0), more)
 
-    def check(self) -> None:
-        """Read all tensors, a piece at a time, and refuse one that is not what was written."""
+    def check(self, wanted: Callable[[str, str], bool] = lambda stem, name: True) -> None:
+        """Read all tensors, or those of wanted(set of files, name), a piece at a time, and refuse
+        one that is not what was written."""
         for part in self.parts:
             for name, slot in part.slots.items():
+                if not wanted(part.stem, name):
+                    continue
                 crc, total = 0, slot.stop - slot.start
                 for start in range(0, total, AT_ONCE):
                     piece = bytearray(min(AT_ONCE, total - start))

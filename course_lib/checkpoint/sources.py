@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from course_lib.checkpoint import deepspeed_files
+from course_lib.checkpoint.saved import Saved
 from course_lib.pretrained.config import from_transformers
 from course_lib.pretrained.header import STORED, CheckpointError, read_json
 from course_lib.pretrained.names import prefix_of, weights_of
@@ -128,6 +129,9 @@ def _of_ours(step: Path, config: dict | None, stack: contextlib.ExitStack) -> So
             f"{step / RECORD}: form {form!r} is newer than this release, which knows forms up to "
             f"{FORM}; take the release that wrote it"
         )
+    if form == FORM:  # every byte that will be used is held against its checksum first
+        with Saved(step) as saved:
+            saved.check(lambda stem, name: stem == "model" or name.endswith(MASTER))
     source = _of_hugging_face(step, config, stack)
     about = {"kind": "course", "path": str(step), "step": record.get("step"), "notes": []}
     half = any(e.dtype in (torch.float16, torch.bfloat16) for e in source.tensors.values())

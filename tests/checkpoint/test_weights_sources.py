@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from zlib import crc32
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from course_lib import pretrained, ranks
+from course_lib.checkpoint import sums
 from course_lib.checkpoint.weights import convert
 from course_lib.gpt import GPT
 from course_lib.pretrained.config import to_transformers
@@ -95,7 +98,24 @@ def ours(folder, config, dtype=torch.bfloat16, form=3, files=1, drop=()):
             index |= dict.fromkeys(own, f"optimizer-{number}.safetensors")
         path = step / "optimizer.safetensors.index.json"
         path.write_text(json.dumps({"weight_map": index}))
+    vouch(step)
     return step, masters
+
+
+def vouch(step):
+    """The checksums of a checkpoint, by zlib."""
+    about = {"form": 3, "files": {}, "model": {}, "optimizer": {}}
+    for file in step.glob("*.safetensors"):
+        raw, stem = file.read_bytes(), file.name.split(".")[0].split("-")[0]
+        begin = 8 + int.from_bytes(raw[:8], "little")
+        about["files"][file.name] = {"bytes": len(raw), "header": f"{crc32(raw[:begin]):08x}"}
+        for name, entry in json.loads(raw[8:begin]).items():
+            if name != "__metadata__":
+                start, stop = (begin + at for at in entry["data_offsets"])
+                about[stem][name] = f"{crc32(raw[start:stop]):08x}"
+    text = json.dumps(about)
+    (step / "tensors.json").write_text(text)
+    (step / "SHA256SUMS").write_text(sums.as_text({"tensors.json": sums.of_text(text)}))
 
 
 @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
@@ -229,3 +249,18 @@ def test_out_is_whole_or_not_there(tmp_path, monkeypatch):
             convert(tmp_path / "run", tmp_path / out)
     assert whole(tmp_path / "out") == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+def test_a_bit_of_ours_that_has_turned_over_is_named(tmp_path, name):
+    step, _ = ours(tmp_path / "run", GPT2)
+    raw = bytearray((step / name).read_bytes())
+    begin = 8 + int.from_bytes(raw[:8], "little")
+    entries = json.loads(raw[8:begin])
+    end = ":master" if name == "optimizer.safetensors" else ".weight"
+    wanted = next(tensor for tensor in entries if tensor.endswith(end))
+    raw[begin + entries[wanted]["data_offsets"][0]] ^= 2
+    (step / name).write_bytes(raw)
+    with pytest.raises(CheckpointError, match=f"{name} is damaged in {re.escape(wanted)}"):
+        convert(tmp_path / "run", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
