@@ -580,13 +580,18 @@ MUTANTS = [
     ),
     mutant(
         "folder",
+        "latest-at-the-beginning",
+        "        part.mkdir()\n",
+        '        part.mkdir()\n    write_whole(top / LATEST, f"{named(step)}\\n")\n',
+        (PROGRAM + "test_a_rank_killed_in_a_save_leaves_the_checkpoint_before[1]",),
+        "`latest` names what is only being written",
+    ),
+    mutant(
+        "folder",
         "in-place",
         '    return top / f".{named(step)}.part"\n',
         "    return top / named(step)\n",
-        (
-            PROGRAM + "test_a_disk_that_takes_no_more_leaves_the_checkpoint_before",
-            PROGRAM + "test_a_rank_killed_in_a_save_leaves_the_checkpoint_before[1]",
-        ),
+        (PROGRAM + "test_a_disk_that_takes_no_more_leaves_the_checkpoint_before",),
         "a checkpoint grows in its own place",
     ),
     Mutant(
