@@ -5,6 +5,7 @@ Each with the settings that were best of those tried here; what that was stands 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ class Way:
     """`save` and `load` a training; its own weights, of which the sum says what they are."""
 
     save: Callable[[], object]
-    load: Callable[[], object]
+    load: Callable[..., object]
     weights: Callable[[], list[torch.Tensor]]
     sharded: bool
 
@@ -36,10 +37,10 @@ class Way:
         return self.sum()
 
     @torch.no_grad()
-    def loaded(self) -> float:
+    def loaded(self, **more) -> float:
         for x in self.weights():
             x.zero_()
-        self.load()
+        self.load(**more)
         return self.sum()
 
     @torch.no_grad()
@@ -66,7 +67,9 @@ def ours(task: Task, folder: Path) -> Way:
     task.training(engine, engine.backward, engine.step)()
     return Way(
         lambda: checkpoint.save(folder, 1, engine, task.mesh, keep=1, streams=False),
-        lambda: checkpoint.load(folder / "step-000001", engine, task.mesh, streams=False),
+        functools.partial(
+            checkpoint.load, folder / "step-000001", engine, task.mesh, streams=False
+        ),
         lambda: [p.detach() for p in model.parameters()],
         sharded=False,
     )

@@ -17,8 +17,11 @@ import torch
 from course_lib.checkpoint.agreed import about
 from course_lib.checkpoint.crc import Shares
 from course_lib.checkpoint.files import FileSet, runs
+from course_lib.files import start_writing
 from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
+
+WAITING = 8 << 20  # bytes of a file that are written before the disk is told to begin
 
 
 def make(folder: Path, sets: Sequence[FileSet]) -> None:
@@ -50,6 +53,7 @@ class Pen:
         self.bytes = 0
         self._crc = Shares()
         self._open: dict[str, int] = {}
+        self._waiting: Counter[int] = Counter()  # bytes by file
 
     def put(self, name: str, box: Box, x: torch.Tensor) -> None:
         """Write `x`, in the box's shape, to its place; each element may come once."""
@@ -71,6 +75,10 @@ class Pen:
         self.shares[name] = self.shares.get(name, 0) ^ share
         self.elements[name] += box.numel
         self.bytes += len(content)
+        self._waiting[file] += len(content)
+        if self._waiting[file] >= WAITING:
+            start_writing(file)
+            self._waiting[file] = 0
 
     def sync(self) -> None:
         """Wait until what this rank has written is on the disk."""

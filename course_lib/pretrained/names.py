@@ -6,6 +6,7 @@ a weight a rank holds is read off the cut layers, so that no rule is written twi
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -97,8 +98,13 @@ def weights_of(config: Config, prefix: str | None = None) -> list[Weight]:
     """Every parameter of the dense model in its order, a tied head left out, and where it lies."""
     kind = family(config)
     prefix = PREFIX[kind] if prefix is None else prefix
-    shapes = {name: tuple(p.shape) for name, p in without_numbers(config).named_parameters()}
-    return [_weight(kind, config, prefix, name, shape) for name, shape in shapes.items()]
+    return [_weight(kind, config, prefix, name, shape) for name, shape in _shapes(config)]
+
+
+@functools.lru_cache(maxsize=8)
+def _shapes(config: Config) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """(name, shape) of the dense model's parameters: a function of the config alone."""
+    return tuple((name, tuple(p.shape)) for name, p in without_numbers(config).named_parameters())
 
 
 def _weight(kind: str, config: Config, prefix: str, name: str, shape: tuple) -> Weight:

@@ -22,6 +22,7 @@ from course_lib.zero.partition import Piece
 from course_lib.zero.shards import Copies, Read
 
 Slot = tuple[torch.dtype, tuple[int, ...]]
+Into = Callable[[str, Tensor], bool]  # (name, place): read to that place, or say that it cannot be
 VALUE = "value"
 NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}  # as a tensor of no dims
 KINDS = {kind.__name__: kind for kind in NUMBERS}
@@ -76,6 +77,7 @@ def put(
     slots: Mapping[str, Slot],
     read: Callable[[str], Tensor],
     others: Read | None,
+    into: Into | None,
 ) -> None:
     """Put values and states back, and the values into the model; all ranks call it."""
     faults = _first_fault(shards, optimizer, slots)
@@ -85,7 +87,7 @@ def put(
     error = None
     try:
         with torch.no_grad():
-            _put_all(shards, home, optimizer, slots, read)
+            _put_all(shards, home, optimizer, slots, read, into)
             if others is not None:
                 shards.fill(others)
     except Exception as met:
@@ -96,7 +98,7 @@ def put(
     home.updated()
 
 
-def _put_all(shards: Copies, home: Home, optimizer: Optimizer, slots, read) -> None:
+def _put_all(shards: Copies, home: Home, optimizer: Optimizer, slots, read, into) -> None:
     names: dict[str, list[str]] = {}
     for name in slots:
         names.setdefault(name.rpartition(":")[0], []).append(name)
@@ -105,22 +107,28 @@ def _put_all(shards: Copies, home: Home, optimizer: Optimizer, slots, read) -> N
     for i, own in enumerate(shards.own):
         with home.at_hand(i, own, optimizer, write=True), home.placed():
             for piece, part in own:
-                tensors = (
-                    (name, _read(name, slots[name], read)) for name in names[label_of(piece)]
-                )
-                _put_part(part, tensors, optimizer.state, group_of.get(part, {}))  # {}: frozen
+                some = {name: slots[name] for name in names[label_of(piece)]}
+                _put_part(part, some, read, into, optimizer.state, group_of.get(part, {}))
 
 
 def _put_part(
     part: nn.Parameter,
-    tensors: Iterator[tuple[str, Tensor]],
+    slots: Mapping[str, Slot],
+    read: Callable[[str], Tensor],
+    into: Into | None,
     states: MutableMapping[nn.Parameter, dict],
-    group: Mapping,
+    group: Mapping,  # empty where the part is frozen
 ) -> None:
     """Put a part's value and its states back; it has no others afterwards."""
     before, state = states.pop(part, {}), {}
-    for name, x in tensors:
+    for name, slot in slots.items():
         key, kind = _key_and_kind(name)
+        place = part.detach() if key == VALUE else before.get(key)
+        if kind is None and into is not None and _takes(place, slot) and into(name, place):
+            if key != VALUE:
+                state[key] = place
+            continue
+        x = _read(name, slot, read)
         if key == VALUE:
             part.copy_(x)
         elif kind is not None:
@@ -129,6 +137,13 @@ def _put_part(
             state[key] = _placed(key, x, before.get(key), part, group)
     if state:
         states[part] = state
+
+
+def _takes(place: object, slot: Slot) -> bool:
+    """Whether a tensor is memory of the host's that can be read into."""
+    if not isinstance(place, Tensor) or not place.dim():
+        return False
+    return place.device.type == "cpu" and place.is_contiguous() and _slot(place) == tuple(slot)
 
 
 def _read(name: str, slot: Slot, read: Callable[[str], Tensor]) -> Tensor:

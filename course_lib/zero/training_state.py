@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from torch import Tensor
 
-from course_lib.zero.own_states import Slot, put, slots_of, tensors_of
+from course_lib.zero.own_states import Into, Slot, put, slots_of, tensors_of
 from course_lib.zero.shards import Read
 
 PLAIN = (bool, int, float, str, type(None))
@@ -37,15 +37,17 @@ class TrainingState:
         slots: Mapping[str, Slot],
         read: Callable[[str], Tensor],
         others: Read | None = None,
+        into: Into | None = None,
     ) -> None:
         """Put back what `own_slots` named and `own_tensors` gave; all ranks call it, before the
         first step or later. Where names or shapes do not fit on a rank, all raise ValueError, and
         nothing was put back; gradients since the last step are dropped. At stages 1 and 2 the other
-        ranks' elements are gathered, or, with `others(name, start, stop, place)`, read."""
+        ranks' elements are gathered, or, with `others(name, start, stop, place)`, read.
+        `into(name, place)` may read to where a tensor lies already, and says whether it did."""
         self.zero_grad()
         try:
             others = others if self.stage in (1, 2) else None
-            put(self.shards, self.home, self.optimizer, self.groups, slots, read, others)
+            put(self.shards, self.home, self.optimizer, self.groups, slots, read, others, into)
         except OSError as error:
             self._over = str(error)
             raise

@@ -125,8 +125,8 @@ def counted(me, folder: str, names: list[str]) -> dict:
                 pens.append(real(*arguments))
                 return pens[-1]
 
-            def saved(path, real=real_saved, parts=parts):
-                reader = real(path)
+            def saved(path, real=real_saved, parts=parts, **more):
+                reader = real(path, **more)
                 parts.extend((reader.model, reader.optimizer))
                 return reader
 

@@ -637,8 +637,8 @@ MUTANTS = [
     Mutant(
         "checkpoint-frozen-put-back",
         "course_lib/zero/own_states.py",
-        "group_of.get(part, {}))  # {}: frozen",
-        "group_of[part])",
+        "optimizer.state, group_of.get(part, {}))",
+        "optimizer.state, group_of[part])",
         (ANY,),
         "a frozen part at stage 3 cannot be put back",
     ),

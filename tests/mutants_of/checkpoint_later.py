@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(
         "bench-checkpoint-loads-nothing",
         "benchmarks/_checkpoint_peers.py",
-        "        self.load()\n        return self.sum()\n",
+        "        self.load(**more)\n        return self.sum()\n",
         "        return self.sum()\n",
         (LOADED,),
         "a load that does nothing is the fastest",
