@@ -44,8 +44,9 @@ def load(
     sharded when it was saved, and go on with the random streams; the record, and the
     bytes of tensors that this rank has read ("read_bytes"). Every rank calls it.
 
-    At stages 1 and 2 a rank reads all weights, whose model is whole there; with `gather` it reads
-    its part and gathers the others', which is faster where the files are far and the links fast.
+    At stages 1 and 2 a rank reads all weights, whose model is whole there; with `gather`, or where
+    there are master weights, it reads its part and gathers the others'. That is faster where the
+    files are far and the links fast.
     Without `verify` no tensor's checksum is looked at: that is a fourth of a load from memory.
     Where names, shapes or the optimizer differ, all ranks raise and nothing has changed; where
     bytes are damaged, all raise, and the engine is to be made anew.
@@ -68,7 +69,10 @@ def load(
             if counters:
                 check_groups(path, record, engine)
         try:
-            others = None if gather else reading.read_others
+            # Masters vouch for themselves: what a model computes with is rounded from them, and of
+            # the others' it is gathered, since nobody reads those 16 bits for its own part.
+            masters = any(name.endswith(f":{MASTER}") for name in saved.optimizer.slots)
+            others = None if gather or masters else reading.read_others
             engine.put_own(reading.slots, reading.read, others, reading.read_into)
         except (OSError, ValueError) as error:  # the same on all ranks
             text = getattr(error, "strerror", None) or error

@@ -81,7 +81,7 @@ def tensors_in(path: Path) -> dict[str, tuple]:
 
 def needed(engine, mesh, path: Path) -> int:
     """The bytes of a checkpoint that this rank's own parts consist of, and, where the model is
-    whole on every rank and the states are not, the weights of the others' parts."""
+    whole on every rank, the states are not and no master is there, the others' weights."""
     tensors, total = tensors_of(engine, mesh), 0
     inside, own = tensors_in(path), Counter()
     for text in engine.own_slots():
@@ -98,7 +98,8 @@ def needed(engine, mesh, path: Path) -> int:
         per += DTYPES[(master or inside[stored])[1].dtype].itemsize
         total += per * count
         own[label.name] += count
-    for slot in engine.partition.slots() if engine.stage in (1, 2) else ():
+    reads_others = engine.stage in (1, 2) and not any(n.endswith(":master") for n in inside)
+    for slot in engine.partition.slots() if reads_others else ():
         tensor = tensors[slot.name]
         whole = sum(b.numel for p in tensor.parts(0, slot.numel) for b in p.boxes)
         item = DTYPES[inside[tensor.weight.parts[0].name][1].dtype].itemsize

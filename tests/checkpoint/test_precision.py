@@ -149,3 +149,28 @@ def test_a_loss_scale_goes_along_where_both_have_one(pool, tmp_path):
     )
     want = {**none, "float16 to float16": 64.0, "bfloat16 to float16": 2.0**16}
     assert pool.run(2, scales, str(tmp_path))[0] == want
+
+
+def with_damaged_weights(me, folder: str) -> list[bool]:
+    """Whether each weight is what it was, after a load beside damaged 16-bit weights."""
+    layout = Layout("2x1", 2, None, "bfloat16")
+    with engine_of(me, layout, folder, dtype=torch.float32) as (engine, mesh):
+        losses(engine, mesh, 0, 1)
+        path = checkpoint.save(folder, 1, engine, mesh)
+        want = {name: p.detach().clone() for name, p in engine.module.named_parameters()}
+    if me.rank == 0:
+        weights = path / "model.safetensors"
+        raw = bytearray(weights.read_bytes())
+        for at in range(len(raw) // 2, len(raw), 2):  # the sign or the exponent of each
+            raw[at + 1 - len(raw) % 2] ^= 64
+        weights.write_bytes(raw)
+    torch.distributed.barrier()
+    with engine_of(me, layout, folder, dtype=torch.float32, seed="another") as (engine, mesh):
+        checkpoint.load(path, engine, mesh)
+        return [torch.equal(p, want[name]) for name, p in engine.module.named_parameters()]
+
+
+def test_sixteen_bits_that_nobody_vouches_for_are_not_computed_with(pool, tmp_path):
+    """Where there are masters, the weights are rounded from those, which are summed."""
+    for equal in pool.run(2, with_damaged_weights, str(tmp_path)):
+        assert all(equal)

@@ -132,6 +132,17 @@ MUTANTS = [
         (LAYOUTS,),
         "a model keeps what it was made with, behind this rank's part",
     ),
+    mutant(
+        "loading",
+        "unsummed-weights-computed-with",
+        "others = None if gather or masters else reading.read_others",
+        "others = None if gather else reading.read_others",
+        (
+            "tests/checkpoint/test_precision.py::"
+            "test_sixteen_bits_that_nobody_vouches_for_are_not_computed_with",
+        ),
+        "damage in 16-bit weights reaches the ranks that do not own them",
+    ),
     Mutant(
         "later-masters-not-brought-back",
         "course_lib/zero/shards.py",
