@@ -185,7 +185,6 @@ def _all_reports(part: Path, world: int, stop: float) -> dict[str, dict]:
                 raise CheckpointError(f"rank {rank}: {report['error']}")
             reports.append(report)
             missing.discard(rank)
-            file.unlink()
         if missing and time.monotonic() > stop:
             raise CheckpointError(
                 f"rank {min(missing)} has not said that its part of {part} is written: has it "
@@ -193,4 +192,6 @@ def _all_reports(part: Path, world: int, stop: float) -> dict[str, dict]:
             )
         if missing:
             time.sleep(POLL)
+    for rank in range(world):
+        (part / f"rank-{rank}.json").unlink()
     return {stem: added([report[stem] for report in reports]) for stem in (MODEL, OPTIMIZER)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,13 @@ FILES = ["config.json", "model.safetensors", "optimizer.safetensors", "tensors.j
 def both_ways(me, folder: str, layout: Layout) -> tuple:
     """Save at once, and later, with steps and the writing held up between."""
     gate, put = threading.Event(), Pen.put
+    first_has_written = Path(folder) / "later" / ".step-000002.part" / "rank-0.json"
 
     def held_up(self, *args):
         if threading.current_thread() is not threading.main_thread():
             assert gate.wait(60)
+            while me.rank and not first_has_written.exists():  # rank 0 is done, and has to wait
+                time.sleep(0.01)
         put(self, *args)
 
     with engine_of(me, layout, folder) as (engine, mesh):
@@ -90,10 +94,11 @@ def broken(me, folder: str, way: str) -> list:
         try:
             saving = checkpoint.save_later(folder, 2, engine, mesh, limit=limit)
             message = said(CheckpointError if way == "silent" else Exception, saving.wait)
+            left = [entry.name for entry in Path(folder).iterdir() if entry.name[0] == "."]
         finally:
             later._write, later._report = write, report
         last = checkpoint.save_later(folder, 3, engine, mesh).wait()
-    return [message, str(last)]
+    return [message, str(last), left]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +106,8 @@ def broken(me, folder: str, way: str) -> list:
     [("full", "No space left on device"), ("silent", "rank 1 has not said that its part of")],
 )
 def test_what_fails_on_a_rank_is_raised_on_all_and_the_one_before_stays(pool, tmp_path, way, text):
-    for message, last in pool.run(2, broken, str(tmp_path / "run"), way):
-        assert text in message
+    for message, last, left in pool.run(2, broken, str(tmp_path / "run"), way):
+        assert text in message and not left
         checkpoint.check(last)
     names = sorted(entry.name for entry in (tmp_path / "run").iterdir())
     assert names == ["latest", "step-000001", "step-000003"]

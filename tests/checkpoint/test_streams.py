@@ -48,8 +48,9 @@ def test_other_replicas_get_streams_of_their_own(pool, tmp_path):
     first = pool.run(4, gone_on, str(tmp_path), Layout("4x1", 1))
     again = pool.run(4, gone_on, str(tmp_path), Layout("4x1", 3))
     assert first == again  # from the saved ones alone
-    streams = {tuple(numbers) for _, numbers in first}
-    assert len(streams) == 4 and not streams & set(map(tuple, before))
+    for some in (slice(0, 3), slice(3, 4)):  # torch's, and Python's
+        streams = {tuple(numbers[some]) for _, numbers in first}
+        assert len(streams) == 4 and not streams & {tuple(numbers[some]) for numbers in before}
     alike = pool.run(2, gone_on, str(tmp_path), Layout("1x2", 0))
     assert alike[0] == alike[1]  # the tp ranks of a replica share theirs
 
