@@ -17,18 +17,18 @@ def streamed_speed(case):
     W = case["item"] * case["parameters"]
     got = W * (N - 1) / N
     link = got / case["link"]
-    ops = 2 * case["parameters"] / case["flops"]
+    work = 2 * case["parameters"] / case["flops"]
     read = W / case["memory"]
-    step = max(link, read, ops * b)
+    step = max(link, read, work * b)
     ring = 2 * (N - 1) / N * case["item"] * N * b * case["hidden"] / case["link"]
     return {
         "bytes": got,
         "stage 3": step,
         "tokens/s": N * b / step,
-        "dense": max(read, ops * b),
-        "tp": max(read / N, ops * b) + 2 * case["layers"] * ring,
-        "break-even": ceil(link / ops),
-        "prefill": max(link, read, ops * b * s),
+        "dense": max(read, work * b),
+        "tp": max(read / N, work * b) + 2 * case["layers"] * ring,
+        "break-even": ceil(link / work),
+        "prefill": max(link, read, work * b * s),
     }
 """
 
@@ -47,34 +47,34 @@ WRONG_SPEED = {
     "its own shard": (speed(("W * (N - 1) / N", "W / N")), "its own piece alone"),
     "no bytes": (speed(("got = W * (N - 1) / N", 'got = case["parameters"] * (N - 1) / N')),
                  "parameters, not bytes"),
-    "a sum of times": (speed(("max(link, read, ops * b)\n", "link + max(read, ops * b)\n")),
+    "a sum of times": (speed(("max(link, read, work * b)\n", "link + max(read, work * b)\n")),
                        "one after the other"),
-    "the link alone": (speed(("max(link, read, ops * b)\n", "link\n")), "the link alone"),
+    "the link alone": (speed(("max(link, read, work * b)\n", "link\n")), "the link alone"),
     "weights charged per prompt": (
-        speed(("max(link, read, ops * b)\n", "max(link * b, read, ops * b)\n")),
+        speed(("max(link, read, work * b)\n", "max(link * b, read, work * b)\n")),
         "weights for every prompt",
     ),
     "six operations": (
-        speed(("max(link, read, ops * b)\n", "max(link, 3 * ops * b)\n")), "a backward counted"
+        speed(("max(link, read, work * b)\n", "max(link, 3 * work * b)\n")), "a backward counted"
     ),
     "a product is one operation": (
-        speed(("max(link, read, ops * b)\n", "max(link, read, ops * b / 2)\n")), "one operation"
+        speed(("max(link, read, work * b)\n", "max(link, read, work * b / 2)\n")), "one operation"
     ),
     "arithmetic is cut": (
-        speed(("max(link, read, ops * b)\n", "max(link, read / N, ops * b / N)\n")),
+        speed(("max(link, read, work * b)\n", "max(link, read / N, work * b / N)\n")),
         "its share of the arithmetic",
     ),
     "one prompt": (speed(("N * b / step", "N / step")), "one prompt a rank"),
     "upside down": (speed(("N * b / step", "step / (N * b)")), "seconds per token"),
     "prompts made": (speed(("N * b / step", "N * b * s / step")), "tokens of the prompt"),
-    "no memory": (speed(('"dense": max(read, ops * b)', '"dense": ops * b')), "operations alone"),
-    "no arithmetic": (speed(('"dense": max(read, ops * b)', '"dense": read')), "memory alone"),
-    "dense in a row": (speed(('"dense": max(read, ops * b)', '"dense": read + ops * b')),
+    "no memory": (speed(('"dense": max(read, work * b)', '"dense": work * b')), "operations alone"),
+    "no arithmetic": (speed(('"dense": max(read, work * b)', '"dense": read')), "memory alone"),
+    "dense in a row": (speed(('"dense": max(read, work * b)', '"dense": read + work * b')),
                        "one after the other"),
-    "dense as streamed": (speed(('"dense": max(read, ops * b)', '"dense": step')),
+    "dense as streamed": (speed(('"dense": max(read, work * b)', '"dense": step')),
                           "the link in it"),
     "tp of one rank's prompts": (
-        speed(("max(read / N, ops * b)", "max(read / N, ops * b / N)"),
+        speed(("max(read / N, work * b)", "max(read / N, work * b / N)"),
               ('case["item"] * N * b * case', 'case["item"] * b * case')),
         "its own prompts alone",
     ),
@@ -83,34 +83,34 @@ WRONG_SPEED = {
                         "half of the sums"),
     "four sums a layer": (speed((' + 2 * case["layers"]', ' + 4 * case["layers"]')),
                           "four all-reduces"),
-    "tp without a cut": (speed(("max(read / N, ops * b)", "max(read, ops * b * N)")),
+    "tp without a cut": (speed(("max(read / N, work * b)", "max(read, work * b * N)")),
                          "weights not cut"),
     "break-even for all weights": (
-        speed(("ceil(link / ops)", 'ceil(W / case["link"] / ops)')), "all weights sent"
+        speed(("ceil(link / work)", 'ceil(W / case["link"] / work)')), "all weights sent"
     ),
-    "break-even of the group": (speed(("ceil(link / ops)", "N * ceil(link / ops)")),
+    "break-even of the group": (speed(("ceil(link / work)", "N * ceil(link / work)")),
                                 "prompts of all ranks"),
-    "rounded down": (speed(("ceil(link / ops)", "int(link / ops)")), "rounded down"),
-    "break-even of one operation": (speed(("ceil(link / ops)", "ceil(2 * link / ops)")),
+    "rounded down": (speed(("ceil(link / work)", "int(link / work)")), "rounded down"),
+    "break-even of one operation": (speed(("ceil(link / work)", "ceil(2 * link / work)")),
                                     "one operation"),
-    "break-even of training": (speed(("ceil(link / ops)", "ceil(link / ops / 3)")),
+    "break-even of training": (speed(("ceil(link / work)", "ceil(link / work / 3)")),
                                "a backward counted"),
-    "the case's batch": (speed(("ceil(link / ops)", "b")), "the batch of the case"),
+    "the case's batch": (speed(("ceil(link / work)", "b")), "the batch of the case"),
     "weights for each token": (
-        speed(('"prefill": max(link, read, ops * b * s)', '"prefill": s * step')),
+        speed(('"prefill": max(link, read, work * b * s)', '"prefill": s * step')),
         "weights for every token",
     ),
-    "prefill of one": (speed(("ops * b * s", "ops * s")), "one prompt"),
-    "prefill of one token": (speed(("ops * b * s", "ops * b")), "a token step"),
+    "prefill of one": (speed(("work * b * s", "work * s")), "one prompt"),
+    "prefill of one token": (speed(("work * b * s", "work * b")), "a token step"),
     "prefill in a row": (
-        speed(('"prefill": max(link, read, ops * b * s)', '"prefill": link + max(read, '
-               "ops * b * s)")),
+        speed(('"prefill": max(link, read, work * b * s)', '"prefill": link + max(read, '
+               "work * b * s)")),
         "one after the other",
     ),
     "nowhere near": (speed(("N * b / step", "1 / step + 3")), "tokens/s wrong"),
     "a tuple": (speed(("    return {", "    return 1, {")), "not a dictionary"),
-    "one missing": (speed(('        "dense": max(read, ops * b),\n', "")), "a key missing"),
-    "a text": (speed(('"dense": max(read, ops * b)', '"dense": "long"')), "not a number"),
+    "one missing": (speed(('        "dense": max(read, work * b),\n', "")), "a key missing"),
+    "a text": (speed(('"dense": max(read, work * b)', '"dense": "long"')), "not a number"),
     "nothing": (speed(("    return {", "    made = {")), "nothing returned"),
     "the case written to": (speed(("    N, b", '    case["seen"] = True\n    N, b')),
                             "input changed"),
