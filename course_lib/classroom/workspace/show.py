@@ -59,7 +59,7 @@ def everybody(room: dict, node: dict) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        console.width = 200  # into a file or a pipe, nothing is cut off
+        console.width = 1000  # into a file or a pipe, nothing is cut off or wrapped
     learners = room["learners"]
     table = Table("learner")
     lessons = [one["lesson"] for one in learners[0]["lessons"]] if learners else []
