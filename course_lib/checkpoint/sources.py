@@ -138,9 +138,8 @@ def _of_ours(step: Path, config: dict | None, stack: contextlib.ExitStack) -> So
     if form < FORM and half:
         raise CheckpointError(
             f"{step / RECORD}: form {form} keeps the float32 copies of 16-bit weights in files of "
-            "its ranks, which are not read here; write it anew with `course train --resume` on the "
-            "layout that wrote it, or take the 16-bit weights themselves: they are "
-            f"{step / WHOLE}, as transformers reads it"
+            "its ranks, which are not read here; go on with the release that wrote it, or take the "
+            f"16-bit weights themselves: they are {step / WHOLE}, as transformers reads it"
         )
     optimizer = next((step / name for name in OPTIMIZER if (step / name).is_file()), None)
     if form < FORM or optimizer is None:
