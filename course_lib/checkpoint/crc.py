@@ -1,14 +1,19 @@
 """The CRC-32 of a tensor out of the CRC-32s of its parts, wherever those lie and whoever has them.
 
 A CRC is linear: each part counts as if zeros followed it up to the end, and the shares are XORed.
-So ranks that hold boxes vouch together for a tensor that none of them has. Lesson 14.
+So ranks that hold boxes vouch together for a tensor that none of them has. `crc32` is zlib-ng's
+where that is installed: the same number, six times as fast. Lesson 14.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from zlib import crc32
+
+try:
+    from zlib_ng.zlib_ng import crc32
+except ImportError:  # torch is all that this library cannot do without
+    from zlib import crc32
 
 POLYNOMIAL = 0xEDB88320  # of zlib, PNG and Ethernet, the lowest power in the highest bit
 ONE = 1 << 31  # the polynomial 1 in that order

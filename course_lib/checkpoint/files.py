@@ -10,10 +10,10 @@ import itertools
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from zlib import crc32
 
 import torch
 
+from course_lib.checkpoint.crc import crc32
 from course_lib.layout import Box
 from course_lib.pretrained.header import Slot, make_header
 from course_lib.pretrained.writer import shards

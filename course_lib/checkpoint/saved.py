@@ -11,13 +11,12 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from zlib import crc32
 
 import torch
 
 from course_lib.checkpoint import folder, sums
 from course_lib.checkpoint.checked import TENSORS, Report, report_of
-from course_lib.checkpoint.crc import Shares
+from course_lib.checkpoint.crc import Shares, crc32
 from course_lib.checkpoint.files import runs
 from course_lib.layout import Box
 from course_lib.pretrained.header import STORED as KINDS

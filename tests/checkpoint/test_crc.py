@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import runpy
+import sys
 from zlib import crc32
 
 import pytest
 import torch
 
+from course_lib.checkpoint import crc
 from course_lib.checkpoint.crc import Followed, Shares, combined, power, times
 from course_lib.checkpoint.files import runs
 from course_lib.layout import Box
@@ -35,6 +38,18 @@ def test_shares_of_any_parts_make_the_crc_of_the_whole():
         shares = Shares()  # one keeps its tables over all of them
         assert combined(shares.of(own, total) for own in ranks) == crc32(content)
     assert Shares().of([], 10) == 0 and combined([]) == 0
+
+
+def test_zlib_gives_the_same_number_where_zlib_ng_is_not_installed(monkeypatch):
+    from zlib_ng import zlib_ng
+
+    assert crc.crc32 is zlib_ng.crc32  # what make installs
+    monkeypatch.setitem(sys.modules, "zlib_ng.zlib_ng", None)
+    without = runpy.run_path(crc.__file__)
+    assert without["crc32"] is crc32
+    content = bytes(range(256)) * 33
+    runs = [(0, content[:5000]), (5000, content[5000:])]
+    assert without["Shares"]().of(runs, len(content)) == Shares().of(runs, len(content))
 
 
 @pytest.mark.parametrize(("length", "stride"), [(1, 2), (3, 64), (8, 8), (16, 100)])
