@@ -127,7 +127,7 @@ def test_settings_are_looked_at_before_ranks_are_started(monkeypatch):
 
     def said(wrong: str) -> str:
         done = CliRunner().invoke(app, ["bench", "zero", "--json", "--set", wrong])
-        assert done.exit_code == 1 and done.stdout == ""
+        assert done.exit_code == 2 and done.stdout == ""
         return done.stderr
 
     told = said("only=ddp,zero-2")

@@ -67,7 +67,7 @@ def last(top: Path | str) -> Path:
 def _choice(top: Path) -> str:
     names = ", ".join(path.name for path in whole(top))
     if not names:
-        return "There is no whole one; begin a run anew, with another --out"
+        return "There is no whole one; begin anew, in another folder"
     return f"Whole ones: {names}; write the name of one of them into {LATEST}"
 
 
@@ -75,7 +75,7 @@ def remedy(path: Path) -> str:
     """What to do where this checkpoint cannot be used."""
     before = [other.name for other in whole(path.parent) if number_of(other) < number_of(path)]
     if not before:
-        return "no checkpoint is before it, so begin a run anew, with another --out"
+        return "no checkpoint is before it, so begin anew, in another folder"
     return f"to go on from the one before it, write {before[-1]} into {path.parent / LATEST}"
 
 

@@ -135,7 +135,8 @@ def bench(
         result = benchmark["measure"](**given)
     except (RuntimeError, ValueError) as error:
         print(f"course: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        # A workload that cannot be is a wrong call; what failed on the way is not.
+        raise typer.Exit(2 if isinstance(error, ValueError) else 1) from None
     print(json.dumps(result) if as_json else benchmark["as_text"](result))
     raise typer.Exit(1 if result.get("missing") else 0)
 

@@ -18,7 +18,7 @@ from course_lib.pretrained.header import CheckpointError
 from tests.checkpoint.parts import Layout, engine_of, losses
 
 LAYOUT = Layout("2x1", 2)
-NONE_BEFORE = "; no checkpoint is before it, so begin a run anew, with another --out"
+NONE_BEFORE = "; no checkpoint is before it, so begin anew, in another folder"
 
 
 class Marked:

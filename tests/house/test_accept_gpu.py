@@ -203,7 +203,9 @@ with open(where, "w") as file:
 def test_notebooks_run_at_the_world_asked_for_and_nccl_is_listened_to(
     toy: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PYTEST_PLUGINS", "nbval.plugin")
+    # As in the repository, its kernel talks over files: a port drawn for it may be taken by then.
+    monkeypatch.setenv("PYTEST_PLUGINS", "nbval.plugin,tests.strict_notebooks")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK, id="one")])
     (toy.root / "notebooks").mkdir()
     nbformat.write(book, toy.root / "notebooks" / "toy.ipynb")

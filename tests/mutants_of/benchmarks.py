@@ -178,6 +178,14 @@ MUTANTS = [
         "ratios to a method that is missing stand beside ratios to another",
     ),
     Mutant(
+        "benchmarks-wrong-call-is-a-failure",
+        "course_lib/cli/author.py",
+        "typer.Exit(2 if isinstance(error, ValueError) else 1)",
+        "typer.Exit(1)",
+        (NAMES,),
+        "a script takes a workload that cannot be for a benchmark that broke",
+    ),
+    Mutant(
         "benchmarks-missing-is-good",
         "course_lib/cli/author.py",
         '    raise typer.Exit(1 if result.get("missing") else 0)\n',

@@ -125,7 +125,7 @@ def test_a_record_that_says_something_else(run, name):
 def test_without_a_checkpoint_before_it_a_run_begins_anew(run):
     shutil.rmtree(run / "checkpoints" / "step-000009")
     flip(run / "checkpoints" / "step-000012" / "training.json", 0.0)
-    assert refused(run).endswith("so begin a run anew, with another --out")
+    assert refused(run).endswith("so begin anew, in another folder")
 
 
 @pytest.mark.parametrize(
