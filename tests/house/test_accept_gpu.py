@@ -22,6 +22,7 @@ from course_lib.classroom.doctor import torch_build
 from course_lib.classroom.doctor.torch_build import Torch
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import reading, running, stages
+from tools.accept_gpu.resuming import resuming
 from tools.accept_gpu.stages import Place, Stage
 from tools.accept_gpu.training import training
 from tools.accept_gpu.verdict import why_not
@@ -47,6 +48,7 @@ def results(world: int = 4) -> list[dict[str, Any]]:
     for n in sorted({2, world}):
         good[f"notebooks at world {n}"] = {"world": n, "nccl_communicators": {str(n): 3}}
         good[f"training at world {n}"] = {"world": n, "backends": ["nccl"]}
+        good[f"resuming at world {n}"] = {"world": n, "backends": ["nccl"]}
     order = [stage.name for stage in stages.stages(world)]
     assert sorted(order) == sorted(good)
     return [{"name": name, "ok": True, "found": "fine", **good[name]} for name in order]
@@ -74,6 +76,7 @@ def test_all_well_on_nccl_is_accepted() -> None:
             "notebooks at world 4: NCCL made no communicator of 4 ranks",
         ),
         ("training at world 2", {"backends": ["gloo"]}, "training at world 2: the ranks spoke g"),
+        ("resuming at world 4", {"backends": ["gloo"]}, "resuming at world 4: the ranks spoke g"),
         ("bandwidth at world 4", {"backends": []}, "bandwidth at world 4: the ranks spoke nothing"),
     ],
 )  # fmt: skip
@@ -187,6 +190,44 @@ def test_training_is_held_against_stage_0_and_the_formulas(toy: Place) -> None:
     assert bad["found"] == (
         "1: rank 0 held 9 bytes, by formula 8; 2: its losses are up to 1.0e-02 from stage 0's; "
         "3: ended with 1: no memory"
+    )
+
+
+RESUME = """
+import json, sys
+from pathlib import Path
+kept = Path(sys.argv[sys.argv.index("--out") + 1] + ".first")
+losses = [2.0, 1.5, 1.0]
+if "--resume" in sys.argv:
+    layout = dict(zip(sys.argv, sys.argv[1:]))
+    assert {"--tp", "--stage", "--offload"} <= set(layout)  # said, whatever the first one's were
+    if kept.read_text() != "--stage 2" or layout["--stage"] != "2":
+        losses[2] = 1.01
+    if layout["--stage"] == "3":
+        sys.exit("no memory")
+else:
+    at = sys.argv.index("--stage") if "--stage" in sys.argv else len(sys.argv)
+    kept.write_text(" ".join(sys.argv[at:at + 2]))
+print(json.dumps({"losses": losses, "backend": "gloo"}))
+"""
+
+
+def test_runs_that_go_on_are_held_against_the_one_never_cut(toy: Place) -> None:
+    (toy.root / "course_lib").mkdir()
+    (toy.root / "course_lib" / "__init__.py").touch()
+    (toy.root / "course_lib" / "cli.py").write_text(RESUME)
+    same = {"same": (["--stage", "2"], ["--stage", "2"])}
+    good = resuming(toy, 60, 2, same)
+    assert good == {
+        "ok": True, "found": "1 pairs of layouts go on with the same losses", "world": 2,
+        "backends": ["gloo"],
+    }  # fmt: skip
+    others = {n: (["--stage", "2"], ["--stage", n]) for n in "13"}
+    bad = resuming(toy, 60, 2, {**same, **others, "first": (["--stage", "1"], ["--stage", "2"])})
+    assert not bad["ok"]
+    assert bad["found"] == (
+        "1: its losses are up to 1.0e-02 from those of the run never cut; 3: ended with 1: no "
+        "memory; first: its losses are up to 1.0e-02 from those of the run never cut"
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.accept_gpu.reading import read_junit, read_nccl
+from tools.accept_gpu.resuming import resuming
 from tools.accept_gpu.running import Ended, Place
 from tools.accept_gpu.training import training
 
@@ -45,6 +46,7 @@ def stages(world: int) -> list[Stage]:
         Stage("six ways", "tests", 1800, lambda place, limit: tests(place, limit, *WAYS)),
         *(Stage(f"notebooks at world {n}", "notebooks", 1800, _notebooks_at(n)) for n in worlds),
         *(Stage(f"training at world {n}", "training", 900, _training_at(n)) for n in worlds),
+        *(Stage(f"resuming at world {n}", "training", 900, _resuming_at(n)) for n in worlds),
         Stage(f"bandwidth at world {world}", "bandwidth", 400, _bandwidth_at(world)),
     ]
 
@@ -55,6 +57,10 @@ def _notebooks_at(world: int) -> Callable[[Place, float], Found]:
 
 def _training_at(world: int) -> Callable[[Place, float], Found]:
     return lambda place, limit: training(place, limit, world)
+
+
+def _resuming_at(world: int) -> Callable[[Place, float], Found]:
+    return lambda place, limit: resuming(place, limit, world)
 
 
 def _bandwidth_at(world: int) -> Callable[[Place, float], Found]:

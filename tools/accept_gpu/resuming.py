@@ -1,0 +1,77 @@
+"""Runs that go on at another layout from their checkpoint, held against one that was never cut.
+
+The same next losses, whatever ranks, stage, offload and precision the checkpoint was saved at. No
+lesson derives it.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from typing import Any
+
+from tools.accept_gpu.running import Place
+from tools.accept_gpu.training import CLOSE
+
+# What a run is saved at, and what it goes on at; a later --ranks counts.
+PAIRS = {
+    "dp to tp": (["--stage", "2"], ["--tp", "2"]),
+    "tp to dp": (["--tp", "2"], ["--stage", "3"]),
+    "to one rank": (["--stage", "3", "--async-save"], ["--ranks", "1"]),
+    "from one rank": (["--ranks", "1"], ["--stage", "1"]),
+    "host to files": (
+        ["--stage", "2", "--offload", "cpu"], ["--stage", "3", "--offload", "nvme"],
+    ),
+    "files to host": (
+        ["--stage", "1", "--offload", "nvme"], ["--stage", "3", "--offload", "cpu"],
+    ),
+    "to 16 bits": (["--stage", "3"], ["--stage", "2", "--precision", "bfloat16"]),
+    "from 16 bits": (["--stage", "2", "--precision", "bfloat16"], ["--stage", "3"]),
+}  # fmt: skip
+CUT, STEPS = 3, 6
+
+
+def resuming(place: Place, limit: float, world: int, pairs: dict | None = None) -> dict[str, Any]:
+    """Saved after half of the steps and gone on with, pair after pair, on up to `world` ranks."""
+    pairs = PAIRS if pairs is None else pairs
+    each = limit / (2 * len(pairs) + 1)
+    rows = 12 * world  # of all replicas together, so that each number of them has a share
+    amiss: list[str] = []
+    backends: set[str] = set()
+
+    def ran(name: str, out: str, *argv: str) -> list[float] | None:
+        command = ["-m", "course_lib.cli", "train", "--ranks", str(world), "--out", out]
+        ended = place.python(each, *command, *argv, "--json")
+        if ended.code != 0:
+            amiss.append(f"{name}: ended with {ended.code}: {' '.join(ended.tail()[-3:])}")
+            return None
+        run = json.loads(ended.out.read_text().splitlines()[-1])
+        if "--ranks" not in argv:  # one rank alone may speak another backend
+            backends.add(run["backend"])
+        return run["losses"]
+
+    model = ["--layers", "2", "--corpus-bytes", "300000", "--rows", str(rows), "--no-pack"]
+    folder = tempfile.mkdtemp(prefix="resume-", dir=place.scratch)
+    want = ran("never cut", f"{folder}/whole", *model, "--steps", str(STEPS))
+    for number, (name, (first, second)) in enumerate(pairs.items() if want else ()):
+        out = f"{folder}/{number}"
+        if ran(name, out, *model, *first, "--steps", str(CUT)) is None:
+            continue
+        losses = ran(name, out, "--resume", "--steps", str(STEPS), *_at(second, first))
+        if losses is None:
+            continue
+        bound = CLOSE["bfloat16" if "bfloat16" in [*first, *second] else "float32"]
+        far = max(abs(a / b - 1) for a, b in zip(losses, want, strict=True))
+        if not far <= bound:
+            amiss.append(f"{name}: its losses are up to {far:.1e} from those of the run never cut")
+    told = "; ".join(amiss) or f"{len(pairs)} pairs of layouts go on with the same losses"
+    return {"ok": not amiss, "found": told, "world": world, "backends": sorted(backends)}
+
+
+def _at(second: list[str], first: list[str]) -> list[str]:
+    """The second layout in full: what a run was saved at would stay otherwise."""
+    given = dict(zip(second[::2], second[1::2], strict=True))
+    usual = {"--tp": "1", "--stage": "0", "--offload": "none"}
+    if "--precision" in first:
+        usual["--precision"] = "float32"
+    return [word for pair in {**usual, **given}.items() for word in pair]
