@@ -46,7 +46,7 @@ def into_fsdp(me, folder: str) -> tuple:
     return logits, read, whole
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_fully_shard_takes_its_shards(pool, tmp_path, world):
     pool.run(2, saved, str(tmp_path))
     transformers = pytest.importorskip("transformers")

@@ -22,7 +22,7 @@ PAIRS = {
     "from three to four": ((3, 1, 1, "nvme"), (4, 2, 3, "none")),
     "to one": ((4, 1, 3, "cpu"), (1, 1, 0, "none")),
 }
-CHEAP = ("from four to two", "tp for dp")
+CHEAP = ("from four to two",)
 
 
 def ran(me, argv: list[str], out: str) -> list[float]:

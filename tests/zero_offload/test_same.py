@@ -105,7 +105,14 @@ def rewritten(me, way, folder, precision):
     assert all(torch.equal(x, after[0][name]) for name, x in after[1].items())
 
 
-@pytest.mark.parametrize("precision", ["as is", "bfloat16"])
-@pytest.mark.parametrize("way", [way for way, (stage, _) in WAYS.items() if stage == 3])
+@pytest.mark.parametrize(
+    ("way", "precision"),
+    [
+        pytest.param(way, precision, marks=() if few or way == "3-nvme-nvme" else pytest.mark.slow)
+        for way, (stage, _) in WAYS.items()
+        for precision, few in (("as is", True), ("bfloat16", False))
+        if stage == 3
+    ],
+)
 def test_what_is_written_from_outside_is_kept(pool, way, precision, tmp_path):
     pool.run(2, rewritten, way, tmp_path, precision, timeout=120)
