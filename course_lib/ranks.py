@@ -27,6 +27,10 @@ class Choice:
     why: str
 
 
+class TwiceTheSame(RuntimeError):
+    """Two processes came under one rank's number."""
+
+
 @dataclass(frozen=True)
 class Me:
     """This rank: its number, its neighbours, its backend and its device."""
@@ -91,10 +95,8 @@ def start(
         if rank is None or world is None:
             raise ValueError("a file rendezvous needs both rank= and world=")
         local_rank, local_world = rank, world
-        method = f"file://{Path(rendezvous).absolute()}"
     else:
         rank, world, local_rank, local_world = _identity_from_environment(os.environ)
-        method = "env://"
     choice = choose(world, local_world=local_world)
     if not 0 <= rank < world:
         raise ValueError(
@@ -111,9 +113,14 @@ def start(
     os.environ.setdefault("TORCH_DIST_INIT_BARRIER", "1")
     # With NCCL, tensors that live on the CPU (object lists, checkpoints) still travel, by gloo.
     torch_backend = "cpu:gloo,cuda:nccl" if choice.backend == "nccl" else "gloo"
+    meeting = (
+        {"init_method": f"file://{Path(rendezvous).absolute()}"}
+        if rendezvous is not None
+        else {"store": _store_of_all(rank, world, timeout)}
+    )
     dist.init_process_group(
         torch_backend,
-        init_method=method,
+        **meeting,
         rank=rank,
         world_size=world,
         timeout=timedelta(seconds=timeout),
@@ -214,6 +221,21 @@ def _claim_device(device_type: str, local_rank: int) -> torch.device:
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
+
+
+def _store_of_all(rank: int, world: int, timeout: float) -> dist.Store:
+    """The store at MASTER_ADDR, in which every rank has written who it is; a number comes once."""
+    wait = timedelta(seconds=timeout)
+    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=wait))
+    store.set_timeout(wait)
+    mine = f"process {os.getpid()} on {socket.gethostname()}"
+    first = store.compare_set(f"course/rank/{rank}", "", mine).decode()
+    if first != mine:
+        raise TwiceTheSame(
+            f"rank {rank} is there twice, {first} and {mine}: every process needs a number of its "
+            "own, so give each host its --node-rank, or each process its RANK"
+        )
+    return store
 
 
 def _identity_from_environment(env) -> tuple[int, int, int, int]:

@@ -1,7 +1,8 @@
 """From a command line to an exit code, on one rank: 0 good, 1 a failure, 2 a wrong call.
 
 What every rank finds out is said by rank 0 alone, in a line; what one rank alone meets, by that
-rank; and that a neighbour is gone is nobody's news but the launcher's. Lesson 08.
+rank; and that a neighbour is gone, by the first rank of each host, where no launcher of ours says
+it. Lesson 08.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 import sys
 import time
 import traceback
@@ -27,11 +29,16 @@ from course_lib.train.stop import Stop, end_with
 
 RENDEZVOUS, STARTER = "COURSE_TRAIN_RENDEZVOUS", "COURSE_TRAIN_STARTER"
 READY, OPTIONS = "COURSE_TRAIN_READY", "COURSE_TRAIN_OPTIONS"
+SILENT = re.compile(r"timed? ?out", re.IGNORECASE)
 GONE = re.compile(
     r"connection (was )?(closed|reset|refused)|broken pipe|socket (was )?closed|timed? ?out|"
     r"caused pair closure|failed to recv|no work done",
     re.IGNORECASE,
 )
+
+
+class Unmet(RuntimeError):
+    """The ranks did not come together; each may know another reason."""
 
 
 def who() -> tuple[int, int]:
@@ -42,6 +49,14 @@ def who() -> tuple[int, int]:
         return 0, 1
 
 
+def first_of_host() -> bool:
+    """Whether this rank speaks for its host."""
+    try:
+        return ranks._identity_from_environment(os.environ)[2] == 0
+    except RuntimeError:
+        return True
+
+
 def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.train") -> int:
     """Read the options, start the group, call train(options, me, stop), leave; the exit code."""
     rank, world = who()
@@ -49,7 +64,7 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
         if rank == 0:
             print(parser(prog).format_help(), end="", file=Unbroken(sys.stdout), flush=True)
         return 0
-    stop, stack = Stop(), contextlib.ExitStack()
+    stop, stack, timeout = Stop(), contextlib.ExitStack(), None
     if STARTER in os.environ:
         end_with(int(os.environ[STARTER]), lambda: abandon(os.environ[RENDEZVOUS]))
         os.write(int(os.environ[READY]), b".")  # from here on, a signal is heard and not fatal
@@ -58,14 +73,15 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
             options = Options.from_json(os.environ[OPTIONS])
         else:  # what is wrong with the call itself is said before anybody waits
             options = resolve(parse(argv, prog), world)
-        me = _start(rank, world, options.timeout, stack)
+        timeout = options.timeout
+        me = _start(rank, world, timeout, stack)
         train(options, me, stop)
         ranks.stop()
         stack.close()
         Unbroken(sys.stdout).flush()
         return 0
     except Exception as error:
-        code = _tell(error, rank)
+        code = _tell(error, rank, timeout)
     # A group with a rank that failed is not left in good order: nothing more is asked of it.
     Unbroken(sys.stdout).flush()
     Unbroken(sys.stderr).flush()
@@ -85,27 +101,56 @@ def _start(rank: int, world: int, timeout: float, stack: contextlib.ExitStack) -
         if meet is not None:
             return ranks.start(rank, world, rendezvous=meet, timeout=timeout)
         return ranks.start(timeout=timeout)
-    except torch.distributed.DistNetworkError as error:
-        if "EADDRINUSE" not in str(error) and "already in use" not in str(error):
+    except ranks.TwiceTheSame as error:
+        raise Unmet(str(error)) from error
+    except (torch.distributed.DistNetworkError, torch.distributed.DistStoreError) as error:
+        if meet is not None:
             raise
         at = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise Failed(
-            f"the port at which the ranks should meet, {at}, is taken by another program; set "
-            "MASTER_PORT to a free one for all ranks, or wait until that has ended"
-        ) from error
+        if "EADDRINUSE" in str(error) or "already in use" in str(error):
+            raise Failed(
+                f"the port at which the ranks should meet, {at}, is taken by another program; set "
+                "MASTER_PORT to a free one for all ranks, or wait until that has ended"
+            ) from error
+        raise Unmet(_unmet(str(error), at, world, timeout)) from error
 
 
-def _tell(error: Exception, rank: int) -> int:
+def _unmet(error: str, at: str, world: int, timeout: float) -> str:
+    """Why the ranks did not come together, as far as this one can know."""
+    came = re.search(r"(\d+)/\d+ clients joined", error)
+    if came:
+        return (
+            f"{came[1]} of {world} ranks had come to {at} after {timeout:g} s: is every host "
+            "started, with the number of all ranks and with ranks of its own?"
+        )
+    return (
+        f"nobody answered at {at} within {timeout:g} s: is the host of rank 0 up, does it run the "
+        "same command, is MASTER_ADDR its name everywhere, and does its firewall let that port in?"
+    )
+
+
+def _tell(error: Exception, rank: int, timeout: float | None = None) -> int:
     """Say what happened, if it is this rank's to say; the exit code."""
+    if isinstance(error, Unmet):
+        if first_of_host():
+            _line(f"rank {rank} on {socket.gethostname()}: {error}")
+        return 1
     shared = isinstance(error, (Refused, Failed, CheckpointError))
     if shared:
         if rank == 0:
             _line(str(error))
         return 2 if isinstance(error, Refused) else 1
     if _neighbour_gone(error):
-        if STARTER not in os.environ and rank == 0:
+        if STARTER not in os.environ and first_of_host():
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            _line(f"rank {rank} lost another rank, whose own message says why ({first})")
+            why = "lost another rank, whose own message says why"
+            if timeout is not None and SILENT.search(str(error)):
+                why = (
+                    f"heard nothing from another rank for {timeout:g} s (--timeout): it hangs, or "
+                    "its host or the link is gone; the run goes on from its last checkpoint with "
+                    "--resume"
+                )
+            _line(f"rank {rank} on {socket.gethostname()} {why} ({first})")
         return 1
     if not isinstance(error, (OSError, ImportError, MemoryError, torch.OutOfMemoryError)):
         traceback.print_exception(error, file=Unbroken(sys.stderr))

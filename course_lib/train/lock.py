@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from course_lib import ranks
 from course_lib.pretrained.header import CheckpointError
+from course_lib.train.alike import check_shared
 from course_lib.train.checks import check_folder
 from course_lib.train.options import Options, Refused
 
@@ -47,6 +48,8 @@ def locked_folder(options: Options, me: ranks.Me) -> Iterator[Path]:
         folder, refusal = reply
         if refusal:
             raise Refused(refusal)
+        if me.local_world != me.world:
+            check_shared(Path(folder), me)
         yield Path(folder)
     finally:
         if lock is not None:

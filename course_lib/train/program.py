@@ -21,6 +21,7 @@ from course_lib.step.losses import loss_sum
 from course_lib.step.pieces import axes
 from course_lib.step.step import check_losses, tally
 from course_lib.tensor_parallel.randomness import mix, seed_all
+from course_lib.train.alike import check_alike
 from course_lib.train.checks import check_precision, make_folder, offload_of, units_of
 from course_lib.train.journal import Journal
 from course_lib.train.lock import locked_folder
@@ -39,6 +40,7 @@ def train(options: Options, me: ranks.Me, stop: Stop, show: Show) -> dict:
     """Run to the last step, or until somebody asks to stop; what came of it."""
     with all_or_none([dist.group.WORLD], "--precision", error=Refused):
         check_precision(options.precision, me.device)
+    check_alike(me, options)
     with locked_folder(options, me) as out, Journal(options, me, out, stop, show) as journal:
         mesh = ranks.mesh(me, dp=me.world // options.tp, tp=options.tp)
         model, fill = make_model(options, me, mesh)

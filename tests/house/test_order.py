@@ -43,6 +43,7 @@ ORDER = [
     "ways",
     "then_and_now",
     "inference",
+    "nodes",
     "figures",
     "classroom",
     "cli",
