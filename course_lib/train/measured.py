@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,13 +22,38 @@ from course_lib.estimate.peak import Cut
 from course_lib.estimate.traffic import FAST, LEAN
 from course_lib.gpt import GPT
 from course_lib.layout import heads as evenly
-from course_lib.ledger import ledger
+from course_lib.ledger import Book, ledger
+from course_lib.ledger.forms import Bytes
 from course_lib.memory import budget, peak
 from course_lib.train.checks import offload_of, units_of
 from course_lib.train.options import Options
 from course_lib.zero import Engine, holdings
+from course_lib.zero.holdings import holdings_by_kind
 
 APART = ("scalars", "buffers")  # labels of messages that say something about a step, and carry none
+
+
+class Verbs(NamedTuple):
+    """The calls of one verb over one axis with one label ("" for what carries the step itself), and
+    their bytes on this rank: handed over, and the least that it has to send."""
+
+    axis: str
+    verb: str
+    label: str
+    calls: int
+    payload: Bytes
+    must: Bytes
+
+
+def by_verb(book: Book) -> list[Verbs]:
+    """A book's records, added up."""
+    kinds = sorted({(r.axis, r.op, r.label) for r in book.records})
+    found = []
+    for axis, op, label in kinds:
+        of = {"op": op, "axis": axis, "label": label}
+        payload, must = (book.bytes(column=column, **of) for column in ("payload", "must"))
+        found.append(Verbs(axis, op, label, book.count(**of), payload, must))
+    return found
 
 
 class Meter:
@@ -37,6 +63,8 @@ class Meter:
         self.options, self.mesh, self.folder = options, mesh, folder
         self.outline = estimate.sketch(model)  # before an engine shards it over dp
         self.report: dict | None = None
+        self.verbs: list[Verbs] = []  # every message of the step that was measured
+        self.host_peak: int | None = None  # None on a GPU's rank
         self._updates = 0
 
     @contextmanager
@@ -47,10 +75,13 @@ class Meter:
             yield
             self._updates += engine.skipped == skipped
             return
-        held, device = holdings(engine), next(engine.parameters()).device
-        watch = peak() if device.type == "cuda" else budget()
+        held, kinds = holdings(engine), holdings_by_kind(engine)
+        device = next(engine.parameters()).device
+        shapes = "meta" if device.type == "meta" else None  # a dry run's, which stand for memory
+        watch = peak() if device.type == "cuda" else budget(computes_on=shapes)
         with ledger(self.mesh) as book, watch:
             before = 0 if device.type == "cuda" else watch.in_use()
+            host = 0 if device.type == "cuda" else watch.in_use("host")
             yield
             above = None if device.type == "cuda" else watch.most() - before
         above = watch.bytes if above is None else above
@@ -60,11 +91,14 @@ class Meter:
                 small += record.must
             elif record.must:
                 sent[record.axis] += record.must
+        if device.type != "cuda":
+            self.host_peak = held["host"] + watch.most("host") - host
+        self.verbs = by_verb(book)
         if engine.skipped > skipped:  # an overflow: nothing was updated, the next may be
             return
         self.report = {
             "rank": dist.get_rank(),
-            "held": sum(held.values()), "held_by_tier": held,
+            "held": sum(held.values()), "held_by_tier": held, "held_by_kind": kinds,
             "peak": held["device"] + above,
             "sent": sum(sent.values()), "sent_by_axis": dict(sent), "sent_beside": small,
             "estimate": self._expected(held),
@@ -102,6 +136,7 @@ class Meter:
                 config, rows, options.length, tp.size(), width=width, **shape
             )
         expected = {"held": states.total(), "held_by_tier": states.by_tier()}
+        expected["held_by_kind"] = states.by_kind()
         expected |= {"sent": sum(sent.values()), "sent_by_axis": sent}
         if not config.attention_dropout:
             top = estimate.step_peak(
