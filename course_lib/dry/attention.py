@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
@@ -22,7 +23,15 @@ class AsOnCpu(TorchFunctionMode):
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention and args[0].is_meta:
             return _attention(*args, **kwargs)
+        if function is Tensor.backward:  # torch lets a mode rest in a call that it answers
+            return self._backward(*args, **kwargs)
         return function(*args, **kwargs)
+
+    def _backward(self, loss: Tensor, gradient: Tensor | None = None, **options: object) -> None:
+        """What is recomputed in a backward is attention too. Handed over as an edge of the graph, a
+        loss is no call for a mode to answer, and the mode stays."""
+        with self:
+            torch.autograd.backward(get_gradient_edge(loss), grad_tensors=gradient, **options)
 
 
 def _attention(

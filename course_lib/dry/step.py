@@ -97,9 +97,10 @@ def _run(options: Sized, me: ranks.Me, began: float) -> DryRun:
                 program.one_step(options, engine, text, mesh, _Unasked())
         parameters = sum(slot.numel for slot in engine.partition.slots())
     report = {name: value for name, value in meter.report.items() if name != "rank"}
+    report["verbs"] = [Verbs(**row) for row in report["verbs"]]
     return DryRun(
         me.world, me.rank, me.world // options.tp, options.tp, parameters,
-        host_peak=meter.host_peak, verbs=meter.verbs, seconds=time.perf_counter() - began, **report,
+        seconds=time.perf_counter() - began, **report,
     )  # fmt: skip
 
 

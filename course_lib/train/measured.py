@@ -63,8 +63,6 @@ class Meter:
         self.options, self.mesh, self.folder = options, mesh, folder
         self.outline = estimate.sketch(model)  # before an engine shards it over dp
         self.report: dict | None = None
-        self.verbs: list[Verbs] = []  # every message of the step that was measured
-        self.host_peak: int | None = None  # None on a GPU's rank
         self._updates = 0
 
     @contextmanager
@@ -84,6 +82,7 @@ class Meter:
             host = 0 if device.type == "cuda" else watch.in_use("host")
             yield
             above = None if device.type == "cuda" else watch.most() - before
+            on_host = None if device.type == "cuda" else held["host"] + watch.most("host") - host
         above = watch.bytes if above is None else above
         sent, small = Counter(), 0
         for record in book.records:
@@ -91,15 +90,13 @@ class Meter:
                 small += record.must
             elif record.must:
                 sent[record.axis] += record.must
-        if device.type != "cuda":
-            self.host_peak = held["host"] + watch.most("host") - host
-        self.verbs = by_verb(book)
         if engine.skipped > skipped:  # an overflow: nothing was updated, the next may be
             return
         self.report = {
             "rank": dist.get_rank(),
             "held": sum(held.values()), "held_by_tier": held, "held_by_kind": kinds,
-            "peak": held["device"] + above,
+            "peak": held["device"] + above, "host_peak": on_host,
+            "verbs": [row._asdict() for row in by_verb(book)],
             "sent": sum(sent.values()), "sent_by_axis": dict(sent), "sent_beside": small,
             "estimate": self._expected(held),
         }  # fmt: skip
