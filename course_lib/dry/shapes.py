@@ -89,8 +89,6 @@ def check(options: Sized, world: int, rank: int) -> None:
             f"--length {options.length} is longer than the {longest} tokens of --config's model; "
             f"take --length {longest} or less"
         )
-    if options.sequence and options.tp == 1:
-        raise Refused("--sequence cuts the tokens over the tensor-parallel ranks; add --tp")
 
 
 class Rows:

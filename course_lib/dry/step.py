@@ -61,6 +61,13 @@ class DryRun:
         """The least bytes that these messages have this rank send."""
         return sum(row.must for row in self._select(axis, verb))
 
+    def differences(self) -> list[str]:
+        """Where what was counted is not what the closed forms say: nowhere, to the byte."""
+        names = ("held_by_tier", "held_by_kind", "sent_by_axis")
+        pairs = [(name, getattr(self, name), self.estimate[name]) for name in names]
+        return [f"{name} {own}, and by formula {wanted}" for name, own, wanted in pairs
+                if own != wanted]  # fmt: skip
+
     def as_dict(self) -> dict:
         """Plain data, for JSON."""
         return {**asdict(self), "verbs": [row._asdict() for row in self.verbs]}
