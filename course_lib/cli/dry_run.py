@@ -17,7 +17,7 @@ from course_lib.cli.base import app
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def dry_run(context: typer.Context) -> None:
-    """Count what a rank of any world sends and holds in a step, on shapes alone; --help shows how."""
+    """Count what any rank of any world sends and holds in a step, on shapes alone."""
     from course_lib.dry import command
 
     raise typer.Exit(command.main(context.args))

@@ -1,4 +1,4 @@
-"""One process as rank r of N, with nobody else there: torch's fake group, under which no byte moves.
+"""One process as rank r of N, and nobody else there: torch's fake group, where no byte moves.
 
 The only file that touches `torch.testing._internal.distributed.fake_pg`, which is private to torch
 and may change with any release. Of shapes no message needs an answer; to what carries numbers, such
@@ -7,6 +7,7 @@ as a flag or a report, every other rank says the same as this one. Lesson 15.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -16,6 +17,7 @@ import torch.distributed as dist
 
 from course_lib import ranks
 
+REGISTERS = "torch.testing._internal.distributed.fake_pg"  # the backend "fake" with torch
 # A group for the shapes that a step computes with, and for the numbers that ranks decide by.
 CARRIES = "cpu:fake,meta:fake"
 TIMEOUT = 60.0  # seconds; nobody waits
@@ -27,15 +29,15 @@ def alone(world: int, rank: int = 0) -> Iterator[ranks.Me]:
     if world < 1:
         raise ValueError(f"a world of {world} ranks is none; take 1 or more")
     if not 0 <= rank < world:
-        raise ValueError(f"there is no rank {rank} in a world of {world}: ranks are 0 … {world - 1}")
+        raise ValueError(
+            f"there is no rank {rank} in a world of {world}: ranks are 0 … {world - 1}"
+        )
     if dist.is_initialized():
         raise RuntimeError(
-            f"this process is rank {dist.get_rank()} of a group of {dist.get_world_size()} already; "
+            f"this process is rank {dist.get_rank()} of a group of {dist.get_world_size()}; "
             "a dry run needs a process of its own, or ranks.stop() before it"
         )
-    # Registers the fake group with torch.
-    import torch.testing._internal.distributed.fake_pg  # noqa: F401
-
+    importlib.import_module(REGISTERS)
     store = _Everybody(world)  # torch keeps no reference of Python's to it: it lives in here
     dist.init_process_group(
         CARRIES, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=TIMEOUT)

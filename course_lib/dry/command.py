@@ -1,5 +1,6 @@
-"""`course dry-run`: from a command line to a report; 0 good, 1 where formulas differ, 2 a wrong call.
+"""`course dry-run`: from a command line to a report.
 
+Exit code 0 is good, 1 says that the closed forms are not what was counted, 2 is a wrong call.
 Lesson 15.
 """
 

@@ -44,8 +44,8 @@ class OneDevice(LightMode):
 def _of(x: Tensor, operation: str) -> str:
     made = getattr(x.untyped_storage(), _MADE_AT, "before this, out of sight")
     return (
-        f"{operation} takes a tensor of shape {tuple(x.shape)} on the {x.device.type} beside one on "
-        f"meta. It was made {made}: pass it the device of what it will meet"
+        f"{operation} takes a tensor of shape {tuple(x.shape)} on the {x.device.type} beside one "
+        f"on meta. It was made {made}: pass it the device of what it will meet"
     )
 
 
@@ -55,7 +55,9 @@ def _line() -> str:
     while frame is not None:
         file = frame.f_code.co_filename
         if not any(piece in file for piece in NOT_MAKERS):
-            name = file.removeprefix(LIBRARY) if file.startswith(LIBRARY) else os.path.basename(file)
+            name = (
+                file.removeprefix(LIBRARY) if file.startswith(LIBRARY) else os.path.basename(file)
+            )
             return f"at {name}:{frame.f_lineno}"
         frame = frame.f_back
     return "out of sight"

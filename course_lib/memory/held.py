@@ -133,9 +133,7 @@ def held(
     return Held(tuple(Row(kind, tier, *entry) for (kind, tier), entry in sums.items()))
 
 
-def _collect(
-    value: object, found: dict[str, list[UntypedStorage]], plain: str, meta: bool
-) -> None:
+def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str, meta: bool) -> None:
     """Sort the storages of one object into kinds; tensors without a role go under `plain`."""
     named = plain != "tensors"
     if isinstance(value, nn.Module):

@@ -45,15 +45,29 @@ class Verbs(NamedTuple):
     must: Bytes
 
 
-def by_verb(book: Book) -> list[Verbs]:
+def by_verb(book: Book, mesh: DeviceMesh) -> list[Verbs]:
     """A book's records, added up."""
-    kinds = sorted({(r.axis, r.op, r.label) for r in book.records})
-    found = []
-    for axis, op, label in kinds:
-        of = {"op": op, "axis": axis, "label": label}
-        payload, must = (book.bytes(column=column, **of) for column in ("payload", "must"))
-        found.append(Verbs(axis, op, label, book.count(**of), payload, must))
-    return found
+    found: dict[tuple[str, str, str], list] = {}
+    for name, op, label in sorted({(r.axis, r.op, r.label) for r in book.records}):
+        of = {"op": op, "axis": name, "label": label}
+        sums = found.setdefault((axis_of(name, mesh), op, label), [0, 0, 0])
+        sums[0] += book.count(**of)
+        sums[1] += book.bytes(column="payload", **of)
+        sums[2] += book.bytes(column="must", **of)
+    return [Verbs(*key, *found[key]) for key in sorted(found)]
+
+
+def axis_of(name: str, mesh: DeviceMesh) -> str:
+    """The axis of a group as a ledger names it: of some of an axis's ranks ("ranks 0,1"), such as
+    those that share key/value heads, it is that axis."""
+    kind, _, members = name.partition(" ")
+    if kind == "ranks":
+        for axis in mesh.mesh_dim_names:
+            if set(map(int, members.split(","))) <= set(
+                dist.get_process_group_ranks(mesh.get_group(axis))
+            ):
+                return axis
+    return name
 
 
 class Meter:
@@ -89,14 +103,14 @@ class Meter:
             if record.label in APART:
                 small += record.must
             elif record.must:
-                sent[record.axis] += record.must
+                sent[axis_of(record.axis, self.mesh)] += record.must
         if engine.skipped > skipped:  # an overflow: nothing was updated, the next may be
             return
         self.report = {
             "rank": dist.get_rank(),
             "held": sum(held.values()), "held_by_tier": held, "held_by_kind": kinds,
             "peak": held["device"] + above, "host_peak": on_host,
-            "verbs": [row._asdict() for row in by_verb(book)],
+            "verbs": [row._asdict() for row in by_verb(book, self.mesh)],
             "sent": sum(sent.values()), "sent_by_axis": dict(sent), "sent_beside": small,
             "estimate": self._expected(held),
         }  # fmt: skip

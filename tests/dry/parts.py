@@ -46,7 +46,7 @@ class Patient(WaitListener):
 
 
 class Often(Meter):
-    """Measures every step after the first, and keeps the lowest peak: what is more was let go late."""
+    """Measures every step after the first, and keeps the lowest peak: more was let go late."""
 
     @contextmanager
     def step(self, engine):

@@ -68,7 +68,7 @@ def test_the_others_say_what_this_rank_says():
         assert collectives.all_reduce(flag, world[0], "max").tolist() == [5, 7]
 
 
-@pytest.mark.parametrize("world, rank", [(0, 0), (4, 4), (4, -1)])
+@pytest.mark.parametrize(("world", "rank"), [(0, 0), (4, 4), (4, -1)])
 def test_a_rank_that_there_is_not_is_refused(world, rank):
     with pytest.raises(ValueError, match=f"{world}"), alone(world, rank):
         raise AssertionError("it was begun")

@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 
 def command(*words: object) -> tuple[dict, int]:
-    """What `course dry-run --json` prints in a process of its own, and the most it held in bytes."""
+    """What `course dry-run --json` prints in a process of its own, and its most bytes of memory."""
     argv = [sys.executable, "-m", "course_lib.cli", "dry-run", "--json", *map(str, words)]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=ROOT, env=env) as process:

@@ -21,6 +21,7 @@ LIBRARY = ROOT / "course_lib"
 ORDER = [
     "ranks",
     "files",
+    "meta",
     "prepared",
     "collectives",
     "dispatch",
@@ -43,6 +44,7 @@ ORDER = [
     "ways",
     "then_and_now",
     "inference",
+    "dry",
     "figures",
     "classroom",
     "cli",
