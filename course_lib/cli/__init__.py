@@ -8,6 +8,7 @@ from __future__ import annotations
 from course_lib.cli import (
     author,
     doctor,
+    dry_run,
     ds_check,
     estimate,
     grade,
@@ -24,6 +25,7 @@ __all__ = [
     "app",
     "author",
     "doctor",
+    "dry_run",
     "ds_check",
     "estimate",
     "grade",

@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from course_lib.meta import memory_key
+
 Group = dist.ProcessGroup
 
 
@@ -98,6 +100,13 @@ def device_of(*groups: Group) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device()) if own_gpu else torch.device("cpu")
 
 
+def computes_on(*groups: Group) -> torch.device:
+    """The device on which a rank of these groups computes: that of its messages, or meta where a
+    group carries shapes alone, as in a dry run."""
+    shapes = any(kind.type == "meta" for group in groups for kind in group._device_types)
+    return torch.device("meta") if shapes else device_of(*groups)
+
+
 def without_history(x: Tensor, op: str) -> Tensor:
     """x cut off from autograd, refused where that would lose a gradient without a word."""
     if not isinstance(x, Tensor):
@@ -165,7 +174,7 @@ def check_into(into: Tensor, piece: Tensor, sizes: list[int], dim: int) -> None:
             f"all_gather: into= has to be contiguous, of shape {shape} and {piece.dtype}, and is "
             f"of shape {tuple(into.shape)} and {into.dtype}"
         )
-    if into.numel() and into.untyped_storage().data_ptr() == piece.untyped_storage().data_ptr():
+    if into.numel() and memory_key(into.untyped_storage()) == memory_key(piece.untyped_storage()):
         raise ValueError("all_gather: into= is x's own memory, which would be read while written")
 
 

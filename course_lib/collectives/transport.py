@@ -52,8 +52,9 @@ def deliver(work: dist.Work | None, finish: Callable[[], object], async_op: bool
 
 
 def uses_gloo(x: Tensor, group: Group) -> bool:
-    """Whether gloo carries x in this group, which may hold a backend per kind of device."""
-    return group._get_backend(x.device).name() == "gloo"
+    """Whether gloo carries x in this group, which may hold a backend per kind of device; or torch's
+    fake group would, which carries nothing and stands for it."""
+    return group._get_backend(x.device).name() in ("gloo", "fake")
 
 
 def on_wire(x: Tensor, op: str, group: Group) -> tuple[Tensor, Callable[[Tensor], Tensor]]:

@@ -129,9 +129,9 @@ class Budget(Watch):
         """Refuse a tensor of known size before its memory is touched."""
         place = torch.device(options.get("device") or "cpu")
         dtype = options.get("dtype") or torch.get_default_dtype()
-        if place.type == "meta" or not isinstance(shape, (list, tuple)):
+        if (place.type == "meta" and not self._meta) or not isinstance(shape, (list, tuple)):
             return
-        here = place.type == self._computes_on
+        here = place.type == self._computes_on or self._meta
         tier = self.making[-1] if self.making else ("device" if here else "host")
         self.check(tier, math.prod(shape) * dtype.itemsize, what)
 
@@ -182,7 +182,9 @@ def budget(
     on a GPU rank CPU tensors are "host". Files are counted where code calls `charge("disk", …)`.
     The refused tensor is gone when the error arrives. An operation that also writes in place has
     then written; what it takes and frees within itself is not seen (the CUDA allocator's own limit
-    is `torch.cuda.set_per_process_memory_fraction`).
+    is `torch.cuda.set_per_process_memory_fraction`). With `computes_on="meta"`, in a dry run,
+    shapes on torch's meta device are counted as the memory that they stand for.
     """
     limits = {"device": device, "host": host, "disk": disk}
-    return Budget(limits, () if from_now else alive(), computes_on, from_now)
+    existing = () if from_now else alive(meta=computes_on == "meta")
+    return Budget(limits, existing, computes_on, from_now)

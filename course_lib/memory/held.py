@@ -13,9 +13,10 @@ from html import escape
 from torch import Tensor, UntypedStorage, nn, optim
 
 from course_lib.memory.meter import Peak
-from course_lib.memory.storages import alive, memory_key, storages
+from course_lib.memory.storages import alive, storages
 from course_lib.memory.tiers import TIERS, checked, tier_of
 from course_lib.memory.words import rounded
+from course_lib.meta import memory_key
 
 KINDS = ("parameters", "gradients", "optimizer states", "buffers", "activations", "tensors")
 
@@ -97,21 +98,23 @@ def held(
     `activations`: True adds every other tensor alive in the process, and what only autograd's
     graph keeps; a region `p` of `with peak() as p` adds what that region made and left alive.
     `tiers`: `{"host": tensors}` says where tensors of a CPU rank lie, beside their own marks.
-    A storage with two uses is counted under the first in the order of KINDS.
+    A storage with two uses is counted under the first in the order of KINDS. `computes_on="meta"`:
+    of a rank of a dry run, whose shapes without memory are counted as if they had it.
     """
     found: dict[str, list[UntypedStorage]] = {kind: [] for kind in (*(kinds or {}), *KINDS)}
+    meta = computes_on == "meta"
     for kind, value in (kinds or {}).items():
-        _collect(value, found, plain=kind)
+        _collect(value, found, kind, meta)
     for value in objects:
-        _collect(value, found, plain="tensors")
+        _collect(value, found, "tensors", meta)
     if isinstance(activations, Peak):
         found["activations"] += activations.made_and_alive()
     elif activations:
-        found["activations"] += alive()
+        found["activations"] += alive(meta=meta)
     said = {
         memory_key(storage): checked(tier)
         for tier, value in (tiers or {}).items()
-        for storage in storages(value)
+        for storage in storages(value, meta=meta)
     }
     # What was handed over by hand comes before "everything else alive".
     order = [*(kinds or {}), *(k for k in KINDS if k != "activations"), "activations"]
@@ -130,30 +133,30 @@ def held(
     return Held(tuple(Row(kind, tier, *entry) for (kind, tier), entry in sums.items()))
 
 
-def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str) -> None:
+def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str, meta: bool) -> None:
     """Sort the storages of one object into kinds; tensors without a role go under `plain`."""
     named = plain != "tensors"
     if isinstance(value, nn.Module):
         for parameter in value.parameters():
-            _parameter(parameter, found)
+            _parameter(parameter, found, meta)
         for buffer in value.buffers():
-            found["buffers"] += storages(buffer)
+            found["buffers"] += storages(buffer, meta=meta)
     elif isinstance(value, optim.Optimizer):
         for group in value.param_groups:
             for parameter in group["params"]:
-                _parameter(parameter, found)
+                _parameter(parameter, found, meta)
         for state in value.state.values():
-            found["optimizer states"] += storages(state)
+            found["optimizer states"] += storages(state, meta=meta)
     elif isinstance(value, nn.Parameter) and not named:
-        _parameter(value, found)
+        _parameter(value, found, meta)
     elif isinstance(value, (Tensor, UntypedStorage)):
-        found[plain] += storages(value)
+        found[plain] += storages(value, meta=meta)
     elif isinstance(value, Mapping):
         for inner in value.values():
-            _collect(inner, found, plain)
+            _collect(inner, found, plain, meta)
     elif isinstance(value, (list, tuple, set, frozenset)) or hasattr(value, "__next__"):
         for inner in value:
-            _collect(inner, found, plain)
+            _collect(inner, found, plain, meta)
     elif value is not None and not isinstance(value, (int, float, str, bool)):
         raise TypeError(
             f"held() cannot look into a {type(value).__name__}: hand over its model, "
@@ -161,7 +164,7 @@ def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str) 
         )
 
 
-def _parameter(parameter: Tensor, found: dict[str, list[UntypedStorage]]) -> None:
-    found["parameters"] += storages(parameter)
+def _parameter(parameter: Tensor, found: dict[str, list[UntypedStorage]], meta: bool) -> None:
+    found["parameters"] += storages(parameter, meta=meta)
     if parameter.grad is not None:
-        found["gradients"] += storages(parameter.grad)
+        found["gradients"] += storages(parameter.grad, meta=meta)

@@ -35,8 +35,10 @@ def plain_tensors(value: object) -> Iterator[Tensor]:
             yield from plain_tensors(inner)
 
 
-def storages(value: object) -> Iterator[UntypedStorage]:
-    """The storages behind `value`, once for each tensor; tensors without memory are skipped."""
+def storages(value: object, *, meta: bool = False) -> Iterator[UntypedStorage]:
+    """The storages behind `value`, once for each tensor; tensors without memory are skipped.
+
+    `meta`: those on torch's meta device are told as well, which stand for memory in a dry run."""
     if isinstance(value, UntypedStorage):
         yield value
         return
@@ -45,17 +47,13 @@ def storages(value: object) -> Iterator[UntypedStorage]:
             storage = tensor.untyped_storage()
         except (NotImplementedError, RuntimeError):
             continue  # a wrapper without a storage of its own
-        if storage.device.type != "meta":  # meta and fake tensors: a shape, no memory
+        if meta or storage.device.type != "meta":  # meta and fake tensors: a shape, no memory
             yield storage
 
 
-def memory_key(storage: UntypedStorage) -> tuple[str, int]:
-    """Equal for two storages that are the same memory (a numpy array wrapped twice, say)."""
-    return str(storage.device), storage.data_ptr()
-
-
-def alive() -> list[UntypedStorage]:
-    """Storages of all tensors alive in this process, with those that only autograd's graph holds.
+def alive(*, meta: bool = False) -> list[UntypedStorage]:
+    """Storages of all tensors alive in this process, with those that only autograd's graph holds;
+    `meta` as in `storages`.
 
     A walk of the garbage collector's list (about 40 ms for each 100,000 Python objects), then of
     the graph behind every tensor met. A tensor that only C++ code holds is not found.
@@ -68,7 +66,7 @@ def alive() -> list[UntypedStorage]:
     wanted = tensor_types | storage_types
     for candidate in [entry for entry in gc.get_objects() if type(entry) in wanted]:
         if type(candidate) in storage_types:
-            if candidate.device.type != "meta":
+            if meta or candidate.device.type != "meta":
                 found[candidate._cdata] = candidate
             continue
         members = [candidate]
@@ -77,8 +75,8 @@ def alive() -> list[UntypedStorage]:
                 members.append(candidate.grad)
         elif candidate.grad_fn is not None:
             nodes.append(candidate.grad_fn)
-        found.update((storage._cdata, storage) for storage in storages(members))
-    found.update((storage._cdata, storage) for storage in _saved_by_graph(nodes))
+        found.update((storage._cdata, storage) for storage in storages(members, meta=meta))
+    found.update((storage._cdata, storage) for storage in _saved_by_graph(nodes, meta))
     return list(found.values())
 
 
@@ -92,7 +90,7 @@ def _with_subclasses(kind: type) -> set[type]:
     return kinds
 
 
-def _saved_by_graph(nodes: list) -> Iterator[UntypedStorage]:
+def _saved_by_graph(nodes: list, meta: bool) -> Iterator[UntypedStorage]:
     """What backward nodes keep. Reads the raw slots: unpacking would run recomputation hooks."""
     seen = set()
     while nodes:
@@ -107,6 +105,6 @@ def _saved_by_graph(nodes: list) -> Iterator[UntypedStorage]:
             try:
                 slots = getattr(node, name)
                 for slot in slots if isinstance(slots, (list, tuple)) else (slots,):
-                    yield from storages(slot.data)
+                    yield from storages(slot.data, meta=meta)
             except (RuntimeError, AttributeError):
                 continue  # already released, or nothing was saved here

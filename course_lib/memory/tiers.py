@@ -39,20 +39,21 @@ def mark(value: Anything, name: str) -> Anything:
     have been counted where they were made.
     """
     checked(name)
-    for storage in storages(value):
+    for storage in storages(value, meta=True):
         setattr(storage, _MARK, name)
     return value
 
 
 def tier_of(storage: UntypedStorage, computes_on: str | None = None) -> str:
-    """The tier of a storage: its mark; else disk if it maps a file; else by its device."""
+    """The tier of a storage: its mark; else disk if it maps a file; else by its device. A rank that
+    computes on meta, in a dry run, stands for one on a CPU."""
     marked = getattr(storage, _MARK, None)
     if marked is not None:
         return marked
     if storage.device.type == "cpu":
         if storage.filename is not None:
             return "disk"
-        if (computes_on or rank_computes_on()) != "cpu":
+        if (computes_on or rank_computes_on()) not in ("cpu", "meta"):
             return "host"
     return "device"
 
@@ -84,9 +85,9 @@ class tier(LightMode):
             return NotImplemented  # DTensor and its like unwrap first: their inner operations count
         # `lift_fresh`, the end of `torch.tensor(data)`, is given what it hands over as new.
         made = func._schema.name == "aten::lift_fresh"
-        given = set() if made else {storage._cdata for storage in storages((args, kwargs))}
+        given = {} if made else {s._cdata for s in storages((args, kwargs), meta=True)}
         result = func(*args, **(kwargs or {}))
-        for storage in storages(result):
+        for storage in storages(result, meta=True):
             if storage._cdata not in given:
                 setattr(storage, _MARK, self.name)
         return result

@@ -53,6 +53,7 @@ class Watch(LightMode):
         super().__init__()
         self.making: list[str] = []  # names of the `tier(...)` blocks that are open
         self._computes_on = computes_on or rank_computes_on()
+        self._meta = self._computes_on == "meta"  # shapes stand for memory, in a dry run
         self._keep_dead = keep_dead
         self._living: dict[int, Life] = {}
         self._dead: list[Life] = []
@@ -112,12 +113,12 @@ class Watch(LightMode):
         # A storage that first turns up as an argument was made out of sight: by C++ code or another
         # thread. Only `lift_fresh`, the end of `torch.tensor(data)`, hands over what is surely new.
         origin = "made" if what == "aten::lift_fresh" else "met"
-        for storage in storages((args, kwargs)):
+        for storage in storages((args, kwargs), meta=self._meta):
             self._meet(storage, what, origin)
         result = func(*args, **kwargs)
         storage = None
         try:
-            for storage in storages(result):
+            for storage in storages(result, meta=self._meta):
                 self._meet(storage, what, "made")
         except BaseException:
             del result, storage  # refused memory must not live on in the traceback
@@ -169,7 +170,7 @@ class Watch(LightMode):
         below = torch.UntypedStorage.resize_
 
         def resize_(storage: UntypedStorage, size: int) -> UntypedStorage:
-            if not self._open or storage.device.type == "meta":
+            if not self._open or (storage.device.type == "meta" and not self._meta):
                 return below(storage, size)
             self._meet(storage, "resize_", "met")
             extra = int(size) - storage.nbytes()

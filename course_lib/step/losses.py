@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.gpt import GPT
+from course_lib.meta import numbers
 from course_lib.tensor_parallel.conjugates import REPLICATED, gather
 from course_lib.tensor_parallel.cross_entropy import IGNORED, cross_entropy
 from course_lib.tensor_parallel.embedding import VocabularyParallelHead
@@ -62,4 +63,4 @@ def _with_a_row(ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 def valid(targets: Tensor) -> int:
     """How many targets count."""
-    return int((targets != IGNORED).sum())
+    return numbers((targets != IGNORED).sum(), targets.numel())

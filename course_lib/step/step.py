@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import collectives, norms
 from course_lib.collectives.agreement import IN_THEIR_SUM, by_rank, who_says
 from course_lib.collectives.call import Group, device_of, labelled
+from course_lib.meta import numbers
 from course_lib.step.buckets import MOST, sum_gradients
 from course_lib.step.losses import loss_sum, valid
 from course_lib.step.pieces import axes, gradient_pieces
@@ -66,7 +67,7 @@ def step(
         with _autocast(ids.device, dtype):
             loss = loss_sum(model, ids, targets, fused=fused)
         loss.backward()
-        total, count = total + loss.item(), count + valid(targets)
+        total, count = total + numbers(loss, 0.0), count + valid(targets)
 
     every = tally(total, count, stop, groups)
     check_losses(every, total, groups)
@@ -77,10 +78,11 @@ def step(
             p.grad.div_(max(1, every.tokens))  # once, after all sums: every token weighs the same
     pieces = gradient_pieces(model, mesh)
     size = norms.norm(pieces, groups) if clip is None else norms.clip(pieces, groups, clip)
+    size = numbers(size, 0.0)
     if not math.isfinite(size):
         raise NotFinite(_who(_not_finite(model), groups))
     optimizer.step()
-    return StepResult(every.loss / max(1, every.tokens), every.tokens, size.item(), every.stops > 0)
+    return StepResult(every.loss / max(1, every.tokens), every.tokens, size, every.stops > 0)
 
 
 class Tally(NamedTuple):
@@ -122,7 +124,7 @@ def _not_finite(model: nn.Module) -> str | None:
     names = [
         name
         for name, p in model.named_parameters()
-        if p.grad is not None and not bool(p.grad.isfinite().all())
+        if p.grad is not None and not numbers(p.grad.isfinite().all(), True)
     ]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"the gradient of {names[0]}{more} is not finite" if names else None

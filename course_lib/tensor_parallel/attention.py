@@ -99,5 +99,7 @@ class PrivateHeads(OnRanks):
 def _timeout(group: Group) -> timedelta:
     """A new group waits as long as the one that it is a part of."""
     for backend in group._device_types:
-        return group._get_backend(backend).options._timeout
+        options = group._get_backend(backend).options
+        if options is not None:  # torch's fake group has none
+            return options._timeout
     return dist.distributed_c10d.default_pg_timeout

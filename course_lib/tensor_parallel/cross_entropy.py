@@ -15,6 +15,7 @@ from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
+from course_lib.meta import numbers
 from course_lib.tensor_parallel.class_weights import (
     ClassWeights,
     check_class_weights,
@@ -230,7 +231,9 @@ def gradient(
     right = torch.where((local >= 0) & (local < real), -of_target * weight, 0.0)  # (t,)
     local, scale = local.clamp(0, real - 1), share * (of_sum * weight)
     nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
-    if not (out.is_cuda or bool(nothing.any())):  # on a GPU, asking would make the host wait
+    if not (
+        out.is_cuda or numbers(nothing.any(), False)
+    ):  # on a GPU, asking would make the host wait
         nothing = None
     direct = out.dtype == share.dtype and out is not logits
     for rows, words in chunks(logits, real, out if direct else None):

@@ -13,9 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.collectives.call import Group, check_member, size_and_rank
+from course_lib.collectives.call import Group, check_member, computes_on, size_and_rank
 from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
+from course_lib.meta import numbers
 from course_lib.tensor_parallel.conjugates import reduce
 from course_lib.tensor_parallel.on_ranks import OnRanks
 from course_lib.tensor_parallel.products import column_products
@@ -71,7 +72,7 @@ class VocabularyParallelEmbedding(OnRanks):
 
     def own_rows(self, ids: Tensor) -> Tensor:
         """This rank's part of the lookup, a sum still owed: zeros for others' words."""
-        check_kind(ids)
+        check_kind(ids, self.group)
         if self.check:
             check_ids(ids, self.vocabulary, self.group.rank())
         local = ids - self.start
@@ -130,12 +131,13 @@ def check_vocabulary(vocabulary: int, n: int) -> None:
         )
 
 
-def check_kind(ids: Tensor) -> None:
-    """Refuse what cannot be ids, before anything is looked up."""
+def check_kind(ids: Tensor, group: Group) -> None:
+    """Refuse what cannot be ids, before anything is looked up. Ids without numbers are for a group
+    that carries none, in a dry run."""
     kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
     if kind not in (torch.int64, torch.int32):
         raise TypeError(f"token ids are a tensor of int64 (or int32), and these are {kind}")
-    if ids.is_meta:
+    if ids.is_meta and computes_on(group).type != "meta":
         raise RuntimeError(
             "these ids are on torch's meta device, where there are no numbers, and none that ranks "
             "could exchange. Give the model its memory first: model.to_empty(device=…), then "
@@ -146,7 +148,7 @@ def check_kind(ids: Tensor) -> None:
 def check_ids(ids: Tensor, vocabulary: int, rank: int) -> None:
     """Refuse an id that is no word: it would be nobody's row, and come back as zeros."""
     wrong = (ids < 0) | (ids >= vocabulary)
-    if bool(wrong.any()):
+    if numbers(wrong.any(), False):
         raise ValueError(
             f"rank {rank}: {int(wrong.sum())} ids are out of range, the first of them "
             f"{int(ids[wrong][0])}: words are 0 to {vocabulary - 1}"

@@ -17,6 +17,7 @@ from torch import Tensor
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.layout import cut, span
+from course_lib.meta import numbers
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -35,7 +36,7 @@ def check_options(label_smoothing: float, reduction: str) -> None:
 def check_targets(targets: Tensor, vocabulary: int, ignore_index: int) -> None:
     """Refuse a target that is no word: it would belong to no rank, and its loss would be wrong."""
     wrong = ((targets < 0) | (targets >= vocabulary)) & (targets != ignore_index)
-    if bool(wrong.any()):
+    if numbers(wrong.any(), False):
         first = int(targets[wrong][0])
         raise ValueError(
             f"{int(wrong.sum())} targets are out of range, the first of them {first}: words are 0 "
@@ -121,7 +122,7 @@ def refuse_together(refusal: RefusedHere, targets: Tensor, dtype: torch.dtype, g
 
 def check_not_refused(most: Tensor, group: Group) -> None:
     """Raise where another rank has refused, which shows in the largest logits of all ranks."""
-    if most.numel() and bool((most == math.inf).all()):
+    if most.numel() and numbers((most == math.inf).all(), False):
         _hear(None, group)
 
 

@@ -50,7 +50,7 @@ def check_activations(x: Tensor, weight: Tensor, layer: str) -> None:
     """Refuse what is no tensor of the weight's kind, before anything is computed or sent."""
     if not isinstance(x, Tensor):
         raise TypeError(f"{layer} takes a tensor, and got a {type(x).__name__}")
-    if x.dtype == weight.dtype or torch.is_autocast_enabled(x.device.type):
+    if x.dtype == weight.dtype or (not x.is_meta and torch.is_autocast_enabled(x.device.type)):
         return
     if not x.is_floating_point():
         raise TypeError(

@@ -147,6 +147,8 @@ def _sum(part: Tensor, group: Group, dtype: torch.dtype | None, async_op: bool =
 
 def autocast(device: torch.device, *tensors: Tensor | None) -> tuple[Tensor | None, ...]:
     """The tensors as autocast would give them to a product, where it is on."""
+    if device.type == "meta":  # torch has no autocast there
+        return tensors
     if not torch.is_autocast_enabled(device.type):
         return tensors
     dtype = torch.get_autocast_dtype(device.type)

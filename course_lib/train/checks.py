@@ -104,8 +104,8 @@ def check_folder(options: Options) -> None:
         )
 
 
-def check(options: Options, world: int) -> None:
-    """Refuse options that no run of `world` ranks can have."""
+def check(options: Options, world: int, *, tokenizer: bool = True) -> None:
+    """Refuse options that no run of `world` ranks can have; `tokenizer`: one is trained for it."""
     for name, least in AT_LEAST.items():
         value = getattr(options, name)
         if not (value >= least and math.isfinite(value)):
@@ -143,7 +143,7 @@ def check(options: Options, world: int) -> None:
         raise Refused("--resume goes on with the run in a folder: name it with --out")
     _check_stage(options)
     if not options.from_:
-        if options.vocabulary <= BYTES + 1:
+        if tokenizer and options.vocabulary <= BYTES + 1:
             raise Refused(
                 f"--vocabulary {options.vocabulary} has to be above {BYTES + 1}: every byte and "
                 "the end of a document are entries before any is merged"

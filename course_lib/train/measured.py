@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -21,13 +22,52 @@ from course_lib.estimate.peak import Cut
 from course_lib.estimate.traffic import FAST, LEAN
 from course_lib.gpt import GPT
 from course_lib.layout import heads as evenly
-from course_lib.ledger import ledger
+from course_lib.ledger import Book, ledger
+from course_lib.ledger.forms import Bytes
 from course_lib.memory import budget, peak
 from course_lib.train.checks import offload_of, units_of
 from course_lib.train.options import Options
 from course_lib.zero import Engine, holdings
+from course_lib.zero.holdings import holdings_by_kind
 
 APART = ("scalars", "buffers")  # labels of messages that say something about a step, and carry none
+
+
+class Verbs(NamedTuple):
+    """The calls of one verb over one axis with one label ("" for what carries the step itself), and
+    their bytes on this rank: handed over, and the least that it has to send."""
+
+    axis: str
+    verb: str
+    label: str
+    calls: int
+    payload: Bytes
+    must: Bytes
+
+
+def by_verb(book: Book, mesh: DeviceMesh) -> list[Verbs]:
+    """A book's records, added up."""
+    found: dict[tuple[str, str, str], list] = {}
+    for name, op, label in sorted({(r.axis, r.op, r.label) for r in book.records}):
+        of = {"op": op, "axis": name, "label": label}
+        sums = found.setdefault((axis_of(name, mesh), op, label), [0, 0, 0])
+        sums[0] += book.count(**of)
+        sums[1] += book.bytes(column="payload", **of)
+        sums[2] += book.bytes(column="must", **of)
+    return [Verbs(*key, *found[key]) for key in sorted(found)]
+
+
+def axis_of(name: str, mesh: DeviceMesh) -> str:
+    """The axis of a group as a ledger names it: of some of an axis's ranks ("ranks 0,1"), such as
+    those that share key/value heads, it is that axis."""
+    kind, _, members = name.partition(" ")
+    if kind == "ranks":
+        for axis in mesh.mesh_dim_names:
+            if set(map(int, members.split(","))) <= set(
+                dist.get_process_group_ranks(mesh.get_group(axis))
+            ):
+                return axis
+    return name
 
 
 class Meter:
@@ -47,25 +87,30 @@ class Meter:
             yield
             self._updates += engine.skipped == skipped
             return
-        held, device = holdings(engine), next(engine.parameters()).device
-        watch = peak() if device.type == "cuda" else budget()
+        held, kinds = holdings(engine), holdings_by_kind(engine)
+        device = next(engine.parameters()).device
+        shapes = "meta" if device.type == "meta" else None  # a dry run's, which stand for memory
+        watch = peak() if device.type == "cuda" else budget(computes_on=shapes)
         with ledger(self.mesh) as book, watch:
             before = 0 if device.type == "cuda" else watch.in_use()
+            host = 0 if device.type == "cuda" else watch.in_use("host")
             yield
             above = None if device.type == "cuda" else watch.most() - before
+            on_host = None if device.type == "cuda" else held["host"] + watch.most("host") - host
         above = watch.bytes if above is None else above
         sent, small = Counter(), 0
         for record in book.records:
             if record.label in APART:
                 small += record.must
             elif record.must:
-                sent[record.axis] += record.must
+                sent[axis_of(record.axis, self.mesh)] += record.must
         if engine.skipped > skipped:  # an overflow: nothing was updated, the next may be
             return
         self.report = {
             "rank": dist.get_rank(),
-            "held": sum(held.values()), "held_by_tier": held,
-            "peak": held["device"] + above,
+            "held": sum(held.values()), "held_by_tier": held, "held_by_kind": kinds,
+            "peak": held["device"] + above, "host_peak": on_host,
+            "verbs": [row._asdict() for row in by_verb(book, self.mesh)],
             "sent": sum(sent.values()), "sent_by_axis": dict(sent), "sent_beside": small,
             "estimate": self._expected(held),
         }  # fmt: skip
@@ -102,6 +147,7 @@ class Meter:
                 config, rows, options.length, tp.size(), width=width, **shape
             )
         expected = {"held": states.total(), "held_by_tier": states.by_tier()}
+        expected["held_by_kind"] = states.by_kind()
         expected |= {"sent": sum(sent.values()), "sent_by_axis": sent}
         if not config.attention_dropout:
             top = estimate.step_peak(

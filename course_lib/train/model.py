@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import ranks
 from course_lib.gpt import GPT, Heads
+from course_lib.meta import host_of
 from course_lib.pretrained.load import Filler, materialize, outline_of
 from course_lib.pretrained.names import held, weights_of
 from course_lib.pretrained.sketch import Sketching, without_numbers
@@ -40,7 +41,7 @@ class Start:
     def __call__(self, name: str, part: Tensor) -> None:
         """Put this rank's part over tp of the initial numbers into `part`."""
         digest = hashlib.sha256(name.encode()).digest()
-        dense = torch.empty(self.weights[name].shape)
+        dense = torch.empty(self.weights[name].shape, device=host_of(part.device))
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(mix(self.seed, int.from_bytes(digest[:4], "big")))
             self.model.start_one(name, dense)

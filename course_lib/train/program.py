@@ -15,6 +15,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import ranks, zero
 from course_lib.collectives.agreement import all_or_none
+from course_lib.collectives.call import computes_on
+from course_lib.meta import numbers
 from course_lib.step import NotFinite, StepResult
 from course_lib.step import groups as parameter_groups
 from course_lib.step.losses import loss_sum
@@ -46,9 +48,7 @@ def train(options: Options, me: ranks.Me, stop: Stop, show: Show) -> dict:
         model, fill = make_model(options, me, mesh)
         text = Text(options, me, mesh, out, model)
         meter = Meter(options, mesh, model, out)
-        optimizer = torch.optim.AdamW(
-            parameter_groups(model, options.decay), lr=options.lr, betas=BETAS
-        )
+        optimizer = make_optimizer(options, model)
         with make_engine(options, mesh, model, fill, optimizer, out) as engine:
             done = journal.begin(engine, mesh, text, meter)
             while done < options.steps and not journal.stopped:
@@ -67,6 +67,12 @@ def train(options: Options, me: ranks.Me, stop: Stop, show: Show) -> dict:
             return journal.outcome()
 
 
+def make_optimizer(options: Options, model: nn.Module) -> torch.optim.Optimizer:
+    """AdamW over the parameters that decay, and those that do not."""
+    groups = parameter_groups(model, options.decay)
+    return torch.optim.AdamW(groups, lr=options.lr, betas=BETAS)
+
+
 def make_engine(
     options: Options,
     mesh: DeviceMesh,
@@ -76,8 +82,8 @@ def make_engine(
     out: Path,
 ) -> zero.Engine:
     """Shard what --stage says over dp, and move what --offload says."""
-    offload = offload_of(options, out)
-    if options.offload == "nvme":
+    offload, dp = offload_of(options, out), mesh.get_group("dp")
+    if options.offload == "nvme" and computes_on(dp).type != "meta":
         make_folder(offload["folder"])
     of_stage_3 = {}
     if options.stage == 3:
@@ -107,7 +113,7 @@ def one_step(
     for micro in range(options.accumulate):
         batch = text.next_batch()
         loss = loss_sum(engine.module, batch.ids, batch.targets, fused=options.fused_loss)
-        total, count = total + loss.item(), count + batch.count
+        total, count = total + numbers(loss, 0.0), count + batch.count
         engine.backward(loss / divisor, tokens=batch.count / divisor)
         if micro + 1 < options.accumulate:
             engine.step()  # does nothing before the last micro-batch

@@ -13,7 +13,8 @@ from torch import UntypedStorage, nn
 from torch.optim import Optimizer
 
 from course_lib.ledger import Book
-from course_lib.memory.storages import alive, memory_key, storages
+from course_lib.memory.storages import alive, storages
+from course_lib.meta import memory_key
 
 KINDS = ("parameters", "master weights", "optimizer states", "gradients", "buffers", "other")
 

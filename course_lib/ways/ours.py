@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 
 from course_lib import ranks, zero
-from course_lib.memory.storages import memory_key, plain_tensors, storages
+from course_lib.memory.storages import plain_tensors, storages
+from course_lib.meta import memory_key
 from course_lib.ways.evidence import Before, Run, held_by
 from course_lib.ways.loop import adamw, of_engine
 from course_lib.ways.loop import train as train_by

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, check_member, labelled
 from course_lib.collectives.transport import Handle
+from course_lib.meta import begins_at, readable
 from course_lib.zero.partition import Partition, Slot
 
 
@@ -145,7 +146,7 @@ class Gradients:
             self.buffers[i] = self.partition.buckets[i].room()
         view = self.partition.buckets[i].view(self.buffers[i], slot)
         # Where the parameter showed this place already, autograd has added to it there.
-        if slot.parameter.grad.data_ptr() != view.data_ptr():
+        if begins_at(slot.parameter.grad) != begins_at(view):
             view.copy_(slot.parameter.grad)
             slot.parameter.grad = view
 
@@ -214,7 +215,8 @@ class Gradients:
         every = list(self.partition.where)
         if every:
             own = [p in self._own for p in every]
-            own = torch.tensor([*own, *self.mark()], dtype=torch.uint8, device=every[0].device)
+            device = readable(every[0].device)
+            own = torch.tensor([*own, *self.mark()], dtype=torch.uint8, device=device)
             with self.waiting("the end of a backward"), labelled("scalars"):
                 flags = all_reduce(own, self.group, "max", donated=True).tolist()
             self.used = {p for p, flag in zip(every, flags, strict=False) if flag}

@@ -16,7 +16,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.optim import Optimizer
 
 from course_lib import norms
-from course_lib.collectives.call import device_of
+from course_lib.collectives.call import computes_on
+from course_lib.meta import numbers
 from course_lib.tensor_parallel.extents import extents
 from course_lib.zero.cut import cut
 from course_lib.zero.ddp import same_buffers, same_everywhere
@@ -107,7 +108,7 @@ class Engine(ModuleFace, TrainingState):
             check_elementwise(self.optimizer)
         if self.precision.dtype is not None:
             self.model.to(self.precision.dtype)
-        device = device_of(self.group)
+        device = computes_on(self.group)
         hollow = self.stage == 3 and outlined(self.model, self.optimizer, device)
         if not hollow:  # else each rank fills its shards, from one seed or one file
             same_everywhere(self.model, self.group)
@@ -216,7 +217,7 @@ class Engine(ModuleFace, TrainingState):
         if self.clip is not None or scale is not None or self.check:
             pieces = gradient_pieces(self.shards, self.extents, self.group if self.stage else None)
             summed = norms.norm(pieces, self.groups, device=self.device)
-            self.norm = summed.item() * factor
+            self.norm = numbers(summed, 0.0) * factor
             good = math.isfinite(self.norm)
         if scale is not None:
             try:

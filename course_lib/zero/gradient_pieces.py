@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from course_lib.collectives.call import Group
+from course_lib.meta import numbers
 from course_lib.norms import Piece
 from course_lib.step.pieces import pieces_of
 from course_lib.tensor_parallel.extents import Extent
@@ -38,5 +39,5 @@ def not_finite(shards: Copies) -> list[str]:
     return [
         piece.slot.name
         for piece, part in shards.parts()
-        if part.grad is not None and not bool(part.grad.isfinite().all())
+        if part.grad is not None and not numbers(part.grad.isfinite().all(), True)
     ]

@@ -6,6 +6,8 @@ counts once. Lesson 12 sets it beside the estimate.
 
 from __future__ import annotations
 
+import torch
+
 from course_lib.memory import held
 from course_lib.zero.engine import Engine
 from course_lib.zero.inference import Inference
@@ -17,5 +19,30 @@ def holdings(engine: Engine | Inference) -> dict[str, int]:
     kept = [engine.model, engine.shards.memory(), home.memory()]
     if isinstance(engine, Engine):
         kept += [engine.optimizer, engine.gradients.buffers]
-    by_tier = held(*kept).by_tier
+    by_tier = held(*kept, computes_on=_shapes(engine)).by_tier
     return {**by_tier, "disk": home.file_bytes}
+
+
+def holdings_by_kind(engine: Engine) -> dict[str, int]:
+    """The same bytes of an engine between two steps, by what they are, as `estimate.states` names
+    them: masters are what the optimizer updates where that is a copy, staging what files go
+    through."""
+    shards, home, in_files = engine.shards, engine.home, engine.home.file_bytes
+    parts = {id(part): part for _, part in shards.parts()}
+    whole = [x for x in shards.memory() if id(x) not in parts]
+    through = [x for x in home.memory() if x.dtype == torch.uint8]
+    counters = [x for x in home.memory() if x.dtype != torch.uint8]
+    kinds = {
+        "buffers": list(engine.model.buffers()),
+        "parameters": [*engine.model.parameters(), *whole],
+        "gradients": engine.gradients.buffers,
+        "staging" if in_files else "masters": [*parts.values(), *through],
+        "optimizer states": [*counters, *engine.optimizer.state.values()],
+    }
+    found = held(kinds=kinds, computes_on=_shapes(engine)).by_kind
+    return {kind: n for kind, n in {**found, "files": in_files}.items() if n}
+
+
+def _shapes(engine: Engine | Inference) -> str | None:
+    """Whether the model has shapes alone, which stand for memory."""
+    return "meta" if next(engine.model.parameters()).is_meta else None

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.collectives.call import Group, device_of
+from course_lib.collectives.call import Group, computes_on
 from course_lib.zero.ddp import same_everywhere
 from course_lib.zero.face import ModuleFace
 from course_lib.zero.home import Home, OnDevice
@@ -56,7 +56,7 @@ class Inference(ModuleFace):
         self.model, self._closed = model, False
         check_free(model)
         check_changeable(model)
-        if not outlined(model, None, device_of(self.group)):
+        if not outlined(model, None, computes_on(self.group)):
             same_everywhere(model, self.group)
         self.device = next(model.parameters()).device
         self._modes = [(module, module.training) for module in model.modules()]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from course_lib.meta import begins_at, numbers
+
 CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds the memory
 SUMMED, SUMMED_ON_GPU = 1 << 15, 1 << 20  # and those summed at once, at most: each takes 24 bytes
 
@@ -22,7 +24,7 @@ def take_over(copy: Tensor, shown: Tensor) -> None:
     for own, new in zip(*both, strict=True):
         new = new.to(own.device)
         same = own.to(new.dtype) == new
-        if not bool(same.all()):
+        if not numbers(same.all(), True):
             own.copy_(torch.where(same, own, new.to(own.dtype)))
 
 
@@ -56,7 +58,7 @@ def summing(numel: int) -> int:
 @torch.no_grad()
 def bring_back(name: str, parameter: nn.Parameter, place: Tensor) -> None:
     """Have a parameter lie in its place again, with the elements that `p.data = x` gave it."""
-    if parameter.data_ptr() == place.data_ptr():
+    if begins_at(parameter) == begins_at(place):
         return
     if parameter.shape != place.shape:
         raise RuntimeError(

@@ -21,6 +21,7 @@ LIBRARY = ROOT / "course_lib"
 ORDER = [
     "ranks",
     "files",
+    "meta",
     "prepared",
     "collectives",
     "dispatch",
@@ -44,6 +45,7 @@ ORDER = [
     "then_and_now",
     "inference",
     "nodes",
+    "dry",
     "figures",
     "classroom",
     "cli",

@@ -1,7 +1,7 @@
 """Offload: what a step does not touch just now waits on the host, or in files.
 
-In the order of reading: plan, host, lent, files, aio, together, folder, layout, lending, kept,
-pipeline, units, nvme.
+In the order of reading: plan, host, lent, files, aio, together, folder, counted, layout, lending,
+kept, pipeline, units, nvme.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from course_lib.memory import tier
 from course_lib.memory.words import this_rank
+from course_lib.meta import host_of
 
 ALIGN = 4096  # bytes: what O_DIRECT asks of addresses, offsets and lengths
 BLOCK = 1 << 20
@@ -30,10 +31,14 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGN) * ALIGN
 
 
-def buffer(nbytes: int, *, pinned: bool = False) -> Tensor:
-    """Bytes on the host whose address O_DIRECT takes; `ALIGN` more are held than are shown."""
+def buffer(nbytes: int, device: torch.device) -> Tensor:
+    """Bytes on the host of a rank that computes on `device`, pinned beside a GPU; their address is
+    one that O_DIRECT takes, and `ALIGN` more are held than are shown."""
+    pinned = device.type == "cuda"
     with tier("host"):
-        whole = torch.empty(nbytes + ALIGN, dtype=torch.uint8, pin_memory=pinned)
+        whole = torch.empty(
+            nbytes + ALIGN, dtype=torch.uint8, device=host_of(device), pin_memory=pinned
+        )
     first = -whole.data_ptr() % ALIGN
     return whole[first : first + nbytes]
 

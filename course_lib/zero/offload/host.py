@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.memory import tier
+from course_lib.meta import host_of
 from course_lib.zero.home import InMemory, Own
 from course_lib.zero.partition import IN_FLIGHT, Piece
 
@@ -22,7 +23,8 @@ from course_lib.zero.partition import IN_FLIGHT, Piece
 def on_host(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Memory of the tier host, pinned where a GPU is to copy from it and into it."""
     with tier("host"):
-        return torch.empty(numel, dtype=dtype, pin_memory=device.type == "cuda")
+        pinned = device.type == "cuda"
+        return torch.empty(numel, dtype=dtype, device=host_of(device), pin_memory=pinned)
 
 
 def real(pieces: Sequence[Piece]) -> int:

@@ -15,10 +15,12 @@ from torch.optim import Optimizer
 
 from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
+from course_lib.meta import host_of
 from course_lib.zero.home import Own
 from course_lib.zero.loaded import take_over
 from course_lib.zero.offload.aio import layer
-from course_lib.zero.offload.files import buffer
+from course_lib.zero.offload.counted import Counted, Unwritten
+from course_lib.zero.offload.files import Files, buffer
 from course_lib.zero.offload.folder import Folder
 from course_lib.zero.offload.host import HostStore, Incoming, on_host, real
 from course_lib.zero.offload.kept import Kept, in_memory
@@ -53,8 +55,11 @@ class FileHome:
         self.parameters = plan.parameters
         param_groups = optimizer.param_groups if optimizer is not None else []
         self.group_of = {p: group for group in param_groups for p in group["params"]}
-        self.io = layer(plan.io)
-        self.folder = Folder(plan.folder, groups, take_over=plan.take_over)
+        self.io: Files = Counted()
+        self.folder: Folder | Unwritten = Unwritten(plan.folder)
+        if device.type != "meta":  # there are numbers to put into files
+            self.io = layer(plan.io)
+            self.folder = Folder(plan.folder, groups, take_over=plan.take_over)
         self.incoming, self.reads = Incoming(device), Reads(self.io, device)
         self.kept: dict[int, Kept] = {}
         self._optimizer, self._error = optimizer, None
@@ -152,7 +157,7 @@ class FileHome:
     def _write(self, kept: Kept, shard: Tensor) -> None:
         """A shard's numbers into the file, beside whatever states are there."""
         layout = kept.layout
-        memory = buffer(layout.values_bytes + layout.half_bytes)
+        memory = buffer(layout.values_bytes + layout.half_bytes, host_of(self.device))
         small = Layout(layout.count, layout.dtype, {}, layout.half)
         numbers = shard[: layout.count]
         small.values(memory).copy_(numbers)
@@ -177,7 +182,7 @@ class FileHome:
     def _outline(self, dtype: torch.dtype) -> Tensor:
         """(1,): what parts take their gradients in by its shape, while their file has them."""
         if dtype not in self._outlines:
-            self._outlines[dtype] = on_host(1, dtype, torch.device("cpu")).zero_()
+            self._outlines[dtype] = on_host(1, dtype, host_of(self.device)).zero_()
         return self._outlines[dtype]
 
     @torch.no_grad()
@@ -227,8 +232,7 @@ class FileHome:
         """The sets of memory that buckets go through."""
         if not self._sets:
             count = min(SETS, len(self.kept))
-            pinned = self.device.type == "cuda"
-            self._sets = [buffer(self.set_bytes, pinned=pinned) for _ in range(count)]
+            self._sets = [buffer(self.set_bytes, self.device) for _ in range(count)]
         return self._sets
 
     # ---- from outside
@@ -237,7 +241,7 @@ class FileHome:
         if i not in self.kept:
             return
         kept = self.kept[i]
-        memory = buffer(kept.layout.values_bytes)
+        memory = buffer(kept.layout.values_bytes, host_of(self.device))
         self.io.read(kept.file, 0, memory).wait()
         values = kept.layout.values(memory)
         take_over(values, shard[: kept.layout.count])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from course_lib.memory import tier
+from course_lib.meta import host_of
 from course_lib.zero.offload.files import File, Files, Pending, buffer
 from course_lib.zero.offload.host import HostStore
 
@@ -39,8 +40,7 @@ class Reads:
         """A buffer that nobody uses, if there is one."""
         if self._free is None:
             largest = max(one.place.nbytes for one in self.stores if one.place is not None)
-            pinned = self.device.type == "cuda"
-            self._free = [buffer(largest, pinned=pinned) for _ in range(AHEAD)]
+            self._free = [buffer(largest, self.device) for _ in range(AHEAD)]
         return self._free.pop() if self._free else None
 
     def memory(self) -> list[Tensor]:
@@ -69,7 +69,7 @@ class FileStore:
         """Memory for the time until the unit is filled."""
         self.numel, self.dtype = numel, dtype
         with tier("host"):
-            return torch.zeros(numel, dtype=dtype)
+            return torch.zeros(numel, dtype=dtype, device=host_of(self.reads.device))
 
     def settled(self, shard: Tensor) -> Tensor:
         """It lies in the file: in memory nothing is left of it."""

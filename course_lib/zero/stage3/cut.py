@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from course_lib.collectives import all_reduce, broadcast
 from course_lib.collectives.call import Group, labelled
+from course_lib.meta import numbers
 from course_lib.zero.home import Home, OnDevice
 from course_lib.zero.partition import Bucket, Partition, end_to_end
 from course_lib.zero.shards import Copies
@@ -149,7 +150,7 @@ class UnitShards(Copies):
         # The maxima of a number and of its opposite are opposites where all ranks have the same.
         with labelled("scalars"):
             most, least = all_reduce(torch.stack((sums, -sums)), self.group, "max", donated=True)
-        same = (most == -least).view(len(units), -1).all(1).tolist()
+        same = numbers((most == -least).view(len(units), -1).all(1), [True] * len(units))
         return [unit for unit, alike in zip(units, same, strict=True) if not alike]
 
     @torch.no_grad()
@@ -159,7 +160,7 @@ class UnitShards(Copies):
 
     def _write_back(self, unit: Unit) -> None:
         """Cut a unit that was written to: the shard and the optimizer's part take it over."""
-        unit.seen = unit.now().tolist()
+        unit.seen = numbers(unit.now(), [])
         shard = unit.bucket.shard(unit.buffer, self.group.rank())
         if unit.shard.numel():  # else it is in a file
             unit.shard.copy_(shard)

@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.collectives.direct import all_gather
 from course_lib.collectives.transport import Handle
+from course_lib.meta import numbers
 from course_lib.zero.loaded import bring_back, checksum
 from course_lib.zero.partition import Bucket, Slot
 from course_lib.zero.stage3.together import Together
@@ -173,10 +174,10 @@ class Unit:
     def changed(self) -> bool:
         """Whether the whole parameters, which somebody may look at, are no longer those that were
         gathered: somebody has written to them."""
-        return self.whole and self.seen is not None and self.now().tolist() != self.seen
+        return self.whole and self.seen is not None and self.seen != numbers(self.now(), self.seen)
 
     def _sums(self) -> list[int]:
-        return checksum(self.buffer).tolist()  # no tensor: a rank holds no byte for it
+        return numbers(checksum(self.buffer), [])  # no tensor: a rank holds no byte for it
 
     def now(self) -> Tensor:
         """The checksum of the whole parameters as they are."""

@@ -1,0 +1,60 @@
+"""Attention on shapes takes the kernel that the same call would take on the CPU.
+
+For a tensor on meta torch falls back to the plain products, which keep all pairs of tokens: a
+peak that no real run has. Which kernel a CPU would take, torch is asked. Lesson 15.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+from torch.nn.attention import SDPBackend
+from torch.overrides import TorchFunctionMode
+
+FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+
+class AsOnCpu(TorchFunctionMode):
+    """Within it, `scaled_dot_product_attention` of shapes keeps what it keeps on a CPU."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function is F.scaled_dot_product_attention and args[0].is_meta:
+            return _attention(*args, **kwargs)
+        if function is Tensor.backward:  # torch lets a mode rest in a call that it answers
+            return self._backward(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    def _backward(self, loss: Tensor, gradient: Tensor | None = None, **options: object) -> None:
+        """What is recomputed in a backward is attention too. Handed over as an edge of the graph, a
+        loss is no call for a mode to answer, and the mode stays."""
+        with self:
+            torch.autograd.backward(get_gradient_edge(loss), grad_tensors=gradient, **options)
+
+
+def _attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    mask = None if attn_mask is None else _on_cpu(attn_mask)
+    more = {"scale": scale, "enable_gqa": enable_gqa}
+    chosen = torch._fused_sdp_choice(
+        *map(_on_cpu, (q, k, v)), mask, dropout_p, is_causal, **more
+    )  # fmt: skip
+    if chosen != SDPBackend.FLASH_ATTENTION.value:
+        return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, **more)
+    return FUSED(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
+
+
+def _on_cpu(x: Tensor) -> Tensor:
+    """A tensor of this shape on the CPU, all of whose rows are one."""
+    return torch.empty(x.shape[-1], dtype=x.dtype, device="cpu").expand(x.shape)

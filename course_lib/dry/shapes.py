@@ -1,0 +1,141 @@
+"""What a dry run is of: `course train`'s options, and a model by its config.json or its sizes.
+
+No weights are read, no text and no tokenizer: of the vocabulary its size is enough. Lesson 15.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.data import Batch
+from course_lib.estimate import shape
+from course_lib.gpt import Config
+from course_lib.layout import heads as evenly
+from course_lib.pretrained.config import TRAITS
+from course_lib.train import checks
+from course_lib.train.options import OF_A_NEW_MODEL, Options, Refused, flag
+from course_lib.train.options import parse as parse_train
+
+OF_A_RUN = ("from_", "resume", "ranks", "plot")  # what a run of shapes has nothing to do with
+
+
+@dataclass(frozen=True)
+class Sized(Options):
+    """The options of a run, and the config of its model, where a config.json has it."""
+
+    model: Config | None = None
+
+    def config(self) -> Config:
+        if self.model is None:
+            return super().config()
+        return self.model.changed(
+            recompute=self.recompute, dropout=self.dropout, attention_dropout=self.dropout
+        )
+
+
+def parse(argv: Sequence[str], prog: str) -> tuple[Sized, int, int]:
+    """(options, world, rank) from a command line.
+
+    `--config` names a model's config.json, or a file of `course train`'s options."""
+    reader = argparse.ArgumentParser(prog=prog, add_help=False, allow_abbrev=False)
+    reader.error = _refuse
+    reader.add_argument("--world", type=int)
+    reader.add_argument("--rank", type=int, default=0)
+    reader.add_argument("--config")
+    own, rest = reader.parse_known_args(list(argv))
+    if own.world is None:
+        raise Refused("--world is missing: of how many ranks is this to be one?")
+    config, rest = _model_of(own.config, rest)
+    options = parse_train(rest, prog)
+    return sized(options, own.world, config=config), own.world, own.rank
+
+
+def sized(options: Options, world: int, *, config: Config | None = None) -> Sized:
+    """Options filled up for a dry run: as long a sequence as the model takes, and one for each
+    replica and micro-batch, where nothing else was typed."""
+    strange = [name for name in OF_A_RUN if name in options.typed and getattr(options, name)]
+    if strange:
+        raise Refused(
+            f"{flag(strange[0])} is of a run with numbers, and this one has shapes alone: name the "
+            "model with --config or by its sizes, and the ranks with --world"
+        )
+    sizes = [name for name in options.typed if config is not None and name in OF_A_NEW_MODEL]
+    if sizes:
+        raise Refused(f"{flag(sizes[0])} is a size, and --config has them all: leave one out")
+    if config is not None and "length" not in options.typed:
+        options = replace(options, length=config.length)
+    if "rows" not in options.typed and options.tp >= 1:
+        rows = max(1, world // options.tp) * max(1, options.accumulate)
+        options = replace(options, rows=rows)
+    values = {name: getattr(options, name) for name in Options.__dataclass_fields__}
+    return Sized(**values, model=config)
+
+
+def check(options: Sized, world: int, rank: int) -> None:
+    """Refuse what no such run can be; what `course train` refuses, in the same words."""
+    if world < 1:
+        raise Refused(f"--world {world} has to be 1 or more")
+    if not 0 <= rank < world:
+        raise Refused(f"--rank {rank}: of a world of {world} the ranks are 0 to {world - 1}")
+    checks.check(options, world, tokenizer=False)
+    longest = options.config().length
+    if options.length > longest:
+        raise Refused(
+            f"--length {options.length} is longer than the {longest} tokens of --config's model; "
+            f"take --length {longest} or less"
+        )
+
+
+class Rows:
+    """Micro-batches without numbers, of this rank's share of the rows."""
+
+    def __init__(self, options: Options, mesh: DeviceMesh):
+        dp = mesh.get_group("dp")
+        self.shape = evenly(options.micro_rows, dp.size())[dp.rank()], options.length
+        self.tokens = options.micro_rows * options.length
+
+    def next_batch(self) -> Batch:
+        """(b, s) ids and targets, all of which count."""
+        ids, targets = (torch.empty(self.shape, dtype=torch.long, device="meta") for _ in range(2))
+        return Batch(ids, targets, ids.numel(), self.tokens, ())
+
+
+def _model_of(path: str | None, rest: list[str]) -> tuple[Config | None, list[str]]:
+    """The config that a file has, if it is a model's; a file of options goes on to those."""
+    if path is None:
+        return None, rest
+    try:
+        keys = shape.keys_of(path)
+        if "model_type" not in keys:
+            return None, [*rest, "--config", path]
+        config = shape.read_ours(path)
+    except ValueError as error:
+        raise Refused(f"--config {error}") from error
+    if config is None:
+        raise Refused(_unknown(path, keys))
+    return config, rest
+
+
+def _unknown(path: str, keys: Mapping) -> str:
+    """What can be said of a family that our decoder is not."""
+    text = (
+        f"--config {path}: model_type={keys['model_type']!r} is none of {', '.join(TRAITS)}, whose "
+        "code is here to be run"
+    )
+    try:
+        params, layer = shape.read(path)
+    except ValueError:
+        return f"{text}; give sizes: --hidden, --layers, --heads, --vocabulary"
+    return (
+        f"{text}. By its shapes it has {params:,} parameters, {layer:,} of them in the largest "
+        f"layer: `course estimate --config {path}` says what its states take"
+    )
+
+
+def _refuse(message: str):
+    raise Refused(f"{message} (--help shows all options)")

@@ -1,0 +1,117 @@
+"""One optimizer step of `course train`'s own code, as rank r of N, counted by ledger and meter.
+
+The step before it makes the optimizer's states and teaches the order of the units, as in a real
+run; what is counted is the second. Lesson 15.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from course_lib import ranks
+from course_lib.dry.alone import alone
+from course_lib.dry.attention import AsOnCpu
+from course_lib.dry.shapes import Rows, Sized, check, sized
+from course_lib.ledger.forms import Bytes
+from course_lib.tensor_parallel.randomness import mix, seed_all
+from course_lib.train import program
+from course_lib.train.measured import APART, Meter, Verbs
+from course_lib.train.model import make_model
+from course_lib.train.options import Options
+
+NOWHERE = Path("runs")  # names the files of an offload, of which none is made
+STEPS = 2
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What one rank of a run sends in a step, holds between two, and needs at the most.
+
+    Bytes are this rank's. `held_by_kind` and `held_by_tier` sort the same bytes twice; `peak` is
+    the device's, `host_peak` the host's; `verbs` are all messages; `estimate` has the closed forms
+    under the same names. `seconds` is what the dry run itself took."""
+
+    world: int
+    rank: int
+    dp: int
+    tp: int
+    parameters: int  # of this rank's part over tp
+    held: int
+    held_by_tier: dict[str, int]
+    held_by_kind: dict[str, int]
+    peak: int
+    host_peak: int
+    sent: Bytes
+    sent_by_axis: dict[str, Bytes]
+    sent_beside: Bytes
+    verbs: Sequence[Verbs]
+    estimate: dict
+    seconds: float
+
+    def calls(self, axis: str | None = None, verb: str | None = None) -> int:
+        """How many messages carry the step itself; those that say something of it are left out."""
+        return sum(row.calls for row in self._select(axis, verb))
+
+    def must(self, axis: str | None = None, verb: str | None = None) -> Bytes:
+        """The least bytes that these messages have this rank send."""
+        return sum(row.must for row in self._select(axis, verb))
+
+    def differences(self) -> list[str]:
+        """Where what was counted is not what the closed forms say: nowhere, to the byte."""
+        names = ("held_by_tier", "held_by_kind", "sent_by_axis")
+        pairs = [(name, getattr(self, name), self.estimate[name]) for name in names]
+        return [f"{name} {own}, and by formula {wanted}" for name, own, wanted in pairs
+                if own != wanted]  # fmt: skip
+
+    def as_dict(self) -> dict:
+        """Plain data, for JSON."""
+        return {**asdict(self), "verbs": [row._asdict() for row in self.verbs]}
+
+    def _select(self, axis: str | None, verb: str | None) -> list[Verbs]:
+        return [
+            row
+            for row in self.verbs
+            if row.label not in APART and axis in (None, row.axis) and verb in (None, row.verb)
+        ]
+
+
+def run(options: Options, world: int, rank: int = 0) -> DryRun:
+    """Run a step of these options as rank `rank` of `world`, without memory or network.
+
+    The process must be in no group of ranks. Memory and roads of messages are those of a rank on
+    the CPU, with gloo. What cannot be such a run raises Refused, as `course train` does."""
+    began = time.perf_counter()
+    options = options if isinstance(options, Sized) else sized(options, world)
+    check(options, world, rank)
+    with torch.random.fork_rng(devices=()), AsOnCpu(), alone(world, rank) as me:
+        return _run(options, me, began)
+
+
+def _run(options: Sized, me: ranks.Me, began: float) -> DryRun:
+    mesh = ranks.mesh(me, dp=me.world // options.tp, tp=options.tp)
+    model, fill = make_model(options, me, mesh)
+    text, meter = Rows(options, mesh), Meter(options, mesh, model, NOWHERE)
+    optimizer = program.make_optimizer(options, model)
+    with program.make_engine(options, mesh, model, fill, optimizer, NOWHERE) as engine:
+        for done in range(STEPS):
+            seed_all(mix(options.seed, done), replica=mesh.get_group("dp").rank())
+            with meter.step(engine):
+                program.one_step(options, engine, text, mesh, _Unasked())
+        parameters = sum(slot.numel for slot in engine.partition.slots())
+    report = {name: value for name, value in meter.report.items() if name != "rank"}
+    report["verbs"] = [Verbs(**row) for row in report["verbs"]]
+    return DryRun(
+        me.world, me.rank, me.world // options.tp, options.tp, parameters,
+        seconds=time.perf_counter() - began, **report,
+    )  # fmt: skip
+
+
+class _Unasked:
+    """Nobody asks a dry run to stop."""
+
+    asked = False
