@@ -27,7 +27,7 @@ from course_lib.estimate.time.step import step_seconds
 from course_lib.gpt import Config
 
 LENGTH, VOCABULARY, ROWS, REPLICAS = 1024, 51200, 8, 64
-# Seconds of a ring's step, as NCCL's own model has them (tuning of release 2.8, ring, Simple).
+# Seconds of a ring's step, as NCCL's own model has them (src/graph/tuning.cc: ring, Simple).
 NVLINK, PCIE, NETWORK = 3.4e-6, 5.7e-6, 9.6e-6
 BASELINE = 39e12  # flops per second of the smallest model on one GPU: what 100 % means
 
@@ -78,7 +78,8 @@ def dgx_2h() -> Machine:
     machine = Machine(
         "DGX-2H", 16, 32 * 10**9, (Rate(16, 1.0, 900e9),), Link(150e9, NVLINK),
         Link(8 * 12.5e9, NETWORK), host=16e9, host_memory=1536 * 10**9, host_moved=256e9,
-        peak=125e12, source="NVIDIA, DGX-2H and Tesla V100 data sheets",
+        peak=125e12, single=15.7e12, precision="float16",
+        source="NVIDIA, DGX-2H and Tesla V100 data sheets",
     )  # fmt: skip
     first = costs_of(ALONE[0])
     endless = machine.changed(rates=(Rate(16, float("inf"), 900e9),))

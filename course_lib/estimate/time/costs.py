@@ -6,17 +6,18 @@ own. Lesson 15.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from course_lib.estimate.memory import States, states
 from course_lib.estimate.outline import outline_of_rank
 from course_lib.estimate.over_tp import tensor_parallel_bytes
 from course_lib.estimate.setting import Setting
+from course_lib.estimate.shape import Shape
 from course_lib.estimate.time.links import Place
-from course_lib.estimate.time.work import Passes, passes, update_bytes
+from course_lib.estimate.time.work import Passes, Work, passes, update_bytes
 from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
-from course_lib.gpt import GPT, Config
+from course_lib.gpt import Config
 from course_lib.ledger import forms
 
 
@@ -46,56 +47,85 @@ class Costs:
     files: float = 0.0
 
 
+class Counted:
+    """What follows from a model's parameters alone, whatever its rows are: counted once for each
+    cut, stage and offload. Bytes of a step are those of its first micro-batch and so many more for
+    each further one."""
+
+    def __init__(self, config: Config, setting: Setting, place: Place):
+        self.setting, self.place = setting, place
+        self.config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
+        self.outline = outline_of_rank(self.config, place.tp, dtype=setting.dtype)
+        zero = {"stage": setting.stage, "n": place.dp, "precision": setting.precision}
+        self.held = states(self.outline, offload=setting.offload, **zero)
+        self._zero = {**zero, "keep": LEAN if setting.lean else FAST}
+        self._known: dict[tuple[str, int], Mapping[str, float]] = {}
+
+    def dp_bytes(self, times: int) -> dict[str, float]:
+        """What a rank sends over dp in a step of so many micro-batches, by verb."""
+        return {} if self.place.dp == 1 else self._line("dp", must_bytes, times)
+
+    def moved(self, times: int) -> dict[str, float]:
+        """What crosses between the tiers."""
+        if self.setting.offload is None:
+            return dict.fromkeys(("down", "up", "read", "written"), 0)
+        return self._line("tiers", offload_bytes, times, offload=self.setting.offload)
+
+    def _line(self, name: str, form: Callable, times: int, **more: object) -> dict[str, float]:
+        """A figure that grows by as much with each micro-batch, from its first two values."""
+
+        def of(k: int) -> dict[str, float]:
+            if (name, k) not in self._known:
+                self._known[name, k] = form(self.outline, accumulate=k, **self._zero, **more)
+            return self._known[name, k]
+
+        first = of(1)
+        if times == 1:
+            return dict(first)
+        return {key: x + (times - 1) * (of(2)[key] - x) for key, x in first.items()}
+
+
 def costs(
-    config: Config,
-    setting: Setting,
-    place: Place,
-    length: int,
-    *,
-    held: States | None = None,
-    dp_bytes: Mapping[str, float] | None = None,
+    config: Config, setting: Setting, place: Place, length: int, *, counted: Counted | None = None
 ) -> Costs:
     """Of a step of `setting.accumulate` micro-batches of `setting.rows` sequences on each replica.
-
-    `held` and `dp_bytes`, where they are known already, spare the walk over all parameters.
-    """
-    config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
-    zero = {"stage": setting.stage, "n": place.dp, "precision": setting.precision}
-    outline = outline_of_rank(config, place.tp, dtype=setting.dtype)
-    if held is None:
-        held = states(outline, offload=setting.offload, **zero)
-    keep = LEAN if setting.lean else FAST
-    if dp_bytes is None:
-        dp_bytes = bytes_over_dp(outline, setting, place)
+    `counted`: what follows from the parameters, where it is known already."""
+    counted = counted or Counted(config, setting, place)
+    config, held, k = counted.config, counted.held, setting.accumulate
     cut = {"width": setting.width, "sequence": place.sequence}
     sent = 0.0
     if place.tp > 1:
         sent = tensor_parallel_bytes(config, setting.rows, length, place.tp, **cut)
+    over_dp, moved = counted.dp_bytes(k), counted.moved(k)
     own = held.partition.numel / (place.dp if setting.stage else 1)
-    moved = {"down": 0, "up": 0, "read": 0, "written": 0}
-    if setting.offload is not None:
-        moved = offload_bytes(
-            outline, offload=setting.offload, accumulate=setting.accumulate, keep=keep, **zero
-        )
     return Costs(
-        place, setting.stage, setting.accumulate,
+        place, setting.stage, k,
         passes(config, setting.rows, length, tp=place.tp, **cut),
         (sent, tp_messages(config, place)),
-        {verb: (size, _messages(verb, size, place, held)) for verb, size in dp_bytes.items()},
-        _last(dp_bytes, place, held),
+        {verb: (size, _messages(verb, size, place, held)) for verb, size in over_dp.items()},
+        _last(over_dp, place, held),
         update_bytes(own, width=setting.width, master=setting.master),
         away=setting.optimizer is not None, down=moved["down"], up=moved["up"],
         fetches=setting.parameters is not None, files=moved["read"] + moved["written"],
     )  # fmt: skip
 
 
-def bytes_over_dp(outline: GPT, setting: Setting, place: Place) -> dict[str, float]:
-    """What a rank sends over dp in a step, by verb."""
-    if place.dp == 1:
-        return {}
-    return must_bytes(
-        outline, stage=setting.stage, n=place.dp, accumulate=setting.accumulate,
-        precision=setting.precision, keep=LEAN if setting.lean else FAST,
+def costs_of_number(
+    shape: Shape, setting: Setting, place: Place, tokens: int, sent: float, moved: Mapping
+) -> Costs:
+    """The same from the number of parameters alone, for a model whose layers are not known: two
+    flops for each and token in the forward, four in the backward, and no other work."""
+    forward = Work(2.0 * shape.params * tokens)
+    backward = Work((6.0 if setting.recompute else 4.0) * shape.params * tokens)
+    verb = "all_reduce" if setting.stage == 0 else "reduce_scatter"
+    dp = {verb: (sent, 1)} if sent else {}
+    own = shape.params / (place.dp if setting.stage else 1)
+    return Costs(
+        place, setting.stage, setting.accumulate, Passes(forward, backward), (0.0, 0), dp,
+        min(sent, 2.0 * shape.largest_layer * setting.width),
+        update_bytes(own, width=setting.width, master=setting.master),
+        away=setting.optimizer is not None, down=moved["down"], up=moved["up"],
+        fetches=setting.parameters is not None, files=moved["read"] + moved["written"],
     )  # fmt: skip
 
 

@@ -68,8 +68,8 @@ class Ring:
         if self.nodes > 1:
             if machine.across is None:
                 raise ValueError(
-                    f"{self.size} ranks of one group lie on {self.nodes} nodes, and of {machine.name} "
-                    "no link between nodes is known: say what it has (--across, in GB/s)"
+                    f"{self.size} ranks of one group lie on {self.nodes} nodes, and the link from "
+                    f"{machine.name} to another is not known: say what it has (--across, in GB/s)"
                 )
             across = self.sharing * sent / machine.across.bandwidth
             crossing = rounds * (self.nodes - 1)

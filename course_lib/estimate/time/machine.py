@@ -43,7 +43,9 @@ class Rate:
 class Machine:
     """`gpus` ranks on a node with `memory` bytes each. `host`: bytes per second between a rank and
     the host's memory; `host_moved`: what a node's processors move. `cores`, of a machine whose
-    ranks are processes on a CPU: with more ranks than cores each gets its part of one."""
+    ranks are processes on a CPU: with more ranks than cores each gets its part of one, and no
+    message is hidden, since it takes a core too. `peak` and `single`: flops per second of the data
+    sheet in 16 and in 32 bits. `rates` are those of `precision`."""
 
     name: str
     gpus: int
@@ -58,6 +60,8 @@ class Machine:
     cores: int | None = None
     overlaps: bool = True
     peak: float | None = None
+    single: float | None = None
+    precision: str = "bfloat16"
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -76,6 +80,14 @@ class Machine:
     def oversubscribed(self, ranks: int) -> float:
         """How many ranks share a core, 1 where each has its own."""
         return max(1.0, ranks / self.cores) if self.cores else 1.0
+
+    def in_precision(self, precision: str) -> Machine:
+        """With the rates of products in 32 bits, where the data sheet has them apart."""
+        if precision != "float32" or self.precision == "float32" or not self.single:
+            return self
+        slower = self.single / self.peak
+        rates = tuple(replace(rate, flops=rate.flops * slower) for rate in self.rates)
+        return self.changed(rates=rates, precision="float32")
 
     def as_dict(self) -> dict:
         return asdict(self)

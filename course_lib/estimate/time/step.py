@@ -97,7 +97,9 @@ class _Step:
         if not (costs.away or costs.fetches or costs.down or costs.up):
             return 0.0
         if machine.host is None:
-            raise ValueError(f"of {machine.name} no link to the host's memory is known: --host GB/s")
+            raise ValueError(
+                f"of {machine.name} no link to the host's memory is known: --host GB/s"
+            )
         down, up = costs.down / machine.host, costs.up / machine.host
         passes = costs.times * (forward + backward)
         shown = self.behind(down, 0.0, costs.times * backward) if costs.away else down
@@ -110,7 +112,9 @@ class _Step:
             shown += costs.updated * self.ranks / machine.host_moved
         if costs.files:
             if machine.disk is None:
-                raise ValueError(f"{machine.name} has no disk that states could lie on: --disk GB/s")
+                raise ValueError(
+                    f"{machine.name} has no disk that states could lie on: --disk GB/s"
+                )
             shown += costs.files * self.ranks / machine.disk
         return shown
 
