@@ -44,15 +44,16 @@ def deepspeed(
     *,
     trainer: bool = False,
     nvme_path: str = "/local_nvme",
+    tp: int = 1,
 ) -> dict:
     """The file that `deepspeed.initialize(config=…)` takes; with `trainer`, for TrainingArguments'
-    `deepspeed=`, "auto" where that resolves it."""
+    `deepspeed=`, "auto" where that resolves it. `tp` ranks share a model (AutoTP)."""
 
     def known(value: object) -> object:
         return AUTO if trainer else value
 
     config: dict = {
-        "train_batch_size": known(setting.rows * setting.accumulate * machine.world),
+        "train_batch_size": known(setting.rows * setting.accumulate * machine.world // tp),
         "train_micro_batch_size_per_gpu": known(setting.rows),
         "gradient_accumulation_steps": known(setting.accumulate),
         "gradient_clipping": known(CLIP),
@@ -77,6 +78,8 @@ def deepspeed(
     config["zero_optimization"] = zero
     if "nvme" in (setting.optimizer, setting.parameters):
         config["aio"] = dict(AIO)
+    if tp > 1:
+        config["tensor_parallel"] = {"autotp_size": tp}
     return config
 
 

@@ -1,4 +1,4 @@
-"""From a model and a cluster to a plan: what fits, how long a step lasts, and the files that run it.
+"""From a model and a cluster to a plan: what fits, how long a step lasts, the files to run it.
 
 In the order of reading: model, task, counts, search, advice, report; emit/ writes the files.
 Lesson 15.

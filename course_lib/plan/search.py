@@ -153,14 +153,11 @@ def _rows(found: Search, setting: Setting, place: Place, micro: list[int]) -> No
         costs = counts.costs(at(rows), place)
         seconds = step_seconds(costs, task.machine, task.constants)
         found.plans.append(Plan(at(rows), place, counts.needs(at(rows), place), seconds))
-    for rows in micro:
-        if rows in keep:
-            continue
-        nearest = min(set(micro) - set(keep))
-        needs = counts.needs(at(nearest), place)
+    lost = [rows for rows in micro if rows not in keep]
+    if lost:
+        needs = counts.needs(at(lost[0]), place)
         short, text = counts.short(needs)
         by = counts.over(needs)
-        example = f"{Plan(at(nearest), place, needs, None).name}: {text}"
-        found.drop(short, len(micro) - len(keep), example, by)
-        found.missed(at(nearest), place, needs, by)
-        break
+        example = f"{Plan(at(lost[0]), place, needs, None).name}: {text}"
+        found.drop(short, len(lost), example, by)
+        found.missed(at(lost[0]), place, needs, by)

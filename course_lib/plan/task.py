@@ -14,6 +14,7 @@ from course_lib.estimate.time import Constants, Machine
 from course_lib.plan.model import Model
 from course_lib.zero.precision import DTYPES
 
+ROWS = 8  # sequences of a step for each GPU, where nothing is said
 SPARE = 0.1  # of a GPU: what the estimate of a peak is held to
 
 
@@ -36,14 +37,13 @@ class Task:
 
     def __post_init__(self) -> None:
         per_node = self.machine.gpus
+        if self.length < 1:
+            raise ValueError(
+                "--length is missing: of a model_type that is not known here no longest sequence is"
+            )
         for name, value in (("--gpus", self.gpus), ("--tokens", self.tokens)):
             if value < 1:
                 raise ValueError(f"{name} {value} has to be 1 or more")
-        if self.length < 1:
-            raise ValueError(
-                f"--length {self.length}: a sequence has 1 token or more"
-                + ("" if self.model.config else "; of this family no longest one is known")
-            )
         if self.gpus > per_node and self.gpus % per_node:
             below, above = self.gpus // per_node * per_node, -(-self.gpus // per_node) * per_node
             raise ValueError(
@@ -69,6 +69,23 @@ class Task:
             self._check_tp(self.tp)
         if self.model.config is not None:
             check_cut(self.model.config, self.length, 1, 0)
+
+    @classmethod
+    def of(
+        cls, model: Model, machine: Machine, constants: Constants, *, gpus: int = 0,
+        tokens: int = 0, length: int = 0, precision: str | None = None, **more: object,
+    ) -> Task:  # fmt: skip
+        """With 0 or None for what is to be as usual: one node, eight sequences a GPU, the model's
+        longest sequence, the machine's precision."""
+        for name, value in (("--gpus", gpus), ("--tokens", tokens), ("--length", length)):
+            if value < 0:
+                raise ValueError(f"{name} {value} has to be 0 or more")
+        gpus = gpus or machine.gpus
+        longest = 0 if model.config is None else model.config.length
+        length, precision = length or longest, precision or machine.precision
+        tokens = tokens or ROWS * gpus * length
+        known = machine.in_precision(precision) if precision in DTYPES else machine
+        return cls(model, known, constants, gpus, tokens, length, precision, **more)
 
     def _check_tp(self, tp: int) -> None:
         if tp < 1 or self.gpus % tp:
