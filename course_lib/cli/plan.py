@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 SIGNS = (
     "tp 8s: with sequence parallelism. away: where the optimizer's states are, with a * the "
-    "parameters too. again: blocks are recomputed. rows: of a micro-batch x accumulated."
+    "parameters too. again: blocks are recomputed. rows: of a micro-batch x accumulated. m: of a "
+    "thousandth."
 )
 
 
@@ -200,10 +201,10 @@ def _show(found: Search, top: int, written: list[str]) -> None:
     def say(text: str = "") -> None:
         console.print(text, markup=False)
 
-    say(title(found.task))
+    say(f"{title(found.task)}\n")
     if found.plans:
-        console.print(_table(found, top))
-    say(f"{found.considered:,} ways were considered, {len(found.plans):,} fit. Of the others:")
+        console.print(_table(found, top), markup=False, soft_wrap=True)
+    say(f"\n{found.considered:,} ways were considered, {len(found.plans):,} fit. Of the others:")
     for reason, one in sorted(found.fallen.items(), key=lambda item: -item[1].count):
         say(f"  {one.count:>6,}  {reason}. {one.example}")
     for line in [SIGNS, *remarks(found)]:
@@ -216,27 +217,28 @@ def _show(found: Search, top: int, written: list[str]) -> None:
         say(f"Written: {', '.join(written)}")
 
 
-def _table(found: Search, top: int):
-    from rich import box
-    from rich.table import Table
-
-    task = found.task
-    shown = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    for name in ("", "tp", "dp", "stage", "away", "again", "rows"):
-        shown.add_column(name, no_wrap=True)
-    names = ["s/step", "compute", "tp", "dp", "tiers", "GPU GB", "host"]
-    for name in [*names, *(["per 10^9"] if task.price is not None else [])]:
-        shown.add_column(name, justify="right", no_wrap=True)
-    for i, plan in enumerate(found.plans[:top], 1):
+def _table(found: Search, top: int) -> str:
+    """Columns as narrow as what is in them."""
+    task, plans = found.task, found.plans[:top]
+    away, priced = any(plan.seconds.tiers for plan in plans), task.price is not None
+    rows = [["", "tp", "dp", "stage", "away", "again", "rows", "s/step", "compute", "tp s", "dp s"]]
+    rows[0] += ["tiers s"] * away + ["GPU GB"] + ["host GB"] * away + ["per 10^9"] * priced
+    for i, plan in enumerate(plans, 1):
         took, needs, setting, place = plan.seconds, plan.needs, plan.setting, plan.place
         tiers = {setting.optimizer, setting.parameters} - {None}
-        words = [f"{place.tp}{'s' * place.sequence}", place.dp, setting.stage]
-        words += ["+".join(sorted(tiers)) + "*" * (setting.parameters is not None) or "–"]
-        words += ["yes" if setting.recompute else "–", f"{setting.rows}x{setting.accumulate}"]
-        parts = (took.total, took.compute + took.wait + took.update, took.tp, took.dp, took.tiers)
-        cells = [f"{x:.3g}" if x else "–" for x in parts]
-        cells += [f"{x / 1e9:,.3g}" if x else "–" for x in (needs.gpu, needs.host)]
-        cost = task.cost(took.total)
-        cells += [] if cost is None else [f"{cost:,.2f}"]
-        shown.add_row(str(i), *map(str, words), *cells)
-    return shown
+        row = [str(i), f"{place.tp}{'s' * place.sequence}", str(place.dp), str(setting.stage)]
+        row += ["+".join(sorted(tiers)) + "*" * (setting.parameters is not None) or "–"]
+        row += ["yes" if setting.recompute else "–", f"{setting.rows}x{setting.accumulate}"]
+        parts = [took.total, took.compute + took.wait + took.update, took.tp, took.dp]
+        row += [_short(x) if x else "–" for x in parts + [took.tiers] * away]
+        row += [f"{x / 1e9:,.3g}" if x else "–" for x in [needs.gpu] + [needs.host] * away]
+        rows.append(row + [f"{task.cost(took.total):,.2f}"] * priced)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.3g}" if seconds >= 0.01 else f"{1000 * seconds:.2g}m"

@@ -43,6 +43,7 @@ ORDER = [
     "ways",
     "then_and_now",
     "inference",
+    "plan",
     "figures",
     "classroom",
     "cli",
