@@ -232,7 +232,8 @@ def _table(found: Search, top: int) -> str:
         parts = [took.total, took.compute + took.wait + took.update, took.tp, took.dp]
         row += [_short(x) if x else "–" for x in parts + [took.tiers] * away]
         row += [f"{x / 1e9:,.3g}" if x else "–" for x in [needs.gpu] + [needs.host] * away]
-        rows.append(row + [f"{task.cost(took.total):,.2f}"] * priced)
+        cost = task.cost(took.total)
+        rows.append(row + ([] if cost is None else [f"{cost:,.2f}"]))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

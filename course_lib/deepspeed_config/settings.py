@@ -53,7 +53,7 @@ def deepspeed(
         return AUTO if trainer else value
 
     config: dict = {
-        "train_batch_size": known(setting.rows * setting.accumulate * machine.world // tp),
+        "train_batch_size": known(setting.rows * setting.accumulate * machine.world),
         "train_micro_batch_size_per_gpu": known(setting.rows),
         "gradient_accumulation_steps": known(setting.accumulate),
         "gradient_clipping": known(CLIP),
@@ -78,7 +78,8 @@ def deepspeed(
     config["zero_optimization"] = zero
     if "nvme" in (setting.optimizer, setting.parameters):
         config["aio"] = dict(AIO)
-    if tp > 1:
+    if tp > 1:  # DeepSpeed multiplies by all ranks, those of one model too: it derives the product
+        del config["train_batch_size"]
         config["tensor_parallel"] = {"autotp_size": tp}
     return config
 

@@ -18,9 +18,10 @@ import json
 import os
 import sys
 
-{imports}
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
+{imports}
 {tp_import}from transformers import AutoConfig, AutoModelForCausalLM
 
 DP, TP, ROWS, ACCUMULATE, LENGTH = {dp}, {tp}, {rows}, {accumulate}, {length}
@@ -32,8 +33,8 @@ CONFIG = json.loads("""
 def build():
     """The model; each rank makes the whole of it on its host, in float32."""
     torch.manual_seed(0)
-    kind = CONFIG.pop("model_type")
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **CONFIG))
+    config = AutoConfig.for_model(**CONFIG)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
 
 
 def shard(model, mesh):
@@ -70,6 +71,7 @@ def main(steps):
 if __name__ == "__main__":
     main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
 '''
+OF_A_FILE = ("architectures", "auto_map", "dtype", "torch_dtype", "transformers_version")
 PLAIN = "torch.enable_grad()"
 OF_TP = """\
 from torch.distributed.tensor.parallel import (
@@ -99,10 +101,11 @@ def python(plan: Plan, model: Model, length: int, comments: Sequence[str]) -> st
     sync = f"model.set_requires_gradient_sync({last})" if not replicated else ""
     sync = sync or f"model.require_backward_grad_sync = {last}"
     cast = replicated and setting.master
-    keys = {**model.keys, "use_cache": False}
+    keys = {name: value for name, value in model.keys.items() if name not in OF_A_FILE}
+    keys |= {"use_cache": False}
     return HEAD.format(
         comments="".join(f"# {line}\n" for line in comments).rstrip("\n"),
-        imports="\n".join(imports),
+        imports="\n".join(line for line in imports if line != "import torch"),
         tp_import=OF_TP if place.tp > 1 else "",
         dp=place.dp, tp=place.tp, rows=setting.rows, accumulate=setting.accumulate, length=length,
         config=json.dumps(keys, indent=2).replace("\\", "\\\\"),
