@@ -10,16 +10,14 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
 
 from course_lib import ranks
 from course_lib.estimate.time.machine import Machine
-from course_lib.estimate.time.probes import Probe, machine, probes
+from course_lib.estimate.time.probes import machine, probes, timed
 
 TURNS = 9
 LIMIT = 300.0  # seconds for all of it
@@ -60,16 +58,6 @@ def calibrate(world: int = 0, *, turns: int = TURNS) -> Machine:
     return machine(seconds, world, cores, memory_here() // cores)
 
 
-def timed(probe: Probe, settle: Callable[[], None]) -> float:
-    """Seconds of one probe on this rank, from when all are ready to when all are done."""
-    settle()
-    began = time.perf_counter()
-    if not probe.alone or dist.get_rank() == 0:
-        probe.run()
-    settle()
-    return time.perf_counter() - began
-
-
 def cores_here() -> int:
     """That this process may use."""
     with contextlib.suppress(AttributeError):
@@ -86,11 +74,11 @@ def _rank(rank: int, world: int, folder: str, turns: int, answers: mp.SimpleQueu
     torch.set_num_threads(1)
     ranks.start(rank, world, rendezvous=Path(folder) / "rendezvous", timeout=120, backend="gloo")
     try:
-        every = probes()
+        every = probes(world)
         found: dict[str, list[float]] = {probe.name: [] for probe in every}
         for turn in range(turns + 1):
             for probe in every:
-                took = timed(probe, lambda: dist.all_reduce(torch.zeros(1)))
+                took = timed(probe)
                 if turn:  # the first one loads libraries
                     found[probe.name].append(took)
         if rank == 0:

@@ -6,6 +6,7 @@ and α and β of a sum, each while as many ranks work as there are cores. Lesson
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
@@ -28,25 +29,35 @@ SMALL, LARGE = 1 << 10, 1 << 20  # elements of a sum
 
 
 class Probe(NamedTuple):
-    """`run` is timed: by one rank while the others sleep, or by all at once."""
+    """`run` is timed: by the first `ranks` at once, while the others sleep."""
 
     name: str
     run: Callable[[], object]
-    alone: bool
+    ranks: int
 
 
-def probes() -> list[Probe]:
-    """Of every rank of the default group; with one rank there are no sums."""
+def probes(together: int) -> list[Probe]:
+    """For one rank alone and for as many `together`; all ranks of the default group call this."""
     step, product = _step(), _product()
     found = []
-    for alone in (True, False):
-        when = "alone" if alone else "together"
-        found += [Probe(f"product, {when}", product, alone), Probe(f"step, {when}", step, alone)]
-    if dist.get_world_size() > 1:
+    for when, ranks in (("alone", 1), ("together", together)):
+        found += [Probe(f"product, {when}", product, ranks), Probe(f"step, {when}", step, ranks)]
+    if together > 1:
+        group = dist.new_group(list(range(together)))
         for name, size in (("small", SMALL), ("large", LARGE)):
             x = torch.zeros(size)
-            found.append(Probe(f"sum, {name}", lambda x=x: _sums(x), False))
+            found.append(Probe(f"sum, {name}", lambda x=x: _sums(x, group), together))
     return found
+
+
+def timed(probe: Probe) -> float:
+    """Seconds from when all ranks are ready to when all are done; gloo's wait sleeps meanwhile."""
+    dist.all_reduce(torch.zeros(1))
+    began = time.perf_counter()
+    if dist.get_rank() < probe.ranks:
+        probe.run()
+    dist.all_reduce(torch.zeros(1))
+    return time.perf_counter() - began
 
 
 def machine(seconds: Mapping[str, float], world: int, cores: int, memory: int) -> Machine:
@@ -111,6 +122,6 @@ def _step() -> Callable[[], None]:
     return step
 
 
-def _sums(x: Tensor) -> None:
+def _sums(x: Tensor, group: dist.ProcessGroup) -> None:
     for _ in range(TIMES):
-        collectives.all_reduce(x, dist.group.WORLD)
+        collectives.all_reduce(x, group)
