@@ -77,8 +77,8 @@ def laptop() -> Machine:
     )
     return Machine(
         "laptop CPU", cores, 4 * GB, rates, Link(2 * GB, LOOPBACK), host=10 * GB,
-        host_memory=16 * GB, host_moved=25 * GB, cores=cores, overlaps=False, peak=384 * GB,
-        single=384 * GB, precision="float32", source="Intel, AVX2; JEDEC, DDR4-3200",
+        host_memory=16 * GB, host_moved=25 * GB, cores=cores, overlaps=False,
+        precision="float32", source="Intel, AVX2; JEDEC, DDR4-3200",
     )  # fmt: skip
 
 

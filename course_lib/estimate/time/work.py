@@ -115,7 +115,8 @@ class _Part:
         bend = (9 if self.swiglu else 3) * self.inner
         cut_part = core + 2 * self.q + turned + bend
         if self.config.bias:  # a bias's gradient is a sum over the tokens of what flows by
-            cut_part += self.q + 2 * self.kv + self.inner + 2 * self.config.hidden
+            cut_part += self.q + 2 * self.kv + self.inner
+            between += 2
         return self.width * (stream * between + self.tokens * cut_part)
 
     def ends_forward(self) -> float:
