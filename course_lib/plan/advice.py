@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.time import Place
-from course_lib.plan.counts import Counts
+from course_lib.plan.counts import Counts, size
 from course_lib.plan.search import Plan, Search
 from course_lib.plan.task import Task
 
@@ -43,9 +43,9 @@ def advice(found: Search) -> Advice | None:
 def _remedies(task: Task, setting: Setting, place: Place, counts: Counts) -> Iterator[str]:
     needs, machine = counts.needs(setting, place), task.machine
     if needs.gpu * (1 + task.spare) > machine.memory:
-        yield f"GPUs with {needs.gpu * (1 + task.spare) / 1e9:,.1f} GB or more each"
+        yield f"GPUs with {size(needs.gpu * (1 + task.spare))} or more each"
     if machine.host_memory is not None and needs.host > machine.host_memory:
-        yield f"hosts with {needs.host / 1e9:,.1f} GB or more"
+        yield f"hosts with {size(needs.host)} or more"
     more = _more_gpus(setting, place, counts)
     if more is not None:
         nodes = -(-more // place.ranks)

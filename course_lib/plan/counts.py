@@ -63,12 +63,14 @@ class Counts:
         gpu = needs.gpu * (1 + self.task.spare) - machine.memory
         if gpu > 0:
             text = (
-                f"{needs.gpu / 1e9:,.1f} GB on each GPU, with {self.task.spare:.0%} to spare "
-                f"{needs.gpu * (1 + self.task.spare) / 1e9:,.1f} of {machine.memory / 1e9:,.1f}"
+                f"{size(needs.gpu)} on each GPU, with {self.task.spare:.0%} to spare "
+                f"{size(needs.gpu * (1 + self.task.spare))} of {size(machine.memory)}"
             )
             return "more than a GPU's memory", text
-        text = f"{needs.host / 1e9:,.1f} GB on a host of {machine.host_memory / 1e9:,.1f}"
-        return "more than a host's memory", text
+        return (
+            "more than a host's memory",
+            f"{size(needs.host)} of a host's {size(machine.host_memory)}",
+        )
 
     def _of_config(self, setting: Setting, place: Place) -> Needs:
         counted = self.counted(setting, place)
@@ -91,3 +93,8 @@ class Counts:
         nodes = -(-place.world // place.ranks)
         machine = ladder.Machine(self.task.machine.memory, place.ranks, nodes)
         return ladder.needs_of(self.task.model.shape, setting, machine, self.task.length)
+
+
+def size(nbytes: float) -> str:
+    """In 10^9 bytes, or in 10^6 where that is little."""
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.2f} MB"

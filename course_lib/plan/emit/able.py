@@ -19,6 +19,9 @@ def cannot(kind: str, plan: Plan, model: Model, length: int) -> str | None:
     if kind not in KINDS:
         raise ValueError(f"--emit {kind} is none of {', '.join(KINDS)}")
     if kind in ("torchrun", "slurm"):
+        where = {plan.setting.optimizer, plan.setting.parameters} - {None}
+        if len(where) > 1:
+            return f"course train has one place for what it offloads, and this is {sorted(where)}"
         if words_of(plan, model, length) is None:
             return f"course train makes no new model of this shape (model_type {model.kind!r})"
         return None
