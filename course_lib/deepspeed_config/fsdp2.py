@@ -19,11 +19,21 @@ MIXED = {"bfloat16": "bf16", "float16": "fp16", "float32": "no"}
 
 def python(setting: Setting, kind: str | None = None) -> str:
     """The lines that shard a model as the rung does; `kind` is its model_type."""
+    imports, body = lines(setting, kind)
+    return "\n".join([*imports, "", *body]) + "\n"
+
+
+def lines(
+    setting: Setting, kind: str | None = None, *, mesh: str | None = None
+) -> tuple[list[str], list[str]]:
+    """The same as imports and as what follows them; `mesh` names the one to shard over, where it
+    is not the whole world."""
     if setting.stage == 0:
-        return _replicated(setting)
+        return _replicated(setting, mesh)
     blocks, _ = BLOCKS.get(kind, ("model.model.layers", None))
     names = ["fully_shard"]
-    options = [f"reshard_after_forward={setting.stage == 3}"]
+    options = [f"mesh={mesh}"] if mesh else []
+    options.append(f"reshard_after_forward={setting.stage == 3}")
     before = []
     if setting.master:
         names.append("MixedPrecisionPolicy")
@@ -35,10 +45,11 @@ def python(setting: Setting, kind: str | None = None) -> str:
         before.append("offload = CPUOffloadPolicy(pin_memory=True)")
         options.append("offload_policy=offload")
     words = ", ".join(options)
-    lines = [
+    imports = [
         "import torch",
         f"from torch.distributed.fsdp import {', '.join(sorted(names))}",
-        "",
+    ]
+    body = [
         *_checkpointed(setting),
         *before,
         f"for block in {blocks}:  # the list of your model's blocks",
@@ -46,7 +57,7 @@ def python(setting: Setting, kind: str | None = None) -> str:
         f"fully_shard(model, {words})",
         *_optimizer(setting),
     ]
-    return "\n".join(lines) + "\n"
+    return imports, body
 
 
 def notes(setting: Setting) -> list[str]:
@@ -92,8 +103,10 @@ def notes(setting: Setting) -> list[str]:
     return found
 
 
-def accelerate_fsdp2(setting: Setting, machine: Machine, kind: str | None = None) -> str:
-    """`accelerate launch --config_file` for FSDP2."""
+def accelerate_fsdp2(
+    setting: Setting, machine: Machine, kind: str | None = None, *, tp: int = 1
+) -> str:
+    """`accelerate launch --config_file` for FSDP2, over replicas of `tp` ranks each."""
     if setting.stage == 0:
         return _yaml(_launch("MULTI_GPU" if machine.world > 1 else "NO", setting, machine))
     config = {
@@ -107,7 +120,12 @@ def accelerate_fsdp2(setting: Setting, machine: Machine, kind: str | None = None
     }
     if kind in BLOCKS:  # else Accelerate asks the model which class is not to be split
         config["fsdp_transformer_layer_cls_to_wrap"] = BLOCKS[kind][1]
-    return _yaml({**_launch("FSDP", setting, machine), "fsdp_config": config})
+    found = {**_launch("FSDP", setting, machine), "fsdp_config": config}
+    if tp > 1:
+        sizes = {"dp_replicate_size": 1, "dp_shard_size": machine.world // tp, "tp_size": tp}
+        sizes |= {"cp_size": 1, "sp_size": 1}
+        found["parallelism_config"] = {f"parallelism_config_{k}": n for k, n in sizes.items()}
+    return _yaml(found)
 
 
 def accelerate_deepspeed(setting: Setting, machine: Machine, config: str) -> str:
@@ -135,18 +153,17 @@ def _launch(kind: str, setting: Setting, machine: Machine) -> dict:
     return found
 
 
-def _replicated(setting: Setting) -> str:
-    lines = [
-        "import torch",
-        "from torch.nn.parallel import DistributedDataParallel",
-        "",
+def _replicated(setting: Setting, mesh: str | None) -> tuple[list[str], list[str]]:
+    imports = ["import torch", "from torch.nn.parallel import DistributedDataParallel"]
+    over = f"device_mesh={mesh}, " if mesh else ""
+    body = [
         *_checkpointed(setting),
-        "model = DistributedDataParallel(model, gradient_as_bucket_view=True)",
+        f"model = DistributedDataParallel(model, {over}gradient_as_bucket_view=True)",
         *_optimizer(setting),
     ]
     if setting.master:
-        lines.append(f"# each forward inside: torch.autocast('cuda', torch.{setting.precision})")
-    return "\n".join(lines) + "\n"
+        body.append(f"# each forward inside: torch.autocast('cuda', torch.{setting.precision})")
+    return imports, body
 
 
 def _checkpointed(setting: Setting) -> list[str]:

@@ -12,7 +12,15 @@ from course_lib.estimate.shape import Shape, shape_of
 from course_lib.gpt import Config
 
 
-def train(config: Config | Shape, length: int, world: int, setting: Setting) -> list[str] | None:
+def train(
+    config: Config | Shape,
+    length: int,
+    world: int,
+    setting: Setting,
+    *,
+    tp: int = 1,
+    sequence: bool = False,
+) -> list[str] | None:
     """The arguments of `course train` that run a rung with a new model of this shape; None where
     it makes no such model."""
     if not isinstance(config, Config):
@@ -31,7 +39,9 @@ def train(config: Config | Shape, length: int, world: int, setting: Setting) -> 
     found = ["--family", family, "--ranks", world]
     for name in ("hidden", "layers", "heads", "kv_heads", "inner", "vocabulary"):
         found += [f"--{name.replace('_', '-')}", getattr(config, name)]
-    found += ["--length", length, "--rows", setting.rows * setting.accumulate * world]
+    found += ["--tp", tp] if tp > 1 else []
+    found += ["--sequence"] if sequence else []
+    found += ["--length", length, "--rows", setting.rows * setting.accumulate * (world // tp)]
     found += ["--accumulate", setting.accumulate, "--stage", setting.stage]
     found += ["--precision", setting.precision]
     found += ["--recompute"] if setting.recompute else []

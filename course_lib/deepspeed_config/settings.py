@@ -44,9 +44,10 @@ def deepspeed(
     *,
     trainer: bool = False,
     nvme_path: str = "/local_nvme",
+    tp: int = 1,
 ) -> dict:
     """The file that `deepspeed.initialize(config=…)` takes; with `trainer`, for TrainingArguments'
-    `deepspeed=`, "auto" where that resolves it."""
+    `deepspeed=`, "auto" where that resolves it. `tp` ranks share a model (AutoTP)."""
 
     def known(value: object) -> object:
         return AUTO if trainer else value
@@ -77,6 +78,9 @@ def deepspeed(
     config["zero_optimization"] = zero
     if "nvme" in (setting.optimizer, setting.parameters):
         config["aio"] = dict(AIO)
+    if tp > 1:  # DeepSpeed multiplies by all ranks, those of one model too: it derives the product
+        del config["train_batch_size"]
+        config["tensor_parallel"] = {"autotp_size": tp}
     return config
 
 

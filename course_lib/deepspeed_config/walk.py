@@ -247,13 +247,13 @@ def files_of(result: Walk, *, trainer: bool = False, nvme_path: str = "/local_nv
     return found
 
 
-def leave(files: dict[str, str], folder: Path) -> list[str]:
+def leave(files: dict[str, str], folder: Path, option: str = "--write") -> list[str]:
     """Write them into a folder, where no other file of these names is."""
     others = [folder / name for name in files if (folder / name).exists()]
     changed = [path for path in others if path.read_text(encoding="utf-8") != files[path.name]]
     if changed:
         raise ValueError(
-            f"--write {folder}: {', '.join(path.name for path in changed)} is there already and "
+            f"{option} {folder}: {', '.join(path.name for path in changed)} is there already and "
             "says something else; name another folder"
         )
     folder.mkdir(parents=True, exist_ok=True)

@@ -220,11 +220,11 @@ def _of_shape(shape: Shape, setting: Setting, machine: Machine) -> Needs:
         device += 2 * width * shape.largest_layer
     phi, share = shape.params * width, (n - 1) / n
     k = setting.accumulate
-    times = {0: 2, 2: 1 + k, 3: (3 if _keep(shape.params, setting) == LEAN else 2) * k}
+    times = {0: 2, 1: 2, 2: 1 + k, 3: (3 if _keep(shape.params, setting) == LEAN else 2) * k}
     own = phi // n
     moved = {}
     if setting.optimizer is not None:
-        moved = {"down": own * k, "up": own}
+        moved = {"down": own * (k if setting.stage >= 2 else 1), "up": own}
     elif setting.parameters is not None:
         moved = {"down": own}
     if setting.parameters is not None:

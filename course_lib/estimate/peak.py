@@ -14,7 +14,7 @@ from typing import NamedTuple
 from torch import nn
 
 from course_lib.estimate.activations import kept
-from course_lib.estimate.memory import RULES, Rule, states
+from course_lib.estimate.memory import RULES, Rule, States, states
 from course_lib.gpt import GPT, Config
 from course_lib.layout import cut as shares_of
 from course_lib.tensor_parallel.qkv_layout import shares
@@ -82,15 +82,16 @@ def step_peak(
     keep: int = 0,
     prefetch: int = 1,
     cut: Cut | None = None,
+    held: States | None = None,
 ) -> Peak:
     """The device's peak in a step of `model` on `rows` sequences of `length` tokens.
 
     For a cross-entropy of torch's over whole logits that nobody else keeps, or, where `cut` says
     how the model was parallelized, our own; and an optimizer that goes from part to part
     (foreach=False). Of `accumulate` micro-batches it is the last, which from stage 2 on finds the
-    sums of those before it.
+    sums of those before it. `held`: the states, where they are counted already.
     """
-    held = states(
+    held = held or states(
         model, stage=stage, n=n, rank=rank, precision=precision, optimizer=optimizer,
         offload=offload, bucket_bytes=bucket_bytes, units=units, persist=persist,
     )  # fmt: skip
@@ -241,8 +242,7 @@ class _Way:
         if self.stage == 0:
             return self._now()
         most = self._land() if len(self.flying) >= IN_FLIGHT else 0
-        self.open.discard(bucket)
-        self.whole.discard(bucket)
+        self.open, self.whole = self.open - {bucket}, self.whole - {bucket}
         self.flying.append(bucket)
         return max(most, self._now())
 

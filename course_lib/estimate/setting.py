@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from course_lib.zero import Precision
 
 FOLDER = Path("offload")  # files lie anywhere; a plan wants a name
@@ -37,9 +39,14 @@ class Setting:
         return {**plan, "folder": FOLDER} if "nvme" in plan.values() else plan
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of an element in a product."""
+        return Precision.named(self.precision).dtype
+
+    @property
     def width(self) -> int:
         """Bytes of an element in a product."""
-        return Precision.named(self.precision).dtype.itemsize
+        return self.dtype.itemsize
 
     @property
     def master(self) -> bool:

@@ -33,6 +33,8 @@ def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Mo
     """A copy of a model that has shapes and no numbers, of `dtype` where one is given."""
     if isinstance(model, Config):  # made here: nobody else's, and no copy is needed
         return without_numbers(model).to(dtype)
+    if _is_sketch(model, dtype):
+        return model
     known: dict[int, object] = {}
     for p in model.parameters():
         known[id(p)] = nn.Parameter(_meta(p, dtype), requires_grad=p.requires_grad)
@@ -52,9 +54,18 @@ def sketch_of(
     return outline, [outline.get_submodule(names[module]) for module in units]
 
 
+def _is_sketch(model: nn.Module, dtype: torch.dtype | None) -> bool:
+    """Whether a model has no numbers as it is, and is of that dtype: nothing of it can change."""
+    tensors = [*model.parameters(), *model.buffers()]
+    return all(x.is_meta and _meta_dtype(x, dtype) == x.dtype for x in tensors)
+
+
 def _meta(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    wanted = dtype if dtype is not None and x.is_floating_point() else x.dtype
-    return torch.empty(x.shape, dtype=wanted, device="meta")
+    return torch.empty(x.shape, dtype=_meta_dtype(x, dtype), device="meta")
+
+
+def _meta_dtype(x: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
+    return dtype if dtype is not None and x.is_floating_point() else x.dtype
 
 
 def shape_of(model: nn.Module | Config) -> Shape:

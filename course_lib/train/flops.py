@@ -10,6 +10,7 @@ import time
 
 import torch
 
+from course_lib.estimate.time.work import passes
 from course_lib.gpt import Config
 
 
@@ -18,13 +19,7 @@ def forward_flops(config: Config, rows: int, length: int) -> int:
 
     Attention counts all pairs of tokens, the hidden ones too, as published figures do.
     """
-    tokens, h = rows * length, config.hidden
-    width = config.heads * config.head_size
-    qkv = h * (config.heads + 2 * config.kv_heads) * config.head_size
-    pairs = 2 * length * width  # scores, and values summed by them
-    wide = 3 if config.activation == "swiglu" else 2
-    block = qkv + pairs + width * h + wide * h * config.inner
-    return 2 * tokens * (config.layers * block + h * config.vocabulary)
+    return passes(config, rows, length).forward.flops
 
 
 def step_flops(config: Config, rows: int, length: int) -> int:

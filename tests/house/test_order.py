@@ -46,6 +46,7 @@ ORDER = [
     "inference",
     "nodes",
     "dry",
+    "plan",
     "figures",
     "classroom",
     "cli",

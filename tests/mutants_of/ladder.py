@@ -216,8 +216,8 @@ MUTANTS = [
     Mutant(
         "fsdp2-always-reshards",
         f"{HERE}fsdp2.py",
-        '    options = [f"reshard_after_forward={setting.stage == 3}"]',
-        '    options = ["reshard_after_forward=True"]',
+        '    options.append(f"reshard_after_forward={setting.stage == 3}")',
+        '    options.append("reshard_after_forward=True")',
         (f"{SETTINGS}fsdp2s_lines_shard_as_they_say",),
         "stage 2 keeps parameters whole to the backward",
     ),

@@ -1,0 +1,245 @@
+"""`course plan`: from a model and a cluster to the fastest way that fits, with its files.
+
+Every tp, sequence parallelism, dp, stage, offload, recomputation and micro-batch is counted and
+timed by the cost model; what fell out is named with its reason. Lesson 15.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from course_lib.cli.base import Json, app
+
+if TYPE_CHECKING:
+    from course_lib.plan import Search
+    from course_lib.plan.model import Model
+
+SIGNS = (
+    "tp 8s: with sequence parallelism. away: where the optimizer's states are, with a * the "
+    "parameters too. again: blocks are recomputed. rows: of a micro-batch x accumulated. m: of a "
+    "thousandth."
+)
+
+
+@app.command()
+def plan(
+    config: Annotated[
+        Path | None, typer.Option(help="A Hugging Face config.json; no weights are needed.")
+    ] = None,
+    family: Annotated[str, typer.Option(help="Of sizes that are typed: gpt2 or llama.")] = "gpt2",
+    hidden: Annotated[int, typer.Option(help="Width of the model, instead of --config.")] = 0,
+    layers: Annotated[int, typer.Option(help="Its blocks.")] = 0,
+    heads: Annotated[int, typer.Option(help="Its query heads.")] = 0,
+    kv_heads: Annotated[int, typer.Option(help="Its key/value heads; 0: as many.")] = 0,
+    inner: Annotated[int, typer.Option(help="Width of its MLP; 0: four times --hidden.")] = 0,
+    vocabulary: Annotated[int, typer.Option(help="Its vocabulary.")] = 0,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            help="dgx-2h, dgx-a100, hgx-h100, hgx-h200, workstation, laptop, or a file of "
+            "--save-machine; single figures below count more."
+        ),
+    ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this machine's processors first.")
+    ] = False,
+    save_machine: Annotated[
+        Path | None, typer.Option(help="Leave the machine in a file, for --machine.")
+    ] = None,
+    gpus: Annotated[int, typer.Option(help="GPUs in all; 0: those of one node.")] = 0,
+    gpus_per_node: Annotated[int, typer.Option(help="GPUs on a node; 0: the machine's.")] = 0,
+    memory: Annotated[
+        str | None, typer.Option(help="Of one GPU, in 10^9 bytes: 24, 24GB, 22.4GiB.")
+    ] = None,
+    host_memory: Annotated[str | None, typer.Option(help="Of one node, likewise.")] = None,
+    tflops: Annotated[
+        float | None, typer.Option(help="TFLOP/s that products reach on one GPU.")
+    ] = None,
+    memory_bandwidth: Annotated[
+        float | None, typer.Option(help="Of a GPU's own memory, in GB/s.")
+    ] = None,
+    inside: Annotated[
+        float | None, typer.Option(help="GB/s of a GPU's link in its node, one way.")
+    ] = None,
+    across: Annotated[
+        float | None, typer.Option(help="GB/s of a node's links to others, one way.")
+    ] = None,
+    inside_latency: Annotated[
+        float | None, typer.Option(help="Microseconds of a ring's step inside a node.")
+    ] = None,
+    across_latency: Annotated[
+        float | None, typer.Option(help="Microseconds of a ring's step across nodes.")
+    ] = None,
+    host: Annotated[
+        float | None, typer.Option(help="GB/s between a GPU and its host, for offload.")
+    ] = None,
+    disk: Annotated[
+        float | None, typer.Option(help="GB/s of a node's disks, for states in files.")
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(help="Tokens of a step over all replicas; 0: 8 sequences a GPU.")
+    ] = 0,
+    length: Annotated[int, typer.Option(help="Tokens of a sequence; 0: the model's longest.")] = 0,
+    precision: Annotated[
+        str | None, typer.Option(help="bfloat16, float16 or float32; default: the machine's.")
+    ] = None,
+    tp: Annotated[int, typer.Option(help="Only this tensor parallelism; 0: every one.")] = 0,
+    stage: Annotated[int, typer.Option(help="Only this stage; -1: every one.")] = -1,
+    spare: Annotated[float, typer.Option(help="Part of a GPU's memory that is left over.")] = 0.1,
+    price: Annotated[
+        float | None, typer.Option(help="Of a GPU for an hour: shows the cost of the tokens.")
+    ] = None,
+    top: Annotated[int, typer.Option(help="Plans that are shown.")] = 10,
+    choose: Annotated[int, typer.Option(help="The plan that --emit writes, from 1 on.")] = 1,
+    emit: Annotated[
+        str | None,
+        typer.Option(help="Files of the plan: deepspeed, fsdp2, accelerate, torchrun, slurm."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The folder that they are left in.")] = Path("plan"),
+    nvme_path: Annotated[
+        str, typer.Option(help="Of a local disk, in DeepSpeed's settings.")
+    ] = "/local_nvme",
+    as_json: Json = False,
+) -> None:
+    """Every way to train a model on a cluster: which fit, ranked by predicted seconds, and why the
+    others fell out. Exit code 1 where nothing fits."""
+    from course_lib.estimate.time.calibrate import calibrate as calibrated
+    from course_lib.plan import Task, cluster, search
+
+    try:
+        sizes = {
+            "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
+            "inner": inner, "vocabulary": vocabulary,
+        }  # fmt: skip
+        model = _model(config, family, sizes, length)
+        figures = {
+            "gpus": gpus_per_node or None, "memory": memory, "host_memory": host_memory,
+            "tflops": tflops, "memory_bandwidth": memory_bandwidth, "inside": inside,
+            "across": across, "inside_latency": inside_latency, "across_latency": across_latency,
+            "host": host, "disk": disk,
+        }  # fmt: skip
+        if calibrate and machine is not None:
+            raise ValueError(f"--calibrate measures this machine, and --machine is {machine}: one")
+        measured = calibrated() if calibrate else machine
+        known = cluster.cluster(measured, figures, gpus=gpus)
+        task = Task.of(
+            model, known, cluster.constants(known), gpus=gpus, tokens=tokens, length=length,
+            precision=precision, price=price, spare=spare, tp=tp or None,
+            stage=None if stage < 0 else stage,
+        )  # fmt: skip
+        found = search(task)
+        written = _written(found, emit, choose, out, nvme_path)
+        if save_machine is not None:
+            cluster.write_machine(known, save_machine)
+            written.append(str(save_machine))
+    except (ValueError, OSError) as error:
+        print(f"course plan: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    if as_json:
+        from course_lib.plan.report import as_dict
+
+        print(json.dumps(as_dict(found, top, written)))
+    else:
+        _show(found, top, written)
+    raise typer.Exit(0 if found.plans else 1)
+
+
+def _model(config: Path | None, family: str, sizes: dict[str, int], length: int) -> Model:
+    """From a config.json or from sizes, one of both."""
+    from course_lib.plan.model import Model, of_sizes
+
+    typed = [f"--{name.replace('_', '-')}" for name, value in sizes.items() if value]
+    if config is not None:
+        if typed:
+            raise ValueError(f"--config says the sizes itself; leave {', '.join(typed)} out")
+        return Model.read(config)
+    needed = ("hidden", "layers", "heads", "vocabulary")
+    missing = [f"--{name}" for name in needed if not sizes[name]]
+    if missing:
+        raise ValueError(
+            f"of the model {', '.join(missing)} is missing; or name a config.json with --config"
+        )
+    optional = {name: sizes[name] or None for name in ("kv_heads", "inner")}
+    return of_sizes(family, **{**sizes, **optional}, length=length or 1024)
+
+
+def _written(found: Search, emit: str | None, choose: int, out: Path, nvme_path: str) -> list[str]:
+    """Leave the files of the chosen plan, and say their paths."""
+    from course_lib.deepspeed_config.walk import leave
+    from course_lib.plan.emit import cannot, files_of, first_that_can
+
+    if emit is None or not found.plans:
+        if emit is not None:
+            cannot_be = "nothing fits, and there is no plan to write"
+            print(f"course plan: --emit {emit}: {cannot_be}", file=sys.stderr)
+        return []
+    task = found.task
+    if not 1 <= choose <= len(found.plans):
+        raise ValueError(f"--choose {choose}: there are plans 1 to {len(found.plans)}")
+    chosen = found.plans[choose - 1]
+    why = cannot(emit, chosen, task.model, task.length)
+    if why is not None:
+        other = first_that_can(emit, found.plans, task.model, task.length)
+        remedy = "no plan here can be said so" if other is None else f"take --choose {other}"
+        raise ValueError(f"--emit {emit}, plan {choose} ({chosen.name}): {why}; {remedy}")
+    return leave(files_of(emit, chosen, task, nvme_path=nvme_path), out, "--out")
+
+
+def _show(found: Search, top: int, written: list[str]) -> None:
+    from rich.console import Console
+
+    from course_lib.plan.advice import advice
+    from course_lib.plan.report import remarks, title
+
+    console = Console(highlight=False)
+
+    def say(text: str = "") -> None:
+        console.print(text, markup=False)
+
+    say(f"{title(found.task)}\n")
+    if found.plans:
+        console.print(_table(found, top), markup=False, soft_wrap=True)
+    say(f"\n{found.considered:,} ways were considered, {len(found.plans):,} fit. Of the others:")
+    for reason, one in sorted(found.fallen.items(), key=lambda item: -item[1].count):
+        say(f"  {one.count:>6,}  {reason}. {one.example}")
+    for line in [SIGNS, *remarks(found)]:
+        say(line)
+    told = advice(found)
+    if told is not None:
+        say(f"Nothing fits. The nearest: {told.nearest}.")
+        say(f"It would with: {'; '.join(told.remedies) or 'none of what was tried'}.")
+    if written:
+        say(f"Written: {', '.join(written)}")
+
+
+def _table(found: Search, top: int) -> str:
+    """Columns as narrow as what is in them."""
+    task, plans = found.task, found.plans[:top]
+    away, priced = any(plan.seconds.tiers for plan in plans), task.price is not None
+    rows = [["", "tp", "dp", "stage", "away", "again", "rows", "s/step", "compute", "tp s", "dp s"]]
+    rows[0] += ["tiers s"] * away + ["GPU GB"] + ["host GB"] * away + ["per 10^9"] * priced
+    for i, plan in enumerate(plans, 1):
+        took, needs, setting, place = plan.seconds, plan.needs, plan.setting, plan.place
+        tiers = {setting.optimizer, setting.parameters} - {None}
+        row = [str(i), f"{place.tp}{'s' * place.sequence}", str(place.dp), str(setting.stage)]
+        row += ["+".join(sorted(tiers)) + "*" * (setting.parameters is not None) or "–"]
+        row += ["yes" if setting.recompute else "–", f"{setting.rows}x{setting.accumulate}"]
+        parts = [took.total, took.compute + took.wait + took.update, took.tp, took.dp]
+        row += [_short(x) if x else "–" for x in parts + [took.tiers] * away]
+        row += [f"{x / 1e9:,.3g}" if x else "–" for x in [needs.gpu] + [needs.host] * away]
+        cost = task.cost(took.total)
+        rows.append(row + ([] if cost is None else [f"{cost:,.2f}"]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.3g}" if seconds >= 0.01 else f"{1000 * seconds:.2g}m"

@@ -1,0 +1,124 @@
+"""Eight published bars, and the two constants that are fitted to them.
+
+Megatron-LM's weak scaling on DGX-2H nodes (Shoeybi et al. 2019, arXiv 1909.08053): GPT-2 models of
+1.2 to 8.3 billion parameters, by tensor parallelism alone and in 64 replicas.
+
+By tp alone the efficiency falls with the bytes of its all-reduces: `reach` is what those get of
+NVSwitch. With 64 replicas it falls by 3 to 4 points more at 1.2B, 4.2B and 8.3B, and hardly differs
+there, although the gradients of all models are a GPU's equal share and those of 8.3B meet on
+a node's links in eight rings: traffic that showed would grow with that, so it is hidden, and what
+is left is the wait for the slowest of more ranks, `spread`. At 2.5B the bar falls by 12 points.
+Between 1.2B and 4.2B nothing in this model, or in any whose cost grows along with ranks, bytes or
+nodes, has a place for that: the residual there is the largest, and no second bar shares its cause.
+Lesson 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from course_lib.estimate.setting import Setting
+from course_lib.estimate.time.costs import Costs, costs
+from course_lib.estimate.time.links import Place
+from course_lib.estimate.time.machine import Constants, Link, Machine, Rate
+from course_lib.estimate.time.step import step_seconds
+from course_lib.gpt import Config
+
+LENGTH, VOCABULARY, ROWS, REPLICAS = 1024, 51200, 8, 64
+# Seconds of a ring's step, as NCCL's own model has them (src/graph/tuning.cc: ring, Simple).
+NVLINK, PCIE, NETWORK = 3.4e-6, 5.7e-6, 9.6e-6
+BASELINE = 39e12  # flops per second of the smallest model on one GPU: what 100 % means
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One model on `tp` ranks, alone or in 64 replicas, and the efficiency that was published."""
+
+    name: str
+    hidden: int
+    heads: int
+    layers: int
+    tp: int
+    dp: int
+    percent: float
+
+    @property
+    def config(self) -> Config:
+        return Config.gpt2(
+            vocabulary=VOCABULARY, length=LENGTH, hidden=self.hidden, layers=self.layers,
+            heads=self.heads, recompute=True,
+        )  # fmt: skip
+
+
+MODELS = (("1.2B", 1536, 16, 40, 1), ("2.5B", 1920, 20, 54, 2), ("4.2B", 2304, 24, 64, 4),
+          ("8.3B", 3072, 32, 72, 8))  # fmt: skip
+ALONE = tuple(
+    Bar(*model, 1, percent) for model, percent in zip(MODELS, (100, 95, 82, 77), strict=True)
+)
+REPLICATED = tuple(
+    Bar(*model, REPLICAS, percent) for model, percent in zip(MODELS, (96, 83, 79, 74), strict=True)
+)
+BARS = ALONE + REPLICATED
+SETTING = Setting(ROWS, recompute=True, precision="float16")
+ONE = next(bar for bar in REPLICATED if bar.name == "4.2B")  # fitted beside those of tp alone
+
+
+@lru_cache(maxsize=len(BARS))
+def costs_of(bar: Bar) -> Costs:
+    return costs(bar.config, SETTING, Place(bar.tp, bar.dp, 16), LENGTH)
+
+
+@lru_cache(maxsize=1)
+def dgx_2h() -> Machine:
+    """16 V100 on NVSwitch, 150 GB/s each in one direction, and 8 InfiniBand links of 100 Gb/s a
+    node. Products have the rate with which the smallest model comes to 39 TFLOP/s on one GPU, when
+    what is no product runs at the memory's 900 GB/s."""
+    machine = Machine(
+        "DGX-2H", 16, 32 * 10**9, (Rate(16, 1.0, 900e9),), Link(150e9, NVLINK),
+        Link(8 * 12.5e9, NETWORK), host=16e9, host_memory=1536 * 10**9, host_moved=256e9,
+        peak=125e12, single=15.7e12, precision="float16",
+        source="NVIDIA, DGX-2H and Tesla V100 data sheets",
+    )  # fmt: skip
+    first = costs_of(ALONE[0])
+    endless = machine.changed(rates=(Rate(16, float("inf"), 900e9),))
+    left = first.passes.flops / BASELINE - step_seconds(first, endless, Constants()).total
+    return machine.changed(rates=(Rate(16, first.passes.flops / left, 900e9),))
+
+
+def percent(bar: Bar, constants: Constants) -> float:
+    """The efficiency that the model gives a bar: flops of a rank per second, over the baseline."""
+    step = step_seconds(costs_of(bar), dgx_2h(), constants)
+    return 100 * costs_of(bar).passes.flops / step.total / BASELINE
+
+
+def residuals(constants: Constants, bars: Sequence[Bar] = BARS) -> list[float]:
+    """Points by which the model lies above each bar."""
+    return [percent(bar, constants) - bar.percent for bar in bars]
+
+
+@lru_cache(maxsize=8)
+def fit(bars: Sequence[Bar] = BARS, *, worst: bool = False) -> Constants:
+    """The constants of the least sum of squared residuals, or of the smallest `worst` one.
+
+    A grid that closes in on its best point: two numbers, and a surface without other valleys.
+    """
+    best = Constants(0.5, 0.05)
+    reach, spread = 0.45, 0.05  # half the widths of what is looked through
+    for _ in range(12):
+        around = list(_grid(best, reach, spread))
+        best = min(around, key=lambda constants: _misfit(residuals(constants, bars), worst))
+        reach, spread = reach / 2, spread / 2
+    return best
+
+
+def _grid(middle: Constants, reach: float, spread: float, steps: int = 4) -> Iterator[Constants]:
+    for i in range(-steps, steps + 1):
+        for j in range(-steps, steps + 1):
+            at = middle.reach + reach * i / steps, middle.spread + spread * j / steps
+            yield Constants(max(0.01, at[0]), max(0.0, at[1]))
+
+
+def _misfit(found: Sequence[float], worst: bool) -> float:
+    return max(map(abs, found)) if worst else sum(x * x for x in found)

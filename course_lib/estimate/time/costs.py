@@ -1,0 +1,157 @@
+"""What a step costs a rank before any machine is named: work, bytes of each axis, messages, tiers.
+
+The bytes are those of the closed forms that the ledger is held to; nothing here is a curve of its
+own. Lesson 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from course_lib.estimate.memory import States, states
+from course_lib.estimate.outline import outline_of_rank
+from course_lib.estimate.over_tp import tensor_parallel_bytes
+from course_lib.estimate.setting import Setting
+from course_lib.estimate.shape import Shape
+from course_lib.estimate.time.links import Place
+from course_lib.estimate.time.work import Passes, Work, passes, update_bytes
+from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
+from course_lib.gpt import Config
+from course_lib.ledger import forms
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Of one step of one rank.
+
+    `passes` and `tp` (bytes and messages, all-reduces or their halves) are of a micro-batch, of
+    which there are `times`; `dp` is by verb, bytes and messages of the whole step; `last` the bytes
+    of the gradients that are ready when the backward has ended. `updated`: bytes that the update
+    reads and writes, on the device or, `away`, on the host; `down` and `up` cross to the host and
+    back, `files` to a disk and back.
+    """
+
+    place: Place
+    stage: int
+    times: int
+    passes: Passes
+    tp: tuple[float, int]
+    dp: Mapping[str, tuple[float, int]]
+    last: float
+    updated: float
+    away: bool = False
+    down: float = 0.0
+    up: float = 0.0
+    fetches: bool = False  # what goes up are parameters on their way to their use
+    files: float = 0.0
+
+
+class Counted:
+    """What follows from a model's parameters alone, whatever its rows are: counted once for each
+    cut, stage and offload. Bytes of a step are those of its first micro-batch and so many more for
+    each further one."""
+
+    def __init__(self, config: Config, setting: Setting, place: Place):
+        self.setting, self.place = setting, place
+        self.config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
+        self.outline = outline_of_rank(self.config, place.tp, dtype=setting.dtype)
+        zero = {"stage": setting.stage, "n": place.dp, "precision": setting.precision}
+        self.held = states(self.outline, offload=setting.offload, **zero)
+        self._zero = {**zero, "keep": LEAN if setting.lean else FAST}
+        self._known: dict[tuple[str, int], Mapping[str, float]] = {}
+
+    def dp_bytes(self, times: int) -> dict[str, float]:
+        """What a rank sends over dp in a step of so many micro-batches, by verb."""
+        return {} if self.place.dp == 1 else self._line("dp", must_bytes, times)
+
+    def moved(self, times: int) -> dict[str, float]:
+        """What crosses between the tiers."""
+        if self.setting.offload is None:
+            return dict.fromkeys(("down", "up", "read", "written"), 0)
+        return self._line("tiers", offload_bytes, times, offload=self.setting.offload)
+
+    def _line(self, name: str, form: Callable, times: int, **more: object) -> dict[str, float]:
+        """A figure that grows by as much with each micro-batch, from its first two values."""
+
+        def of(k: int) -> dict[str, float]:
+            if (name, k) not in self._known:
+                self._known[name, k] = form(self.outline, accumulate=k, **self._zero, **more)
+            return self._known[name, k]
+
+        first = of(1)
+        if times == 1:
+            return dict(first)
+        return {key: x + (times - 1) * (of(2)[key] - x) for key, x in first.items()}
+
+
+def costs(
+    config: Config, setting: Setting, place: Place, length: int, *, counted: Counted | None = None
+) -> Costs:
+    """Of a step of `setting.accumulate` micro-batches of `setting.rows` sequences on each replica.
+    `counted`: what follows from the parameters, where it is known already."""
+    counted = counted or Counted(config, setting, place)
+    config, held, k = counted.config, counted.held, setting.accumulate
+    cut = {"width": setting.width, "sequence": place.sequence}
+    sent = 0.0
+    if place.tp > 1:
+        sent = tensor_parallel_bytes(config, setting.rows, length, place.tp, **cut)
+    over_dp, moved = counted.dp_bytes(k), counted.moved(k)
+    own = held.partition.numel / (place.dp if setting.stage else 1)
+    return Costs(
+        place, setting.stage, k,
+        passes(config, setting.rows, length, tp=place.tp, **cut),
+        (sent, tp_messages(config, place)),
+        {verb: (size, _messages(verb, size, place, held)) for verb, size in over_dp.items()},
+        _last(over_dp, place, held),
+        update_bytes(own, width=setting.width, master=setting.master),
+        away=setting.optimizer is not None, down=moved["down"], up=moved["up"],
+        fetches=setting.parameters is not None, files=moved["read"] + moved["written"],
+    )  # fmt: skip
+
+
+def costs_of_number(
+    shape: Shape, setting: Setting, place: Place, tokens: int, sent: float, moved: Mapping
+) -> Costs:
+    """The same from the number of parameters alone, for a model whose layers are not known: two
+    flops for each and token in the forward, four in the backward, and no other work."""
+    forward = Work(2.0 * shape.params * tokens)
+    backward = Work((6.0 if setting.recompute else 4.0) * shape.params * tokens)
+    verb = "all_reduce" if setting.stage == 0 else "reduce_scatter"
+    dp = {verb: (sent, 1)} if sent else {}
+    own = shape.params / (place.dp if setting.stage else 1)
+    return Costs(
+        place, setting.stage, setting.accumulate, Passes(forward, backward), (0.0, 0), dp,
+        min(sent, 2.0 * shape.largest_layer * setting.width),
+        update_bytes(own, width=setting.width, master=setting.master),
+        away=setting.optimizer is not None, down=moved["down"], up=moved["up"],
+        fetches=setting.parameters is not None, files=moved["read"] + moved["written"],
+    )  # fmt: skip
+
+
+def tp_messages(config: Config, place: Place) -> int:
+    """Of a micro-batch, over tp: two a block forward and two backward, again where it is run again;
+    those of the table, the head and the loss. With sequence parallelism each is two halves."""
+    if place.tp == 1:
+        return 0
+    blocks = config.layers * (6 if config.recompute else 4)
+    loss = 2
+    return (2 * (blocks + 2) if place.sequence else blocks + 2) + loss
+
+
+def _messages(verb: str, sent: float, place: Place, held: States) -> int:
+    """As many as so many bytes are of buckets (or units) of the mean size."""
+    buckets = held.partition.buckets
+    whole = sum(bucket.padded * bucket.dtype.itemsize for bucket in buckets)
+    each = forms.all_gather(place.dp, whole // place.dp) / len(buckets)
+    return round(sent / each / (2 if verb == "all_reduce" else 1)) if each else 0
+
+
+def _last(dp_bytes: Mapping[str, float], place: Place, held: States) -> float:
+    """Bytes of the message that waits for the end of the backward: the table's of words."""
+    if not dp_bytes:
+        return 0.0
+    first = next(iter(held.outline.parameters()))
+    bucket, _ = held.partition.where[first]
+    own = bucket.padded * bucket.dtype.itemsize // place.dp
+    return forms.all_gather(place.dp, own) * (2 if "all_reduce" in dp_bytes else 1)

@@ -1,0 +1,136 @@
+"""A machine as the cost model sees it: rates of a rank, links inside a node and across, tiers.
+
+Every figure is a datum of the machine or was measured on it; the two constants that are fitted
+stand apart from it, in `Constants`. Lesson 15.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+
+
+@dataclass(frozen=True)
+class Link:
+    """Bytes per second in one direction, and the seconds that each step of a ring takes at least:
+    1/β and α. Inside a node `bandwidth` is each rank's own, across nodes a node's."""
+
+    bandwidth: float
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.bandwidth > 0 or not math.isfinite(self.bandwidth):
+            raise ValueError(
+                f"a link of {self.bandwidth / 1e9:g} GB/s carries nothing: say what it has in one "
+                "direction, in GB/s; a machine without such a link leaves it out"
+            )
+        if not 0 <= self.latency < 1:
+            raise ValueError(f"a latency of {self.latency:g} s has to lie from 0 to below 1 s")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """With `ranks` at work on a node, each reaches `flops` per second in products and moves `moved`
+    bytes per second."""
+
+    ranks: int
+    flops: float
+    moved: float
+
+
+@dataclass(frozen=True)
+class Machine:
+    """`gpus` ranks on a node with `memory` bytes each. `host`: bytes per second between a rank and
+    the host's memory; `host_moved`: what a node's processors move. `cores`, of a machine whose
+    ranks are processes on a CPU: with more ranks than cores each gets its part of one, and no
+    message is hidden, since it takes a core too. `peak` and `single`: flops per second of the data
+    sheet in 16 and in 32 bits. `rates` are those of `precision`."""
+
+    name: str
+    gpus: int
+    memory: int
+    rates: tuple[Rate, ...]
+    inside: Link
+    across: Link | None = None
+    host: float | None = None
+    host_memory: int | None = None
+    host_moved: float | None = None
+    disk: float | None = None
+    cores: int | None = None
+    overlaps: bool = True
+    peak: float | None = None
+    single: float | None = None
+    precision: str = "bfloat16"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.gpus < 1:
+            raise ValueError(f"{self.gpus} GPUs a node: a machine has 1 or more")
+        if self.memory < 1:
+            raise ValueError(f"a GPU with {self.memory} bytes of memory holds nothing")
+        if not self.rates:
+            raise ValueError(f"{self.name} says no rate: nothing can be timed on it")
+
+    def rate(self, ranks: int) -> Rate:
+        """With so many ranks on a node: as it was measured for as many, or for the next fewer."""
+        fewer = [rate for rate in self.rates if rate.ranks <= ranks]
+        return max(fewer, key=lambda rate: rate.ranks) if fewer else self.rates[0]
+
+    def oversubscribed(self, ranks: int) -> float:
+        """How many ranks share a core, 1 where each has its own."""
+        return max(1.0, ranks / self.cores) if self.cores else 1.0
+
+    def in_precision(self, precision: str) -> Machine:
+        """With the rates of products in 32 bits, where the data sheet has them apart."""
+        if precision != "float32" or self.precision == "float32" or not self.single:
+            return self
+        slower = self.single / self.peak
+        rates = tuple(replace(rate, flops=rate.flops * slower) for rate in self.rates)
+        return self.changed(rates=rates, precision="float32")
+
+    def as_dict(self) -> dict:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> Machine:
+        rates = tuple(Rate(**rate) for rate in values["rates"])
+        links = {name: values.get(name) for name in ("inside", "across")}
+        made = {name: link and Link(**link) for name, link in links.items()}
+        return cls(**{**values, "rates": rates, **made})
+
+    def changed(self, **values: object) -> Machine:
+        return replace(self, **values)
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The two numbers of the cost model that no data sheet has.
+
+    `reach`: the part of a link's bandwidth that a ring of a collective gets, inside as across.
+    `spread`: the standard deviation of the ranks' speeds, relative; a step lasts as long as the
+    slowest of its ranks needs.
+    """
+
+    reach: float = 1.0
+    spread: float = 0.0
+
+    def wait(self, ranks: int) -> float:
+        """How much longer than the average rank the slowest of `ranks` takes, relative."""
+        return self.spread * slowest(ranks)
+
+
+@lru_cache(maxsize=256)
+def slowest(n: int) -> float:
+    """The expected largest of n independent normal numbers, in standard deviations."""
+    if n < 2:
+        return 0.0
+    reach, steps = 10.0, 2000
+    width = 2 * reach / steps
+    # E[max] is the integral of x dF(x)^n: by parts, of 1 - F^n above 0 less F^n below it.
+    total = 0.0
+    for i in range(steps):
+        x = -reach + (i + 0.5) * width
+        below = (0.5 * math.erfc(-x / math.sqrt(2))) ** n
+        total += ((x > 0) - below) * width
+    return total

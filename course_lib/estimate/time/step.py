@@ -1,0 +1,122 @@
+"""Seconds of a step: compute, what its messages take, and what of them the backward hides.
+
+The all-reduces of tp block, since the next product needs their sum. Gradients over dp go while the
+backward works, all but the last, which nothing is left to hide. Lesson 15.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+
+from course_lib.estimate.time.costs import Costs
+from course_lib.estimate.time.machine import Constants, Machine
+from course_lib.estimate.time.work import Work
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Of one step. `dp` and `tiers` are what nothing hides; `hidden` is what the rest of a step
+    does, and no part of `total`; `wait` is for the slowest rank."""
+
+    compute: float
+    wait: float
+    tp: float
+    dp: float
+    update: float
+    tiers: float
+    hidden: float
+    oversubscribed: float = 1.0
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.wait + self.tp + self.dp + self.update + self.tiers
+
+    def as_dict(self) -> dict:
+        return {**asdict(self), "total": self.total}
+
+
+def step_seconds(costs: Costs, machine: Machine, constants: Constants) -> Seconds:
+    """How long a step lasts on the machine."""
+    return _Step(costs, machine, constants).seconds()
+
+
+class _Step:
+    def __init__(self, costs: Costs, machine: Machine, constants: Constants):
+        self.costs, self.machine, self.constants = costs, machine, constants
+        self.ranks = costs.place.ranks
+        self.rate = machine.rate(self.ranks)
+        self.crowd = machine.oversubscribed(self.ranks) / machine.oversubscribed(self.rate.ranks)
+        self.hidden = 0.0
+
+    def seconds(self) -> Seconds:
+        costs = self.costs
+        forward, backward = (self.of(work) for work in costs.passes)
+        update = 0.0 if costs.away else self.of(Work(0.0, costs.updated))
+        compute = costs.times * (forward + backward)
+        tp = costs.times * self.over("tp", "all_reduce", *costs.tp)
+        dp = self.over_dp(forward, backward)
+        tiers = self.over_tiers(forward, backward)
+        wait = compute * self.constants.wait(costs.place.world)
+        return Seconds(compute, wait, tp, dp, update, tiers, self.hidden, self.crowd)
+
+    def of(self, work: Work) -> float:
+        return self.crowd * (work.flops / self.rate.flops + work.moved / self.rate.moved)
+
+    def over(self, axis: str, verb: str, sent: float, messages: float) -> float:
+        ring = self.costs.place.ring(axis)
+        took = ring.seconds(self.machine, self.constants, verb, sent, messages)
+        return self.crowd * took
+
+    def behind(self, took: float, least: float, room: float) -> float:
+        """What shows of messages that take `took`, while `room` seconds of work go on; of the last
+        one, `least`, nothing is hidden."""
+        shown = max(least, took - room) if self.machine.overlaps else took
+        self.hidden += took - shown
+        return shown
+
+    def over_dp(self, forward: float, backward: float) -> float:
+        costs = self.costs
+        if not costs.dp:
+            return 0.0
+        took = {verb: self.over("dp", verb, *sent) for verb, sent in costs.dp.items()}
+        reduced = took.get("all_reduce", 0.0) + took.get("reduce_scatter", 0.0)
+        gathered, k = took.get("all_gather", 0.0), costs.times
+        last = self.over("dp", "reduce_scatter", costs.last, 1)
+        if costs.stage < 2:  # once, behind the backward of the last micro-batch
+            return self.behind(reduced, last, backward) + gathered
+        if costs.stage == 2:  # each micro-batch's own
+            return k * self.behind(reduced / k, last, backward) + gathered
+        half = gathered / k / 2  # units come ahead of their use, forward and backward
+        each = self.behind(half, 0.0, forward) + self.behind(half + reduced / k, last, backward)
+        return k * each
+
+    def over_tiers(self, forward: float, backward: float) -> float:
+        """What goes to the host and back: gradients behind the backward, parameters ahead of their
+        use; the host's own update, and files, while nothing else works."""
+        costs, machine = self.costs, self.machine
+        if not (costs.away or costs.fetches or costs.down or costs.up):
+            return 0.0
+        if machine.host is None:
+            raise ValueError(
+                f"of {machine.name} no link to the host's memory is known: --host GB/s"
+            )
+        down, up = costs.down / machine.host, costs.up / machine.host
+        passes = costs.times * (forward + backward)
+        shown = self.behind(down, 0.0, costs.times * backward) if costs.away else down
+        shown += self.behind(up, 0.0, passes) if costs.fetches else up
+        if costs.away:
+            if machine.host_moved is None:
+                raise ValueError(
+                    f"how fast {machine.name}'s processors go through their memory is not known"
+                )
+            shown += costs.updated * self.ranks / machine.host_moved
+        if costs.files:
+            if machine.disk is None:
+                raise ValueError(
+                    f"{machine.name} has no disk that states could lie on: --disk GB/s"
+                )
+            shown += costs.files * self.ranks / machine.disk
+        return shown
+
+
+NAMES = tuple(field.name for field in fields(Seconds))

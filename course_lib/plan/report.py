@@ -1,0 +1,86 @@
+"""A search in words and as one JSON document.
+
+Lesson 15.
+"""
+
+from __future__ import annotations
+
+from course_lib.plan.advice import advice
+from course_lib.plan.search import Plan, Search
+from course_lib.plan.task import Task
+
+
+def title(task: Task) -> str:
+    machine, nodes = task.machine, task.nodes
+    where = f"{task.gpus} GPU{'s'[: task.gpus > 1]} of {machine.name}"
+    where += f" on {nodes} nodes" if nodes > 1 else ""
+    return (
+        f"{task.model.shape.params:,} parameters, {task.tokens:,} tokens a step in "
+        f"{task.rows:,} sequences of {task.length}, {task.precision}; {where}, "
+        f"{machine.memory / 1e9:,.0f} GB each"
+    )
+
+
+def remarks(found: Search) -> list[str]:
+    """What a reader has to know of the figures."""
+    task = found.task
+    rate = task.machine.rate(task.per_node)
+    peak = ""
+    if task.machine.peak and task.precision == task.machine.precision:
+        peak = f" ({rate.flops / task.machine.peak:.0%} of the peak, which is an assumption)"
+    lines = [
+        f"Products reach {rate.flops / 1e12:,.2f} TFLOP/s{peak}, a ring "
+        f"{task.constants.reach:.0%} of its link; ranks differ by {task.constants.spread:.1%}. "
+        "The order is what is predicted; the seconds are as good as these.",
+        "GPU: the highest point of a step of our engine. compute, with the wait for the slowest "
+        "rank; tp blocks; dp and tiers are what the backward does not hide.",
+    ]
+    crowd = task.machine.oversubscribed(task.per_node)
+    if crowd > 1:
+        lines.append(
+            f"{task.per_node} ranks share {task.machine.cores} cores: each takes {crowd:g} times "
+            "as long as with a core of its own."
+        )
+    config = task.model.config
+    if config is None:
+        lines.append(
+            f"model_type {task.model.kind!r} is not known here, beside GPT-2's and Llama's: memory "
+            "is that of the states alone, without activations; seconds are those of 2, 4 and with "
+            "recomputation 6 flops for each parameter and token; tensor parallelism is left out."
+        )
+    elif config.dropout:
+        lines.append(f"Its dropout of {config.dropout:g} is counted, attention's own is not.")
+    return lines
+
+
+def plan_dict(task: Task, plan: Plan) -> dict:
+    setting, place, needs = plan.setting, plan.place, plan.needs
+    return {
+        "name": plan.name, "tp": place.tp, "sequence": place.sequence, "dp": place.dp,
+        "stage": setting.stage, "offload_optimizer": setting.optimizer or "none",
+        "offload_param": setting.parameters or "none", "recompute": setting.recompute,
+        "rows": setting.rows, "accumulate": setting.accumulate, "precision": setting.precision,
+        "gpu_bytes": needs.gpu, "activation_bytes": needs.activations, "host_bytes": needs.host,
+        "disk_bytes": needs.disk, "seconds": plan.seconds.as_dict(),
+        "tokens_per_second": task.tokens / plan.seconds.total,
+        "cost_per_billion_tokens": task.cost(plan.seconds.total),
+    }  # fmt: skip
+
+
+def as_dict(found: Search, top: int, written: list[str] | None = None) -> dict:
+    """What --json prints; `plans` are the first `top` of `fits`."""
+    task, told = found.task, advice(found)
+    return {
+        "params": task.model.shape.params, "model_type": task.model.kind,
+        "activations": task.model.config is not None, "machine": task.machine.as_dict(),
+        "constants": {"reach": task.constants.reach, "spread": task.constants.spread},
+        "gpus": task.gpus, "tokens": task.tokens, "length": task.length,
+        "precision": task.precision, "considered": found.considered, "fits": len(found.plans),
+        "plans": [plan_dict(task, plan) for plan in found.plans[:top]],
+        "fallen": [
+            {"reason": reason, "count": one.count, "example": one.example}
+            for reason, one in found.fallen.items()
+        ],
+        "advice": None if told is None else told.as_dict(), "remarks": remarks(found),
+        "written": written or [],
+    }  # fmt: skip

@@ -1,0 +1,141 @@
+"""What is asked for: a model, a machine, how many ranks, how many tokens a step; checked at once.
+
+What cannot be is refused here with its cause and its remedy, before anything is counted.
+Lesson 15.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from course_lib.estimate.over_tp import check_cut
+from course_lib.estimate.time import Constants, Machine
+from course_lib.plan.model import Model
+from course_lib.zero.precision import DTYPES
+
+ROWS = 8  # sequences of a step for each GPU, where nothing is said
+SPARE = 0.1  # of a GPU: what the estimate of a peak is held to
+
+
+@dataclass(frozen=True)
+class Task:
+    """`gpus` ranks in all; `tokens` of a step over all replicas, in sequences of `length`; `price`
+    of a GPU for an hour. `tp` and `stage` name the only one to be looked at, where there is one."""
+
+    model: Model
+    machine: Machine
+    constants: Constants
+    gpus: int
+    tokens: int
+    length: int
+    precision: str = "bfloat16"
+    price: float | None = None
+    spare: float = SPARE
+    tp: int | None = None
+    stage: int | None = None
+
+    def __post_init__(self) -> None:
+        per_node = self.machine.gpus
+        if self.length < 1:
+            raise ValueError(
+                "--length is missing: of a model_type that is not known here no longest sequence is"
+            )
+        for name, value in (("--gpus", self.gpus), ("--tokens", self.tokens)):
+            if value < 1:
+                raise ValueError(f"{name} {value} has to be 1 or more")
+        if self.gpus > per_node and self.gpus % per_node:
+            below, above = self.gpus // per_node * per_node, -(-self.gpus // per_node) * per_node
+            raise ValueError(
+                f"--gpus {self.gpus} does not fill nodes of {per_node}: take {below} or {above}, "
+                "or say --gpus-per-node"
+            )
+        if self.tokens % self.length:
+            below = self.tokens // self.length * self.length
+            near = [str(n) for n in (below, below + self.length) if n]
+            raise ValueError(
+                f"--tokens {self.tokens} is no number of whole sequences of --length "
+                f"{self.length}: take {' or '.join(near)}"
+            )
+        if self.precision not in DTYPES:
+            raise ValueError(f"--precision {self.precision} is none of {', '.join(DTYPES)}")
+        if self.price is not None and not (self.price >= 0 and math.isfinite(self.price)):
+            raise ValueError(f"--price {self.price} of a GPU for an hour has to be 0 or more")
+        if not 0 <= self.spare < 10:
+            raise ValueError(f"--spare {self.spare} is a part of a GPU's memory, such as 0.1")
+        if self.stage not in (None, 0, 1, 2, 3):
+            raise ValueError(f"--stage {self.stage} is none of 0, 1, 2, 3")
+        if self.tp is not None:
+            self._check_tp(self.tp)
+        if self.model.config is not None:
+            check_cut(self.model.config, self.length, 1, 0)
+
+    @classmethod
+    def of(
+        cls, model: Model, machine: Machine, constants: Constants, *, gpus: int = 0,
+        tokens: int = 0, length: int = 0, precision: str | None = None, **more: object,
+    ) -> Task:  # fmt: skip
+        """With 0 or None for what is to be as usual: one node, eight sequences a GPU, the model's
+        longest sequence, the machine's precision."""
+        for name, value in (("--gpus", gpus), ("--tokens", tokens), ("--length", length)):
+            if value < 0:
+                raise ValueError(f"{name} {value} has to be 0 or more")
+        gpus = gpus or machine.gpus
+        longest = 0 if model.config is None else model.config.length
+        length, precision = length or longest, precision or machine.precision
+        tokens = tokens or ROWS * gpus * length
+        known = machine.in_precision(precision) if precision in DTYPES else machine
+        return cls(model, known, constants, gpus, tokens, length, precision, **more)
+
+    def _check_tp(self, tp: int) -> None:
+        if tp < 1 or self.gpus % tp:
+            valid = [n for n in range(1, self.gpus + 1) if self.gpus % n == 0]
+            near = sorted(sorted(valid, key=lambda n: abs(n - tp))[:3])
+            raise ValueError(
+                f"--tp {tp} does not divide the {self.gpus} GPUs into replicas of the model: take "
+                f"{', '.join(map(str, near))}"
+            )
+        why = self.cannot_cut(tp)
+        if why is not None:
+            raise ValueError(f"--tp {tp}: {why}")
+
+    def cannot_cut(self, tp: int) -> str | None:
+        """Why the model cannot be cut over so many ranks, None where it can."""
+        config = self.model.config
+        if tp == 1:
+            return None
+        if config is None:
+            return (
+                f"how a model of model_type {self.model.kind!r} is cut is not known here, which is "
+                "for GPT-2's and Llama's config.json; plan it without tensor parallelism"
+            )
+        if config.heads < tp:
+            return (
+                f"the model has {config.heads} heads, and each of {tp} ranks takes one or more: "
+                f"--tp {config.heads} at most"
+            )
+        try:
+            check_cut(config, self.length, tp, 0)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    @property
+    def rows(self) -> int:
+        """Sequences of a step."""
+        return self.tokens // self.length
+
+    @property
+    def per_node(self) -> int:
+        """Ranks on a node."""
+        return min(self.machine.gpus, self.gpus)
+
+    @property
+    def nodes(self) -> int:
+        return self.gpus // self.per_node
+
+    def cost(self, seconds: float) -> float | None:
+        """Of a billion tokens, when a step takes so long."""
+        if self.price is None:
+            return None
+        return self.price * self.gpus * seconds / 3600 / self.tokens * 1e9

@@ -1,0 +1,426 @@
+"""The cost model: its work against torch's and the ranks', its rings by hand, its eight bars."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from course_lib import ranks
+from course_lib.estimate import must_bytes, offload_bytes, tensor_parallel_bytes
+from course_lib.estimate.outline import outline_of_rank
+from course_lib.estimate.setting import Setting
+from course_lib.estimate.shape import shape_of
+from course_lib.estimate.time import (
+    Constants,
+    Costs,
+    Counted,
+    Link,
+    Machine,
+    Passes,
+    Place,
+    Rate,
+    Work,
+    bars,
+    costs,
+    costs_of_number,
+    passes,
+    presets,
+    probes,
+    slowest,
+    step_seconds,
+    update_bytes,
+)
+from course_lib.gpt import GPT, Config
+from course_lib.ledger import ledger
+from course_lib.pretrained.sketch import Sketching, without_numbers
+from course_lib.step.losses import loss_sum
+from course_lib.tensor_parallel import parallelize
+
+GPT2 = Config.gpt2(vocabulary=47, length=12, hidden=24, layers=2, heads=4, inner=34)
+LLAMA = Config.llama(vocabulary=53, length=12, hidden=24, layers=2, heads=4, kv_heads=2, inner=29)
+NODE = Machine(
+    "node", 4, 10**9, (Rate(4, 100.0, 10.0),), Link(8.0, 0.001), Link(2.0, 0.01), host=4.0,
+    host_memory=10**9, host_moved=16.0, disk=1.0,
+)  # fmt: skip
+
+
+# ---- work
+@pytest.mark.parametrize("config", [GPT2, LLAMA, LLAMA.changed(recompute=True)])
+def test_the_ranks_share_out_the_products_and_not_all_of_the_rest(config):
+    """Products come to the dense model's over the ranks; norms and sums are every rank's."""
+    dense = passes(config, 3, 8)
+    parts = [passes(config, 3, 8, tp=2, rank=rank) for rank in range(2)]
+    assert sum(part.flops for part in parts) == dense.flops
+    for which in range(2):
+        moved = [part[which].moved for part in parts]
+        assert all(dense[which].moved / 2 < one < dense[which].moved for one in moved)
+    cut = [passes(config, 3, 8, tp=2, rank=rank, sequence=True) for rank in range(2)]
+    assert sum(part.flops for part in cut) == dense.flops
+    for which in range(2):
+        assert sum(part[which].moved for part in cut) == pytest.approx(dense[which].moved)
+
+
+def test_a_block_that_is_recomputed_goes_forward_twice():
+    """And head, loss and table once."""
+    once, again = (passes(LLAMA.changed(recompute=r, layers=n), 2, 8)
+                   for r in (False, True) for n in (5,))  # fmt: skip
+    deeper = passes(LLAMA.changed(layers=6), 2, 8)
+    block = deeper.forward.flops - once.forward.flops
+    assert again.forward == once.forward
+    assert again.backward.flops == once.backward.flops + 5 * block
+    moved = deeper.forward.moved - once.forward.moved
+    assert again.backward.moved == once.backward.moved + 5 * moved
+
+
+def test_the_rest_of_a_step_by_hand():
+    """One block of one head, one token: every read and every write, in numbers."""
+    config = Config.gpt2(vocabulary=1, length=1, hidden=2, layers=1, heads=1, inner=3)
+    none = config.changed(layers=2)
+    one, two = (passes(c, 1, 1, width=1) for c in (config, none))
+    # norms 2·2, sums 2·3; q k v and the output, laid anew; the activation
+    assert two.forward.moved - one.forward.moved == 10 * 2 + (6 + 2) + 2 * 2 + 2 * 3
+    # norms 2·5, sums 2·3; q k v, output, and their gradients; biases' sums
+    back = 16 * 2 + (2 * 6 + 2 * 2) + 2 * 2 + 3 * 3 + (6 + 3 + 2 * 2)
+    assert two.backward.moved - one.backward.moved == back
+    dropped = passes(none.changed(dropout=0.5), 1, 1, width=1).forward.moved
+    dropped -= passes(config.changed(dropout=0.5), 1, 1, width=1).forward.moved
+    assert dropped - (two.forward.moved - one.forward.moved) == 6 * 2
+    assert update_bytes(10, width=4, master=False) == 10 * 4 * (3 + 7)
+    assert update_bytes(10, width=2, master=True) == 10 * (4 * 10 + 2 * 2 + 4)
+
+
+# ---- a rank's model
+def shapes(model) -> dict[str, tuple]:
+    return {name: tuple(p.shape) for name, p in model.named_parameters()}
+
+
+def cut_models(me, configs):
+    mesh = ranks.mesh(me, dp=1, tp=me.world)
+    found = []
+    for config in configs:
+        with Sketching():
+            found.append(shapes(parallelize(without_numbers(config), mesh)))
+    return found
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_a_ranks_outline_is_what_parallelize_leaves_it(pool, world):
+    configs = [GPT2, LLAMA.changed(kv_heads=1), GPT2.changed(bias=False, tied=False)]
+    for rank, found in enumerate(pool.run(world, cut_models, configs)):
+        for config, got in zip(configs, found, strict=True):
+            mine = outline_of_rank(config, world, rank, dtype=torch.bfloat16)
+            assert shapes(mine) == got and list(shapes(mine)) == list(got)
+            assert mine.config == config and all(p.is_meta for p in mine.parameters())
+            assert {p.dtype for p in mine.parameters()} == {torch.bfloat16}
+
+
+# ---- costs
+SETTINGS = [
+    Setting(1, precision="float32"), Setting(1, stage=1), Setting(1, stage=2, recompute=True),
+    Setting(1, stage=2, optimizer="cpu"), Setting(1, stage=3, lean=True),
+    Setting(1, stage=3, optimizer="cpu", parameters="cpu", lean=True), Setting(1, stage=3),
+    Setting(1, stage=3, optimizer="nvme", parameters="nvme", lean=True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", SETTINGS, ids=lambda s: f"{s.stage}-{s.optimizer}-{s.lean}")
+@pytest.mark.parametrize("tp", [1, 2])
+def test_bytes_are_those_of_the_forms_for_any_number_of_micro_batches(setting, tp):
+    place = Place(tp, 3, 8)
+    counted = Counted(LLAMA, setting, place)
+    keep = 0 if setting.lean else 1 << 60
+    zero = {"stage": setting.stage, "n": 3, "precision": setting.precision, "keep": keep}
+    for k in (1, 2, 5):
+        want = must_bytes(counted.outline, accumulate=k, **zero)
+        assert counted.dp_bytes(k) == pytest.approx(want)
+        made = costs(LLAMA, replace(setting, accumulate=k), place, 8, counted=counted)
+        assert {verb: sent for verb, (sent, _) in made.dp.items()} == pytest.approx(want)
+        buckets = len(counted.held.partition.buckets)
+        if setting.stage < 3:
+            times = k if setting.stage == 2 else 1
+            calls = {"all_reduce": buckets, "reduce_scatter": times * buckets}
+            calls["all_gather"] = buckets
+            assert all(n == calls[verb] for verb, (_, n) in made.dp.items())
+        if setting.offload is not None:
+            want = offload_bytes(counted.outline, accumulate=k, offload=setting.offload, **zero)
+            assert counted.moved(k) == pytest.approx(want)
+            assert (made.down, made.up) == pytest.approx((want["down"], want["up"]))
+            assert made.files == pytest.approx(want["read"] + want["written"])
+        assert made.away == (setting.optimizer is not None)
+    width = 4 if setting.precision == "float32" else 2
+    recomputed = LLAMA.changed(recompute=setting.recompute)
+    if tp > 1:
+        assert made.tp[0] == tensor_parallel_bytes(recomputed, 1, 8, tp, width=width)
+    held = counted.held.partition.numel / (3 if setting.stage else 1)
+    assert made.updated == update_bytes(held, width=width, master=width == 2)
+
+
+def test_one_replica_sends_nothing_over_dp():
+    alone = costs(GPT2, Setting(2), Place(1, 1, 8), 8)
+    assert alone.dp == {} and alone.tp == (0.0, 0) and alone.last == 0
+
+
+def messages(me, cases):
+    found = []
+    for config, sequence in cases:
+        torch.manual_seed(3)
+        mesh = ranks.mesh(me, dp=1, tp=me.world)
+        model = parallelize(GPT(config), mesh, sequence=sequence)
+        ids = torch.randint(config.vocabulary, (2, 9))
+        with ledger(mesh) as book:
+            loss_sum(model, ids[:, :-1], ids[:, 1:]).backward()
+        found.append(book.count(axis="tp"))
+    return found
+
+
+def test_messages_over_tp_are_about_as_many_as_the_ledger_counts(pool):
+    """With sequence parallelism norms' gradients and a second gather come to them."""
+    cases = [(GPT2, False), (GPT2.changed(recompute=True), False), (GPT2, True)]
+    for found in pool.run(2, messages, cases):
+        for (config, sequence), got in zip(cases, found, strict=True):
+            setting = Setting(2, precision="float32", recompute=config.recompute)
+            made = costs(config, setting, Place(2, 1, 8, sequence), 8)
+            assert got * 0.6 <= made.tp[1] <= got, (config, sequence)
+            assert sequence or made.tp[1] == got
+
+
+def test_of_a_number_alone_the_flops_are_two_four_and_six():
+    shape = shape_of(GPT2)
+    moved = {"down": 0, "up": 0, "read": 0, "written": 0}
+    for recompute, backward in ((False, 4), (True, 6)):
+        setting = Setting(2, recompute=recompute)
+        made = costs_of_number(shape, setting, Place(1, 4, 8), 100, 50.0, moved)
+        assert made.passes.forward.flops == 2 * shape.params * 100
+        assert made.passes.backward.flops == backward * shape.params * 100
+        assert made.dp == {"all_reduce": (50.0, 1)}
+
+
+# ---- rings
+def test_a_ring_inside_a_node_and_across():
+    ring = Place(2, 2, 4).ring("tp")
+    assert (ring.size, ring.here, ring.sharing, ring.nodes) == (2, 2, 2, 1)
+    # an all-reduce takes two rounds of n - 1 steps
+    took = ring.seconds(NODE, Constants(0.5), "all_reduce", 16.0, 3)
+    assert took == pytest.approx(16 / 8 / 0.5 + 3 * 2 * 0.001)
+    wide = Place(2, 4, 4).ring("dp")  # 8 ranks on two nodes: two of a group on each, two groups
+    assert (wide.size, wide.here, wide.sharing, wide.nodes) == (4, 2, 2, 2)
+    took = wide.seconds(NODE, Constants(), "reduce_scatter", 16.0, 1)
+    assert took == pytest.approx(max(16 / 8, 2 * 16 / 2) + 1 * 0.01 + 2 * 0.001)
+    across = Place(8, 1, 4).ring("tp")
+    assert (across.size, across.here, across.sharing, across.nodes) == (8, 4, 1, 2)
+    lone = Place(4, 3, 4).ring("dp")  # one rank of each group on a node: nothing inside
+    assert (lone.here, lone.sharing, lone.nodes) == (1, 4, 3)
+    assert lone.seconds(NODE, Constants(), "all_gather", 2.0, 0) == pytest.approx(4 * 2 / 2)
+    assert Place(1, 1, 4).ring("dp").seconds(NODE, Constants(), "all_gather", 0.0, 0) == 0
+
+
+def test_without_a_link_between_nodes_no_ring_crosses():
+    ring = Place(1, 8, 4).ring("dp")
+    with pytest.raises(ValueError, match=r"lie on 2 nodes, and the link from node .*--across"):
+        ring.seconds(NODE.changed(across=None), Constants(), "all_reduce", 1.0, 1)
+
+
+@pytest.mark.parametrize("bad", [0, -1.0, float("inf"), float("nan")])
+def test_a_link_carries_something(bad):
+    with pytest.raises(ValueError, match="carries nothing"):
+        Link(bad)
+    with pytest.raises(ValueError, match="latency"):
+        Link(1.0, -0.1 if bad != bad else 1.0)
+
+
+# ---- a step
+def made(**changes) -> Costs:
+    plain = Costs(
+        Place(1, 4, 4), 0, 2, Passes(Work(100.0, 10.0), Work(300.0, 10.0)), (0.0, 0), {}, 0.0, 20.0
+    )
+    return replace(plain, **changes)
+
+
+def test_the_backward_hides_all_but_the_last_message():
+    """Forward 1 + 1 s, backward 3 + 1 s, two micro-batches; a link of 8 bytes a second."""
+    free = NODE.changed(inside=Link(8.0))
+    bare = step_seconds(made(), free, Constants())
+    assert bare.compute == pytest.approx(2 * 6) and bare.update == pytest.approx(2.0)
+    assert (bare.dp, bare.tp, bare.wait, bare.tiers) == (0, 0, 0, 0) and bare.total == 14
+    for sent, shown in ((16.0, 0.5), (32.0, 0.5), (48.0, 2.0)):  # 2, 4, 6 s behind 4
+        took = step_seconds(made(dp={"all_reduce": (sent, 4)}, last=4.0), free, Constants())
+        assert took.dp == pytest.approx(shown) and took.hidden == pytest.approx(sent / 8 - shown)
+        assert took.total == pytest.approx(14 + shown)
+    crowded = free.changed(overlaps=False)
+    took = step_seconds(made(dp={"all_reduce": (16.0, 4)}, last=4.0), crowded, Constants())
+    assert took.dp == pytest.approx(2.0) and took.hidden == 0
+
+
+def test_what_each_stage_hides():
+    free, both = (
+        NODE.changed(inside=Link(8.0)),
+        {"reduce_scatter": (80.0, 4), "all_gather": (16, 2)},
+    )
+    one, two, three = (
+        step_seconds(made(dp=both, last=4.0, stage=stage), free, Constants()).dp
+        for stage in (1, 2, 3)
+    )
+    assert one == pytest.approx((10 - 4) + 2)  # once, after both; what was updated is gathered bare
+    assert two == pytest.approx(2 * (5 - 4) + 2)  # each micro-batch's own
+    assert three == pytest.approx(2 * (0.5 + 5 - 4))  # half the gathers in each pass, all hidden
+
+
+def test_sums_over_tp_block():
+    free = NODE.changed(inside=Link(8.0, 0.001))
+    took = step_seconds(made(place=Place(4, 1, 4), tp=(16.0, 5)), free, Constants(0.5))
+    assert took.tp == pytest.approx(2 * (16 / 8 / 0.5 + 5 * 6 * 0.001)) and took.hidden == 0
+
+
+def test_offload_goes_over_the_hosts_link():
+    setting = made(away=True, down=8.0, up=4.0, updated=20.0)
+    took = step_seconds(setting, NODE, Constants())
+    # 2 s down behind 8 of backward; 1 s up; four ranks' updates by one host
+    assert took.update == 0 and took.tiers == pytest.approx(0 + 1 + 20 * 4 / 16)
+    fetched = step_seconds(replace(setting, fetches=True, up=60.0), NODE, Constants())
+    assert fetched.tiers == pytest.approx((15 - 12) + 20 * 4 / 16)
+    files = step_seconds(replace(setting, files=3.0), NODE, Constants())
+    assert files.tiers == pytest.approx(took.tiers + 3 * 4 / 1)
+    for missing, word in (("host", "--host"), ("disk", "--disk"), ("host_moved", "memory")):
+        with pytest.raises(ValueError, match=word):
+            step_seconds(replace(setting, files=3.0), NODE.changed(**{missing: None}), Constants())
+
+
+def test_a_step_waits_for_the_slowest_rank():
+    assert slowest(1) == 0
+    assert slowest(2) == pytest.approx(1 / math.sqrt(math.pi), abs=1e-6)
+    assert slowest(3) == pytest.approx(1.5 / math.sqrt(math.pi), abs=1e-6)
+    drawn = torch.randn(4000, 64, generator=torch.Generator().manual_seed(0)).amax(1).mean()
+    assert slowest(64) == pytest.approx(float(drawn), abs=0.05)
+    took = step_seconds(made(), NODE, Constants(spread=0.1))
+    assert took.wait == pytest.approx(12 * 0.1 * slowest(4))
+
+
+def test_more_ranks_than_cores_each_take_as_much_longer():
+    two = NODE.changed(cores=2, rates=(Rate(1, 100.0, 10.0), Rate(2, 80.0, 8.0)), inside=Link(8.0))
+    assert [two.rate(n).ranks for n in (1, 2, 3, 4)] == [1, 2, 2, 2]
+    assert [two.oversubscribed(n) for n in (1, 2, 3, 4)] == [1, 1, 1.5, 2]
+    times = {n: step_seconds(made(place=Place(1, n, 4)), two, Constants()) for n in (1, 2, 3, 4)}
+    assert times[2].compute == pytest.approx(1.25 * times[1].compute)
+    assert times[3].total == pytest.approx(1.5 * times[2].total)
+    assert times[4].total == pytest.approx(2 * times[2].total) and times[4].oversubscribed == 2
+    sums = [
+        step_seconds(made(place=Place(n, 1, 4), tp=(16.0, 5)), two, Constants()).tp for n in (2, 4)
+    ]
+    assert sums[1] == pytest.approx(2 * sums[0])
+
+
+# ---- the bars
+def test_two_constants_and_what_they_were_fitted_to():
+    assert [field.name for field in fields(Constants)] == ["reach", "spread"]
+    assert [bar.percent for bar in bars.BARS] == [100, 95, 82, 77, 96, 83, 79, 74]
+    params = [round(shape_of(bar.config).params / 1e9, 1) for bar in bars.ALONE]
+    assert params == [1.2, 2.5, 4.2, 8.3]
+    assert [bar.tp * bar.dp for bar in bars.REPLICATED] == [64, 128, 256, 512]
+    assert bars.percent(bars.ALONE[0], Constants()) == pytest.approx(100)
+
+
+def test_three_bars_are_predicted_within_seven_points():
+    """From the four of tensor parallelism alone and one with replicas."""
+    five = (*bars.ALONE, bars.ONE)
+    constants = bars.fit(five)
+    held_back = [bar for bar in bars.BARS if bar not in five]
+    assert len(held_back) == 3
+    assert max(map(abs, bars.residuals(constants, held_back))) < 7
+    assert max(map(abs, bars.residuals(constants, five))) < 3
+    assert 0 < constants.reach <= 1 and 0 < constants.spread < 0.1
+
+
+def test_all_eight_are_fitted_within_four_points():
+    constants = bars.fit(bars.BARS, worst=True)
+    found = dict(zip(bars.BARS, bars.residuals(constants), strict=True))
+    assert max(map(abs, found.values())) < 4
+    least = bars.fit(bars.BARS)
+    squares = bars.residuals(least)
+    # Of least squares only the bar of 2.5B in 64 replicas lies farther off: it stands above it.
+    far = [bar for bar, by in zip(bars.BARS, squares, strict=True) if abs(by) >= 4]
+    assert [(bar.name, bar.dp) for bar in far] == [("2.5B", 64)]
+    assert sum(x * x for x in squares) < sum(x * x for x in found.values())
+
+
+@pytest.mark.parametrize("worst", [False, True])
+def test_no_constants_near_the_fitted_ones_are_better(worst):
+    best = bars.fit(bars.BARS, worst=worst)
+
+    def misfit(constants):
+        found = bars.residuals(constants)
+        return max(map(abs, found)) if worst else sum(x * x for x in found)
+
+    for reach in (-0.02, 0, 0.02):
+        for spread in (-0.002, 0, 0.002):
+            other = Constants(best.reach + reach, best.spread + spread)
+            assert misfit(best) <= misfit(other) + 1e-3
+
+
+# ---- machines
+@pytest.mark.parametrize("name", presets.PRESETS)
+def test_a_preset_is_whole_and_goes_through_json(name):
+    machine = presets.preset(name)
+    assert Machine.from_dict(machine.as_dict()) == machine and machine.source
+    if machine.peak is not None:
+        assert all(0.3 <= rate.flops / machine.peak <= 0.5 for rate in machine.rates)
+    single = machine.in_precision("float32")
+    assert single.rate(1).flops <= machine.rate(1).flops
+    assert single.precision == "float32" and machine.in_precision(machine.precision) is machine
+
+
+def test_an_unknown_machine_is_refused():
+    with pytest.raises(ValueError, match=r"none of dgx-2h, .*--tflops"):
+        presets.preset("dgx-1")
+    with pytest.raises(ValueError, match="1 or more"):
+        NODE.changed(gpus=0)
+    with pytest.raises(ValueError, match="holds nothing"):
+        NODE.changed(memory=0)
+
+
+def test_a_machine_from_its_probes():
+    """Seconds that a made-up machine would need give its figures back."""
+    flops, moved, alpha, beta = 4e10, 3e9, 2e-4, 1e-9
+    work = passes(probes.CONFIG, probes.ROWS, probes.CONFIG.length)
+    params = sum(p.numel() for p in GPT(probes.CONFIG).parameters())
+    every = work.forward.moved + work.backward.moved + update_bytes(params, width=4, master=False)
+    product = probes.TIMES * 2 * probes.TOKENS * probes.CONFIG.hidden * probes.CONFIG.inner
+    seconds = {}
+    for when, slower in (("alone", 1), ("together", 2)):
+        seconds[f"product, {when}"] = slower * product / flops
+        seconds[f"step, {when}"] = slower * (work.flops / flops + every / moved)
+    for name, size in (("small", probes.SMALL), ("large", probes.LARGE)):
+        # two ranks: an all-reduce sends all of its bytes, in two steps
+        seconds[f"sum, {name}"] = probes.TIMES * (2 * alpha + 4 * size * beta)
+    here = probes.machine(seconds, 2, 2, 10**9)
+    assert [rate.ranks for rate in here.rates] == [1, 2]
+    assert [rate.flops for rate in here.rates] == pytest.approx([flops, flops / 2])
+    assert [rate.moved for rate in here.rates] == pytest.approx([moved, moved / 2])
+    assert here.inside.bandwidth == pytest.approx(1 / beta)
+    assert here.inside.latency == pytest.approx(alpha)
+    assert not here.overlaps and here.cores == 2 and here.precision == "float32"
+
+
+def probed(me):
+    return [(probe.name, probe.ranks, probes.timed(probe)) for probe in probes.probes(2)]
+
+
+def test_every_probe_runs_on_the_ranks_it_is_for(pool):
+    for found in pool.run(3, probed, timeout=60):
+        assert [name for name, *_ in found] == [
+            "product, alone", "step, alone", "product, together", "step, together",
+            "sum, small", "sum, large",
+        ]  # fmt: skip
+        assert [n for _, n, _ in found] == [1, 1, 2, 2, 2, 2]
+        assert all(took > 0 for *_, took in found)
+
+
+@pytest.mark.slow
+def test_this_machine_can_be_measured():
+    from course_lib.estimate.time.calibrate import calibrate
+
+    here = calibrate(2, turns=2)
+    assert all(rate.flops > 1e8 and rate.moved > 1e7 for rate in here.rates)
+    assert 1e6 < here.inside.bandwidth < 1e12 and here.memory > 0 and here.gpus == here.cores
