@@ -6,6 +6,8 @@ peak that no real run has. Which kernel a CPU would take, torch is asked. Lesson
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -52,6 +54,8 @@ def _attention(
     )  # fmt: skip
     if chosen != SDPBackend.FLASH_ATTENTION.value:
         return F.scaled_dot_product_attention(q, k, v, attn_mask, dropout_p, is_causal, **more)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:  # the kernel adds it to the scores
+        attn_mask = torch.where(attn_mask, 0.0, -math.inf).to(q.dtype)
     return FUSED(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
 
 

@@ -231,9 +231,8 @@ def gradient(
     right = torch.where((local >= 0) & (local < real), -of_target * weight, 0.0)  # (t,)
     local, scale = local.clamp(0, real - 1), share * (of_sum * weight)
     nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
-    if not (
-        out.is_cuda or numbers(nothing.any(), False)
-    ):  # on a GPU, asking would make the host wait
+    # On a GPU, asking would make the host wait.
+    if not (out.is_cuda or numbers(nothing.any(), False)):
         nothing = None
     direct = out.dtype == share.dtype and out is not logits
     for rows, words in chunks(logits, real, out if direct else None):

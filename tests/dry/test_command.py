@@ -52,6 +52,17 @@ def test_a_config_json_is_a_model(capsys, tmp_path, keys):
     code, out, _ = dry_run(capsys, "--world", 6, "--tp", 2, "--config", file, "--accumulate", 2)
     assert code == 0
     assert "a step of 6 sequences of 40 tokens on all ranks, in 2 micro-batch(es)" in out
+    assert "estimate a peak of" in out  # there is none for the dropout that the file has
+
+
+def test_nothing_is_written_and_files_are_counted(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--world", 4, *SIZES, "--stage", 3, "--offload", "nvme", "--json"]
+    code, out, _ = dry_run(capsys, *words, "--offload-folder", tmp_path / "states")
+    found = json.loads(out)
+    assert code == 0 and list(tmp_path.iterdir()) == []
+    assert found["held_by_tier"]["disk"] == found["held_by_kind"]["files"] > 0
+    assert found["host_peak"] > found["held_by_tier"]["host"] > 0
 
 
 def test_a_file_of_options_is_one_too(capsys, tmp_path):

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -74,3 +75,11 @@ def test_ranks_of_one_run_differ_where_the_cut_is_uneven():
     assert runs[0].must("tp", "all_reduce") == estimate.tensor_parallel_bytes(config, 6, 64, 4)
     assert runs[0].must("dp", "all_gather") < runs[0].must("dp") < runs[0].sent
     assert runs[0].calls("tp", "all_reduce") == 4 * 2 + 2 + 2 == runs[0].calls("tp")
+
+
+def test_a_difference_is_found():
+    run = dry.run(parse(["--layers", "1", "--hidden", "16"]), 2)
+    assert run.differences() == []
+    other = replace(run, held_by_tier={**run.held_by_tier, "device": 1})
+    (difference,) = other.differences()
+    assert difference.startswith("held_by_tier {'device': 1, ") and "by formula" in difference

@@ -242,8 +242,8 @@ MUTANTS = [
     Mutant(
         "verbs-into-its-own-memory",
         CALL,
-        "    if into.numel() and into.untyped_storage().data_ptr() == piece",
-        "    if into.data_ptr() == 1 and into.untyped_storage().data_ptr() == piece",
+        "    if into.numel() and memory_key(",
+        "    if into.data_ptr() == 1 and memory_key(",
         (f"{CALLS}test_a_gather_into_memory_of_the_callers[2-async]",),
         "the pieces of the others arrive where this rank's own is still being read",
         "T33",

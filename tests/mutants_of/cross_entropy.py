@@ -214,7 +214,7 @@ MUTANTS = [
     ),
     plain(
         "dead-shard-gradient",
-        "    if not (out.is_cuda or bool(nothing.any())):",
+        "    if not (out.is_cuda or numbers(nothing.any(), False)):",
         "    if True:",
         (FAR,),
         "a shard of nothing but -inf makes NaN of its own gradient",

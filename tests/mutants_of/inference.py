@@ -340,8 +340,8 @@ MUTANTS = [
     mutant(
         "whole-before-it-is-cut",
         ZERO,
-        "        if not outlined(model, None, device_of(self.group)):\n",
-        "        outlined(model, None, device_of(self.group))\n"
+        "        if not outlined(model, None, computes_on(self.group)):\n",
+        "        outlined(model, None, computes_on(self.group))\n"
         "        if model.to_empty(device='cpu'):\n",
         META,
         "a model from the meta device is whole on every rank for a moment",

@@ -94,7 +94,7 @@ MUTANTS = [
     mutant(
         "meta",
         AT + "embedding.py",
-        "    if ids.is_meta:",
+        '    if ids.is_meta and computes_on(group).type != "meta":',
         "    if False:",
         DTYPES,
         "a model without memory speaks of Tensor.item()",

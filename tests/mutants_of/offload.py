@@ -66,8 +66,8 @@ MUTANTS = [
     mutant(
         "host-is-the-device",
         "host.py",
-        '    with tier("host"):\n        return torch.empty(',
-        '    with tier("device"):\n        return torch.empty(',
+        '    with tier("host"):\n        pinned =',
+        '    with tier("device"):\n        pinned =',
         (HELD + "[1-cpu-False]", LARGER + "[3-cpu-cpu]"),
         "what was offloaded lies where it was before",
     ),

@@ -106,8 +106,8 @@ MUTANTS = [
     ),
     mutant(
         "step", "stops-alone",
-        "every.tokens, size.item(), every.stops > 0)",
-        "every.tokens, size.item(), stop)",
+        "every.tokens, size, every.stops > 0)",
+        "every.tokens, size, stop)",
         (f"{STOPS}[1]",),
         "the rank that was asked stops, and the others wait for it", "T30",
     ),
@@ -162,7 +162,7 @@ MUTANTS = [
     ),
     mutant(
         "losses", "ignored-counted",
-        "int((targets != IGNORED).sum())",
+        "numbers((targets != IGNORED).sum(), targets.numel())",
         "targets.numel()",
         (f"{MATRIX}[1-1-gpt2]",),
         "padding counts as tokens", "T19",

@@ -104,8 +104,8 @@ MUTANTS = [
     ),
     mutant(
         "checks", "any-vocabulary",
-        "        if options.vocabulary <= BYTES + 1:\n",
-        "        if options.vocabulary < BYTES + 1:\n",
+        "        if tokenizer and options.vocabulary <= BYTES + 1:\n",
+        "        if tokenizer and options.vocabulary < BYTES + 1:\n",
         (f"{WRONG}[a vocabulary of bytes]",),
         "ranks are started to find out that the tokenizer cannot be trained",
     ),

@@ -164,7 +164,7 @@ MUTANTS = [
     Mutant(
         "zero-accumulation-overwrites",
         BUCKETS,
-        "        if slot.parameter.grad.data_ptr() != view.data_ptr():\n"
+        "        if begins_at(slot.parameter.grad) != begins_at(view):\n"
         "            view.copy_(slot.parameter.grad)\n"
         "            slot.parameter.grad = view",
         "        view.copy_(slot.parameter.grad)\n        slot.parameter.grad = None",

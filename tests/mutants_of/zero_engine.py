@@ -104,8 +104,8 @@ MUTANTS = [
     Mutant(
         "zero-clip-before-unscaling",
         ENGINE,
-        "            self.norm = summed.item() * factor",
-        "            self.norm = summed.item()",
+        "            self.norm = numbers(summed, 0.0) * factor",
+        "            self.norm = numbers(summed, 0.0)",
         (f"{ONE}[1-tokens accumulated]", f"{SCALED}[None]", f"{SCALED}[0.3]"),
         "the norm is that of the scaled gradients",
         "T26",

@@ -29,7 +29,7 @@ UNSEEN = "tests/zero/test_frozen.py::test_where_the_end_of_a_backward_is_not_to_
 CONVERTED = """        if self.precision.dtype is not None:
             self.model.to(self.precision.dtype)
 """
-OUTLINED = """        device = device_of(self.group)
+OUTLINED = """        device = computes_on(self.group)
         hollow = self.stage == 3 and outlined(self.model, self.optimizer, device)
 """
 KEPT = """        unit = Unit("what is kept", model, Bucket(slots, n), together, home.store())

@@ -1,0 +1,62 @@
+"""Shapes where code looks at numbers, asks for a place, and counts memory."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_lib import meta
+from course_lib.memory import OutOfMemory, budget, held, tier
+from course_lib.memory.storages import alive, storages
+
+META = torch.device("meta")
+
+
+def test_numbers_are_those_of_a_tensor_or_what_stands_for_them():
+    assert meta.numbers(torch.tensor([[1, 2]]), 0) == [[1, 2]]
+    assert meta.numbers(torch.tensor(True), False) is True
+    assert meta.numbers(torch.empty(3, device=META), [7]) == [7]
+    assert meta.readable(META) == meta.host_of(torch.device("cuda", 0)) == torch.device("cpu")
+    assert meta.host_of(META) == META and meta.readable(torch.device("cuda", 0)).type == "cuda"
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_place_is_a_memory_and_where_in_it(device):
+    x, y = (torch.empty(6, dtype=torch.int16, device=device) for _ in range(2))
+    assert meta.begins_at(x) == meta.begins_at(x.view(2, 3)) == meta.begins_at(x[:1])
+    assert meta.begins_at(x) != meta.begins_at(y) and meta.begins_at(x[1:]) != meta.begins_at(x)
+    bytes_ = x.view(torch.uint8)
+    assert meta.begins_at(x[2:]) == meta.begins_at(bytes_[4:])
+    keys = {meta.memory_key(one.untyped_storage()) for one in (x, x[1:], y)}
+    assert len(keys) == 2
+
+
+def test_shapes_are_memory_where_a_rank_computes_on_them_and_nowhere_else():
+    model = torch.nn.Linear(8, 5, device=META)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with budget(computes_on="meta", device=5_000, host=300) as watched, budget() as plain:
+        before = watched.in_use()
+        for p in model.parameters():
+            p.grad = torch.empty_like(p)
+        optimizer.step()
+        with tier("host"):
+            away = torch.empty(50, device=META)
+        assert watched.in_use("host") == 200 and tier_of_all(away) == {"host"}
+        assert watched.in_use() - before == 3 * 4 * 45 + 2 * 4  # with two counters of steps
+        assert watched.most() - before > 3 * 4 * 45 + 2 * 4  # while the update worked
+        away.untyped_storage().resize_(0)
+        assert watched.in_use("host") == 0
+        with pytest.raises(OutOfMemory, match="5,200 bytes"):
+            torch.empty(1300, device=META)
+        assert plain.most("host") == 0 and plain.in_use() - plain.in_use() == 0
+    by_kind = held(model, optimizer, computes_on="meta").by_kind
+    assert by_kind["parameters"] == by_kind["gradients"] == 4 * 45
+    assert by_kind["optimizer states"] == 2 * 4 * 45 + 2 * 4
+    assert held(model).total == 0 and list(storages(model.weight)) == []
+    there = model.weight.untyped_storage()
+    assert any(one is there for one in alive(meta=True))
+    assert not any(one is there for one in alive())
+
+
+def tier_of_all(*tensors: torch.Tensor) -> set[str]:
+    return {row.tier for row in held(*tensors, computes_on="meta").rows}
