@@ -33,8 +33,6 @@ def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Mo
     """A copy of a model that has shapes and no numbers, of `dtype` where one is given."""
     if isinstance(model, Config):  # made here: nobody else's, and no copy is needed
         return without_numbers(model).to(dtype)
-    if _is_sketch(model, dtype):
-        return model
     known: dict[int, object] = {}
     for p in model.parameters():
         known[id(p)] = nn.Parameter(_meta(p, dtype), requires_grad=p.requires_grad)
@@ -46,7 +44,9 @@ def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Mo
 def sketch_of(
     model: nn.Module | Config, dtype: torch.dtype | None, units: Sequence[nn.Module] | None
 ) -> tuple[nn.Module, list[nn.Module] | None]:
-    """A sketch of a model, and in it the modules that `units` are in the model."""
+    """A sketch of a model, itself where it is one, and in it the modules that `units` are there."""
+    if isinstance(model, nn.Module) and _is_sketch(model, dtype):
+        return model, None if units is None else list(units)
     outline = sketch(model, dtype)
     if units is None or isinstance(model, Config):
         return outline, None if units is None else list(units)
