@@ -424,3 +424,11 @@ def test_this_machine_can_be_measured():
     here = calibrate(2, turns=2)
     assert all(rate.flops > 1e8 and rate.moved > 1e7 for rate in here.rates)
     assert 1e6 < here.inside.bandwidth < 1e12 and here.memory > 0 and here.gpus == here.cores
+
+
+def test_in_32_bits_products_are_slower():
+    machine = presets.preset("hgx-h100")
+    single = machine.in_precision("float32")
+    share = machine.single / machine.peak
+    assert share < 0.1 and single.rate(8).flops == pytest.approx(share * machine.rate(8).flops)
+    assert single.rate(8).moved == machine.rate(8).moved
