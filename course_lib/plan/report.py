@@ -17,7 +17,7 @@ def title(task: Task) -> str:
     return (
         f"{task.model.shape.params:,} parameters, {task.tokens:,} tokens a step in "
         f"{task.rows:,} sequences of {task.length}, {task.precision}; {where}, "
-        f"{machine.memory / 1e9:,.0f} GB each"
+        f"{machine.memory / 1e9:,.3g} GB each"
     )
 
 

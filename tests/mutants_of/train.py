@@ -17,20 +17,6 @@ def mutant(file: str, name: str, old: str, new: str, tests: tuple, why: str, tra
 
 MUTANTS = [
     mutant(
-        "flops", "no-pairs",
-        "    block = qkv + pairs + width",
-        "    block = qkv + width",
-        (f"{FLOPS}[gpt2]",),
-        "attention's own products are left out",
-    ),
-    mutant(
-        "flops", "as-many-kv-heads",
-        "(config.heads + 2 * config.kv_heads)",
-        "(3 * config.heads)",
-        (f"{FLOPS}[llama]",),
-        "shared key/value heads count as if each query had its own",
-    ),
-    mutant(
         "flops", "recomputed-counted",
         "    return 3 * forward_flops(config, rows, length)",
         "    return (4 if config.recompute else 3) * forward_flops(config, rows, length)",

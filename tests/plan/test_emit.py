@@ -135,6 +135,7 @@ def test_fsdp2s_file_shards_over_the_mesh_it_says(plans):
 UNSAID = [
     ("deepspeed", lambda p: p.place.sequence, "sequence parallelism"),
     ("deepspeed", lambda p: p.place.tp > 1 and p.setting.stage == 3, "AutoTP"),
+    ("deepspeed", lambda p: p.setting.optimizer == "nvme" and p.setting.stage == 2, "NVMe"),
     ("fsdp2", lambda p: p.place.sequence, "sequence parallelism"),
     ("fsdp2", lambda p: p.setting.stage == 1, "no stage 1"),
     ("accelerate", lambda p: p.setting.optimizer == "nvme", "in files"),

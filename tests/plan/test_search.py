@@ -95,7 +95,7 @@ def test_the_reasons_are_counted_with_the_nearest_as_example():
         "the model cannot be cut so", "the rows of a step do not divide over dp", "no disk",
         "no link to the host", "more than a GPU's memory",
     }  # fmt: skip
-    assert found.fallen["the model cannot be cut so"].count == 3
+    assert found.fallen["the model cannot be cut so"].count == 2
     assert "3 key/value heads" in found.fallen["the model cannot be cut so"].example
     assert "4 sequences a step are not shared out over 8 replicas" in (
         found.fallen["the rows of a step do not divide over dp"].example
@@ -195,3 +195,10 @@ def test_a_plans_bytes_are_those_of_its_run(pool, tmp_path):
 @pytest.mark.parametrize(("config", "world"), [(GPT2, 2), (LLAMA, 2), (GPT2, 4)])
 def test_so_they_are_for_every_stage(pool, tmp_path, config, world):
     assert len(held_against_runs(pool, tmp_path, config, world)) > 6
+
+
+def test_a_host_that_is_too_small_is_the_reason():
+    small = searched(machine=CLUSTER.changed(memory=10**9, host_memory=10**6), stage=2)
+    away = [plan for plan in small.plans if plan.setting.optimizer == "cpu"]
+    assert away == [] and "of a host's 1.00 MB" in small.fallen["more than a host's memory"].example
+    assert any(plan.setting.optimizer == "cpu" for plan in searched(stage=2).plans)

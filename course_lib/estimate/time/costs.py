@@ -25,11 +25,11 @@ from course_lib.ledger import forms
 class Costs:
     """Of one step of one rank.
 
-    `passes` and `tp` (bytes and messages, all-reduces or their halves) are of a micro-batch, of
-    which there are `times`; `dp` is by verb, bytes and messages of the whole step; `last` the bytes
-    of the gradients that are ready when the backward has ended. `updated`: bytes that the update
-    reads and writes, on the device or, `away`, on the host; `down` and `up` cross to the host and
-    back, `files` to a disk and back.
+    `passes` and `tp` (bytes, and rounds of its ring: two for an all-reduce) are of a micro-batch,
+    of which there are `times`; `dp` is by verb, bytes and messages of the whole step; `last` the
+    bytes of the gradients that are ready when the backward has ended. `updated`: bytes that the
+    update reads and writes, on the device or, `away`, on the host; `down` and `up` cross to the
+    host and back, `files` to a disk and back.
     """
 
     place: Place
@@ -96,12 +96,13 @@ def costs(
     sent = 0.0
     if place.tp > 1:
         sent = tensor_parallel_bytes(config, setting.rows, length, place.tp, **cut)
+    sums, halves = tp_messages(config, place)
     over_dp, moved = counted.dp_bytes(k), counted.moved(k)
     own = held.partition.numel / (place.dp if setting.stage else 1)
     return Costs(
         place, setting.stage, k,
         passes(config, setting.rows, length, tp=place.tp, **cut),
-        (sent, tp_messages(config, place)),
+        (sent, 2 * sums + halves),
         {verb: (size, _messages(verb, size, place, held)) for verb, size in over_dp.items()},
         _last(over_dp, place, held),
         update_bytes(own, width=setting.width, master=setting.master),
@@ -129,14 +130,20 @@ def costs_of_number(
     )  # fmt: skip
 
 
-def tp_messages(config: Config, place: Place) -> int:
-    """Of a micro-batch, over tp: two a block forward and two backward, again where it is run again;
-    those of the table, the head and the loss. With sequence parallelism each is two halves."""
+def tp_messages(config: Config, place: Place) -> tuple[int, int]:
+    """(all-reduces, gathers and scatters) of a micro-batch over tp: two a block forward and two
+    backward, again where it is run again; the table's, the head's and the loss's.
+
+    With sequence parallelism each of a layer is two halves, and norms' gradients are summed.
+    """
     if place.tp == 1:
-        return 0
-    blocks = config.layers * (6 if config.recompute else 4)
+        return 0, 0
+    layers = config.layers * (6 if config.recompute else 4) + 2
     loss = 2
-    return (2 * (blocks + 2) if place.sequence else blocks + 2) + loss
+    if not place.sequence:
+        return layers + loss, 0
+    norms = 2 * config.layers + 1
+    return loss + norms, 2 * layers + (config.position == "learned")
 
 
 def _messages(verb: str, sent: float, place: Place, held: States) -> int:

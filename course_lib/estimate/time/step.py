@@ -53,7 +53,7 @@ class _Step:
         forward, backward = (self.of(work) for work in costs.passes)
         update = 0.0 if costs.away else self.of(Work(0.0, costs.updated))
         compute = costs.times * (forward + backward)
-        tp = costs.times * self.over("tp", "all_reduce", *costs.tp)
+        tp = costs.times * self.over("tp", "all_gather", *costs.tp)
         dp = self.over_dp(forward, backward)
         tiers = self.over_tiers(forward, backward)
         wait = compute * self.constants.wait(costs.place.world)

@@ -86,6 +86,8 @@ class _Part:
         self.inner = cut(config.inner, tp)[rank]
         self.words = cut(config.vocabulary, tp)[rank]
         self.swiglu = config.activation == "swiglu"
+        # What a gather lays side by side, and a scatter takes apart, is read and written once more.
+        self.joined = 2 * self.tokens * config.hidden if sequence and tp > 1 else 0
 
     def block_flops(self) -> float:
         """Two for each multiplication and addition of a block's products, of the forward."""
@@ -105,7 +107,8 @@ class _Part:
         laid = 2 * self.q  # heads side by side again
         turned = 2 * (self.q + self.kv) if self.config.position == "rotary" else 0
         bend = (5 if self.swiglu else 2) * self.inner
-        return self.width * (stream * between + self.tokens * (core + laid + turned + bend))
+        own = self.tokens * (core + laid + turned + bend)
+        return self.width * (stream * between + own + 4 * self.joined)
 
     def block_backward(self) -> float:
         stream = self.own * self.config.hidden
@@ -117,7 +120,7 @@ class _Part:
         if self.config.bias:  # a bias's gradient is a sum over the tokens of what flows by
             cut_part += self.q + 2 * self.kv + self.inner
             between += 2
-        return self.width * (stream * between + self.tokens * cut_part)
+        return self.width * (stream * between + self.tokens * cut_part + 4 * self.joined)
 
     def ends_forward(self) -> float:
         """The lookup, the last norm, and the loss: its logits' largest, and their softmax."""

@@ -31,6 +31,8 @@ def cannot(kind: str, plan: Plan, model: Model, length: int) -> str | None:
 
 
 def _deepspeed(plan: Plan) -> str | None:
+    if plan.setting.optimizer == "nvme" and plan.setting.stage < 3:
+        return "DeepSpeed has states in files (NVMe) at stage 3 alone"
     if plan.place.tp > 1 and plan.setting.stage == 3:
         return "DeepSpeed trains with tensor parallelism (AutoTP) up to stage 2, not at stage 3"
     return None

@@ -1,0 +1,150 @@
+"""`course plan` as people call it: what is typed, what is printed, what is left in a folder."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from course_lib.estimate.time import calibrate
+from course_lib.plan import Task, cluster, search
+from course_lib.plan.model import Model
+from tests.commands import called
+from tests.deepspeed_config.test_walk import KEYS
+from tests.plan.parts import CLUSTER, GPT2
+
+SIZES = ("--hidden", 96, "--layers", 2, "--heads", 4, "--vocabulary", 400, "--length", 64)
+SMALL = (*SIZES, "--machine", "laptop", "--gpus", 4, "--tokens", 1024, "--memory", "100MB")
+
+
+def plan(capsys, *words) -> tuple[int, str, str]:
+    return called(capsys, "plan", *words)
+
+
+def test_the_document_has_the_plans_of_the_search(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(KEYS))
+    words = ("--config", tmp_path, "--machine", "workstation", "--price", 0.5, "--top", 3, "--json")
+    code, out, err = plan(capsys, *words)
+    assert (code, err) == (0, "")
+    document = json.loads(out)
+    machine = cluster.cluster("workstation", {})
+    task = Task.of(Model.read(tmp_path), machine, cluster.constants(machine), price=0.5)
+    found = search(task)
+    assert document["fits"] == len(found.plans) and len(document["plans"]) == 3
+    for got, want in zip(document["plans"], found.plans, strict=False):
+        assert got["seconds"]["total"] == pytest.approx(want.seconds.total)
+        assert (got["gpu_bytes"], got["name"]) == (want.needs.gpu, want.name)
+        assert got["cost_per_billion_tokens"] == pytest.approx(task.cost(want.seconds.total))
+        assert got["tokens_per_second"] == pytest.approx(task.tokens / want.seconds.total)
+    assert document["considered"] == found.considered
+    assert {one["reason"] for one in document["fallen"]} == set(found.fallen)
+    assert document["machine"]["name"] == machine.name and document["advice"] is None
+    assert document["constants"]["reach"] == task.constants.reach
+
+
+def test_the_table_says_the_fastest_and_the_reasons(capsys):
+    code, out, err = plan(capsys, *SMALL, "--price", 1.0, "--top", 4)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    head = next(i for i, line in enumerate(lines) if "s/step" in line)
+    rows = [line.split() for line in lines[head + 1 : head + 5]]
+    assert [row[0] for row in rows] == ["1", "2", "3", "4"]
+    assert all(float(row[-1].replace(",", "")) > 0 for row in rows) and "per 10^9" in lines[head]
+    text = " ".join(out.split())
+    assert "ways were considered" in text and "no disk" in text
+    assert "4 GPUs of laptop CPU, 0.1 GB each" in text
+
+
+def test_nothing_fits(capsys, tmp_path):
+    words = (*SMALL[:-1], "1kB", "--emit", "torchrun", "--out", tmp_path / "out")
+    code, out, err = plan(capsys, *words)
+    assert code == 1 and "there is no plan to write" in err and not (tmp_path / "out").exists()
+    text = " ".join(out.split())
+    assert "Nothing fits. The nearest: tp" in text and "It would with: GPUs with" in text
+    code, out, err = plan(capsys, *words[:-4], "--json")
+    assert code == 1 and json.loads(out)["advice"]["remedies"] and json.loads(out)["plans"] == []
+
+
+def test_of_an_unknown_family_the_page_says_what_is_not_known(capsys, tmp_path):
+    pytest.importorskip("transformers")
+    keys = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100,
+            "num_attention_heads": 2, "intermediate_size": 64}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    words = ("--config", tmp_path / "config.json", "--machine", "workstation", "--length", 128)
+    code, out, _ = plan(capsys, *words)
+    text = " ".join(out.split())
+    assert code == 0 and "model_type 'bert' is not known here" in text
+    assert "without activations" in text
+    code, _, err = plan(capsys, *words, "--emit", "torchrun", "--out", tmp_path / "out")
+    assert code == 2 and "makes no new model of this shape" in err
+    assert "no plan here can be said so" in err
+    code, _, err = plan(capsys, *words[:-2])
+    assert code == 2 and "--length is missing" in err
+
+
+@pytest.mark.parametrize("kind", ["deepspeed", "fsdp2", "accelerate", "torchrun", "slurm"])
+def test_files_are_left_and_never_written_over(capsys, tmp_path, kind):
+    words = (*SMALL, "--stage", 2, "--tp", 1, "--emit", kind, "--out", tmp_path / "out", "--json")
+    code, out, err = plan(capsys, *words)
+    assert (code, err) == (0, "")
+    written = json.loads(out)["written"]
+    assert written and all((tmp_path / "out").samefile(name.rpartition("/")[0]) for name in written)
+    assert plan(capsys, *words)[0] == 0  # the same files
+    code, _, err = plan(capsys, *words, "--tokens", 512)
+    assert code == 2 and "is there already" in err and "--out" in err
+    code, _, err = plan(capsys, *words, "--choose", 9999)
+    assert code == 2 and "there are plans 1 to" in err
+
+
+def test_a_plan_that_cannot_be_said_names_one_that_can(capsys, tmp_path):
+    words = (*SMALL, "--tp", 2, "--stage", 2, "--json", "--top", 99)
+    names = [one["name"] for one in json.loads(plan(capsys, *words)[1])["plans"]]
+    at = next(i for i, name in enumerate(names, 1) if "sequence" in name)
+    emit = (*words, "--emit", "deepspeed", "--out", tmp_path / "out")
+    code, _, err = plan(capsys, *emit, "--choose", at)
+    assert code == 2 and "sequence parallelism has no setting" in err
+    other = int(err.rpartition("--choose ")[2])
+    assert "sequence" not in names[other - 1] and plan(capsys, *emit, "--choose", other)[0] == 0
+
+
+WRONG = [
+    (("--hidden", 96), "of the model --layers, --heads, --vocabulary is missing"),
+    ((*SIZES, "--config", "x.json"), "--config says the sizes itself; leave --hidden"),
+    (SIZES, "of the machine --memory, --tflops is missing"),
+    ((*SIZES, "--machine", "cray"), "--machine cray is none of dgx-2h"),
+    ((*SMALL, "--tp", 3), "--tp 3 does not divide the 4 GPUs"),
+    ((*SMALL, "--inside", 0), "--inside 0 has to be above 0"),
+    ((*SMALL, "--emit", "megatron"), "--emit megatron is none of"),
+    ((*SMALL, "--calibrate"), "--calibrate measures this machine, and --machine is laptop"),
+    (("--config", "none/config.json", "--machine", "laptop"), "is not there; name a config.json"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), WRONG, ids=[message[:30] for _, message in WRONG])
+def test_a_wrong_call_says_what_is_wrong(capsys, words, message):
+    code, out, err = plan(capsys, *words)
+    assert (code, out) == (2, "") and err.startswith("course plan: ") and message in err
+
+
+def test_a_measured_machine_is_kept_and_read(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr(calibrate, "calibrate", lambda: CLUSTER.changed(cores=2, overlaps=False))
+    file = tmp_path / "here.json"
+    words = (*SIZES, "--gpus", 4, "--tokens", 1024)
+    code, out, _ = plan(capsys, *words, "--calibrate", "--save-machine", file, "--json")
+    first = json.loads(out)
+    assert code == 0 and str(file) in first["written"]
+    assert first["constants"] == {"reach": 1.0, "spread": 0.0}
+    assert "4 ranks share 2 cores: each takes 2 times as long" in " ".join(first["remarks"])
+    again = json.loads(plan(capsys, *words, "--machine", file, "--json")[1])
+    assert again["plans"] == first["plans"]
+
+
+def test_a_dropout_is_said_to_be_counted(capsys, tmp_path):
+    import torch
+
+    from course_lib.pretrained.config import to_transformers
+
+    keys = to_transformers(GPT2.changed(dropout=0.1), torch.float32)
+    (tmp_path / "config.json").write_text(json.dumps(keys))
+    code, out, _ = plan(capsys, "--config", tmp_path, "--machine", "workstation")
+    assert code == 0 and "Its dropout of 0.1 is counted" in " ".join(out.split())
