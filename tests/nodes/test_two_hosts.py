@@ -4,6 +4,9 @@ time with a sentence, and the run goes on."""
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -225,13 +228,15 @@ def test_nothing_is_left_where_their_process_is_killed(cluster):
         [sys.executable, "-c", HOLD], env=environment(), stdout=subprocess.PIPE, text=True
     )
     folder = Path(holder.stdout.readline().strip())
-    assert len(sleepers()) >= 2
-    holder.kill()
-    holder.wait()
-    until(lambda: not sleepers())
-    for file in folder.iterdir():
-        file.unlink()
-    folder.rmdir()
+    try:
+        assert len(sleepers()) >= 2
+        holder.kill()
+        holder.wait()
+        until(lambda: not sleepers())
+    finally:
+        shutil.rmtree(folder)
+        for pid in sleepers():
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_why_there_can_be_none_is_said(monkeypatch):
