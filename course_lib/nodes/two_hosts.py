@@ -131,8 +131,8 @@ class TwoHosts:
         names = self.folder / "hosts"
         names.write_text(HOSTS)
         keep = ["sh", "-c", "exec cat"]  # until its input ends, which it does with this process
-        first = ["unshare", "-U", "-r", "-n", "-m", "-u", "-p", "-f", "--mount-proc", *keep]
-        a = self._keeper(first)
+        first = ["unshare", "-U", "-r", "-n", "-m", "-u", "-p", "-f", "--mount-proc"]
+        a = self._keeper([*first, "--kill-child", *keep])
         self._run(a, "sh", "-c", INSIDE, "sh", str(names), "host-a")
         b = self._keeper([*_enter(a), "unshare", "-n", "-m", "-u", *keep])
         self._run(b, "sh", "-c", INSIDE, "sh", str(names), "host-b")
