@@ -19,6 +19,18 @@ SIZES = [
     *("--hidden", "24", "--heads", "4", "--inner", "26", "--layers", "2", "--length", "19"),
     *("--rows", "5", "--vocabulary", "283", "--clip", "0.8"),
 ]
+# So wide that a block's weights are too large to be kept whole at stage 3.
+WIDE = ["--tp", "2", "--stage", "3", "--hidden", "128", "--inner", "256"]
+LARGE = {
+    "3-wide": WIDE,
+    "3-wide-fast": [*WIDE, "--fast"],
+    "3-wide-again": [*WIDE, "--recompute", "--sequence"],
+    "3-wide-cpu": [*WIDE, "--offload", "cpu"],
+    "3-wide-lent": [*WIDE, "--offload", "cpu", "--no-offload-optimizer"],
+    "3-wide-nvme": [*WIDE, "--offload", "nvme"],
+    "3-wide-bf16-nvme": [*WIDE, "--offload", "nvme", "--precision", "bfloat16"],
+    "3-wide-accumulated": [*WIDE, "--rows", "8", "--accumulate", "2"],
+}
 RUN = ["--corpus-bytes", "60000", "--peak-tflops", "0.01", "--steps", "4", "--validate-every", "0"]
 
 

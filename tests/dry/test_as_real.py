@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dry.parts import measured, shapes
+from tests.dry.parts import LARGE, measured, shapes
 from tests.train.test_layouts import LAYOUTS, MORE
 
 SAME = ("held", "held_by_tier", "held_by_kind", "sent", "sent_by_axis", "sent_beside", "estimate")
 OVER_TP = {name: ["--tp", "2", *argv] for name, argv in (LAYOUTS | MORE).items()}
-SOME = ["3", "2-sequence-fused", "3-fp16-nvme"]
+OVER_TP |= LARGE
+SOME = ["3-wide", "2-sequence-fused", "3-wide-bf16-nvme"]
 AT_TWO = {
     "1-again": ["--stage", "1", "--recompute", "--dropout", "0.1"],
     "2-cpu": ["--stage", "2", "--offload", "cpu"],
@@ -40,6 +41,8 @@ def test_so_do_two(pool, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize("world", [2, 4])
-def test_so_they_do_in_every_layout(pool, tmp_path, world):
-    as_real(pool, tmp_path, OVER_TP | AT_TWO_ALL, world)
+def test_so_they_do_in_every_layout(pool, tmp_path, world, part):
+    every = OVER_TP | AT_TWO_ALL
+    as_real(pool, tmp_path, {name: every[name] for name in list(every)[part::6]}, world)

@@ -99,7 +99,7 @@ BROKEN = {
     "another family": (STRANGE, [], "gpt_neox' is none of gpt2, llama", "73,472 parameters"),
     "a family that nobody knows": ({"model_type": "banana"}, [], "give sizes: --hidden", ""),
     "beside sizes": (GPT2, ["--hidden", 24], "--hidden is a size, and --config has them all", ""),
-    "longer than it goes": (GPT2, ["--length", 41], "--length 41 is longer than the 40 tokens", ""),
+    "longer than it goes": (GPT2, ["--length", 41], "longer than the 40 tokens of --config", ""),
     "another trait": (
         {**GPT2, "scale_attn_by_inverse_layer_idx": True}, [], "scale_attn_by_inverse_layer", "",
     ),

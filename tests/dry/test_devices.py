@@ -19,19 +19,19 @@ from course_lib.pretrained.load import materialize
 from course_lib.tensor_parallel import parallelize
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
-from tests.dry.parts import shapes
+from tests.dry.parts import LARGE, shapes
 from tests.train.test_layouts import LAYOUTS, MORE
 
 META = torch.device("meta")
 DROPOUT = ["--dropout", "0.1"]
-RUNS = {name: ["--tp", "2", *argv] for name, argv in (LAYOUTS | MORE).items()}
+RUNS = {name: ["--tp", "2", *argv] for name, argv in (LAYOUTS | MORE).items()} | LARGE
 RUNS |= {
     "0-alone": [], "1-dropout": ["--tp", "2", "--stage", "1", *DROPOUT],
     "2-sequence-dropout": ["--tp", "4", "--stage", "2", "--sequence", *DROPOUT],
     "3-llama-shared-heads": ["--tp", "4", "--stage", "3", "--family", "llama", "--kv-heads", "2"],
 }  # fmt: skip
 SOME = ["0", "0-alone", "2-sequence-dropout", "3-llama-shared-heads", "2-sequence-fused"]
-SOME += ["3-fp16-nvme", "3-lent-bf16"]
+SOME += ["3-fp16-nvme", "3-wide-lent"]
 RUNS_TO_MAKE = [pytest.param(name, marks=() if name in SOME else pytest.mark.slow) for name in RUNS]
 
 
@@ -40,7 +40,9 @@ def test_every_layout_of_a_run_is_on_one_device(name):
     with dry.OneDevice():
         for rank in (0, 3):
             run = shapes(RUNS[name], 4, rank)
-            assert run.differences() == [] and run.peak > run.held_by_tier["device"] > 0
+            assert run.differences() == [] and run.held > 0
+            known = run.estimate.get("peak", run.peak)  # none for dropout in attention
+            assert run.peak == pytest.approx(known, rel=0.10)
 
 
 def model_of(me, mesh, config: Config, *, sequence: bool = False) -> GPT:
