@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -40,6 +41,7 @@ from course_lib.pretrained.sketch import Sketching, without_numbers
 from course_lib.step.losses import loss_sum
 from course_lib.tensor_parallel import parallelize
 
+ROOT = Path(__file__).resolve().parents[2]
 GPT2 = Config.gpt2(vocabulary=47, length=12, hidden=24, layers=2, heads=4, inner=34)
 LLAMA = Config.llama(vocabulary=53, length=12, hidden=24, layers=2, heads=4, kv_heads=2, inner=29)
 NODE = Machine(
@@ -362,6 +364,31 @@ def test_no_constants_near_the_fitted_ones_are_better(worst):
         for spread in (-0.002, 0, 0.002):
             other = Constants(best.reach + reach, best.spread + spread)
             assert misfit(best) <= misfit(other) + 1e-3
+
+
+def tables() -> list[list[list[str]]]:
+    """The rows of each table in docs/cost_model.md, its head left out."""
+    text = (ROOT / "docs" / "cost_model.md").read_text()
+    found = [part for part in text.split("\n\n") if part.startswith("|")]
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines()[2:]]
+        for part in found
+    ]
+
+
+def test_the_page_says_what_the_model_gives():
+    _, eight, choices = tables()[:3]
+    fits = (bars.fit((*bars.ALONE, bars.ONE)), bars.fit(bars.BARS), bars.fit(bars.BARS, worst=True))
+    for row, bar in zip(eight, bars.BARS, strict=True):
+        assert row[:4] == [bar.name, str(bar.tp), str(bar.dp), str(bar.percent)]
+        for cell, constants in zip(row[4:], fits, strict=True):
+            assert float(cell) == pytest.approx(bars.percent(bar, constants), abs=0.06)
+    for row, bar in zip(choices, bars.REPLICATED, strict=True):
+        constants = bars.fit((*bars.ALONE, bar))
+        assert row[0] == bar.name and float(row[1]) == pytest.approx(constants.reach, abs=0.006)
+        assert float(row[2]) == pytest.approx(constants.spread, abs=0.0006)
+        found = bars.residuals(constants, bars.REPLICATED)
+        assert [float(cell) for cell in row[3:]] == pytest.approx(found, abs=0.06)
 
 
 # ---- machines

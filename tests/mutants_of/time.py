@@ -246,6 +246,14 @@ MUTANTS = [
         "the first grid is a coarse one",
     ),
     Mutant(
+        "time-page-of-another-model",
+        f"{HERE}bars.py",
+        "Link(8 * 12.5e9, NETWORK)",
+        "Link(4 * 12.5e9, NETWORK)",
+        (f"{TESTS}the_page_says_what_the_model_gives",),
+        "the page's figures are those of these machines",
+    ),
+    Mutant(
         "time-alpha-of-one-step",
         f"{HERE}probes.py",
         "/ (2 * (world - 1))",

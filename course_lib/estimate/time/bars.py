@@ -1,16 +1,7 @@
 """Eight published bars, and the two constants that are fitted to them.
 
-Megatron-LM's weak scaling on DGX-2H nodes (Shoeybi et al. 2019, arXiv 1909.08053): GPT-2 models of
-1.2 to 8.3 billion parameters, by tensor parallelism alone and in 64 replicas.
-
-By tp alone the efficiency falls with the bytes of its all-reduces: `reach` is what those get of
-NVSwitch. With 64 replicas it falls by 3 to 4 points more at 1.2B, 4.2B and 8.3B, and hardly differs
-there, although the gradients of all models are a GPU's equal share and those of 8.3B meet on
-a node's links in eight rings: traffic that showed would grow with that, so it is hidden, and what
-is left is the wait for the slowest of more ranks, `spread`. At 2.5B the bar falls by 12 points.
-Between 1.2B and 4.2B nothing in this model, or in any whose cost grows along with ranks, bytes or
-nodes, has a place for that: the residual there is the largest, and no second bar shares its cause.
-Lesson 15.
+Megatron-LM's weak scaling on DGX-2H nodes (Shoeybi et al. 2019, arXiv 1909.08053), GPT-2 models of
+1.2 to 8.3 billion parameters; docs/cost_model.md says what the residuals mean. Lesson 15.
 """
 
 from __future__ import annotations
