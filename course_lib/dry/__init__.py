@@ -1,8 +1,8 @@
 """A dry run: the very code of `course train` as any rank of any world, without memory or network.
 
-In the order of reading: alone, attention, shapes, step, devices, show, command. The model is made
-of shapes on torch's meta device, the other ranks of torch's fake group; ledger and meter count what
-the code does, at sizes that no test machine has. Lesson 15.
+In the order of reading: alone, attention, underway, shapes, step, devices, show, command. The model
+is made of shapes on torch's meta device, the other ranks of torch's fake group; ledger and meter
+count what the code does, at sizes that no test machine has. Lesson 15.
 """
 
 from course_lib.dry.alone import alone

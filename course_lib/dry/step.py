@@ -17,6 +17,7 @@ from course_lib import ranks
 from course_lib.dry.alone import alone
 from course_lib.dry.attention import AsOnCpu
 from course_lib.dry.shapes import Rows, Sized, check, sized
+from course_lib.dry.underway import UnderWay
 from course_lib.ledger.forms import Bytes
 from course_lib.tensor_parallel.randomness import mix, seed_all
 from course_lib.train import program
@@ -88,7 +89,7 @@ def run(options: Options, world: int, rank: int = 0) -> DryRun:
     began = time.perf_counter()
     options = options if isinstance(options, Sized) else sized(options, world)
     check(options, world, rank)
-    with torch.random.fork_rng(devices=()), AsOnCpu(), alone(world, rank) as me:
+    with torch.random.fork_rng(devices=()), AsOnCpu(), alone(world, rank) as me, UnderWay():
         return _run(options, me, began)
 
 

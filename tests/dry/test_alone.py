@@ -12,8 +12,11 @@ from course_lib import collectives, ranks
 from course_lib.collectives.agreement import any_goes_on, same_everywhere, who_says
 from course_lib.collectives.call import computes_on
 from course_lib.collectives.transport import uses_gloo
+from course_lib.dispatch.waits import WaitListener, listening
 from course_lib.dry import alone
+from course_lib.dry.underway import UnderWay
 from course_lib.ledger import ledger
+from course_lib.memory import budget
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,6 +59,32 @@ def test_every_verb_goes_past_a_ledger_with_its_bytes_and_no_byte_moves():
         assert uses_gloo(x, group) and me.backend == "fake"
         assert [book.count(op) for op in ("all_reduce", "all_gather", "barrier")] == [2, 2, 1]
         assert book.bytes("all_reduce") == 2 * 2 * 96 * 3 / 4 and book.bytes(column="moved") is None
+
+
+def test_what_is_sent_is_in_memory_until_its_handle_goes():
+    with alone(2), UnderWay(), budget(computes_on="meta") as watched:
+        out, before = torch.empty(2000, device="meta"), watched.in_use()
+        handle = collectives.all_gather(
+            torch.empty(1000, device="meta"), dist.group.WORLD, into=out, async_op=True
+        )
+        torch.empty(0, device="meta")  # any operation: the handle alone keeps it now
+        assert watched.in_use() - before == 4000
+        handle.wait()
+        assert watched.in_use() - before == 0
+
+
+def test_a_wait_is_heard():
+    heard = []
+
+    class Listener(WaitListener):
+        def after_wait(self, work, *told):
+            heard.append(work)
+
+    with alone(2), listening(Listener()):
+        work = dist.all_reduce(torch.empty(3, device="meta"), async_op=True)
+        assert heard == []
+        work.wait()
+    assert heard == [work]
 
 
 def test_the_others_say_what_this_rank_says():
