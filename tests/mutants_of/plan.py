@@ -281,6 +281,16 @@ MUTANTS = [
         (f"{FILES}the_first_that_can_is_named",),
         "the remedy is to be one",
     ),
+    Mutant(
+        "plan-bench-ranks-what-it-measured",
+        "benchmarks/plan.py",
+        'ranked = min(methods[1:], key=lambda one: one["predicted"])',
+        'ranked = min(methods[1:], key=lambda one: -one["predicted"])',
+        (
+            "tests/test_benchmarks_plan.py::test_every_plan_of_the_world_has_a_time_and_a_prediction",
+        ),
+        "the one ranked first is what is held against the fastest",
+    ),
     # ---- the command
     Mutant(
         "plan-good-although-nothing-fits",
