@@ -192,6 +192,14 @@ MUTANTS = [
         (f"{TASK}gpus_have_the_fitted_constants_and_processes_none",),
         "what was measured needs no constant from elsewhere",
     ),
+    Mutant(
+        "plan-processes-on-many-hosts",
+        f"{HERE}cluster.py",
+        'if machine.cores is not None and "gpus" not in typed and gpus > machine.gpus:',
+        "if False:",
+        (f"{TASK}more_processes_than_cores_are_on_one_host",),
+        "a laptop has no second node",
+    ),
     # ---- the files
     Mutant(
         "emit-batch-of-all-ranks",
