@@ -67,7 +67,7 @@ MUTANTS = [
         f"{HERE}search.py",
         "        if distance < self.distance:",
         "        if not self.example:",
-        REASONS,
+        ONE_BY_ONE,
         "the nearest miss is the one that helps",
     ),
     Mutant(
@@ -232,6 +232,14 @@ MUTANTS = [
         "        if False:",
         (f"{FILES}what_a_program_has_no_word_for_is_said",),
         "the program has one --offload",
+    ),
+    Mutant(
+        "emit-words-that-no-text-has",
+        f"{EMIT}able.py",
+        "if words is not None and config.vocabulary > FEW_WORDS:",
+        "if False:",
+        (f"{FILES}a_vocabulary_is_one_that_the_text_can_have",),
+        "the tokenizer is made of the text that is read",
     ),
     Mutant(
         "emit-ranks-twice",
