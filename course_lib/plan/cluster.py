@@ -32,6 +32,9 @@ def cluster(name: str | Machine | None, figures: Mapping, *, gpus: int = 0) -> M
                 f"{option} {value:g} has to be above 0; leave it out where there is none"
             )
     machine = _named(name) if name is not None else _typed(typed, gpus)
+    if machine.cores is not None and "gpus" not in typed and gpus > machine.gpus:
+        # Processes of one host, however many: they share its cores and its memory.
+        machine = machine.changed(gpus=gpus, memory=machine.memory * machine.gpus // gpus)
     return _changed(machine, typed)
 
 

@@ -262,17 +262,18 @@ def test_the_backward_hides_all_but_the_last_message():
 
 
 def test_what_each_stage_hides():
-    free, both = (
-        NODE.changed(inside=Link(8.0)),
-        {"reduce_scatter": (80.0, 4), "all_gather": (16, 2)},
-    )
-    one, two, three = (
-        step_seconds(made(dp=both, last=4.0, stage=stage), free, Constants()).dp
-        for stage in (1, 2, 3)
-    )
-    assert one == pytest.approx((10 - 4) + 2)  # once, after both; what was updated is gathered bare
-    assert two == pytest.approx(2 * (5 - 4) + 2)  # each micro-batch's own
-    assert three == pytest.approx(2 * (0.5 + 5 - 4))  # half the gathers in each pass, all hidden
+    free = NODE.changed(inside=Link(8.0))
+
+    def shown(stage: int, reduced: float) -> float:
+        both = {"reduce_scatter": (reduced, 4), "all_gather": (16.0, 2)}
+        return step_seconds(made(dp=both, last=16.0, stage=stage), free, Constants()).dp
+
+    # 10 s of sums behind 4 of backward, or 2 s, of which the last message takes all
+    assert shown(1, 80.0) == pytest.approx((10 - 4) + 2)  # what was updated is gathered bare
+    assert shown(1, 16.0) == pytest.approx(2 + 2)
+    assert shown(2, 80.0) == pytest.approx(2 * max(2, 5 - 4) + 2)  # each micro-batch's own
+    assert shown(2, 160.0) == pytest.approx(2 * (10 - 4) + 2)
+    assert shown(3, 160.0) == pytest.approx(2 * (0.5 + 10 - 4))  # half the gathers in each pass
 
 
 def test_sums_over_tp_block():

@@ -67,7 +67,7 @@ MUTANTS = [
         f"{HERE}search.py",
         "        if distance < self.distance:",
         "        if not self.example:",
-        REASONS,
+        ONE_BY_ONE,
         "the nearest miss is the one that helps",
     ),
     Mutant(
@@ -192,6 +192,14 @@ MUTANTS = [
         (f"{TASK}gpus_have_the_fitted_constants_and_processes_none",),
         "what was measured needs no constant from elsewhere",
     ),
+    Mutant(
+        "plan-processes-on-many-hosts",
+        f"{HERE}cluster.py",
+        'if machine.cores is not None and "gpus" not in typed and gpus > machine.gpus:',
+        "if False:",
+        (f"{TASK}more_processes_than_cores_are_on_one_host",),
+        "a laptop has no second node",
+    ),
     # ---- the files
     Mutant(
         "emit-batch-of-all-ranks",
@@ -224,6 +232,14 @@ MUTANTS = [
         "        if False:",
         (f"{FILES}what_a_program_has_no_word_for_is_said",),
         "the program has one --offload",
+    ),
+    Mutant(
+        "emit-words-that-no-text-has",
+        f"{EMIT}able.py",
+        "if words is not None and config.vocabulary > FEW_WORDS:",
+        "if False:",
+        (f"{FILES}a_vocabulary_is_one_that_the_text_can_have",),
+        "the tokenizer is made of the text that is read",
     ),
     Mutant(
         "emit-ranks-twice",
@@ -280,6 +296,16 @@ MUTANTS = [
         "        if cannot(kind, plan, model, length):\n            return i",
         (f"{FILES}the_first_that_can_is_named",),
         "the remedy is to be one",
+    ),
+    Mutant(
+        "plan-bench-ranks-what-it-measured",
+        "benchmarks/plan.py",
+        'ranked = min(methods[1:], key=lambda one: one["predicted"])',
+        'ranked = min(methods[1:], key=lambda one: -one["predicted"])',
+        (
+            "tests/test_benchmarks_plan.py::test_every_plan_of_the_world_has_a_time_and_a_prediction",
+        ),
+        "the one ranked first is what is held against the fastest",
     ),
     # ---- the command
     Mutant(

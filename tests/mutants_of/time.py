@@ -226,7 +226,7 @@ MUTANTS = [
         f"{HERE}links.py",
         "return max(inside, across) / constants.reach + messages * wait",
         "return max(inside, across) + messages * wait",
-        (f"{TESTS}no_constants_near_the_fitted_ones_are_better[False]",),
+        RING,
         "no ring has all of its link",
     ),
     Mutant(

@@ -191,6 +191,18 @@ def test_a_dropout_is_left_out_of_the_command_and_said():
     assert "dropout of 0.1 is left out" in " ".join(text.replace("\n# ", " ").split())
 
 
+def test_a_vocabulary_is_one_that_the_text_can_have():
+    """Of two million bytes some 20,000 entries can be made, of all of the library 60,000."""
+    for vocabulary, read in ((16_000, 2_000_000), (32_000, 10**8), (128_256, None)):
+        task, every = some(GPT2.changed(vocabulary=vocabulary), tp=1, stage=2)
+        why = cannot("torchrun", every[0], task.model, 64)
+        assert (why is None) == (read is not None)
+        if read is None:
+            assert "gives some 60,000 entries, and the model has 128,256" in why
+        else:
+            assert parse(words_of(every[0], task.model, 64)).corpus_bytes == read
+
+
 # ---- run
 SHORT = [
     "--steps",

@@ -40,18 +40,21 @@ def every_way(task, tps):
 def test_the_search_finds_what_one_by_one_fits(memory):
     found = searched(machine=CLUSTER.changed(memory=int(memory)), tokens=8 * 64)
     task, counts = found.task, Counts(found.task)
-    fitting, out = set(), 0
+    fitting, out = set(), []
     for setting, place in every_way(task, (1, 2, 4)):
         needs = counts.needs(setting, place)
         if needs.gpu * 1.1 <= memory and needs.host <= 10**8:
             fitting.add((setting, place))
         else:
-            out += 1
+            out.append(counts.over(needs))
     assert {(plan.setting, plan.place) for plan in found.plans} == fitting
     memory_fell = [one.count for name, one in found.fallen.items() if "memory" in name]
-    assert sum(memory_fell) == out
+    assert sum(memory_fell) == len(out)
+    if out:
+        nearest = min(one.distance for name, one in found.fallen.items() if "memory" in name)
+        assert nearest == pytest.approx(min(out))
     alone = found.fallen["a stage without replicas"].count
-    assert found.considered == len(fitting) + out + alone
+    assert found.considered == len(fitting) + len(out) + alone
 
 
 @pytest.mark.parametrize("config", [GPT2, LLAMA])

@@ -97,6 +97,12 @@ def test_gpus_have_the_fitted_constants_and_processes_none():
     assert (own.reach, own.spread) == (1.0, 0.0)
 
 
+def test_more_processes_than_cores_are_on_one_host():
+    few, many = (cluster.cluster("laptop", {}, gpus=n) for n in (2, 8))
+    assert (few.gpus, many.gpus, many.memory) == (4, 8, few.memory // 2)
+    assert many.oversubscribed(8) == 2 and cluster.cluster("dgx-a100", {}, gpus=16).gpus == 8
+
+
 def test_a_model_by_its_sizes_is_that_of_its_config():
     mine = of_sizes("llama", hidden=96, layers=3, heads=4, kv_heads=2, inner=256, vocabulary=400,
                     length=64)  # fmt: skip

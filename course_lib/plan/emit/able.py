@@ -11,6 +11,8 @@ from course_lib.deepspeed_config import ours
 from course_lib.plan.model import Model
 from course_lib.plan.search import Plan
 
+MOST_WORDS = 60_000  # entries of a tokenizer, of all of Python's library
+FEW_WORDS, ALL_BYTES = 16_000, 10**8  # so many are in the text that is read where nothing is said
 KINDS = ("deepspeed", "fsdp2", "accelerate", "torchrun", "slurm")
 
 
@@ -22,6 +24,11 @@ def cannot(kind: str, plan: Plan, model: Model, length: int) -> str | None:
         where = {plan.setting.optimizer, plan.setting.parameters} - {None}
         if len(where) > 1:
             return f"course train has one place for what it offloads, and this is {sorted(where)}"
+        if model.config is not None and model.config.vocabulary > MOST_WORDS:
+            return (
+                f"course train makes its tokenizer of Python's own library, which gives some "
+                f"{MOST_WORDS:,} entries, and the model has {model.config.vocabulary:,}"
+            )
         if words_of(plan, model, length) is None:
             return f"course train makes no new model of this shape (model_type {model.kind!r})"
         return None
@@ -79,4 +86,6 @@ def words_of(plan: Plan, model: Model, length: int) -> list[str] | None:
         config.changed(length=length) if config.position == "learned" else config,
         length, place.world, plan.setting, tp=place.tp, sequence=place.sequence,
     )  # fmt: skip
+    if words is not None and config.vocabulary > FEW_WORDS:
+        words += ["--corpus-bytes", str(ALL_BYTES)]
     return words
