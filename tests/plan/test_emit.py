@@ -58,6 +58,7 @@ def test_deepspeeds_file_is_found_sound(plans, tmp_path):
         assert config["train_micro_batch_size_per_gpu"] == plan.setting.rows
         assert config["gradient_accumulation_steps"] == plan.setting.accumulate
         assert config["zero_optimization"]["stage"] == plan.setting.stage
+        assert ("train_batch_size" in config) == (plan.place.tp == 1)
         assert config.get("tensor_parallel", {}).get("autotp_size", 1) == plan.place.tp
         arguments = json.loads(files["training_arguments.json"])
         assert arguments["gradient_checkpointing"] is plan.setting.recompute
