@@ -20,7 +20,8 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import ranks
 from course_lib.gpt import GPT, Config
-from course_lib.memory.storages import alive, memory_key
+from course_lib.memory.storages import alive
+from course_lib.meta import memory_key
 
 BATCHES = 8
 WARM = 3  # DDP's second step still broadcasts, and DeepSpeed's first steps differ from the others

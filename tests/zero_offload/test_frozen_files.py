@@ -74,7 +74,7 @@ def test_states_of_what_is_trained_lie_end_to_end():
     )  # fmt: skip
     assert (layout.length("a"), layout.length("b")) == (2000, 1000)
     assert layout.nbytes == aligned(20_000) + 2 * aligned(8000)
-    memory = buffer(layout.nbytes).zero_()
+    memory = buffer(layout.nbytes, torch.device("cpu")).zero_()
     for number, (name, start, stop) in enumerate(
         (("a", 100, 1100), ("a", 3000, 4000), ("b", 3000, 4000)), 1
     ):

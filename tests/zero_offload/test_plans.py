@@ -121,7 +121,7 @@ def test_states_are_seen_on_a_twin():
 
 def test_parts_of_a_file_do_not_touch():
     layout = Layout(5000, torch.float32, {"a": torch.float32, "b": torch.float64}, torch.bfloat16)
-    memory = buffer(layout.nbytes).zero_()
+    memory = buffer(layout.nbytes, torch.device("cpu")).zero_()
     assert memory.data_ptr() % 4096 == 0
     parts = [layout.values(memory), layout.state(memory, "a"), layout.state(memory, "b")]
     parts.append(layout.halves(memory))
@@ -135,7 +135,8 @@ def test_parts_of_a_file_do_not_touch():
 def test_a_file_gives_back_what_it_was_given(tmp_path):
     io = Threads(threads=3, block=8192)
     file = make(tmp_path / "x", 9 * 4096)
-    one, other = buffer(9 * 4096), buffer(9 * 4096).zero_()
+    cpu = torch.device("cpu")
+    one, other = buffer(9 * 4096, cpu), buffer(9 * 4096, cpu).zero_()
     one.copy_(torch.randint(256, (9 * 4096,), dtype=torch.uint8))
     io.write(file, 0, one).wait()
     io.sync([file]).wait()
