@@ -1,7 +1,7 @@
 """Hosts that train together: the same releases, the same call, clocks that agree, one folder.
 
-What differs is said before the first step, with the names of the hosts; two releases of torch may
-exchange tensors for hours before their numbers part. Lesson 08.
+What differs is said before the first step, with the names of the hosts: later, a difference would
+be another curve, or a rank that waits. Lesson 08.
 """
 
 from __future__ import annotations
