@@ -49,8 +49,8 @@ def steps(me, workload: dict, runs: int, cores: int) -> dict:
     from course_lib.estimate.time.probes import Probe, probes, timed
 
     together = min(cores, me.world)
-    every = probes(together)
     config, length, tokens = _config(workload), workload["length"], workload["tokens"]
+    every = probes(together, config)
     plans = _ways(workload, me.world)
     alone = _step(_alone(me), config, _ways(workload, 1)[0], length)
     every.append(Probe("one rank", alone, 1))
@@ -72,8 +72,8 @@ def _compared(found: dict, workload: dict, plans, together: int, cores: int, tok
     from course_lib.estimate.time.probes import machine
 
     medians = {name: statistics.median(took) for name, took in found.items()}
-    here = machine(medians, together, cores, 10**9)
     config, length = _config(workload), workload["length"]
+    here = machine(medians, together, cores, 10**9, config)
 
     def predicted(plan) -> float:
         counted = costs(config, plan.setting, plan.place, length)
@@ -105,13 +105,23 @@ def _compared(found: dict, workload: dict, plans, together: int, cores: int, tok
         "rates": {
             "gflops": [round(rate.flops / 1e9, 2) for rate in here.rates],
             "gb_moved": [round(rate.moved / 1e9, 2) for rate in here.rates],
-            "gb_sum": round(here.inside.bandwidth / 1e9, 3),
-            "sum_step_us": round(here.inside.latency * 1e6, 1),
+            **_link("sum", here.inside), **_link("half", here.halves),
         },
         "first": {
             "name": ranked["name"], "fastest": fastest["name"],
             "slower_than_the_fastest": round(ranked["ratio"] / fastest["ratio"] - 1, 4),
         },
+    }  # fmt: skip
+
+
+def _link(name: str, link) -> dict:
+    """(GB/s, and microseconds of a ring's step and of the wait), where there is one."""
+    if link is None:
+        return {}
+    waits = {f"{name}_step_us": link.latency, f"{name}_wait_us": link.wait}
+    return {
+        f"gb_{name}": round(link.bandwidth / 1e9, 3),
+        **{key: round(seconds * 1e6, 1) for key, seconds in waits.items()},
     }  # fmt: skip
 
 
@@ -167,7 +177,7 @@ def _alone(me) -> DeviceMesh:
     groups = [dist.new_group([rank]) for rank in range(me.world)]
     own = [groups[me.rank]] * 2
     return DeviceMesh.from_group(
-        own, "cpu", mesh=torch.tensor([[me.rank]]), mesh_dim_names=("dp", "tp")
+        own, me.device.type, mesh=torch.tensor([[me.rank]]), mesh_dim_names=("dp", "tp")
     )
 
 

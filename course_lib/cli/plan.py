@@ -125,7 +125,7 @@ def plan(
         }  # fmt: skip
         if calibrate and machine is not None:
             raise ValueError(f"--calibrate measures this machine, and --machine is {machine}: one")
-        measured = calibrated() if calibrate else machine
+        measured = calibrated(like=model.config) if calibrate else machine
         known = cluster.cluster(measured, figures, gpus=gpus)
         task = Task.of(
             model, known, cluster.constants(known), gpus=gpus, tokens=tokens, length=length,

@@ -23,10 +23,10 @@ def all_gather(buffer: Tensor, group: Group, *, async_op: bool = False):
     n, rank = size_and_rank(group)
     pieces = in_pieces(buffer, n, "all_gather")  # (n, own)
     own = pieces[rank]
-    if n == 1 or (buffer.is_cuda and uses_gloo(buffer, group)):
+    if buffer.is_cuda and uses_gloo(buffer, group):
         return verbs.all_gather(own.clone(), group, into=pieces.view(-1), async_op=async_op)
     with verb("all_gather", own, group, sizes=[own.nbytes] * n):
-        if uses_gloo(buffer, group):
+        if n > 1 and uses_gloo(buffer, group):
             work = in_rounds(lambda to: own, lambda source: pieces[source], group)
         else:
             work = all_gather_single(pieces.view(-1), own, group, async_op=True)

@@ -69,6 +69,15 @@ def tensor_parallel_bytes(
     return config.layers * (block + backward) + ends
 
 
+def summed_bytes(
+    config: Config, rows: int, length: int, n: int, *, width: int = 4, sequence: bool = False
+) -> float:
+    """What of these bytes all-reduces send; with `sequence` the rest are gathers and scatters."""
+    if not sequence:
+        return tensor_parallel_bytes(config, rows, length, n, width=width)
+    return _loss(rows * length, n, width) + _summed_norms(config, n, width)
+
+
 def check_cut(config: Config, length: int, n: int, rank: int) -> None:
     """Refuse what `parallelize` and the model refuse, and a rank that there is not."""
     if not 0 <= rank < n:

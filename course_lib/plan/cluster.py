@@ -106,6 +106,8 @@ def _changed(machine: Machine, typed: Mapping) -> Machine:
             for rate in rates
         )
     links = {name: _link(getattr(machine, name), name, typed) for name in ("inside", "across")}
+    if links["inside"] != machine.inside:
+        values["halves"] = None  # what was typed is what every message gets
     return machine.changed(**values, **links, rates=rates)
 
 

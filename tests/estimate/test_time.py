@@ -86,10 +86,12 @@ def test_the_rest_of_a_step_by_hand():
     config = Config.gpt2(vocabulary=1, length=1, hidden=2, layers=1, heads=1, inner=3)
     none = config.changed(layers=2)
     one, two = (passes(c, 1, 1, width=1) for c in (config, none))
-    # norms 2·2, sums 2·3; q k v and the output, laid anew; the activation
-    assert two.forward.moved - one.forward.moved == 10 * 2 + (6 + 2) + 2 * 2 + 2 * 3
-    # norms 2·5, sums 2·3; q k v, output, and their gradients; biases' sums
-    back = 16 * 2 + (2 * 6 + 2 * 2) + 2 * 2 + 3 * 3 + (6 + 3 + 2 * 2)
+    weights = 2 * (3 * 2 + 2 + 2 * 3)
+    # norms 2·2, sums 2·3; q k v and the output, laid anew; the activation; weights, read
+    assert two.forward.moved - one.forward.moved == 10 * 2 + (6 + 2) + 2 * 2 + 2 * 3 + weights
+    # norms 2·5, sums 2·3; q k v, output, and their gradients; biases' sums; weights, read, and
+    # their gradients: written, read and written again
+    back = 16 * 2 + (2 * 6 + 2 * 2) + 2 * 2 + 3 * 3 + (6 + 3 + 2 * 2) + 4 * weights
     assert two.backward.moved - one.backward.moved == back
     dropped = passes(none.changed(dropout=0.5), 1, 1, width=1).forward.moved
     dropped -= passes(config.changed(dropout=0.5), 1, 1, width=1).forward.moved
@@ -159,14 +161,15 @@ def test_bytes_are_those_of_the_forms_for_any_number_of_micro_batches(setting, t
     width = 4 if setting.precision == "float32" else 2
     recomputed = LLAMA.changed(recompute=setting.recompute)
     if tp > 1:
-        assert made.tp[0] == tensor_parallel_bytes(recomputed, 1, 8, tp, width=width)
+        want = tensor_parallel_bytes(recomputed, 1, 8, tp, width=width)
+        assert made.tp["all_reduce"][0] == want and made.tp["halves"] == (0, 0)
     held = counted.held.partition.numel / (3 if setting.stage else 1)
     assert made.updated == update_bytes(held, width=width, master=width == 2)
 
 
 def test_one_replica_sends_nothing_over_dp():
     alone = costs(GPT2, Setting(2), Place(1, 1, 8), 8)
-    assert alone.dp == {} and alone.tp == (0.0, 0) and alone.last == 0
+    assert alone.dp == {} and alone.tp == {} and alone.last == 0
 
 
 def messages(me, cases):
@@ -178,7 +181,8 @@ def messages(me, cases):
         ids = torch.randint(config.vocabulary, (2, 9))
         with ledger(mesh) as book:
             loss_sum(model, ids[:, :-1], ids[:, 1:]).backward()
-        found.append(book.count(axis="tp"))
+        sums = {"axis": "tp", "op": "all_reduce"}
+        found.append((book.count(axis="tp"), book.count(**sums), book.bytes(**sums)))
     return found
 
 
@@ -190,8 +194,9 @@ def test_messages_over_tp_are_as_many_as_the_ledger_counts(pool):
             setting = Setting(2, precision="float32", recompute=config.recompute)
             made = costs(config, setting, Place(2, 1, 8, sequence), 8)
             sums, halves = tp_messages(config, made.place)
-            assert sums + halves == got, (config, sequence)
-            assert made.tp[1] == 2 * sums + halves and (halves > 0) == sequence
+            assert (sums + halves, sums) == got[:2], (config, sequence)
+            assert made.tp["all_reduce"] == (got[2], sums), (config, sequence)
+            assert made.tp["halves"][1] == halves and (halves > 0) == sequence
 
 
 def test_of_a_number_alone_the_flops_are_two_four_and_six():
@@ -236,12 +241,14 @@ def test_a_link_carries_something(bad):
         Link(bad)
     with pytest.raises(ValueError, match="latency"):
         Link(1.0, -0.1 if bad != bad else 1.0)
+    with pytest.raises(ValueError, match="a wait of"):
+        Link(1.0, 0.1, 1.0)
 
 
 # ---- a step
 def made(**changes) -> Costs:
     plain = Costs(
-        Place(1, 4, 4), 0, 2, Passes(Work(100.0, 10.0), Work(300.0, 10.0)), (0.0, 0), {}, 0.0, 20.0
+        Place(1, 4, 4), 0, 2, Passes(Work(100.0, 10.0), Work(300.0, 10.0)), {}, {}, 0.0, 20.0
     )
     return replace(plain, **changes)
 
@@ -278,8 +285,15 @@ def test_what_each_stage_hides():
 
 def test_sums_over_tp_block():
     free = NODE.changed(inside=Link(8.0, 0.001))
-    took = step_seconds(made(place=Place(4, 1, 4), tp=(16.0, 5)), free, Constants(0.5))
-    assert took.tp == pytest.approx(2 * (16 / 8 / 0.5 + 5 * 3 * 0.001)) and took.hidden == 0
+    sent = {"all_reduce": (16.0, 5), "halves": (8.0, 4)}
+    costed = made(place=Place(4, 1, 4), tp=sent)
+    took = step_seconds(costed, free, Constants(0.5))
+    assert took.tp == pytest.approx(2 * ((16 + 8) / 8 / 0.5 + (5 * 6 + 4 * 3) * 0.001))
+    assert took.hidden == 0
+    apart = free.changed(halves=Link(2.0, 0.01, 0.2))  # what a gather or a scatter gets
+    took = step_seconds(costed, apart, Constants(0.5))
+    halves = 8 / 2 / 0.5 + 4 * (3 * 0.01 + 0.2)
+    assert took.tp == pytest.approx(2 * (16 / 8 / 0.5 + 5 * 6 * 0.001 + halves))
 
 
 def test_offload_goes_over_the_hosts_link():
@@ -315,9 +329,16 @@ def test_more_ranks_than_cores_each_take_as_much_longer():
     assert times[3].total == pytest.approx(1.5 * times[2].total)
     assert times[4].total == pytest.approx(2 * times[2].total) and times[4].oversubscribed == 2
     sums = [
-        step_seconds(made(place=Place(n, 1, 4), tp=(16.0, 5)), two, Constants()).tp for n in (2, 4)
+        step_seconds(made(place=Place(n, 1, 4), tp={"all_reduce": (16.0, 5)}), two, Constants()).tp
+        for n in (2, 4)
     ]
     assert sums[1] == pytest.approx(2 * sums[0])
+    slow = two.changed(inside=Link(8.0, 0.1, 0.03))  # whoever waits leaves the core to others
+    for n, crowd in ((2, 1), (4, 2)):
+        took = step_seconds(
+            made(place=Place(n, 1, 4), tp={"all_reduce": (16.0, 5)}), slow, Constants()
+        )
+        assert took.tp == pytest.approx(2 * (crowd * 2 + 5 * (2 * (n - 1) * 0.1 + 0.03)))
 
 
 # ---- the bars
@@ -413,27 +434,47 @@ def test_an_unknown_machine_is_refused():
         NODE.changed(memory=0)
 
 
-def test_a_machine_from_its_probes():
+@pytest.mark.parametrize("like", [None, LLAMA])
+def test_a_machine_from_its_probes(like):
     """Seconds that a made-up machine would need give its figures back."""
     flops, moved, alpha, beta = 4e10, 3e9, 2e-4, 1e-9
-    work = passes(probes.CONFIG, probes.ROWS, probes.CONFIG.length)
-    params = sum(p.numel() for p in GPT(probes.CONFIG).parameters())
+    config, rows = probes.sample(like)
+    work = passes(config, rows, config.length)
+    params = sum(p.numel() for p in GPT(config).parameters())
     every = work.forward.moved + work.backward.moved + update_bytes(params, width=4, master=False)
-    product = probes.TIMES * 2 * probes.TOKENS * probes.CONFIG.hidden * probes.CONFIG.inner
+    product = probes.TIMES * 2 * rows * config.length * config.hidden * config.inner
     seconds = {}
     for when, slower in (("alone", 1), ("together", 2)):
         seconds[f"product, {when}"] = slower * product / flops
         seconds[f"step, {when}"] = slower * (work.flops / flops + every / moved)
     for name, size in (("small", probes.SMALL), ("large", probes.LARGE)):
-        # two ranks: an all-reduce sends all of its bytes, in two steps
+        # two ranks: an all-reduce sends all of its bytes, in two steps; a half sends half, in one
         seconds[f"sum, {name}"] = probes.TIMES * (2 * alpha + 4 * size * beta)
-    here = probes.machine(seconds, 2, 2, 10**9)
+        seconds[f"halves, {name}"] = probes.TIMES * (3 * alpha + 2 * size * 2 * beta)
+    for name, waits in (("sum", 5), ("halves", 7)):
+        seconds[f"{name}, after work"] = seconds[f"{name}, small"] + probes.TIMES * waits * alpha
+        seconds[f"{name}, after work"] += seconds["product, together"]
+    here = probes.machine(seconds, 2, 2, 10**9, like)
     assert [rate.ranks for rate in here.rates] == [1, 2]
     assert [rate.flops for rate in here.rates] == pytest.approx([flops, flops / 2])
     assert [rate.moved for rate in here.rates] == pytest.approx([moved, moved / 2])
     assert here.inside.bandwidth == pytest.approx(1 / beta)
     assert here.inside.latency == pytest.approx(alpha)
+    assert here.halves.bandwidth == pytest.approx(1 / beta / 2)
+    assert here.halves.latency == pytest.approx(3 * alpha)
+    assert [link.wait for link in (here.inside, here.halves)] == pytest.approx([5e-4 * 2, 7e-4 * 2])
     assert not here.overlaps and here.cores == 2 and here.precision == "float32"
+
+
+def test_what_is_timed_has_the_models_own_widths():
+    """Two of its layers at 512 tokens; a small model, where those would take a core too long."""
+    config, rows = probes.sample(LLAMA.changed(layers=7, dropout=0.1, recompute=True))
+    assert config == LLAMA and rows == 512 // 12
+    assert probes.sample(LLAMA.changed(length=4096, layers=1))[1] == 1
+    assert probes.sample(LLAMA.changed(length=4096))[0].length == 512
+    small = (probes.CONFIG, 8)
+    assert probes.sample(None) == small
+    assert probes.sample(GPT2.changed(hidden=4096, inner=4 * 4096, heads=32)) == small
 
 
 def probed(me):
@@ -444,9 +485,10 @@ def test_every_probe_runs_on_the_ranks_it_is_for(pool):
     for found in pool.run(3, probed, timeout=60):
         assert [name for name, *_ in found] == [
             "product, alone", "step, alone", "product, together", "step, together",
-            "sum, small", "sum, large",
+            "sum, small", "sum, after work", "halves, small", "halves, after work", "sum, large",
+            "halves, large",
         ]  # fmt: skip
-        assert [n for _, n, _ in found] == [1, 1, 2, 2, 2, 2]
+        assert [n for _, n, _ in found] == [1, 1] + [2] * 8
         assert all(took > 0 for *_, took in found)
 
 
@@ -456,7 +498,8 @@ def test_this_machine_can_be_measured():
 
     here = calibrate(2, turns=2)
     assert all(rate.flops > 1e8 and rate.moved > 1e7 for rate in here.rates)
-    assert 1e6 < here.inside.bandwidth < 1e12 and here.memory > 0 and here.gpus == here.cores
+    assert 1e6 < here.inside.bandwidth < 1e12 and 1e6 < here.halves.bandwidth < 1e12
+    assert here.memory > 0 and here.gpus == here.cores
 
 
 def test_in_32_bits_products_are_slower():

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from course_lib.estimate.time import calibrate
+from course_lib.estimate.time import Link, calibrate
 from course_lib.plan import Task, cluster, search
 from course_lib.plan.model import Model
 from tests.commands import called
@@ -127,7 +127,9 @@ def test_a_wrong_call_says_what_is_wrong(capsys, words, message):
 
 
 def test_a_measured_machine_is_kept_and_read(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrate, "calibrate", lambda: CLUSTER.changed(cores=2, overlaps=False))
+    measured = CLUSTER.changed(cores=2, overlaps=False, halves=Link(5e9, 1e-6))
+    asked = []
+    monkeypatch.setattr(calibrate, "calibrate", lambda like: asked.append(like) or measured)
     file = tmp_path / "here.json"
     words = (*SIZES, "--gpus", 4, "--tokens", 1024)
     code, out, _ = plan(capsys, *words, "--calibrate", "--save-machine", file, "--json")
@@ -136,7 +138,9 @@ def test_a_measured_machine_is_kept_and_read(capsys, tmp_path, monkeypatch):
     assert first["constants"] == {"reach": 1.0, "spread": 0.0}
     assert "4 ranks share 2 cores: each takes 2 times as long" in " ".join(first["remarks"])
     again = json.loads(plan(capsys, *words, "--machine", file, "--json")[1])
-    assert again["plans"] == first["plans"]
+    assert again["plans"] == first["plans"] and [one.hidden for one in asked] == [96]
+    typed = json.loads(plan(capsys, *words, "--machine", file, "--inside", 8, "--json")[1])
+    assert again["machine"]["halves"] and not typed["machine"]["halves"]
 
 
 def test_a_dropout_is_said_to_be_counted(capsys, tmp_path):

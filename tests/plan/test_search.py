@@ -183,7 +183,8 @@ def held_against_runs(pool, folder, config, world, **more):
     for plan, (peak, sent) in zip(chosen, got, strict=True):
         assert plan.needs.gpu == pytest.approx(peak, rel=0.1), plan.name
         made = costs(config, plan.setting, plan.place, 64)
-        mine = plan.setting.accumulate * made.tp[0] + sum(size for size, _ in made.dp.values())
+        mine = sum(size for size, _ in made.dp.values())
+        mine += plan.setting.accumulate * sum(size for size, _ in made.tp.values())
         assert mine == pytest.approx(sent, rel=1e-9), plan.name
     return chosen
 

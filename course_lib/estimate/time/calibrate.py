@@ -18,15 +18,17 @@ import torch.multiprocessing as mp
 from course_lib import ranks
 from course_lib.estimate.time.machine import Machine
 from course_lib.estimate.time.probes import machine, probes, timed
+from course_lib.gpt import Config
 
 TURNS = 9
 LIMIT = 300.0  # seconds for all of it
 MOST = 8  # processes: what more cores than that have in common with as many is enough
 
 
-def calibrate(world: int = 0, *, turns: int = TURNS) -> Machine:
+def calibrate(world: int = 0, *, like: Config | None = None, turns: int = TURNS) -> Machine:
     """This machine's processors as ranks of one thread each; `world` processes measure, 0 for one
-    a core. Takes some seconds; other programs that run meanwhile are measured along."""
+    a core, with the widths of the model that it is to be `like`. Takes some seconds; other programs
+    that run meanwhile are measured along."""
     if not hasattr(os, "fork"):
         raise ValueError("--calibrate needs Linux or macOS: ranks are processes here")
     cores = cores_here()
@@ -35,7 +37,9 @@ def calibrate(world: int = 0, *, turns: int = TURNS) -> Machine:
         context = mp.get_context("spawn")
         answers = context.SimpleQueue()
         started = [
-            context.Process(target=_rank, args=(rank, world, folder, turns, answers), daemon=True)
+            context.Process(
+                target=_rank, args=(rank, world, like, folder, turns, answers), daemon=True
+            )
             for rank in range(world)
         ]
         try:
@@ -55,7 +59,7 @@ def calibrate(world: int = 0, *, turns: int = TURNS) -> Machine:
             for process in started:
                 if process.is_alive():
                     process.kill()
-    return machine(seconds, world, cores, memory_here() // cores)
+    return machine(seconds, world, cores, memory_here() // cores, like)
 
 
 def cores_here() -> int:
@@ -70,11 +74,13 @@ def memory_here() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _rank(rank: int, world: int, folder: str, turns: int, answers: mp.SimpleQueue) -> None:
+def _rank(
+    rank: int, world: int, like: Config | None, folder: str, turns: int, answers: mp.SimpleQueue
+) -> None:
     torch.set_num_threads(1)
     ranks.start(rank, world, rendezvous=Path(folder) / "rendezvous", timeout=120, backend="gloo")
     try:
-        every = probes(world)
+        every = probes(world, like)
         found: dict[str, list[float]] = {probe.name: [] for probe in every}
         for turn in range(turns + 1):
             for probe in every:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from course_lib.estimate.memory import States, states
 from course_lib.estimate.outline import outline_of_rank
-from course_lib.estimate.over_tp import tensor_parallel_bytes
+from course_lib.estimate.over_tp import summed_bytes, tensor_parallel_bytes
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.shape import Shape
 from course_lib.estimate.time.links import Place
@@ -25,8 +25,8 @@ from course_lib.ledger import forms
 class Costs:
     """Of one step of one rank.
 
-    `passes` and `tp` (bytes, and rounds of its ring: two for an all-reduce) are of a micro-batch,
-    of which there are `times`; `dp` is by verb, bytes and messages of the whole step; `last` the
+    `passes` and `tp` are of a micro-batch, of which there are `times`, `dp` of the whole step:
+    bytes and messages by verb, where tp's gathers and scatters are `halves`; `last` the
     bytes of the gradients that are ready when the backward has ended. `updated`: bytes that the
     update reads and writes, on the device or, `away`, on the host; `down` and `up` cross to the
     host and back, `files` to a disk and back.
@@ -36,7 +36,7 @@ class Costs:
     stage: int
     times: int
     passes: Passes
-    tp: tuple[float, int]
+    tp: Mapping[str, tuple[float, int]]
     dp: Mapping[str, tuple[float, int]]
     last: float
     updated: float
@@ -93,16 +93,18 @@ def costs(
     counted = counted or Counted(config, setting, place)
     config, held, k = counted.config, counted.held, setting.accumulate
     cut = {"width": setting.width, "sequence": place.sequence}
-    sent = 0.0
+    over_tp: dict[str, tuple[float, int]] = {}
     if place.tp > 1:
         sent = tensor_parallel_bytes(config, setting.rows, length, place.tp, **cut)
-    sums, halves = tp_messages(config, place)
+        summed = summed_bytes(config, setting.rows, length, place.tp, **cut)
+        sums, halves = tp_messages(config, place)
+        over_tp = {"all_reduce": (summed, sums), "halves": (sent - summed, halves)}
     over_dp, moved = counted.dp_bytes(k), counted.moved(k)
     own = held.partition.numel / (place.dp if setting.stage else 1)
     return Costs(
         place, setting.stage, k,
         passes(config, setting.rows, length, tp=place.tp, **cut),
-        (sent, 2 * sums + halves),
+        over_tp,
         {verb: (size, _messages(verb, size, place, held)) for verb, size in over_dp.items()},
         _last(over_dp, place, held),
         update_bytes(own, width=setting.width, master=setting.master),
@@ -122,7 +124,7 @@ def costs_of_number(
     dp = {verb: (sent, 1)} if sent else {}
     own = shape.params / (place.dp if setting.stage else 1)
     return Costs(
-        place, setting.stage, setting.accumulate, Passes(forward, backward), (0.0, 0), dp,
+        place, setting.stage, setting.accumulate, Passes(forward, backward), {}, dp,
         min(sent, 2.0 * shape.largest_layer * setting.width),
         update_bytes(own, width=setting.width, master=setting.master),
         away=setting.optimizer is not None, down=moved["down"], up=moved["up"],

@@ -53,18 +53,26 @@ class Ring:
         return -(-self.size // self.here)
 
     def seconds(
-        self, machine: Machine, constants: Constants, verb: str, sent: float, messages: float
+        self,
+        machine: Machine,
+        constants: Constants,
+        verb: str,
+        sent: float,
+        messages: float,
+        crowd: float = 1.0,
     ) -> float:
         """Of `messages` in which a rank sends `sent` bytes in all.
 
-        A node sends out what one of its ranks sends, once for each ring on it.
+        A node sends out what one of its ranks sends, once for each ring on it. Bytes are work of a
+        core, of which a rank may have one part in `crowd`; whoever waits leaves it to the others.
         """
         if self.size < 2 or not (sent or messages):
             return 0.0
-        inside = sent / machine.inside.bandwidth if self.here > 1 else 0.0
         rounds = 2 if verb == "all_reduce" else 1
+        near = machine.inside if rounds == 2 or machine.halves is None else machine.halves
+        inside = sent / near.bandwidth if self.here > 1 else 0.0
         steps, crossing = rounds * (self.size - 1), 0
-        across, wait = 0.0, 0.0
+        across, wait = 0.0, near.wait
         if self.nodes > 1:
             if machine.across is None:
                 raise ValueError(
@@ -73,6 +81,6 @@ class Ring:
                 )
             across = self.sharing * sent / machine.across.bandwidth
             crossing = rounds * (self.nodes - 1)
-            wait = crossing * machine.across.latency
-        wait += (steps - crossing) * machine.inside.latency
-        return max(inside, across) / constants.reach + messages * wait
+            wait = max(wait, machine.across.wait) + crossing * machine.across.latency
+        wait += (steps - crossing) * near.latency
+        return crowd * max(inside, across) / constants.reach + messages * wait

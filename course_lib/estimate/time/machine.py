@@ -14,10 +14,12 @@ from functools import lru_cache
 @dataclass(frozen=True)
 class Link:
     """Bytes per second in one direction, and the seconds that each step of a ring takes at least:
-    1/β and α. Inside a node `bandwidth` is each rank's own, across nodes a node's."""
+    1/β and α. Inside a node `bandwidth` is each rank's own, across nodes a node's. `wait`, where it
+    was measured apart: seconds in which a message waits once, for the last rank to come to it."""
 
     bandwidth: float
     latency: float = 0.0
+    wait: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.bandwidth > 0 or not math.isfinite(self.bandwidth):
@@ -25,8 +27,9 @@ class Link:
                 f"a link of {self.bandwidth / 1e9:g} GB/s carries nothing: say what it has in one "
                 "direction, in GB/s; a machine without such a link leaves it out"
             )
-        if not 0 <= self.latency < 1:
-            raise ValueError(f"a latency of {self.latency:g} s has to lie from 0 to below 1 s")
+        for name, value in (("latency", self.latency), ("wait", self.wait)):
+            if not 0 <= value < 1:
+                raise ValueError(f"a {name} of {value:g} s has to lie from 0 to below 1 s")
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,10 @@ class Machine:
     """`gpus` ranks on a node with `memory` bytes each. `host`: bytes per second between a rank and
     the host's memory; `host_moved`: what a node's processors move. `cores`, of a machine whose
     ranks are processes on a CPU: with more ranks than cores each gets its part of one, and no
-    message is hidden, since it takes a core too. `peak` and `single`: flops per second of the data
-    sheet in 16 and in 32 bits. `rates` are those of `precision`."""
+    message is hidden, since it takes a core too. `halves`, where it was measured apart: what a
+    gather or a scatter gets of the link inside; `inside` is then what a sum gets. `peak` and
+    `single`: flops per second of the data sheet in 16 and in 32 bits. `rates` are those of
+    `precision`."""
 
     name: str
     gpus: int
@@ -63,6 +68,7 @@ class Machine:
     single: float | None = None
     precision: str = "bfloat16"
     source: str = ""
+    halves: Link | None = None
 
     def __post_init__(self) -> None:
         if self.gpus < 1:
@@ -95,7 +101,7 @@ class Machine:
     @classmethod
     def from_dict(cls, values: dict) -> Machine:
         rates = tuple(Rate(**rate) for rate in values["rates"])
-        links = {name: values.get(name) for name in ("inside", "across")}
+        links = {name: values.get(name) for name in ("inside", "across", "halves")}
         made = {name: link and Link(**link) for name, link in links.items()}
         return cls(**{**values, "rates": rates, **made})
 

@@ -53,7 +53,7 @@ class _Step:
         forward, backward = (self.of(work) for work in costs.passes)
         update = 0.0 if costs.away else self.of(Work(0.0, costs.updated))
         compute = costs.times * (forward + backward)
-        tp = costs.times * self.over("tp", "all_gather", *costs.tp)
+        tp = costs.times * sum(self.over("tp", verb, *sent) for verb, sent in costs.tp.items())
         dp = self.over_dp(forward, backward)
         tiers = self.over_tiers(forward, backward)
         wait = compute * self.constants.wait(costs.place.world)
@@ -64,8 +64,7 @@ class _Step:
 
     def over(self, axis: str, verb: str, sent: float, messages: float) -> float:
         ring = self.costs.place.ring(axis)
-        took = ring.seconds(self.machine, self.constants, verb, sent, messages)
-        return self.crowd * took
+        return ring.seconds(self.machine, self.constants, verb, sent, messages, self.crowd)
 
     def behind(self, took: float, least: float, room: float) -> float:
         """What shows of messages that take `took`, while `room` seconds of work go on; of the last

@@ -1,7 +1,8 @@
-"""What one rank computes in a forward and a backward: flops of products, bytes that the rest moves.
+"""What one rank computes in a forward and a backward: flops of products, bytes that memory moves.
 
-Products are bounded by arithmetic; norms, activations, sums and the loss by memory, each read and
-written once. Tensor parallelism shares out the first and only a part of the second. Lesson 15.
+Products are bounded by arithmetic, and read their weights; norms, activations, sums and the loss
+are bounded by memory. Tensor parallelism shares out the first and only a part of the rest.
+Lesson 15.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from course_lib.tensor_parallel.qkv_layout import shares
 
 
 class Work(NamedTuple):
-    """Flops of products, and bytes that every other operation reads and writes."""
+    """Flops of products, and bytes that their weights and every other operation take."""
 
     flops: float = 0.0
     moved: float = 0.0
@@ -97,6 +98,11 @@ class _Part:
         mlp = (3 if self.swiglu else 2) * h * self.inner
         return 2 * self.tokens * (joined + pairs + self.q * h + mlp)
 
+    def block_weights(self) -> float:
+        """Bytes of the weights that a block's products read."""
+        mlp = (3 if self.swiglu else 2) * self.inner
+        return self.width * self.config.hidden * (2 * self.q + 2 * self.kv + mlp)
+
     def head_flops(self) -> float:
         return 2 * self.tokens * self.config.hidden * self.words
 
@@ -108,7 +114,7 @@ class _Part:
         turned = 2 * (self.q + self.kv) if self.config.position == "rotary" else 0
         bend = (5 if self.swiglu else 2) * self.inner
         own = self.tokens * (core + laid + turned + bend)
-        return self.width * (stream * between + own + 4 * self.joined)
+        return self.width * (stream * between + own + 4 * self.joined) + self.block_weights()
 
     def block_backward(self) -> float:
         stream = self.own * self.config.hidden
@@ -120,18 +126,21 @@ class _Part:
         if self.config.bias:  # a bias's gradient is a sum over the tokens of what flows by
             cut_part += self.q + 2 * self.kv + self.inner
             between += 2
-        return self.width * (stream * between + self.tokens * cut_part + 4 * self.joined)
+        moved = self.width * (stream * between + self.tokens * cut_part + 4 * self.joined)
+        # A weight is read, its gradient written, and read again on its way into its bucket.
+        return moved + 4 * self.block_weights()
 
     def ends_forward(self) -> float:
         """The lookup, the last norm, and the loss: its logits' largest, and their softmax."""
         looked = 2 + (3 if self.config.position == "learned" else 0)
         looked += 3 if self.config.dropout else 0
         stream = self.own * self.config.hidden * (looked + 2)
-        return self.width * (stream + 3 * self.tokens * self.words)
+        table = self.words * self.config.hidden
+        return self.width * (stream + 3 * self.tokens * self.words + table)
 
     def ends_backward(self) -> float:
         table = self.words * self.config.hidden  # its gradient is made, and summed where it is tied
         stream = self.own * self.config.hidden * (2 + 5 + (3 if self.config.dropout else 0))
         return self.width * (
-            stream + 2 * self.tokens * self.words + table * (3 if self.config.tied else 1)
+            stream + 2 * self.tokens * self.words + table * (7 if self.config.tied else 5)
         )
