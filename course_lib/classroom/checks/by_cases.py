@@ -1,0 +1,176 @@
+"""Functions of drawn cases: a dict in, a dict out, judged key by key; wrong ideas by their values.
+
+An exercise declares its cases, what is right of each, and what each wrong idea makes of them; the
+trial and the order of looks stand here. From lesson 15 on.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from numbers import Real
+from random import Random
+from typing import NamedTuple
+
+from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.looking import THREE, fresh_seed
+from course_lib.collectives.call import Group
+
+CLOSE, DRAWS, DEEP = 1e-6, 400, 3  # relative; sets of cases that are tried; lists within lists
+Case = Mapping[str, object]
+Judged = Callable[[Sequence[Case], Sequence[object]], None]
+
+
+class Idea(NamedTuple):
+    """A wrong reading of one key: what it is called, what is said of it, what a case gives."""
+
+    key: str
+    name: str
+    text: str
+    gives: Callable[[Case], object]
+
+
+@dataclass(frozen=True)
+class Cases:
+    """`make(random, k)` draws the k-th of `count` cases; `right` gives every key of one.
+
+    `judged` has a function of its own for a key with more than one right answer: it raises a
+    Finding or returns.
+    """
+
+    keys: tuple[str, ...]
+    count: int
+    make: Callable[[Random, int], Case]
+    right: Callable[[Case], Mapping[str, object]]
+    ideas: tuple[Idea, ...]
+    judged: Mapping[str, Judged] = field(default_factory=dict)
+
+    def drawn(self, seed: int) -> list[Case]:
+        """Cases among which no idea is right, and no two ideas of one key are alike."""
+        r = Random(seed)
+        for _ in range(DRAWS):
+            cases = [self.make(r, k) for k in range(self.count)]
+            if self._tell_apart(cases):
+                return cases
+        raise RuntimeError(f"no cases of seed {seed} tell {len(self.ideas)} ideas apart")
+
+    def _tell_apart(self, cases: Sequence[Case]) -> bool:
+        rights = [self.right(case) for case in cases]
+        met: dict[str, list[list]] = {key: [[r[key] for r in rights]] for key in self.keys}
+        for idea in self.ideas:
+            gives = [idea.gives(case) for case in cases]
+            if any(all(map(same, gives, other)) for other in met[idea.key]):
+                return False
+            met[idea.key].append(gives)
+        return True
+
+
+def judge_cases(answer: Answer, judge: Judge, cases: Cases, module: str) -> None:
+    """Try the answer on the cases of `module`, where they stand as CASES, and look at what came."""
+    judge.take(answer, __name__)
+    seed = fresh_seed()
+    drawn = cases.drawn(seed)
+    when = f"in {len(drawn)} drawn cases"
+    for report in judge.trial(answer, run, module, seed, members=THREE, when=when):
+        look(cases, drawn, report["cases"])
+
+
+def run(function: Callable, group: Group, module: str, seed: int) -> dict:
+    """`function(case)` on each case; what came back, as data. Runs on the judge's ranks."""
+    cases: Cases = importlib.import_module(module).CASES
+    return {"cases": [_tried(function, case, cases.keys) for case in cases.drawn(seed)]}
+
+
+def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> None:
+    """Raise the Finding that explains best what is wrong: form first, then key by key in order."""
+    for case, seen in zip(drawn, reports, strict=True):
+        if seen["error"]:
+            raise Finding("stopped by an error", f"It ended with {seen['error']}; {about(case)}.")
+        if seen["kind"] == "NoneType":
+            raise Finding(
+                "nothing returned",
+                "None came back; expected is a dictionary. Did you forget `return`?",
+            )
+        if seen["kind"] != "dict":
+            keys = ", ".join(cases.keys)
+            raise Finding(
+                "not a dictionary", f"A {seen['kind']} came back; expected is a dict with {keys}."
+            )
+        if seen["lost"]:
+            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {about(case)}.")
+        if seen["changed"]:
+            raise Finding("input changed", "Your function changed the case. Work on a copy.")
+    for key in cases.keys:
+        values = [seen["values"][key] for seen in reports]
+        if key in cases.judged:
+            cases.judged[key](drawn, values)
+        else:
+            _look_at(cases, key, drawn, values)
+
+
+def _look_at(cases: Cases, key: str, drawn: Sequence[Case], seen: Sequence[object]) -> None:
+    wanted = [cases.right(case)[key] for case in drawn]
+    wrong = [k for k in range(len(seen)) if not same(seen[k], wanted[k])]
+    if not wrong:
+        return
+    first = wrong[0]
+    head = f"`{key}` is not right in {len(wrong)} of {len(seen)} drawn cases. "
+    tail = f"You have {_shown(seen[first])}; {about(drawn[first])}."
+    for idea in cases.ideas:
+        if idea.key == key and all(map(same, seen, map(idea.gives, drawn))):
+            raise Finding(idea.name, f"{head}{idea.text} {tail}")
+    raise Finding(f"{key} wrong", head + tail)
+
+
+def same(seen: object, wanted: object) -> bool:
+    """Equal: numbers to rounding, lists item by item."""
+    if isinstance(wanted, list | tuple):
+        return (
+            isinstance(seen, list | tuple)
+            and len(seen) == len(wanted)
+            and all(map(same, seen, wanted))
+        )
+    if isinstance(wanted, Real) and isinstance(seen, Real):
+        return math.isclose(seen, wanted, rel_tol=CLOSE)
+    return type(seen) is type(wanted) and seen == wanted
+
+
+def about(case: Case) -> str:
+    """The case's numbers in words; what is long is left to the question."""
+    numbers = {name: value for name, value in case.items() if isinstance(value, Real)}
+    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+
+
+def _shown(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, Real) else str(value)[:80]
+
+
+def _tried(function: Callable, case: Case, keys: Sequence[str]) -> dict:
+    given = deepcopy(dict(case))
+    report: dict = {"kind": "", "values": {}, "lost": [], "error": ""}
+    try:
+        out, _ = bench.watched(lambda: function(given))
+    except Exception as error:  # whatever it is, the finding says it
+        report["error"] = f"{type(error).__name__}: {str(error)[:200]}"
+    else:
+        report["kind"] = type(out).__name__
+        if isinstance(out, Mapping):
+            report["kind"] = "dict"
+            report["lost"] = [key for key in keys if key not in out]
+            report["values"] = {key: _plain(out[key]) for key in keys if key in out}
+    return {**report, "changed": given != dict(case)}
+
+
+def _plain(value: object, deep: int = DEEP) -> object:
+    """Numbers, None and lists of them; of anything else, its type's name."""
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, list | tuple) and deep:
+        return [_plain(item, deep - 1) for item in value[:4096]]
+    return None if value is None else f"a {type(value).__name__}"

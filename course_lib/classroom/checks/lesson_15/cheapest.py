@@ -1,0 +1,188 @@
+"""`cheapest_plan` of lesson 15: which GPUs, how many, which stage train a model in time for least.
+
+One count serves for the right answer and for the wrong ideas, which leave out a part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import NamedTuple
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.by_cases import Case, Cases, Idea, judge_cases
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge
+
+CHOICE, DAYS, COST = KEYS = ("choice", "days", "cost")
+DAY = 86400.0
+
+
+class Found(NamedTuple):
+    """One way: machine, GPUs, stage; days and cost of the whole training."""
+
+    machine: int
+    gpus: int
+    stage: int
+    days: float
+    cost: float
+    hourly: float
+
+
+def make(r: Random, k: int) -> Case:
+    params = r.randint(10, 60) * 10**8
+    machines = []
+    for memory, flops, link, price in ((24, 60, 4, 0.5), (80, 140, 12, 1.6), (80, 400, 25, 3.6)):
+        machines.append({
+            "memory": memory * 10**9, "flops": r.uniform(0.6, 1.4) * flops * 1e12,
+            "link": r.uniform(0.4, 1.6) * link * 1e9, "price": r.uniform(0.6, 1.4) * price,
+            "sizes": [8 * 2**i for i in range(4)],
+        })  # fmt: skip
+    case = {
+        "parameters": params, "tokens": r.randint(10, 40) * params,
+        "batch": 2**18 * r.randint(1, 4), "activations": r.randint(2, 9) * 10**9,
+        "machines": machines,
+    }  # fmt: skip
+    if k % 4 == 3:  # small GPUs on slow links: stage 3 alone fits, and its messages show
+        for machine in machines:
+            machine["memory"] = params * 3 // 2 + case["activations"]
+            machine["link"] /= 20
+    least = min(found.days for found in ways({**case, "days": 1e9}))
+    factor = 0.9 if k == 0 else r.choice((1.2, 2.0, 6.0))  # the first: nothing is in time
+    return {**case, "days": factor * least}
+
+
+# ---- the one count
+def held(case: Case, stage: int, n: int, gradients: int = 2) -> float:
+    """Bytes of a GPU: 2 of weights, 2 of gradients, 12 of states, and activations."""
+    parts = [2 / (n if stage > 2 else 1), gradients / (n if stage > 1 else 1)]
+    return case["parameters"] * (sum(parts) + 12 / (n if stage else 1)) + case["activations"]
+
+
+def ways(
+    case: Case, *, gradients: int = 2, hides: bool = True, sends: float = 1.0, dear: bool = False,
+    fits: bool = True, share: bool = True, moves: int = 3,
+) -> Iterator[Found]:  # fmt: skip
+    """Every machine and number of GPUs with the first stage that fits (3, where `dear`)."""
+    params = case["parameters"]
+    for i, machine in enumerate(case["machines"]):
+        for n in machine["sizes"]:
+            stages = [3] if dear else range(4)
+            room = machine["memory"]
+            fitting = [k for k in stages if not fits or held(case, k, n, gradients) <= room]
+            if not fitting:
+                continue
+            stage = fitting[0]
+            computed = 6 * params * case["batch"] / ((n if share else 1) * machine["flops"])
+            moved = (moves if stage == 3 else 2) * 2 * params * (n - 1) / n * sends
+            shown = moved / machine["link"] - (2 / 3 * computed if hides else 0)
+            days = case["tokens"] / case["batch"] * (computed + max(0.0, shown)) / DAY
+            hourly = n * machine["price"]
+            yield Found(i, n, stage, days, 24 * days * hourly, hourly)
+
+
+def cheapest(case: Case, *, late: bool = False, by: str = "cost", **how: object) -> Found | None:
+    found = [way for way in ways(case, **how) if late or way.days <= case["days"]]
+    return min(found, key=lambda way: getattr(way, by), default=None)
+
+
+def right(case: Case) -> dict[str, object]:
+    found = cheapest(case)
+    if found is None:
+        return dict.fromkeys(KEYS)
+    return {CHOICE: _choice(found), DAYS: found.days, COST: found.cost}
+
+
+def _choice(found: Found | None) -> list[int] | None:
+    return None if found is None else [found.machine, found.gpus, found.stage]
+
+
+def _of(number, name: str):
+    """A key's value made of the right way, None where there is none."""
+
+    def gives(case: Case) -> object:
+        found = cheapest(case)
+        return None if found is None else number(case, found)
+
+    gives.__name__ = name
+    return gives
+
+
+_READINGS = (
+    ("the deadline forgotten", "Some of your choices are not done in time.", {"late": True}),
+    ("the fastest", "That is the fastest of those that fit. Asked is for the cheapest in time.",
+     {"by": "days"}),
+    ("the cheapest hour", "That has the lowest price an hour; it also takes longest.",
+     {"by": "hourly"}),
+    ("gradients forgotten", "Gradients take 2 bytes a parameter too.", {"gradients": 0}),
+    ("gradients in 32 bits", "Gradients have 2 bytes a parameter here.", {"gradients": 4}),
+    ("nothing is sent", "Messages take time: what is longer than the backward shows.",
+     {"sends": 0.0}),
+    ("nothing hides", "Messages go behind the backward, two thirds of the computing; only what is "
+     "longer shows.", {"hides": False}),
+    ("parameters, not bytes", "A parameter has 2 bytes on the link.", {"sends": 0.5}),
+    ("stage 3 always", "Stage 3 sends half as much again. Take it where a lower one does not fit.",
+     {"dear": True}),
+    ("memory forgotten", "Some of your choices do not fit on a GPU.", {"fits": False}),
+    ("one GPU computes", "N GPUs share the computing of a step.", {"share": False}),
+)  # fmt: skip
+
+
+def _reading(how: dict):
+    return lambda case: _choice(cheapest(case, **how))
+
+
+IDEAS = (
+    *(Idea(CHOICE, name, text, _reading(how)) for name, text, how in _READINGS),
+    Idea(
+        DAYS, "stage 3 as the others",
+        "At stage 3 half as much again is sent: parameters are gathered twice.",
+        lambda c: getattr(cheapest(c, moves=2), "days", None),
+    ),
+    Idea(DAYS, "hours", "Those are hours.", _of(lambda c, f: 24 * f.days, "hours")),
+    Idea(DAYS, "seconds", "Those are seconds.", _of(lambda c, f: DAY * f.days, "seconds")),
+    Idea(
+        DAYS, "one step",
+        "That is one step. The training has tokens / batch of them.",
+        _of(lambda c, f: f.days * c["batch"] / c["tokens"], "step"),
+    ),
+    Idea(
+        COST, "of one GPU",
+        "The price is that of one GPU; all of them run.",
+        _of(lambda c, f: f.cost / f.gpus, "one"),
+    ),
+    Idea(
+        COST, "a price a day", "The price is for an hour.", _of(lambda c, f: f.cost / 24, "day")
+    ),
+    Idea(
+        COST, "up to the deadline",
+        "A training that is done earlier is not paid for until the deadline.",
+        _of(lambda c, f: 24 * c["days"] * f.hourly, "deadline"),
+    ),
+)  # fmt: skip
+CASES = Cases(KEYS, 14, make, right, IDEAS)
+
+
+def judge_cheapest(answer: Answer, judge: Judge) -> None:
+    judge_cases(answer, judge, CASES, __name__)
+
+
+CHEAPEST_PLAN = Exercise(
+    name="cheapest_plan",
+    title="The cheapest plan",
+    points=4,
+    judge=judge_cheapest,
+    when_right=(
+        "All drawn models have their cheapest plan. Where messages hide, more GPUs cost the same "
+        "and finish earlier; where they show, each further GPU is paid for and waits. So the "
+        "deadline decides how many, and the price of a flop, not of an hour, decides which."
+    ),
+    hints=(
+        "Three loops: machines, their sizes, stages from 0 on. The first stage that fits is the "
+        "one, for none of a higher number sends less.",
+        "A step: computing shared out over the GPUs; messages; of these only what is longer than "
+        "two thirds of the computing shows.",
+        "Days from steps, cost from days and GPUs. Then leave out what is late, and take the "
+        "minimum; there may be nothing left.",
+    ),
+)

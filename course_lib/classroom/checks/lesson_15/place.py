@@ -1,0 +1,211 @@
+"""`place_ranks` of lesson 15: which coordinates of a mesh lie on which node, and what that sends.
+
+A ring that lies on several nodes sends out of each of them once what one of its ranks sends. Any
+placement that sends the least out of its busiest node is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from random import Random
+
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.by_cases import Case, Cases, Idea, about, judge_cases, same
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge
+
+RANKS, SENT = KEYS = ("ranks", "sent")
+Place = Sequence[tuple[int, int]]  # (dp, tp) of each rank
+# GPUs of a node, tp, which axis sends more. The first three are 64 ranks on 8 nodes.
+KINDS = ((8, 4, "tp"), (8, 8, "tp"), (8, 4, "dp"), (4, 8, "tp"), (4, 2, "dp"), (8, 16, "dp"))
+
+
+def make(r: Random, k: int) -> Case:
+    gpus, tp, more = KINDS[k % len(KINDS)]
+    nodes = 8 if k < 3 else r.choice((4, 8))
+    large, small = r.randint(4000, 9000) * 10**6, r.randint(100, 900) * 10**6
+    sent = {"tp": large, "dp": small} if more == "tp" else {"tp": small, "dp": large}
+    return {
+        "nodes": nodes, "gpus": gpus, "tp": tp, "dp": nodes * gpus // tp,
+        "tp_bytes": sent["tp"], "dp_bytes": sent["dp"],
+    }  # fmt: skip
+
+
+# ---- the one count
+def out_of_nodes(case: Case, place: Place) -> list[int]:
+    """Bytes that each node sends out in a step."""
+    node = {coordinate: rank // case["gpus"] for rank, coordinate in enumerate(place)}
+    sent = [0] * case["nodes"]
+    groups = [("tp", [(d, t) for t in range(case["tp"])]) for d in range(case["dp"])]
+    groups += [("dp", [(d, t) for d in range(case["dp"])]) for t in range(case["tp"])]
+    for axis, members in groups:
+        touched = {node[member] for member in members}
+        if len(touched) > 1:
+            for each in touched:
+                sent[each] += case[f"{axis}_bytes"]
+    return sent
+
+
+def boxed(case: Case, a: int) -> Place:
+    """Nodes that hold a neighbours of tp and gpus / a of dp."""
+    tp, dp, b = case["tp"], case["dp"], case["gpus"] // a
+    corners = [(d, t) for d in range(0, dp, b) for t in range(0, tp, a)]
+    return [(d + i, t + j) for d, t in corners for i in range(b) for j in range(a)]
+
+
+def boxes(case: Case) -> Iterator[Place]:
+    for a in range(1, case["gpus"] + 1):
+        fits = case["gpus"] % a == 0 and case["tp"] % a == 0
+        if fits and case["dp"] % (case["gpus"] // a) == 0:
+            yield boxed(case, a)
+
+
+def tp_inside(case: Case) -> Place:
+    return [(d, t) for d in range(case["dp"]) for t in range(case["tp"])]
+
+
+def dp_inside(case: Case) -> Place:
+    return [(d, t) for t in range(case["tp"]) for d in range(case["dp"])]
+
+
+def best(case: Case) -> Place:
+    return min(boxes(case), key=lambda place: max(out_of_nodes(case, place)))
+
+
+def right(case: Case) -> dict[str, object]:
+    place = best(case)
+    return {RANKS: place, SENT: max(out_of_nodes(case, place))}
+
+
+def _counts(case: Case) -> tuple[int, int]:
+    """Rings of tp and of dp that leave the first node of the best placement."""
+    only = [{**case, f"{other}_bytes": 0, f"{axis}_bytes": 1}
+            for axis, other in (("tp", "dp"), ("dp", "tp"))]  # fmt: skip
+    tp, dp = (max(out_of_nodes(one, best(case))) for one in only)
+    return tp, dp
+
+
+def _one_ring(case: Case) -> int:
+    tp, dp = _counts(case)
+    return min(tp, 1) * case["tp_bytes"] + min(dp, 1) * case["dp_bytes"]
+
+
+def _each_rank(case: Case) -> int:
+    return case["gpus"] * _one_ring(case)
+
+
+def _all_nodes(case: Case) -> int:
+    return sum(out_of_nodes(case, best(case)))
+
+
+def _inside_too(case: Case) -> int:
+    place = best(case)
+    first = place[: case["gpus"]]
+    tp, dp = len({d for d, _ in first}), len({t for _, t in first})
+    return tp * case["tp_bytes"] + dp * case["dp_bytes"]
+
+
+IDEAS = (
+    Idea(
+        SENT, "one ring",
+        "Several rings leave a node, one for each group that lies on it in part; they share its "
+        "links.",
+        _one_ring,
+    ),
+    Idea(
+        SENT, "every rank sends out",
+        "A ring leaves a node once, from one of its ranks. The others send to a neighbour on the "
+        "same node.",
+        _each_rank,
+    ),
+    Idea(
+        SENT, "all nodes",
+        "That is what all nodes send together. Asked is for the busiest one.",
+        _all_nodes,
+    ),
+    Idea(
+        SENT, "rings inside counted",
+        "A group that lies on one node sends nothing out of it.",
+        _inside_too,
+    ),
+)  # fmt: skip
+
+
+def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
+    """A Finding where a placement is none, or sends more than it has to."""
+    for case, place in zip(cases, seen, strict=True):
+        _refuse_malformed(case, place)
+    places = [[(int(d), int(t)) for d, t in place] for place in seen]
+    dear = [k for k, case in enumerate(cases)
+            if max(out_of_nodes(case, places[k])) > right(case)[SENT]]  # fmt: skip
+    if not dear:
+        return
+    text = f"In {len(dear)} of {len(cases)} drawn cases the busiest node could send out less"
+    tail = f"; {about(cases[dear[0]])}."
+    if all(map(same, places, map(tp_inside, cases))):
+        raise Finding(
+            "tp inside, always",
+            f"{text}. You lay tp inside in every case. Here dp may send more than tp{tail}",
+        )
+    if all(map(same, places, map(dp_inside, cases))):
+        raise Finding(
+            "tp laid across nodes",
+            f"{text}. Neighbours in rank share a dp group in every case, so the ranks of one model "
+            f"lie on several nodes, also where tp sends more{tail}",
+        )
+    raise Finding("not the cheapest", text + tail)
+
+
+def _refuse_malformed(case: Case, place: object) -> None:
+    world = case["nodes"] * case["gpus"]
+    pairs = isinstance(place, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, float) for x in pair)
+        for pair in place
+    )
+    if not pairs:
+        raise Finding("no list of pairs", f"`{RANKS}` is a list of pairs (dp, tp), one a rank.")
+    if len(place) != world:
+        raise Finding(
+            "not every rank", f"There are {world} ranks, and {len(place)} pairs: {about(case)}."
+        )
+    wanted = {(d, t) for d in range(case["dp"]) for t in range(case["tp"])}
+    got = {(d, t) for d, t in place}
+    if got == wanted:
+        return
+    if {(t, d) for d, t in got} == wanted:
+        raise Finding("coordinates swapped", f"A pair is (dp, tp), in this order: {about(case)}.")
+    if got < wanted:
+        raise Finding(
+            "a place twice", f"Two ranks have the same coordinates, others nobody: {about(case)}."
+        )
+    raise Finding("outside the mesh", f"A pair is not of this mesh: {about(case)}.")
+
+
+CASES = Cases(KEYS, 8, make, right, IDEAS, {RANKS: judge_placements})
+
+
+def judge_place(answer: Answer, judge: Judge) -> None:
+    judge_cases(answer, judge, CASES, __name__)
+
+
+PLACE_RANKS = Exercise(
+    name="place_ranks",
+    title="64 ranks on 8 nodes",
+    points=5,
+    judge=judge_place,
+    when_right=(
+        "In every drawn case the busiest node sends out as little as can be. With many tokens that "
+        "is tp inside, as launchers lay it by default; with few tokens and wide layers dp's rings "
+        "are the heavy ones. Bytes are not all: what blocks costs more than what hides, and that "
+        "speaks for tp inside once more."
+    ),
+    hints=(
+        "A node holds a rectangle of the mesh: some neighbours of tp times some of dp, together as "
+        "many as it has GPUs.",
+        "How many dp groups leave that node? One for each tp coordinate it holds, unless the whole "
+        "dp axis lies on it. For tp groups it is the other way round.",
+        "There are few rectangles. Try each whose sides divide both axes, and keep the one that "
+        "sends least; then list its coordinates node by node.",
+    ),
+)

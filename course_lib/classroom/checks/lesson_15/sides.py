@@ -1,0 +1,196 @@
+"""`changes_sides` of lesson 15: tokens from which the axis tp sends more than the axis dp.
+
+The right numbers come from one count of a block; a wrong idea is another count in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from course_lib.classroom.checks.thought import Mistake, Thought, compare
+
+H, TP, DP, TOKENS, ITEM = 4096, 8, 16, 8192, 2  # width; ranks; tokens of a micro-batch; bytes
+FIELDS = (
+    "over tp",
+    "over dp",
+    "tokens",
+    "tokens, recomputed",
+    "tokens, stage 3",
+    "tokens, 4 micro-batches",
+    "tokens, tp 2",
+    "tokens, half the width",
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What somebody counts in a block."""
+
+    sums: float = 4  # all-reduces over tp
+    recomputed: float = 6  # with the forward run again
+    rounds: float = 2  # of an all-reduce
+    weights: float = 12  # times h²
+    item: float = ITEM
+    cut: bool = True  # a rank holds a tp-th part of the weights
+    exact: bool = True  # (N - 1) / N, and not its limit
+    gathers: float = 1.5  # of stage 3, beside stages 0 to 2
+    once: bool = True  # gradients go once a step, whatever the micro-batches
+
+    def over_tp(self, tokens: float, h: float = H, tp: int = TP, sums: float = 0) -> float:
+        part = (tp - 1) / tp if self.exact else 1
+        return (sums or self.sums) * self.rounds * part * tokens * h * self.item
+
+    def over_dp(self, h: float = H, tp: int = TP) -> float:
+        part = (DP - 1) / DP if self.exact else 1
+        held = self.weights * h * h / (tp if self.cut else 1)
+        return self.rounds * part * held * self.item
+
+    def border(self, h: float = H, tp: int = TP, sums: float = 0, times: float = 1) -> float:
+        """Tokens of a micro-batch with which both send as much, where dp sends `times`."""
+        return times * self.over_dp(h, tp) / self.over_tp(1, h, tp, sums)
+
+    def answers(self) -> dict[str, float]:
+        values = (
+            self.over_tp(TOKENS) / 1e6,
+            self.over_dp() / 1e6,
+            self.border(),
+            self.border(sums=self.recomputed),
+            self.border(times=self.gathers),
+            self.border(times=1 / 4 if self.once else 1),
+            self.border(tp=2),
+            self.border(h=H / 2),
+        )
+        return dict(zip(FIELDS, values, strict=True))
+
+
+RIGHT = Model()
+_IDEAS = (
+    (
+        "weights not cut",
+        "Over dp a rank sends its own shard's gradients: a tp-th part of the block.",
+        {"cut": False},
+    ),
+    (
+        "limit for many ranks",
+        "You have taken (N − 1)/N as 1. With 8 and 16 ranks it is not, and with 2 it is a half.",
+        {"exact": False},
+    ),
+    (
+        "forward only",
+        "Those are the sums of the forward. The backward has as many.",
+        {"sums": 2, "recomputed": 4},
+    ),
+    (
+        "attention's weights alone",
+        "A block has 12h² weights: 4h² in attention, 8h² in the MLP.",
+        {"weights": 4},
+    ),
+    ("the MLP alone", "A block has 12h² weights: attention's 4h² too.", {"weights": 8}),
+    ("float32", "An element has 2 bytes here.", {"item": 4}),
+    ("elements, not bytes", "Those are elements, of 2 bytes each.", {"item": 1}),
+    (
+        "one way round",
+        "An all-reduce goes round its ring twice: a reduce-scatter, and an all-gather.",
+        {"rounds": 1},
+    ),
+    (
+        "everything again",
+        "Only the forward is run again, and with it the forward's sums.",
+        {"recomputed": 8},
+    ),
+    (
+        "recomputation sends nothing",
+        "The forward that is run again sums over tp again.",
+        {"recomputed": 4},
+    ),
+    (
+        "stage 3 as the others",
+        "At stage 3 parameters are gathered twice, and gradients reduce-scattered: three, not two.",
+        {"gathers": 1.0},
+    ),
+    (
+        "three times",
+        "Three moves of the parameters stand against two: half as much again.",
+        {"gathers": 3.0},
+    ),
+    (
+        "stage 3 gathers once",
+        "At stage 3 parameters are gathered for the forward and again for the backward.",
+        {"gathers": 2.0},
+    ),
+    (
+        "summed each time",
+        "Gradients add up on each rank, and go once in a step, whatever the micro-batches.",
+        {"once": False},
+    ),
+)
+_ALONE = (
+    Mistake(
+        "of the whole step",
+        "That is the number of tokens of the whole step. Asked is for one of the four "
+        "micro-batches.",
+        {"tokens, 4 micro-batches": RIGHT.border()},
+    ),
+    Mistake(
+        "the other way round",
+        "With accumulation tp sends more in a step, and dp does not: fewer tokens do.",
+        {"tokens, 4 micro-batches": 4 * RIGHT.border()},
+    ),
+    Mistake(
+        "3h",
+        "3h is the border for two ranks of tp and very many replicas. How many are there here?",
+        {"tokens": 3 * H, "tokens, tp 2": 3 * H, "tokens, half the width": 3 * H / 2},
+    ),
+    Mistake(
+        "as h²",
+        "dp's bytes grow with h², and tp's with h: their ratio with h, not with h².",
+        {"tokens, half the width": RIGHT.border() / 4},
+    ),
+    Mistake(
+        "the width cancels",
+        "dp's bytes grow with h², and tp's with h: what remains is an h.",
+        {"tokens, half the width": RIGHT.border()},
+    ),
+    Mistake(
+        "larger, not smaller",
+        "A narrower model has fewer weights: fewer tokens do.",
+        {"tokens, half the width": 2 * RIGHT.border()},
+    ),
+)
+
+
+def judge_sides(given: Mapping) -> None:
+    """Hold the numbers against the count, and against what each other count leads to."""
+    compare(given, RIGHT.answers(), mistakes(), apart=True)
+
+
+def mistakes() -> tuple[Mistake, ...]:
+    """Each wrong idea with the numbers that follow from it, where they differ from the right."""
+    right, made = RIGHT.answers(), []
+    for name, text, counts in _IDEAS:
+        theirs = replace(RIGHT, **counts).answers()
+        made.append(Mistake(name, text, {k: v for k, v in theirs.items() if v != right[k]}))
+    return (*made, *_ALONE)
+
+
+CHANGES_SIDES = Thought(
+    name="changes_sides",
+    title="Where TP × DP changes sides",
+    points=3,
+    fields=FIELDS,
+    judge=judge_sides,
+    when_right=(
+        "Bytes over tp grow with tokens times h, bytes over dp with h²: the border is a number of "
+        "tokens in proportion to h, and batch, layers and bytes of an element have cancelled. More "
+        "ranks of tp, recomputation and accumulation move it down, stage 3 moves it up. Usual "
+        "batches lie far above it: tp is the heavy axis."
+    ),
+    hints=(
+        "Over tp: so many all-reduces a block, each of tokens · h elements. Over dp: one of the "
+        "gradients that a rank holds.",
+        "Set the two equal and solve for the tokens; the ranks stay in it as (N − 1)/N of each "
+        "axis, and the cut of the weights.",
+        "For each variant ask which side of the equation it multiplies, and by how much.",
+    ),
+)

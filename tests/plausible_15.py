@@ -1,0 +1,212 @@
+"""Answers to lesson 15's functions: right by another road, and wrong in likely ways.
+
+`tests/test_checks_15.py` gives them to the check; each wrong one goes by the name beside it.
+"""
+
+from __future__ import annotations
+
+from tests.plausible_13 import changed
+
+PLACE = """
+def place_ranks(case):
+    gpus, tp, dp = case["gpus"], case["tp"], case["dp"]
+    nodes = range(case["nodes"])
+    found = []
+    a = 1
+    while a <= gpus:
+        b = gpus // a
+        if a <= tp and b <= dp:
+            per_row = tp // a
+            ranks = [(n // per_row * b + k // a, n % per_row * a + k % a)
+                     for n in nodes for k in range(gpus)]
+            over_dp = a * case["dp_bytes"] if b < dp else 0
+            over_tp = b * case["tp_bytes"] if a < tp else 0
+            found.append((over_dp + over_tp, ranks))
+        a *= 2
+    sent, ranks = min(found)
+    return {"ranks": ranks, "sent": sent}
+"""
+
+
+def place(*changes: tuple[str, str]) -> str:
+    return changed(PLACE, *changes)
+
+
+_END = '    return {"ranks": ranks, "sent": sent}'
+WRONG_PLACE = {
+    "tp inside": (
+        place((_END, '    ranks = [(r // tp, r % tp) for r in range(tp * dp)]\n' + _END)),
+        "tp inside, always",
+    ),
+    "dp inside": (
+        place((_END, '    ranks = [(r % dp, r // dp) for r in range(tp * dp)]\n' + _END)),
+        "tp laid across nodes",
+    ),
+    "one ring": (
+        place((_END, _END.replace("sent}", "max(case['tp_bytes'], case['dp_bytes'])}"))),
+        "sent wrong",
+    ),
+    "a ring a node": (
+        place(
+            ("    sent, ranks = min(found)", "    ranks = min(found)[1]\n"
+             "    first = ranks[:gpus]\n"
+             "    sent = case['dp_bytes'] * (len({d for d, _ in first}) < dp)\n"
+             "    sent += case['tp_bytes'] * (len({t for _, t in first}) < tp)"),
+        ),
+        "one ring",
+    ),
+    "each rank": (
+        place(
+            ("    sent, ranks = min(found)", "    ranks = min(found)[1]\n"
+             "    first = ranks[:gpus]\n"
+             "    sent = gpus * case['dp_bytes'] * (len({d for d, _ in first}) < dp)\n"
+             "    sent += gpus * case['tp_bytes'] * (len({t for _, t in first}) < tp)"),
+        ),
+        "every rank sends out",
+    ),
+    "all nodes": (place((_END, _END.replace("sent}", "sent * len(nodes)}"))), "all nodes"),
+    "inside too": (
+        place(
+            ("    sent, ranks = min(found)", "    ranks = min(found)[1]\n"
+             "    first = ranks[:gpus]\n"
+             "    sent = case['dp_bytes'] * len({t for _, t in first})\n"
+             "    sent += case['tp_bytes'] * len({d for d, _ in first})"),
+        ),
+        "rings inside counted",
+    ),
+    "the dearest": (place(("min(found)", "max(found)")), "not the cheapest"),
+    "swapped": (place((_END, _END.replace('ranks,', '[(t, d) for d, t in ranks],'))),
+                "coordinates swapped"),
+    "twice": (place((_END, _END.replace("ranks,", "ranks[:1] + ranks[:1] + ranks[2:],"))),
+              "a place twice"),
+    "from one on": (place((_END, _END.replace("ranks,", "[(d + 1, t) for d, t in ranks],"))),
+                    "outside the mesh"),
+    "a node alone": (place((_END, _END.replace("ranks,", "ranks[:gpus],"))), "not every rank"),
+    "numbers": (place((_END, _END.replace("ranks,", "list(range(tp * dp)),"))),
+                "no list of pairs"),
+    "a key lost": (place((_END, '    return {"ranks": ranks}')), "a key missing"),
+    "a tuple": (place((_END, "    return ranks, sent")), "not a dictionary"),
+    "nothing": (place((_END, "    made = ranks")), "nothing returned"),
+    "written to": (place(("    a = 1\n", "    a = 1\n    case['dp_bytes'] += 1\n")),
+                   "input changed"),
+}  # fmt: skip
+
+MFU = """
+def mfu_of_log(case):
+    rows, took = 0, []
+    for line in case["log"].splitlines():
+        if "elapsed" in line:
+            took.append(float(line.split("(ms):")[1].split("|")[0]) / 1000)
+            rows = int(line.split("size:")[1].split("|")[0])
+    took = sorted(took[1:])
+    half = len(took) // 2
+    step = took[half] if len(took) % 2 else (took[half - 1] + took[half]) / 2
+    h, s, L, v = (case[name] for name in ("hidden", "length", "layers", "vocabulary"))
+    tokens = rows * s
+    blocks = 24 * tokens * L * h**2 * (1 + s / (6 * h))
+    head = 2 * tokens * h * v
+    peak = case["peak"] * case["gpus"]
+    mfu = 3 * (blocks + head) / step / peak
+    hfu = mfu + case["recompute"] * blocks / step / peak
+    return {"seconds": step, "tokens/s": tokens / step / case["gpus"], "mfu": mfu, "hfu": hfu}
+"""
+
+
+def mfu(*changes: tuple[str, str]) -> str:
+    return changed(MFU, *changes)
+
+
+_MFU = "    mfu = 3 * (blocks + head) / step / peak\n"
+_HFU = '    hfu = mfu + case["recompute"] * blocks / step / peak\n'
+_STEP = "    half = len(took) // 2\n"
+_SET = "    step = took[half] if len(took) % 2 else (took[half - 1] + took[half]) / 2\n"
+WRONG_MFU = {
+    "all of them": (mfu(("took[1:]", "took")), "the first iteration counted"),
+    "a mean": (mfu((_SET, "    step = sum(took) / len(took)\n")), "a mean"),
+    "recomputation in it": (
+        mfu((_MFU, _MFU.replace("(blocks + head)", "(blocks + head) / step / peak + "
+                                "case['recompute'] * blocks"))),
+        "recomputation counted",
+    ),
+    "no attention": (mfu((_MFU, "    mfu = 3 * (24 * tokens * L * h**2 + head) / step / peak\n"),
+                         (_HFU, "    hfu = mfu\n")), "no attention"),
+    "a mean of all": (mfu(("took[1:]", "took"), (_SET, "    step = sum(took) / len(took)\n")),
+                      "the first iteration counted"),
+    "the best": (mfu((_SET, "    step = took[0]\n")), "the best one"),
+    "ms": (mfu((" / 1000", "")), "milliseconds"),
+    "tokens of all": (mfu(('tokens / step / case["gpus"]', "tokens / step")), "of all GPUs"),
+    "rows": (mfu(('tokens / step / case["gpus"]', 'rows / step / case["gpus"]')), "sequences"),
+    "a batch each": (mfu(('tokens / step / case["gpus"]', 'tokens / step * case["gpus"]')),
+                     "a batch for each GPU"),
+    "no head": (mfu((_MFU, _MFU.replace("(blocks + head)", "blocks"))), "no head"),
+    "weights alone": (mfu((_MFU, "    mfu = 3 * 24 * tokens * L * h**2 / step / peak\n")),
+                      "layers' weights alone"),
+    "the forward": (mfu((_MFU, _MFU.replace("3 * ", ""))), "the forward alone"),
+    "one GPU": (mfu((' * case["gpus"]\n', "\n")), "one GPU's peak"),
+    "percent": (mfu((_MFU, _MFU.replace("3 *", "300 *"))), "in percent"),
+    "the same": (mfu((_HFU, "    hfu = mfu\n")), "recomputation forgotten"),
+    "the head too": (mfu((_HFU, _HFU.replace("* blocks", "* (blocks + head)"))), "the head again"),
+    "always": (mfu((_HFU, _HFU.replace('case["recompute"]', "1"))), "recomputed in every run"),
+    "an error": (mfu(('case["log"]', 'case["text"]')), "stopped by an error"),
+}  # fmt: skip
+
+CHEAP = """
+from math import inf
+
+
+def cheapest_plan(case):
+    p, k = case["parameters"], case["tokens"] / case["batch"]
+    kept = (None, inf, inf)
+    for i, m in enumerate(case["machines"]):
+        for n in m["sizes"]:
+            for stage, held in enumerate((16, 4 + 12 / n, 2 + 14 / n, 16 / n)):
+                if held * p + case["activations"] > m["memory"]:
+                    continue
+                work = 6 * p * case["batch"] / n / m["flops"]
+                sent = (2, 2, 2, 3)[stage] * 2 * p * (n - 1) / n
+                late = max(sent / m["link"], 2 * work / 3) - 2 * work / 3
+                days = k * (work + late) / 86400
+                cost = 24 * days * n * m["price"]
+                if days <= case["days"] and cost < kept[2]:
+                    kept = ([i, n, stage], days, cost)
+                break
+    if kept[0] is None:
+        return {"choice": None, "days": None, "cost": None}
+    return {"choice": kept[0], "days": kept[1], "cost": kept[2]}
+"""
+
+
+def cheap(*changes: tuple[str, str]) -> str:
+    return changed(CHEAP, *changes)
+
+
+_IN_TIME = 'if days <= case["days"] and cost < kept[2]:'
+WRONG_CHEAP = {
+    "no deadline": (cheap((_IN_TIME, "if cost < kept[2]:")), "the deadline forgotten"),
+    "the fastest": (cheap((_IN_TIME, 'if days <= case["days"] and days < kept[1]:')),
+                    "the fastest"),
+    "no messages": (cheap(("work + late", "work")), "nothing is sent"),
+    "no gradients": (cheap(("(16, 4 + 12 / n, 2 + 14 / n, 16 / n)",
+                            "(14, 2 + 12 / n, 2 + 12 / n, 14 / n)")), "gradients forgotten"),
+    "all of it shows": (cheap(("work + late", "work + sent / m['link']")), "nothing hides"),
+    "gradients in 32": (cheap(("(16, 4 + 12 / n, 2 + 14 / n, 16 / n)",
+                               "(18, 6 + 12 / n, 2 + 16 / n, 18 / n)")), "gradients in 32 bits"),
+    "elements": (cheap(("* 2 * p * (n - 1)", "* p * (n - 1)")), "parameters, not bytes"),
+    "stage 3": (cheap(("                if held * p",
+                       "                if stage < 3:\n                    continue\n"
+                       "                if held * p")), "stage 3 always"),
+    "any memory": (cheap(('> m["memory"]', "> inf")), "memory forgotten"),
+    "not shared out": (cheap(('case["batch"] / n / m', 'case["batch"] / m')), "one GPU computes"),
+    "hours": (cheap(('"days": kept[1]', '"days": 24 * kept[1]')), "hours"),
+    "a step": (cheap(('"days": kept[1]', '"days": kept[1] / k')), "one step"),
+    "of one": (cheap(('"cost": kept[2]', '"cost": kept[2] / kept[0][1]')), "of one GPU"),
+    "a day's price": (cheap(('"cost": kept[2]', '"cost": kept[2] / 24')), "a price a day"),
+    "to the end": (cheap(('"cost": kept[2]', '"cost": kept[2] / kept[1] * case["days"]')),
+                   "up to the deadline"),
+    "never none": (cheap(("    if kept[0] is None:\n", "    if kept[0] is None:\n"
+                          "        kept = ([0, 8, 0], 1, 1)\n    if kept[0] is None:\n")),
+                   "choice wrong"),
+}  # fmt: skip
+
+RIGHT = {"place_ranks": PLACE, "mfu_of_log": MFU, "cheapest_plan": CHEAP}
+WRONG = {"place_ranks": WRONG_PLACE, "mfu_of_log": WRONG_MFU, "cheapest_plan": WRONG_CHEAP}

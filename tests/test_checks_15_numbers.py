@@ -1,0 +1,101 @@
+"""Lesson 15's question with numbers: misreadings are named, and no answer is given away."""
+
+from __future__ import annotations
+
+import re
+
+import nbformat
+import pytest
+
+from course_lib.classroom.checks import frame
+from course_lib.classroom.checks.desk import Desk
+from course_lib.classroom.checks.lesson_15 import sides
+from course_lib.classroom.checks.thought import close
+from course_lib.estimate.over_tp import tensor_parallel_bytes
+from course_lib.gpt import Config
+from course_lib.ledger import forms
+from tests.test_checks_15 import FOLDER
+
+
+def block(tokens: int, *, h: int = 4096, tp: int = 8, recompute: bool = False) -> float:
+    """Bytes of a block over tp, by the closed forms that the ledger is held to."""
+    sizes = {"vocabulary": 1024, "length": tokens, "hidden": h, "heads": 32, "layers": 1}
+    one, two = (
+        tensor_parallel_bytes(
+            Config.gpt2(**{**sizes, "layers": layers}, recompute=recompute), 1, tokens, tp, width=2
+        )
+        for layers in (1, 2)
+    )
+    return two - one
+
+
+def gradients(h: int = 4096, tp: int = 8) -> float:
+    return forms.all_reduce(16, 2 * 12 * h * h // tp)
+
+
+RIGHT = {
+    "over tp": block(8192) / 1e6,
+    "over dp": gradients() / 1e6,
+    "tokens": gradients() / block(1),
+    "tokens, recomputed": gradients() / block(1, recompute=True),
+    "tokens, stage 3": 1.5 * gradients() / block(1),
+    "tokens, 4 micro-batches": gradients() / (4 * block(1)),
+    "tokens, tp 2": gradients(tp=2) / block(1, tp=2),
+    "tokens, half the width": gradients(2048) / block(1, h=2048),
+}
+MISREAD = {
+    "weights not cut": {"over dp": 754.975},
+    "limit for many ranks": {"over tp": 536.871, "over dp": 100.663},
+    "forward only": {"over tp": 234.881},
+    "attention's weights alone": {"over dp": 31.457},
+    "the MLP alone": {"over dp": 62.915},
+    "float32": {"over tp": 939.524, "over dp": 188.744},
+    "elements, not bytes": {"over tp": 234.881, "over dp": 47.186},
+    "one way round": {"over tp": 234.881, "over dp": 47.186},
+    "everything again": {"tokens, recomputed": 822.857},
+    "recomputation sends nothing": {"tokens, recomputed": 1645.714},
+    "stage 3 as the others": {"tokens, stage 3": 1645.714},
+    "three times": {"tokens, stage 3": 4937.143},
+    "stage 3 gathers once": {"tokens, stage 3": 3291.429},
+    "of the whole step": {"tokens, 4 micro-batches": 1645.714},
+    "the other way round": {"tokens, 4 micro-batches": 6582.857},
+    "3h": {"tokens": 12288.0},
+    "as h²": {"tokens, half the width": 411.429},
+    "the width cancels": {"tokens, half the width": 1645.714},
+    "larger, not smaller": {"tokens, half the width": 3291.429},
+}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()  # numbers need no ranks: its judge is never started
+
+
+def test_the_numbers_of_the_closed_forms_are_right(desk):
+    verdict = desk.check("changes_sides", {}, {"changes_sides": RIGHT})
+    assert verdict.outcome == "right", str(verdict)
+    assert verdict.points == 3 and not desk.judge.running
+
+
+@pytest.mark.parametrize("idea", MISREAD)
+def test_a_misreading_is_named(desk, idea):
+    given = {**RIGHT, **MISREAD[idea]}
+    verdict = desk.check("changes_sides", {}, {"changes_sides": given})
+    said = {m.name for m in sides.mistakes() for k in MISREAD[idea]
+            if k in m.values and close(m.values[k], given[k])}  # fmt: skip
+    assert (verdict.outcome, verdict.points) == ("wrong", 0) and idea in said, str(verdict)
+    assert verdict.name in said, str(verdict)  # two ideas may lead to one number
+
+
+def test_a_number_that_no_idea_leads_to_is_wrong_all_the_same(desk):
+    for field in RIGHT:
+        verdict = desk.check("changes_sides", {}, {"changes_sides": {**RIGHT, field: 123.0}})
+        assert (verdict.outcome, verdict.name) == ("wrong", "wrong number"), str(verdict)
+
+
+def test_the_right_numbers_are_in_no_hint_and_no_refusal(desk):
+    exercise = frame.find("changes_sides")
+    said = " ".join([*exercise.hints, exercise.when_right, *(m.text for m in sides.mistakes())])
+    assert not re.search(r"\b(469|94|1645|1646|1097|2468|2469|411|11520|822|823)\b", said)
+    cells = nbformat.read(FOLDER / "changes_sides.ipynb", as_version=4).cells
+    assert not any(re.search(r"\b(469|1645|1646|1097|11520)\b", c.source) for c in cells)
