@@ -23,6 +23,7 @@ from course_lib.classroom.doctor.torch_build import Torch
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import reading, running, stages
 from tools.accept_gpu.resuming import resuming
+from tools.accept_gpu.scaling import judged, scaling
 from tools.accept_gpu.stages import Place, Stage
 from tools.accept_gpu.training import training
 from tools.accept_gpu.verdict import why_not
@@ -49,6 +50,7 @@ def results(world: int = 4) -> list[dict[str, Any]]:
         good[f"notebooks at world {n}"] = {"world": n, "nccl_communicators": {str(n): 3}}
         good[f"training at world {n}"] = {"world": n, "backends": ["nccl"]}
         good[f"resuming at world {n}"] = {"world": n, "backends": ["nccl"]}
+        good[f"scaling at world {n}"] = {"world": n, "backends": ["nccl"]}
     order = [stage.name for stage in stages.stages(world)]
     assert sorted(order) == sorted(good)
     return [{"name": name, "ok": True, "found": "fine", **good[name]} for name in order]
@@ -77,6 +79,7 @@ def test_all_well_on_nccl_is_accepted() -> None:
         ),
         ("training at world 2", {"backends": ["gloo"]}, "training at world 2: the ranks spoke g"),
         ("resuming at world 4", {"backends": ["gloo"]}, "resuming at world 4: the ranks spoke g"),
+        ("scaling at world 2", {"backends": ["gloo"]}, "scaling at world 2: the ranks spoke gloo"),
         ("bandwidth at world 4", {"backends": []}, "bandwidth at world 4: the ranks spoke nothing"),
     ],
 )  # fmt: skip
@@ -447,3 +450,50 @@ def wait_for_children(process: psutil.Process, count: int) -> list[psutil.Proces
             return found
         psutil.wait_procs(found or [process], 0.1)
     raise AssertionError("the stage did not start")
+
+
+# --- scaling -------------------------------------------------------------------------------------
+
+
+def scaled() -> dict[str, Any]:
+    """What `course bench scale` prints of two ranks, as far as it is read."""
+    rows = []
+    for scaling_of in ("weak", "strong"):
+        for dp, tp in ((1, 2), (2, 1)):
+            sent = {axis: 64.0 * (n > 1) for axis, n in (("dp", dp), ("tp", tp))}
+            rows.append({
+                "name": f"dp {dp}, tp {tp}, {scaling_of}", "scaling": scaling_of, "ranks": 2,
+                "dp": dp, "tp": tp, "efficiency": 0.75,
+                "bytes": {axis: {"counted": n, "form": n} for axis, n in sent.items()},
+            })  # fmt: skip
+    return {"methods": rows, "worlds": [{"backend": "nccl"}], "notes": []}
+
+
+def test_scaling_tells_efficiencies_and_judges_the_bytes() -> None:
+    good = judged(scaled(), 2)
+    assert good["ok"] and good["backends"] == ["nccl"] and len(good["methods"]) == 4
+    assert good["found"].startswith("dp 1, tp 2, weak 75%; ")
+    other = scaled()
+    other["methods"][0]["bytes"]["tp"]["counted"] = 65.0
+    bad = judged(other, 2)
+    assert not bad["ok"]
+    assert bad["found"] == "dp 1, tp 2, weak: 65 bytes over tp, and the form says 64"
+    silent = scaled()
+    silent["methods"][1]["bytes"]["dp"] = {"counted": 0.0, "form": 0.0}
+    assert "0 bytes over dp" in judged(silent, 2)["found"]
+    part = {**scaled(), "methods": scaled()["methods"][:3]}
+    assert judged(part, 2)["found"] == "no strong scaling over dp"
+
+
+def test_scaling_that_ends_early_is_told_with_its_last_words(toy: Place) -> None:
+    found = scaling(Place(ROOT, toy.scratch), 120, 2, {"heads": 0})
+    assert not found["ok"] and found["found"].startswith("ended with ")
+    assert found["backends"] == [] and "heads=0" in " ".join(found["tail"])
+
+
+@pytest.mark.slow
+def test_scaling_is_rehearsed_on_processors(toy: Place) -> None:
+    small = {"hidden": 24, "heads": 4, "length": 8, "layers": 1, "vocabulary": 66}
+    found = scaling(Place(ROOT, toy.scratch), 300, 2, small)
+    assert found["ok"], found
+    assert found["backends"] == ["gloo"] and found["found"].count("%") == 4

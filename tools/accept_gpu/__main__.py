@@ -23,7 +23,7 @@ from tools.accept_gpu.stages import Place, Stage, stages
 from tools.accept_gpu.verdict import why_not
 
 ROOT = Path(__file__).resolve().parents[2]
-GROUPS = ("doctor", "tests", "notebooks", "training", "bandwidth")
+GROUPS = ("doctor", "tests", "notebooks", "training", "bandwidth", "scaling")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""The stages: doctor, tests, forked ranks, six ways, notebooks and training, bandwidths.
+"""The stages: doctor, tests, forked ranks, six ways, notebooks, training, bandwidths, scaling.
 
 Each returns what it found as plain data with `ok`; one that crashes or runs out of time is a stage
 that failed, and the others go on. No lesson derives it.
@@ -17,6 +17,7 @@ from typing import Any
 from tools.accept_gpu.reading import read_junit, read_nccl
 from tools.accept_gpu.resuming import resuming
 from tools.accept_gpu.running import Ended, Place
+from tools.accept_gpu.scaling import scaling
 from tools.accept_gpu.training import training
 
 Found = dict[str, Any]
@@ -48,6 +49,7 @@ def stages(world: int) -> list[Stage]:
         *(Stage(f"training at world {n}", "training", 900, _training_at(n)) for n in worlds),
         *(Stage(f"resuming at world {n}", "training", 900, _resuming_at(n)) for n in worlds),
         Stage(f"bandwidth at world {world}", "bandwidth", 400, _bandwidth_at(world)),
+        *(Stage(f"scaling at world {n}", "scaling", 900, _scaling_at(n)) for n in worlds),
     ]
 
 
@@ -65,6 +67,10 @@ def _resuming_at(world: int) -> Callable[[Place, float], Found]:
 
 def _bandwidth_at(world: int) -> Callable[[Place, float], Found]:
     return lambda place, limit: bandwidth(place, limit, world)
+
+
+def _scaling_at(world: int) -> Callable[[Place, float], Found]:
+    return lambda place, limit: scaling(place, limit, world)
 
 
 def doctor(place: Place, limit: float) -> Found:

@@ -33,7 +33,7 @@ def _without_nccl(name: str, one: dict[str, Any]) -> list[str]:
         return [
             f"{name}: {test['name']} was skipped ({test['why']})" for test in one.get("skipped", [])
         ]
-    if name == "doctor" or name.startswith(("bandwidth", "training", "resuming")):
+    if name == "doctor" or name.startswith(("bandwidth", "training", "resuming", "scaling")):
         backends = one.get("backends") or ["nothing"]
         return (
             []

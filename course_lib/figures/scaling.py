@@ -1,0 +1,124 @@
+"""Scaling efficiency as grouped bars: what was measured, what a model predicts, what was published.
+
+All panels have one scale in percent that begins at 0, with a line at 100, the efficiency of perfect
+scaling. Lesson 15 draws the article's eight bars beside those of this machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw
+
+KINDS = ("measured", "predicted", "published")
+FILLS = {"measured": "#3b3b3b", "predicted": CARD, "published": "#b5b5b5"}  # no rank's colour
+HATCHES = {"measured": "", "predicted": "////", "published": ""}
+WIDE, BETWEEN, HIGH = 0.34, 0.3, 2.9  # inches: of a bar, between two groups, of the picture
+NARROWEST = 3.2  # so that the legend fits
+
+
+@dataclass(frozen=True)
+class ScalingBar:
+    """A configuration and its efficiency in percent, as far as it is known in each kind."""
+
+    label: str
+    measured: float | None = None
+    predicted: float | None = None
+    published: float | None = None
+
+    @property
+    def values(self) -> dict[str, float]:
+        every = {kind: getattr(self, kind) for kind in KINDS}
+        return {kind: value for kind, value in every.items() if value is not None}
+
+
+def scaling_bars(
+    bars: Sequence[ScalingBar] | Mapping[str, Sequence[ScalingBar]], *, title: str = ""
+) -> Picture:
+    """Draw a group of bars for each configuration; with `{panel: bars}` in panels side by side.
+
+    The kinds that no bar has take no room, and no line in the legend.
+    """
+    panels = dict(bars) if isinstance(bars, Mapping) else {"": bars}
+    if not panels or not all(panels.values()):
+        raise ValueError("the picture needs a bar or more: [ScalingBar(label, measured), …]")
+    for bar in _every(panels):
+        if not bar.values:
+            raise ValueError(f"{bar.label!r} has no value: give it one of {', '.join(KINDS)}")
+        for kind, value in bar.values.items():
+            if not (math.isfinite(value) and value >= 0):
+                raise ValueError(f"{bar.label!r}: {kind}={value} is no efficiency in percent")
+    wide = sum(map(_inches, panels.values())) + 0.7
+    return draw(
+        (max(wide, NARROWEST, 0.085 * len(title) + 0.3), HIGH),
+        _in_words(panels, title),
+        lambda figure: _paint(figure, panels, title),
+    )
+
+
+def _every(panels: Mapping[str, Sequence[ScalingBar]]) -> list[ScalingBar]:
+    return [bar for bars in panels.values() for bar in bars]
+
+
+def _kinds(bars: Sequence[ScalingBar]) -> list[str]:
+    """Those that a panel has, in their fixed order."""
+    return [kind for kind in KINDS if any(kind in bar.values for bar in bars)]
+
+
+def _inches(bars: Sequence[ScalingBar]) -> float:
+    label = max(len(line) for bar in bars for line in bar.label.splitlines() or [""])
+    return len(bars) * max(WIDE * len(_kinds(bars)) + BETWEEN, 0.075 * label + 0.1)
+
+
+def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]], title: str) -> None:
+    ratios = [_inches(bars) for bars in panels.values()]
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True, width_ratios=ratios)[0]
+    top = max([100.0, *(value for bar in _every(panels) for value in bar.values.values())])
+    for axis, (name, bars) in zip(axes, panels.items(), strict=True):
+        kinds = _kinds(bars)
+        share = _inches(bars) / len(bars)  # inches that a group has
+        for i, bar in enumerate(bars):
+            for kind, value in bar.values.items():
+                at = i + (kinds.index(kind) - (len(kinds) - 1) / 2) * WIDE / share
+                axis.bar(at, value, width=0.92 * WIDE / share, color=FILLS[kind], edgecolor=INK,
+                         hatch=HATCHES[kind], linewidth=0.6)  # fmt: skip
+                axis.text(at, value + 0.01 * top, f"{value:.0f}", ha="center", va="bottom",
+                          color=INK, fontsize=8,
+                          bbox={"facecolor": CARD, "edgecolor": "none", "pad": 0.4})  # fmt: skip
+        axis.axhline(100, color=QUIET, linewidth=0.8, linestyle=":", zorder=0)
+        axis.set_xlim(-0.55, len(bars) - 0.45)
+        axis.set_xticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
+        axis.set_title(name, fontsize=9, color=INK)
+        axis.tick_params(axis="x", length=0, labelcolor=INK)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+    axes[0].set_ylim(0, 1.12 * top)  # of all panels, since they share it
+    axes[0].set_ylabel("efficiency, %")
+    _legend(figure, _kinds(_every(panels)))
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+
+
+def _legend(figure, kinds: Sequence[str]) -> None:
+    from matplotlib.patches import Patch
+
+    patches = [
+        Patch(facecolor=FILLS[kind], edgecolor=INK, hatch=HATCHES[kind], linewidth=0.6, label=kind)
+        for kind in kinds
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(kinds), frameon=False,
+                  fontsize=8)  # fmt: skip
+
+
+def _in_words(panels: Mapping[str, Sequence[ScalingBar]], title: str) -> str:
+    told = []
+    for name, bars in panels.items():
+        groups = [
+            f"{' '.join(bar.label.split())}: "
+            + ", ".join(f"{kind} {value:.3g} %" for kind, value in bar.values.items())
+            for bar in bars
+        ]
+        told.append(f"{name + ': ' if name else ''}{'; '.join(groups)}.")
+    return f"{title + '. ' if title else ''}Scaling efficiency. {' '.join(told)}"

@@ -1,0 +1,54 @@
+"""`course bench scale` on a node: efficiencies of both axes, and bytes that equal their forms.
+
+What is measured is told and no time is judged; work left out, bytes that differ, or ranks that NCCL
+did not carry are what fails. No lesson derives it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tools.accept_gpu.running import Place
+
+RUNS = 7
+# Large enough that a GPU is at work; float32, with all tokens of a row.
+WORKLOAD = {"hidden": 1536, "heads": 24, "length": 512, "layers": 4, "vocabulary": 49152}
+ROWS = 4  # of a rank, where all are shared out
+AXES = ("tp", "dp")
+
+
+def scaling(
+    place: Place, limit: float, world: int, workload: Mapping[str, int] | None = None
+) -> dict[str, Any]:
+    """Weak and strong on `world` ranks, over tp, over dp and, from four on, over both."""
+    wanted = {**(WORKLOAD if workload is None else workload), "ranks": world, "rows": ROWS * world}
+    options = [part for key, value in wanted.items() for part in ("--set", f"{key}={value}")]
+    command = ["-m", "course_lib.cli", "bench", "scale", "--runs", str(RUNS), *options, "--json"]
+    ended = place.python(limit, *command)
+    if ended.code != 0:
+        how = f"not done after {limit:g} s" if ended.code is None else f"ended with {ended.code}"
+        return {"ok": False, "found": how, "world": world, "backends": [], "tail": ended.tail()}
+    return judged(json.loads(ended.out.read_text().splitlines()[-1]), world)
+
+
+def judged(result: Mapping[str, Any], world: int) -> dict[str, Any]:
+    """The verdict on what the benchmark has printed."""
+    amiss, told = [], []
+    seen = {(row["scaling"], axis) for row in result["methods"] for axis in AXES if row[axis] > 1}
+    for scaling_of in ("weak", "strong"):
+        for axis in AXES:
+            if (scaling_of, axis) not in seen:
+                amiss.append(f"no {scaling_of} scaling over {axis}")
+    for row in result["methods"]:
+        for axis, sent in row["bytes"].items():
+            if sent["counted"] != sent["form"] or (row[axis] > 1) != (sent["form"] > 0):
+                amiss.append(f"{row['name']}: {sent['counted']:g} bytes over {axis}, and the "
+                             f"form says {sent['form']:g}")  # fmt: skip
+        if row["ranks"] > 1:
+            told.append(f"{row['name']} {row['efficiency']:.0%}")
+    backends = sorted({one["backend"] for one in result["worlds"]})
+    return {"ok": not amiss, "found": "; ".join(amiss or told), "world": world,
+            "backends": backends, "methods": result["methods"], "worlds": result["worlds"],
+            "notes": result["notes"]}  # fmt: skip
