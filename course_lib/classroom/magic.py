@@ -20,8 +20,12 @@ from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.wire import Outcome
 from course_lib.prepared.torch_build import gpu_count
 
-# Lines of torch's C++ side, with a time in them; what they say we say better.
-_NOISE = re.compile(r"^(\[rank\d+\]:)?\[[WEI]\d{4} .*$\n?", re.MULTILINE)
+# Lines of torch's C++ side, with a time in them; what they say we say better, or is known, as when
+# a profiler starts.
+_NOISE = re.compile(
+    r"^((\[rank\d+\]:)?\[[WEI]\d{4} |(USDT|INFO|STAGE):\d{4}-\d\d-\d\d .*\.cpp:\d+\] ).*$\n?",
+    re.MULTILINE,
+)
 
 
 LONGEST = 86_400  # seconds that a cell may ask for

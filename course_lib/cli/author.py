@@ -116,6 +116,9 @@ def bench(
             min=1,
         ),
     ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw it too, where it has a picture.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Measure the course beside its peers, as ratios within one run."""
@@ -131,6 +134,12 @@ def bench(
     if given and "WORKLOAD" not in benchmark:
         print(f"course: {name} has no workload of its own to change.", file=sys.stderr)
         raise typer.Exit(2)
+    if plot is not None and "picture" not in benchmark:
+        print(f"course: {name} has no picture; leave --plot out.", file=sys.stderr)
+        raise typer.Exit(2)
+    if plot is not None and not plot.absolute().parent.is_dir():  # said before an hour's work
+        print(f"course: --plot {plot}: there is no folder {plot.parent}.", file=sys.stderr)
+        raise typer.Exit(2)
     try:
         result = benchmark["measure"](**given)
     except (RuntimeError, ValueError) as error:
@@ -138,6 +147,8 @@ def bench(
         # A workload that cannot be is a wrong call; what failed on the way is not.
         raise typer.Exit(2 if isinstance(error, ValueError) else 1) from None
     print(json.dumps(result) if as_json else benchmark["as_text"](result))
+    if plot is not None:
+        benchmark["picture"](result).save(plot)
     raise typer.Exit(1 if result.get("missing") else 0)
 
 

@@ -19,7 +19,7 @@ from course_lib.cli.base import ROOT, Json, app
 @app.command()
 def reset(
     what: Annotated[
-        str, typer.Argument(help="A lesson (03), an exercise, or a notebook's path.")
+        str, typer.Argument(help="A lesson (03), an appendix (B), an exercise, or a path.")
     ] = "",
     untouched: Annotated[
         bool, typer.Option("--untouched", help="All that changed in the course and you have not.")
@@ -33,7 +33,7 @@ def reset(
         work = workspace.current(ROOT)
         if bool(what) == untouched:
             raise workspace.Unknown(
-                "Say what to reset, a lesson, an exercise, a notebook's path, or --untouched. "
+                "Say what to reset: a lesson, an appendix, an exercise, a path, or --untouched. "
                 f"There is:\n{workspace.as_list(workspace.items(ROOT))}"
             )
         chosen = workspace.untouched(ROOT, work) if untouched else []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,26 @@ def test_a_dark_theme_dims_figures_and_a_light_one_shows_them_as_they_are(visit)
             tab.evaluate(change, f"JupyterLab {theme}")
             tab.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{light}'")
             assert tab.evaluate(look) == style
+
+
+IN_SIGHT = """([path, id]) => {
+    const panel = [...jupyterapp.shell.widgets('main')].find(
+        one => one.context && one.context.path === path && one.content.model);
+    const cell = panel && panel.content.widgets.find(one => one.model.id === id);
+    if (!cell || !cell.node.isConnected) return false;
+    const {top, bottom} = cell.node.getBoundingClientRect();
+    return top < window.innerHeight && bottom > 0;
+}"""
+
+
+@pytest.mark.slow
+def test_a_line_of_the_formula_sheet_leads_to_the_cell_that_proves_it(open_notebook):
+    with open_notebook("notebooks/appendix_d_formula_sheet.ipynb") as page:
+        (table,) = [cell for cell in page.cells() if "|T2|" in cell.source]
+        row = re.search(r"\|T2\|.*\]\((\S+)#cell-id=(\w+)\)", table.source)
+        page.show(table)
+        page.tab.locator("tr", has_text="T2").locator("a").last.click()
+        page.tab.wait_for_function(IN_SIGHT, arg=[f"notebooks/{row[1]}", row[2]])
 
 
 def test_a_failure_leaves_a_picture(visit):

@@ -12,8 +12,10 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError
 
+from course_lib.classroom import magic
 from course_lib.classroom.magic import default_world, defined_names, parse_which
 from course_lib.classroom.notebooks import kernel_over_files
+from course_lib.classroom.wire import Outcome
 from course_lib.prepared import why_spawned
 
 
@@ -187,6 +189,14 @@ def alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def test_what_torch_logs_beside_a_profile_is_not_a_ranks_own_output(capsys):
+    logged = "USDT:2026-01-01 01:02:03 71:71 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
+    text = f"one\n{logged}[W0101 01:02:03.4 file.cpp:1] a warning\nINFO:2026-01-01 is mine\n"
+    outcome = Outcome(0, outputs=[{"output_type": "stream", "name": "stderr", "text": text}])
+    magic.show([outcome])
+    assert capsys.readouterr().out == "[rank 0] one\n[rank 0] INFO:2026-01-01 is mine\n"
 
 
 def test_ranks_are_named_in_several_ways():

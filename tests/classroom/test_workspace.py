@@ -487,7 +487,9 @@ def test_this_courses_own_lessons_and_links(work):
     links = 0
     for path, text in contents(work).items():
         for cell in json.loads(text)["cells"]:
-            for link in re.findall(r"\]\(([^)#:\s]+\.ipynb)\)", "".join(cell["source"])):
+            for link in re.findall(
+                r"\]\(([^)#:\s]+\.ipynb)(?:#[^)\s]*)?\)", "".join(cell["source"])
+            ):
                 assert (work / path).parent.joinpath(link).resolve().is_file(), f"{path}: {link}"
                 links += 1
     assert links >= 3

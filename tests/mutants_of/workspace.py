@@ -232,8 +232,8 @@ RENEWING = [
     _mutant(
         "one-digit",
         SPACE + "renewing.py",
-        'number = what.zfill(2) if what.isdigit() else ""',
-        "number = what",
+        "number = what.zfill(2) if what.isdigit() else what.upper()",
+        "number = what.upper()",
         W + "test_what_reset_understands[1-means1]",
         why="`course reset 1` knows no lesson 01",
     ),

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from course_lib.nodes.on_hosts import LIMIT
 from course_lib.nodes.two_hosts import NoHosts, TwoHosts
-from tests.nodes.conftest import LIMIT
 from tests.train.conftest import environment
 from tests.train.test_layouts import SMALL as LAYOUT
 from tests.train.test_layouts import trained

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.classroom.workspace import place
-from course_lib.classroom.workspace.handed_out import Item, items, version
+from course_lib.classroom.workspace.handed_out import Item, capital, items, version
 from course_lib.classroom.workspace.manifest import Manifest
 from course_lib.files import write_whole
 
@@ -52,7 +52,7 @@ class News:
                 f"Was gone from {self.work} and is back, as handed out: {_listed(self.returned)}."
             )
         said += [
-            f"{str(item).capitalize()} has changed since your copy was made; yours is as it was. "
+            f"{capital(str(item))} has changed since your copy was made; yours is as it was. "
             f"`course reset {item.short}` takes the new one and keeps yours in backups/."
             for item in self.newer
         ]
@@ -140,9 +140,12 @@ def _link_library(root: Path, work: Path) -> None:
 
 def _counted(found: Sequence[Item]) -> str:
     exercises = sum(item.is_exercise for item in found)
-    lessons = len(found) - exercises
+    appendices = sum(item.is_appendix for item in found)
+    lessons = len(found) - exercises - appendices
+    between = f", {appendices} appendi{'x' if appendices == 1 else 'ces'}" if appendices else ""
     return (
-        f"{lessons} lesson{'s' * (lessons != 1)} and {exercises} exercise{'s' * (exercises != 1)}"
+        f"{lessons} lesson{'s' * (lessons != 1)}{between} and "
+        f"{exercises} exercise{'s' * (exercises != 1)}"
     )
 
 

@@ -1,4 +1,4 @@
-"""What the course hands out: lessons and exercises, and how two versions of one are compared.
+"""What the course hands out: lessons, appendices, exercises; how versions of one are compared.
 
 Running a lesson and saving it changes outputs and counts, which is no answer: what counts is what
 the cells say, and in which order. Lesson 00 is the first that is handed out.
@@ -20,7 +20,13 @@ class Item:
 
     @property
     def lesson(self) -> str:
-        return PurePosixPath(self.path).parts[1][:2]
+        """The number of a lesson and of its exercises, the letter of an appendix."""
+        name = PurePosixPath(self.path).parts[1]
+        return name.split("_")[1].upper() if self.is_appendix else name[:2]
+
+    @property
+    def is_appendix(self) -> bool:
+        return self.path.startswith("notebooks/appendix_")
 
     @property
     def is_exercise(self) -> bool:
@@ -31,7 +37,7 @@ class Item:
         return PurePosixPath(self.path).stem
 
     def __str__(self) -> str:
-        return f"exercise {self.name}" if self.is_exercise else f"lesson {self.lesson}"
+        return f"exercise {self.name}" if self.is_exercise else called(self.lesson)
 
     @property
     def short(self) -> str:
@@ -39,10 +45,21 @@ class Item:
         return self.name if self.is_exercise else self.path
 
 
+def called(lesson: str) -> str:
+    """How a lesson is called by its number, or an appendix by its letter."""
+    return f"lesson {lesson}" if lesson.isdigit() else f"appendix {lesson}"
+
+
+def capital(text: str) -> str:
+    """The text as a sentence begins; an appendix keeps its letter."""
+    return text[:1].upper() + text[1:]
+
+
 def items(root: Path) -> list[Item]:
-    """Every lesson, then every exercise, in the order of the course."""
+    """Every lesson, every appendix, then every exercise, in the order of the course."""
     found = [
         *sorted(root.glob("notebooks/[0-9][0-9]_*.ipynb")),
+        *sorted(root.glob("notebooks/appendix_[a-z]_*.ipynb")),
         *sorted(root.glob("exercises/[0-9][0-9]_*/*.ipynb")),
     ]
     return [Item(path.relative_to(root).as_posix()) for path in found]
@@ -55,13 +72,14 @@ def first_lesson(folder: Path) -> str:
 
 
 def title(root: Path, item: Item) -> str:
-    """The heading that a notebook begins with, without its number; else its name."""
+    """The heading that a notebook begins with, without its number or letter; else its name."""
     try:
         cell = json.loads((root / item.path).read_bytes())["cells"][0]
         heading = "".join(cell["source"]).splitlines()[0]
     except (OSError, ValueError, LookupError, TypeError):
         heading = ""
-    return heading.lstrip("# ").removeprefix(f"{item.lesson} · ") or item.name
+    heading = heading.lstrip("# ").removeprefix("Appendix ")
+    return heading.removeprefix(f"{item.lesson} · ") or item.name
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ class Renewed:
 
 
 def find(what: str, root: Path, work: Path) -> list[Item]:
-    """The notebooks that `what` means: a lesson, an exercise, or the path of a notebook."""
+    """The notebooks that `what` means: a lesson, an appendix, an exercise, or a notebook's path."""
     there = items(root)
-    number = what.zfill(2) if what.isdigit() else ""
+    number = what.zfill(2) if what.isdigit() else what.upper()  # of an appendix its letter
     folder = Path(what).name  # exercises/03_mlp, or 03_mlp alone
     lessons = {
         item.lesson

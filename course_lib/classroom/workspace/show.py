@@ -10,14 +10,15 @@ from collections import Counter
 
 from course_lib.classroom.checks.frame import MARKS
 from course_lib.classroom.standing import times, when
+from course_lib.classroom.workspace.handed_out import called, capital
 
 
 def own(found: dict) -> str:
-    """A line for each lesson, below it one for each exercise."""
+    """A line for each lesson and appendix, below it one for each exercise."""
     lines = [f"Your copies: {found['workspace']}"]
     for one in found["lessons"]:
         opened = "opened" if one["opened"] else "not opened"
-        head = f"Lesson {one['lesson']}  {one['title']}: {opened}"
+        head = f"{capital(called(one['lesson']))}  {one['title']}: {opened}"
         if one["of"]:
             head += f", {one['points']} of {one['of']} points"
         lines += [head + _predictions(one["predictions"]), *map(_exercise, one["exercises"])]
@@ -88,7 +89,9 @@ def everybody(room: dict, node: dict) -> None:
 
 
 def _cell(lesson: dict) -> str:
-    return f"{lesson['points']}/{lesson['of']}" if lesson["opened"] else "–"
+    if not lesson["opened"]:
+        return "–"
+    return f"{lesson['points']}/{lesson['of']}" if lesson["of"] else "opened"
 
 
 def on_node(node: dict) -> list[str]:

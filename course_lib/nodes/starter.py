@@ -1,29 +1,34 @@
-"""Started on a host: has the program imported once, and forks a rank for each line that comes in.
+"""Runs on a host: has the training program imported once, and forks a rank for each order.
 
-A line is JSON: variables, arguments, files to print to, and Python to run first. What comes back is
-a process number, and, when that is asked after, its exit code.
+An order is a line of JSON: variables, arguments, files to print to, and Python to run first. What
+comes back is a process number, and, when that is asked after, its exit code. Lesson 15.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
 import sys
 
-from course_lib.train import __main__ as program
 from course_lib.train import entry
+
+PROGRAM = importlib.import_module("course_lib.train.__main__")  # what `python -m` would run
+importlib.import_module("torch._dynamo")  # which an optimizer imports in its first step
 
 
 def rank(order: dict) -> None:
+    """Become a rank, and end with its exit code."""
     for number, file in ((1, order["out"]), (2, order["err"])):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
     os.environ.update(order["env"])
     exec(order["first"], {})
-    sys.exit(entry.run(order["argv"], program.train))
+    sys.exit(entry.run(order["argv"], PROGRAM.train))
 
 
 def main() -> None:
+    """Serve the orders that come in, until there are no more."""
     print("ready", flush=True)
     for line in sys.stdin:
         order = json.loads(line)

@@ -1,0 +1,116 @@
+"""An appendix is a notebook with a letter: copied, named, reset and counted as a lesson is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from course_lib.classroom import workspace
+from course_lib.classroom.workspace import overview, show
+from course_lib.classroom.workspace.handed_out import first_lesson, title
+from course_lib.cli import app, learner
+from course_lib.cli.base import ROOT
+
+LESSON, MEAN = "notebooks/00_start.ipynb", "exercises/00_start/mean.ipynb"
+CLUSTERS, MEASURING = "notebooks/appendix_c_clusters.ipynb", "notebooks/appendix_b_measuring.ipynb"
+
+
+def notebook(text: str) -> str:
+    cell = {"cell_type": "markdown", "id": "a", "metadata": {}, "source": text}
+    return json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A small course: a lesson, two appendices, an exercise."""
+    for path, heading in {
+        LESSON: "# 00 · Start here",
+        CLUSTERS: "# Appendix C · Clusters",
+        MEASURING: "# Appendix B · Honest measuring",
+        MEAN: "# The mean",
+    }.items():
+        file = tmp_path / "course" / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(notebook(heading))
+    (tmp_path / "course" / "course_lib").mkdir()
+    return tmp_path / "course"
+
+
+@pytest.fixture
+def work(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(learner, "ROOT", root)
+    monkeypatch.setenv("COURSE_WORK", str(tmp_path / "mine"))
+    return tmp_path / "mine"
+
+
+def course(*arguments: str):
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def test_appendices_are_copied_after_the_lessons_and_said(root, work):
+    assert [item.path for item in workspace.items(root)] == [LESSON, MEASURING, CLUSTERS, MEAN]
+    assert workspace.open_up(root, work).lines() == [
+        f"Your own copies are in {work}: 1 lesson, 2 appendices and 1 exercise. "
+        "No update ever overwrites them."
+    ]
+    assert (work / CLUSTERS).read_bytes() == (root / CLUSTERS).read_bytes()
+    assert first_lesson(work) == LESSON, "a newcomer begins with a lesson"
+
+
+def test_one_that_is_new_or_has_changed_is_called_by_its_letter(root, work):
+    workspace.open_up(root, work)
+    (root / CLUSTERS).write_text(notebook("# Appendix C · More clusters"))
+    (root / "notebooks/appendix_d_formulas.ipynb").write_text(notebook("# Appendix D · Formulas"))
+    said = workspace.open_up(root, work).lines()
+    new = "appendix D (notebooks/appendix_d_formulas.ipynb)."
+    assert said[0] == f"New, and copied into {work}: {new}"
+    assert said[1].startswith("Appendix C has changed since your copy was made; yours is as it was")
+
+
+@pytest.mark.parametrize("what", ["C", "c", "appendix_c_clusters", CLUSTERS])
+def test_reset_knows_an_appendix_by_its_letter_its_name_and_its_path(root, work, what):
+    workspace.open_up(root, work)
+    (work / CLUSTERS).write_text("mine")
+    told = json.loads(course("reset", what, "--json").stdout)
+    ((path, backup),) = [(one["path"], one["backup"]) for one in told["reset"]]
+    assert path == CLUSTERS and (work / backup).read_text() == "mine"
+    assert (work / CLUSTERS).read_bytes() == (root / CLUSTERS).read_bytes()
+
+
+def test_reset_lists_appendices_where_it_is_asked_for_none(root, work):
+    ended = course("reset", "E")
+    assert ended.exit_code == 2
+    listed = [f"  00  {LESSON}, mean", f"  B  {MEASURING}", f"  C  {CLUSTERS}"]
+    assert ended.stderr.splitlines()[-3:] == listed
+
+
+def test_status_shows_appendices_after_the_lessons(root, work):
+    workspace.open_up(root, work)
+    mark = work / "notebooks/.ipynb_checkpoints/appendix_c_clusters-checkpoint.ipynb"
+    mark.parent.mkdir()
+    mark.write_text("what JupyterLab leaves when a notebook is opened")
+    told = json.loads(course("status", "--json").stdout)["lessons"]
+    rows = {one["lesson"]: one for one in told}
+    assert list(rows)[-2:] == ["B", "C"] and rows["B"]["title"] == "Honest measuring"
+    assert rows["C"]["opened"] and not rows["B"]["opened"] and rows["C"]["of"] == 0
+    said = course("status").stdout.splitlines()
+    assert said[-2:] == ["Appendix B  Honest measuring: not opened", "Appendix C  Clusters: opened"]
+
+
+def test_the_table_of_a_room_says_of_an_appendix_whether_it_was_opened(root, work, capsys):
+    workspace.open_up(root, work)
+    (work / MEASURING).write_text(notebook("# my notes"))
+    node = {"problem": "", "gpus": [], "claims": []}
+    node |= {"cores": {"claimed": 0, "total": 2}, "memory": {"claimed": 0, "total": 1}}
+    show.everybody(overview.room(work.parent, root, {}), node)
+    said = capsys.readouterr().out
+    assert "┃ B      ┃ C ┃" in said and "opened │ – │" in said
+
+
+def test_this_courses_own_appendices_are_handed_out_with_titles_of_their_own():
+    found = {item.lesson: title(ROOT, item) for item in workspace.items(ROOT) if item.is_appendix}
+    assert set(found) >= {"B", "C", "D"}
+    assert all(name[0].isupper() and "ppendix" not in name for name in found.values()), found
