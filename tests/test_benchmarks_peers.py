@@ -156,7 +156,10 @@ def test_names_and_settings(monkeypatch):
         assert done.stdout == ""
         return done.exit_code, done.stderr
 
-    assert said() == (2, "Benchmarks: checkpoint, classroom, loss, overlap, plan, scale, tp, zero\n")
+    assert said() == (
+        2,
+        "Benchmarks: checkpoint, classroom, loss, overlap, plan, scale, tp, zero\n",
+    )
     for name, wrong, told in (
         ("classroom", "ranks=2", "what can be set is nothing"),
         ("loss", "token=3", "what can be set is ranks=2, tokens=2048, vocabulary=50304"),

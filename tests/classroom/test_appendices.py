@@ -70,6 +70,24 @@ def test_one_that_is_new_or_has_changed_is_called_by_its_letter(root, work):
     assert said[1].startswith("Appendix C has changed since your copy was made; yours is as it was")
 
 
+def test_the_parts_of_an_appendix_are_copied_and_named_apart_and_reset_together(root, work):
+    parts = {
+        f"notebooks/appendix_e{n}_{name.lower()}.ipynb": name
+        for n, name in enumerate(("Tokenizers", "Quantization"), 1)
+    }
+    for n, (path, name) in enumerate(parts.items(), 1):
+        (root / path).write_text(notebook(f"# Appendix E{n} · {name}"))
+    found = [item for item in workspace.items(root) if item.path in parts]
+    assert [(item.lesson, item.letter) for item in found] == [("E1", "E"), ("E2", "E")]
+    assert [title(root, item) for item in found] == list(parts.values())
+    workspace.open_up(root, work)
+    for what, which in {"e": list(parts), "E2": list(parts)[1:]}.items():
+        for path in parts:
+            (work / path).write_text("mine")
+        assert course("reset", what).exit_code == 0
+        assert [path for path in parts if (work / path).read_text() != "mine"] == which
+
+
 @pytest.mark.parametrize("what", ["C", "c", "appendix_c_clusters", CLUSTERS])
 def test_reset_knows_an_appendix_by_its_letter_its_name_and_its_path(root, work, what):
     workspace.open_up(root, work)

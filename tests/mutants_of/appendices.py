@@ -27,11 +27,19 @@ MUTANTS = [
     _mutant(
         "not-handed-out",
         SPACE + "handed_out.py",
-        '        *sorted(root.glob("notebooks/appendix_[a-z]_*.ipynb")),\n',
+        '        *sorted(root.glob("notebooks/appendix_[a-z]*_*.ipynb")),\n',
         "",
         A + "test_appendices_are_copied_after_the_lessons_and_said",
         A + "test_this_courses_own_appendices_are_handed_out_with_titles_of_their_own",
         why="a learner's folder has no appendix, and links lead nowhere",
+    ),
+    _mutant(
+        "parts-not-reset-together",
+        SPACE + "renewing.py",
+        "if number in (item.lesson, item.letter)",
+        "if number == item.lesson",
+        A + "test_the_parts_of_an_appendix_are_copied_and_named_apart_and_reset_together",
+        why="`course reset E` knows no appendix in parts",
     ),
     _mutant(
         "called-by-two-letters",

@@ -20,9 +20,14 @@ class Item:
 
     @property
     def lesson(self) -> str:
-        """The number of a lesson and of its exercises, the letter of an appendix."""
+        """The number of a lesson and of its exercises, the letter of an appendix (E1: of a part of one)."""
         name = PurePosixPath(self.path).parts[1]
         return name.split("_")[1].upper() if self.is_appendix else name[:2]
+
+    @property
+    def letter(self) -> str:
+        """Of an appendix in several parts what they have in common: E of E1; else empty."""
+        return self.lesson.rstrip("0123456789") if self.is_appendix else ""
 
     @property
     def is_appendix(self) -> bool:
@@ -59,7 +64,7 @@ def items(root: Path) -> list[Item]:
     """Every lesson, every appendix, then every exercise, in the order of the course."""
     found = [
         *sorted(root.glob("notebooks/[0-9][0-9]_*.ipynb")),
-        *sorted(root.glob("notebooks/appendix_[a-z]_*.ipynb")),
+        *sorted(root.glob("notebooks/appendix_[a-z]*_*.ipynb")),
         *sorted(root.glob("exercises/[0-9][0-9]_*/*.ipynb")),
     ]
     return [Item(path.relative_to(root).as_posix()) for path in found]

@@ -41,7 +41,8 @@ def find(what: str, root: Path, work: Path) -> list[Item]:
     lessons = {
         item.lesson
         for item in there
-        if item.lesson == number or (item.is_exercise and Path(item.path).parent.name == folder)
+        if number in (item.lesson, item.letter)
+        or (item.is_exercise and Path(item.path).parent.name == folder)
     }
     paths = _as_paths(what, work)
     found = (
