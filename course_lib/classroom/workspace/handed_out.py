@@ -26,8 +26,8 @@ class Item:
 
     @property
     def letter(self) -> str:
-        """Of an appendix in several parts what they have in common: E of E1; else empty."""
-        return self.lesson.rstrip("0123456789") if self.is_appendix else ""
+        """Of an appendix in several parts what they have in common: E of E1; else the lesson."""
+        return self.lesson.rstrip("0123456789") if self.is_appendix else self.lesson
 
     @property
     def is_appendix(self) -> bool:
