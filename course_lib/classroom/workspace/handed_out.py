@@ -20,7 +20,7 @@ class Item:
 
     @property
     def lesson(self) -> str:
-        """The number of a lesson and of its exercises, the letter of an appendix (E1: of a part of one)."""
+        """The number of a lesson and of its exercises, the letter of an appendix, E1 of a part."""
         name = PurePosixPath(self.path).parts[1]
         return name.split("_")[1].upper() if self.is_appendix else name[:2]
 
