@@ -7,12 +7,30 @@ FSDP2, SETTINGS = "course_lib/deepspeed_config/fsdp2.py", "course_lib/deepspeed_
 SEARCH = "tests/plan/test_search.py::test_"
 TASK = "tests/plan/test_task.py::test_"
 FILES = "tests/plan/test_emit.py::test_"
+AS_DRY = "tests/plan/test_as_dry.py::test_a_plan_needs_and_sends_what_its_dry_run_does[config2-4-0]"
 CLI = "tests/plan/test_cli.py::test_"
 ONE_BY_ONE = (f"{SEARCH}the_search_finds_what_one_by_one_fits[8000000.0]",)
 REASONS = (f"{SEARCH}the_reasons_are_counted_with_the_nearest_as_example",)
 NEAREST = (f"{SEARCH}the_nearest_miss_and_what_would_make_it_fit",)
 
 MUTANTS = [
+    # ---- beside the dry run of its own command
+    Mutant(
+        "plan-command-without-its-cut",
+        f"{EMIT}able.py",
+        "tp=place.tp, sequence=place.sequence,",
+        "tp=1, sequence=False,",
+        (AS_DRY,),
+        "the command runs another layout than the plan counted",
+    ),
+    Mutant(
+        "plan-needs-of-any-cut",
+        f"{HERE}counts.py",
+        "key = replace(setting, accumulate=min(2, setting.accumulate)), place\n",
+        "key = replace(setting, accumulate=min(2, setting.accumulate))\n",
+        (f"{SEARCH}the_search_finds_what_one_by_one_fits[8000000.0]",),
+        "what the first layout needs is said of all",
+    ),
     # ---- the search
     Mutant(
         "plan-nothing-to-spare",
