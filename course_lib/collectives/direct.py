@@ -38,9 +38,13 @@ def reduce_scatter(buffer: Tensor, group: Group, *, async_op: bool = False):
     buffer before the end."""
     n, rank = size_and_rank(group)
     pieces = in_pieces(buffer, n, "reduce_scatter")  # (n, own)
-    if n == 1 or buffer.is_cuda or not uses_gloo(buffer, group):
+    if n > 1 and (buffer.is_cuda or not uses_gloo(buffer, group)):
         return verbs.reduce_scatter(pieces.view(-1), group, async_op=async_op)
     with verb("reduce_scatter", buffer, group, sizes=[pieces[rank].nbytes] * n):
+        if n == 1:  # its own piece is the sum
+            alone = torch.empty_like(own := pieces[0])
+            work = exchange(alone, own, [own.numel()], [own.numel()], group, async_op)
+            return deliver(work, lambda: alone, async_op)
         arrived = pieces.new_empty((n - 1, pieces.shape[1]))
         from_rank = [*arrived[:rank], pieces[rank], *arrived[rank:]]
         work = in_rounds(lambda to: pieces[to], lambda source: from_rank[source], group)

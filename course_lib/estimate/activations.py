@@ -110,10 +110,10 @@ def kept(
 
 def _norm(config: Config, tokens: float, width: int) -> float:
     """Beside its input: a layer norm keeps a mean and a scale a token, an RMS norm a scale and the
-    scaled numbers."""
+    scaled numbers; of 16-bit ones that and a copy in float32, in place of its input."""
     if config.norm == "layer":
         return 2 * tokens * NARROW
-    return tokens * (NARROW + config.hidden * width)
+    return tokens * (NARROW + config.hidden * max(width, NARROW))
 
 
 def _shared(config: Config, width: int) -> int:

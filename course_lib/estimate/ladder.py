@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from course_lib.estimate.activations import kept
+from course_lib.estimate.backward import Cut
 from course_lib.estimate.memory import states
-from course_lib.estimate.peak import Cut, step_peak
+from course_lib.estimate.peak import step_peak
 from course_lib.estimate.setting import Setting, of_each
 from course_lib.estimate.shape import Shape, shape_of
 from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes

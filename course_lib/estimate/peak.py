@@ -9,30 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from torch import nn
 
-from course_lib.estimate.activations import kept
+from course_lib.estimate.backward import Cut, Event, events
 from course_lib.estimate.memory import RULES, Rule, States, states
 from course_lib.gpt import GPT, Config
-from course_lib.layout import cut as shares_of
-from course_lib.tensor_parallel.qkv_layout import shares
 from course_lib.zero import Precision
 from course_lib.zero.loaded import summing
 from course_lib.zero.offload import Plan
 from course_lib.zero.partition import BUCKET, IN_FLIGHT, Bucket
 from course_lib.zero.stage3.options import PERSIST
-
-
-class Cut(NamedTuple):
-    """How a model was parallelized, and which rank of that this is."""
-
-    tp: int = 1
-    rank: int = 0
-    sequence: bool = False
-    fused: bool = False
-
 
 TEMPORARIES = 2  # as large as a part, while Adam divides by the root of its second moment
 
@@ -50,18 +37,6 @@ class Peak:
     @property
     def total(self) -> int:
         return self.held + self.activations + self.working
-
-
-@dataclass(frozen=True)
-class Event:
-    """A stretch of the backward: what lies in memory during it, which gradients it gives."""
-
-    name: str
-    activations: int
-    own: int  # beside the activations: gradients of what flows through
-    gradients: tuple[nn.Parameter, ...]
-    uses: tuple[nn.Parameter, ...] = ()
-    last: bool = False  # nothing flows on: when its gradients are sent, nothing else is there
 
 
 def step_peak(
@@ -109,56 +84,6 @@ def step_peak(
     points.append((0, way.update(RULES.get(optimizer, optimizer)), "update"))
     activations, working, where = max(points, key=lambda one: one[0] + one[1])
     return Peak(device, activations, working, where)
-
-
-def events(model: GPT, rows: int, length: int, *, cut: Cut | None = None) -> Iterator[Event]:
-    """The backward of a decoder in stretches, from the loss to the table of words."""
-    config, whole = model.config, cut or Cut()
-    width = model.norm.weight.element_size()
-    one = kept(config, rows, length, width=width, **whole._asdict())
-    tokens, h = rows * length, config.hidden
-    own = rows * shares_of(length, whole.tp)[whole.rank] if whole.sequence else tokens
-    full, stream = tokens * h * width, own * h * width  # the gradient that flows between the layers
-    wide = full if whole.sequence else 0  # of what was gathered, on its way to be scattered
-    tied = model.head.weight is model.tokens.weight
-    head, layers = model.head.weight, config.layers
-    everything = one.layers * one.between + one.ends
-    yield Event("loss", everything + one.logits, _of_loss(one.logits, width, cut), (), (head,))
-    extra = one.logits + stream + wide + (head.nbytes if tied or whole.fused else 0)
-    yield Event("head", everything, extra, () if tied else (head,), (head,))
-    later = head.nbytes if tied else 0  # what the head gave waits for what the table will
-    norm = tuple(model.norm.parameters())
-    yield Event("norm", everything, later + 2 * stream, norm, norm)
-    swiglu = config.activation == "swiglu"
-    share = shares(config.heads, config.kv_heads, whole.tp)[whole.rank]
-    inner = shares_of(config.inner, whole.tp)[whole.rank] * tokens * width
-    narrow = tokens * (share.heads + 2 * share.kv_heads) * config.head_size * width
-    for i in reversed(range(layers)):
-        block, below = model.blocks[i], i * one.between
-        every = tuple(block.parameters())
-        down = tuple(block.mlp.down.parameters())
-        first = block.mlp.gate_up if swiglu else block.mlp.up
-        up = (*first.parameters(), *block.norm_2.parameters())
-        rest = tuple(p for p in every if p not in {*down, *up})
-        name, there = f"block {i}", below + one.block
-        yield Event(f"{name}, down", there, later + stream + wide + inner, down, every)
-        gone, made = (4, 2) if swiglu else (2, 1)  # of what the MLP has kept; its input's gradient
-        work = later + 2 * stream + wide + made * inner
-        yield Event(f"{name}, up", there - gone * inner, work, up, every)
-        there = below + one.attention
-        work = later + 2 * stream + wide + 2 * narrow
-        yield Event(f"{name}, attention", there, work, rest, every)
-    if model.positions is not None:
-        yield Event("positions", 0, later + stream, tuple(model.positions.parameters()))
-    yield Event("tokens", 0, later + stream + wide, (model.tokens.weight,), last=True)
-
-
-def _of_loss(logits: int, width: int, cut: Cut | None) -> int:
-    """Beside the logits that are kept: torch's loss makes two more, ours one, in which the softmax
-    lies until it is the gradient; of 16-bit logits it makes the softmax again, a part at a time."""
-    if cut is None:
-        return 2 * logits
-    return logits if width >= 4 else logits + logits * 4 // width // 4
 
 
 class _Way:

@@ -9,8 +9,9 @@ from dataclasses import replace
 
 from course_lib.estimate import ladder
 from course_lib.estimate.activations import kept
+from course_lib.estimate.backward import Cut
 from course_lib.estimate.ladder import Needs
-from course_lib.estimate.peak import Cut, step_peak
+from course_lib.estimate.peak import step_peak
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.time import Costs, Counted, Place, costs, costs_of_number
 from course_lib.estimate.traffic import FAST, LEAN

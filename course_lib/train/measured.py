@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import estimate
-from course_lib.estimate.peak import Cut
+from course_lib.estimate.backward import Cut
 from course_lib.estimate.traffic import FAST, LEAN
 from course_lib.gpt import GPT
 from course_lib.layout import heads as evenly

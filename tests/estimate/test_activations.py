@@ -35,6 +35,14 @@ def test_what_a_forward_keeps(config, change):
     assert got == pytest.approx(want, rel=0.01), (got, want, got - want)
 
 
+@pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
+def test_what_a_forward_keeps_in_16_bits(config):
+    torch.manual_seed(0)
+    ids = torch.randint(91, (3, 33))
+    got, want = measured(GPT(config).bfloat16(), ids), kept(config, 3, 33, width=2).total
+    assert got == pytest.approx(want, rel=0.01), (got, want, got - want)
+
+
 PLANS = [{}, {"sequence": True}, {"sequence": True, "keep": False}]
 
 

@@ -3,6 +3,8 @@
 from tests.mutation import Mutant
 
 HERE = "course_lib/estimate/"
+BACKWARD = f"{HERE}backward.py"
+OFF = "tests/dry/test_estimates.py::test_a_peak_that_was_off"
 MEMORY, TRAFFIC, PEAK = f"{HERE}memory.py", f"{HERE}traffic.py", f"{HERE}peak.py"
 KEPT, TABLE, SHAPE = f"{HERE}activations.py", f"{HERE}deepspeed.py", f"{HERE}shape.py"
 TESTS = "tests/estimate/test_"
@@ -226,7 +228,7 @@ MUTANTS = [
     ),
     Mutant(
         "estimate-loss-forgotten",
-        PEAK,
+        BACKWARD,
         "        return 2 * logits\n",
         "        return 0\n",
         (f"{TESTS}peak.py::test_the_peak_of_a_step",),
@@ -239,6 +241,46 @@ MUTANTS = [
         "        gone = set()\n",
         (f"{TESTS}peak.py::test_the_peak_of_a_step",),
         "a unit that has left is counted to the end of the backward",
+    ),
+    Mutant(
+        "estimate-scatter-in-place",
+        BACKWARD,
+        "scattered = wide + laid + (wide + stream if whole.sequence else 0)",
+        "scattered = wide",
+        (f"{OFF}[sequence]",),
+        "a reduce-scatter needs what it sends and what arrives side by side",
+    ),
+    Mutant(
+        "estimate-rerun-without-a-peak",
+        BACKWARD,
+        "if config.recompute and whole.sequence:",
+        "if False:",
+        (f"{OFF}[sequence]",),
+        "the forward that is run again has its messages at the highest point",
+    ),
+    Mutant(
+        "estimate-norms-in-one-step",
+        BACKWARD,
+        'norms = stream if config.norm == "layer" else (4 + (width < 4)) * NARROW * own * h',
+        "norms = stream",
+        (f"{OFF}[rms]",),
+        "an RMS norm of 16-bit numbers is differentiated in float32, step by step",
+    ),
+    Mutant(
+        "estimate-norm-keeps-sixteen-bits",
+        KEPT,
+        "tokens * (NARROW + config.hidden * max(width, NARROW))",
+        "tokens * (NARROW + config.hidden * width)",
+        (f"{TESTS}activations.py::test_what_a_forward_keeps_in_16_bits",),
+        "an RMS norm keeps a float32 copy of 16-bit numbers",
+    ),
+    Mutant(
+        "estimate-one-rank-sums-a-copy",
+        "course_lib/collectives/direct.py",
+        "        if n == 1:  # its own piece is the sum\n",
+        "        if n == 0:\n",
+        (f"{OFF}[alone]",),
+        "a rank alone has its gradients three times at the end of a backward",
     ),
     # ---- DeepSpeed's table
     Mutant(

@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 
 from course_lib.estimate import states, step_peak
+from course_lib.estimate.backward import Cut
 from course_lib.estimate.fit import WAYS
 from course_lib.estimate.outline import outline_of_rank
-from course_lib.estimate.peak import Cut
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.time import Place, costs, step_seconds
 from course_lib.plan import search
