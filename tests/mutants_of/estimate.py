@@ -277,8 +277,8 @@ MUTANTS = [
     Mutant(
         "estimate-one-rank-sums-a-copy",
         "course_lib/collectives/direct.py",
-        "        if n == 1:  # its own piece is the sum\n",
-        "        if n == 0:\n",
+        "if n > 1 and (buffer.is_cuda or not uses_gloo(buffer, group)):",
+        "if n == 1 or buffer.is_cuda or not uses_gloo(buffer, group):",
         (f"{OFF}[alone]",),
         "a rank alone has its gradients three times at the end of a backward",
     ),
