@@ -1,4 +1,4 @@
-"""What a forward really keeps for its backward: every tensor that autograd saves, as long as it does.
+"""What a forward really keeps for its backward: the tensors that autograd saves, while it does.
 
 Parameters are saved too, and not counted: they are there anyway. Appendix E4 counts with it how
 many micro-batches a pipeline stage has in memory.
