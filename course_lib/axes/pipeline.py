@@ -16,7 +16,7 @@ from course_lib.axes.kept import Kept
 from course_lib.axes.schedule import BACKWARD, FORWARD, UNITS, Step, Timed, named
 from course_lib.axes.stages import Stage, cut_into_stages
 from course_lib.collectives import all_reduce, broadcast, labelled, recv, send
-from course_lib.collectives.call import Group, device_of, size_and_rank
+from course_lib.collectives.call import Group, size_and_rank
 from course_lib.collectives.transport import Handle
 from course_lib.gpt import GPT
 
@@ -89,8 +89,8 @@ class _Walk:
 
     def __init__(self, pipeline: Pipeline, ids: Tensor, targets: Tensor, micros: int):
         self.pipeline, self.stage = pipeline, pipeline.stage
-        self.device = device_of(pipeline.group)
-        self.dtype = next(pipeline.stage.parameters()).dtype
+        weight = next(pipeline.stage.parameters())
+        self.device, self.dtype = weight.device, weight.dtype
         self.ids = [piece.clone() for piece in ids.tensor_split(micros)]
         self.targets = [piece.clone() for piece in targets.tensor_split(micros)]
         self.tokens = targets.numel()
