@@ -89,7 +89,7 @@ def _in_words(schedules: Mapping[str, Walks], title: str) -> str:
         lanes = []
         for stage, steps in enumerate(walks):
             idle = end - sum(step.end - step.start for step in steps)
-            order = " ".join(str(step.step) for step in steps)
+            order = " ".join(f"{step.kind}{step.micro}" for step, *_ in steps)
             lanes.append(f"stage {stage} takes {order} and is idle for {idle} units")
         told.append(f"{name}, {end} units: {'; '.join(lanes)}.")
     head = f"{title}. " if title else ""
