@@ -19,6 +19,7 @@ from course_lib.collectives import all_reduce, broadcast, labelled, recv, send
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.collectives.transport import Handle
 from course_lib.gpt import GPT
+from course_lib.step.losses import valid
 
 
 class Run(NamedTuple):
@@ -63,22 +64,27 @@ class Pipeline:
                 )
 
     def step(self, ids: Tensor, targets: Tensor, *, micros: int, schedule: str = "1f1b") -> Run:
-        """Gradients of the mean loss of a batch (b, s), in `micros` pieces of its rows.
+        """Add the gradients of the mean loss of a batch (b, s), in `micros` pieces of its rows.
 
-        All ranks pass the same batch; the first reads its ids, the last its targets.
+        All ranks pass the same batch; the first reads its ids, the last its targets, of which -100
+        does not count.
         """
         if not 1 <= micros <= len(ids):
             raise ValueError(
                 f"micros={micros} pieces of {len(ids)} rows: each micro-batch needs a row or more"
             )
+        table = self.stage.table()
+        earlier = None
+        if table is not None:  # what is there from a step before has been summed then
+            earlier, table.grad = table.grad, None
         walk = _Walk(self, ids, targets, micros)
         for step in named(schedule)(self.stages, micros, self.index):
             walk.take(step)
         for handle in walk.sent:
             handle.wait()
-        table = self.stage.table()
         if table is not None:
-            table.grad = all_reduce(table.grad, self.ends, donated=True)
+            summed = all_reduce(table.grad, self.ends, donated=True)
+            table.grad = summed if earlier is None else earlier + summed
         with labelled("scalars"):
             loss = broadcast(walk.loss, self.group, src=self.stages - 1)
         return Run(loss.item(), walk.walked, walk.kept)
@@ -93,7 +99,7 @@ class _Walk:
         self.device, self.dtype = weight.device, weight.dtype
         self.ids = [piece.clone() for piece in ids.tensor_split(micros)]
         self.targets = [piece.clone() for piece in targets.tensor_split(micros)]
-        self.tokens = targets.numel()
+        self.tokens = max(1, valid(targets))
         self.loss = torch.zeros((), dtype=torch.float64, device=self.device)
         self.kept = Kept(pipeline.stage.parameters())
         self.ends: dict[int, tuple[Tensor, Tensor]] = {}  # micro-batch: what came in, what went out

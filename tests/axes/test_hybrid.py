@@ -68,13 +68,11 @@ def against_one(me, nodes, stage, accumulate, clip, uneven):
         alone.step()
     for name, weight in engine.state_dict().items():
         close(name, weight, whole.state_dict()[name].cpu())
-    inside = must_bytes(net("cpu"), stage=stage, n=n, accumulate=accumulate)
-    if stage != 3:
-        assert book.bytes(axis="inside", label="") == sum(inside.values())
-        buckets = engine.partition.buckets
-        shard = sum(b.padded * 8 // (n if stage else 1) for b in buckets)
-        times = accumulate if stage == 2 else 1
-        assert book.bytes(axis="across", label="") == times * 2 * (nodes - 1) * shard / nodes
+    inside = must_bytes(net("cpu"), stage=stage, n=n, accumulate=accumulate, **options)
+    assert book.bytes(axis="inside", label="") == sum(inside.values())
+    shard = sum(b.padded * 8 // (n if stage else 1) for b in engine.partition.buckets)
+    times = accumulate if stage >= 2 else 1
+    assert book.bytes(axis="across", label="") == times * 2 * (nodes - 1) * shard / nodes
     assert book.count("all_reduce", "across", label="") > 0
     return book.bytes(axis="across", label=""), zero.holdings(engine)["device"]
 
