@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.axes.kept import Kept
@@ -51,17 +52,8 @@ class Pipeline:
         self.group, self.back = group, group if back is None else back
         self.stage: Stage = cut_into_stages(model, self.stages, self.index, counts)
         self.ends = group if self.stages == 2 and ends is None else ends
-        if self.stage.table() is not None:
-            if self.ends is None:
-                raise ValueError(
-                    "the embedding is tied, so first and last stage owe each other its gradient, "
-                    "and nobody said over which group: pass ends=, a group of these two ranks, or "
-                    "take a model with tied=False"
-                )
-            if size_and_rank(self.ends)[0] != 2:
-                raise ValueError(
-                    f"ends= has {self.ends.size()} ranks; it is the first and the last stage's"
-                )
+        if self.stage.tied:
+            check_ends(group, self.ends)
 
     def step(self, ids: Tensor, targets: Tensor, *, micros: int, schedule: str = "1f1b") -> Run:
         """Add the gradients of the mean loss of a batch (b, s), in `micros` pieces of its rows.
@@ -88,6 +80,25 @@ class Pipeline:
         with labelled("scalars"):
             loss = broadcast(walk.loss, self.group, src=self.stages - 1)
         return Run(loss.item(), walk.walked, walk.kept)
+
+
+def check_ends(group: Group, ends: Group | None) -> None:
+    """Refuse a group that is not that of the first and the last rank, on every rank alike."""
+    members = dist.get_process_group_ranks(group)
+    wanted = [members[0], members[-1]]
+    if ends is None:
+        raise ValueError(
+            "the embedding is tied, so the first and the last stage owe each other its gradient, "
+            f"and ends= does not say over which group: pass that of the ranks {wanted}, as every "
+            "rank makes it by ranks.new_group, or take a model with tied=False"
+        )
+    outside = ends is dist.GroupMember.NON_GROUP_MEMBER  # what the ranks between them have
+    theirs = [] if outside else sorted(dist.get_process_group_ranks(ends))
+    if theirs != (wanted if dist.get_rank() in wanted else []):
+        raise ValueError(
+            f"rank {dist.get_rank()}: ends= is a group of the ranks {theirs}, and has to be one of "
+            f"the first and the last stage's, {wanted}"
+        )
 
 
 class _Walk:

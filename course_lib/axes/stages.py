@@ -42,7 +42,7 @@ class Stage(nn.Module):
     def __init__(self, model: GPT, own: range, *, first: bool, last: bool):
         super().__init__()
         self.config, self.first, self.last = model.config, first, last
-        self.tied = model.config.tied and first != last
+        self.tied = model.config.tied and not (first and last)
         if first:
             self.tokens, self.positions, self.dropout = model.tokens, model.positions, model.dropout
         self.blocks = nn.ModuleDict({str(i): model.blocks[i] for i in own})

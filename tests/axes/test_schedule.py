@@ -36,6 +36,19 @@ def test_1f1b_keeps_p_minus_stage_micro_batches_and_gpipe_all(p, m):
     assert [most_alive(one_f_one_b(p, m, i)) for i in range(p)] == [min(m, p - i) for i in range(p)]
 
 
+def test_1f1b_is_deepspeeds_schedule():
+    """Its engine's list of instructions, of which the messages are left out."""
+    schedule = pytest.importorskip("deepspeed.runtime.pipe.schedule")
+    kinds = {schedule.ForwardPass: FORWARD, schedule.BackwardPass: BACKWARD}
+    for p, m in SHAPES:
+        for stage in range(p):
+            theirs = schedule.TrainSchedule(micro_batches=m, stages=p, stage_id=stage)
+            order = [kinds[type(c)] for some in theirs.steps() for c in some if type(c) in kinds]
+            ours = one_f_one_b(p, m, stage)
+            assert [step.kind for step in ours] == order
+            assert theirs.num_pipe_buffers() == max(2, most_alive(ours))
+
+
 def steps(text):
     return [Step(one[0], int(one[1:])) for one in text.split()]
 

@@ -1,4 +1,4 @@
-"""Mistakes in the other axes: a schedule that keeps too much, a sum forgotten, a mask off by one."""
+"""Mistakes in the other axes: a schedule that keeps too much, a sum forgotten, a wrong mask."""
 
 from tests.mutation import Mutant
 
@@ -98,6 +98,14 @@ MUTANTS = [
         "    if stages > layers + 1:",
         NO_PIPE,
         "a stage without a block passes messages on",
+    ),
+    mutant(
+        "ends-unasked",
+        PIPELINE,
+        "theirs != (wanted if dist.get_rank() in wanted else [])",
+        "len(theirs) == 1",
+        NO_PIPE,
+        "the tied table's gradient is summed over other ranks too, which never come",
     ),
     mutant(
         "no-last-norm",
