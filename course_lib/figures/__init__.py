@@ -5,8 +5,8 @@ rank holds which block, `head_map.py` which heads, `schedule.py` a block's parts
 `wirings.py` several wirings of the same layers, `timeline.py` a ledger's spans, `bandwidth.py`
 times by size, `word_rows.py` who finds which word, `bars.py` bytes beside bytes,
 `mesh_rows.py` who has seen which rows, `activations.py` what a block keeps, `run_summary.py` a
-training run. matplotlib is loaded at
-the first picture. From lesson 00 on.
+training run, `pipeline_steps.py` the steps of pipeline stages. matplotlib is loaded at the first
+picture. From lesson 00 on.
 """
 
 from course_lib.figures.activations import activations, keeping

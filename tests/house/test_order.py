@@ -47,6 +47,7 @@ ORDER = [
     "nodes",
     "dry",
     "plan",
+    "axes",
     "figures",
     "classroom",
     "cli",

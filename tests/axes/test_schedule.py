@@ -1,0 +1,80 @@
+"""Schedules as data: the bubble is (p - 1)/m, 1F1B keeps fewer activations, circles are refused."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from course_lib.axes.schedule import (
+    BACKWARD,
+    FORWARD,
+    Step,
+    bubble,
+    gpipe,
+    most_alive,
+    named,
+    one_f_one_b,
+    timetable,
+)
+
+SHAPES = [(1, 1), (1, 4), (2, 1), (2, 3), (3, 2), (4, 4), (4, 9), (5, 3)]
+
+
+@pytest.mark.parametrize(("p", "m"), SHAPES)
+@pytest.mark.parametrize("schedule", [gpipe, one_f_one_b])
+def test_each_micro_batch_goes_both_ways_once_and_the_bubble_is_p_minus_1_over_m(schedule, p, m):
+    steps = [schedule(p, m, stage) for stage in range(p)]
+    wanted = {Step(kind, k) for kind in (FORWARD, BACKWARD) for k in range(m)}
+    assert all(set(some) == wanted and len(some) == 2 * m for some in steps)
+    assert bubble(timetable(steps)) == Fraction(p - 1, m)
+
+
+@pytest.mark.parametrize(("p", "m"), SHAPES)
+def test_1f1b_keeps_p_minus_stage_micro_batches_and_gpipe_all(p, m):
+    assert [most_alive(gpipe(p, m, i)) for i in range(p)] == [m] * p
+    assert [most_alive(one_f_one_b(p, m, i)) for i in range(p)] == [min(m, p - i) for i in range(p)]
+
+
+def test_1f1b_is_deepspeeds_schedule():
+    """Its engine's list of instructions, of which the messages are left out."""
+    schedule = pytest.importorskip("deepspeed.runtime.pipe.schedule")
+    kinds = {schedule.ForwardPass: FORWARD, schedule.BackwardPass: BACKWARD}
+    for p, m in SHAPES:
+        for stage in range(p):
+            theirs = schedule.TrainSchedule(micro_batches=m, stages=p, stage_id=stage)
+            order = [kinds[type(c)] for some in theirs.steps() for c in some if type(c) in kinds]
+            ours = one_f_one_b(p, m, stage)
+            assert [step.kind for step in ours] == order
+            assert theirs.num_pipe_buffers() == max(2, most_alive(ours))
+
+
+def steps(text):
+    return [Step(one[0], int(one[1:])) for one in text.split()]
+
+
+def test_stages_that_wait_for_each_other_are_refused():
+    eager, patient = steps("F0 B0 F1 B1"), steps("F0 F1 B0 B1")
+    assert [one.end for one in timetable([patient, eager])[1]] == [2, 4, 5, 7]
+    with pytest.raises(ValueError, match="go on: stage 0 before B0, stage 1 before F1; let forw"):
+        timetable([eager, patient])
+    with pytest.raises(ValueError, match="go on: stage 0 before B0;"):
+        timetable([steps("B0 F0")])
+
+
+def test_stages_that_take_turns_differently_are_refused():
+    with pytest.raises(ValueError, match=r"stage 1 .* of B in the order \[1, 0\] and stage 0 in"):
+        timetable([steps("F0 F1 B0 B1"), steps("F0 F1 B1 B0")])
+
+
+@pytest.mark.parametrize(("p", "m"), [(0, 1), (2, 0)])
+def test_a_pipeline_has_a_stage_and_a_micro_batch(p, m):
+    with pytest.raises(ValueError, match="a pipeline has one or more of each"):
+        gpipe(p, m, 0)
+
+
+def test_what_is_no_schedule_or_stage_is_refused():
+    with pytest.raises(ValueError, match="stage=2 is not among 2 stages: they are 0 … 1"):
+        one_f_one_b(2, 3, 2)
+    with pytest.raises(ValueError, match="schedule='zero-bubble' is none of gpipe, 1f1b"):
+        named("zero-bubble")
