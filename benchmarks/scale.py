@@ -122,7 +122,8 @@ def steps(me, workload: dict, runs: int, cores: int) -> dict:
     first = {way.name: _of_all(way, losses[way.name], workload) for way in every}
     strong = {way.name: first[way.name] for way in every if way.scaling != "weak"}
     _ranks._same(strong, BOUND, me)
-    looks = {probe.name: probe for probe in (probes(together) if on_cpu else [])}
+    like = config_of(workload, every[0])
+    looks = {probe.name: probe for probe in (probes(together, like) if on_cpu else [])}
     found: dict[str, list[float]] = {name: [] for name in [*methods, *looks]}
     began = time.monotonic()
     for turn in range(runs + 1):
@@ -134,7 +135,7 @@ def steps(me, workload: dict, runs: int, cores: int) -> dict:
                 took = timed(probe) if probe else _ranks._timed(me, methods[name], [])
             if turn:  # the first one loads libraries
                 found[name].append(took)
-    here = _machine(found, looks, together, cores)
+    here = _machine(found, looks, together, cores, like)
     rows = _rows(workload, every, found, here, peaks)
     more = {name: {**once[name], "bytes": sent[name], "losses": first[name]} for name in first}
     return {
@@ -171,13 +172,14 @@ def _rows(workload: dict, every: list[Way], found: dict, here, peaks: tuple) -> 
     return told
 
 
-def _machine(found: dict, looks: dict, together: int, cores: int):
+def _machine(found: dict, looks: dict, together: int, cores: int, like):
     """What the probes say of this machine, as the cost model sees it; on GPUs nothing."""
     from course_lib.estimate.time.probes import machine
 
     if not looks:
         return None
-    return machine({name: statistics.median(found[name]) for name in looks}, together, cores, 10**9)
+    medians = {name: statistics.median(found[name]) for name in looks}
+    return machine(medians, together, cores, 10**9, like)
 
 
 def _place(workload: dict, way: Way):
