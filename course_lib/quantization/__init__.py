@@ -1,7 +1,7 @@
 """Weights in 8 and 4 bits: rounding by hand, what it costs, and where the scales of a cut one go.
 
 In the order of reading: refusals, borders, absmax, llm_int8, codebooks, packing, nested, four_bit,
-gptq, awq, dequantizing, linear, sizes, parallel. Appendix E2 derives them, after Lesson 15.
+gptq, awq, dequantizing, linear, adapters, compare, sizes, parallel. Appendix E2, after Lesson 15.
 """
 
 from course_lib.quantization.absmax import Int8, quantize_int8

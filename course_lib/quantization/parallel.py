@@ -6,6 +6,8 @@ scale stays with its block, and a row's one scale is on every rank. Appendix E2.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -17,12 +19,6 @@ from course_lib.quantization.borders import spans_of_blocks
 from course_lib.quantization.dequantizing import Quantized, check_quantized
 from course_lib.quantization.refusals import check_weight
 from course_lib.tensor_parallel.products import column_products, row_product
-
-
-def outputs_of_rank(weight: Quantized, group: Group) -> Quantized:
-    """This rank's outputs of a whole quantized weight: a cut by columns."""
-    n, rank = size_and_rank(group)
-    return check_quantized(weight).cut_outputs(*span(weight.shape[0], n, rank))
 
 
 def inputs_of_rank(weight: Quantized, group: Group) -> Quantized:
@@ -41,9 +37,9 @@ def quantize_int8_rows(part: Tensor, group: Group) -> Int8:
     all-reduce of (outputs, 1) makes the codes those of one rank."""
     outputs = part.shape[0]
     if part.shape[1]:
-        own = check_weight(part).abs().amax(1, keepdim=True).float()
-    else:
-        own = torch.zeros(outputs, 1, device=part.device)
+        own = check_weight(part).abs().amax(1, keepdim=True)
+    else:  # no inputs here, and a max all the same
+        own = part.new_zeros(outputs, 1)
     most = all_reduce(own, group, op="max")
     if not part.shape[1]:
         return Int8(part.to(torch.int8), (most / 127).float(), None)
@@ -51,13 +47,25 @@ def quantize_int8_rows(part: Tensor, group: Group) -> Int8:
 
 
 class ColumnParallelQuantized(nn.Module):
-    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp], W from this rank's codes."""
+    """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp], W from this rank's codes.
 
-    def __init__(self, weight: Quantized, group: Group, bias: Tensor | None = None):
+    `spans` are the outputs of each rank where torch.chunk's cut will not do: those that the next
+    layer's blocks leave on it.
+    """
+
+    def __init__(
+        self,
+        weight: Quantized,
+        group: Group,
+        bias: Tensor | None = None,
+        *,
+        spans: Sequence[tuple[int, int]] | None = None,
+    ):
         super().__init__()
-        self.weight, self.group = outputs_of_rank(weight, group), group
         n, rank = size_and_rank(group)
-        start, stop = span(weight.shape[0], n, rank)
+        outputs = check_quantized(weight).shape[0]
+        start, stop = span(outputs, n, rank) if spans is None else spans[rank]
+        self.weight, self.group = weight.cut_outputs(start, stop), group
         self.bias = None if bias is None else bias.detach()[start:stop]
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h) -> (…, f/tp)

@@ -1,6 +1,7 @@
 """What transformers says today to the quantization page's calls.
 
-None needs a kernel of bitsandbytes, GPTQ or AWQ: what the configs keep is looked at. Lesson 13.
+The probes of the table need no kernel of bitsandbytes, GPTQ or AWQ: what the configs keep is looked
+at. Those that load a model say what is missing. Lesson 13, appendix E2.
 """
 
 from __future__ import annotations
@@ -42,6 +43,58 @@ def threshold() -> str:
 def dequantize() -> str:
     """`model.dequantize()` on a model that is not quantized."""
     return refusal(lambda: _gpt2().dequantize(), ValueError)
+
+
+def gptq_loaded() -> str:
+    """from_pretrained with a GPTQConfig: what it wants installed."""
+    from transformers import GPTQConfig
+
+    return _loaded(GPTQConfig(bits=4, dataset=["a text"], tokenizer=None))
+
+
+def awq_loaded() -> str:
+    """from_pretrained with an AwqConfig, of a model that is not quantized."""
+    from transformers import AwqConfig
+
+    return _loaded(AwqConfig(bits=4))
+
+
+def torchao_loaded() -> str:
+    """The config of torch's own quantization, which lives in a package of its own."""
+    from transformers import TorchAoConfig
+
+    return refusal(lambda: TorchAoConfig("int8_weight_only"))
+
+
+def disk_without_the_key() -> str:
+    """8 bits and a device map with a module on the disk; needs bitsandbytes."""
+    from transformers import BitsAndBytesConfig
+
+    eight = BitsAndBytesConfig(load_in_8bit=True)
+    return _loaded(eight, device_map={"transformer": "cpu", "lm_head": "disk"})
+
+
+def codes_trained() -> str:
+    """A Trainer for a model of codes without adapters; needs bitsandbytes."""
+    from transformers import BitsAndBytesConfig, GPT2LMHeadModel, Trainer, TrainingArguments
+
+    with folder() as path, left_as_found():
+        _gpt2().save_pretrained(path)
+        four = BitsAndBytesConfig(load_in_4bit=True)
+        model = GPT2LMHeadModel.from_pretrained(path, quantization_config=four)
+        arguments = TrainingArguments(path, use_cpu=True, report_to=[])
+        return refusal(lambda: Trainer(model, arguments), ValueError)
+
+
+def _loaded(config: object, **more: object) -> str:
+    """How from_pretrained ends with this config on a small model without quantization."""
+    from transformers import GPT2LMHeadModel
+
+    with folder() as path, left_as_found():
+        _gpt2().save_pretrained(path)
+        return refusal(
+            lambda: GPT2LMHeadModel.from_pretrained(path, quantization_config=config, **more)
+        )
 
 
 def _argument(name: str) -> str:
