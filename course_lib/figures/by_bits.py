@@ -37,23 +37,28 @@ def apart(heights: list[float], least: float) -> list[float]:
     return moved
 
 
+def column_of(bits: Mapping[str, float]) -> dict[str, float]:
+    """Where the names of points stand: to the right of all points less than a bit from theirs."""
+    return {way: max(x for x in bits.values() if x < here + 1) + 0.4 for way, here in bits.items()}
+
+
 def _paint(figure, bits: Mapping[str, float], panels: Mapping, title: str) -> None:
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
     if title:
         figure.suptitle(title, fontsize=10, color=INK)
-    right = max(bits.values())
+    columns = column_of(bits)
     for axis, (name, panel) in zip(axes, panels.items(), strict=True):
         low, high = min(panel.values()), max(panel.values())
         room = (high - low) or 1.0
         labels = apart(list(panel.values()), 0.075 * room)
         for i, (way, cost) in enumerate(panel.items()):
             colour, mark = RANKS[i % len(RANKS)], MARKS[i % len(MARKS)]
-            axis.plot(bits[way], cost, mark, color=colour, markeredgecolor=INK, markersize=6)
             axis.annotate(
-                way, (bits[way], cost), (bits[way] + 0.35, labels[i]), fontsize=8, color=INK,
+                way, (bits[way], cost), (columns[way], labels[i]), fontsize=8, color=INK,
                 va="center", arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.5},
             )  # fmt: skip
-        axis.set_xlim(min(bits.values()) - 0.3, right + 2.6)
+            axis.plot(bits[way], cost, mark, color=colour, markeredgecolor=INK, markersize=6)
+        axis.set_xlim(min(bits.values()) - 0.3, max(columns.values()) + 1.8)
         axis.set_ylim(low - 0.1 * room, max(high, *labels) + 0.1 * room)
         axis.set_title(name, fontsize=9, color=INK)
         axis.set_xlabel("bits for each weight, scales counted")

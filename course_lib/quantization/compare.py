@@ -12,7 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from course_lib.quantization.awq import awq
+from course_lib.quantization.dequantizing import Quantized
 from course_lib.quantization.linear import QuantizedLinear, linears, quantize_model
+
+Make = Callable[[str, nn.Linear], QuantizedLinear]  # a layer's name and itself, to one of codes
 
 
 class Rounded(NamedTuple):
@@ -25,11 +29,7 @@ class Rounded(NamedTuple):
 
 
 @torch.no_grad()
-def rounded(
-    model: nn.Module,
-    make: Callable[[str, nn.Linear], QuantizedLinear],
-    inputs: Mapping[str, Tensor],
-) -> Rounded:
+def rounded(model: nn.Module, make: Make, inputs: Mapping[str, Tensor]) -> Rounded:
     """Replace the linear layers of a copy of `model`; `inputs` are what each layer reads."""
     dense, kept = linears(model), copy.deepcopy(model)
     nbytes = quantize_model(kept, make)
@@ -39,3 +39,18 @@ def rounded(
         want, got = layer(inputs[name]), kept.get_submodule(name)(inputs[name])
         errors.append(((got - want).norm() / want.norm()).item())
     return Rounded(kept, nbytes, 8 * nbytes / weights, sum(errors) / len(errors))
+
+
+def codes_by(quantize: Callable[[str, Tensor], Quantized], **options: float) -> Make:
+    """A layer of the codes quantize(name, weight); options are QuantizedLinear's."""
+    return lambda name, layer: QuantizedLinear(quantize(name, layer.weight), layer.bias, **options)
+
+
+def awq_by(inputs: Mapping[str, Tensor], code: str) -> Make:
+    """A layer of AWQ's codes, with the s that divides its input."""
+
+    def make(name: str, layer: nn.Linear) -> QuantizedLinear:
+        found = awq(layer.weight, inputs[name], code)
+        return QuantizedLinear(found.weight, layer.bias, s=found.s)
+
+    return make

@@ -86,6 +86,28 @@ def codes_trained() -> str:
         return refusal(lambda: Trainer(model, arguments), ValueError)
 
 
+def saved_and_loaded(config: object) -> str:
+    """A small model quantized while it is loaded, saved, loaded without a config and dequantized;
+    the kinds of its block's layers. Needs bitsandbytes."""
+    import torch
+    from transformers import GPT2LMHeadModel
+
+    ids = torch.arange(6)[None]
+    with folder() as path, left_as_found(), torch.no_grad():
+        _gpt2(64).save_pretrained(f"{path}/float")  # in 4 bits a CPU may want multiples of 32
+        load = GPT2LMHeadModel.from_pretrained(f"{path}/float", quantization_config=config)
+        load.save_pretrained(f"{path}/codes")
+        again = GPT2LMHeadModel.from_pretrained(f"{path}/codes")
+        if not torch.equal(again(ids).logits, load(ids).logits):
+            return "the saved model gives other logits"
+        block = again.transformer.h[0]
+        kinds = {
+            name: type(block.get_submodule(name)).__name__ for name in ("attn.c_attn", "mlp.c_fc")
+        }
+        plain = again.dequantize().transformer.h[0].attn.c_attn
+    return f"{kinds}, dequantized {type(plain).__name__} of {plain.weight.dtype}"
+
+
 def _loaded(config: object, **more: object) -> str:
     """How from_pretrained ends with this config on a small model without quantization."""
     from transformers import GPT2LMHeadModel
@@ -115,8 +137,8 @@ def _lost(kind: type, **keys: object) -> str:
     return f"{kind.__name__} keeps {kept} of {sorted(keys)} and says {heard}"
 
 
-def _gpt2():
+def _gpt2(width: int = 8):
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "vocab_size": 8, "n_positions": 8}
+    sizes = {"n_embd": width, "n_layer": 1, "n_head": 1, "vocab_size": 8, "n_positions": 8}
     return GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0))
