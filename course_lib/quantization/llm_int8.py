@@ -35,8 +35,9 @@ def int8_product(x: Tensor, weight: Int8, threshold: float | None = THRESHOLD) -
     y = flat.new_zeros(flat.shape[0], weight.shape[0])
     if not apart.all():
         codes = quantize_int8(flat[:, ~apart])
-        sums = codes.codes.int() @ weight.codes[:, ~apart].int().T  # (tokens, outputs), int32
-        y += sums * codes.scales.to(x.dtype) * weight.scales.to(x.dtype).T
+        # int32 on tensor cores; float64 holds the same whole numbers, and every device has it
+        sums = codes.codes.double() @ weight.codes[:, ~apart].double().T  # (tokens, outputs)
+        y += sums.to(x.dtype) * codes.scales.to(x.dtype) * weight.scales.to(x.dtype).T
     if apart.any():
         y += flat[:, apart] @ weight.dequantize(x.dtype)[:, apart].T
     return y.unflatten(0, x.shape[:-1])
