@@ -120,7 +120,8 @@ def test_a_model_is_saved_and_loaded_with_its_codes_and_dequantized(bnb, tmp_pat
             load.save_pretrained(tmp_path / "codes")
             again = GPT2LMHeadModel.from_pretrained(tmp_path / "codes")
             with torch.no_grad():
-                assert torch.equal(again(ids).logits, load(ids).logits)
+                one, other = again(ids.to(again.device)), load(ids.to(load.device))
+            assert torch.equal(one.logits, other.logits)
             kind = bnb.nn.Linear8bitLt if config.load_in_8bit else bnb.nn.Linear4bit
             mlp = again.transformer.h[0].mlp
             assert isinstance(mlp.c_proj, kind)

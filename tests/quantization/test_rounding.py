@@ -104,7 +104,7 @@ def test_nested_scales_take_a_byte_and_are_off_by_half_a_step(count):
 
 
 def test_nested_scales_are_never_negative():
-    scales = torch.tensor([[0.0, 5.0, 5.0, 5.0, 4.9]])
+    scales = torch.tensor([[0.0, 0.0, 10.0, 0.0, 0.0]])  # −2 rounds to −32 steps of 8/127
     assert (nest(scales).expand() >= 0).all()
 
 

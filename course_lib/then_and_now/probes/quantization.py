@@ -98,7 +98,7 @@ def saved_and_loaded(config: object) -> str:
         load = GPT2LMHeadModel.from_pretrained(f"{path}/float", quantization_config=config)
         load.save_pretrained(f"{path}/codes")
         again = GPT2LMHeadModel.from_pretrained(f"{path}/codes")
-        if not torch.equal(again(ids).logits, load(ids).logits):
+        if not torch.equal(again(ids.to(again.device)).logits, load(ids.to(load.device)).logits):
             return "the saved model gives other logits"
         block = again.transformer.h[0]
         kinds = {
