@@ -3,16 +3,17 @@
 `ranks_map.py` draws where ranks are, `who_holds.py` whose numbers a chunk sums, `blocks.py` which
 rank holds which block, `head_map.py` which heads, `schedule.py` a block's parts and their messages,
 `wirings.py` several wirings of the same layers, `timeline.py` a ledger's spans, `bandwidth.py`
-times by size, `word_rows.py` who finds which word, `bars.py` bytes beside bytes,
-`mesh_rows.py` who has seen which rows, `activations.py` what a block keeps, `run_summary.py` a
-training run, `pipeline_steps.py` the steps of pipeline stages. matplotlib is loaded at the first
-picture. From lesson 00 on.
+times by size, `word_rows.py` who finds which word, `bars.py` bytes beside bytes, `by_bits.py`
+errors against bits, `mesh_rows.py` who has seen which rows, `activations.py` what a block keeps,
+`run_summary.py` a training run, `pipeline_steps.py` the steps of pipeline stages. matplotlib is
+loaded at the first picture. From lesson 00 on.
 """
 
 from course_lib.figures.activations import activations, keeping
 from course_lib.figures.bandwidth import Fit, bandwidth, fit
 from course_lib.figures.bars import bars
 from course_lib.figures.blocks import blocks
+from course_lib.figures.by_bits import by_bits
 from course_lib.figures.colours import Picture
 from course_lib.figures.head_map import head_map
 from course_lib.figures.mesh_rows import mesh_rows
@@ -24,7 +25,7 @@ from course_lib.figures.wirings import Part, wirings
 from course_lib.figures.word_rows import word_rows
 
 __all__ = [
-    "Fit", "Part", "Picture", "activations", "bandwidth", "bars", "blocks", "fit", "follow",
-    "head_map", "keeping", "mesh_rows", "ranks_map", "schedule", "timeline", "who_holds",
+    "Fit", "Part", "Picture", "activations", "bandwidth", "bars", "blocks", "by_bits", "fit",
+    "follow", "head_map", "keeping", "mesh_rows", "ranks_map", "schedule", "timeline", "who_holds",
     "wirings", "word_rows",
 ]  # fmt: skip

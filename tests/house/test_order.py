@@ -47,6 +47,7 @@ ORDER = [
     "nodes",
     "dry",
     "plan",
+    "quantization",
     "axes",
     "figures",
     "classroom",

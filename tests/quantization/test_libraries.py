@@ -1,0 +1,151 @@
+"""Beside bitsandbytes on the CPU, alone and through transformers; what other packages are for."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+
+import pytest
+import torch
+
+from course_lib.quantization import dequantize, int8_product, quantize_4bit, quantize_int8
+from course_lib.quantization.codebooks import CODES
+from course_lib.quantization.sizes import adam8_bytes
+from course_lib.then_and_now.asking import left_as_found
+from course_lib.then_and_now.probes import quantization as probes
+from tests.quantization.test_rounding import normal, off
+
+pytestmark = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("bitsandbytes", "transformers")),
+    reason="bitsandbytes or transformers is not installed (pip install 'course_lib[huggingface]')",
+)
+WEIGHT = normal(96, 256, seed=20)
+
+
+@pytest.fixture(scope="module")
+def bnb():
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    import bitsandbytes
+
+    return bitsandbytes
+
+
+def missing(name):
+    return pytest.mark.skipif(
+        importlib.util.find_spec(name) is not None, reason=f"{name} is installed here"
+    )
+
+
+def test_nf4_is_theirs_byte_by_byte(bnb):
+    packed, state = bnb.functional.quantize_4bit(WEIGHT, blocksize=64, quant_type="nf4")
+    ours = quantize_4bit(WEIGHT, "nf4")
+    assert torch.equal(packed.view(96, 128), ours.packed)
+    assert torch.equal(state.absmax.view(96, 4), ours.scales)
+    theirs = bnb.functional.dequantize_4bit(packed, state)
+    assert torch.allclose(theirs, dequantize(ours), rtol=0, atol=1e-5)
+
+
+def test_nested_scales_take_their_bytes_and_are_as_near(bnb):
+    packed, state = bnb.functional.quantize_4bit(
+        WEIGHT, blocksize=64, quant_type="nf4", compress_statistics=True
+    )
+    ours = quantize_4bit(WEIGHT, nested=True)
+    held = (packed, state.absmax, state.state2.absmax, state.offset)
+    assert ours.nbytes == sum(x.nbytes for x in held)
+    theirs = bnb.functional.dequantize_4bit(packed, state)
+    assert off(dequantize(ours), WEIGHT) == pytest.approx(off(theirs, WEIGHT), rel=0.01)
+
+
+def test_fp4_is_theirs_but_for_the_smallest_magnitude(bnb):
+    theirs = torch.sort(bnb.functional.get_4bit_type("fp4", device="cpu"))[0].double()
+    ours = torch.tensor(CODES["fp4"](), dtype=torch.float64)
+    smallest = (ours.abs() - 1 / 12).abs() < 1e-9
+    assert torch.allclose(theirs[~smallest], ours[~smallest], atol=1e-6)
+    assert theirs[smallest].abs().tolist() == pytest.approx([1 / 192, 1 / 192])
+
+
+def test_their_blocks_run_on_from_row_to_row(bnb):
+    """A part of 96 inputs has other blocks than the whole weight has, and nothing is said."""
+    part = WEIGHT[:, :96].contiguous()
+    packed, _ = bnb.functional.quantize_4bit(part, blocksize=64, quant_type="nf4")
+    flat = quantize_4bit(part.reshape(1, -1))
+    assert torch.equal(packed.flatten(), flat.packed.flatten())
+    whole = dequantize(quantize_4bit(WEIGHT))[:, :96]
+    assert not torch.equal(dequantize(flat).view(96, 96), whole)
+
+
+def test_the_product_with_outliers_apart_is_as_near_as_theirs(bnb):
+    x = normal(64, 256, seed=21)
+    x[:, [3, 50, 200]] *= 10
+    found = {}
+    for threshold in (0.0, 6.0):
+        layer = bnb.nn.Linear8bitLt(
+            256, 96, bias=False, has_fp16_weights=False, threshold=threshold
+        )
+        layer.load_state_dict({"weight": WEIGHT})
+        layer = layer.to("cpu").eval()  # while training, theirs multiplies floats on a CPU
+        with torch.no_grad():
+            theirs = layer(x.half()).float()
+        ours = int8_product(x, quantize_int8(WEIGHT), threshold or None)
+        found[threshold] = off(theirs, x @ WEIGHT.T), off(ours, x @ WEIGHT.T)
+    assert found[0.0][1] == pytest.approx(found[0.0][0], rel=0.02)
+    assert max(found[6.0]) < 0.012 < 0.02 < min(found[0.0])
+
+
+@pytest.mark.parametrize("count", [4096, 5000])
+def test_moments_of_8_bits_take_the_bytes_of_the_formula(bnb, count):
+    p = torch.nn.Parameter(normal(count))
+    adamw = bnb.optim.AdamW8bit([p], lr=1e-3)
+    p.grad = normal(count, seed=22)
+    adamw.step()
+    kept = {name: x.nbytes for name, x in adamw.state[p].items() if torch.is_tensor(x)}
+    tables = kept.pop("qmap1") + kept.pop("qmap2")
+    assert sum(kept.values()) == adam8_bytes(count) and tables == 2 * 4 * 256
+
+
+def test_a_model_is_saved_and_loaded_with_its_codes_and_dequantized(bnb, tmp_path):
+    from transformers import BitsAndBytesConfig, GPT2Config, GPT2LMHeadModel
+
+    sizes = {"n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 64, "n_positions": 16}
+    ids = torch.arange(12)[None]
+    with left_as_found():
+        GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).save_pretrained(
+            tmp_path / "float"
+        )
+        for config in (
+            BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=["lm_head", "c_fc"]),
+            BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4"),
+        ):
+            load = GPT2LMHeadModel.from_pretrained(tmp_path / "float", quantization_config=config)
+            load.save_pretrained(tmp_path / "codes")
+            again = GPT2LMHeadModel.from_pretrained(tmp_path / "codes")
+            with torch.no_grad():
+                one, other = again(ids.to(again.device)), load(ids.to(load.device))
+            assert torch.equal(one.logits, other.logits)
+            kind = bnb.nn.Linear8bitLt if config.load_in_8bit else bnb.nn.Linear4bit
+            mlp = again.transformer.h[0].mlp
+            assert isinstance(mlp.c_proj, kind)
+            assert isinstance(mlp.c_fc, kind) != config.load_in_8bit  # the skipped modules
+            assert type(again.dequantize().transformer.h[0].mlp.c_proj) is torch.nn.Linear
+
+
+def test_a_map_to_the_disk_needs_the_key_of_fp32_offload():
+    assert "set `llm_int8_enable_fp32_cpu_offload=True`" in probes.disk_without_the_key()
+
+
+def test_codes_are_not_trained_without_adapters():
+    assert "cannot perform fine-tuning on purely quantized models" in probes.codes_trained()
+
+
+@missing("optimum")
+def test_gptq_asks_for_optimum():
+    assert "requires optimum" in probes.gptq_loaded()
+
+
+def test_awq_takes_only_what_is_quantized_already():
+    assert "does require the model to be pre-quantized" in probes.awq_loaded()
+
+
+@missing("torchao")
+def test_torchs_own_asks_for_torchao():
+    assert "requires torchao" in probes.torchao_loaded()
