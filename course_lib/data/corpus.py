@@ -45,7 +45,7 @@ class Corpus:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        return _tokenizers().Tokenizer.from_str(self.tokenizer_json)
+        return made_of_tokenizers().Tokenizer.from_str(self.tokenizer_json)
 
     @property
     def vocabulary(self) -> int:
@@ -131,7 +131,7 @@ def train_tokenizer(documents: Sequence[str], vocabulary: int = VOCABULARY) -> T
             f"vocabulary={vocabulary} has to be above {BYTES + 1}: {BYTES} bytes and {END} are "
             "words before any is merged"
         )
-    made_of = _tokenizers()
+    made_of = made_of_tokenizers()
     tokenizer = made_of.Tokenizer(made_of.models.BPE())
     tokenizer.pre_tokenizer = made_of.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = made_of.decoders.ByteLevel()
@@ -172,7 +172,7 @@ def bytes_of(x: Tensor) -> bytes:
     return bytes(x.contiguous().view(torch.uint8).numpy())
 
 
-def _tokenizers():
+def made_of_tokenizers():
     try:
         import tokenizers
     except ImportError as error:

@@ -2,9 +2,10 @@
 
 A file an idea, in the order in which lessons 03 to 08 derive them: conjugates, products, on_ranks,
 linear, mlp, qkv_layout, randomness, attention, sequence, sequence_plan, embedding, class_weights,
-loss_again, loss_checks, cross_entropy, fused_cross_entropy, parallelize, extents. A group is always
-passed; nothing is global. `cross_entropy` is a file here; the function that is in it bears the
-field's name, `vocabulary_parallel_cross_entropy`. The plan of a whole model comes last. Lesson 08.
+loss_again, loss_checks, cross_entropy, fused_cross_entropy, parallelize, extents, resize. A group
+is always passed; nothing is global. `cross_entropy` is a file here; the function that is in it
+bears the field's name, `vocabulary_parallel_cross_entropy`. The plan of a model comes last.
+Lesson 08.
 """
 
 from course_lib.tensor_parallel import conjugates
@@ -23,6 +24,7 @@ from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelL
 from course_lib.tensor_parallel.mlp import shard_mlp
 from course_lib.tensor_parallel.parallelize import check_replicas, parallelize, shard_vocabulary
 from course_lib.tensor_parallel.products import column_products, row_product
+from course_lib.tensor_parallel.resize import resize
 from course_lib.tensor_parallel.sequence import (
     Tokens,
     gathered_products,
@@ -46,6 +48,7 @@ __all__ = [
     "head_cross_entropy",
     "padded_vocabulary",
     "parallelize",
+    "resize",
     "row_product",
     "scatter_block",
     "scatter_model",

@@ -1,0 +1,53 @@
+"""A tokenizer out of its file: `tokenizer.json`, which is data. What is none is refused by its kind.
+
+Appendix E1 reads one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from course_lib.data.corpus import made_of_tokenizers
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NAME = "tokenizer.json"
+SAVE = f"Load it where it was made, and save_pretrained(folder) there: that leaves a {NAME}"
+
+
+def read_tokenizer(path: str | os.PathLike) -> Tokenizer:
+    """The tokenizer in a file, or in a folder that has a tokenizer.json. Nothing in it is run."""
+    file = Path(path)
+    if file.is_dir():
+        file /= NAME
+    if not file.is_file():
+        there = sorted(one.name for one in file.parent.glob("*")) if file.parent.is_dir() else []
+        raise FileNotFoundError(f"there is no {file}; beside it lie {there or 'no files at all'}")
+    raw = file.read_bytes()
+    if raw[:1] == b"\x80" or raw[:2] == b"PK":
+        raise ValueError(
+            f"{file} is a pickle or an archive, which may run code when it is read, and is not. "
+            f"{SAVE}"
+        )
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        raise ValueError(
+            f"{file} is no JSON. A list of words (vocab.txt) or of merges (merges.txt) does not say "
+            f"how a text is split, which a {NAME} does. {SAVE}"
+        ) from None
+    keys = sorted(found) if isinstance(found, dict) else type(found).__name__
+    if not isinstance(found, dict) or not isinstance(found.get("model"), dict):
+        some = f"{keys[:3]}{' …' if len(keys) > 3 else ''}" if isinstance(keys, list) else keys
+        raise ValueError(
+            f"{file} is JSON and no tokenizer: it has {some}, where a tokenizer has 'model', "
+            f"'pre_tokenizer' and 'decoder'. {SAVE}"
+        )
+    try:
+        return made_of_tokenizers().Tokenizer.from_str(raw.decode())
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"{file} cannot be read as a tokenizer: {error}") from error
