@@ -1,4 +1,4 @@
-"""A tokenizer out of its file: `tokenizer.json`, which is data. What is none is refused by its kind.
+"""A tokenizer out of its file, `tokenizer.json`, which is data; others are refused by kind.
 
 Appendix E1 reads one.
 """
@@ -37,8 +37,8 @@ def read_tokenizer(path: str | os.PathLike) -> Tokenizer:
         found = json.loads(raw)
     except ValueError:
         raise ValueError(
-            f"{file} is no JSON. A list of words (vocab.txt) or of merges (merges.txt) does not say "
-            f"how a text is split, which a {NAME} does. {SAVE}"
+            f"{file} is no JSON. A list of words (vocab.txt) or of merges (merges.txt) does not "
+            f"say how a text is split, which a {NAME} does. {SAVE}"
         ) from None
     keys = sorted(found) if isinstance(found, dict) else type(found).__name__
     if not isinstance(found, dict) or not isinstance(found.get("model"), dict):

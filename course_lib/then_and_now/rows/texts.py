@@ -9,6 +9,7 @@ from course_lib.then_and_now.probes import texts as probes
 from course_lib.then_and_now.row import CHANGED, RUN, Row
 
 HERE = "tests/then_and_now/test_tokenizers.py::"
+E1, E3 = (f"notebooks/appendix_{name}.ipynb § " for name in ("e1_tokenizers", "e3_processors"))
 TOKENIZERS = (
     Row(
         "base and fast",
@@ -29,7 +30,10 @@ TOKENIZERS = (
         'tokenizer(texts, padding=True, truncation=True, max_length=…, return_tensors="pt").',
         RUN,
         "The same.",
-        (f"{HERE}test_a_batch_is_padded_to_its_longest_and_cut_where_it_is_asked",),
+        (
+            f"{HERE}test_a_batch_is_padded_to_its_longest_and_cut_where_it_is_asked",
+            f"{E1}A batch",
+        ),
     ),
     Row(
         "batch, padding, truncation",
@@ -63,14 +67,17 @@ TOKENIZERS = (
         "return_overflowing_tokens with a stride gives what was cut off as further rows.",
         RUN,
         "The same.",
-        (f"{HERE}test_what_is_cut_off_comes_as_further_rows",),
+        (f"{HERE}test_what_is_cut_off_comes_as_further_rows", f"{E1}A batch"),
     ),
     Row(
         "added and special tokens",
         "add_tokens and add_special_tokens, which are never split.",
         RUN,
         "The same.",
-        (f"{HERE}test_added_tokens_are_never_cut_and_need_rows_of_the_embedding",),
+        (
+            f"{HERE}test_added_tokens_are_never_cut_and_need_rows_of_the_embedding",
+            f"{E1}More words",
+        ),
     ),
     Row(
         "added and special tokens",
@@ -85,22 +92,25 @@ TOKENIZERS = (
         "resizing the embedding",
         "model.resize_token_embeddings(len(tokenizer)) after tokens were added.",
         RUN,
-        "The same; new rows are drawn round the mean of the old ones.",
-        (f"{HERE}test_added_tokens_are_never_cut_and_need_rows_of_the_embedding",),
+        "The same; new rows are drawn round the mean of the old ones. Cut over tp: appendix E1.",
+        (
+            f"{HERE}test_added_tokens_are_never_cut_and_need_rows_of_the_embedding",
+            f"{E1}On every layout the same rows",
+        ),
     ),
     Row(
         "BatchEncoding",
         "What a fast tokenizer returns aligns tokens, words and characters.",
         RUN,
         "The same.",
-        (f"{HERE}test_tokens_words_and_characters_find_each_other",),
+        (f"{HERE}test_tokens_words_and_characters_find_each_other", f"{E1}A batch"),
     ),
     Row(
         "saving",
         "save_pretrained and from_pretrained.",
         RUN,
         "The same: tokenizer.json and tokenizer_config.json.",
-        (f"{HERE}test_a_saved_tokenizer_is_the_same",),
+        (f"{HERE}test_a_saved_tokenizer_is_the_same", f"{E1}Its file"),
     ),
     Row(
         "pushing",
@@ -118,8 +128,8 @@ PROCESSORS = (
         "A processor holds a tokenizer and a feature extractor or image processor.",
         CHANGED,
         "An image model's part is its image_processor alone: names such as CLIPFeatureExtractor "
-        "are gone. Images and sound are outside this course.",
-        ("Transformers: Processors",),
+        "are gone.",
+        (f"{E3}Images", f"{E3}Sound", f"{E3}Both in one"),
         probes.feature_extractor,
         "has no attribute CLIPFeatureExtractor",
     ),
@@ -128,7 +138,7 @@ PROCESSORS = (
         "with processor.as_target_processor(): for labels; image_processor for what goes in.",
         CHANGED,
         "Gone: processor(text=labels).",
-        ("Transformers: Processors",),
+        (f"{E3}Both in one",),
         probes.as_target_processor,
         "has no attribute 'as_target_processor'",
     ),
@@ -137,7 +147,7 @@ PROCESSORS = (
         "glue_convert_examples_to_features and the processors of the GLUE tasks, as legacy.",
         CHANGED,
         "The module is gone with all of them: the datasets library and a tokenizer do it.",
-        ("Datasets: Process",),
+        ("Datasets: Process", f"{E3}GLUE, XNLI, SQuAD"),
         probes.data_processors,
         "No module named 'transformers.data.processors'",
     ),
@@ -146,7 +156,7 @@ PROCESSORS = (
         "XNLI's processor, as legacy.",
         CHANGED,
         "Gone with GLUE's.",
-        ("Datasets: Process",),
+        ("Datasets: Process", f"{E3}GLUE, XNLI, SQuAD"),
         probes.data_processors,
         "of 5 names 0 are left",
     ),
@@ -155,7 +165,7 @@ PROCESSORS = (
         "SQuAD's processors and squad_convert_examples_to_features, as legacy.",
         CHANGED,
         "Gone with GLUE's; long contexts are split with return_overflowing_tokens.",
-        (f"{HERE}test_what_is_cut_off_comes_as_further_rows",),
+        (f"{HERE}test_what_is_cut_off_comes_as_further_rows", f"{E3}GLUE, XNLI, SQuAD"),
         probes.data_processors,
         "of 5 names 0 are left",
     ),
