@@ -34,7 +34,14 @@ def test_a_place_is_a_memory_and_where_in_it(device):
 def test_shapes_are_memory_where_a_rank_computes_on_them_and_nowhere_else():
     model = torch.nn.Linear(8, 5, device=META)
     optimizer = torch.optim.AdamW(model.parameters())
-    with budget(computes_on="meta", device=5_000, host=300) as watched, budget() as plain:
+    # What other tests left in this process is counted in `all_` alone, so it has no limit.
+    limits = {"device": 5_000, "host": 300}
+    with (
+        budget(computes_on="meta", from_now=True, **limits) as watched,
+        budget(computes_on="meta") as all_,
+        budget(from_now=True) as plain,
+    ):
+        assert all_.in_use() >= 4 * 45 and watched.in_use() == 0
         before = watched.in_use()
         for p in model.parameters():
             p.grad = torch.empty_like(p)
