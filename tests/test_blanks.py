@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
-from nbformat.v4 import new_code_cell, new_markdown_cell
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib.classroom import release
 from course_lib.classroom.blanks import ClearAnswers, without_numbers
@@ -61,3 +61,15 @@ def test_an_answer_in_code_becomes_the_stub():
 
 def test_an_answer_in_words_is_left_to_nbgrader():
     assert "six" not in cleared(new_markdown_cell(f"{BEGIN}\na = {{'x': 'six'}}\n{END}"))
+
+
+def test_what_explains_the_answer_is_not_handed_out():
+    cells = [
+        new_markdown_cell("why so"),
+        new_markdown_cell("what is asked"),
+        new_code_cell("x = 1"),
+    ]
+    cells[0].metadata["tags"] = ["commentary"]
+    step = ClearAnswers(config=release.configuration())
+    handed_out, _ = step.preprocess(new_notebook(cells=cells), {})
+    assert [cell.source for cell in handed_out.cells] == ["what is asked", "x = 1"]

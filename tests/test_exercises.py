@@ -6,7 +6,9 @@ import ast
 import html
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import pytest
@@ -17,8 +19,74 @@ ROOT = Path(__file__).resolve().parent.parent
 NUMBERS = ["zero", "one", "two", "three", "four", "five", "six", "seven"]
 
 
+@dataclass(frozen=True)
+class Head:
+    """What an exercise says of itself below its title."""
+
+    points: int
+    minutes: int
+    difficulty: str  # bars, as in the lesson's table
+    importance: str
+    core: bool
+    lesson: str
+    sections: tuple[tuple[str, str, str], ...]  # that it rests on: heading, notebook, anchor
+
+    @classmethod
+    def of(cls, source: str) -> Head:
+        lines = source.splitlines()
+        bars = "([●○]{5})"
+        points, minutes, difficulty, importance, core = re.fullmatch(
+            rf"\*\*(\d+) points? · (\d+) minutes\*\* · difficulty {bars} · importance {bars}"
+            r"( · \*\*core path\*\*)?",
+            lines[2],
+        ).groups()
+        lesson = re.match(r"Lesson (\d\d) · rests on \[", lines[4]).group(1)
+        sections = re.findall(r"\[(.+?)\]\(\.\./\.\./notebooks/(\S+?\.ipynb)#(\S+)\)", lines[4])
+        assert lines[4].count("](") == len(sections)
+        return cls(
+            int(points), int(minutes), difficulty, importance, bool(core), lesson, tuple(sections)
+        )
+
+
+def headings(path: Path) -> dict[str, str]:
+    """The text of each heading of a notebook, by the anchor that JupyterLab gives it."""
+    found = {}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "markdown":
+            for text in re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE):
+                shown = re.sub(r"[`*$]", "", text).strip()
+                found[shown.replace(" ", "-")] = shown
+    return found
+
+
 def solutions() -> list[Path]:
     return sorted((ROOT / "solutions").glob("*/*.ipynb"))
+
+
+@pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)
+def test_an_exercise_leads_to_the_section_that_it_rests_on(path):
+    head = Head.of(nbformat.read(path, as_version=4).cells[0].source)
+    assert head.lesson == path.parent.name[:2] and head.sections
+    assert head.sections[0][1].startswith(head.lesson)
+    for bars in (head.difficulty, head.importance):
+        assert re.fullmatch("●+○*", bars)
+    for text, notebook, anchor in head.sections:
+        there = headings(ROOT / "notebooks" / notebook)
+        anchor = unquote(anchor)
+        assert anchor in there, f"{notebook} has no section {anchor}: {sorted(there)}"
+        assert there[anchor] == re.sub(r"[`*$]", "", text)
+
+
+@pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)
+def test_a_solution_says_why_and_an_exercise_does_not(path):
+    cells = nbformat.read(path, as_version=4).cells
+    marks = ["commentary" in cell.metadata.get("tags", []) for cell in cells]
+    (place,) = [i for i, marked in enumerate(marks) if marked]
+    answer = max(i for i, c in enumerate(cells) if c.metadata.get("nbgrader", {}).get("solution"))
+    assert place == answer + 1 and "nbgrader" not in cells[place].metadata
+    assert 60 <= len(cells[place].source.split()) <= 260
+    handed_out = (ROOT / "exercises" / path.relative_to(ROOT / "solutions")).read_text()
+    assert "commentary" not in handed_out and "### BEGIN" not in handed_out
 
 
 @pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)
@@ -29,12 +97,9 @@ def test_a_notebook_is_an_exercise_of_its_lesson_and_says_what_the_frame_says(pa
     exercise = mine[path.stem]
     cells = nbformat.read(path, as_version=4).cells
     assert cells[0].source.startswith(f"# {exercise.title}\n")
-    head = cells[0].source.splitlines()[2]
-    points, _ = re.fullmatch(
-        rf"\*\*(\d+) points? · (\d+) minutes · [a-z ]+\*\* · belongs to lesson {lesson}", head
-    ).groups()
+    head = Head.of(cells[0].source)
     graded = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade")]
-    assert [c.metadata.nbgrader.points for c in graded] == [exercise.points] == [int(points)]
+    assert [c.metadata.nbgrader.points for c in graded] == [exercise.points] == [head.points]
     assert [c.source for c in graded] == [f'check("{path.stem}")']
     answer = next(c.source for c in cells if c.metadata.get("nbgrader", {}).get("solution"))
     assert re.search(rf"^(def {path.stem}\(|{path.stem} = \{{)", answer, re.MULTILINE)
@@ -68,7 +133,7 @@ def test_the_readme_tells_which_exercises_are_ahead_of_their_lesson(lesson):
     minutes = 0
     for path in ROOT.glob(f"solutions/{lesson}_*/*.ipynb"):
         head = nbformat.read(path, as_version=4).cells[0].source
-        minutes += int(re.search(r" · (\d+) minutes · ", head).group(1))
+        minutes += Head.of(head).minutes
     line = re.search(rf"^\| {lesson} \| .*", (ROOT / "README.md").read_text(), re.MULTILINE).group()
     count = len(frame.lessons()[lesson])
     assert line.endswith(f"| {minutes} | planned; its {count} exercises are **there** |")
@@ -79,22 +144,36 @@ def test_the_lesson_lists_its_exercises_with_points_and_minutes(lesson):
     (path,) = ROOT.glob(f"notebooks/{lesson}_*.ipynb")
     cells = nbformat.read(path, as_version=4).cells
     rows = re.findall(
-        r"\[(.+?)\]\(\.\./exercises/(\w+/\w+)\.ipynb\) \| (\d+) \| (\d+)", cells[-1].source
+        r"^\| \[(.+?)\]\(\.\./exercises/(\w+/\w+)\.ipynb\) \| (\d+) \| (\d+) \| ([●○]{5}) "
+        r"\| ([●○]{5}) \| (.+) \|$",
+        cells[-1].source,
+        re.MULTILINE,
     )
     known = [(one.title, one.name, one.points) for one in frame.lessons()[lesson]]
-    assert [(title, place.split("/")[1], int(points)) for title, place, points, _ in rows] == known
-    for title, place, points, minutes in rows:
+    assert [(title, place.split("/")[1], int(points)) for title, place, points, *_ in rows] == known
+    cores = []
+    for title, place, points, minutes, difficulty, importance, what in rows:
         question = (
             nbformat.read(ROOT / "solutions" / f"{place}.ipynb", as_version=4).cells[0].source
         )
-        count = f"{points} point{'s' if points != '1' else ''}"
-        assert question.startswith(f"# {title}\n\n**{count} · {minutes} minutes · ")
+        head = Head.of(question)
+        assert question.startswith(f"# {title}\n\n**{points} point")
+        assert (head.points, head.minutes) == (int(points), int(minutes))
+        assert (head.difficulty, head.importance) == (difficulty, importance)
+        assert head.core == what.startswith("**core**")
+        cores += [title] * head.core
+    assert cores, "the core path needs an exercise"
     to_read, to_do, count = re.search(
         r"^(\d+) minutes to read, (\d+) for (?:all|the) (\w+) exercises\.",
         cells[0].source,
         re.MULTILINE,
     ).groups()
     assert (int(to_do), NUMBERS.index(count)) == (sum(int(row[3]) for row in rows), len(rows))
+    path_of_core = re.search(r"^\*\*Core path\*\*: (.+)$", cells[0].source, re.MULTILINE).group(1)
+    for title in cores:
+        assert f"*{title}*" in path_of_core
+    there = set(headings(path).values()) | set(cores)
+    assert set(re.findall(r"\*(.+?)\*", path_of_core)) <= there
     line = re.search(rf"^\| {lesson} \| .*", (ROOT / "README.md").read_text(), re.MULTILINE).group()
     assert f"| {to_read} | {to_do} | **there**, {len(rows)} exercises |" in line
 

@@ -1,7 +1,6 @@
-"""What stands where an answer stood: a stub for code, and for numbers their dictionary with blanks.
-
-One of nbgrader's steps with one thing added to it, so that its stock commands do the same. Lesson
-01 has exercises of both kinds.
+"""Take answers out of a solution: a stub for code, a dictionary with blanks for numbers, and no
+commentary. One of nbgrader's steps with two things added, so that its stock commands do the same.
+Lesson 01 has exercises of both kinds.
 """
 
 from __future__ import annotations
@@ -15,8 +14,17 @@ from nbgrader.preprocessors import ClearSolutions
 _REGION = re.compile(r"^### BEGIN SOLUTION\n(.*?)^### END SOLUTION$", re.DOTALL | re.MULTILINE)
 
 
+COMMENTARY = "commentary"  # the tag of a cell that explains the answer
+
+
 class ClearAnswers(ClearSolutions):
-    """`sent = {2: 100, 3: 133}` becomes `sent = {2: ..., 3: ...}`; all else is nbgrader's own."""
+    """`sent = {2: 100, 3: 133}` becomes `sent = {2: ..., 3: ...}`, and a cell with the tag
+    `commentary` goes; all else is nbgrader's own."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        nb, resources = super().preprocess(nb, resources)
+        nb.cells = [c for c in nb.cells if COMMENTARY not in c.metadata.get("tags", [])]
+        return nb, resources
 
     def _replace_solution_region(self, cell: NotebookNode, language: str) -> bool:
         found = _REGION.search(cell.source) if cell.cell_type == "code" else None

@@ -209,6 +209,14 @@ MUTANTS = [
         "the second value of a line is cut out where it no longer is",
     ),
     Mutant(
+        "blanks-keep-the-commentary",
+        "course_lib/classroom/blanks.py",
+        'if COMMENTARY not in c.metadata.get("tags", [])',
+        "if True",
+        ("tests/test_blanks.py::test_what_explains_the_answer_is_not_handed_out",),
+        "what explains an answer is handed out with the question",
+    ),
+    Mutant(
         "blanks-half-of-an-answer",
         "course_lib/classroom/blanks.py",
         "not all(_fills_dictionary(one) for one in statements)",
