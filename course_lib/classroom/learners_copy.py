@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from course_lib.classroom import release, tracked
 from course_lib.classroom.grading import intact
+from course_lib.classroom.workspace.predictions import folded
 
 # All that travels. What is not below one of these stays, and so does what is added one day.
 GIVEN = (
@@ -159,6 +160,8 @@ def _copy(source: Path, target: Path) -> None:
         raise Refused(f"{source} is tracked by git and is not there; `git restore` brings it back")
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
+    if source.suffix == ".ipynb":
+        target.write_bytes(folded(source.read_bytes()))
 
 
 def _in_words(error: OSError, folder: Path) -> str:

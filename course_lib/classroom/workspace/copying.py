@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from course_lib.classroom.workspace import place
-from course_lib.classroom.workspace.handed_out import Item, capital, items, version
+from course_lib.classroom.workspace.handed_out import (
+    Item,
+    capital,
+    content,
+    items,
+    version,
+)
 from course_lib.classroom.workspace.manifest import Manifest
 from course_lib.files import write_whole
 
@@ -99,7 +105,7 @@ def _copy_missing(root: Path, work: Path, there: Sequence[Item]) -> News:
 
 def _look_at(item: Item, root: Path, manifest: Manifest, news: News, missing: list[Item]) -> None:
     """Copy it, or say that the course has another version by now, or leave it."""
-    data = (root / item.path).read_bytes()
+    data = content(root, item)
     ours, copied = version(data), manifest.copies.get(item.path)
     if item in missing:
         write(news.work / item.path, data)

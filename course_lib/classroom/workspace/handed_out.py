@@ -11,6 +11,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from course_lib.classroom.workspace.predictions import folded
+
 
 @dataclass(frozen=True)
 class Item:
@@ -68,6 +70,11 @@ def items(root: Path) -> list[Item]:
         *sorted(root.glob("exercises/[0-9][0-9]_*/*.ipynb")),
     ]
     return [Item(path.relative_to(root).as_posix()) for path in found]
+
+
+def content(root: Path, item: Item) -> bytes:
+    """The bytes of a notebook as a learner gets it: outputs below a prediction are folded."""
+    return folded((root / item.path).read_bytes())
 
 
 def first_lesson(folder: Path) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from course_lib.classroom.workspace import place
 from course_lib.classroom.workspace.copying import write
-from course_lib.classroom.workspace.handed_out import Item, items, version
+from course_lib.classroom.workspace.handed_out import Item, content, items, version
 from course_lib.classroom.workspace.manifest import Manifest
 
 BACKUPS = "backups"
@@ -94,7 +94,7 @@ def _renew_each(
     done = []
     try:
         for item in chosen:
-            new, file = (root / item.path).read_bytes(), work / item.path
+            new, file = content(root, item), work / item.path
             old = file.read_bytes() if os.path.lexists(file) else None
             kept = ""
             if old is not None and old != new:
