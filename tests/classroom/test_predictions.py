@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from course_lib.classroom.workspace.copying import open_up
-from course_lib.classroom.workspace.handed_out import version
+from course_lib.classroom.workspace.handed_out import items, version
 from course_lib.classroom.workspace.predictions import folded
+from course_lib.classroom.workspace.renewing import renew
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSONS = sorted(ROOT.glob("notebooks/[0-9][0-9]_*.ipynb"))
@@ -50,12 +52,27 @@ def test_an_exercise_and_an_appendix_stay_byte_for_byte():
         assert folded(path.read_bytes()) == path.read_bytes()
 
 
-def test_a_workspace_has_them_folded(tmp_path):
-    course = tmp_path / "course"
-    (course / "notebooks").mkdir(parents=True)
+@pytest.fixture
+def course(tmp_path) -> Path:
+    """A course of one lesson."""
+    notebooks = tmp_path / "course" / "notebooks"
+    notebooks.mkdir(parents=True)
+    (notebooks / LESSONS[2].name).write_bytes(LESSONS[2].read_bytes())
+    return notebooks.parent
+
+
+def test_a_workspace_has_them_folded(course, tmp_path):
     lesson = course / "notebooks" / LESSONS[2].name
-    lesson.write_bytes(LESSONS[2].read_bytes())
     open_up(course, tmp_path / "work")
     copy = (tmp_path / "work" / "notebooks" / lesson.name).read_bytes()
     assert copy == folded(lesson.read_bytes()) != lesson.read_bytes()
     assert not open_up(course, tmp_path / "work").newer
+
+
+def test_a_lesson_that_is_begun_again_has_them_folded(course, tmp_path):
+    work = tmp_path / "work"
+    open_up(course, work)
+    copy = work / "notebooks" / LESSONS[2].name
+    copy.write_bytes(LESSONS[2].read_bytes())
+    renew(items(course), course, work, datetime(2026, 1, 1))
+    assert copy.read_bytes() == folded(LESSONS[2].read_bytes())

@@ -611,4 +611,23 @@ SEEN = [
         why="a failure names a picture that is not there",
     ),
 ]
-MUTANTS = [*COPYING, *PLACE, *RENEWING, *IN_LAB, *STATUS, *SEEN]
+PREDICTIONS = [
+    Mutant(
+        "workspace-answers-below-a-prediction",
+        "course_lib/classroom/workspace/predictions.py",
+        'if cell["outputs"]:',
+        "if False:",
+        ("tests/classroom/test_predictions.py::test_a_workspace_has_them_folded",),
+        "a learner sees the measured value one scroll below the question",
+    ),
+    Mutant(
+        "workspace-a-reset-shows-the-answers",
+        "course_lib/classroom/workspace/renewing.py",
+        "content(root, item), work / item.path",
+        "(root / item.path).read_bytes(), work / item.path",
+        ("tests/classroom/test_predictions.py::test_a_lesson_that_is_begun_again_has_them_folded",),
+        "a lesson that is begun again shows what it measured at once",
+    ),
+]
+
+MUTANTS = [*COPYING, *PLACE, *RENEWING, *IN_LAB, *STATUS, *SEEN, *PREDICTIONS]
