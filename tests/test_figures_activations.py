@@ -114,7 +114,7 @@ def test_bars_are_as_long_as_their_numbers():
     twice = activations({"one": {"a": 200, "b": 100}}, unit=1, called="bytes")
     once = activations({"one": {"a": 100, "b": 200}}, unit=1, called="bytes")
     dark = [
-        sum(n for n, colour in image(p).getcolors(1 << 24) if colour == (0x3B, 0x3B, 0x3B))
+        sum(n for n, colour in image(p).getcolors(1 << 24) if colour == (0x22, 0x27, 0x2B))
         for p in (twice, once)
     ]
     assert 1.8 < dark[0] / dark[1] < 2.2

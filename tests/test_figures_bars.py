@@ -7,7 +7,8 @@ import io
 import pytest
 
 from course_lib.figures import bars
-from course_lib.figures.bars import FILLS, shown
+from course_lib.figures.bars import shown
+from course_lib.figures.colours import METHODS
 
 PANELS = {
     "sent": {"gathered": 4_000_000.0, "cut": 400_000.0, "fused": 1_000_000.0},
@@ -43,13 +44,13 @@ def test_a_bar_is_as_long_as_its_bytes():
     image = pixels(bars({"sent": PANELS["sent"]}))
     wide, high = image.size
     long = {}
-    for fill in FILLS:
+    for fill in METHODS[:3]:
         rgb = tuple(int(fill[i : i + 2], 16) for i in (1, 3, 5))
         rows = [sum(image.getpixel((x, y)) == rgb for x in range(wide)) for y in range(0, high, 4)]
         long[fill] = max(rows)
-    most = long[FILLS[0]]
-    assert long[FILLS[1]] / most == pytest.approx(0.1, abs=0.02)
-    assert long[FILLS[2]] / most == pytest.approx(0.25, abs=0.02)
+    most = long[METHODS[0]]
+    assert long[METHODS[1]] / most == pytest.approx(0.1, abs=0.02)
+    assert long[METHODS[2]] / most == pytest.approx(0.25, abs=0.02)
 
 
 def test_what_cannot_be_drawn_is_refused():

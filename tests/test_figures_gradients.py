@@ -7,7 +7,7 @@ import io
 import pytest
 import torch
 
-from course_lib.figures.colours import RANKS, of_rank
+from course_lib.figures.colours import method
 from course_lib.figures.gradient_memory import gradient_memory
 from course_lib.figures.sent_by_k import sent_by_k
 
@@ -31,7 +31,7 @@ def pixels(picture) -> torch.Tensor:
 def heights(picture, way: int) -> list[float]:
     """The middle height of the way's colour in each column that has some, the card's bottom 0."""
     image = pixels(picture)
-    wanted = torch.tensor([int(of_rank(way)[i : i + 2], 16) for i in (1, 3, 5)])
+    wanted = torch.tensor([int(method(way)[i : i + 2], 16) for i in (1, 3, 5)])
     found = (image == wanted).all(-1)  # (high, wide)
     count = found.sum(0)
     up = torch.arange(len(image), 0, -1)[:, None] * found
@@ -77,7 +77,6 @@ def test_who_holds_less_is_drawn_lower_and_in_a_colour_of_its_own():
     body = sorted(cut)[: int(0.8 * len(cut))]
     assert max(body) < sorted(whole)[len(whole) // 2]
     assert max(body) - min(body) > 50  # it climbs
-    assert RANKS[0] != RANKS[1]
 
 
 def test_the_line_of_what_is_sent_each_time_climbs():

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from course_lib.figures.colours import INK, RANKS
+from course_lib.figures.colours import INK, method
 from course_lib.figures.run_summary import run_summary
 
 MB = 1_000_000
@@ -52,9 +52,9 @@ def bar(picture, colour: str) -> np.ndarray:
 
 def marks(picture) -> list[float]:
     """Where the memory's marks are, in MB: the device's bar is 2 MB long."""
-    device = bar(picture, "#5c5c5c")
+    device = bar(picture, "#7a7a7a")
     each = (device[-1] - device[0]) / 2
-    tall = np.flatnonzero(where(picture, RANKS[5]).sum(axis=0) > 15)
+    tall = np.flatnonzero(where(picture, method(1)).sum(axis=0) > 15)
     tall = tall[tall < device[0] + 6 * each]
     groups = np.split(tall, np.flatnonzero(np.diff(tall) > 3) + 1)
     return [float((group.mean() - device[0]) / each) for group in groups]
@@ -62,7 +62,7 @@ def marks(picture) -> list[float]:
 
 def test_bars_and_marks_are_where_the_bytes_are():
     picture = run_summary(LOSSES, [], [RANK])
-    device, host, disk = (bar(picture, grey) for grey in ("#5c5c5c", "#a8a8a8", "#dcdcdc"))
+    device, host, disk = (bar(picture, grey) for grey in ("#7a7a7a", "#a8a8a8", "#dcdcdc"))
     assert len(host) / len(device) == pytest.approx(3 / 2, rel=0.05)
     assert len(disk) / len(device) == pytest.approx(1 / 2, rel=0.08)
     assert device[0] == host[0] == disk[0]  # below it, from the same zero
@@ -72,7 +72,7 @@ def test_bars_and_marks_are_where_the_bytes_are():
 def test_the_device_s_bar_ends_at_its_peak():
     """What was held and what came on top at the peak, of no other tier: 5 MB where 2 are dark."""
     picture = run_summary(LOSSES, [], [RANK])
-    device = bar(picture, "#5c5c5c")
+    device = bar(picture, "#7a7a7a")
     dark = where(picture, INK, near=100)[:, device[0] :].sum(axis=0)
     tall = np.flatnonzero(dark > 100)  # the dark bar, and the white one's right edge
     assert tall[tall < 2.7 * len(device)].max() / len(device) == pytest.approx(5 / 2, rel=0.03)
@@ -82,7 +82,7 @@ def test_a_mark_is_whole_at_the_end_of_the_longest_bar():
     ends = {**RANK["estimate"], "peak": 5 * MB}
     short = {**RANK["estimate"], "peak": 4 * MB}
     pixels = [
-        int(where(run_summary(LOSSES, [], [{**RANK, "estimate": e}]), RANKS[5]).sum())
+        int(where(run_summary(LOSSES, [], [{**RANK, "estimate": e}]), method(1)).sum())
         for e in (ends, short)
     ]
     assert pixels[0] == pytest.approx(pixels[1], rel=0.02)

@@ -7,7 +7,7 @@ import io
 import pytest
 import torch
 
-from course_lib.figures.colours import of_rank
+from course_lib.figures.colours import method
 from course_lib.figures.loss_scale import SCALE, SKIPPED, loss_scale
 from course_lib.figures.schedules import schedules
 
@@ -47,7 +47,7 @@ def test_the_words_of_the_scale_say_which_steps_were_skipped():
 
 
 def test_a_rate_that_rises_is_drawn_rising():
-    rising = colour(schedules({"up": [0.0, 1.0, 2.0], "still": [1.0] * 3}), of_rank(0))
+    rising = colour(schedules({"up": [0.0, 1.0, 2.0], "still": [1.0] * 3}), method(0))
     left = rising[rising[:, 1] < rising[:, 1].float().quantile(0.1), 0].float().mean()
     # the legend's sample lies at the right or the left, above or below: the middle is the line's
     places = rising[:, 1].unique()

@@ -7,7 +7,7 @@ import io
 import pytest
 import torch
 
-from course_lib.figures.colours import of_rank
+from course_lib.figures.colours import method
 from course_lib.figures.throughput import throughput
 
 WAYS = {
@@ -29,7 +29,7 @@ def pixels(picture) -> torch.Tensor:
 
 def found(picture, way: int) -> torch.Tensor:
     """(high, wide): where the way's colour is."""
-    wanted = torch.tensor([int(of_rank(way)[i : i + 2], 16) for i in (1, 3, 5)])
+    wanted = torch.tensor([int(method(way)[i : i + 2], 16) for i in (1, 3, 5)])
     return (pixels(picture) == wanted).all(-1)
 
 

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, ink_on
+from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_method, ink_on, method
 
 if TYPE_CHECKING:
     from torch import nn
 
-# Shades and not the ranks' colours: a place is no rank. Neighbours differ by their hatch too.
-LOOKS = (("#3b3b3b", ""), ("#d9d9d9", "//"), ("#8c8c8c", ""), ("#f2f2f2", ".."), ("#b3b3b3", "xx"))
+SHADES = 5  # a place is no rank
 ROW, WIDE = 0.62, 7.6  # inches
 BETWEEN = "between"
 
@@ -74,8 +73,8 @@ def activations(
                 f"{plan} has the places {', '.join(kept[plan])}, and {plans[0]} has "
                 f"{', '.join(places)}: bars can be compared place by place or not at all"
             )
-    if len(places) > len(LOOKS):
-        raise ValueError(f"{len(places)} places; {len(LOOKS)} can be told apart at a glance")
+    if len(places) > SHADES:
+        raise ValueError(f"{len(places)} places; {SHADES} can be told apart at a glance")
     size = (max(WIDE, 0.085 * len(title) + 0.3), ROW * len(plans) + (1.35 if title else 1.1))
     alt = _in_words(kept, unit, called, title)
     return draw(size, alt, lambda figure: _paint(figure, kept, places, unit, called, title))
@@ -88,9 +87,10 @@ def _paint(figure, kept, places: list[str], unit: float, called: str, title: str
     most = max(sum(row.values()) for row in kept.values()) / unit
     for y, row in enumerate(kept.values()):
         left = 0.0
-        for place, (shade, hatch) in zip(places, LOOKS, strict=False):
-            wide = row[place] / unit
-            look = {"color": shade, "edgecolor": QUIET, "hatch": hatch, "linewidth": 0.6}
+        for i, place in enumerate(places):
+            wide, shade = row[place] / unit, method(i)
+            look = {"color": shade, "edgecolor": QUIET, "hatch": hatch_of_method(i)}
+            look["linewidth"] = 0.6
             axis.barh(y, wide, left=left, height=0.62, label=place if not y else None, **look)
             if wide > 0.06 * most:  # else there is no room for a number
                 axis.text(

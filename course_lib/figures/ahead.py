@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw
+from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_method, method
 from course_lib.figures.timeline import MILLI, Span
 
-# Shades and not the ranks' colours: all of it is one rank.
-OPS = {"all_gather": ("#56B4E9", ""), "reduce_scatter": ("#E69F00", "//")}
-WORK, STILL = "#3b3b3b", "#f2f2f2"
+# All of it is one rank: operations have the colours of methods.
+OPS = {"all_gather": (method(1), hatch_of_method(1)), "reduce_scatter": (method(3), "")}
+WORK, STILL = method(0), "#f2f2f2"
 ROWS = {"all_gather": 2, "reduce_scatter": 1}
 PANEL = 1.15  # inches
 

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank
-
-MARKS = ("o", "s", "^", "D", "v", "P")
+from course_lib.figures.colours import INK, QUIET, Picture, draw, marker_of_method, method
 
 
 class Fit(NamedTuple):
@@ -75,12 +73,12 @@ def bandwidth(
         left, right = figure.subplots(1, 2)
         for i, (name, points) in enumerate(measured.items()):
             sizes, times = [b for b, _ in points], [t for _, t in points]
-            look = {"color": of_rank(i), "marker": MARKS[i % len(MARKS)], "linestyle": "none"}
+            look = {"color": method(i), "marker": marker_of_method(i), "linestyle": "none"}
             left.plot(sizes, [t * 1e3 for t in times], label=name, **look)
             right.plot(sizes, [b / t / 1e9 for b, t in points], label=name, **look)
             if name in fits:
                 line = [fits[name].seconds(b) for b in sizes]
-                dashes = {"color": of_rank(i), "linewidth": 1.2, "linestyle": "--"}
+                dashes = {"color": method(i), "linewidth": 1.2, "linestyle": "--"}
                 left.plot(sizes, [t * 1e3 for t in line], label=f"{name}: α + β · bytes", **dashes)
                 speed = [b / t / 1e9 for b, t in zip(sizes, line, strict=True)]
                 right.plot(sizes, speed, **dashes)

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw
+from course_lib.figures.colours import INK, QUIET, Picture, draw, method
 
 HIGH, PANEL = 0.34, 3.2  # inches: of a bar with its space, of a panel
-FILLS = ("#5c5c5c", "#9a9a9a", "#d0d0d0")  # no rank's colour
 _UNITS = (("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
@@ -44,7 +43,7 @@ def _paint(figure, panels: Mapping[str, Mapping[str, float]], title: str) -> Non
     for axis, (name, panel) in zip(axes, panels.items(), strict=True):
         most = max(panel.values()) or 1.0
         for row, nbytes in enumerate(panel.values()):
-            axis.barh(row, nbytes, height=0.66, color=FILLS[row % len(FILLS)], edgecolor=INK,
+            axis.barh(row, nbytes, height=0.66, color=method(row), edgecolor=INK,
                       linewidth=0.6)  # fmt: skip
             axis.text(nbytes + 0.02 * most, row, shown(nbytes), va="center", color=INK, fontsize=8)
         axis.set_xlim(0, 1.32 * most)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.figures.colours import INK, QUIET, RANKS, Picture, draw
+from course_lib.figures.colours import INK, QUIET, Picture, draw, method
 
 MARKS = "osD^vPX*"
 WIDE, HIGH = 4.2, 3.6  # inches of a panel
@@ -52,7 +52,7 @@ def _paint(figure, bits: Mapping[str, float], panels: Mapping, title: str) -> No
         room = (high - low) or 1.0
         labels = apart(list(panel.values()), 0.075 * room)
         for i, (way, cost) in enumerate(panel.items()):
-            colour, mark = RANKS[i % len(RANKS)], MARKS[i % len(MARKS)]
+            colour, mark = method(i), MARKS[i % len(MARKS)]
             axis.annotate(
                 way, (bits[way], cost), (columns[way], labels[i]), fontsize=8, color=INK,
                 va="center", arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.5},

@@ -1,7 +1,8 @@
-"""One colour per rank throughout the course, and the picture that a notebook shows.
+"""One colour per rank throughout the course, others for methods, and the picture a notebook shows.
 
 The colours stay apart for colour-blind eyes and are never alone: a label or a hatch says the same.
-A picture is a white card, so that it reads in a dark notebook too, and carries its words with it.
+What is no rank (a method, a part, an operation) has greys and one accent. A picture is a white
+card, so that it reads in a dark notebook too, and carries its words with it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,12 @@ from pathlib import Path
 # four stay furthest apart for each kind of colour-blindness.
 RANKS = ("#0072B2", "#E69F00", "#009E73", "#56B4E9", "#CC79A7", "#D55E00", "#F0E442", "#5C5C5C")
 HATCHES = ("", "//", "..", "xx", "--", "++", "oo", "\\\\")
+# What is no rank: cool greys and one accent, told apart by their lightness alone. No colour and no
+# hatch of a rank is among them, but for the plain one.
+METHODS = ("#22272B", "#B5174B", "#888B8F", "#C6C8CB", "#6B0B2B")
+METHOD_HATCHES = ("", "|||", "", "**", "O")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)))
 INK, QUIET, CARD = "#1a1a1a", "#6b6b6b", "#ffffff"
 DPI = 110
 
@@ -27,6 +34,27 @@ def of_rank(rank: int) -> str:
 
 def hatch_of_rank(rank: int) -> str:
     return HATCHES[rank % len(HATCHES)]
+
+
+def method(i: int) -> str:
+    """The colour of method i, or of anything else that is compared and is no rank.
+
+    Beyond five they repeat; markers, dashes and labels tell those apart.
+    """
+    return METHODS[i % len(METHODS)]
+
+
+def hatch_of_method(i: int) -> str:
+    return METHOD_HATCHES[i % len(METHOD_HATCHES)]
+
+
+def marker_of_method(i: int) -> str:
+    return MARKERS[i % len(MARKERS)]
+
+
+def dashes_of_method(i: int) -> str | tuple:
+    """A line's style for matplotlib."""
+    return DASHES[i % len(DASHES)]
 
 
 def ink_on(colour: str) -> str:

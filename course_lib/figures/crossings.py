@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from course_lib.figures.bars import shown
-from course_lib.figures.colours import INK, Picture, draw
+from course_lib.figures.colours import INK, Picture, draw, hatch_of_method, method
 
 if TYPE_CHECKING:
     from course_lib.zero import Engine
@@ -23,8 +23,7 @@ LANES = {
     "written": "host → file",
 }
 PHASES = ("forward", "backward", "step")
-LOOKS = {"down": ("#3b3b3b", ""), "up": ("#8c8c8c", "//"), "read": ("#b3b3b3", ".."),
-         "written": ("#5c5c5c", "xx")}  # fmt: skip
+LOOKS = {way: (method(i), hatch_of_method(i)) for i, way in enumerate(LANES)}
 HIGH, WIDE = 0.8, 8.2  # inches: of a lane, of the picture
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank
+from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, method
 
 
 def loss_curve(runs: Mapping[str, Sequence[tuple[int, float]]], *, title: str = "") -> Picture:
@@ -23,8 +23,8 @@ def loss_curve(runs: Mapping[str, Sequence[tuple[int, float]]], *, title: str = 
             steps, losses = zip(*points, strict=True)
             mark = "o" if len(points) == 1 else None  # a line of one point is not seen
             width = 1.8 if i == 0 else 1.1
-            axis.plot(steps, losses, label=name, color=of_rank(i), linewidth=width, marker=mark,
-                      linestyle="-" if i == 0 else "--")  # fmt: skip
+            axis.plot(steps, losses, label=name, color=method(i), linewidth=width, marker=mark,
+                      linestyle=dashes_of_method(i))  # fmt: skip
         axis.set_xlabel("step")
         axis.set_ylabel("loss, mean over the tokens")
         axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)

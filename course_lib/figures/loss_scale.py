@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from course_lib.figures.colours import INK, QUIET, RANKS, Picture, draw
+from course_lib.figures.colours import INK, QUIET, Picture, draw, method
 
-SCALE, SKIPPED = RANKS[0], RANKS[5]
+SCALE, SKIPPED = method(0), method(1)
 
 
 def loss_scale(

@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw
+from course_lib.figures.colours import INK, QUIET, Picture, draw, method
 
 if TYPE_CHECKING:
     from course_lib.zero import Engine
 
 MEGA = 1e6
-SHADE, LINE = "#56B4E9", "#1a1a1a"
+SHADE, LINE = method(3), method(0)
 PANEL = 1.25  # inches
 
 
@@ -106,7 +106,7 @@ def _panel(axis, name: str, run: Run) -> None:
     times, held = _stairs(run.memory, end)
     axis.plot(times, held, color=LINE, linewidth=1.0, drawstyle="steps-post", label="all tensors")
     times, whole = _stairs(run.whole, end)
-    look = {"facecolor": SHADE, "edgecolor": QUIET, "hatch": "//", "linewidth": 0.4}
+    look = {"facecolor": SHADE, "edgecolor": QUIET, "linewidth": 0.4}
     axis.fill_between(times, whole, step="post", label="gathered parameters", **look)
     limit = run.limit / MEGA
     axis.axhline(limit, color=INK, linestyle="--", linewidth=1.1, label="the formula for these")

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.bars import shown
-from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, of_rank
+from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_method, method
 
 TIERS, AXES = ("device", "host", "disk"), ("dp", "tp")
 WIDE, HIGH, ROW = 10.8, 3.4, 0.16  # inches; more ranks make it higher
 MORE = "more at the peak"
-GREYS = {"device": "#5c5c5c", "host": "#a8a8a8", "disk": "#dcdcdc", MORE: "#ffffff"}
+GREYS = {"device": "#7a7a7a", "host": "#a8a8a8", "disk": "#dcdcdc", MORE: "#ffffff"}
 BAR, DASHES = 0.8, (0, (1.2, 0.8))  # of a row; a mark that is an estimate is dashed
 
 
@@ -46,7 +46,7 @@ def run_summary(
 
 def _loss(axis, losses, validation) -> None:
     for points, name, colour, style in (
-        (losses, "training", of_rank(0), "-"), (validation, "validation", of_rank(5), "--"),
+        (losses, "training", method(0), "-"), (validation, "validation", method(1), "--"),
     ):  # fmt: skip
         if points:
             steps, values = zip(*points, strict=True)
@@ -97,7 +97,7 @@ def _memory(axis, ranks) -> None:
 
 def _sent(axis, ranks) -> None:
     unit, size = _unit(max(report["sent"] for report in ranks) or 1)
-    colours, hatches = (of_rank(0), of_rank(1)), (hatch_of_rank(0), hatch_of_rank(1))
+    colours, hatches = (method(2), method(3)), ("", hatch_of_method(1))
     for row, report in enumerate(ranks):
         parts = {f"over {name}": report["sent_by_axis"].get(name, 0) / size for name in AXES}
         _bar(axis, row, parts, colours, hatches)
@@ -120,7 +120,7 @@ def _bar(axis, y: float, parts: Mapping[str, float], colours, hatches=("", ""), 
 def _mark(axis, y: float, x: float, high: float = BAR, of: str = "formula") -> None:
     style = "-" if of == "formula" else DASHES
     ends = [y - 0.56 * high, y + 0.56 * high]
-    looks = {"linestyle": style, "color": of_rank(5), "linewidth": 2, "clip_on": False}
+    looks = {"linestyle": style, "color": method(1), "linewidth": 2, "clip_on": False}
     axis.plot([x, x], ends, label=of, **looks)
 
 

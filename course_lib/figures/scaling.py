@@ -10,11 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, method
 
 KINDS = ("measured", "predicted", "published")
-FILLS = {"measured": "#3b3b3b", "predicted": CARD, "published": "#b5b5b5"}  # no rank's colour
-HATCHES = {"measured": "", "predicted": "////", "published": ""}
+FILLS = {"measured": method(0), "predicted": CARD, "published": method(3)}
+PATTERNS = {"measured": "", "predicted": "|||", "published": ""}
 WIDE, BETWEEN, HIGH = 0.34, 0.3, 2.9  # inches: of a bar, between two groups, of the picture
 NARROWEST = 3.2  # so that the legend fits
 
@@ -83,7 +83,7 @@ def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]], title: str) -> No
             for kind, value in bar.values.items():
                 at = i + (kinds.index(kind) - (len(kinds) - 1) / 2) * WIDE / share
                 axis.bar(at, value, width=0.92 * WIDE / share, color=FILLS[kind], edgecolor=INK,
-                         hatch=HATCHES[kind], linewidth=0.6)  # fmt: skip
+                         hatch=PATTERNS[kind], linewidth=0.6)  # fmt: skip
                 axis.text(at, value + 0.01 * top, f"{value:.0f}", ha="center", va="bottom",
                           color=INK, fontsize=8,
                           bbox={"facecolor": CARD, "edgecolor": "none", "pad": 0.4})  # fmt: skip
@@ -105,7 +105,7 @@ def _legend(figure, kinds: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
     patches = [
-        Patch(facecolor=FILLS[kind], edgecolor=INK, hatch=HATCHES[kind], linewidth=0.6, label=kind)
+        Patch(facecolor=FILLS[kind], edgecolor=INK, hatch=PATTERNS[kind], linewidth=0.6, label=kind)
         for kind in kinds
     ]
     figure.legend(handles=patches, loc="outside lower center", ncols=len(kinds), frameon=False,

@@ -296,8 +296,8 @@ MUTANTS = [
     Mutant(
         "l06-bars-not-stacked",
         "course_lib/figures/activations.py",
-        "            wide = row[place] / unit\n",
-        "            wide = sum(row.values()) / unit / len(row)\n",
+        "            wide, shade = row[place] / unit, method(i)\n",
+        "            wide, shade = sum(row.values()) / unit / len(row), method(i)\n",
         (f"{FIGURE}test_bars_are_as_long_as_their_numbers",),
         "all places are drawn alike",
     ),

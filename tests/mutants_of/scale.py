@@ -47,7 +47,7 @@ MUTANTS = [
     mutant(
         "a-ranks-grey",
         DRAWN,
-        '"measured": "#3b3b3b"',
+        '"measured": method(0)',
         '"measured": "#5c5c5c"',
         PICTURE + "no_fill_is_a_ranks_colour",
         "the eighth rank has that grey",
