@@ -67,14 +67,15 @@ def _paint(figure, owners: Holders, most: int, title: str) -> None:
     axis.set_aspect("equal", anchor="N")
     axis.set_yticks([row + 0.5 for row in range(len(owners))], list(owners))
     axis.set_xticks([head + 0.5 for head in range(most)], range(most))
-    axis.set_xlabel("query head")
+    fewer = len({len(ranks_of) for ranks_of in owners.values()}) > 1
+    axis.set_xlabel("head of q; of k and v, one for all that read it" if fewer else "head")
     axis.tick_params(length=0, labelcolor=INK)
     for side in axis.spines.values():
         side.set_visible(False)
 
 
 def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...]) -> None:
-    """One head: a bar over all of it for each rank that holds it whole, with the rank's number."""
+    """One head: a bar over all of it for each rank that holds it whole, with the rank's name."""
     from matplotlib.patches import Rectangle
 
     width, bar = wide - 0.1, 0.9 / len(ranks)
@@ -84,8 +85,8 @@ def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...]) -> Non
         look = {"facecolor": colour, "edgecolor": "#ffffff", "hatch": hatch_of_rank(rank)}
         axis.add_patch(Rectangle(corner, width, bar - gap, linewidth=0.0, **look))
         axis.text(
-            corner[0] + width / 2, corner[1] + bar / 2, str(rank), ha="center", va="center",
-            fontsize=8 if len(ranks) < 4 else 6,
+            corner[0] + width / 2, corner[1] + bar / 2, f"rank {rank}", ha="center", va="center",
+            fontsize=6.5 if len(ranks) < 4 else 5.5,
             color=ink_on(colour), fontweight="bold",
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip
