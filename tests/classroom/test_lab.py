@@ -133,7 +133,7 @@ def test_it_opens_the_first_lesson_of_a_workspace_that_it_has_made(server):
     assert server.url.endswith("/lab/tree/notebooks/00_start_here.ipynb")
     assert server.said().startswith(f"Your own copies are in {server.work}: ")
     names = {one["name"] for one in server.api("contents/")[1]["content"]}
-    assert names == {"notebooks", "exercises", "course_lib"}
+    assert names == {"notebooks", "exercises", "course_lib", "docs"}
 
 
 def test_two_people_start_side_by_side(labs, taken):
@@ -200,24 +200,37 @@ def test_what_runs_in_it_knows_its_workspace_and_the_command(server):
     assert done.returncode == 2 and "00  notebooks/00_start_here.ipynb" in done.stderr
 
 
-def test_the_library_can_be_read_and_not_changed(server):
-    path = "contents/course_lib/ranks.py"
-    before = (ROOT / "course_lib" / "ranks.py").read_text()
+@pytest.mark.parametrize("page", ["course_lib/ranks.py", "docs/glossary.md"])
+def test_the_library_and_the_pages_can_be_read_and_not_changed(server, page):
+    folder, name = page.split("/")
+    path = f"contents/{page}"
+    before = (ROOT / page).read_text()
     status, model = server.api(path)
     assert status == 200 and model["content"] == before and model["writable"] is False
     model["content"] = "broken"
     for status, told in (
         server.api(path, "PUT", {"type": "file", "format": "text", "content": "broken"}),
         server.api(path, "DELETE"),
-        server.api("contents/course_lib", "DELETE"),
-        server.api(path, "PATCH", {"path": "ranks.py"}),
-        server.api("contents/course_lib", "POST", {"copy_from": "course_lib/ranks.py"}),
+        server.api(f"contents/{folder}", "DELETE"),
+        server.api(path, "PATCH", {"path": name}),
+        server.api(f"contents/{folder}", "POST", {"copy_from": page}),
         server.api(f"{path}/checkpoints", "POST"),
     ):
         assert status == 403 and "here for reading" in told["message"]
-    assert (ROOT / "course_lib" / "ranks.py").read_text() == before
-    copy = server.api("contents/", "POST", {"copy_from": "course_lib/ranks.py"})
+    assert (ROOT / page).read_text() == before
+    copy = server.api("contents/", "POST", {"copy_from": page})
     assert copy[0] == 201 and (server.work / copy[1]["path"]).read_text() == before
+
+
+def test_a_page_opens_as_it_reads_and_not_as_its_source(server):
+    url = f"http://127.0.0.1:{server.port}/lab/api/settings/"
+    status, told = ask(url + "@jupyterlab/docmanager-extension:plugin", server.token)
+    assert status == 200
+    viewers = told["schema"]["properties"]["defaultViewers"]["default"]
+    assert viewers == {"markdown": "Markdown Preview"}
+
+
+def test_a_file_of_ones_own_can_be_written(server):
     mine = {"type": "file", "format": "text", "content": "mine"}
     assert server.api("contents/mine.txt", "PUT", mine)[0] == 201
     assert (server.work / "mine.txt").read_text() == "mine"

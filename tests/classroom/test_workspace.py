@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import signal
 import stat
 import subprocess
@@ -57,6 +58,8 @@ def root(tmp_path: Path) -> Path:
         file.write_text(notebook(f"# {path}", "answer = ..."))
     (course / "course_lib").mkdir()
     (course / "course_lib" / "ranks.py").write_text("# a file to read")
+    (course / "docs").mkdir()
+    (course / "docs" / "glossary.md").write_text("# a page to read")
     return course
 
 
@@ -198,19 +201,27 @@ def test_without_a_manifest_every_file_is_the_learners(root, work, how):
     assert paths(workspace.untouched(root, work)) == [OTHER]
 
 
-def test_the_library_is_there_to_read_wherever_the_course_moves(root, work):
+@pytest.mark.parametrize("page", ["course_lib/ranks.py", "docs/glossary.md"])
+def test_the_library_and_the_pages_are_there_to_read_wherever_the_course_moves(root, work, page):
+    folder, text = page.split("/")[0], (root / page).read_text()
     workspace.open_up(root, work)
     workspace.open_up(root, root / "work")
-    assert (work / "course_lib" / "ranks.py").read_text() == "# a file to read"
+    assert (work / page).read_text() == text
     moved = root.rename(root.parent / "moved")
-    assert (moved / "work" / "course_lib" / "ranks.py").exists(), "both moved together"
-    assert not (work / "course_lib").exists()
+    assert (moved / "work" / page).exists(), "both moved together"
+    assert not (work / folder).exists()
     workspace.open_up(moved, work)
-    assert (work / "course_lib" / "ranks.py").exists(), "the dangling link is set right"
-    (work / "course_lib").unlink()
-    (work / "course_lib").mkdir()
+    assert (work / page).exists(), "the dangling link is set right"
+    (work / folder).unlink()
+    (work / folder).mkdir()
     workspace.open_up(moved, work)
-    assert not (work / "course_lib").is_symlink(), "a folder of the learner's own stays"
+    assert not (work / folder).is_symlink(), "a folder of the learner's own stays"
+
+
+def test_a_course_without_pages_makes_no_link_to_nothing(root, work):
+    shutil.rmtree(root / "docs")
+    workspace.open_up(root, work)
+    assert not (work / "docs").is_symlink()
 
 
 def test_reset_renews_a_lesson_and_keeps_the_old_files(root, work, course):

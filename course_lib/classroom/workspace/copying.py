@@ -22,7 +22,7 @@ from course_lib.classroom.workspace.handed_out import (
 from course_lib.classroom.workspace.manifest import Manifest
 from course_lib.files import write_whole
 
-LIBRARY = "course_lib"
+LINKED = ("course_lib", "docs")  # beside the lessons, for reading
 
 
 @dataclass
@@ -81,7 +81,8 @@ def open_up(root: Path, work: Path) -> News:
     place.make(work, root)
     with place.alone(work):
         news = _copy_missing(root, work, there)
-        _link_library(root, work)
+        for name in LINKED:
+            _link(root, work, name)
     return news
 
 
@@ -130,16 +131,16 @@ def write(path: Path, data: bytes) -> None:
     write_whole(path, data)
 
 
-def _link_library(root: Path, work: Path) -> None:
-    """`course_lib` beside the lessons, for reading; one that points elsewhere is set right."""
-    link, target = work / LIBRARY, root / LIBRARY
+def _link(root: Path, work: Path, name: str) -> None:
+    """A folder of the course beside the lessons; a link that points elsewhere is set right."""
+    link, target = work / name, root / name
     if work.is_relative_to(root):  # then both may be moved together
         target = Path(os.path.relpath(target, work))
     if link.is_symlink():
         if Path(os.readlink(link)) == target:
             return
         link.unlink()
-    if not link.exists():  # a folder of the learner's own stays
+    if (root / name).is_dir() and not link.exists():  # a folder of the learner's own stays
         with suppress(OSError):  # some disks know no links; the lessons do not need it
             link.symlink_to(target)
 

@@ -1,7 +1,7 @@
-"""What JupyterLab may write in a workspace: everything but the library, which is there to be read.
+"""What JupyterLab may write in a workspace: everything but the library and the pages of docs/.
 
-Lessons end by opening a file of it; a key pressed by accident there must not change the course for
-everybody. No lesson derives it.
+Lessons link to files of both; a key pressed by accident there must not change the course for all of
+its readers. No lesson derives it.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from pathlib import Path
 from tornado.web import HTTPError
 
 from course_lib.classroom.saving import WholeFiles
-from course_lib.classroom.workspace.copying import LIBRARY
+from course_lib.classroom.workspace.copying import LINKED
 
 
 class LearnersFiles(WholeFiles):
-    """Jupyter's contents manager that saves whole files, and none behind the library's link."""
+    """Jupyter's contents manager that saves whole files, and none of the linked folders."""
 
     def in_library(self, path: str) -> bool:
-        """Whether a path of the API lies in the linked library, or is the link itself."""
+        """Whether a path of the API is in a folder linked from the course, or is its link."""
         first = path.strip("/").split("/")[0]
-        return first == LIBRARY and (Path(self.root_dir) / LIBRARY).is_symlink()
+        return first in LINKED and (Path(self.root_dir) / first).is_symlink()
 
     def refuse(self, path: str) -> None:
         if self.in_library(path):
             raise HTTPError(
                 403,
-                f"{path} belongs to the course's library, which is here for reading. Save it under "
-                "another name, outside of course_lib, to change it.",
+                f"{path} belongs to the course, and is here for reading. To change it, save it "
+                f"under another name, outside of {' and '.join(LINKED)}.",
             )
 
     async def save(self, model: dict, path: str = "") -> dict:
