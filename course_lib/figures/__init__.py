@@ -6,8 +6,8 @@ block, `head_map.py` which heads, `schedule.py` a block's parts and their messag
 several wirings of the same layers, `timeline.py` a ledger's spans, `bandwidth.py` times by size,
 `word_rows.py` who finds which word, `bars.py` bytes beside bytes, `by_bits.py` errors against
 bits, `mesh_rows.py` who has seen which rows, `activations.py` what a block keeps, `run_summary.py`
-a training run, `pipeline_steps.py` the steps of pipeline stages. matplotlib is loaded at the first
-picture. From lesson 00 on.
+a training run, `pipeline_steps.py` the steps of pipeline stages, `ring_steps.py` a ring step by
+step, `stage_bars.py` the stages of ZeRO. matplotlib is loaded at the first picture. From lesson 00 on.
 """
 
 from course_lib.figures.activations import activations, keeping
@@ -19,7 +19,9 @@ from course_lib.figures.colours import Picture
 from course_lib.figures.head_map import head_map
 from course_lib.figures.mesh_rows import mesh_rows
 from course_lib.figures.ranks_map import ranks_map
+from course_lib.figures.ring_steps import ring_steps
 from course_lib.figures.schedule import follow, schedule
+from course_lib.figures.stage_bars import stage_bars
 from course_lib.figures.statement import statement
 from course_lib.figures.timeline import timeline
 from course_lib.figures.who_holds import who_holds
@@ -29,5 +31,6 @@ from course_lib.figures.word_rows import word_rows
 __all__ = [
     "Fit", "Part", "Picture", "activations", "bandwidth", "bars", "blocks", "by_bits", "fit",
     "follow", "head_map", "keeping", "mesh_rows", "ranks_map", "schedule", "statement",
-    "timeline",    "who_holds", "wirings", "word_rows",
+    "timeline", "who_holds", "wirings", "word_rows",
+    "ring_steps", "stage_bars",
 ]  # fmt: skip

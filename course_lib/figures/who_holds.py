@@ -66,7 +66,7 @@ def _paint(figure, held: dict[str, list[list[Owners]]], title: str) -> None:
     for axis, (name, rows) in zip(axes, held.items(), strict=True):
         for r, row in enumerate(rows):
             for c, owners in enumerate(row):
-                _tile(axis, Rectangle, c, r, owners)
+                tile(axis, Rectangle, c, r, owners)
         axis.set_xlim(-0.05, len(rows[0]) + 0.05)
         axis.set_ylim(len(rows) + 0.05, -0.05)
         axis.set_aspect("equal")
@@ -83,7 +83,7 @@ def _paint(figure, held: dict[str, list[list[Owners]]], title: str) -> None:
             side.set_visible(False)
 
 
-def _tile(axis, rectangle, column: int, row: int, owners: Owners) -> None:
+def tile(axis, rectangle, column: int, row: int, owners: Owners, *, hatched: bool = True) -> None:
     """One chunk: a stripe for each rank whose numbers are in it, and their names."""
     if not owners:
         edge = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
@@ -96,7 +96,7 @@ def _tile(axis, rectangle, column: int, row: int, owners: Owners) -> None:
         axis.add_patch(
             rectangle(
                 corner, stripe, 0.9, facecolor=colour, edgecolor="#ffffff",
-                hatch=hatch_of_rank(owner), linewidth=0.0,
+                hatch=hatch_of_rank(owner) if hatched else "", linewidth=0.0,
             )
         )  # fmt: skip
         axis.text(

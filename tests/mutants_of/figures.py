@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.mutation import Mutant
 
+RING, RUN = "course_lib/figures/ring_steps.py", "tests/test_figures_ring_steps.py::test_"
+STAGES, BARS = "course_lib/figures/stage_bars.py", "tests/test_figures_stage_bars.py::test_"
 PALETTE = "tests/test_figures_palette.py::test_"
 
 MUTANTS = [
@@ -30,5 +32,53 @@ MUTANTS = [
         '"#60666B"',
         (f"{PALETTE}methods_are_told_apart_without_any_colour",),
         "printed in grey, the accent and the middle grey are one",
+    ),
+    Mutant(
+        "figures-ring-of-one-step-less",
+        RING,
+        "adds = step < n - 1",
+        "adds = step < n - 2",
+        (f"{RUN}a_ring_of_n_is_complete_after_2_n_minus_1_steps_and_half_way_each_rank_has_one",),
+        "the reduce-scatter stops before each chunk has met every rank",
+    ),
+    Mutant(
+        "figures-ring-sends-one-after-the-other",
+        RING,
+        "            row[send.chunk] = row[send.chunk] + value if adds else value\n",
+        "            row[send.chunk] = row[send.chunk] + value if adds else row[send.chunk]\n",
+        (f"{RUN}the_messages_drawn_make_the_sums_drawn[3]",),
+        "the all-gather's messages arrive nowhere",
+    ),
+    Mutant(
+        "figures-ring-left-and-right",
+        RING,
+        "Send(r, (r + 1) % n, (r - step) % n)",
+        "Send(r, (r - 1) % n, (r + step) % n)",
+        (f"{RUN}in_each_step_every_rank_sends_one_chunk_to_the_next_and_no_two_the_same[3]",),
+        "a ring that runs the other way than lesson 01's",
+    ),
+    Mutant(
+        "figures-stages-master-forgotten",
+        STAGES,
+        "RULES[optimizer].states + widths.master",
+        "RULES[optimizer].states",
+        (f"{BARS}the_paper_s_figure_1_is_found_again",),
+        "12 of the 16 bytes are 8 without the float32 copy",
+    ),
+    Mutant(
+        "figures-stages-gradients-by-the-parameters",
+        STAGES,
+        "holds(widths.gradient, 0, alive=True)",
+        "holds(widths.parameter, 0, alive=True)",
+        (f"{BARS}megatron_s_eighteen_bytes_and_float32_s_sixteen",),
+        "float32 gradients are counted as wide as the parameters",
+    ),
+    Mutant(
+        "figures-stages-dead-gradients",
+        STAGES,
+        "holds(widths.gradient, 0, alive=True)",
+        "holds(widths.gradient, 0)",
+        (f"{BARS}the_paper_s_figure_1_is_found_again",),
+        "the shard of the gradients that stages 2 and 3 hold is left out",
     ),
 ]

@@ -1,0 +1,139 @@
+"""The four stages of ZeRO in one picture: gigabytes a rank holds of parameters, gradients, states.
+
+A bar for each stage, counted by the closed forms of `course_lib.estimate`; with 7.5 billion
+parameters on 64 ranks it is figure 1 of the ZeRO paper. Lesson 09; its slider is in
+`course_lib.classroom.sliders`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from course_lib.figures.colours import INK, QUIET, Picture, draw, ink_on, method
+
+GIGA = 1e9  # a GB is 10⁹ bytes, as in the paper
+STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
+KINDS = ("parameters", "gradients", "optimizer states")
+SHADES = dict(zip(KINDS, (0, 1, 3), strict=True))  # which of the methods' colours each kind has
+SIZE = (7.8, 3.0)  # inches
+
+
+class Widths(NamedTuple):
+    """Bytes of one number: of a parameter, of a gradient, and whether a float32 master is kept."""
+
+    parameter: int
+    gradient: int
+    master: bool
+
+
+PRECISIONS = {
+    "float32": Widths(4, 4, False),
+    "bf16": Widths(2, 2, True),
+    "bf16, float32 gradients": Widths(2, 4, True),
+}
+
+
+def stage_bytes(
+    stage: int, ranks: int, *, precision: str = "bf16", optimizer: str = "adamw"
+) -> dict[str, float]:
+    """Bytes a parameter that a rank holds at this stage, by kind, when its gradients are there."""
+    from course_lib.estimate import RULES, per_parameter
+
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision={precision!r} is none of {', '.join(map(repr, PRECISIONS))}")
+    if optimizer not in RULES:
+        raise ValueError(f"optimizer={optimizer!r} is none of {', '.join(map(repr, RULES))}")
+    if ranks < 1:
+        raise ValueError(f"ranks={ranks}: a job has one or more")
+    widths = PRECISIONS[precision]
+
+    def holds(width: int, states: int, *, alive: bool = False, of: int = stage) -> float:
+        return per_parameter(of, ranks, width=width, states=states, alive=alive)
+
+    # The form adds kinds up; from stage 2 on it counts gradients only while they are alive.
+    without = max(stage, 2)
+    alone = holds(widths.parameter, 0, of=without)
+    gradients = holds(widths.gradient, 0, alive=True) - holds(widths.gradient, 0, of=without)
+    kept = RULES[optimizer].states + widths.master  # each of them 4 bytes wide
+    return dict(zip(KINDS, (alone, gradients, holds(4, kept) - holds(4, 0)), strict=True))
+
+
+def stage_bars(
+    parameters: float = 7.5e9,
+    ranks: int = 64,
+    precision: str = "bf16",
+    optimizer: str = "adamw",
+    *,
+    title: str | None = None,
+) -> Picture:
+    """Draw what a rank of `ranks` holds of a model at stages 0 to 3, in GB of 10⁹ bytes.
+
+    `precision`: "float32"; "bf16" with a float32 master copy of the parameters; or "bf16, float32
+    gradients" as Megatron keeps them (18 bytes a parameter with Adam).
+    """
+    if parameters <= 0:
+        raise ValueError(f"parameters={parameters}: a model has more than none")
+    held = [
+        {kind: nbytes * parameters / GIGA for kind, nbytes in row.items()}
+        for row in (
+            stage_bytes(s, ranks, precision=precision, optimizer=optimizer) for s in range(4)
+        )
+    ]
+    if title is None:
+        title = f"{counted(parameters)} parameters on {ranks} ranks, {precision}, {optimizer}"
+    return draw(SIZE, _in_words(held, title), lambda figure: _paint(figure, held, title))
+
+
+def counted(parameters: float) -> str:
+    """7.5e9 as "7.5 billion"."""
+    for name, size in (("trillion", 1e12), ("billion", 1e9), ("million", 1e6)):
+        if parameters >= size:
+            return f"{parameters / size:.3g} {name}"
+    return f"{parameters:,.0f}"
+
+
+def gigabytes(value: float) -> str:
+    """To one decimal; what is below 1 to two digits."""
+    return f"{value:.2g}" if value < 1 else f"{value:,.1f}".removesuffix(".0")
+
+
+def _paint(figure, held: list[dict[str, float]], title: str) -> None:
+    axis = figure.subplots()
+    if title:
+        figure.suptitle(title, fontsize=10, color=INK)
+    most = max(sum(row.values()) for row in held)
+    for y, row in enumerate(held):
+        left = 0.0
+        for kind, wide in row.items():
+            shade = method(SHADES[kind])
+            look = {"color": shade, "edgecolor": "#ffffff", "linewidth": 0.5}
+            axis.barh(y, wide, left=left, height=0.7, label=None if y else kind, **look)
+            if wide > 0.075 * most:  # else there is no room for a number
+                axis.text(
+                    left + wide / 2, y, gigabytes(wide), ha="center", va="center", fontsize=8,
+                    color=ink_on(shade), fontweight="bold",
+                    bbox={"facecolor": shade, "edgecolor": "none", "pad": 1.0},
+                )  # fmt: skip
+            left += wide
+        axis.text(left + 0.012 * most, y, f"{gigabytes(left)} GB", va="center", fontsize=9,
+                  fontweight="bold", color=INK)  # fmt: skip
+    axis.set_xlim(0, 1.13 * most)
+    axis.set_ylim(len(held) - 0.45, -0.55)
+    axis.set_yticks(range(len(held)), STAGES, color=INK)
+    axis.set_xlabel("GB on each rank (1 GB = 10⁹ bytes)")
+    axis.xaxis.set_major_formatter(lambda x, _: gigabytes(x) if x else "0")
+    axis.tick_params(axis="y", length=0)
+    axis.spines["left"].set_color(QUIET)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize=8)
+
+
+def _in_words(held: list[dict[str, float]], title: str) -> str:
+    told = [
+        f"{stage}: {gigabytes(sum(row.values()))} GB, "
+        + ", ".join(f"{kind} {gigabytes(value)}" for kind, value in row.items() if value)
+        + "."
+        for stage, row in zip(STAGES, held, strict=True)
+    ]
+    return f"{title + '. ' if title else ''}GB that each rank holds. {' '.join(told)}"
