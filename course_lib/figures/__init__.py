@@ -7,7 +7,8 @@ several wirings of the same layers, `timeline.py` a ledger's spans, `bandwidth.p
 `word_rows.py` who finds which word, `bars.py` bytes beside bytes, `by_bits.py` errors against
 bits, `mesh_rows.py` who has seen which rows, `activations.py` what a block keeps, `run_summary.py`
 a training run, `pipeline_steps.py` the steps of pipeline stages, `ring_steps.py` a ring step by
-step, `stage_bars.py` the stages of ZeRO. matplotlib is loaded at the first picture. From lesson 00 on.
+step, `stage_bars.py` the stages of ZeRO. matplotlib is loaded at the first picture.
+From lesson 00 on.
 """
 
 from course_lib.figures.activations import activations, keeping
@@ -30,7 +31,6 @@ from course_lib.figures.word_rows import word_rows
 
 __all__ = [
     "Fit", "Part", "Picture", "activations", "bandwidth", "bars", "blocks", "by_bits", "fit",
-    "follow", "head_map", "keeping", "mesh_rows", "ranks_map", "schedule", "statement",
-    "timeline", "who_holds", "wirings", "word_rows",
-    "ring_steps", "stage_bars",
+    "follow", "head_map", "keeping", "mesh_rows", "ranks_map", "ring_steps", "schedule",
+    "stage_bars", "statement", "timeline", "who_holds", "wirings", "word_rows",
 ]  # fmt: skip
