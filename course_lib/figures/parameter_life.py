@@ -1,0 +1,191 @@
+"""The life of a stage-3 parameter in one step: sharded, gathered on use, freed, and again.
+
+What each rank holds of it and of its gradient from state to state, the operation between two, and
+below the memory that they take. `course_lib.zero.stage3` goes this way; lesson 11 derives it.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import NamedTuple
+
+from course_lib.figures.colours import (
+    CARD,
+    INK,
+    QUIET,
+    Picture,
+    draw,
+    hatch_of_rank,
+    of_rank,
+)
+
+SHARDED, FULL, PARTIAL, NONE = "sharded", "full", "partial sum", ""
+MESSAGES = ("all-gather", "reduce-scatter")
+
+
+class State(NamedTuple):
+    """What the ranks hold of a parameter and of its gradient, and what is done next."""
+
+    phase: str
+    parameter: str
+    gradient: str
+    then: str  # the operation that ends the state
+
+    def memory(self, n: int) -> tuple[Fraction, Fraction, Fraction]:
+        """Of one rank, in parameters: the shard, which stays, the gathered buffer, gradients."""
+        gradient = {PARTIAL: Fraction(1), SHARDED: Fraction(1, n), NONE: Fraction(0)}
+        return Fraction(1, n), Fraction(self.parameter == FULL), gradient[self.gradient]
+
+
+STATES = (
+    State("before", SHARDED, NONE, "all-gather"),
+    State("forward", FULL, NONE, "free"),
+    State("forward of later units", SHARDED, NONE, "all-gather"),
+    State("backward", FULL, PARTIAL, "free"),
+    State("backward", SHARDED, PARTIAL, "reduce-scatter"),
+    State("backward of earlier units", SHARDED, SHARDED, "update"),
+    State("after", SHARDED, NONE, ""),
+)
+CELL, HOP, LEFT, ROW, BAR = 0.66, 0.66, 0.95, 0.3, 0.2  # inches
+PARAMETER, UNIT = 1.18, 0.34  # top of the parameter's rows; of memory, one full parameter
+REPLICATED, EDGE, HELD = "#e9e9e9", "#bdbdbd", "#8a8a8a"
+
+
+def parameter_life(n: int = 2, *, title: str = "") -> Picture:
+    """Draw the states of a parameter, or of a unit of them, on `n` ranks of the axis dp."""
+    if not 2 <= n <= 6:
+        raise ValueError(f"n={n} ranks: the picture has 2 to 6; on one rank nothing is sharded")
+    title = title or f"ZeRO-3 (FSDP): one unit's parameters in one training step, {n} ranks"
+    width = LEFT + len(STATES) * CELL + (len(STATES) - 1) * HOP + 0.25
+    height = PARAMETER + 2 * n * ROW + 0.42 + 2.85 * UNIT + 0.46
+    return draw(
+        (width, height), in_words(n, title), lambda figure: _paint(figure, n, title, width, height)
+    )
+
+
+def in_words(n: int, title: str) -> str:
+    """The picture's alternative text."""
+    told = []
+    for state in STATES:
+        held = " + ".join(str(part) for part in state.memory(n) if part)
+        gradient = f", gradient {state.gradient}" if state.gradient else ""
+        then = f"; then {state.then}" if state.then else ""
+        told.append(f"{state.phase}: parameter {state.parameter}{gradient}, memory {held}{then}")
+    return (
+        f"{title}. Memory is that of one rank, in full parameters: the shard, the gathered buffer "
+        f"beside it, the gradient. {'; '.join(told)}. The last unit of the forward is not freed, "
+        "since its backward comes next."
+    )
+
+
+def _paint(figure, n: int, title: str, width: float, height: float) -> None:
+    figure.set_layout_engine("none")
+    axis = figure.add_axes((0, 0, 1, 1))
+    axis.set_xlim(0, width)
+    axis.set_ylim(height, 0)
+    axis.axis("off")
+    axis.text(width / 2, 0.2, title, ha="center", va="center", fontsize=10.5, color=INK)
+    gradient = PARAMETER + n * ROW + 0.26
+    look = {"va": "center", "fontsize": 8, "color": INK}
+    for top, name in ((PARAMETER, "parameter"), (gradient, "gradient")):
+        axis.text(0.08, top - 0.1, name, fontweight="bold", **look)
+        for rank in range(n):
+            axis.text(0.2, top + rank * ROW + ROW / 2, f"rank {rank}", **look)
+    for i, state in enumerate(STATES):
+        left = LEFT + i * (CELL + HOP)
+        _phase(axis, i, left)
+        for rank in range(n):
+            _bar(axis, left, PARAMETER + rank * ROW, rank, n, state.parameter)
+            _bar(axis, left, gradient + rank * ROW, rank, n, state.gradient)
+        words = {FULL: "full (replicated)"}.get(state.parameter, state.parameter)
+        small = {"ha": "center", "va": "center", "fontsize": 7, "color": QUIET}
+        axis.text(left + CELL / 2, PARAMETER - 0.1, words, **small)
+        axis.text(left + CELL / 2, gradient - 0.1, state.gradient, **small)
+        if state.then:
+            of_gradient = state.then == "reduce-scatter"
+            y = (gradient if of_gradient else PARAMETER) + n * ROW / 2
+            _hop(axis, left + CELL, y, state.then)
+    _memory(axis, n, gradient + n * ROW + 0.3 + 2.6 * UNIT)
+
+
+def _phase(axis, i: int, left: float) -> None:
+    """A heading over the states of one phase of the step."""
+    spans = {0: ("at rest", 0), 1: ("forward", 1), 2: ("other units run", 2),
+             3: ("backward", 5), 6: ("step", 6)}  # fmt: skip
+    if i not in spans:
+        return
+    text, last = spans[i]
+    right = LEFT + last * (CELL + HOP) + CELL
+    middle = (left + right) / 2
+    axis.text(middle, 0.62, text, ha="center", va="center", fontsize=9, color=INK)
+    axis.plot([left - 0.08, right + 0.08], [0.76, 0.76], color=QUIET, linewidth=1.0)
+
+
+def _bar(axis, left: float, top: float, rank: int, n: int, holds: str) -> None:
+    """One tensor on one rank: grey where it is replicated, the rank's colour where it is its own,
+    a dotted outline where it is not in memory."""
+    from matplotlib.patches import Rectangle
+
+    y = top + (ROW - BAR) / 2
+    empty = {"facecolor": CARD, "edgecolor": EDGE, "linewidth": 0.7, "linestyle": (0, (2, 2))}
+    if holds == NONE:
+        return
+    axis.add_patch(Rectangle((left, y), CELL, BAR, **empty))
+    if holds == FULL:
+        look = {"facecolor": REPLICATED, "edgecolor": EDGE, "linewidth": 0.7}
+        axis.add_patch(Rectangle((left, y), CELL, BAR, **look))
+        return
+    start, wide = (rank * CELL / n, CELL / n) if holds == SHARDED else (0.0, CELL)
+    mine = {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank), "edgecolor": CARD}
+    axis.add_patch(Rectangle((left + start, y), wide, BAR, linewidth=0.8, **mine))
+
+
+def _hop(axis, left: float, y: float, operation: str) -> None:
+    """An arrow to the next state; its chip is dark where a message is sent."""
+    style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
+    axis.annotate("", (left + HOP - 0.06, y), (left + 0.06, y), arrowprops=style)
+    sends = operation in MESSAGES
+    axis.text(
+        left + HOP / 2 - 0.02, y - 0.1, operation.replace("-", "-\n"), ha="center", va="bottom",
+        fontsize=7.5, fontweight="bold", color=CARD if sends else INK, linespacing=1.1,
+        bbox={"facecolor": INK if sends else CARD, "edgecolor": INK, "linewidth": 0.8,
+              "boxstyle": "round,pad=0.25"},
+    )  # fmt: skip
+
+
+def _memory(axis, n: int, bottom: float) -> None:
+    """One rank's memory from state to state: shard, gathered buffer and gradient on one another."""
+    from matplotlib.patches import Rectangle
+
+    names = ("shard", "gathered", "gradient")
+    shades = (HELD, REPLICATED, CARD)
+    axis.text(0.08, bottom - 1.9 * UNIT, "memory", fontweight="bold", fontsize=8, color=INK)
+    axis.text(0.08, bottom - 1.9 * UNIT + 0.16, "of one rank", fontsize=8, color=INK)
+    end = LEFT + len(STATES) * CELL + (len(STATES) - 1) * HOP
+    axis.plot([LEFT - 0.05, end + 0.05], [bottom, bottom], color=INK, linewidth=0.9)
+    for i, state in enumerate(STATES):
+        start = LEFT + i * (CELL + HOP) - (HOP / 2 if i else 0)
+        wide = CELL + HOP / 2 + (HOP / 2 if 0 < i < len(STATES) - 1 else 0)
+        top = bottom
+        for name, shade, part in zip(names, shades, state.memory(n), strict=True):
+            high = float(part) * UNIT
+            hatch = "////" if name == "gradient" else ""
+            look = {"facecolor": shade, "edgecolor": INK, "hatch": hatch, "linewidth": 0.7}
+            if high:
+                axis.add_patch(Rectangle((start, top - high), wide, high, **look))
+            if high > 0.14:
+                axis.text(
+                    start + wide / 2, top - high / 2, name, ha="center", va="center", fontsize=7,
+                    color=INK,
+                    bbox={"facecolor": shade, "edgecolor": "none", "pad": 0.6},
+                )  # fmt: skip
+            top -= high
+        total = sum(state.memory(n), Fraction(0))
+        axis.text(start + wide / 2, top - 0.08, f"{float(total):.3g}", ha="center", va="center",
+                  fontsize=7.5, fontweight="bold", color=INK)  # fmt: skip
+    note = (
+        "1: the unit's parameters, full. Optimizer states are not drawn. The last unit of the "
+        "forward is not freed: its backward comes next."
+    )
+    axis.text((LEFT + end) / 2, bottom + 0.17, note, ha="center", va="center", fontsize=7.5,
+              color=QUIET)  # fmt: skip
