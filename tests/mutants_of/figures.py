@@ -6,6 +6,7 @@ from tests.mutation import Mutant
 
 RING, RUN = "course_lib/figures/ring_steps.py", "tests/test_figures_ring_steps.py::test_"
 STAGES, BARS = "course_lib/figures/stage_bars.py", "tests/test_figures_stage_bars.py::test_"
+MOVED, MOVES = "course_lib/classroom/sliders.py", "tests/test_sliders.py::test_"
 PALETTE = "tests/test_figures_palette.py::test_"
 
 MUTANTS = [
@@ -80,5 +81,32 @@ MUTANTS = [
         "holds(widths.gradient, 0)",
         (f"{BARS}the_paper_s_figure_1_is_found_again",),
         "the shard of the gradients that stages 2 and 3 hold is left out",
+    ),
+    Mutant(
+        "figures-sliders-without-a-still-picture",
+        MOVED,
+        'data = {WIDGET: view, "image/png": self.still.png, "text/plain": self.still.alt}',
+        'data = {WIDGET: view, "text/plain": self.still.alt}',
+        (f"{MOVES}in_a_notebook_the_picture_is_there_for_a_page_without_widgets",),
+        "a page on the web and a committed notebook show nothing at all",
+    ),
+    Mutant(
+        "figures-sliders-that-need-ipywidgets",
+        MOVED,
+        "except ImportError:",
+        "except AttributeError:",
+        (f"{MOVES}without_ipywidgets_it_is_the_picture_and_what_to_install",),
+        "a lesson stops where a package is missing that only moves a picture",
+    ),
+    Mutant(
+        "figures-slider-moves-nothing",
+        MOVED,
+        'handle.observe(again, names="value")',
+        'handle.observe(again, names="description")',
+        (
+            f"{MOVES}the_sliders_of_the_stages_draw_what_was_chosen",
+            f"{MOVES}the_slider_of_the_ring_goes_through_its_steps",
+        ),
+        "sliders that can be moved, above a picture that stays",
     ),
 ]
