@@ -8,7 +8,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import unquote
 
 import nbformat
 import pytest
@@ -29,7 +28,7 @@ class Head:
     importance: str
     core: bool
     lesson: str
-    sections: tuple[tuple[str, str, str], ...]  # that it rests on: heading, notebook, anchor
+    sections: tuple[tuple[str, str, str], ...]  # that it rests on: heading, notebook, cell id
 
     @classmethod
     def of(cls, source: str) -> Head:
@@ -41,7 +40,8 @@ class Head:
             lines[2],
         ).groups()
         lesson = re.match(r"Lesson (\d\d) · rests on \[", lines[4]).group(1)
-        sections = re.findall(r"\[(.+?)\]\(\.\./\.\./notebooks/(\S+?\.ipynb)#(\S+)\)", lines[4])
+        section = r"\[(.+?)\]\(\.\./\.\./notebooks/(\S+?\.ipynb)#cell-id=([\w-]+)\)"
+        sections = re.findall(section, lines[4])
         assert lines[4].count("](") == len(sections)
         return cls(
             int(points), int(minutes), difficulty, importance, bool(core), lesson, tuple(sections)
@@ -49,13 +49,12 @@ class Head:
 
 
 def headings(path: Path) -> dict[str, str]:
-    """The text of each heading of a notebook, by the anchor that JupyterLab gives it."""
+    """The first heading of each cell of a notebook, by the cell's id."""
     found = {}
     for cell in nbformat.read(path, as_version=4).cells:
-        if cell.cell_type == "markdown":
-            for text in re.findall(r"^#+ (.+)$", cell.source, re.MULTILINE):
-                shown = re.sub(r"[`*$]", "", text).strip()
-                found[shown.replace(" ", "-")] = shown
+        heading = re.search(r"^(?:> )?#+ (.+)$", cell.source, re.MULTILINE)
+        if cell.cell_type == "markdown" and heading:
+            found[cell.id] = re.sub(r"[`*$]", "", heading.group(1)).strip()
     return found
 
 
@@ -70,11 +69,10 @@ def test_an_exercise_leads_to_the_section_that_it_rests_on(path):
     assert head.sections[0][1].startswith(head.lesson)
     for bars in (head.difficulty, head.importance):
         assert re.fullmatch("●+○*", bars)
-    for text, notebook, anchor in head.sections:
+    for text, notebook, cell in head.sections:
         there = headings(ROOT / "notebooks" / notebook)
-        anchor = unquote(anchor)
-        assert anchor in there, f"{notebook} has no section {anchor}: {sorted(there)}"
-        assert there[anchor] == re.sub(r"[`*$]", "", text)
+        assert cell in there, f"{notebook} has no section {cell}: {sorted(there)}"
+        assert there[cell] == re.sub(r"[`*$]", "", text)
 
 
 @pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)

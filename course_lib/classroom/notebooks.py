@@ -101,14 +101,26 @@ def normalise(notebook: NotebookNode) -> NotebookNode:
 
 
 def _id(cell: NotebookNode, taken: set[str]) -> str:
-    """nbgrader's name for the cell, or a digest of its text; numbered where that is taken."""
+    """nbgrader's name for the cell, its heading, or a digest of its text; numbered if taken."""
     text = f"{cell.cell_type}\n{cell.source.strip()}".encode()
-    base = cell.metadata.get("nbgrader", {}).get("grade_id") or hashlib.sha1(text).hexdigest()[:10]
+    base = (
+        cell.metadata.get("nbgrader", {}).get("grade_id")
+        or _of_heading(cell)
+        or hashlib.sha1(text).hexdigest()[:10]
+    )
     number, name = 1, base
     while name in taken:
         number += 1
         name = f"{base}-{number}"
     return name
+
+
+def _of_heading(cell: NotebookNode) -> str:
+    """The first heading of a text as an id: a link to a section outlives changes of its words."""
+    heading = re.search(r"^(?:> )?#+ (.+)$", cell.source, re.MULTILINE)
+    if cell.cell_type != "markdown" or heading is None:
+        return ""
+    return re.sub(r"[^a-z0-9]+", "-", heading.group(1).lower()).strip("-")[:50].strip("-")
 
 
 def _outputs(outputs: list[NotebookNode]) -> list[NotebookNode]:

@@ -36,6 +36,11 @@ SHOW = f"""([path, index]) => {{
     panel.content.activeCellIndex = index;
     return panel.content.scrollToItem(index, 'center');
 }}"""
+# A cell that was committed executed has a number, and its next run may give it the same again.
+FORGET = f"""([path, index]) => {{
+    {PANEL}
+    panel.content.model.cells.get(index).executionCount = null;
+}}"""
 SAVE = f"""path => {{
     {PANEL}
     return panel.context.save();
@@ -108,16 +113,17 @@ class NotebookPage:
         """Run one cell with Shift+Enter, and wait for its end."""
         before = self.find(text)
         self.show(before)
+        self.tab.evaluate(FORGET, [self.path, before.index])
         self.tab.keyboard.press("Escape")
         self.tab.keyboard.press("Shift+Enter")
-        ended = f"""([path, index, count]) => {{
+        ended = f"""([path, index]) => {{
             {PANEL}
             const cell = panel.content.model.cells.get(index);
-            return cell.executionCount && cell.executionCount !== count
+            return cell.executionCount
                 && cell.executionState !== 'running'
                 && panel.sessionContext.session.kernel.status === 'idle';
         }}"""
-        self.tab.wait_for_function(ended, arg=[self.path, before.index, before.count])
+        self.tab.wait_for_function(ended, arg=[self.path, before.index])
         return self.find(text)
 
     def type_into(self, text: str, answer: str) -> None:

@@ -29,7 +29,7 @@ def test_the_first_lesson_runs_and_shows_its_figures(open_notebook, lab):
         assert meant_to_fail and all(cell.errors for cell in meant_to_fail)
         assert [cell.source for cell in code if cell.errors and cell not in meant_to_fail] == []
         figures = [cell for cell in code if cell.shows("image/png")]
-        assert len(figures) == 2
+        assert len(figures) >= 3
         for cell in figures:
             look_at_figure(page, cell)
         assert "Lesson 00" in page.below(page.find("my_progress()")).inner_text()
@@ -46,7 +46,7 @@ def look_at_figure(page: NotebookPage, cell) -> None:
     assert image.evaluate("one => one.complete && one.naturalWidth") > 100
     words = below.locator("details")
     words.locator("summary").click()
-    assert "rank 0" in words.inner_text()
+    assert ("rank 0" in words.inner_text()) or ("course_map(" in cell.source)
 
 
 @pytest.mark.slow  # the first lesson goes by the same road
@@ -115,6 +115,27 @@ IN_SIGHT = """([path, id]) => {
 }"""
 
 
+FOLDED = """([path, index]) => {
+    const panel = [...jupyterapp.shell.widgets('main')].find(
+        one => one.context && one.context.path === path && one.content.model);
+    return panel.content.widgets[index].outputHidden;
+}"""
+
+
+@pytest.mark.slow
+def test_an_answer_below_a_prediction_is_seen_when_its_cell_is_run(open_notebook):
+    path = "notebooks/02_one_product_two_cuts.ipynb"
+    with open_notebook(path) as page:
+        page.run("%load_ext")
+        asked = next(cell for cell in page.code() if cell.source.startswith("predict("))
+        below = [cell for cell in page.code() if cell.index > asked.index and cell.outputs]
+        assert all(page.tab.evaluate(FOLDED, [path, cell.index]) for cell in below)
+        plain = next(cell for cell in below if "columns of W on each rank:" in cell.source)
+        page.run("columns of W on each rank:")
+        assert not page.tab.evaluate(FOLDED, [path, plain.index])
+        assert page.tab.evaluate(FOLDED, [path, below[-1].index])
+
+
 @pytest.mark.slow
 def test_a_line_of_the_formula_sheet_leads_to_the_cell_that_proves_it(open_notebook):
     with open_notebook("notebooks/appendix_d_formula_sheet.ipynb") as page:
@@ -123,6 +144,15 @@ def test_a_line_of_the_formula_sheet_leads_to_the_cell_that_proves_it(open_noteb
         page.show(table)
         page.tab.locator("tr", has_text="T2").locator("a").last.click()
         page.tab.wait_for_function(IN_SIGHT, arg=[f"notebooks/{row[1]}", row[2]])
+
+
+@pytest.mark.slow
+def test_an_exercise_leads_to_the_section_that_it_rests_on(open_notebook):
+    with open_notebook("exercises/02_one_product/cut_gradients.ipynb") as page:
+        source = page.cells()[0].source
+        link = re.search(r"rests on \[(.+?)\]\(\.\./\.\./(\S+)#cell-id=([\w-]+)\)", source)
+        page.tab.locator("a", has_text=link[1]).first.click()
+        page.tab.wait_for_function(IN_SIGHT, arg=[link[2], link[3]])
 
 
 def test_a_failure_leaves_a_picture(visit):

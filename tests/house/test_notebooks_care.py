@@ -64,6 +64,17 @@ def test_ids_are_never_shared_and_the_same_each_time() -> None:
     assert [cell.id for cell in normalise(noisy()).cells] == ids
 
 
+def test_a_section_is_found_by_its_heading_whatever_else_it_says() -> None:
+    sections = ["# 02 · One `product`, two cuts\nfirst", "text\n\n## *Why* so?\nmore", "## 再"]
+    made = new_notebook(cells=[new_markdown_cell(text) for text in [*sections, "## Why so?"]])
+    ids = [cell.id for cell in normalise(made).cells]
+    assert ids[:2] == ["02-one-product-two-cuts", "why-so"] and ids[3] == "why-so-2"
+    assert ids[2] and ids[2] not in ("", "why-so")
+    made.cells[0].source += " and another sentence"
+    made.cells.append(new_code_cell("# no heading, a comment"))
+    assert [cell.id for cell in normalise(made).cells][:4] == ids
+
+
 @pytest.fixture
 def lesson(tmp_path: Path) -> Path:
     path = tmp_path / "01_lesson.ipynb"
