@@ -88,7 +88,7 @@ def check_ends(group: Group, ends: Group | None) -> None:
     wanted = [members[0], members[-1]]
     if ends is None:
         raise ValueError(
-            "the embedding is tied, so the first and the last stage owe each other its gradient, "
+            "the embedding is tied, so its gradient is a sum over the first and the last stage, "
             f"and ends= does not say over which group: pass that of the ranks {wanted}, as every "
             "rank makes it by ranks.new_group, or take a model with tied=False"
         )

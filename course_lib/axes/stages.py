@@ -1,7 +1,7 @@
 """A pipeline stage: some consecutive blocks of a GPT, with the embedding or the head at the ends.
 
 Parameters keep the names that they have in the whole model. A tied table is needed at both ends:
-first and last stage each hold it, and owe each other its gradient. Appendix E4.
+first and last stage each hold it, and its gradient is a sum over both. Appendix E4.
 """
 
 from __future__ import annotations

@@ -108,8 +108,8 @@ def _kinds(slots: Mapping, dtypes: Mapping[str, torch.dtype]) -> dict[str, dict]
         elif tuple(shape) != ():
             raise CheckpointError(
                 f"the optimizer keeps {key!r} of shape {tuple(shape)} for {name}, which is neither "
-                "an element for each of its own nor a single number: at another layout nobody "
-                "could say what belongs where. Use one of torch's elementwise optimizers"
+                "an element for each of its own nor a single number: at another layout it "
+                "is not known what belongs where. Use one of torch's elementwise optimizers"
             )
     return kinds
 

@@ -51,7 +51,7 @@ def alone(world: int, rank: int = 0) -> Iterator[ranks.Me]:
     try:
         yield ranks.Me(
             rank, world, rank, world, "fake", torch.device("meta"), TIMEOUT,
-            "Nobody else is there: shapes are computed, and no number is.",
+            "There is no other rank: shapes are computed, and no number is.",
         )  # fmt: skip
     finally:
         work.wait = unheard

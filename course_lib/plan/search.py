@@ -123,7 +123,7 @@ def settings(task: Task, found: Search, place: Place, micro: int) -> Iterator[Se
                 lean=stage == 3, precision=task.precision,
             )  # fmt: skip
             if stage and place.dp == 1 and optimizer is None:
-                why = f"stage {stage} with one replica: there is nobody to share with"
+                why = f"stage {stage} with one replica: there is no other rank to share with"
                 found.drop("a stage without replicas", micro, why)
             elif "nvme" in (optimizer, parameters) and task.machine.disk is None:
                 why = "states in files: of no disk anything is known (--disk)"

@@ -49,7 +49,7 @@ def receive(end: socket.socket) -> tuple[dict, list[int]]:
             raise Closed("the channel has ended")
         (length,) = _LENGTH.unpack(head)
         if length > MOST_BYTES:
-            raise Closed(f"a message of {length} bytes: nobody here sends such a thing")
+            raise Closed(f"a message of {length} bytes: no process here sends such a thing")
         return json.loads(_exactly(end, length)), descriptors
     except ConnectionResetError as error:
         raise Closed(str(error)) from None

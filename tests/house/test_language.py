@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 LESSONS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
 SOLUTIONS = sorted(ROOT.glob("solutions/*/*.ipynb"))
-CHECKS = sorted(ROOT.glob("course_lib/classroom/checks/**/*.py"))
+MODULES = sorted(ROOT.glob("course_lib/**/*.py"))
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 
 BANNED = re.compile(
@@ -121,7 +121,7 @@ def test_a_page_speaks_the_fields_language(path):
 
 
 def messages(path: Path) -> list[str]:
-    """The strings of a check that somebody reads: all but docstrings and names."""
+    """The strings of a module that somebody reads: all but docstrings and names."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     documents = {
         id(node.body[0].value)
@@ -136,13 +136,19 @@ def messages(path: Path) -> list[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         if id(node) not in documents
     ]
-    # A name of a misconception stands in nobody's way: tests know it, learners do not see it.
+    # The name of a misconception is for tests; a learner does not see it.
     return [text for text in strings if len(text.split()) > 6]
 
 
-@pytest.mark.parametrize("path", CHECKS, ids=lambda path: "/".join(path.parts[-2:]))
-def test_a_check_speaks_the_fields_language(path):
-    assert not [(text, words) for text in messages(path) if (words := banned(text))]
+def test_messages_speak_the_fields_language():
+    """Errors of the library, hints and verdicts of the checks, whatever else a program prints."""
+    found = [
+        (path.relative_to(ROOT).as_posix(), words, " ".join(text.split())[:100])
+        for path in MODULES
+        for text in messages(path)
+        if (words := banned(text))
+    ]
+    assert not found
 
 
 @pytest.mark.parametrize("path", [*NOTEBOOKS, *SOLUTIONS, *PAGES], ids=lambda path: path.stem)

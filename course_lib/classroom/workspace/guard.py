@@ -49,6 +49,6 @@ def _taken(work: Path, file) -> place.Refused:
     return place.Refused(
         f"A JupyterLab is open on {work} already ({about}). Two would save over each other.",
         f"if it is yours, go on in that one: `{jupyter} server list` shows its address with the "
-        "token. If somebody else uses this user name too, take a folder of your own: "
+        "token. If another person uses this user name too, take a folder of your own: "
         f"{place.VARIABLE}=~/work-NAME make lab",
     )

@@ -24,7 +24,7 @@ ROWS = (
         "The Trainer puts its arguments where the file says `auto`.",
         RUN,
         "The same, three sizes from the model's hidden size among them. Without the Trainer "
-        "nobody resolves it: DeepSpeed takes a default, or keeps the text.",
+        "it is not resolved: DeepSpeed takes a default, or keeps the text.",
         (
             f"{CONFIG}test_auto.py::test_the_trainer_resolves_the_same",
             f"{CONFIG}test_auto.py::test_nobody_resolves_without_the_trainer",

@@ -43,7 +43,7 @@ ROWS = (
         "several GPUs with the deepspeed launcher",
         "deepspeed --num_gpus=2 script.py; without the number, all GPUs.",
         RUN,
-        "The same; where nobody says how many, it asks DeepSpeed's accelerator, on a CPU too.",
+        "The same; where it is not said how many, it asks DeepSpeed's accelerator, on a CPU too.",
         (
             "tests/then_and_now/test_devices.py::test_include_and_exclude_pick_devices",
             "tests/launchers/test_failures.py::test_a_rank_is_killed_under_every_launcher",

@@ -125,7 +125,7 @@ class Together:
                 self._store.set(f"at/{self.rank}", f"waits in {what}")
                 others = self._others()
             except RuntimeError:  # it is kept by a rank that has ended
-                others = "Nobody can say where the others are"
+                others = "Where the others are is not known"
             raise NotAllCame(
                 f"{self._me} waited in {what}, and not all ranks came. {others}. {REMEDY}. "
                 f"({error})"
