@@ -26,9 +26,7 @@ class Lock:
             return f"{name}: a process is building {self.path.parent.name}; wait for it"
         if self.held is None:
             return f"{name}: remove it if nothing builds {self.path.parent.name}"
-        return (
-            f"{name}: no process of this host holds it; a process that waits for it waits for ever"
-        )
+        return f"{name}: no process of this host holds it; what waits for it waits for ever"
 
 
 def extensions() -> Path:

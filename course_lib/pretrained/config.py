@@ -59,9 +59,7 @@ def family(config: Config) -> str:
 def read_config(path: Path) -> Config:
     """The config that a config.json describes."""
     if not path.exists():
-        raise FileNotFoundError(
-            f"{path} is missing; without it the meaning of the weights is not known"
-        )
+        raise FileNotFoundError(f"{path} is missing; it says what the weights mean")
     return from_transformers(read_json(path.read_bytes(), path), path)
 
 

@@ -108,6 +108,6 @@ def _whole(file: File) -> None:
         raise OSError(
             errno.EIO,
             f"{this_rank()}: {file.path} was made {file.nbytes} bytes long and now has {size}. "
-            "Another process has changed it: the states are lost. Begin again from a checkpoint, in "
-            "a folder of your own",
+            "Another process has changed it: the states are lost. Begin again from a checkpoint, "
+            "in a folder of your own",
         )

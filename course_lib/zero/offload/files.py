@@ -124,8 +124,8 @@ class Threads:
                     errno.EIO,
                     f"{this_rank()}: {file.path} ended at byte {offset + done + count} in a read "
                     f"of {offset} to {offset + len(memory)}; it was made {file.nbytes} bytes long "
-                    f"and now has {size}. Another process has changed it: the states are lost. Begin "
-                    "again from a checkpoint, in a folder of your own",
+                    f"and now has {size}. Another process has changed it: the states are lost. "
+                    "Begin again from a checkpoint, in a folder of your own",
                 )
             done += count
         if not file.direct:
