@@ -103,7 +103,7 @@ def part(name: str) -> ModuleType:
 
 
 def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
-    """Call `function(x, group)`, which owes a tensor like x, and say what came back."""
+    """Call `function(x, group)`, which has to return a tensor like x, and say what came back."""
     shape, dtype = x.shape, x.dtype
     out, facts = _watched(function, x, made)
     as_expected = isinstance(out, torch.Tensor) and out.shape == shape and out.dtype == dtype
@@ -111,7 +111,7 @@ def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict
 
 
 def report_list(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
-    """Call `function(x, group)`, which owes a list of tensors, and say what came back."""
+    """Call `function(x, group)`, which has to return a list of tensors, and say what came back."""
     out, facts = _watched(function, x, made)
     entries = list(out) if isinstance(out, (list, tuple)) else []
     tensors = [one for one in entries if isinstance(one, torch.Tensor)]

@@ -261,9 +261,9 @@ def _stuck(facts: list[Fact]) -> str:
     """What to say to ranks of which each waits for a message, or for one to be taken."""
     begin = " Start one of the two, the send or the receive, without waiting for it."
     if all(fact.text.startswith("waited in recv(") for fact in facts):
-        return f" Each waits to receive, and nobody has sent.{begin}"
+        return f" Each waits to receive, and no rank has sent.{begin}"
     if all(fact.text.startswith("waited in send(") for fact in facts):
-        return f" Each waits until its message is taken, and nobody takes one.{begin}"
+        return f" Each waits until its message is taken, and no rank takes one.{begin}"
     if any(fact.kind == "ok" for fact in facts):
-        return " Somebody has finished: does every receive have its send, and every send a receive?"
+        return " One rank has finished: does every receive have its send, and every send a receive?"
     return ""

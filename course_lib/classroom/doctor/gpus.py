@@ -89,7 +89,7 @@ def _each(gpu: Gpu, users: dict[str, list[tuple[int, int | None]]]) -> list[Find
         found.append(Finding(name, "note", told, f"sudo nvidia-smi -i {gpu.index} -mig 0"))
     others = [user for user in users.get(gpu.uuid, []) if user[0] != os.getpid()]
     if others or (gpu.used or 0) > BUSY:
-        by = f"{len(others)} process(es)" if others else "somebody outside this container"
+        by = f"{len(others)} process(es)" if others else "a process outside this container"
         told = f"{size(gpu.used or 0)} of {_memory(gpu)} are in use by {by}"
         remedy = "see `nvidia-smi`; choose others with CUDA_VISIBLE_DEVICES, or wait until it ends"
         found.append(Finding(name, "note", told, remedy))
