@@ -247,7 +247,7 @@ def test_a_failure_is_told_with_its_line_and_rank(desk):
 
 def test_a_deadlock_is_told_rank_by_rank(desk):
     verdict = judged(desk, BROKEN["all receive first"][0])
-    assert "nobody has sent" in verdict.text
+    assert "no rank has sent" in verdict.text
     assert "waited in recv(from rank 2)" in verdict.text
 
 

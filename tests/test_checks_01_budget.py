@@ -75,7 +75,7 @@ RINGS = {
     "all send first": (
         changed(WAIT, "").replace(SEND, SEND.replace("sending = dist.isend", "dist.send")),
         "deadlock",
-        "until its message is taken, and nobody takes one",
+        "until its message is taken, and no rank takes one",
     ),
     "torch's rank": (
         changed("group.rank()", "dist.get_rank()"),

@@ -78,7 +78,7 @@ def test_gpus_are_counted_and_each_oddity_gets_its_line(monkeypatch: pytest.Monk
     assert busy.found == "31.5 GB of 85.5 GB are in use by 2 process(es)"
     prohibited, taken = found["GPU 3"]
     assert prohibited.level == "bad" and "no program may use it" in prohibited.found
-    assert taken.found.endswith("in use by somebody outside this container")
+    assert taken.found.endswith("in use by a process outside this container")
 
 
 def test_a_mask_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
