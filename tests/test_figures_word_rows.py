@@ -44,23 +44,23 @@ def test_a_lookup_on_real_ranks_is_drawn_and_told(pool):
     parts, spans = [run[0] for run in runs], [run[2] for run in runs]
     picture = word_rows(IDS, parts, runs[0][1], spans, title="Four words")
     assert picture.alt == (
-        "Four words. Looked up are the words 0, 212, 7, 9: rank 0 holds words 0 to 149, finds "
-        "0, 7, 9 and has zeros for the rest; rank 1 holds words 150 to 299, finds 212 and has "
+        "Four words. Looked up are the ids 0, 212, 7, 9: rank 0 holds entries 0 to 149, finds "
+        "0, 7, 9 and has zeros for the rest; rank 1 holds entries 150 to 299, finds 212 and has "
         "zeros for the rest."
     )
 
 
 def test_a_rank_with_zeros_alone_is_told_so():
-    assert "rank 1 holds words 100 to 199, has only zeros; rank 2" in word_rows(*played(3)).alt
+    assert "rank 1 holds entries 100 to 199, has only zeros; rank 2" in word_rows(*played(3)).alt
 
 
 def test_what_is_no_lookup_is_refused():
     ids, (first, second), whole, spans = played(2)
     with pytest.raises(ValueError, match="do not add up"):
         word_rows(ids, [first, second], whole + 1, spans)
-    with pytest.raises(ValueError, match="word 0 of token 0 was found by ranks 0, 1;"):
+    with pytest.raises(ValueError, match="id 0 of token 0 was found by ranks 0, 1;"):
         word_rows(ids, [first + second / 2, second / 2 + first], 2 * first + second, spans)
-    with pytest.raises(ValueError, match="word 212 of token 1 was found by nobody"):
+    with pytest.raises(ValueError, match="id 212 of token 1 was found by nobody"):
         word_rows(ids, [first, 0 * second], first, spans)
 
 

@@ -36,7 +36,7 @@ def word_rows(
         found = [rank for rank, part in enumerate(parts) if bool(part[place].any())]
         if len(found) != 1:
             who = f"ranks {', '.join(map(str, found))}" if found else "nobody"
-            raise ValueError(f"word {word} of token {place} was found by {who}; one rank holds it")
+            raise ValueError(f"id {word} of token {place} was found by {who}; one rank holds it")
         finders.append(found[0])
     words, alt = ids.tolist(), _in_words(ids.tolist(), finders, spans, title)
     wide = max(LABEL + TILE * len(words) + 0.3, 0.085 * len(title) + 0.3)
@@ -57,10 +57,10 @@ def _paint(figure, words, finders, spans, title: str) -> None:
     axis.set_xlim(-0.05, len(words) + 0.05)
     axis.set_ylim(n + 1.2, -0.05)
     axis.set_aspect("equal", anchor="W")
-    held = [f"rank {rank}: words {a} to {z - 1}" for rank, (a, z) in enumerate(spans)]
+    held = [f"rank {rank}: entries {a} to {z - 1}" for rank, (a, z) in enumerate(spans)]
     axis.set_yticks([*(rank + 0.5 for rank in range(n)), n + 0.65], [*held, "their sum"])
     axis.set_xticks([column + 0.5 for column in range(len(words))], words)
-    axis.set_xlabel("word looked up")
+    axis.set_xlabel("id looked up")
     axis.tick_params(length=0, labelcolor=INK)
     for side in axis.spines.values():
         side.set_visible(False)
@@ -89,7 +89,7 @@ def _in_words(words, finders, spans, title: str) -> str:
     for rank, (start, stop) in enumerate(spans):
         found = [str(word) for word, finder in zip(words, finders, strict=True) if finder == rank]
         what = f"finds {', '.join(found)} and has zeros for the rest" if found else "has only zeros"
-        told.append(f"rank {rank} holds words {start} to {stop - 1}, {what}")
+        told.append(f"rank {rank} holds entries {start} to {stop - 1}, {what}")
     head = f"{title}. " if title else ""
     looked_up = ", ".join(map(str, words))
-    return f"{head}Looked up are the words {looked_up}: {'; '.join(told)}."
+    return f"{head}Looked up are the ids {looked_up}: {'; '.join(told)}."

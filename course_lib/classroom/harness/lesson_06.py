@@ -1,0 +1,167 @@
+"""Blocks with sharded tokens beside one process, forty steps of a loss, groups of other sizes.
+
+The lesson makes the two variants; this file holds them against a dense block, step by step, and
+runs them on a group that the lesson's own ranks do not form. Lesson 06.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib.classroom.harness.lesson_05 import random_block
+from course_lib.collectives.call import Group
+from course_lib.gpt import Block, Config
+from course_lib.layout import cut
+from course_lib.ledger import ledger
+from course_lib.memory import peak
+from course_lib.tensor_parallel import parallelize, shard_attention, shard_mlp
+from course_lib.tensor_parallel.randomness import logical_masks, seed_all
+from course_lib.tensor_parallel.sequence import Tokens
+from course_lib.tensor_parallel.sequence_plan import scatter_block
+
+PLANS = ("tokens replicated", "X kept", "X gathered again")
+BOUND = 1e-10  # float64
+Lay = Callable[[Block, str, int], Block]  # shards a dense block by a plan, for a sequence length
+
+
+def parts_of(block: Block) -> dict[str, nn.Module]:
+    """The parts of a GPT-2 block in the order in which they first run, named for `schedule`."""
+    return {
+        "norm_1": block.norm_1,
+        "attention.qkv": block.attention.qkv,
+        "attention.heads": block.attention.core,
+        "attention.out": block.attention.out,
+        "dropout": block.dropout,
+        "norm_2": block.norm_2,
+        "mlp.up": block.mlp.up,
+        "mlp.down": block.mlp.down,
+    }
+
+
+def places(dense: Block, mesh: DeviceMesh) -> dict[str, Tensor]:
+    """For each parameter the flat indices of the dense elements that this rank holds.
+
+    They are read off a twin whose parameters are their own indices.
+    """
+    twin = deepcopy(dense)
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.copy_(torch.arange(p.numel(), dtype=p.dtype).view_as(p))
+    return {name: p.long() for name, p in parallelize(twin, mesh).named_parameters()}
+
+
+class Step(NamedTuple):
+    """One step of SGD: what came out, and the gradients."""
+
+    out: Tensor
+    dx: Tensor
+    gradients: dict[str, Tensor]
+
+
+def steps_of_sgd(
+    block: Block, length: int, sizes: list[int] | None = None, rank: int = 0, steps: int = 3
+) -> list[Step]:
+    """Train on all tokens, or with `sizes` on this rank's. The loss is the sum of this rank's
+    squared errors over the element count of *all* tokens, so that the ranks' losses add up."""
+    weight = block.norm_1.weight
+    data = torch.Generator().manual_seed(8)
+    optimizer = torch.optim.SGD(block.parameters(), lr=0.02, momentum=0.9)
+    done = []
+    seed_all(9)
+    for _ in range(steps):
+        x, y = torch.randn(2, 2, length, weight.numel(), generator=data).to(weight)
+        count = y.numel()
+        if sizes:
+            x, y = (t.split(sizes, 1)[rank].clone() for t in (x, y))
+        with logical_masks():
+            out = block(x.requires_grad_())
+            loss = ((out - y) ** 2).sum() / count
+            optimizer.zero_grad()
+            loss.backward()
+        optimizer.step()
+        gradients = {name: p.grad for name, p in block.named_parameters()}
+        done.append(Step(out.detach(), x.grad, gradients))
+    return done
+
+
+def hold_against_dense(lay: Lay, config: Config, plan: str, length: int, mesh: DeviceMesh) -> int:
+    """Three steps of a sharded block beside the dense one: outputs, dX, every gradient, and the
+    weights at the end. Returns how many gradients were compared."""
+    group = mesh.get_group("tp")
+    sizes, rank = cut(length, group.size()), group.rank()
+    dense = random_block(config, 7, mesh.device_type)
+    where, own = places(dense, mesh), lay(deepcopy(dense), plan, length)
+    expected = steps_of_sgd(dense, length)
+    compared = 0
+    for step, right in zip(steps_of_sgd(own, length, sizes, rank), expected, strict=True):
+        _same(step.out, right.out.split(sizes, 1)[rank], "the output")
+        _same(step.dx, right.dx.split(sizes, 1)[rank], "the gradient of x")
+        for name, gradient in step.gradients.items():
+            _same(gradient, right.gradients[name].flatten()[where[name]], f"{name}'s gradient")
+            compared += 1
+    after = dict(dense.named_parameters())
+    for name, p in own.named_parameters():
+        _same(p, after[name].flatten()[where[name]], name)
+    return compared
+
+
+def _same(mine: Tensor, right: Tensor, what: str) -> None:
+    if mine.shape != right.shape:
+        raise AssertionError(f"{what} has shape {tuple(mine.shape)}, not {tuple(right.shape)}")
+    if mine.numel() and (gap := (mine - right).abs().max().item()) > BOUND:
+        raise AssertionError(f"{what} is off by {gap:.2g} from that of one process")
+
+
+def forty_steps(block: Block, group: Group, length: int = 8, steps: int = 40) -> list[float]:
+    """The losses of this rank's tokens, each in the size of a mean over all tokens."""
+    weight = block.mlp.up.weight
+    data = torch.Generator().manual_seed(14)
+    x, y = torch.randn(2, 8, length, weight.shape[1], generator=data).to(weight)
+    count, sizes = y.numel(), cut(length, group.size())
+    x, y = (t.split(sizes, 1)[group.rank()] for t in (x, y))
+    optimizer = torch.optim.AdamW(block.parameters(), lr=0.01)
+    losses = []
+    for _ in range(steps):
+        loss = ((block(x) - y) ** 2).sum() / count  # this rank's share
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(group.size() * loss.item())
+    return losses
+
+
+class Counted(NamedTuple):
+    """Of one forward and backward: bytes for tokens, bytes for parameters' sums, bytes kept."""
+
+    moves: float
+    sums: float
+    kept: int
+
+
+def sent_and_kept(
+    config: Config, plan: str, shape: tuple[int, int], group: Group, device: torch.device
+) -> Counted:
+    """A block on this group, once forward and backward, under ledger and meter."""
+    torch.manual_seed(6)
+    block = Block(config).to(device)
+    shard_attention(block.attention, group)
+    shard_mlp(block.mlp, group)
+    x = torch.randn(*shape, config.hidden)
+    if plan != PLANS[0]:
+        tokens = Tokens(group)
+        tokens.length = shape[1]
+        scatter_block(block, tokens, keep=plan == PLANS[1])
+        x = x.split(cut(shape[1], group.size()), 1)[group.rank()].clone()
+    x = x.to(device).requires_grad_()
+    with ledger() as book:
+        with peak() as memory:
+            out = block(x)
+        out.sum().backward()
+    sums = book.bytes("all_reduce") if plan != PLANS[0] else 0
+    return Counted(book.bytes() - sums, sums, memory.held_after)
