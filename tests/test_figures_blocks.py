@@ -40,19 +40,21 @@ def area(picture, rank: int) -> int:
 def test_the_words_say_who_holds_what():
     assert blocks(COLUMNS, held(COLUMNS, 3), title="Cut").alt == (
         "Cut. Matrices to scale, each block in the colour of its rank. "
-        "X[b, h] W[h, f@tp] -> Y[b, f@tp]: X, 4 × 7, is whole on every rank; "
-        "W, 7 × 5, has its columns cut: 2 on rank 0, 2 on rank 1, 1 on rank 2; "
-        "Y, 4 × 5, has its columns cut: 2 on rank 0, 2 on rank 1, 1 on rank 2."
+        "X[b, h] W[h, f@tp] -> Y[b, f@tp]: X, 4 × 7, is replicated; "
+        "W, 7 × 5, has its columns sharded: 2 on rank 0, 2 on rank 1, 1 on rank 2; "
+        "Y, 4 × 5, has its columns sharded: 2 on rank 0, 2 on rank 1, 1 on rank 2."
     )
     words = blocks(ROWS, held(ROWS, 3)).alt
-    assert "W, 7 × 5, has its rows cut: 3 on rank 0, 3 on rank 1, 1 on rank 2" in words
-    assert "Y, 4 × 5, is a part of a sum on every rank, and the sum is owed" in words
+    assert "W, 7 × 5, has its rows sharded: 3 on rank 0, 3 on rank 1, 1 on rank 2" in words
+    assert "Y, 4 × 5, is a partial sum on each rank: an all-reduce over tp completes it." in words
 
 
 def test_a_bias_has_one_dim():
     cut = [{"B": torch.arange(5.0)[slice(*span(5, 3, r))]} for r in range(3)]
-    assert "B, 5, has its numbers cut: 2 on rank 0, 2 on rank 1, 1" in blocks("B[f@tp]", cut).alt
-    assert "B, 5, is whole on every rank" in blocks("B[f]", held(ROWS, 3)).alt
+    assert (
+        "B, 5, has its elements sharded: 2 on rank 0, 2 on rank 1, 1" in blocks("B[f@tp]", cut).alt
+    )
+    assert "B, 5, is replicated" in blocks("B[f]", held(ROWS, 3)).alt
 
 
 def test_blocks_are_to_scale():
@@ -88,13 +90,15 @@ def test_a_layout_that_the_tensors_do_not_have_is_refused():
 def test_a_sum_that_was_taken_is_not_owed_and_copies_have_to_be_alike():
     summed = held(ROWS, 3)
     total = sum(mine["Y"] for mine in summed)
-    with pytest.raises(ValueError, match="whole on every rank, and the ranks hold other numbers"):
+    with pytest.raises(
+        ValueError, match="declared replicated, and the ranks hold different values"
+    ):
         blocks("Y[b, f]", summed)
     for mine in summed:
         mine["Y"] = total
-    with pytest.raises(ValueError, match="was it taken already"):
+    with pytest.raises(ValueError, match="was it all-reduced already"):
         blocks(ROWS, summed)
-    assert "Y, 4 × 5, is whole" in blocks("X[b, h@tp] W[h@tp, f] -> Y[b, f]", summed).alt
+    assert "Y, 4 × 5, is replicated" in blocks("X[b, h@tp] W[h@tp, f] -> Y[b, f]", summed).alt
 
 
 def test_what_cannot_be_drawn_says_so():
@@ -120,3 +124,39 @@ def test_each_picture_is_small_a_white_card_and_cuts_nothing_off(n):
 
 def test_the_same_tensors_give_the_same_file():
     assert blocks(ROWS, held(ROWS, 3)).png == blocks(ROWS, held(ROWS, 3)).png
+
+
+def test_a_partial_sum_is_followed_by_its_all_reduce_where_it_is_a_result():
+    cut = held(ROWS, 2)
+    for mine in cut:
+        mine["Z"] = mine["Y"] @ torch.ones(5, 2)
+    result, factor = "Y[b, f]{tp}", "Y[b, f]{tp} V[f, k] -> Z[b, k]{tp}"
+    for mine in cut:
+        mine["V"] = torch.ones(5, 2)
+    assert "an all-reduce over tp completes it" in blocks(result, cut).alt
+    words = blocks(factor, cut).alt
+    assert "Y, 4 × 5, is a partial sum on each rank; V" in words
+    assert "Z, 4 × 2, is a partial sum on each rank: an all-reduce over tp completes it." in words
+    # The all-reduced result is drawn as well, in the grey of what is replicated.
+    assert grey(blocks(result, cut)) > 5000
+    assert grey(blocks("X[b, h@tp]", cut)) < 500  # a few pixels of its letters
+
+
+def grey(picture) -> int:
+    counts = {colour: count for count, colour in pixels(picture).getcolors(1_000_000)}
+    return counts.get((233, 233, 233), 0)
+
+
+def test_what_is_replicated_is_plain_grey():
+    """A hatch is a rank's: what all ranks hold has none."""
+    image = pixels(blocks("B[f]", held(ROWS, 2)))
+    _, height = image.size
+    shade = (233, 233, 233)
+    row = max(range(height), key=lambda y: _length_of(image, y, shade))
+    spots = [x for x in range(image.size[0]) if image.getpixel((x, row)) == shade]
+    assert len(spots) > 100
+    assert spots == list(range(spots[0], spots[-1] + 1))  # no stripe, and no letter in this row
+
+
+def _length_of(image, y: int, shade) -> int:
+    return sum(image.getpixel((x, y)) == shade for x in range(image.size[0]))

@@ -10,7 +10,8 @@ from torch import nn
 
 from course_lib.collectives import all_reduce
 from course_lib.figures import follow, head_map, schedule
-from course_lib.figures.schedule import Call, Visit
+from course_lib.figures.head_map import row_name
+from course_lib.figures.schedule import Call, Visit, token_sharded
 from course_lib.gpt import Block, Config
 from course_lib.ledger import ledger
 from course_lib.tensor_parallel import parallelize
@@ -134,6 +135,27 @@ def test_a_schedule_is_one_step_that_all_ranks_took():
         schedule([])
 
 
+def forward_of(*parts: tuple[str, str]) -> list[Visit]:
+    return [Visit(name, "forward", (Call(op, "tp", 6),) if op else ()) for name, op in parts]
+
+
+def test_tokens_are_sharded_between_a_reduce_scatter_and_the_next_gather():
+    block = forward_of(
+        ("norm", ""), ("qkv", "all_gather"), ("heads", ""), ("out", "reduce_scatter"),
+        ("dropout", ""), ("up", "all_gather"), ("down", "reduce_scatter"), ("last", ""),
+    )  # fmt: skip
+    assert token_sharded(block) == {0, 4, 7}
+    words = schedule([block]).alt
+    assert "In norm, dropout, last a rank has a shard of the tokens, in the other parts" in words
+    opens = forward_of(("embedding", "reduce_scatter"), ("norm", ""))
+    assert token_sharded(opens) == {1}
+    plain = forward_of(("norm", ""), ("qkv", ""), ("out", "all_reduce"))
+    assert (
+        token_sharded(plain) == token_sharded(forward_of(("w", "all_gather"), ("x", ""))) == set()
+    )
+    assert "shard" not in schedule([plain]).alt
+
+
 LONG = "A title that is a good deal wider than what it stands above, by far"
 
 
@@ -150,6 +172,12 @@ def test_a_map_of_heads_is_found_from_the_weights():
         "q: head 0 on rank 0; head 1 on rank 1; head 2 on rank 2; head 3 on rank 3. "
         "k: head 0 on rank 0 and rank 1; head 1 on rank 2 and rank 3."
     )
+
+
+def test_rows_say_which_heads_they_have():
+    assert [row_name(part) for part in ("q", "k", "experts")] == [
+        "q: query heads", "k: key/value heads", "experts",
+    ]  # fmt: skip
 
 
 def test_a_map_of_heads_refuses_what_is_not_so():
@@ -196,5 +224,5 @@ def test_each_rank_has_its_hatch_as_well_as_its_colour():
     one = head_map(whole, [{"q": whole["q"]}])
     two = head_map(whole, [{"q": whole["q"][:0]}, {"q": whole["q"]}])
     grey = [Image.open(io.BytesIO(p.png)).convert("L") for p in (one, two)]
-    shades = [len(image.crop((150, 20, 200, 60)).getcolors()) for image in grey]
+    shades = [len(image.crop((350, 20, 420, 60)).getcolors()) for image in grey]
     assert shades[1] > shades[0]

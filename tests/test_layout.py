@@ -144,7 +144,7 @@ def test_the_order_of_axes_is_kept():
         ("X[b]{}", "names no axis"),
         ("X[b@(dp,)]", "names no axis"),
         ("X[b@tp, s@tp]", "the axis tp appears twice"),
-        ("X[b@tp]{tp}", "cuts it and is owed a sum"),
+        ("X[b@tp]{tp}", "shards it and is one of a partial sum"),
     ],
 )
 def test_unreadable_layouts_say_where(text, words):
@@ -196,17 +196,17 @@ def test_a_wrong_length_names_tensor_dim_rank_and_numbers():
         axes={"tp": (2, 3)},
         sizes={"f": 7},
     )
-    assert "f is 7 whole (from sizes)" in message
-    assert "Dims are cut as torch.chunk does: [3, 3, 1]" in message
+    assert "f is 7 in all (from sizes)" in message
+    assert "Dims are sharded as torch.chunk does: [3, 3, 1]" in message
 
 
 def test_a_tensor_that_was_never_cut_is_recognised():
-    words = r"holds all 7: was it cut over tp\?"
+    words = r"holds all 7: is it sharded over tp\?"
     refused("W[f@tp]", words, W=torch.randn(7), axes={"tp": (0, 2)}, sizes={"f": 7})
 
 
 def test_a_whole_dim_that_is_in_fact_cut_is_recognised():
-    words = r"should be 6 long and is 3.*Is it cut over dp\? \(Then write b@dp\)"
+    words = r"should be 6 long and is 3.*Is it sharded over dp\? \(Then write b@dp\)"
     x = torch.randn(3, 5)
     refused("X[b, h]", words, X=x, axes={"dp": (0, 2)}, sizes={"b": 6})
 
@@ -225,14 +225,12 @@ def test_two_axes_cut_in_the_order_written():
     check("W[f@(dp, tp)]", W=torch.randn(1), axes=place, sizes={"f": 7})
     place = {"dp": (0, 2), "tp": (2, 3)}
     check("W[f@(dp, tp)]", W=torch.randn(0), axes=place, sizes={"f": 7})
-    words = r"looks cut over tp, then dp; @\(dp, tp\) means the other order"
+    words = r"looks sharded over tp, then dp; @\(dp, tp\) means the other order"
     refused("W[f@(dp, tp)]", words, W=torch.randn(1), axes=place, sizes={"f": 7})
 
 
 def test_one_name_is_one_size():
-    words = (
-        r"Y has shape \(4,\); its dim 0, b, should be 3 long and is 4. b is 3 whole \(from X\[3\]\)"
-    )
+    words = r"Y has shape \(4,\); its dim 0, b, should be 3 long and is 4. b is 3 in all \(from X\["
     refused("X[b] -> Y[b]", words, X=torch.randn(3), Y=torch.randn(4))
 
 
@@ -301,10 +299,10 @@ def values_on_ranks(me):
 def test_values_tell_a_partial_sum_from_a_whole_one(pool, world):
     for rank, said in enumerate(pool.run(world, values_on_ranks, timeout=15)):
         assert said[0] == "fine"
-        assert "Y is declared whole over tp, but the ranks of tp differ" in said[1]
-        assert "Is a sum still owed? (Then write Y[b, f]{tp}.)" in said[1]
+        assert "Y is declared replicated over tp, but the ranks of tp differ" in said[1]
+        assert "Is it a partial sum, still to be all-reduced? (Then write Y[b, f]{tp}.)" in said[1]
         assert said[2] == "fine"
-        assert "Was it summed already? (Then write Y[b, f].)" in said[3]
+        assert "Was it all-reduced already? (Then write Y[b, f].)" in said[3]
         assert f"rank {world - 1} from rank 0 by up to 1e-09" in said[4]
         # b is bound by X, so rank 0's Y is too short; all others are told.
         assert ("tp rank 0: Y has shape (3, 3)" in said[5]) and (
@@ -328,7 +326,7 @@ def mesh_of_two_axes(me):
 @pytest.mark.slow
 def test_a_mesh_gives_the_axes(pool):
     for said in pool.run(4, mesh_of_two_axes, timeout=30):
-        assert "X is declared whole over dp" in said
+        assert "X is declared replicated over dp" in said
 
 
 # ---- boxes
@@ -364,7 +362,9 @@ def test_boxes_of_all_ranks_tile_the_tensor_as_chunk_does(shape, dp, tp, text):
 def test_box_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match=r"W\[a, c\] has 2 dims, the shape \(3,\) has 1"):
         box((3,), "W[a, c]", {})
-    with pytest.raises(ValueError, match="a@tp is cut over the axis tp; the axes given are: none"):
+    with pytest.raises(
+        ValueError, match="a@tp is sharded over the axis tp; the axes given are: none"
+    ):
         box((3,), "W[a@tp]", {})
 
 

@@ -1,7 +1,7 @@
 """Which rank holds which block of a matrix: a row for each product, the matrices to scale.
 
 Drawn from the ranks' own tensors and their layouts in the notation; what a layout says and the
-tensors do not keep is refused. Lesson 02 draws its two cuts, lesson 04 the two in a row.
+tensors do not keep is refused. Lesson 02 draws its two layouts, lesson 04 the two in a row.
 """
 
 from __future__ import annotations
@@ -13,27 +13,39 @@ import torch
 from torch import Tensor
 
 from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+from course_lib.figures.needed import Move, collectives, completed
+from course_lib.figures.statement import EDGE, MOVE, REPLICATED, between
 from course_lib.layout import Layout, Statement, check
 
 LARGEST = 1.35  # inches of the longest dim in a picture
 SMALLEST = 0.2  # and of the shortest: a bias is a line otherwise
 SHEET = 0.09  # inches by which each sheet of a sum lies beside the one before
-PAPER = "#e4e4e4"
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One tensor as it lies on the ranks: the size of each block along the dim that is cut."""
+    """One tensor as it is on the ranks: the size of each block along the dim that is sharded."""
 
     layout: Layout
-    shape: tuple[int, int]  # whole; one dim is a row
-    cut: int | None  # 0: its rows are on several ranks, 1: its columns
+    shape: tuple[int, int]  # of the logical tensor; one dim is a row
+    cut: int | None  # 0: its rows are sharded, 1: its columns
     pieces: tuple[int, ...]  # of each rank, along that dim
     owed: bool
 
     @property
     def size(self) -> str:
         return " × ".join(str(n) for n in self.shape[-len(self.layout.dims) :])
+
+    @property
+    def placement(self) -> str:
+        if self.owed:
+            return "partial sum"
+        return "replicated" if self.cut is None else "sharded"
+
+    @property
+    def moves(self) -> tuple[Move, ...]:
+        """What a partial sum still needs."""
+        return collectives(self.layout, completed(self.layout))
 
 
 def blocks(
@@ -43,11 +55,11 @@ def blocks(
     axis: str = "tp",
     title: str = "",
 ) -> Picture:
-    """Draw `statements`, such as "X[b, h] W[h, f@tp] -> Y[b, f@tp]", as `held[rank]` lies.
+    """Draw `statements`, such as "X[b, h] W[h, f@tp] -> Y[b, f@tp]", as `held[rank]` has them.
 
-    A block has the colour of the rank that holds it; what every rank holds whole is grey and
-    hatched; a sum that is still owed is a sheet for each rank's part of it. Tensors have one dim or
-    two, and are cut over one axis, or whole, or owed a sum.
+    A block has the colour of the rank that holds it; what is replicated is grey; a partial sum is a
+    sheet for each rank's summand, and the all-reduce that a result needs follows it. Tensors have
+    one dim or two, and are sharded over one axis, or replicated, or a partial sum.
     """
     lines = [statements] if isinstance(statements, str) else list(statements)
     read = [Statement.parse(line) for line in lines]
@@ -57,7 +69,7 @@ def blocks(
     longest = max(length for _, ms in rows for m in ms for length in m.shape)
     scale = LARGEST / longest
     alt = _in_words(rows, title)
-    width = max(_width(ms, scale, len(held)) for _, ms in rows)
+    width = max(_width(row, scale, len(held)) for row in rows)
     heights = [max(_high(m, scale, len(held)) for m in ms) + 0.72 for _, ms in rows]
     size = (width, sum(heights) + (0.35 if title else 0.05))
     return draw(size, alt, lambda figure: _paint(figure, rows, heights, scale, width, held, title))
@@ -69,8 +81,8 @@ def _matrix(layout: Layout, held: Sequence[Mapping[str, Tensor]], axis: str) -> 
         raise ValueError(f"{layout}: not every rank has handed over its {layout.name}")
     if not 1 <= len(layout.dims) <= 2 or any(axis != one for one in layout.axes):
         raise ValueError(
-            f"{layout} cannot be drawn: a tensor of one dim or two, whole, or cut over {axis}, or "
-            f"owed a sum over it"
+            f"{layout} cannot be drawn: a tensor of one dim or two, replicated, or sharded over "
+            f"{axis}, or a partial sum over it"
         )
     dims = [dim.axes == (axis,) for dim in layout.dims]
     at = dims.index(True) if any(dims) else None
@@ -103,12 +115,12 @@ def _hold(line: str, statement: Statement, held: Sequence[Mapping[str, Tensor]],
         alike = [torch.allclose(first, other, rtol=1e-5, atol=1e-8) for other in others]
         if layout.owed and any(alike):
             raise ValueError(
-                f"{layout}: a sum is said to be owed, and two ranks hold the same numbers; was it "
-                "taken already?"
+                f"{layout} is declared a partial sum, and two ranks hold the same values; was it "
+                "all-reduced already?"
             )
         if not layout.owed and not all(alike):
             raise ValueError(
-                f"{layout} is said to be whole on every rank, and the ranks hold other numbers"
+                f"{layout} is declared replicated, and the ranks hold different values"
             )
 
 
@@ -125,11 +137,30 @@ def _high(matrix: Matrix, scale: float, n: int) -> float:
 def _step(matrix: Matrix, scale: float, n: int) -> float:
     """How much of a line a matrix takes: itself, or its name where that is longer."""
     wide = _box(matrix, scale)[0] + SHEET * (n - 1) * matrix.owed
-    return max(wide, 0.085 * max(len(str(matrix.layout)), 7)) + 0.42
+    text = max(0.085 * len(str(matrix.layout)), 0.066 * len(_below(matrix)))
+    return max(wide, text) + 0.42
 
 
-def _width(matrices: list[Matrix], scale: float, n: int) -> float:
-    return sum(_step(m, scale, n) for m in matrices) + 0.25
+def _below(matrix: Matrix) -> str:
+    return f"{matrix.size}, {matrix.placement}"
+
+
+def _sum_of(matrix: Matrix) -> Matrix:
+    """The matrix after its all-reduce."""
+    return Matrix(completed(matrix.layout), matrix.shape, None, (), False)
+
+
+def _needs(statement: Statement, i: int) -> bool:
+    """Whether the i-th matrix is a result, and drawn with the collective that it needs."""
+    first = len(statement.inputs) if statement.outputs else 0
+    return i >= first and bool(statement.layouts[i].owed)
+
+
+def _width(row: tuple[Statement, list[Matrix]], scale: float, n: int) -> float:
+    statement, matrices = row
+    needed = [m for i, m in enumerate(matrices) if _needs(statement, i)]
+    more = sum(MOVE + _step(_sum_of(m), scale, n) for m in needed)
+    return sum(_step(m, scale, n) for m in matrices) + more + 0.25
 
 
 def _paint(figure, rows, heights, scale, width, held, title) -> None:
@@ -151,20 +182,25 @@ def _paint(figure, rows, heights, scale, width, held, title) -> None:
 def _line(axis, statement, matrices, middle, label, scale, held) -> None:
     left, n = 0.2, len(held)
     for i, matrix in enumerate(matrices):
-        step = _step(matrix, scale, n)
         if i:
-            sign = "=" if i == len(statement.inputs) else "×"
-            axis.text(left - 0.02, middle, sign, ha="center", va="center", fontsize=13, color=INK)
-        centre = left + step / 2
-        _draw_matrix(axis, matrix, centre, middle, scale, n)
-        name = str(matrix.layout)
-        axis.text(
-            centre, label, name, ha="center", va="center", fontsize=8.5, color=INK,
-            family="DejaVu Sans Mono",
-        )  # fmt: skip
-        size = f"{matrix.size}, a sum owed" if matrix.owed else matrix.size
-        axis.text(centre, label + 0.17, size, ha="center", va="center", fontsize=7.5, color=QUIET)
-        left += step
+            sign = "=" if i == len(statement.inputs) else "×" if i < len(statement.inputs) else ","
+            between(axis, (), sign, left - 0.02, left - 0.02, middle)
+        left = _named(axis, matrix, left, middle, label, scale, n)
+        if _needs(statement, i):
+            between(axis, matrix.moves, "", left, left + MOVE, middle)
+            left = _named(axis, _sum_of(matrix), left + MOVE, middle, label, scale, n)
+
+
+def _named(axis, matrix: Matrix, left, middle, label, scale, n: int) -> float:
+    """A matrix with its layout and size below; where the next one begins."""
+    step = _step(matrix, scale, n)
+    centre = left + step / 2
+    _draw_matrix(axis, matrix, centre, middle, scale, n)
+    look = {"ha": "center", "va": "center"}
+    name = str(matrix.layout)
+    axis.text(centre, label, name, fontsize=8.5, color=INK, family="DejaVu Sans Mono", **look)
+    axis.text(centre, label + 0.17, _below(matrix), fontsize=7.5, color=QUIET, **look)
+    return left + step
 
 
 def _draw_matrix(axis, matrix: Matrix, centre: float, middle: float, scale: float, n: int) -> None:
@@ -179,8 +215,8 @@ def _draw_matrix(axis, matrix: Matrix, centre: float, middle: float, scale: floa
         _label(axis, left + wide / 2, top + spread + high / 2, parts, of_rank(0), "white")
         return
     if matrix.cut is None:
-        _rectangle(axis, left, top, wide, high, PAPER, "////", "#ffffff")
-        _label(axis, left + wide / 2, top + high / 2, "all", PAPER, INK)
+        _rectangle(axis, left, top, wide, high, REPLICATED, "", EDGE)
+        _label(axis, left + wide / 2, top + high / 2, "all", REPLICATED, INK)
         return
     start, whole = 0, matrix.shape[matrix.cut]
     for rank, piece in enumerate(matrix.pieces):
@@ -219,19 +255,22 @@ def _in_words(rows: list[tuple[Statement, list[Matrix]]], title: str) -> str:
     head = f"{title}. " if title else ""
     told = []
     for statement, matrices in rows:
-        said = "; ".join(_told(matrix) for matrix in matrices)
+        needed = [_needs(statement, i) for i in range(len(matrices))]
+        said = "; ".join(map(_told, matrices, needed))
         told.append(f"{statement}: {said}.")
     return f"{head}Matrices to scale, each block in the colour of its rank. {' '.join(told)}"
 
 
-def _told(matrix: Matrix) -> str:
+def _told(matrix: Matrix, needed: bool) -> str:
     name = f"{matrix.layout.name}, {matrix.size},"
     if matrix.owed:
-        return f"{name} is a part of a sum on every rank, and the sum is owed"
+        over = " and ".join(f"an {move.op} over {move.axis}" for move in matrix.moves)
+        after = f": {over} completes it" if needed else ""
+        return f"{name} is a partial sum on each rank{after}"
     if matrix.cut is None:
-        return f"{name} is whole on every rank"
+        return f"{name} is replicated"
     what = "rows" if matrix.cut == 0 else "columns"
     if matrix.shape[0] == 1 and len(matrix.layout.dims) == 1:
-        what = "numbers"
+        what = "elements"
     shares = ", ".join(f"{piece} on rank {r}" for r, piece in enumerate(matrix.pieces))
-    return f"{name} has its {what} cut: {shares}"
+    return f"{name} has its {what} sharded: {shares}"

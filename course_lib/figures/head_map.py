@@ -13,17 +13,18 @@ from torch import Tensor
 
 from course_lib.figures.colours import INK, Picture, draw, hatch_of_rank, ink_on, of_rank
 
-TILE = 0.52  # inches
+TILE = 0.56  # inches
+KINDS = {"q": "query heads", "k": "key/value heads", "v": "key/value heads"}
 Holders = dict[str, list[tuple[int, ...]]]  # part → for each head, the ranks that hold it
 
 
 def head_map(
     whole: Mapping[str, Tensor], held: Sequence[Mapping[str, Tensor]], *, title: str = ""
 ) -> Picture:
-    """Draw who holds each head: `whole[part]` is (heads, …), `held[rank][part]` a rank's own.
+    """Draw which ranks hold each head: `whole[part]` is (heads, …), `held[rank][part]` a rank's.
 
-    The part with the most heads comes first; a head of another part stands below those that read
-    it. A head that is none of the whole's, or that nobody holds, is refused.
+    The part with the most heads comes first; a head of another part is drawn below those that read
+    it. A head that is none of the whole model's, or that no rank holds, is refused.
     """
     most = max(len(tensor) for tensor in whole.values())
     for part, tensor in whole.items():
@@ -33,7 +34,7 @@ def head_map(
                 "other"
             )
     owners = {part: _owners(part, whole[part], [own[part] for own in held]) for part in whole}
-    wide = max(TILE * most + 1.0, 0.085 * len(title) + 0.3)  # wide enough for its title
+    wide = max(TILE * most + 2.1, 0.085 * len(title) + 0.3)  # wide enough for its title
     size = (wide, TILE * len(whole) + (1.25 if title else 0.95))
     return draw(size, _in_words(owners, title), lambda figure: _paint(figure, owners, most, title))
 
@@ -61,21 +62,25 @@ def _paint(figure, owners: Holders, most: int, title: str) -> None:
     for row, ranks_of in enumerate(owners.values()):
         wide = most // len(ranks_of)
         for head, ranks in enumerate(ranks_of):
-            _tile(axis, head * wide, row, wide, ranks)
+            _tile(axis, head * wide, row, wide, ranks, f"head {head}: " if wide > 1 else "")
     axis.set_xlim(-0.05, most + 0.05)
     axis.set_ylim(len(owners) + 0.05, -0.05)
     axis.set_aspect("equal", anchor="N")
-    axis.set_yticks([row + 0.5 for row in range(len(owners))], list(owners))
+    axis.set_yticks([row + 0.5 for row in range(len(owners))], list(map(row_name, owners)))
     axis.set_xticks([head + 0.5 for head in range(most)], range(most))
-    fewer = len({len(ranks_of) for ranks_of in owners.values()}) > 1
-    axis.set_xlabel("head of q; of k and v, one for all that read it" if fewer else "head")
+    axis.set_xlabel("query head" if "q" in owners else "head")
     axis.tick_params(length=0, labelcolor=INK)
     for side in axis.spines.values():
         side.set_visible(False)
 
 
-def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...]) -> None:
-    """One head: a bar over all of it for each rank that holds it whole, with the rank's name."""
+def row_name(part: str) -> str:
+    """What a row is called: the part, and which kind of heads it has."""
+    return f"{part}: {KINDS[part]}" if part in KINDS else part
+
+
+def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...], head: str) -> None:
+    """One head: a bar over all of it for each rank that holds it, with the rank's name."""
     from matplotlib.patches import Rectangle
 
     width, bar = wide - 0.1, 0.9 / len(ranks)
@@ -85,8 +90,8 @@ def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...]) -> Non
         look = {"facecolor": colour, "edgecolor": "#ffffff", "hatch": hatch_of_rank(rank)}
         axis.add_patch(Rectangle(corner, width, bar - gap, linewidth=0.0, **look))
         axis.text(
-            corner[0] + width / 2, corner[1] + bar / 2, f"rank {rank}", ha="center", va="center",
-            fontsize=6.5 if len(ranks) < 4 else 5.5,
+            corner[0] + width / 2, corner[1] + bar / 2, f"{head}rank {rank}",
+            ha="center", va="center", fontsize=7 if len(ranks) < 4 else 5.5,
             color=ink_on(colour), fontweight="bold",
             bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
         )  # fmt: skip

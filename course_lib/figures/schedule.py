@@ -1,7 +1,8 @@
 """The schedule of a block: its parts in the order in which they ran, each collective where it fell.
 
 `follow` notes on a rank which part of a model is at work whenever the ledger books a call, forward
-and backward; `schedule` draws that. Lesson 05 draws a block, lesson 06 the same one rewritten.
+and backward; `schedule` draws that. Lesson 05 draws a block, lesson 06 one whose tokens are sharded
+between the gathers and the reduce-scatters.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from course_lib.ledger.book import Book
 
 FORWARD, BACKWARD = "forward", "backward"
-WIDE, HIGH, GAP = 0.86, 0.4, 0.1  # a part's box and the space beside it, in inches
+GATHER, SCATTER = "all_gather", "reduce_scatter"
+LEGEND = 0.3  # inches
+WIDE, HIGH, GAP = 0.8, 0.4, 0.2  # a part's box and the space beside it, in inches
 FLAG = 0.36  # a collective's flag below it
-PAPER = "#f2f2f2"
+PAPER = "#e9e9e9"
 
 
 class Call(NamedTuple):
@@ -87,7 +90,8 @@ def follow(parts: Mapping[str, nn.Module], book: Book) -> Iterator[list[Visit]]:
 def schedule(visits_by_rank: Sequence[Sequence[Visit]], *, title: str = "") -> Picture:
     """Draw a step that every rank took alike: forward from left to right, backward below it.
 
-    Parts named like `attention.out` are drawn together, under `attention`.
+    Parts named like `attention.out` are drawn together, under `attention`. Where gathers and
+    reduce-scatters show that tokens are sharded, the parts that see a shard are striped.
     """
     first = list(visits_by_rank[0]) if visits_by_rank else []
     for rank, visits in enumerate(visits_by_rank):
@@ -100,15 +104,36 @@ def schedule(visits_by_rank: Sequence[Sequence[Visit]], *, title: str = "") -> P
         raise ValueError("a schedule needs a forward, and a backward that takes its parts in turn")
     lanes = {phase: visits for phase, visits in lanes.items() if visits}
     width = max(len(names) * (WIDE + GAP) + 1.1, 0.085 * len(title) + 0.3)  # for its title too
+    striped = token_sharded(lanes[FORWARD])
     height = 0.55 + sum(map(_height, lanes.values())) + (0.25 if title else 0.0)
-    alt = _in_words(lanes, title)
-    return draw((width, height), alt, lambda figure: _paint(figure, lanes, names, title))
+    height += LEGEND if striped else 0.0
+    alt = _in_words(lanes, striped, title)
+    return draw((width, height), alt, lambda figure: _paint(figure, lanes, names, striped, title))
 
 
-def _paint(figure, lanes: dict[str, list[Visit]], names: list[str], title: str) -> None:
+def token_sharded(forward: Sequence[Visit]) -> set[int]:
+    """Which parts, by place, see only their rank's tokens: those after a reduce-scatter and before
+    the next all-gather. Nothing, where the forward has neither."""
+    ops = [[call.op for call in visit.calls] for visit in forward]
+    moves = [op for own in ops for op in own if op in (GATHER, SCATTER)]
+    if SCATTER not in moves:
+        return set()
+    sharded, found = moves[0] == GATHER, set()
+    for place, own in enumerate(ops):
+        if sharded and GATHER not in own:
+            found.add(place)
+        for op in own:
+            sharded = op == SCATTER if op in (GATHER, SCATTER) else sharded
+    return found
+
+
+def _paint(figure, lanes, names: list[str], striped: set[int], title: str) -> None:
     axis = figure.subplots()
+    bottom = 0.25 - sum(map(_height, lanes.values()))
     axis.set_xlim(-1.0, len(names) * (WIDE + GAP))
-    axis.set_ylim(0.25 - sum(map(_height, lanes.values())), 0.65)
+    axis.set_ylim(bottom - (LEGEND if striped else 0.0), 0.65)
+    if striped:
+        _legend(axis, bottom - 0.05)
     axis.axis("off")
     if title:
         figure.suptitle(title, fontsize=10, color=INK)
@@ -122,7 +147,11 @@ def _paint(figure, lanes: dict[str, list[Visit]], names: list[str], title: str) 
         axis.text(-0.1, y, f"{phase}\n{'→' if phase == FORWARD else '←'}", ha="right", va="center",
                   fontsize=9, color=INK)  # fmt: skip
         for column, visit in enumerate(visits):
-            _part(axis, column * (WIDE + GAP), y, visit)
+            left = column * (WIDE + GAP)
+            _part(axis, left, y, visit, column in striped)
+            if column + 1 < len(visits):
+                ends = (left + WIDE, left + WIDE + GAP)
+                _arrow(axis, *(ends if phase == FORWARD else ends[::-1]), y)
         y -= _height(visits)
 
 
@@ -131,19 +160,37 @@ def _height(visits: list[Visit]) -> float:
     return HIGH + 0.3 + FLAG * max(len(visit.calls) for visit in visits)
 
 
-def _part(axis, left: float, y: float, visit: Visit) -> None:
-    """A part's box, and below it a dark flag for each of its collectives."""
+def _arrow(axis, start: float, stop: float, y: float) -> None:
+    style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "mutation_scale": 8}
+    axis.annotate("", (stop, y), (start, y), arrowprops={**style, "shrinkA": 1, "shrinkB": 1})
+
+
+def _box(axis, left: float, y: float, wide: float, high: float, striped: bool) -> None:
+    """Grey where every rank has all tokens, white with stripes where it has a shard of them."""
     from matplotlib.patches import FancyBboxPatch
 
-    shape = "round,pad=0,rounding_size=0.06"
-    axis.add_patch(
-        FancyBboxPatch(
-            (left, y - HIGH / 2), WIDE, HIGH, boxstyle=shape, facecolor=PAPER, edgecolor=QUIET,
-            linewidth=0.8,
-        )
-    )  # fmt: skip
+    shape = f"round,pad=0,rounding_size={min(0.06, high / 4)}"
+    look = {"facecolor": CARD if striped else PAPER, "edgecolor": QUIET, "linewidth": 0.8}
+    hatch = "---" if striped else ""
+    axis.add_patch(FancyBboxPatch((left, y - high / 2), wide, high, boxstyle=shape, hatch=hatch,
+                                  **look))  # fmt: skip
+
+
+def _legend(axis, y: float) -> None:
+    for left, striped, words in (
+        (0.0, False, "all tokens on every rank"),
+        (2.0, True, "tokens sharded over the ranks"),
+    ):
+        _box(axis, left, y, 0.28, 0.16, striped)
+        axis.text(left + 0.36, y, words, va="center", fontsize=8, color=INK)
+
+
+def _part(axis, left: float, y: float, visit: Visit, striped: bool) -> None:
+    """A part's box, and below it a dark flag for each of its collectives."""
+    _box(axis, left, y, WIDE, HIGH, striped)
     name = visit.part.rpartition(".")[2]
-    axis.text(left + WIDE / 2, y, name, ha="center", va="center", fontsize=8, color=INK)
+    paper = {"facecolor": CARD if striped else PAPER, "edgecolor": "none", "pad": 0.8}
+    axis.text(left + WIDE / 2, y, name, ha="center", va="center", fontsize=8, color=INK, bbox=paper)
     for i, call in enumerate(visit.calls):
         below = y - HIGH / 2 - 0.22 - FLAG * i
         axis.text(
@@ -165,12 +212,16 @@ def _groups(names: list[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _in_words(lanes: dict[str, list[Visit]], title: str) -> str:
+def _in_words(lanes: dict[str, list[Visit]], striped: set[int], title: str) -> str:
     told = []
     for phase, visits in lanes.items():
         order = visits if phase == FORWARD else visits[::-1]
         told.append(f"{phase.capitalize()}: {', '.join(map(_visit, order))}.")
     head = f"{title}. " if title else ""
+    if striped:
+        names = [visit.part for place, visit in enumerate(lanes[FORWARD]) if place in striped]
+        where = ", ".join(dict.fromkeys(names))
+        told.append(f"In {where} a rank has a shard of the tokens, in the other parts all of them.")
     return f"{head}The parts of a block in the order in which they ran. {' '.join(told)}"
 
 

@@ -1,7 +1,7 @@
-"""Comparing ranks: copies that should be equal, partial sums that should not.
+"""Comparing ranks: replicas that should be equal, partial sums that should not.
 
-`Y[b, h]` claims the same numbers on every rank of tp; `Y[b, h]{tp}` that a sum over tp is still to
-come. Lesson 02 shows that a shape cannot tell the two apart, and values can.
+`Y[b, h]` claims the same values on every rank of tp; `Y[b, h]{tp}` that an all-reduce over tp is
+still to come. Lesson 02 shows that a shape cannot tell the two apart, and values can.
 """
 
 from __future__ import annotations
@@ -51,18 +51,19 @@ def compare(layout: Layout, mine: Tensor, axes: dict[str, Axis], tolerance: floa
             if not different and largest > 0:
                 whole = str(Layout(layout.name, layout.dims))
                 problem = problem or LayoutError(
-                    f"{layout} says that a sum over {axis.name} is still owed, but its "
-                    f"{axis.world} ranks hold the same numbers. Was it summed already? (Then write "
-                    f"{whole}.) Summing again would make it {axis.world} times too large"
+                    f"{layout} is declared a partial sum over {axis.name}, but its "
+                    f"{axis.world} ranks hold the same values. Was it all-reduced already? (Then "
+                    f"write {whole}.) Another all-reduce makes it {axis.world} times too large"
                 )
         elif different:
             worst = max(different, key=lambda rank: gaps[rank])
             problem = problem or LayoutError(
-                f"{layout.name} is declared whole over {axis.name}, but the ranks of {axis.name} "
-                f"differ: rank {worst} from rank 0 by up to {gaps[worst]:.3g} (largest value "
-                f"{largest:.3g}). Is a sum still owed? (Then write "
-                f"{Layout(layout.name, layout.dims, (*layout.owed, axis.name))}.) Is a dim cut? "
-                f"(Then write which, with @{axis.name}.) Else the copies have drifted apart"
+                f"{layout.name} is declared replicated over {axis.name}, but the ranks of "
+                f"{axis.name} differ: rank {worst} from rank 0 by up to {gaps[worst]:.3g} (largest "
+                f"value {largest:.3g}). Is it a partial sum, still to be all-reduced? (Then write "
+                f"{Layout(layout.name, layout.dims, (*layout.owed, axis.name))}.) Is a dim "
+                f"sharded? (Then write which, with @{axis.name}.) Else the replicas have drifted "
+                f"apart"
             )
     agree(axes, problem)
 

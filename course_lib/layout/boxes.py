@@ -1,7 +1,7 @@
 """Boxes: which part of the logical tensor a shard is, as an offset and a size in every dim.
 
-A dim cut over axes gives one box, a flat range of a row-major tensor gives several; checkpoints and
-ZeRO's partitions speak in boxes. Lesson 02 draws them, lessons 09 and 14 store them.
+A dim sharded over axes gives one box, a flat range of a row-major tensor gives several; checkpoints
+and ZeRO's partitions speak in boxes. Lesson 02 draws them, lessons 09 and 14 store them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def dim_span(total: int, dim: Dim, coords: Mapping[str, tuple[int, int]]) -> tup
     for axis in dim.axes:
         if axis not in coords:
             known = ", ".join(sorted(coords)) or "none"
-            raise ValueError(f"{dim} is cut over the axis {axis}; the axes given are: {known}")
+            raise ValueError(f"{dim} is sharded over the axis {axis}; the axes given are: {known}")
         rank, world = coords[axis]
         inner_start, inner_stop = span(stop - start, world, rank)
         start, stop = start + inner_start, start + inner_stop

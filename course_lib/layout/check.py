@@ -1,7 +1,7 @@
 """The checker: does what is written in the notation hold for the tensors on this rank?
 
-Shapes are checked against the cut rule, alone on each rank; with `values=True` ranks also compare
-what should be equal and what should not. Lesson 02 introduces it; checks of exercises use it.
+Shapes are checked against the rule for sharding, alone on each rank; with `values=True` ranks also
+compare what should be equal and what should not. From lesson 02 on; checks of exercises use it.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def check(
     tolerance: float | None = None,
     **tensors: Tensor,
 ) -> dict[str, int]:
-    """Raise `LayoutError` unless the tensors lie as `statement` says; return the logical sizes.
+    """Raise `LayoutError` unless the tensors are placed as `statement` says; return logical sizes.
 
     `check("X[b, h] W[h, f@tp] -> Y[b, f@tp]", X=x, W=w, Y=y, axes={"tp": group}, sizes={"f": 7})`.
     `axes`: for each axis (rank, world) or its process group, or a mesh whose axes have names.
-    A name gets its logical size from `sizes`, or from a tensor that holds the dim whole; a name
-    that is cut everywhere is only held against itself. `values=True` is a collective call: every
-    rank of the groups has to make it. `tolerance` is what equal copies may differ by, relative to
-    their largest value (None: a few roundings).
+    A name gets its logical size from `sizes`, or from a tensor where the dim is not sharded; a
+    name that is sharded everywhere is only held against itself. `values=True` is a collective
+    call: every rank of the groups has to make it. `tolerance` is what replicas may differ by,
+    relative to their largest value (None: a few roundings).
     """
     read = Statement.parse(statement)
     places = _axes(axes)
@@ -157,27 +157,29 @@ def _hint(
     if dim.axes:
         over = " and ".join(dim.axes)
         if length == whole:
-            return f" It holds all {whole}: was it cut over {over}? (Whole is written {dim.name})"
+            return (
+                f" It holds all {whole}: is it sharded over {over}? (Replicated: write {dim.name})"
+            )
         if len(dim.axes) > 1 and length == _length(whole, Dim(dim.name, dim.axes[::-1]), coords):
             order = ", then ".join(dim.axes[::-1])
-            return f" It looks cut over {order}; @({', '.join(dim.axes)}) means the other order"
+            return f" It looks sharded over {order}; @({', '.join(dim.axes)}) means the other order"
         axis = places[dim.axes[0]]
         even = whole // axis.world + (axis.rank < whole % axis.world)
         if len(dim.axes) == 1 and length in (even, whole // axis.world):
-            return f" Dims are cut as torch.chunk does: {cut(whole, axis.world)}"
+            return f" Dims are sharded as torch.chunk does: {cut(whole, axis.world)}"
         return ""
     for axis in places.values():
         if axis.name not in layout.axes and length == _length(whole, Dim("", (axis.name,)), coords):
-            return f" Is it cut over {axis.name}? (Then write {dim.name}@{axis.name})"
+            return f" Is it sharded over {axis.name}? (Then write {dim.name}@{axis.name})"
     return ""
 
 
 def _why(dim: Dim, whole: int, source: str, places: dict[str, Axis]) -> str:
-    known = f"{dim.name} is {whole} whole (from {source})"
+    known = f"{dim.name} is {whole} in all (from {source})"
     if not dim.axes:
         return known
     if len(dim.axes) > 1:
-        return f"{known}, cut over {', then '.join(dim.axes)}"
+        return f"{known}, sharded over {', then '.join(dim.axes)}"
     axis = places[dim.axes[0]]
     return f"{known}, over the {axis.world} ranks of {axis.name} that is {cut(whole, axis.world)}"
 

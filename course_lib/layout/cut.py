@@ -1,6 +1,6 @@
-"""One rule for cutting a dim over ranks, and two more for what must not be cut like a dim.
+"""One rule for sharding a dim over ranks, and two more for what must not be sharded like a dim.
 
-A dim is cut as `torch.chunk` cuts it (so DTensor's Shard agrees), a flat buffer by ceiling division
+A dim is split as by `torch.chunk` (so DTensor's Shard agrees), a flat buffer by ceiling division
 with padding, heads as evenly as they go. Derived in lessons 02 (dims), 05 (heads), 09 (buffers).
 """
 

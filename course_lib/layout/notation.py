@@ -1,7 +1,7 @@
-"""The notation: `X[b, s, h]`, `W[h, f@tp]` cut over the axis tp, `Y[b, s, h]{tp}` a sum still owed.
+"""The notation: `X[b, s, h]`, `W[h, f@tp]` sharded over axis tp, `Y[b, s, h]{tp}` a partial sum.
 
-A name in brackets is a dim and means one logical size throughout; what is neither cut over an axis
-nor owed a sum over it is the same on all its ranks. Lesson 02 introduces it, all later ones use it.
+A name in brackets is a dim and means one logical size throughout. A tensor that is neither sharded
+over an axis nor a partial sum over it is replicated there. Lesson 02 introduces the notation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _EXAMPLES = "write X[b, s, h], W[h, f@tp], W[h, f@(dp, tp)] or Y[b, s, h]{tp}"
 
 @dataclass(frozen=True)
 class Dim:
-    """One dim: its name (or a number, its size) and the axes it is cut over, outermost first."""
+    """One dim: its name (or a number, its size) and the axes that shard it, outermost first."""
 
     name: str
     axes: tuple[str, ...] = ()
@@ -32,29 +32,29 @@ class Dim:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one tensor lies on the ranks. `Layout.parse(text)` and `str(layout)` undo each other."""
+    """Where one tensor is on the ranks. `Layout.parse(text)` and `str(layout)` undo each other."""
 
     name: str
     dims: tuple[Dim, ...]
-    owed: tuple[str, ...] = ()  # axes over which a sum is still owed
+    owed: tuple[str, ...] = ()  # axes over which it is a partial sum, still to be all-reduced
 
     def __post_init__(self) -> None:
         used = [axis for dim in self.dims for axis in dim.axes] + list(self.owed)
         for axis in used:
             if used.count(axis) > 1:
                 where = (
-                    "cuts it and is owed a sum"
+                    "shards it and is one of a partial sum"
                     if axis in self.owed and self.owed.count(axis) == 1
                     else "appears twice"
                 )
                 raise ValueError(
-                    f"{self}: the axis {axis} {where}; along one axis a tensor is cut once, or "
-                    f"owed a sum, or whole"
+                    f"{self}: the axis {axis} {where}; along one axis a tensor is sharded "
+                    f"once, or a partial sum, or replicated"
                 )
 
     @staticmethod
     def parse(text: str) -> Layout:
-        """Read one tensor. `@(dp, tp)`: cut over dp first, then each piece over tp."""
+        """Read one tensor. `@(dp, tp)`: sharded over dp first, then each piece over tp."""
         found = _TENSOR.fullmatch(text.rstrip())
         if found is None:
             raise ValueError(f"cannot read {text.strip()!r} as a layout; {_EXAMPLES}")
@@ -73,7 +73,7 @@ class Layout:
 
     @property
     def cut_axes(self) -> tuple[str, ...]:
-        """The axes that cut some dim."""
+        """The axes that shard some dim."""
         return tuple(axis for dim in self.dims for axis in dim.axes)
 
 

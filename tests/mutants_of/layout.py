@@ -56,7 +56,7 @@ MUTANTS = [
         "        elif different:\n",
         "        elif False:\n",
         ("tests/test_layout.py::test_values_tell_a_partial_sum_from_a_whole_one",),
-        "a sum still owed passes for a whole tensor",
+        "a partial sum passes for a replicated tensor",
     ),
     Mutant(
         "layout-silent-rank",

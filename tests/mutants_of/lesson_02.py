@@ -201,7 +201,7 @@ MUTANTS = [
         "if layout.cut_axes or n == 1:",
         "if layout.dims or n == 1:",
         (f"{DRAWN}test_a_sum_that_was_taken_is_not_owed_and_copies_have_to_be_alike",),
-        "a sum that was taken is drawn as owed",
+        "a sum that was all-reduced is drawn as a partial sum",
     ),
     Mutant(
         "l02-blocks-layout-believed",
