@@ -71,7 +71,7 @@ RINGS = {
         "5 messages instead of 4, which is one step too many in one of the rounds",
     ),
     "the lesson's": (FROM_THE_LESSON, "room of another length", "as long as what it sends"),
-    "read before the wait": (TOO_EARLY, "read too early", "numbers that no rank had"),
+    "read before the wait": (TOO_EARLY, "read too early", "values that no rank had"),
     "all send first": (
         changed(WAIT, "").replace(SEND, SEND.replace("sending = dist.isend", "dist.send")),
         "deadlock",

@@ -150,7 +150,7 @@ def test_what_fits_two_ideas_is_asked_about(desk):
     text = answered(desk, "ring_bytes", per_n(lambda n: 2 * (n - 1) * B)).text
     assert "a whole tensor in each step, or what all ranks send together" in text
     text = answered(desk, "ring_bytes", per_n(lambda n: (n - 1) * B)).text
-    assert "everything to everybody" in text
+    assert "from each to each" in text
 
 
 def spellings(value: float) -> set[str]:

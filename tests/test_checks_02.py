@@ -117,7 +117,7 @@ def test_what_is_shown_agrees_with_what_is_right(layers):
             mystery.ROWS: ("forward", layer.b * layer.f),
             mystery.BATCH: ("backward", layer.h * layer.f),
         }[layer.cut]
-        sums = re.findall(r"(forward|backward) +all_reduce of (\d+) numbers", text)
+        sums = re.findall(r"(forward|backward) +all_reduce of (\d+) elements", text)
         assert sums == [(phase, str(count))]
         assert ("all_gather" in text) == layer.whole_ends
         ends = (b, layer.h if layer.whole_ends else h), (b, layer.f if layer.whole_ends else f)

@@ -14,13 +14,13 @@ from course_lib.classroom.checks.desk import Desk
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS, EXERCISES = ROOT / "solutions" / "02_one_product", ROOT / "exercises" / "02_one_product"
 HELD = ("columns: W on rank 0", "columns: W on rank 2", "rows: W on rank 0", "rows: W on rank 2")
-COSTS = ("columns: owed", "rows: owed", "columns: bytes", "rows: bytes")
+COSTS = ("columns: all-reduced", "rows: all-reduced", "columns: bytes", "rows: bytes")
 SENT = 4 / 3  # of an all-reduce over three, the part that each rank sends
 
 
-def seven(held=(14, 7, 15, 5), owed=(28, 20), times=SENT, item=4) -> dict:
-    sent = [times * item * numbers for numbers in owed]
-    return dict(zip(HELD + COSTS, (*held, *owed, *sent), strict=True))
+def seven(held=(14, 7, 15, 5), summed=(28, 20), times=SENT, item=4) -> dict:
+    sent = [times * item * elements for elements in summed]
+    return dict(zip(HELD + COSTS, (*held, *summed, *sent), strict=True))
 
 
 def cuts(codes: str = "23121", weights: tuple = (48, 16, 48, 48, 48)) -> dict:
@@ -40,13 +40,14 @@ MISREAD = [
     ("seven_by_five", "thirds", seven((35 / 3,) * 4), "a third of everything"),
     ("seven_by_five", "whole", seven((35,) * 4), "the whole weight"),
     ("seven_by_five", "lengths", seven((2, 1, 3, 1)), "only the length"),
-    ("seven_by_five", "dW", seven(owed=(35, 35)), "the weight's gradient owed"),
-    ("seven_by_five", "directions", seven(owed=(20, 28)), "the other direction"),
-    ("seven_by_five", "both", seven(owed=(48, 48)), "both directions"),
-    ("seven_by_five", "forward alone", seven(owed=(0, 20)), "nothing owed backward"),
+    ("seven_by_five", "dW", seven(summed=(35, 35)), "the weight's gradient owed"),
+    ("seven_by_five", "directions", seven(summed=(20, 28)), "the other direction"),
+    ("seven_by_five", "both", seven(summed=(48, 48)), "both directions"),
+    ("seven_by_five", "forward alone", seven(summed=(0, 20)), "nothing owed backward"),
     ("seven_by_five", "half", seven(times=SENT / 2), "half of the way"),
     ("seven_by_five", "once", seven(times=1), "the tensor once"),
     ("seven_by_five", "all", seven(times=SENT * 3), "all ranks together"),
+    ("seven_by_five", "thrice", seven(summed=(84, 60), times=SENT / 3), "all ranks together"),
     ("seven_by_five", "numbers", seven(item=1), "numbers, not bytes"),
     ("seven_by_five", "float64", seven(item=8), "wrong number"),
     ("mystery_cut", "a part", cuts(weights=(16,) * 5), "one rank's part"),

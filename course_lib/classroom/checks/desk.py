@@ -130,7 +130,10 @@ def my_progress(everything: bool = False) -> None:
 
     found = progress.here()
     if found is None:
-        print("This notebook lies in no workspace (`make lab` makes one), so nothing is noted.")
+        print(
+            "No table here: progress is noted in a learner's own copy of the course, which "
+            "`make lab` makes. This notebook was run outside of one."
+        )
         return
     log = found.read()
     # A kernel runs in its notebook's folder; the notebook's name is not known everywhere.

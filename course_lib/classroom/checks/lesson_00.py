@@ -71,14 +71,14 @@ def _look_at_values(answer: Answer, reports: list[dict], inputs: torch.Tensor, w
     if all(_same(out, x) for out, x in zip(results, inputs, strict=True)):
         raise Finding(
             "nobody asked",
-            "Each rank gets its own x back: the ranks did not talk. Without a collective no rank "
+            "Each rank gets its own x back: nothing was sent. Without a collective no rank "
             "can know what the others hold.",
         )
     if all(_same(out, x / n) for out, x in zip(results, inputs, strict=True)):
         raise Finding(
             "divided, not added",
             "Each rank has its own x divided by the number of ranks. Dividing is half of a mean; "
-            "the other half, the sum over the ranks, is still owed.",
+            "the other half is the sum over the ranks, and it is missing.",
         )
     if any(right):
         raise Finding(
@@ -114,7 +114,7 @@ def _look_at_traffic(reports: list[dict], inputs: torch.Tensor, when: str) -> No
             raise Finding(
                 "too much sent",
                 f"The mean is right, but {when} rank {rank} had to send {report['bytes']} bytes "
-                f"where one all-reduce sends {allowed}. A rank needs the sum, not everybody's x.",
+                f"where one all-reduce sends {allowed}. A rank needs the sum, not every x.",
             )
 
 
@@ -157,7 +157,7 @@ def judge_who_knows(given: Mapping) -> None:
             ),
             Mistake(
                 "push reaches all",
-                "`push` without more words copies to every rank, not to one.",
+                "`push` copies to every rank, not to one.",
                 {"d": 1},
             ),
             Mistake(

@@ -38,7 +38,7 @@ def judge_ring_bytes(given: Mapping) -> None:
         ),
         _mistake(
             "whole tensors",
-            "That is everything to everybody: a whole tensor for each of the other ranks. On the "
+            "That is the plan from each to each: a full tensor for each of the other ranks. On the "
             "ring a rank sends one chunk in a step, and there are n chunks.",
             lambda n: (n - 1) * PAYLOAD,
         ),
@@ -61,7 +61,7 @@ def judge_ring_bytes(given: Mapping) -> None:
         ),
         _mistake(
             "numbers, not bytes",
-            "Those are numbers. A float32 takes more than one byte.",
+            "Those are elements. A float32 takes more than one byte.",
             lambda n: forms.all_reduce(n, NUMBERS),
         ),
     )
@@ -80,7 +80,7 @@ RING_BYTES = Thought(
     judge=judge_ring_bytes,
     when_right=(
         "2(n−1) messages of B/n bytes. From two ranks to eight the bytes grow by three quarters, "
-        "the messages sevenfold: what a ring costs on many ranks is messages. The measurement "
+        "the messages sevenfold: what a ring costs on many ranks is latency. The measurement "
         "below counts the first three on real ranks."
     ),
     hints=(

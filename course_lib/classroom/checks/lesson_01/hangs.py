@@ -42,8 +42,8 @@ CASES = {
             0: (
                 "ahead, so it skipped one",
                 "It is further than the others, and has left out nothing: what stands before its "
-                "line is done, by the condition that holds for it. Being ahead holds nobody up. "
-                "Who has not come to that line yet, and what does each of them wait for?",
+                "line is done, by the condition that holds for it. Being ahead holds no rank up. "
+                "Which ranks have not come to that line yet, and what does each of them wait for?",
             ),
             2: (
                 "the one that waits",
@@ -90,14 +90,14 @@ WHO_HANGS = Thought(
     judge=judge_who_hangs,
     when_right=(
         "In A the culprit left a call out and waits in the next one, where the others cannot come. "
-        "In B it waits for nobody: it is busy. In C it had failed long before the others gave up. "
-        "Whoever waits where all should be is not the cause. `%%ranks` says so for you where it "
-        "can; on a cluster there are the stacks and you."
+        "In B it waits for no other rank: it is busy. In C it had failed long before the others "
+        "gave up. A rank that waits where all should be is not the cause. `%%ranks` says so for "
+        "you where it can; on a cluster you read the stacks."
     ),
     hints=(
         "For each rank ask two questions: what does it wait for, and which rank would have to "
         "come so that it goes on? Draw the arrows.",
-        "Follow the arrows from rank to rank until you come to one that waits for nobody, or for "
+        "Follow the arrows from rank to rank until you come to one that waits for none, or for "
         "something that cannot happen any more. Where the arrows form a circle, look for the one "
         "in it that stands in another call than the rest.",
         "In A: all ranks go through the loop the same number of times. How many all_reduce calls "

@@ -56,7 +56,7 @@ def look_at_results(trial: Trial) -> None:
             raise Finding(
                 "joined into one",
                 f"Rank {rank} got one tensor of shape {report['whole']} back {when}; expected is "
-                f"a list of {n} tensors. Once joined, nobody can tell where a piece ends.",
+                f"a list of {n} tensors. Once joined, no rank can tell where a piece ends.",
             )
         if not len(report["kinds"]) == len(report["entries"]) == n:
             kinds = ", ".join(report["kinds"][:8]) or "nothing"
@@ -115,7 +115,7 @@ def look_at_values(answer: Answer, trials: list[Trial]) -> None:
         raise Finding(
             "right for two only",
             "Two ranks come out right and three do not: among two, the only other rank is both "
-            f"neighbours at once, and one step reaches everybody. {evidence}",
+            f"neighbours at once, and one step reaches every rank. {evidence}",
         )
     raise Finding("wrong pieces", f"Not every piece is where it should be. {evidence}")
 
@@ -181,7 +181,7 @@ def look_at_traffic(trial: Trial) -> None:
         raise Finding(
             "all through one rank",
             f"{head} The others send little: all roads lead through rank {rank}. The more ranks, "
-            "the longer everybody waits for it.",
+            "the longer all wait for it.",
         )
     raise Finding("over budget", f"{head} Is a piece, or a length, sent again that was there?")
 

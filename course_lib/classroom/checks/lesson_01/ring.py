@@ -57,7 +57,7 @@ def judge_ring(answer: Answer, judge: Judge) -> None:
     part = 4 + seed % 5
     # Lengths that divide come first: what is wrong there is the ring, not the cut.
     even = [(three, 3 * part), (two, 2 * part)]
-    # In the last of these, with fewer elements than ranks, somebody's chunk is empty.
+    # In the last of these, with fewer elements than ranks, one rank's chunk is empty.
     uneven = [(three, 3 * part + 1 + seed % 2), (two, 2 * part + 1), (three, 2)]
     trials = [_try(answer, judge, members, length, seed) for members, length in even]
     _look_at_values(answer, trials)
@@ -140,7 +140,7 @@ def _wrong_values(wrong: list[Trial], trials: list[Trial]) -> Finding:
         if report["out"].isnan().any():  # as the bench fills what torch.empty gives
             return Finding(
                 "read too early",
-                f"{trial.when.capitalize()}, rank {rank} holds numbers that no rank had: what lay "
+                f"{trial.when.capitalize()}, rank {rank} holds values that no rank had: what was "
                 "in the room for an arrival. Was it read before its wait(), or did nothing "
                 "come?",
             )
@@ -174,7 +174,7 @@ def _wrong_values(wrong: list[Trial], trials: list[Trial]) -> Finding:
             f"{evidence}",
         )
     if "2 times" in evidence or "3 times" in evidence:
-        return Finding("added twice", f"Some numbers were added more than once. {evidence}")
+        return Finding("added twice", f"Some contributions were added more than once. {evidence}")
     if _only_own_chunk(trial):
         return Finding(
             "half of the way",
@@ -199,7 +199,7 @@ def _only_own_chunk(trial: Trial) -> bool:
 
 
 def _counted(trial: Trial) -> str:
-    """Whose numbers are counted how often in a wrong piece, where the values show it."""
+    """Whose contributions are counted how often in a wrong piece, where the values show it."""
     for rank, report in enumerate(trial.reports):
         start = 0
         for size in cut(trial.length, trial.n):

@@ -27,7 +27,7 @@ def look_at_traffic(reports: list[dict], length: int, when: str) -> None:
         raise Finding(
             "whole tensors",
             f"{head}each rank sends a whole tensor of {length} elements {len(messages[0])} times "
-            f"({fair}). A rank needs the whole sum, not everybody's whole tensor.",
+            f"({fair}). A rank needs the sum, not all tensors.",
         )
     counts = {len(sizes) for sizes in messages}
     if counts in ({2 * n - 1}, {2 * n}) and max(longest) <= chunk * ITEM:
@@ -59,6 +59,6 @@ def _refuse_one_rank(messages: list[list[int]], limit: int, head: str, fair: str
         raise Finding(
             "all through one rank",
             f"{head}rank {rank} sends {sent[rank]} bytes and one of the others only {min(sent)} "
-            f"({fair}). All roads lead through rank {rank}: the more ranks, the longer everybody "
-            "waits for it.",
+            f"({fair}). All roads lead through rank {rank}: the more ranks, the longer all "
+            "wait for it.",
         )

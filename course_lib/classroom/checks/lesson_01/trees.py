@@ -32,7 +32,7 @@ TREE = Cost(2 * LEVELS, 2 * LEVELS)
 
 
 def _answers(ring: Cost, tree: Cost, small: float = SMALL, large: float = LARGE) -> dict:
-    """What somebody who counts like this would write, in ms and kB."""
+    """What an answer that counts like this would be, in ms and kB."""
     found = {
         "ring 1 kB": ring.ms(small),
         "tree 1 kB": tree.ms(small),
@@ -71,8 +71,8 @@ def _mistakes() -> tuple[Mistake, ...]:
         ),
         Mistake(
             "one α for all",
-            "Each message costs its own α, and they come one after the other: a step cannot begin "
-            "before the message of the step before has arrived.",
+            "Each message costs its own latency α, and they come one after the other: a step "
+            "cannot begin before the message of the step before has arrived.",
             _answers(Cost(1, RING.tensors), Cost(1, TREE.tensors)),
         ),
         Mistake(
@@ -109,7 +109,7 @@ def _mistakes() -> tuple[Mistake, ...]:
         Mistake(
             "α over β",
             "That is where one message spends half of its time on α. Ring and tree send different "
-            "numbers of messages: set the two whole times equal.",
+            "numbers of messages: set the two complete times equal.",
             {meet: _meeting(1, 1)},
         ),
         Mistake(
@@ -138,10 +138,11 @@ TREE_OR_RING = Thought(
     fields=FIELDS,
     judge=judge_tree_or_ring,
     when_right=(
-        "Small tensors wait for α, and the tree has few; large ones wait for bytes, and the ring "
-        "sends hardly more than two tensors whatever n is. NCCL has both and chooses by size. But "
-        "its tree is pipelined, and a double one: T ≈ 2 log2(n) · α + 2 β · B. That has the tree's "
-        "latency and the ring's bandwidth, so it does not lose at 100 MB as this one does."
+        "Small tensors wait for latency, and the tree has few α; large ones wait for bandwidth, "
+        "and the ring sends less than two tensors whatever n is. NCCL has both and chooses by "
+        "size. But its tree is pipelined, and a double one: T ≈ 2 log2(n) · α + 2 β · B. That has "
+        "the tree's latency and the ring's bandwidth, so it does not lose at 100 MB as this one "
+        "does."
     ),
     hints=(
         "Write both times as (a number) · α + (a number) · B · β, and find the four numbers. "

@@ -57,8 +57,8 @@ def _uneven(answer: Answer, judge: Judge, cases: list, seed: int, even: list) ->
         if all(_sent_pieces_alone(report, trial.n) for trial in even for report in trial.reports):
             raise Finding(
                 "lengths not sent",
-                f"{head} A rank has to know how long the piece is that comes, and nobody has told "
-                f"it: the lengths have to travel first.\n{_details(finding)}",
+                f"{head} A rank has to know how long the piece is that comes, and was not told: "
+                f"the lengths have to travel first.\n{_details(finding)}",
             ) from None
         raise Finding(
             "length of another piece",

@@ -1,7 +1,7 @@
 """`row_step` of lesson 02: a step of training by rows, and what became of the bias in it.
 
 Three steps on new numbers are held against one process: Y, then the weight, then the bias, which
-every rank holds whole and which every rank has to keep like all others.
+is replicated and which every rank has to keep like all others.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LR = 0.0625
 
 
 class Step(NamedTuple):
-    """One step on one group: the whole numbers before it, and what came back on each rank."""
+    """One step on one group: the full tensors before it, and what came back on each rank."""
 
     number: int
     whole: Product  # before the step; dy is the target
@@ -106,8 +106,8 @@ def _refuse_a_part_of_the_bias(step: Step) -> None:
         if len(shapes) == 3 and len(shapes[2]) == 1 and shapes[2][0] < f and shapes[0][-1:] == [f]:
             raise Finding(
                 "bias cut",
-                f"Rank {rank} returned {shapes[2][0]} of the {f} numbers of the bias, {step.when}. "
-                "By rows f is not cut: every rank holds all of Y, and all of its bias.",
+                f"Rank {rank} returned {shapes[2][0]} of the {f} elements of the bias, "
+                f"{step.when}. By rows f is not cut: Y is replicated, and so is its bias.",
             )
 
 
@@ -154,7 +154,7 @@ def _wrong_y(step: Step) -> Finding:
         return Finding(
             "sum left out",
             f"{head} It is this rank's own part of the product. By rows h is cut, and the product "
-            "sums over h: a sum is still owed.",
+            "sums over h: it is a partial sum, still to be all-reduced.",
         )
     if close(got, right / n) or close(got, (right - bias) / n + bias):
         return Finding("mean", f"{head} The ranks' parts are to be added up, not averaged.")
@@ -222,8 +222,8 @@ def _wrong_bias(step: Step) -> Finding:
     if close(got, db / n):
         return Finding(
             "bias trained N times as slowly",
-            f"{head} It moved one {n}-th of the way. Was its gradient shared out? dY is whole on "
-            "every rank, and so is the gradient of the bias.",
+            f"{head} It moved one {n}-th of the way. Was its gradient shared out? dY is the "
+            "same on every rank, and so is the gradient of the bias.",
         )
     touched = [~torch.isclose(one, torch.zeros_like(one), atol=1e-12) for one in moved]
     if all(

@@ -1,4 +1,4 @@
-"""`cut_gradients` of lesson 02: dX, dW and db for both cuts, and nothing sent that is not owed.
+"""`cut_gradients` of lesson 02: dX, dW and db for both cuts, and nothing sent that no sum needs.
 
 An answer is tried on sizes that divide, then on others, on three ranks and two, and held against
 the whole product's gradients and against the bytes of one all-reduce, or none.
@@ -85,7 +85,7 @@ def _try(
     reports = tried(answer, judge, call, members, when, even)
     whole = product(*sizes, seed)
     owed = [_owed(whole.mine(way, len(members), rank), whole) for rank in range(len(members))]
-    if way == COLUMNS:  # what a rank computes of dX is its part of a sum; it owes the sum
+    if way == COLUMNS:  # what a rank computes of dX is a partial sum; the sum is asked for
         for entries in owed:
             entries[0] = Owed("dX", entries[0].whole, entries[0].whole)
     look_at_results(reports, owed, when)
@@ -112,7 +112,7 @@ def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
 
 
 def _first_wrong(trial: Trial, part: int) -> int | None:
-    """The first rank whose dX, dW or db is not what it owes."""
+    """The first rank whose dX, dW or db is not what it should be."""
     for rank, report in enumerate(trial.reports):
         if not close(report["entries"][part], trial.owed[rank][part].part):
             return rank
@@ -136,7 +136,7 @@ def _wrong_value(trial: Trial, part: int) -> Finding:
             return Finding(
                 "mean",
                 f"{head} It is the sum divided by {n}. The ranks' parts are parts of one sum, not "
-                "estimates of the same number.",
+                "estimates of the same gradient.",
             )
     parts = [trial.owed[r][part].part for r in range(n)]
     if part != 0 or trial.way == ROWS:
@@ -196,7 +196,7 @@ def _look_at_bytes(trial: Trial) -> None:
                 f"{head} Whole tensors came to every rank, and each worked on all of them. A rank "
                 "needs no other's part of W or dY, and only the sum of their parts of dX.",
             )
-        raise Finding("over budget", f"{head} One sum is owed: which?")
+        raise Finding("over budget", f"{head} One all-reduce is needed: of what?")
 
 
 GRADIENTS = Exercise(
@@ -212,8 +212,8 @@ GRADIENTS = Exercise(
     hints=(
         "First without ranks: Y[b, f] = X[b, h] W[h, f] + bias[f]. Each of dX, dW and db is made "
         "of dY and at most one other tensor. Which dim has to go, in each?",
-        "Now the cut. Of the three results, which is a sum over a dim that lies on several ranks? "
-        "Only that one needs the others; the rest a rank computes from what it holds.",
+        "Now the cut. Of the three results, which is a sum over a dim that is sharded over the "
+        "ranks? Only that one needs the others; the rest a rank computes from what it holds.",
         "By columns f is cut. Where is f summed over? By rows h is cut. Where is h summed over in "
         "the backward?",
         "One all-reduce, by columns alone. course_lib.collectives.all_reduce(part, group) gives "

@@ -1,4 +1,4 @@
-"""`sharded_init` of lesson 02: parts of a layer whose numbers do not depend on how many hold them.
+"""`sharded_init` of lesson 02: parts of a layer whose values do not depend on how many hold them.
 
 The whole is what torch.nn.Linear would have drawn. An answer is held against its parts, against the
 generator's state afterwards, against what it keeps in memory and against sending nothing.
@@ -143,7 +143,7 @@ def _wrong_value(trial: Trial, part: int) -> Finding:
         if trial.way == ROWS and math.isclose(scaled, math.sqrt(n), rel_tol=0.05):
             return Finding(
                 "fan-in of the part",
-                f"{head} It is {scaled:.3g} times too large. The bound of the numbers is one over "
+                f"{head} It is {scaled:.3g} times too large. The bound of the values is one over "
                 "the square root of h, the number of inputs that are summed: of the whole layer, "
                 "not of this rank's part.",
             )
@@ -170,7 +170,7 @@ def _wrong_value(trial: Trial, part: int) -> Finding:
     if alike:
         return Finding(
             "same numbers on every rank",
-            f"{head} All ranks hold the same numbers. With one seed, ranks that each draw a part "
+            f"{head} All ranks hold the same values. With one seed, ranks that each draw a part "
             "of their own draw the same part: then the layer repeats itself.",
         )
     if _own_seeds(trial, got):
@@ -184,12 +184,12 @@ def _wrong_value(trial: Trial, part: int) -> Finding:
     if got[rank].abs().max() > 1.001 / math.sqrt(max(1, min(h_part, trial.h))):
         return Finding(
             "another distribution",
-            f"{head} Some numbers lie beyond the bound that torch.nn.Linear has: one over the "
+            f"{head} Some values are beyond the bound that torch.nn.Linear has: one over the "
             "square root of the number of inputs.",
         )
     return Finding(
         "other numbers",
-        f"{head} The numbers come from elsewhere in the generator's stream, or from another seed: "
+        f"{head} The values come from elsewhere in the generator's stream, or from another seed: "
         "another number of ranks would give another model. Which numbers of the whole layer are "
         "this rank's, and how many does the generator give before them?",
     )
@@ -230,7 +230,7 @@ def _look_at_traffic(trial: Trial) -> None:
             ops = " and ".join(f"{count} × {op}" for op, count in report["ops"].items())
             raise Finding(
                 "sent",
-                f"The numbers are right, but rank {rank} calls {ops} {trial.when}. All ranks have "
+                f"The values are right, but rank {rank} calls {ops} {trial.when}. All ranks have "
                 "the same seed: what one of them can draw, each can draw.",
             )
 
@@ -240,9 +240,9 @@ def _look_at_generator(trial: Trial) -> None:
         if not torch.equal(report["next"], trial.following):
             raise Finding(
                 "generator out of step",
-                f"The numbers are right, but afterwards the generator of rank {rank} does not "
-                f"stand where the dense layer would have left it, {trial.when}. The next layer "
-                "would be another one; ranks that stand in different places also drop different "
+                f"The values are right, but afterwards the generator of rank {rank} is not "
+                f"in the state in which the dense layer would have left it, {trial.when}. The next "
+                "layer would be another one; ranks whose generators differ also drop different "
                 "neurons. Every rank has to draw as much as the whole.",
             )
 
@@ -258,9 +258,10 @@ def _look_at_memory(trial: Trial) -> None:
             ):
                 raise Finding(
                     "whole kept alive",
-                    f"The numbers are right, but rank {rank} still keeps {kept} bytes for a "
+                    f"The values are right, but rank {rank} still keeps {kept} bytes for a "
                     f"{owed.name} of {entry.numel() * entry.element_size()}, {trial.when}. A slice "
-                    "is a view: as long as it lives, so does the whole layer behind it.",
+                    "is a view: as long as it lives, so does the full layer whose memory it "
+                    "shares.",
                 )
 
 

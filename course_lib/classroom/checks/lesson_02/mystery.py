@@ -60,7 +60,7 @@ def run(case: str, group: dist.ProcessGroup) -> str:
             seen = _batch(book, x[own], weight, dy[own], group)
     shapes = "  ".join(f"{name} {list(tensor.shape)}" for name, tensor in seen.items())
     sent = [
-        f"  {phase:8} {record.op} of {record.elements} numbers, {record.must:g} bytes to send"
+        f"  {phase:8} {record.op} of {record.elements} elements, {record.must:g} bytes to send"
         for phase in ("forward", "backward")
         for record in book.records
         if record.phase == phase
@@ -138,20 +138,20 @@ def _mistakes() -> tuple[Mistake, ...]:
         ),
         _cuts(
             "forward and backward swapped",
-            "By columns it is the backward that owes a sum, dX; by rows it is the forward, Y.",
+            "By columns the partial sum is in the backward, dX; by rows it is in the forward, Y.",
             A=COLUMNS,
             C=ROWS,
         ),
         _cuts(
             "misled by the ends",
-            "The all-gather is about the end of the layer, where something whole is handed over. "
+            "The all-gather is about the end of the layer, where a full tensor is handed over. "
             "Look at the sum: is it taken forward or backward, and has it the shape of Y or of X?",
             D=COLUMNS,
             E=ROWS,
         ),
         _cuts(
             "a sum of another size",
-            "Count the numbers in the sum: are they X's, Y's or W's? A gradient of W is summed "
+            "Count the elements of the sum: as many as X, Y or W has? A gradient of W is summed "
             "where b is cut.",
             A=BATCH,
             B=COLUMNS,
@@ -162,7 +162,7 @@ def _mistakes() -> tuple[Mistake, ...]:
         _cuts(
             "nothing sent forward",
             "Nothing is sent forward in either of the other two. What is summed backward tells "
-            "them apart: count its numbers.",
+            "them apart: count its elements.",
             B=ROWS,
         ),
     )
@@ -176,16 +176,16 @@ MYSTERY_CUT = Thought(
     judge=judge_mystery,
     when_right=(
         "The shapes of one rank say little: W has the same in all five. When a sum is taken, and "
-        "of how many numbers, says which dim was cut; an all-gather says only that an end was "
-        "joined. That is how one reads the profile of somebody else's program."
+        "of how many elements, says which dim was cut; an all-gather says only that an end was "
+        "joined. That is how to read the profile of a program that you have not written."
     ),
     hints=(
         "There are three dims, and so three cuts. For each: which of Y, dX and dW is a sum over "
         "the dim that is cut? That result is summed over the ranks, Y forward, the others "
         "backward.",
         "Compare the number of elements in the all-reduce with those of X, of Y and of W.",
-        "An all-gather joins pieces and adds nothing up: it tells that somebody wanted a whole "
-        "tensor, not where W is cut.",
+        "An all-gather joins pieces and adds nothing up: it tells that a full tensor was wanted, "
+        "not where W is cut.",
         "For the size: where W is cut, every rank holds other rows or columns of it, and they are "
         "all as many here. Where b is cut, every rank holds the same W.",
     ),

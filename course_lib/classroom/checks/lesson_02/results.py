@@ -1,6 +1,7 @@
 """What all functions of lesson 02 are held to: a tuple of tensors, each with this rank's shape.
 
-Shapes tell much: two dims swapped, a whole where a part was owed, a tuple in another order.
+Shapes tell much: two dims swapped, a full tensor where a shard was asked for, a tuple in
+another order.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def look_at_results(reports: list[dict], owed: list[list[Owed]], when: str) -> N
             got = f"a {report['kind']}" + (f" that holds {', '.join(kinds[:6])}" if kinds else "")
             raise Finding(
                 "not these tensors",
-                f"Rank {rank} got {got} back {when}; owed are {len(names)} tensors, {asked}.",
+                f"Rank {rank} got {got} back {when}; asked for are {len(names)} tensors, {asked}.",
             )
     for rank, (report, entries) in enumerate(zip(reports, owed, strict=True)):
         _look_at_shapes(rank, report, entries, when, asked)
@@ -88,7 +89,7 @@ def _look_at_shapes(rank: int, report: dict, owed: list[Owed], when: str, asked:
             raise Finding(
                 "another dtype",
                 f"Rank {rank} got {listed(odd)} back as {listed(sorted(set(report['dtypes'])))} "
-                f"{when}; what comes in is float64, and so is what is owed.",
+                f"{when}; what comes in is float64, and so is what should go out.",
             )
         return
     if sorted(shapes) == sorted(right):
@@ -100,7 +101,7 @@ def _look_at_shapes(rank: int, report: dict, owed: list[Owed], when: str, asked:
         if shape == wanted:
             continue
         whole = list(one.whole.shape)
-        head = f"{one.name} on rank {rank} has shape {shape} {when}; owed is {wanted}"
+        head = f"{one.name} on rank {rank} has shape {shape} {when}; it should be {wanted}"
         if shape == wanted[::-1] or (shape == whole[::-1] and whole != whole[::-1]):
             raise Finding(
                 "transposed",
@@ -110,8 +111,8 @@ def _look_at_shapes(rank: int, report: dict, owed: list[Owed], when: str, asked:
         if shape == whole:
             raise Finding(
                 "whole on every rank",
-                f"{head}. That is the whole {one.name}: a rank owes its own part alone, and holds "
-                "no more than that.",
+                f"{head}. That is the full {one.name}: a rank returns its own shard alone, and "
+                "holds no more than that.",
             )
         raise Finding(
             "wrong shape",

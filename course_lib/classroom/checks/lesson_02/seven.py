@@ -1,7 +1,7 @@
 """`seven_by_five` of lesson 02: a weight that no number of ranks divides, cut both ways.
 
-What each rank holds, what is owed, and what that costs, from the cut rule and the ledger's forms; a
-misreading is another cut, another sum or another count.
+What each rank holds, what is all-reduced, and what that costs, from the cut rule and the ledger's
+forms; a misreading is another cut, another sum or another count.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from course_lib.ledger import forms
 
 B, H, F, RANKS, ITEM = 4, 7, 5, 3, 4  # X[4, 7] W[7, 5] on three ranks, float32: in the question
 HELD = ("columns: W on rank 0", "columns: W on rank 2", "rows: W on rank 0", "rows: W on rank 2")
-OWED = ("columns: owed", "rows: owed")
+SUMMED = ("columns: all-reduced", "rows: all-reduced")
 BYTES = ("columns: bytes", "rows: bytes")
-FIELDS = HELD + OWED + BYTES
+FIELDS = HELD + SUMMED + BYTES
 
 
 def _held(by_columns: Sequence[int], by_rows: Sequence[int]) -> dict[str, float]:
@@ -26,17 +26,17 @@ def _held(by_columns: Sequence[int], by_rows: Sequence[int]) -> dict[str, float]
 
 
 def _costs(by_columns: float, by_rows: float, times: float) -> dict[str, float]:
-    """So many elements owed, and that many bytes times a factor."""
-    owed = (by_columns, by_rows)
-    sent = [times * elements * ITEM for elements in owed]
-    return dict(zip(OWED + BYTES, (*owed, *sent), strict=True))
+    """So many elements all-reduced, and that many bytes times a factor."""
+    summed = (by_columns, by_rows)
+    sent = [times * elements * ITEM for elements in summed]
+    return dict(zip(SUMMED + BYTES, (*summed, *sent), strict=True))
 
 
 def _bytes(times: float, item: int = ITEM) -> dict[str, float]:
     return dict(zip(BYTES, (times * B * H * item, times * B * F * item), strict=True))
 
 
-RING = forms.all_reduce(RANKS, RANKS) / RANKS  # of what is owed, the part that a rank sends
+RING = forms.all_reduce(RANKS, RANKS) / RANKS  # of what is all-reduced, the part that a rank sends
 RIGHT = {**_held(cut(F, RANKS), cut(H, RANKS)), **_costs(B * H, B * F, RING)}
 
 
@@ -50,14 +50,14 @@ def _mistakes() -> tuple[Mistake, ...]:
     return (
         Mistake(
             "the other direction",
-            "By columns Y is not owed anything, by rows dX is not. A sum is owed by the product "
-            "that runs over the cut dim: find it for each cut.",
+            "By columns Y is not a partial sum, by rows dX is not. The partial sum comes from the "
+            "product that sums over the cut dim: find it for each cut.",
             _costs(B * F, B * H, RING),
         ),
         Mistake(
             "rows and columns swapped",
             "You have columns where rows are asked for, and rows for columns. By columns each rank "
-            "holds some of the columns of W[h, f], all h numbers of each.",
+            "holds some of the columns of W[h, f], all h elements of each.",
             {
                 **dict(zip(HELD, [swapped[name] for name in HELD[2:] + HELD[:2]], strict=True)),
                 **_costs(B * F, B * H, RING),
@@ -94,7 +94,7 @@ def _mistakes() -> tuple[Mistake, ...]:
         ),
         Mistake(
             "only the length",
-            "That is how many columns, or rows, a rank holds. Each column has h numbers, each row "
+            "That is how many columns, or rows, a rank holds. Each column has h elements, each row "
             "f.",
             dict(
                 zip(
@@ -106,20 +106,21 @@ def _mistakes() -> tuple[Mistake, ...]:
         ),
         Mistake(
             "the weight's gradient owed",
-            "That is the size of W's gradient. It is owed where each rank has other rows of X, "
-            "that is, where b is cut. Here every rank has its own part of dW, and needs no more.",
+            "That is the size of W's gradient. It is a partial sum where each rank has other "
+            "rows of X, that is, where b is cut. Here every rank has its own shard of dW, "
+            "complete.",
             _costs(H * F, H * F, RING),
         ),
         Mistake(
             "both directions",
-            "You have counted Y and dX for both cuts. In each, one of the two is owed a sum.",
+            "You have counted Y and dX for both cuts. In each, one of the two is a partial sum.",
             _costs(B * F + B * H, B * F + B * H, RING),
         ),
         Mistake(
             "nothing owed backward",
             "Forward is not all: go through the backward's products as well. One of them runs over "
             "f.",
-            {OWED[0]: 0, BYTES[0]: 0},
+            {SUMMED[0]: 0, BYTES[0]: 0},
         ),
         Mistake(
             "half of the way",
@@ -135,12 +136,19 @@ def _mistakes() -> tuple[Mistake, ...]:
         ),
         Mistake(
             "all ranks together",
-            "That is what all three ranks send together. Asked for is one rank's part.",
+            "That is what all three ranks send, or hand over, together. Asked for is one rank's "
+            "part.",
             _bytes(RING * RANKS),
         ),
         Mistake(
+            "all ranks together",
+            "That counts the tensor on each of the three ranks. Each hands over a tensor of that "
+            "size: count the elements of one.",
+            dict(zip(SUMMED, (RANKS * B * H, RANKS * B * F), strict=True)),
+        ),
+        Mistake(
             "numbers, not bytes",
-            "Those are numbers. A float32 takes more than one byte.",
+            "Those are elements. A float32 takes more than one byte.",
             _bytes(RING, 1),
         ),
     )
@@ -162,15 +170,15 @@ SEVEN_BY_FIVE = Thought(
     fields=FIELDS,
     judge=judge_seven,
     when_right=(
-        "No rank's share need be equal: only all ranks have to cut by one rule. And what is owed "
-        "does not depend on W at all: by columns as many numbers as X has, by rows as many as Y."
+        "The ranks' shares need not be equal, as long as all ranks cut by one rule. And what is "
+        "all-reduced does not depend on W: by columns as many elements as X has, by rows as many "
+        "as Y."
     ),
     hints=(
         "Cut first the dim, then count: five columns over three ranks, each as many as ⌈5/3⌉ until "
-        "nothing is left. How many numbers has one column?",
+        "nothing is left. How many elements has one column?",
         "By columns, three products: Y sums over h, dX over f, dW over b. Which of these dims is "
-        "cut? The result of that product is owed, with all its numbers. By rows the same.",
-        "What is owed is summed by an all-reduce over three ranks; of its bytes each rank sends "
-        "2(n−1)/n.",
+        "cut? The result of that product is a partial sum: count its elements. By rows the same.",
+        "That partial sum is all-reduced over three ranks; of its bytes each rank sends 2(n−1)/n.",
     ),
 )

@@ -52,7 +52,7 @@ def product(b: int, h: int, f: int, seed: int) -> Product:
 def gradients(
     function: Callable, way: str, sizes: Sequence[int], seed: int, group: dist.ProcessGroup
 ) -> dict:
-    """Call `function(x, weight, dy, group, way)`, which owes (dX, dW, db)."""
+    """Call `function(x, weight, dy, group, way)`, which returns (dX, dW, db)."""
     mine = product(*sizes, seed).mine(way, group.size(), group.rank())
     given = {"x": mine.x, "weight": mine.weight, "dy": mine.dy}
     with torch.no_grad():  # by hand: autograd has nothing to offer here
@@ -64,7 +64,7 @@ def steps(
 ) -> list[dict]:
     """Call `function(x, weight, bias, target, lr, group)` for three steps, each on new numbers.
 
-    It owes (Y, weight, bias); what it returns comes back to it in the next step.
+    It returns (Y, weight, bias), and that comes back to it in the next step.
     """
     n, rank = group.size(), group.rank()
     first = product(*sizes, seed).mine(ROWS, n, rank)
@@ -88,7 +88,7 @@ def initial(
 ) -> dict:
     """Call `function(h, f, way, group)` with the generator set alike on every rank.
 
-    It owes (weight, bias). `next` are the numbers that the generator gives after it.
+    It returns (weight, bias). `next` are the values that the generator gives after it.
     """
     torch.manual_seed(seed)
     report = called(lambda: function(h, f, way, group), {})
@@ -96,7 +96,7 @@ def initial(
 
 
 def called(action: Callable[[], object], given: Mapping[str, Tensor]) -> dict:
-    """What came back from an answer that owes a tuple of tensors, and what it did on the way."""
+    """What came back from an answer that returns a tuple of tensors, and what it did on the way."""
     before = {name: (tensor.clone(), tensor.requires_grad) for name, tensor in given.items()}
     out, facts = bench.watched(action)
     entries = list(out) if isinstance(out, (list, tuple)) else []
