@@ -114,6 +114,9 @@ def test_only_a_result_that_the_factors_leave_is_drawn():
         ("X[a, b, c, d] -> Y[a, b, c, d]", "1 to 3 dims, and not 4"),
         ("X[b, h] ->", "nothing is written on one side"),
     ],
+    ids=["contracted", "one name", "one factor", "two axes", "diagonal", "result replicated",
+         "result sharded", "nothing summed", "two sums", "sum lost", "two results", "four dims",
+         "no result"],
 )  # fmt: skip
 def test_what_cannot_be_says_what_is_missing(line: str, message: str):
     with pytest.raises(ValueError, match=message):
@@ -133,7 +136,11 @@ def test_axes_have_sizes_and_dp_is_outermost():
         axis_sizes(read("X[b, h]"), {"tp": 1})
 
 
-@pytest.mark.parametrize("text", ["X[b@dp, h]", "W[h, f@tp]", "Y[b@dp, f@tp]", "G[g@(dp, tp)]"])
+@pytest.mark.parametrize(
+    "text",
+    ["X[b@dp, h]", "W[h, f@tp]", "Y[b@dp, f@tp]", "G[g@(dp, tp)]"],
+    ids=["rows", "columns", "both", "one dim"],
+)
 def test_blocks_are_on_the_ranks_that_the_layout_says(text: str):
     (layout,), sizes = read(text), {"dp": 2, "tp": 3}
     board = sheets(layout, sizes)
