@@ -64,7 +64,7 @@ class Ring:
         """Of `messages` in which a rank sends `sent` bytes in all.
 
         A node sends out what one of its ranks sends, once for each ring on it. Bytes are work of a
-        core, of which a rank may have one part in `crowd`; whoever waits leaves it to the others.
+        core, of which a rank has one part in `crowd`; a rank that waits leaves it to the others.
         """
         if self.size < 2 or not (sent or messages):
             return 0.0

@@ -116,10 +116,10 @@ _READINGS = (
      {"by": "hourly"}),
     ("gradients forgotten", "Gradients take 2 bytes a parameter too.", {"gradients": 0}),
     ("gradients in 32 bits", "Gradients have 2 bytes a parameter here.", {"gradients": 4}),
-    ("nothing is sent", "Messages take time: what is longer than the backward shows.",
+    ("nothing is sent", "Messages take time: what is longer than the backward is exposed.",
      {"sends": 0.0}),
-    ("nothing hides", "Messages go behind the backward, two thirds of the computing; only what is "
-     "longer shows.", {"hides": False}),
+    ("nothing hides", "Messages overlap with the backward, two thirds of the computing; only "
+     "what is longer is exposed.", {"hides": False}),
     ("parameters, not bytes", "A parameter has 2 bytes on the link.", {"sends": 0.5}),
     ("stage 3 always", "Stage 3 sends half as much again. Take it where a lower one does not fit.",
      {"dear": True}),
@@ -173,15 +173,16 @@ CHEAPEST_PLAN = Exercise(
     points=4,
     judge=judge_cheapest,
     when_right=(
-        "All drawn models have their cheapest plan. Where messages hide, more GPUs cost the same "
-        "and finish earlier; where they show, each further GPU is paid for and waits. So the "
-        "deadline decides how many, and the price of a flop, not of an hour, decides which."
+        "All drawn models have their cheapest plan. Where messages overlap, more GPUs cost the "
+        "same and finish earlier. Where they are exposed, each further GPU costs money while it "
+        "waits. So the deadline decides how many, and the price of a flop, not of an hour, decides "
+        "which."
     ),
     hints=(
         "Three loops: machines, their sizes, stages from 0 on. The first stage that fits is the "
         "one, for none of a higher number sends less.",
         "A step: computing shared out over the GPUs; messages; of these only what is longer than "
-        "two thirds of the computing shows.",
+        "two thirds of the computing is exposed.",
         "Days from steps, cost from days and GPUs. Then leave out what is late, and take the "
         "minimum; there may be nothing left.",
     ),

@@ -1,6 +1,6 @@
-"""`place_ranks` of lesson 15: which coordinates of a mesh lie on which node, and what that sends.
+"""`place_ranks` of lesson 15: choose each rank's coordinates, and count what a node sends out.
 
-A ring that lies on several nodes sends out of each of them once what one of its ranks sends. Any
+A ring with ranks on several nodes sends out of each of them once what one of its ranks sends. Any
 placement that sends the least out of its busiest node is right.
 """
 
@@ -109,8 +109,8 @@ def _inside_too(case: Case) -> int:
 IDEAS = (
     Idea(
         SENT, "one ring",
-        "Several rings leave a node, one for each group that lies on it in part; they share its "
-        "links.",
+        "Several rings leave a node, one for each group that has some of its ranks there, but "
+        "not all. They share the node's links.",
         _one_ring,
     ),
     Idea(
@@ -126,7 +126,7 @@ IDEAS = (
     ),
     Idea(
         SENT, "rings inside counted",
-        "A group that lies on one node sends nothing out of it.",
+        "A group whose ranks are all on one node sends nothing out of it.",
         _inside_too,
     ),
 )  # fmt: skip
@@ -146,13 +146,14 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
     if all(map(same, places, map(tp_inside, cases))):
         raise Finding(
             "tp inside, always",
-            f"{text}. You lay tp inside in every case. Here dp may send more than tp{tail}",
+            f"{text}. You place each tp group inside a node in every case. Here dp may send more "
+            f"than tp{tail}",
         )
     if all(map(same, places, map(dp_inside, cases))):
         raise Finding(
             "tp laid across nodes",
             f"{text}. Neighbours in rank share a dp group in every case, so the ranks of one model "
-            f"lie on several nodes, also where tp sends more{tail}",
+            f"are on several nodes, also where tp sends more{tail}",
         )
     raise Finding("not the cheapest", text + tail)
 
@@ -177,7 +178,9 @@ def _refuse_malformed(case: Case, place: object) -> None:
         raise Finding("coordinates swapped", f"A pair is (dp, tp), in this order: {about(case)}.")
     if got < wanted:
         raise Finding(
-            "a place twice", f"Two ranks have the same coordinates, others nobody: {about(case)}."
+            "a place twice",
+            f"Two ranks have the same coordinates, and a place of the mesh has no rank: "
+            f"{about(case)}.",
         )
     raise Finding("outside the mesh", f"A pair is not of this mesh: {about(case)}.")
 
@@ -196,15 +199,15 @@ PLACE_RANKS = Exercise(
     judge=judge_place,
     when_right=(
         "In every drawn case the busiest node sends out as little as can be. With many tokens that "
-        "is tp inside, as launchers lay it by default; with few tokens and wide layers dp's rings "
-        "are the heavy ones. Bytes are not all: what blocks costs more than what hides, and that "
-        "speaks for tp inside once more."
+        "is tp inside a node, as launchers place it by default. With few tokens and wide layers "
+        "dp's rings send more. Bytes are not seconds: tp's messages block and dp's overlap with "
+        "the backward, which is one more reason for tp inside."
     ),
     hints=(
         "A node holds a rectangle of the mesh: some neighbours of tp times some of dp, together as "
         "many as it has GPUs.",
-        "How many dp groups leave that node? One for each tp coordinate it holds, unless the whole "
-        "dp axis lies on it. For tp groups it is the other way round.",
+        "How many dp groups leave that node? One for each tp coordinate it holds, unless all of "
+        "the dp axis is on it. For tp groups it is the other way round.",
         "There are few rectangles. Try each whose sides divide both axes, and keep the one that "
         "sends least; then list its coordinates node by node.",
     ),

@@ -25,7 +25,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Model:
-    """What somebody counts in a block."""
+    """Count the bytes of a block over each axis; a wrong idea is another count."""
 
     sums: float = 4  # all-reduces over tp
     recomputed: float = 6  # with the forward run again
@@ -73,7 +73,7 @@ _IDEAS = (
     ),
     (
         "limit for many ranks",
-        "You have taken (N − 1)/N as 1. With 8 and 16 ranks it is not, and with 2 it is a half.",
+        "You have taken (N − 1)/N as 1. With 8 and 16 ranks it is less, and with 2 it is a half.",
         {"exact": False},
     ),
     (
@@ -111,7 +111,7 @@ _IDEAS = (
     ),
     (
         "three times",
-        "Three moves of the parameters stand against two: half as much again.",
+        "Stage 3 moves 3Ψ elements, the others 2Ψ: half as much again, not three times.",
         {"gathers": 3.0},
     ),
     (
@@ -121,20 +121,22 @@ _IDEAS = (
     ),
     (
         "summed each time",
-        "Gradients add up on each rank, and go once in a step, whatever the micro-batches.",
+        "Gradient accumulation: gradients add up on each rank and are all-reduced once in a step, "
+        "however many micro-batches it has.",
         {"once": False},
     ),
 )
 _ALONE = (
     Mistake(
         "of the whole step",
-        "That is the number of tokens of the whole step. Asked is for one of the four "
-        "micro-batches.",
+        "Those are the tokens of the whole step, of all four micro-batches. Asked is for one of "
+        "them.",
         {"tokens, 4 micro-batches": RIGHT.border()},
     ),
     Mistake(
         "the other way round",
-        "With accumulation tp sends more in a step, and dp does not: fewer tokens do.",
+        "With accumulation tp sends more in a step, and dp does not: fewer tokens of a "
+        "micro-batch make them equal.",
         {"tokens, 4 micro-batches": 4 * RIGHT.border()},
     ),
     Mistake(
@@ -154,7 +156,7 @@ _ALONE = (
     ),
     Mistake(
         "larger, not smaller",
-        "A narrower model has fewer weights: fewer tokens do.",
+        "A narrower model has fewer weights: fewer tokens make both equal.",
         {"tokens, half the width": 2 * RIGHT.border()},
     ),
 )
@@ -181,16 +183,16 @@ CHANGES_SIDES = Thought(
     fields=FIELDS,
     judge=judge_sides,
     when_right=(
-        "Bytes over tp grow with tokens times h, bytes over dp with h²: the border is a number of "
+        "Bytes over tp grow with tokens times h, bytes over dp with h²: the border is a count of "
         "tokens in proportion to h, and batch, layers and bytes of an element have cancelled. More "
         "ranks of tp, recomputation and accumulation move it down, stage 3 moves it up. Usual "
-        "batches lie far above it: tp is the heavy axis."
+        "batches are far above it: tp is the axis that sends more."
     ),
     hints=(
         "Over tp: so many all-reduces a block, each of tokens · h elements. Over dp: one of the "
         "gradients that a rank holds.",
-        "Set the two equal and solve for the tokens; the ranks stay in it as (N − 1)/N of each "
-        "axis, and the cut of the weights.",
+        "Set the two equal and solve for the tokens; each axis leaves a factor (N − 1)/N, and "
+        "sharding the weights leaves a factor 1/t.",
         "For each variant ask which side of the equation it multiplies, and by how much.",
     ),
 )
