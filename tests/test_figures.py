@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from course_lib.figures import Fit, bandwidth, colours, fit, ranks_map, timeline, who_holds
+from course_lib.figures.bandwidth import smooth
+from course_lib.figures.timeline import ready_times, tracks
 
 Span = namedtuple("Span", "op start end waits")
 
@@ -72,6 +74,44 @@ def test_a_timeline_tells_counts_and_order_but_no_times():
     )
     with pytest.raises(ValueError, match="nothing to draw"):
         timeline([[Span("recv", 5.2, None, ())]])
+
+
+def test_a_collective_moves_nothing_until_the_last_rank_has_called():
+    early = [Span("all_reduce", 1.0, 4.0, ()), Span("all_reduce", 2.0, 5.0, ())]
+    late = [Span("all_reduce", 3.0, 4.0, ()), Span("all_reduce", 3.5, 5.0, ())]
+    assert ready_times([early, late], "all_reduce") == [3.0, 3.5]
+    split, plain = (timeline([early, late], together=ops) for ops in (("all_reduce",), ()))
+    assert "A bar of all_reduce is hollow until every rank has called it." in split.alt
+    assert "hollow" not in plain.alt
+    filled = [
+        sum(count for count, rgb in pixels(one).getcolors(1 << 24) if rgb == (0x00, 0x72, 0xB2))
+        for one in (split, plain)
+    ]
+    assert filled[0] < 0.6 * filled[1]  # of rank 0's four seconds two are waiting
+    with pytest.raises(ValueError, match=r"the ranks made \[2, 1\] calls of all_reduce"):
+        timeline([early, late[:1]], together=("all_reduce",))
+
+
+def test_calls_under_way_at_one_time_do_not_cover_each_other():
+    assert tracks([(0, 2), (1, 3), (2, 4), (2.5, 3), (5, 6)]) == [0, 1, 0, 2, 0]
+    assert tracks([]) == []
+
+
+def test_the_fit_is_drawn_as_a_curve_through_200_sizes():
+    line = Fit(4e-4, 1e-9)
+    curve = smooth(line, [1e3, 1e5, 1e7])
+    assert len(curve) == 200 and curve[0][0] == 1e3 and curve[-1][0] == pytest.approx(1e7)
+    assert all(seconds == line.seconds(size) for size, seconds in curve)
+    steps = [b / a for (a, _), (b, _) in itertools.pairwise(curve)]
+    assert max(steps) == pytest.approx(min(steps))  # even on a logarithmic axis
+
+
+def test_one_line_has_its_alpha_its_ceiling_and_the_size_between_marked():
+    points = [(10.0**k, 1e-3 + 10.0**k / 1e9) for k in range(3, 9)]
+    one = bandwidth({"a": points}, {"a": Fit(1e-3, 1e-9)})
+    two = bandwidth({"a": points, "b": points}, {"a": Fit(1e-3, 1e-9), "b": Fit(1e-3, 1e-9)})
+    assert "half of the time is α at 1 MB" in one.alt
+    assert "half of the time" not in two.alt
 
 
 def test_a_fit_finds_the_line_that_made_the_points():

@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from course_lib.figures import bars
+from course_lib.figures import bars, stacked_bars
 from course_lib.figures.bars import shown
 from course_lib.figures.colours import METHODS
 
@@ -70,3 +70,54 @@ def test_the_picture_is_a_small_white_card_and_the_same_each_time():
     edge = [(x, y) for x in range(wide) for y in (0, high - 1)]
     edge += [(x, y) for x in (0, wide - 1) for y in range(high)]
     assert all(image.getpixel(at) == (255, 255, 255) for at in edge)
+
+
+TIERS = {
+    "stage 3": {"device": 4e6, "host": 0.0, "disk": 0.0},
+    "stage 3, cpu": {"device": 1e6, "host": 3e6, "disk": 0.0},
+    "stage 3, nvme": {"device": 0.0, "host": 1e6, "disk": 7e6},
+}
+
+
+def longest(picture, colour: str) -> int:
+    image = pixels(picture)
+    wide, high = image.size
+    rgb = tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return max(sum(image.getpixel((x, y)) == rgb for x in range(wide)) for y in range(0, high, 3))
+
+
+def test_stacked_bars_have_one_scale_for_all_and_the_parts_of_their_bytes():
+    picture = stacked_bars(TIERS, title="Where it is")
+    device, host, disk = (longest(picture, METHODS[i]) for i in (0, 3, 1))
+    assert device / disk == pytest.approx(4 / 7, rel=0.05)
+    assert host / disk == pytest.approx(3 / 7, rel=0.08)
+    assert picture.alt == (
+        "Where it is. stage 3: device 4 MB, host 0 bytes, disk 0 bytes. stage 3, cpu: device 1 MB, "
+        "host 3 MB, disk 0 bytes. stage 3, nvme: device 0 bytes, host 1 MB, disk 7 MB."
+    )
+    image = pixels(picture)
+    wide, high = image.size
+    edge = [(x, y) for x in range(wide) for y in (0, high - 1)]
+    edge += [(x, y) for x in (0, wide - 1) for y in range(high)]
+    assert all(image.getpixel(at) == (255, 255, 255) for at in edge)
+
+
+def test_stacked_bars_that_cannot_be_drawn_are_refused():
+    with pytest.raises(ValueError, match="a way or more with a part"):
+        stacked_bars({"a": {}})
+    with pytest.raises(ValueError, match="has the parts"):
+        stacked_bars({"a": {"x": 1}, "b": {"y": 1}})
+    with pytest.raises(ValueError, match="fewer than 0"):
+        stacked_bars({"a": {"x": -1}})
+    with pytest.raises(ValueError, match="no way has a byte"):
+        stacked_bars({"a": {"x": 0}})
+    with pytest.raises(ValueError, match="6 parts"):
+        stacked_bars({"a": dict.fromkeys("uvwxyz", 1)})
+
+
+def test_three_panels_are_no_wider_than_a_notebook():
+    three = {**PANELS, "of that, the loss": PANELS["sent"]}
+    assert bars(three).width <= 1000
+    image = pixels(bars(three))
+    wide, high = image.size
+    assert all(image.getpixel((wide - 1, y)) == (255, 255, 255) for y in range(high))

@@ -14,7 +14,7 @@ loaded at the first picture. From lesson 00 on.
 
 from course_lib.figures.activations import activations, keeping
 from course_lib.figures.bandwidth import Fit, bandwidth, fit
-from course_lib.figures.bars import bars
+from course_lib.figures.bars import bars, stacked_bars
 from course_lib.figures.blocks import blocks
 from course_lib.figures.by_bits import by_bits
 from course_lib.figures.colours import Picture
@@ -36,6 +36,6 @@ from course_lib.figures.word_rows import word_rows
 __all__ = [
     "Fit", "Part", "Picture", "activations", "bandwidth", "bars", "blocks", "by_bits",
     "course_map", "f_and_g", "fit", "follow", "head_map", "keeping", "mesh_rows",
-    "parameter_life", "ranks_map", "ring_steps", "schedule", "stage_bars", "statement",
-    "timeline", "who_holds", "wirings", "word_rows",
+    "parameter_life", "ranks_map", "ring_steps", "schedule", "stacked_bars", "stage_bars",
+    "statement", "timeline", "who_holds", "wirings", "word_rows",
 ]  # fmt: skip

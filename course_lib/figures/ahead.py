@@ -1,82 +1,170 @@
-"""Gathers beside the work that they are for: lanes of messages and a lane of one rank's own time.
+"""Gathers beside the work that they are for: one rank's messages, in the order of its calls.
 
-Drawn from a ledger's spans. Where the rank stands still, it waits for a message. Lesson 11 draws a
-step at stage 3 with 0, 1 and 2 units asked for ahead.
+A column is a unit's turn, and no measure of time: what can be under way while a rank works is
+decided by the order in which it asks and waits. Lesson 11 draws a step at stage 3 with 0, 1 and 2
+units of prefetch.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_method, method
-from course_lib.figures.timeline import MILLI, Span
+from course_lib.figures.colours import (
+    CARD,
+    INK,
+    QUIET,
+    Picture,
+    draw,
+    hatch_of_method,
+    ink_on,
+    method,
+)
+from course_lib.figures.timeline import Span, tracks
 
 # All of it is one rank: operations have the colours of methods.
-OPS = {"all_gather": (method(1), hatch_of_method(1)), "reduce_scatter": (method(3), "")}
-WORK, STILL = method(0), "#f2f2f2"
-ROWS = {"all_gather": 2, "reduce_scatter": 1}
-PANEL = 1.15  # inches
+OPS = {"all_gather": (method(1), ""), "reduce_scatter": (method(3), hatch_of_method(1))}
+WORK = {"forward": method(2), "backward": method(0)}
+STILL, NARROW = 0.55, 0.14  # of a turn: where the rank waits for its gather, and where it does not
+SCATTERS_AT = 0.82  # of a turn: by then its gradients are there
+PANEL = 1.12  # inches
+
+
+class Turn(NamedTuple):
+    """A unit's turn: its gather was asked for `ahead` turns before, and is waited for now."""
+
+    unit: int  # counted in the forward's order, from 1
+    phase: str
+    ahead: int
+
+
+class Lanes(NamedTuple):
+    """One run as it is drawn; what is not a turn has its place in turns, from where to where."""
+
+    turns: list[Turn]
+    starts: list[float]
+    gathers: list[tuple[float, float]]
+    scatters: list[tuple[float, float]]
 
 
 def ahead(runs: Mapping[str, Sequence[Span]], *, title: str = "") -> Picture:
-    """Draw one rank's gathers and reduce-scatters in each run, and when it works or waits."""
+    """Draw one rank's gathers and reduce-scatters in each run, by its turns."""
     kept = {name: [s for s in spans if s.op in OPS and s.end] for name, spans in runs.items()}
-    if not kept or not all(kept.values()):
-        raise ValueError("each run needs a gather or a reduce-scatter that was completed")
-    longest = max(spans[-1].end - spans[0].start for spans in map(_sorted, kept.values()))
+    if not kept or not all(any(s.op == "all_gather" for s in spans) for spans in kept.values()):
+        raise ValueError("each run needs a gather that was completed")
+    lanes = {name: lanes_of(spans) for name, spans in kept.items()}
+    longest = max(one.starts[-1] for one in lanes.values()) + 2
 
     def paint(figure) -> None:
         panels = figure.subplots(len(kept), 1, sharex=True, squeeze=False)[:, 0]
-        for panel, (name, spans) in zip(panels, kept.items(), strict=True):
-            _panel(panel, name, _sorted(spans))
-        panels[0].set_xlim(-0.01 * longest * MILLI, 1.01 * longest * MILLI)
-        panels[-1].set_xlabel("milliseconds since the first gather")
+        for panel, (name, one) in zip(panels, lanes.items(), strict=True):
+            _panel(panel, name, one)
+        panels[0].set_xlim(-0.1, longest)
+        panels[-1].set_xlabel("order of what this rank does; no measure of time")
         if title:
             figure.suptitle(title, fontsize=10, color=INK)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False,
-                      fontsize=8)  # fmt: skip
+        _legend(figure)
 
-    return draw((8.0, PANEL * len(kept) + 0.9), _in_words(kept, title), paint)
+    return draw((8.6, PANEL * len(kept) + 1.0), _in_words(kept, title), paint)
 
 
-def _sorted(spans: Sequence[Span]) -> list[Span]:
-    return sorted(spans, key=lambda span: span.start)
+def turns(spans: Sequence[Span]) -> list[Turn]:
+    """The units' turns in order: a turn begins where the rank waits for a gather."""
+    gathers = _by_use(spans)
+    uses = [_use(span) for span in gathers]
+    forward = sum(span.phase == "forward" for span in gathers)
+    found = []
+    for place, span in enumerate(gathers):
+        # The last unit stays gathered: the backward's first gather is of the one before it.
+        unit = place + 1 if place < forward else 2 * forward - 1 - place
+        found.append(Turn(unit, span.phase, place - bisect_right(uses, span.start)))
+    return found
 
 
-def _panel(axis, name: str, spans: list[Span]) -> None:
-    zero, seen = spans[0].start, set()
-    last = max(span.end for span in spans)
-    work = {"height": 0.55, "color": WORK, "linewidth": 0, "label": "works"}
-    axis.barh(0, (last - zero) * MILLI, **work)
+def lanes_of(spans: Sequence[Span]) -> Lanes:
+    """Where each turn begins, and from where to where each message is under way."""
+    found, uses = turns(spans), [_use(span) for span in _by_use(spans)]
+    starts, x = [], 0.0
+    for turn in found:
+        x += NARROW if turn.ahead > 0 else STILL
+        starts.append(x)
+        x += 1
+    gathers = [
+        (starts[place - turn.ahead], starts[place] - 0.04)
+        if turn.ahead > 0
+        else (starts[place] - STILL + 0.04, starts[place])
+        for place, turn in enumerate(found)
+    ]
+    scatters = []
     for span in spans:
-        for begin, end in span.waits:
-            look = {"height": 0.57, "color": STILL, "edgecolor": QUIET, "linewidth": 0.5}
-            mark = {} if "still" in seen else {"label": "stands still"}
-            seen.add("still")
-            axis.barh(0, (end - begin) * MILLI, left=(begin - zero) * MILLI, **look, **mark)
-        shade, hatch = OPS[span.op]
-        mark = {} if span.op in seen else {"label": span.op}
-        seen.add(span.op)
-        wide, left = (span.end - span.start) * MILLI, (span.start - zero) * MILLI
-        axis.barh(ROWS[span.op], wide, left=left, height=0.55, color=shade, hatch=hatch,
-                  edgecolor=INK, linewidth=0.5, alpha=0.85, **mark)  # fmt: skip
-    axis.set_yticks([0, 1, 2], ["this rank", "scatters", "gathers"])
-    axis.set_ylim(-0.45, 2.45)
-    axis.set_title(name, fontsize=9, loc="left", color=INK)
-    axis.tick_params(axis="y", length=0, labelcolor=INK)
-    for side in ("top", "right", "left"):
-        axis.spines[side].set_visible(False)
+        if span.op == "reduce_scatter":
+            asked, waited = (max(0, bisect_right(uses, t) - 1) for t in (span.start, _use(span)))
+            begin = starts[asked] + SCATTERS_AT
+            scatters.append((begin, max(begin + 0.5, starts[waited] + SCATTERS_AT)))
+    return Lanes(found, starts, gathers, scatters)
+
+
+def _use(span: Span) -> float:
+    """When the rank needs what this message brings."""
+    return span.waits[0][0] if span.waits else span.end
+
+
+def _by_use(spans: Sequence[Span]) -> list[Span]:
+    return sorted((span for span in spans if span.op == "all_gather"), key=_use)
 
 
 def begun_before(spans: Sequence[Span]) -> int:
     """How many gathers were asked for before the rank waited for the gather before them."""
-    gathers = _sorted([span for span in spans if span.op == "all_gather"])
+    gathers = sorted((s for s in spans if s.op == "all_gather"), key=lambda span: span.start)
     return sum(
         bool(before.waits) and after.start < before.waits[0][0]
         for before, after in pairwise(gathers)
     )
+
+
+def _panel(axis, name: str, lanes: Lanes) -> None:
+    for op, row, bars in (
+        ("all_gather", 2.0, lanes.gathers), ("reduce_scatter", 1.0, lanes.scatters),
+    ):  # fmt: skip
+        shade, hatch = OPS[op]
+        places = tracks(bars)
+        high = 0.74 / (max(places, default=0) + 1)
+        for (begin, end), place in zip(bars, places, strict=True):
+            y = row - 0.37 + high * (place + 0.5)
+            axis.barh(y, end - begin, left=begin, height=0.86 * high, color=shade, hatch=hatch,
+                      edgecolor=CARD, linewidth=0.3)  # fmt: skip
+    for turn, start in zip(lanes.turns, lanes.starts, strict=True):
+        shade = WORK.get(turn.phase, WORK["forward"])
+        axis.barh(0, 0.96, left=start, height=0.66, color=shade, linewidth=0)
+        axis.text(start + 0.48, -0.02, turn.unit, ha="center", va="center", fontsize=6.5,
+                  color=ink_on(shade))  # fmt: skip
+        if turn.ahead <= 0:
+            look = {"facecolor": CARD, "edgecolor": QUIET, "linewidth": 0.7, "linestyle": ":"}
+            axis.barh(0, STILL - 0.08, left=start - STILL + 0.04, height=0.66, **look)
+    hidden, count = sum(turn.ahead > 0 for turn in lanes.turns), len(lanes.turns)
+    said = f"{name}: {hidden} of {count} gathers are under way while the rank works"
+    axis.set_title(said, fontsize=9, loc="left", color=INK)
+    axis.set_yticks([0, 1, 2], ["this rank", "scatters", "gathers"], fontsize=8)
+    axis.set_ylim(-0.45, 2.5)
+    axis.set_xticks([])
+    axis.tick_params(axis="y", length=0, labelcolor=INK)
+    for side in ("top", "right", "left", "bottom"):
+        axis.spines[side].set_visible(False)
+
+
+def _legend(figure) -> None:
+    from matplotlib.patches import Patch
+
+    marks = [Patch(facecolor=shade, label=f"a unit's {phase}") for phase, shade in WORK.items()]
+    still = {"facecolor": CARD, "edgecolor": QUIET, "linestyle": ":"}
+    marks.append(Patch(label="waits for its gather", **still))
+    marks += [
+        Patch(facecolor=shade, hatch=hatch, edgecolor=CARD, label=op)
+        for op, (shade, hatch) in OPS.items()
+    ]
+    figure.legend(handles=marks, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
 
 
 def _in_words(runs: Mapping[str, Sequence[Span]], title: str) -> str:
@@ -89,4 +177,4 @@ def _in_words(runs: Mapping[str, Sequence[Span]], title: str) -> str:
             f"{name}: {counts}; {early} gathers begin before the rank waits for the one before."
         )
     head = f"{title}. " if title else ""
-    return f"{head}One rank's messages, and when it works or stands still. {' '.join(told)}"
+    return f"{head}One rank's messages, by the units' turns. {' '.join(told)}"

@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, marker_of_method, method
+from course_lib.figures.colours import (
+    INK,
+    QUIET,
+    Picture,
+    dashes_of_method,
+    draw,
+    marker_of_method,
+    method,
+)
 
 
 class Fit(NamedTuple):
@@ -62,7 +70,8 @@ def bandwidth(
 ) -> Picture:
     """Draw (bytes, seconds) of one collective or several, with the fitted line of each.
 
-    Left the time, right the bytes per second; both axes are logarithmic.
+    Left the time, right the bytes per second; both axes are logarithmic. With one line, its α, its
+    1/β, and the size at which half of the time is α are marked.
     """
     if not measured or any(len(points) < 2 for points in measured.values()):
         raise ValueError("each collective needs two sizes or more, as (bytes, seconds)")
@@ -77,14 +86,13 @@ def bandwidth(
             left.plot(sizes, [t * 1e3 for t in times], label=name, **look)
             right.plot(sizes, [b / t / 1e9 for b, t in points], label=name, **look)
             if name in fits:
-                line = [fits[name].seconds(b) for b in sizes]
-                dashes = {"color": method(i), "linewidth": 1.2, "linestyle": "--"}
-                left.plot(sizes, [t * 1e3 for t in line], label=f"{name}: α + β · bytes", **dashes)
-                speed = [b / t / 1e9 for b, t in zip(sizes, line, strict=True)]
-                right.plot(sizes, speed, **dashes)
+                curve, times = zip(*smooth(fits[name], sizes), strict=True)
+                dashes = {"color": method(i), "linewidth": 1.3, "linestyle": dashes_of_method(i)}
+                left.plot(curve, [t * 1e3 for t in times], label=f"{name}: α + β · bytes", **dashes)
+                speed = [b / t / 1e9 for b, t in zip(curve, times, strict=True)]
+                right.plot(curve, speed, **dashes)
         left.set_ylabel("milliseconds")
         right.set_ylabel("GB per second")
-        left.legend(frameon=False, fontsize=8)
         for axis in (left, right):
             axis.set_xscale("log")
             axis.set_yscale("log")
@@ -92,10 +100,46 @@ def bandwidth(
             axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
             for side in ("top", "right"):
                 axis.spines[side].set_visible(False)
+        if len(measured) == len(fits) == 1:
+            (line,) = fits.values()
+            _marks(left, right, line, [b for points in measured.values() for b, _ in points])
+        left.legend(frameon=False, fontsize=8, loc="upper left")
         if title:
             figure.suptitle(title, fontsize=10, color=INK)
 
-    return draw((8.0, 3.2), alt, paint)
+    return draw((8.4, 3.5), alt, paint)
+
+
+def smooth(line: Fit, sizes: Sequence[float], points: int = 200) -> list[tuple[float, float]]:
+    """The fitted line as a curve on logarithmic axes, from the smallest size to the largest."""
+    low, high = min(sizes), max(sizes)
+    curve = [low * (high / low) ** (k / (points - 1)) for k in range(points)]
+    return [(size, line.seconds(size)) for size in curve]
+
+
+def _marks(left, right, line: Fit, sizes: Sequence[float]) -> None:
+    """α as the height of the plateau, 1/β as that of the ceiling, and where they meet."""
+    rule = {"color": QUIET, "linewidth": 1.0, "linestyle": "--", "zorder": 0}
+    milli, giga = line.alpha * 1e3, line.bytes_per_second / 1e9
+    left.axhline(milli, **rule)
+    right.axhline(giga, **rule)
+    left.set_ylim(bottom=min(milli / 2, left.get_ylim()[0]))
+    right.set_ylim(top=max(2.2 * giga, right.get_ylim()[1]))
+    ends = {"fontsize": 8, "color": INK}
+    away = {"textcoords": "offset points", **ends}
+    left.annotate(f"α = {milli:.2g} ms", (1, milli), (-2, -4), ha="right", va="top",
+                  xycoords=left.get_yaxis_transform(), **away)  # fmt: skip
+    right.annotate(f"1/β = {giga:.2g} GB/s", (0, giga), (4, 4), ha="left", va="bottom",
+                   xycoords=right.get_yaxis_transform(), **away)  # fmt: skip
+    if min(sizes) < line.half < max(sizes):
+        for axis in (left, right):
+            axis.axvline(line.half, **{**rule, "linestyle": ":"})
+        right.text(line.half, 0.03, f" half of the time is α:\n {_shown(line.half)}", va="bottom",
+                   transform=right.get_xaxis_transform(), **ends)  # fmt: skip
+
+
+def _shown(nbytes: float) -> str:
+    return f"{nbytes / 1e6:.2g} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.3g} kB"
 
 
 def _in_words(measured: Mapping, fits: Mapping[str, Fit], title: str) -> str:
@@ -109,6 +153,8 @@ def _in_words(measured: Mapping, fits: Mapping[str, Fit], title: str) -> str:
                 f"; the line through them starts at {fits[name].alpha * 1e3:.2g} ms and approaches "
                 f"{fits[name].bytes_per_second / 1e9:.2g} GB per second"
             )
+            if len(measured) == len(fits) == 1:
+                said += f"; half of the time is α at {_shown(fits[name].half)}"
         told.append(said)
     head = f"{title}. " if title else ""
     return f"{head}Time and bytes per second against size, both logarithmic. {'. '.join(told)}."

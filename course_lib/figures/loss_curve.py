@@ -1,47 +1,139 @@
 """The loss by step, of one run or of several that should agree.
 
-Where runs lie on each other, the later one is drawn thinner and dashed, so that both are seen.
-Lesson 08.
+Runs that do agree are told apart by marks, and by a second panel: how far each is from the first,
+on a logarithmic axis. That is the claim; on the curves themselves nothing is seen of it. Lesson 08.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, method
+from course_lib.figures.colours import (
+    INK,
+    QUIET,
+    Picture,
+    dashes_of_method,
+    draw,
+    marker_of_method,
+    method,
+)
+
+AGREE = 0.01  # of what the first run's loss covers: runs nearer than that lie on each other
+BOUNDS = (1e-12, 1e-9, 1e-4)  # what is said in words of a distance, so that noise changes nothing
+LEAST = 1e-17  # a distance of 0 is drawn there: a logarithm has no place for it
+Points = Sequence[tuple[int, float]]
 
 
-def loss_curve(runs: Mapping[str, Sequence[tuple[int, float]]], *, title: str = "") -> Picture:
-    """Draw (step, loss) of each run by its name."""
+def loss_curve(
+    runs: Mapping[str, Points], *, bound: float | None = None, title: str = ""
+) -> Picture:
+    """Draw (step, loss) of each run by its name; with distances from the first where all agree.
+
+    `bound` is drawn as a line in the panel of distances: what was asserted.
+    """
     if not runs or not all(runs.values()):
         raise ValueError("a loss curve needs a step or more of each run, as (step, loss)")
-    alt = _in_words(runs, title)
+    apart = distances(runs)
+    shown = agrees(runs, apart)
+    if bound is not None and not shown:
+        raise ValueError(
+            "bound= is for runs that agree step by step, and these do not: leave it out"
+        )
+    alt = _in_words(runs, apart if shown else {}, title)
 
     def paint(figure) -> None:
-        axis = figure.subplots()
-        for i, (name, points) in enumerate(runs.items()):
-            steps, losses = zip(*points, strict=True)
-            mark = "o" if len(points) == 1 else None  # a line of one point is not seen
-            width = 1.8 if i == 0 else 1.1
-            axis.plot(steps, losses, label=name, color=method(i), linewidth=width, marker=mark,
-                      linestyle=dashes_of_method(i))  # fmt: skip
-        axis.set_xlabel("step")
-        axis.set_ylabel("loss, mean over the tokens")
-        axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
-        if len(runs) > 1:
-            axis.legend(frameon=False, fontsize=8)
+        above = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2)) if shown else [
+            figure.subplots()
+        ]  # fmt: skip
+        _curves(above[0], runs, marked=shown)
+        if shown:
+            _residuals(above[1], apart, bound)
+        above[-1].set_xlabel("step")
         if title:
             figure.suptitle(title, fontsize=10, color=INK)
 
-    return draw((6.4, 3.2), alt, paint)
+    return draw((6.4, 4.4 if shown else 3.2), alt, paint)
 
 
-def _in_words(runs: Mapping[str, Sequence[tuple[int, float]]], title: str) -> str:
+def distances(runs: Mapping[str, Points]) -> dict[str, list[tuple[int, float]]]:
+    """|loss − that of the first run| by step, of each later run that has the same steps."""
+    first, *others = runs.items()
+    steps = [step for step, _ in first[1]]
+    return {
+        name: [(step, abs(a - b)) for (step, a), (_, b) in zip(points, first[1], strict=True)]
+        for name, points in others
+        if [step for step, _ in points] == steps
+    }
+
+
+def agrees(runs: Mapping[str, Points], apart: Mapping[str, Points]) -> bool:
+    """Whether all runs have the first one's steps, and lie on it."""
+    losses = [loss for _, loss in next(iter(runs.values()))]
+    room = AGREE * (max(losses) - min(losses))
+    most = [gap for points in apart.values() for _, gap in points]
+    return bool(most) and len(apart) == len(runs) - 1 and max(most) <= room
+
+
+def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for i, (name, points) in enumerate(runs.items()):
+        steps, losses = zip(*points, strict=True)
+        look = {"color": method(i), "linestyle": dashes_of_method(i), "linewidth": 1.6}
+        if len(points) == 1:
+            look["marker"] = "o"  # a line of one point is not seen
+        elif marked and i:  # on the line of the first, each at steps of its own
+            few = max(len(runs) - 1, len(points) // 8)
+            look |= {"linestyle": "none", "marker": marker_of_method(i), "markersize": 5,
+                     "markevery": ((i - 1) * max(1, few // (len(runs) - 1)), few)}  # fmt: skip
+        axis.plot(steps, losses, label=name, **look)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_ylabel("loss, mean over the tokens" if not marked else "loss")
+    _plain(axis)
+    if len(runs) > 1:
+        axis.legend(frameon=False, fontsize=8)
+
+
+def _residuals(axis, apart: Mapping[str, Points], bound: float | None) -> None:
+    for i, (name, points) in enumerate(apart.items(), 1):
+        axis.plot(
+            [step for step, _ in points], [max(gap, LEAST) for _, gap in points], label=name,
+            color=method(i), marker=marker_of_method(i), markersize=4, linewidth=0.8,
+            linestyle=dashes_of_method(i),
+        )  # fmt: skip
+    every = [max(gap, LEAST) for points in apart.values() for _, gap in points]
+    axis.set_yscale("log")
+    axis.set_ylim(min(every) / 5, max(*every, bound or 0.0) * 8)
+    if bound is not None:
+        axis.axhline(bound, color=INK, linewidth=1.0, linestyle="--")
+        axis.text(0.995, bound, f"asserted: below {_power(bound)}", ha="right", va="bottom",
+                  fontsize=8, color=INK, transform=axis.get_yaxis_transform())  # fmt: skip
+    if min(every) == LEAST:
+        axis.text(0.005, LEAST * 1.6, "equal, bit for bit", fontsize=7.5, color=QUIET, va="bottom",
+                  transform=axis.get_yaxis_transform())  # fmt: skip
+    axis.set_ylabel("distance from\nthe first run")
+    _plain(axis)
+
+
+def _power(bound: float) -> str:
+    return f"{bound:.0e}".replace("e-0", "e-")
+
+
+def _plain(axis) -> None:
+    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+
+
+def _in_words(runs: Mapping[str, Points], apart: Mapping[str, Points], title: str) -> str:
     told = [
         f"{name} goes from {points[0][1]:.3f} at step {points[0][0]} to {points[-1][1]:.3f} at "
         f"step {points[-1][0]}, and is lowest with {min(loss for _, loss in points):.3f}"
         for name, points in runs.items()
     ]
-    return f"{title + '. ' if title else ''}Loss by step: {'; '.join(told)}."
+    words = f"{title + '. ' if title else ''}Loss by step: {'; '.join(told)}."
+    for name, points in apart.items():
+        most = max(gap for _, gap in points)
+        below = next((_power(bound) for bound in BOUNDS if most < bound), "a percent")
+        words += f" {name} differs from {next(iter(runs))} by less than {below} at every step."
+    return words

@@ -1,8 +1,9 @@
 """Memory over time: what a step takes above what is held between steps, and the part of it that is
-gathered parameters. A panel for each way of running the step, all on one scale.
+gathered parameters. A row for each way of running the step: left all tensors, on one scale for all
+rows; right the gathered parameters, each on a scale of its own.
 
-`whole_units` notes what an engine of stage 3 has whole, at each coming and going. Lesson 11 draws a
-step with units of three sizes.
+`whole_units` notes what an engine of stage 3 has gathered, at each coming and going, and when each
+phase of the step begins. Lesson 11 draws a step with units of three sizes.
 """
 
 from __future__ import annotations
@@ -19,8 +20,10 @@ if TYPE_CHECKING:
     from course_lib.zero import Engine
 
 MEGA = 1e6
-SHADE, LINE = method(3), method(0)
-PANEL = 1.25  # inches
+SHADE, LINE = method(1), method(0)
+PHASES = {"forward": "#ffffff", "backward": "#e9eaec", "step": "#d3d5d8"}
+PHASE = "phase "  # begins the note of a phase
+PANEL = 1.2  # inches
 
 
 class Moment(NamedTuple):
@@ -28,7 +31,7 @@ class Moment(NamedTuple):
 
     seconds: float
     nbytes: int
-    what: str  # "come" or "go", and the unit
+    what: str  # "come" or "go", and the unit; or "phase", and which begins
 
 
 @dataclass
@@ -37,7 +40,8 @@ class Run:
 
     memory: Sequence[tuple[float, int, str]]
     whole: Sequence[tuple[float, int, str]]
-    limit: int  # bytes of parameters whole at once, by the formula
+    limit: int  # bytes of parameters whole at once, by the formula: the largest unit
+    shard: int | None = None  # bytes of parameters that stay between steps
     peak: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +67,22 @@ def whole_units(engine: Engine) -> Iterator[list[Moment]]:
 
         return call
 
+    def phase(method: str, word: str):
+        inner = getattr(engine, method)
+
+        def call(*args, **more):
+            moments.append(Moment(time.perf_counter() - zero, moments[-1].nbytes, PHASE + word))
+            try:
+                return inner(*args, **more)
+            finally:
+                seconds = time.perf_counter() - zero
+                moments.append(Moment(seconds, moments[-1].nbytes, f"{PHASE}forward"))
+
+        return call
+
     note("begin")
+    phased = {name: vars(engine).get(name) for name in ("backward", "step")}
+    engine.backward, engine.step = phase("backward", "backward"), phase("step", "step")
     before = [dict(vars(unit)) for unit in units]
     for unit in units:
         # On the object, so that the unit's own calls come this way too.
@@ -71,6 +90,10 @@ def whole_units(engine: Engine) -> Iterator[list[Moment]]:
     try:
         yield moments
     finally:
+        for name, own in phased.items():
+            delattr(engine, name)
+            if own is not None:
+                setattr(engine, name, own)
         for unit, kept in zip(units, before, strict=True):
             for method in ("start", "free"):
                 delattr(unit, method)
@@ -85,35 +108,86 @@ def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
     most = max(run.peak for run in runs.values()) / MEGA
 
     def paint(figure) -> None:
-        panels = figure.subplots(len(runs), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-        for panel, (name, run) in zip(panels, runs.items(), strict=True):
-            _panel(panel, name, run)
-        panels[0].set_ylim(0, 1.12 * most)
-        panels[0].set_xlim(0, 1)
-        panels[-1].set_xlabel("part of the step")
+        rows = figure.subplots(len(runs), 2, sharex=True, squeeze=False, width_ratios=(1, 1))
+        for (left, right), (name, run) in zip(rows, runs.items(), strict=True):
+            end = max(run.memory[-1][0], run.whole[-1][0])
+            for axis in (left, right):
+                _phases(axis, run.whole, end)
+            _all_tensors(left, name, run, end)
+            left.set_ylim(0, 1.12 * most)
+            _gathered(right, run, end)
+        rows[0, 0].set_xlim(0, 1)
+        for axis in rows[-1]:
+            axis.set_xlabel("part of the step")
         figure.supylabel("MB above what is held between steps", fontsize=9, color=INK)
         if title:
             figure.suptitle(title, fontsize=10, color=INK)
-        handles, labels = panels[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False,
-                      fontsize=8)  # fmt: skip
+        _legend(figure)
 
-    return draw((7.6, PANEL * len(runs) + 0.9), _in_words(runs, title), paint)
+    return draw((8.4, PANEL * len(runs) + 1.0), _in_words(runs, title), paint)
 
 
-def _panel(axis, name: str, run: Run) -> None:
-    end = max(run.memory[-1][0], run.whole[-1][0])
+def phases(points: Sequence[tuple[float, int, str]], end: float) -> list[tuple[str, float, float]]:
+    """The phases of a step: which, from when, until when; one that takes no time is left out."""
+    begun = [(0.0, "forward")]
+    begun += [(p[0], p[2].removeprefix(PHASE)) for p in points if p[2].startswith(PHASE)]
+    ends = [*(begin for begin, _ in begun[1:]), end]
+    return [
+        (name, begin, until)
+        for (begin, name), until in zip(begun, ends, strict=True)
+        if until - begin > 0.002 * end
+    ]
+
+
+def _phases(axis, points: Sequence[tuple[float, int, str]], end: float) -> None:
+    for name, begin, until in phases(points, end):
+        axis.axvspan(begin / end, until / end, color=PHASES[name], linewidth=0, zorder=0)
+
+
+def _all_tensors(axis, name: str, run: Run, end: float) -> None:
     times, held = _stairs(run.memory, end)
-    axis.plot(times, held, color=LINE, linewidth=1.0, drawstyle="steps-post", label="all tensors")
+    axis.fill_between(times, held, step="post", color=method(3), linewidth=0)
+    axis.plot(times, held, color=LINE, linewidth=0.9, drawstyle="steps-post")
     times, whole = _stairs(run.whole, end)
-    look = {"facecolor": SHADE, "edgecolor": QUIET, "linewidth": 0.4}
-    axis.fill_between(times, whole, step="post", label="gathered parameters", **look)
+    axis.fill_between(times, whole, step="post", color=SHADE, linewidth=0)
+    axis.set_title(f"{name}: all tensors", fontsize=9, loc="left", color=INK)
+    _plain(axis)
+
+
+def _gathered(axis, run: Run, end: float) -> None:
+    times, whole = _stairs(run.whole, end)
+    axis.fill_between(times, whole, step="post", color=SHADE, linewidth=0)
     limit = run.limit / MEGA
-    axis.axhline(limit, color=INK, linestyle="--", linewidth=1.1, label="the formula for these")
-    axis.text(0.995, limit, f"{limit:.2f}", ha="right", va="bottom", fontsize=8, color=INK)
-    axis.set_title(name, fontsize=9, loc="left", color=INK)
+    axis.axhline(limit, color=INK, linestyle="--", linewidth=1.1)
+    axis.set_ylim(0, 1.3 * limit)
+    told = f"largest unit {limit:.2f}"
+    if run.shard is not None:
+        shard = run.shard / MEGA
+        told += f"; with the shard's {shard:.2f}: {shard + limit:.2f}"
+    axis.text(0.995, 1.03 * limit, told, ha="right", va="bottom", fontsize=8, color=INK)
+    axis.set_title("gathered parameters, enlarged", fontsize=9, loc="left", color=INK)
+    _plain(axis)
+
+
+def _plain(axis) -> None:
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
+
+
+def _legend(figure) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    marks = [
+        Patch(facecolor=method(3), edgecolor=LINE, label="all tensors"),
+        Patch(facecolor=SHADE, label="gathered parameters"),
+        Line2D([], [], color=INK, linestyle="--", linewidth=1.1, label="largest unit"),
+    ]
+    marks += [
+        Patch(facecolor=shade, edgecolor=QUIET, linewidth=0.5, label=name)
+        for name, shade in PHASES.items()
+    ]
+    figure.legend(handles=marks, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
 
 
 def _stairs(points: Sequence[tuple[float, int, str]], end: float) -> tuple[list, list]:
@@ -136,7 +210,7 @@ def _in_words(runs: Mapping[str, Run], title: str) -> str:
 
 def _heights(points: Sequence[tuple[float, int, str]]) -> int:
     """How often parameters come and go: the line's ways up that end in a way down."""
-    levels = [point[1] for point in points]
+    levels = [point[1] for point in points if not point[2].startswith(PHASE)]
     return sum(
         before < now and (after is None or after < now)
         for before, now, after in zip([0, *levels], levels, [*levels[1:], None], strict=False)

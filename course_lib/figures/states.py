@@ -1,6 +1,7 @@
 """What a rank holds for training, in bytes a parameter: a bar for each rank of each stage.
 
-A part that every rank has a copy of is grey, one that only this rank has is in the rank's colour.
+A part that every rank has a copy of is grey, one that only this rank has is in the rank's colour; a
+band along a bar's upper edge says of which kind it is.
 Lesson 09 draws stages 0 and 1, lessons 10 and 11 those that cut more.
 """
 
@@ -8,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, ink_on, of_rank
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, ink_on, method, of_rank
 
 WIDE, ROW, GAP = 7.2, 0.34, 0.45  # inches: of the picture, of a bar with its space, above a stage
-COPY = "#d9d9d9"
-LOOKS = ("", "///", "...", "xxx", "---", "++")  # one for each kind
+COPY = "#ebebeb"
+MOST, HEIGHT = 5, 0.78  # kinds; of a row
+BAND = 0.2  # of a bar's height
 
 
 def states(
@@ -39,8 +41,8 @@ def states(
         unknown = sorted(set(cut.get(name, ())) - set(kinds))
         if unknown:
             raise ValueError(f"{name} cuts {', '.join(unknown)}, and nobody holds that")
-    if len(kinds) > len(LOOKS):
-        raise ValueError(f"{len(kinds)} kinds; {len(LOOKS)} can be told apart at a glance")
+    if len(kinds) > MOST:
+        raise ValueError(f"{len(kinds)} kinds; {MOST} can be told apart at a glance")
     rows = sum(len(ranks) for ranks in stages.values())
     high = ROW * rows + GAP * len(stages) + (1.25 if title else 0.95)
     size = (max(WIDE, 0.085 * len(title) + 0.3), high)
@@ -72,23 +74,22 @@ def _paint(figure, stages, cut, kinds: list[str], title: str) -> None:
     axis.tick_params(axis="y", length=0)
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
-    marks = [
-        Patch(facecolor=CARD, edgecolor=INK, hatch=look, linewidth=0.6, label=kind)
-        for kind, look in zip(kinds, LOOKS, strict=False)
-    ]
+    marks = [Patch(facecolor=method(i), edgecolor=CARD, label=kind) for i, kind in enumerate(kinds)]
     marks.append(Patch(facecolor=COPY, edgecolor=QUIET, label="grey: a copy on every rank"))
     figure.legend(handles=marks, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
 def _bar(axis, y: float, rank: int, row, cut: Collection[str], most: float) -> None:
     left = 0.0
-    for (kind, wide), look in zip(row.items(), LOOKS, strict=False):
+    for i, (kind, wide) in enumerate(row.items()):
         shade = of_rank(rank) if kind in cut else COPY
-        axis.barh(y, wide, left=left, height=0.74, color=shade, edgecolor=INK, hatch=look,
+        axis.barh(y, wide, left=left, height=HEIGHT, color=shade, edgecolor=CARD, linewidth=1.0)
+        top = y - HEIGHT / 2 + BAND * HEIGHT / 2  # the axis runs downwards
+        axis.barh(top, wide, left=left, height=BAND * HEIGHT, color=method(i), edgecolor=CARD,
                   linewidth=0.6)  # fmt: skip
         if wide > 0.05 * most:  # else there is no room for a number
             axis.text(
-                left + wide / 2, y, shown(wide), ha="center", va="center", fontsize=8,
+                left + wide / 2, y + 0.09, shown(wide), ha="center", va="center", fontsize=8,
                 color=ink_on(shade), fontweight="bold",
                 bbox={"facecolor": shade, "edgecolor": "none", "pad": 0.8},
             )  # fmt: skip

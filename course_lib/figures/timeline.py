@@ -6,12 +6,13 @@ laid over one another. Lesson 01 draws a ring, lesson 09 hides messages under a 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, of_rank
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, hatch_of_rank, of_rank
 
 MILLI = 1e3
+LANE, LEGEND = 0.24, 0.3  # inches
 
 
 class Span(Protocol):
@@ -23,10 +24,14 @@ class Span(Protocol):
     waits: tuple[tuple[float, float], ...]
 
 
-def timeline(spans_by_rank: Sequence[Sequence[Span]], *, title: str = "") -> Picture:
+def timeline(
+    spans_by_rank: Sequence[Sequence[Span]], *, together: Collection[str] = (), title: str = ""
+) -> Picture:
     """Draw each rank's calls over a common time, which starts at the first of them.
 
-    A thin dark line under a bar is the time that the rank stood still and waited for it.
+    A thin dark line under a bar is the time that the rank stood still and waited for it. Of the
+    collectives in `together`, which all these ranks call in one order, a bar is hollow until the
+    last rank has called: so long there is nothing to move.
     """
     ended = [[span for span in spans if span.end is not None] for spans in spans_by_rank]
     if not any(ended):
@@ -34,22 +39,31 @@ def timeline(spans_by_rank: Sequence[Sequence[Span]], *, title: str = "") -> Pic
     zero = min(span.start for spans in ended for span in spans)
     last = max(span.end for spans in ended for span in spans)
     ops = list(dict.fromkeys(span.op for spans in ended for span in spans))
-    alt = _in_words(ended, ops, title)
-    height = 0.9 + 0.24 * sum(_rows(spans, ops) for spans in ended) + 0.15 * len(ended)
+    ready = {op: ready_times(ended, op) for op in together}
+    alt = _in_words(ended, ops, list(ready), title)
+    rows = [_high(spans, op, ready) for spans in ended for op in ops]
+    height = 0.9 + LANE * sum(rows) + 0.15 * len(ended)
 
     def paint(figure) -> None:
         axis = figure.subplots()
         row, ticks, names = 0.0, [], []
         for rank, spans in enumerate(ended):
             for op in ops:
-                if not any(span.op == op for span in spans):
+                lane = [span for span in spans if span.op == op]
+                if not lane:
                     continue
-                ticks.append(row)
+                high = _high(spans, op, ready)
+                ticks.append(row + (high - 1) / 2)
                 names.append(f"rank {rank}  {op}")
-                for span in spans:
-                    if span.op == op:
+                places = _places(lane)
+                for i, span in enumerate(lane):
+                    if op in ready:
+                        each = (high - 0.3) / (max(places) + 1)
+                        y = row - 0.35 + each * (places[i] + 0.5)
+                        _split(axis, span, ready[op][i], y, 0.86 * each, zero, rank)
+                    else:
                         _bar(axis, span, row, zero, rank)
-                row += 1
+                row += high
             row += 0.6
         axis.set_yticks(ticks, names)
         axis.set_ylim(row - 0.6, -0.8)
@@ -61,8 +75,32 @@ def timeline(spans_by_rank: Sequence[Sequence[Span]], *, title: str = "") -> Pic
             axis.spines[side].set_visible(False)
         axis.grid(axis="x", color=QUIET, alpha=0.25, linewidth=0.5)
         axis.set_axisbelow(True)
+        if ready:
+            _legend(figure)
 
-    return draw((8.0, height), alt, paint)
+    return draw((8.0, height + (LEGEND if ready else 0.0)), alt, paint)
+
+
+def ready_times(spans_by_rank: Sequence[Sequence[Span]], op: str) -> list[float]:
+    """When each call of a collective has been made by all ranks: only then it can move anything."""
+    starts = [[span.start for span in spans if span.op == op] for spans in spans_by_rank]
+    counts = [len(one) for one in starts]
+    if len(set(counts)) != 1 or not counts[0]:
+        raise ValueError(
+            f"the ranks made {counts} calls of {op}: together= is for what all of them call"
+        )
+    return [max(calls) for calls in zip(*starts, strict=True)]
+
+
+def tracks(bars: Sequence[tuple[float, float]]) -> list[int]:
+    """A track for each bar, the first that is free when it begins, so that none covers another."""
+    free: list[float] = []
+    found = []
+    for begin, end in bars:
+        place = next((i for i, until in enumerate(free) if until <= begin), len(free))
+        free[place : place + 1] = [end]
+        found.append(place)
+    return found
 
 
 def _bar(axis, span: Span, row: float, zero: float, rank: int) -> None:
@@ -76,15 +114,48 @@ def _bar(axis, span: Span, row: float, zero: float, rank: int) -> None:
         axis.plot(times, [row + 0.42] * 2, color=INK, linewidth=1.6, solid_capstyle="butt")
 
 
-def _rows(spans: Sequence[Span], ops: list[str]) -> int:
-    return sum(any(span.op == op for span in spans) for op in ops)
+def _split(
+    axis, span: Span, ready: float, y: float, high: float, zero: float, rank: int
+) -> None:  # fmt: skip
+    """Hollow until the last rank has called, filled from then on."""
+    ready = min(max(ready, span.start), span.end)
+    for start, end, fill in ((span.start, ready, CARD), (ready, span.end, of_rank(rank))):
+        if end > start:
+            edge = of_rank(rank) if fill == CARD else CARD
+            axis.barh(y, (end - start) * MILLI, left=(start - zero) * MILLI, height=high,
+                      facecolor=fill, edgecolor=edge, linewidth=0.8)  # fmt: skip
 
 
-def _in_words(ended: list[list[Span]], ops: list[str], title: str) -> str:
+def _legend(figure) -> None:
+    from matplotlib.patches import Patch
+
+    marks = [
+        Patch(facecolor=CARD, edgecolor=QUIET, label="waits until every rank has called"),
+        Patch(facecolor=QUIET, edgecolor=QUIET, label="every rank has called: it moves"),
+    ]
+    figure.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+
+
+def _places(lane: Sequence[Span]) -> list[int]:
+    return tracks([(span.start, span.end) for span in lane])
+
+
+def _high(spans: Sequence[Span], op: str, ready: Collection[str]) -> float:
+    """Of a lane, in rows: more where calls under way at one time are drawn below each other."""
+    lane = [span for span in spans if span.op == op]
+    if not lane or op not in ready:
+        return float(bool(lane))
+    return 1 + 0.3 * max(_places(lane))
+
+
+def _in_words(ended: list[list[Span]], ops: list[str], together: list[str], title: str) -> str:
     """Counts and order only: times differ from run to run, what happens does not."""
     lanes = []
     for rank, spans in enumerate(ended):
         counts = [(op, sum(span.op == op for span in spans)) for op in ops]
         lanes.append(f"rank {rank}: " + ", ".join(f"{k} × {op}" for op, k in counts if k))
     head = f"{title}. " if title else ""
-    return f"{head}A lane for each rank, a bar from call to completion. {'; '.join(lanes)}."
+    told = f"{head}A lane for each rank, a bar from call to completion. {'; '.join(lanes)}."
+    if together:
+        told += f" A bar of {', '.join(together)} is hollow until every rank has called it."
+    return told

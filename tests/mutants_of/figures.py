@@ -6,6 +6,9 @@ from tests.mutation import Mutant
 
 RING, RUN = "course_lib/figures/ring_steps.py", "tests/test_figures_ring_steps.py::test_"
 STAGES, BARS = "course_lib/figures/stage_bars.py", "tests/test_figures_stage_bars.py::test_"
+LINES, RUNS = "course_lib/figures/loss_curve.py", "tests/test_figures_loss_curve.py::test_"
+DRAWN, FIGURES = "course_lib/figures/", "tests/test_figures.py::test_"
+STACKED, ZERO_3 = "tests/test_figures_bars.py::test_", "tests/test_figures_zero_3.py::test_"
 MOVED, MOVES = "course_lib/classroom/sliders.py", "tests/test_sliders.py::test_"
 PALETTE = "tests/test_figures_palette.py::test_"
 
@@ -108,5 +111,77 @@ MUTANTS = [
             f"{MOVES}the_slider_of_the_ring_goes_through_its_steps",
         ),
         "sliders that can be moved, above a picture that stays",
+    ),
+    Mutant(
+        "figures-loss-distance-of-what-differs",
+        LINES,
+        "return bool(most) and len(apart) == len(runs) - 1 and max(most) <= room",
+        "return bool(most) and len(apart) == len(runs) - 1",
+        (f"{RUNS}only_runs_that_agree_have_a_panel_of_distances",),
+        "a bug's curve gets a panel that says it agrees",
+    ),
+    Mutant(
+        "figures-loss-marks-on-each-other",
+        LINES,
+        '"markevery": ((i - 1) * max(1, few // (len(runs) - 1)), few)',
+        '"markevery": (0, few)',
+        (f"{RUNS}each_of_three_runs_on_one_line_is_seen",),
+        "three runs in the legend, two in the picture",
+    ),
+    Mutant(
+        "figures-loss-noise-in-words",
+        LINES,
+        "next((_power(bound) for bound in BOUNDS if most < bound)",
+        "next((_power(most) for bound in BOUNDS if most < bound)",
+        (f"{RUNS}words_say_a_round_bound_that_noise_does_not_move",),
+        "the words of the figure are others at each run",
+    ),
+    Mutant(
+        "figures-timeline-by-the-first-rank",
+        f"{DRAWN}timeline.py",
+        "return [max(calls) for calls in zip(*starts, strict=True)]",
+        "return [min(calls) for calls in zip(*starts, strict=True)]",
+        (f"{FIGURES}a_collective_moves_nothing_until_the_last_rank_has_called",),
+        "waiting for a late rank is drawn as bytes that move",
+    ),
+    Mutant(
+        "figures-timeline-one-track",
+        f"{DRAWN}timeline.py",
+        "if until <= begin), len(free))",
+        "if until <= begin), 0)",
+        (f"{FIGURES}calls_under_way_at_one_time_do_not_cover_each_other",),
+        "calls under way at one time are one bar",
+    ),
+    Mutant(
+        "figures-fit-of-eight-corners",
+        f"{DRAWN}bandwidth.py",
+        "points: int = 200",
+        "points: int = 8",
+        (f"{FIGURES}the_fit_is_drawn_as_a_curve_through_200_sizes",),
+        "a straight line on these axes, with kinks",
+    ),
+    Mutant(
+        "figures-stacked-each-from-zero",
+        f"{DRAWN}bars.py",
+        "            left += wide\n",
+        "            left = wide\n",
+        (f"{STACKED}stacked_bars_have_one_scale_for_all_and_the_parts_of_their_bytes",),
+        "parts that cover each other instead of adding up",
+    ),
+    Mutant(
+        "figures-turns-by-the-clock",
+        f"{DRAWN}ahead.py",
+        "return span.waits[0][0] if span.waits else span.end",
+        "return span.end",
+        (f"{ZERO_3}turns_go_by_the_order_of_asking_and_waiting_and_by_no_clock",),
+        "a turn begins when the message happens to end",
+    ),
+    Mutant(
+        "figures-phases-not-noted",
+        f"{DRAWN}memory_line.py",
+        'phase("backward", "backward"), phase("step", "step")',
+        'phase("backward", "forward"), phase("step", "step")',
+        (f"{ZERO_3}what_is_noted_is_what_comes_and_goes",),
+        "forward and backward are one phase in the picture",
     ),
 ]
