@@ -117,7 +117,7 @@ PAIRS = {
     "g in place": (
         changed(PAIR, ("y = p.clone(memory_format=torch.contiguous_format)", "y = p")),
         "g in place",
-        "exp keeps",
+        "keeps its result",
     ),
     "g in place where it lies in one block": (
         changed(PAIR, ("p.clone(memory_format=torch.contiguous_format)", "p.contiguous()")),
@@ -334,7 +334,7 @@ GATHERS = {
             ),
         ),
         "sent for nothing",
-        "lies there",
+        "is there already",
     ),
     "all of the sum, then a piece": (
         changed(

@@ -1,4 +1,4 @@
-"""f, g and their kin: each message of the forward with the message that its backward owes.
+"""f, g and their kin: each message of the forward with the message that its backward sends.
 
 Transposing a program transposes its messages, so the verbs come in pairs, and each is written as
 the backward of the other. All are out of place: nothing that autograd keeps is written into.
@@ -31,7 +31,7 @@ REPLICATED, SHARDED = "replicated", "sharded"
 
 @uncompiled
 def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
-    """f: the same x goes to every rank's own work. Its gradient is the sum of what they all owe.
+    """f: a replicated x goes to every rank's own work. Its gradient is the sum of all ranks' terms.
 
     `sum_in` is the dtype of that sum; None takes the gradient's own.
     """
@@ -41,7 +41,7 @@ def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tenso
 
 @uncompiled
 def reduce(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
-    """g: the sum of all ranks' x, on every rank. Every summand's gradient is that of the sum.
+    """g: partial sums to the sum, on every rank. Each term's gradient is that of the sum.
 
     What follows has to be the same on all ranks: then so is the gradient that comes back.
     """

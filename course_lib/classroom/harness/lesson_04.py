@@ -71,9 +71,15 @@ def backward_of(layer: nn.Module, x: Tensor):
     dist.barrier()
     with ledger() as book, Products() as products:
         y.sum().backward()
-    [(start, end)] = [t for shape, *t in products.seen if shape == tuple(layer.weight.shape)]
+    shape = tuple(layer.weight.shape)
+    found = [times for of, *times in products.seen if of == shape]
+    if len(found) != 1:
+        raise ValueError(
+            f"{len(found)} products of the backward have dW's shape {shape}; with as many tokens "
+            "as the rank has outputs, dX has it too: take another number of tokens"
+        )
     [span] = book.spans()
-    return span, Bar("dW", start, end)
+    return span, Bar("dW", *found[0])
 
 
 def quickest(by_rank: Sequence[Sequence[Sequence]]) -> list[list]:

@@ -66,7 +66,7 @@ def _look_alone(answer: Answer, trial: Trial) -> None:
     ):
         raise Finding(
             "swapped",
-            "The two are exchanged: the first sums on the way there, the second does not. f stands "
+            "The two are exchanged: the first sums in the forward, the second does not. f stands "
             "at the entrance and hands x on; g stands at the exit and sums.",
         )
     _refuse_changed(trial)
@@ -98,8 +98,8 @@ def _refuse_changed(trial: Trial) -> None:
             raise Finding(
                 f"{which} in place",
                 f"{which}(x) changed the x that it was given. `dist.all_reduce(t)` writes its "
-                "result into t. Whoever made x may have kept it for the backward, as exp keeps "
-                "its result, and autograd is not told: sum a copy.",
+                "result into t. The step that made x may have kept it for the backward, as exp "
+                "keeps its result, and autograd is not told: sum a copy.",
             )
 
 
@@ -115,7 +115,7 @@ def _look_at_values(answer: Answer, trial: Trial, x: Tensor, total: Tensor) -> N
         more = " It is n times x: a sum over ranks that all hold the same." if summed else ""
         raise Finding(
             "f changes its values",
-            f"f(x) is not x, {trial.when}. On the way there f does nothing.{more}",
+            f"f(x) is not x, {trial.when}. In the forward f does nothing.{more}",
         )
     if _all(trial, "g", "out", lambda r: total):
         return
@@ -160,14 +160,14 @@ def _look_at_gradients(trial: Trial) -> None:
             )
         raise Finding(
             "gradient of f",
-            f"The gradient of x behind f is not the sum of the ranks' gradients, {trial.when}.",
+            f"The gradient of x through f is not the sum of the ranks' gradients, {trial.when}.",
         )
     if not _all(trial, "g", "grad", lambda r: v):
         if _all(trial, "g", "grad", lambda r: n * v):
             raise Finding(
                 "summed on the way back as well",
-                f"Through g comes {n} times the gradient. Behind g every rank holds the same sum "
-                "and goes on alike, so the gradient that comes is whole already, on each of them.",
+                f"Through g comes {n} times the gradient. After g every rank holds the same sum "
+                "and goes on alike, so the gradient that comes is complete, on each of them.",
             )
         if _all(trial, "g", "grad", lambda r: v / n):
             raise Finding(
@@ -177,7 +177,7 @@ def _look_at_gradients(trial: Trial) -> None:
             )
         raise Finding(
             "gradient of g",
-            f"The gradient of a part behind g is not that of the sum, {trial.when}.",
+            f"The gradient of a term of g's sum is not that of the sum, {trial.when}.",
         )
 
 
@@ -210,10 +210,10 @@ CONJUGATES = Exercise(
     points=4,
     judge=judge_conjugates,
     when_right=(
-        "f hands on and sums on the way back, g sums and hands back: one all-reduce each, in its "
+        "f hands on and sums in the backward, g sums and hands back: one all-reduce each, in its "
         "own phase. Nothing that others need was written into, neither a tensor that an operation "
-        "had kept nor a gradient that two branches share, and the cut net learns what the whole "
-        "one learns, with its activations kept or computed again."
+        "had kept nor a gradient that two branches share, and the sharded net learns what the "
+        "dense one learns, with its activations kept or computed again."
     ),
     hints=(
         "Write down for each of the two what the ranks hold before it and after it: the same x on "
@@ -221,8 +221,8 @@ CONJUGATES = Exercise(
         "A torch.autograd.Function has two static methods: forward(ctx, x, group), which may put "
         "the group on ctx, and backward(ctx, dy), which returns one gradient for each argument of "
         "forward; None for those that have none.",
-        "dist.all_reduce writes into the tensor that it is given. Who else may hold that tensor? "
-        "On the way there the operation that made it, on the way back another branch that the "
+        "dist.all_reduce writes into the tensor that it is given. What else may hold that tensor? "
+        "In the forward the operation that made it, in the backward another branch that the "
         "same gradient goes to.",
         "f's forward and g's backward return what they are given (x.view_as(x) is enough). f's "
         "backward and g's forward are the same three lines: copy, sum the copy, return it.",

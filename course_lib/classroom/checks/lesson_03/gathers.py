@@ -120,7 +120,7 @@ def _try(
     dim: int,
     sizes: list[int],
 ) -> list[Trial]:
-    """The same pieces with the same work on every rank behind them, and with each rank's own."""
+    """The same pieces with the same work on every rank after them, and with each rank's own."""
     when = f"{on(members)} with sizes {sizes} along dim {dim}"
     given = f"{answer.name}, __trial__, {seed}, {shape}, {dim}, {sizes}, after"
     call = f"[bench.part('lesson_03.trial').gathered({given}) for after in {(REPLICATED, SHARDED)}]"
@@ -181,14 +181,14 @@ def _look_at_gradients(answer: Answer, trials: list[Trial]) -> None:
         raise Finding(
             "copies summed",
             f"With after={REPLICATED!r} the gradient is n times too large. Every rank went on "
-            "alike, and what comes back on each is the whole gradient already: a sum over ranks "
+            "alike, and what comes back on each is the full gradient already: a sum over ranks "
             "counts its n copies.",
         )
     if alone:
         raise Finding(
             "a sum left out",
             f"With after={SHARDED!r} each rank has the gradient of its own work alone. The other "
-            "ranks worked with this piece as well, and owe their parts of its gradient.",
+            "ranks worked with this piece as well: its gradient is the sum of all ranks' terms.",
         )
     _other_gradients(wrong[0])
 
@@ -228,7 +228,7 @@ def _look_at_budget(trial: Trial) -> None:
                 "sent for nothing",
                 f"The numbers are right, but on the way back rank {rank} calls "
                 f"{counted(back['ops'])} ({trial.when}). Every rank has the whole gradient; its "
-                "piece of it lies there.",
+                "piece is there already.",
             )
         if trial.after == SHARDED:
             _look_at_sum(trial, rank, back, forms.reduce_scatter(payload, own))

@@ -51,7 +51,7 @@ def _input_over(graph: str, rank: int) -> float:
 
 
 def _answers(at: Callable[[str, int], float], graphs: tuple[str, ...] = GRAPHS) -> dict[str, float]:
-    """What somebody would write who finds `at(graph, rank)`."""
+    """The answers that follow from finding `at(graph, rank)`."""
     return {f"{graph}, rank {rank}": at(graph, rank) for graph in graphs for rank in (0, 1)}
 
 
@@ -78,7 +78,7 @@ MISTAKES = (
     Mistake(
         "the result kept",
         "A square does not keep its result: the derivative of x · x is 2x, and it is x that is "
-        "kept. Nobody wrote over that.",
+        "kept. Nothing wrote over that.",
         _answers(lambda graph, rank: 2 * _summed(graph), ("square",)),
     ),
     Mistake(
@@ -119,14 +119,14 @@ IN_PLACE = Thought(
     judge=judge_in_place,
     when_right=(
         "An operation that keeps its result (exp, relu; also tanh, sigmoid, sqrt, softmax) is "
-        "harmed by whoever writes over that result; one that keeps its input is not. And a "
+        "harmed when a later step writes over that result; one that keeps its input is not. And a "
         "gradient that goes to two branches is one tensor. No run stops, and a net with such "
         "gradients still learns something. Measured below, on ranks that really do it."
     ),
     hints=(
         "For each operation write down its derivative, and with what it is computed: with the "
         "input x, or with the result y? torch keeps that one.",
-        "Behind the operation g wrote the sum over both ranks into the operation's result. Which "
+        "After the operation, g wrote the sum over both ranks into the operation's result. Which "
         "of the four have kept a tensor that is another one now?",
         "relu's backward asks its result, element by element: was it above zero? Ask the tensor "
         "that it holds now.",

@@ -1,4 +1,4 @@
-"""f and g among others: tensors that somebody else needs, layouts, a net that learns.
+"""f and g among others: tensors that another step needs, layouts, a net that learns.
 
 What `conjugates` of lesson 03 is held to once each of the two is right alone. The dense results are
 worked out here, in one process.
@@ -25,8 +25,8 @@ def look_shared(trial: Trial) -> None:
             what = f"the sum over {n} ranks" if twice else "something else"
             raise Finding(
                 "f in place on the way back",
-                f"In h = 5 u + f(x) the gradient of h goes to both branches, as one tensor. Behind "
-                f"f it was summed where it lay, and the branch of u, which no other rank knows, "
+                f"In h = 5 u + f(x) the gradient of h goes to both branches, as one tensor. In f's "
+                f"backward it was summed in place, and the branch of u, which no other rank knows, "
                 f"got {what} (rank {rank}, {trial.when}). Sum a copy.",
             )
         if not close(report["x"], sum(c)):
@@ -45,7 +45,7 @@ def look_shared(trial: Trial) -> None:
 
 
 def look_layouts(trial: Trial) -> None:
-    """Tensors that do not lie in one block of memory."""
+    """Tensors that are not one block of memory."""
     rows = trial.shape[::-1]
     total = sum(trial.each("p"))
     gradient = sum(trial.each("w", rows)).t()
@@ -64,7 +64,7 @@ def look_layouts(trial: Trial) -> None:
         if not all(right):
             raise Finding(
                 "another layout",
-                "Tensors that lie in one block come out right; transposed ones, or a gradient of "
+                "Tensors in one block of memory come out right; transposed ones, or a gradient of "
                 f"which all elements are one number in memory, do not (rank {rank}, {trial.when}). "
                 "torch.empty_like and clone keep the strides; .contiguous() makes one block.",
             )
@@ -82,7 +82,7 @@ def look_net(trial: Trial, dims: list[int]) -> None:
                     f"not the dense net{how}",
                     f"After {STEPS} steps of a net of two layers{how}, {' and '.join(wrong)} on "
                     f"rank {rank} are not those of one process ({trial.when}). Does anything of an "
-                    "earlier call stay behind in f or g?",
+                    "earlier call stay in f or g?",
                 )
 
 

@@ -74,18 +74,19 @@ def judge_plain(given: Mapping) -> None:
         ),
         Mistake(
             "summed on the way back as well",
-            "Behind the sum both ranks compute one and the same loss, so the whole gradient is "
-            "there already. Twice is what torch.distributed.nn's all_reduce would give.",
+            "After the sum both ranks compute one and the same loss, so the complete gradient is "
+            "there already. Twice is what an all-reduce whose backward is an all-reduce would "
+            "give, as torch's functional one.",
             _of_b(2),
         ),
         Mistake(
             "y of one rank",
-            "The value of y is the whole sum, on both ranks: the message is sent.",
+            "The value of y is the full sum, on both ranks: the message is sent.",
             {f"B plain, rank {r}": X[r] ** 2 * W[r] for r in RANKS},
         ),
         Mistake(
             "half of it",
-            "Each part of a sum has the whole gradient of the sum; it is not shared out.",
+            "Each term of a sum has the full gradient of the sum; it is not shared out.",
             _of_b(0.5),
         ),
         Mistake(
@@ -123,7 +124,7 @@ PLAIN = Thought(
         "Right: the loss is the sum of both ranks' L. To the plain gradient comes what the other "
         "rank's L says of S.",
         "In B the loss is computed on both ranks, and is one loss. With the identity for a "
-        "backward, what comes to x · w on each rank? Is that what the whole net, in one process, "
+        "backward, what comes to x · w on each rank? Is that what the dense net, in one process, "
         "would give?",
     ),
 )

@@ -1,4 +1,4 @@
-"""`right_gather` of lesson 03: four graphs behind a gather, and the gradient of each rank's piece.
+"""`right_gather` of lesson 03: four graphs after a gather, and the gradient of each rank's piece.
 
 Each graph is worked out with a dense X by the chain rule; what the other backward of the gather
 would give is worked out as well, and recognised.
@@ -47,11 +47,11 @@ def _only(graph: str, values: Mapping[str, float]) -> dict[str, float]:
 
 _LEFT_OUT = (
     "That is what one rank's own work sends back. The other rank worked with this piece as well, "
-    "with weights of its own, and its part of the gradient is owed."
+    "with weights of its own: the gradient is the sum of both ranks' terms."
 )
 _TWICE = (
-    "That sums over the ranks what each of them holds whole: the gradient comes out once for each "
-    "rank. Look at what stands behind the gather: is what comes back a part of a sum?"
+    "That sums over the ranks what is replicated: the gradient comes out once for each rank. Look "
+    "at what stands after the gather: is what comes back one term of a sum?"
 )
 
 
@@ -65,7 +65,7 @@ def judge_right_gather(given: Mapping) -> None:
         Mistake(
             "f forgotten",
             "f stands between the gather and the ranks' own work, and its backward sums. What "
-            "comes to the gather is whole by then.",
+            "comes to the gather is complete by then.",
             {f"D, rank {r}": W[r][r] for r in (0, 1)},
         ),
         Mistake(
@@ -85,13 +85,13 @@ def judge_right_gather(given: Mapping) -> None:
         ),
         Mistake(
             "summed on the way back through g",
-            "g hands the gradient back as it is. Behind it both ranks hold the same y and the same "
+            "g hands the gradient back as it is. After it both ranks hold the same y and the same "
             "loss, which is one loss, not two.",
             {f"C, rank {r}": 2 * y * (W[0][r] + W[1][r]) for r in (0, 1)},
         ),
         Mistake(
             "mean",
-            "That is divided by the number of ranks. Parts of one gradient add up.",
+            "That is divided by the number of ranks. The terms of one gradient add up.",
             {name: value / 2 for name, value in RIGHT.items()},
         ),
         Mistake(
@@ -111,16 +111,16 @@ RIGHT_GATHER = Thought(
     judge=judge_right_gather,
     when_right=(
         "What decides is not the gather but what comes after it. In A and D every rank comes back "
-        "with the whole gradient and takes its piece, for nothing; in B and C each comes back with "
-        "a part, and a reduce-scatter makes the sum. g behind the ranks' own work changes nothing: "
-        "the work between gather and g is still of each rank its own. f does change it, because it "
-        "has summed."
+        "with the complete gradient and takes its piece, for nothing; in B and C each comes back "
+        "with one term, and a reduce-scatter makes the sum. g after the ranks' own work changes "
+        "nothing: between gather and g each rank still works with weights of its own. f does "
+        "change it, because its backward has summed."
     ),
     hints=(
-        "For each graph write down the gradient of the whole X that arrives at the gather on rank "
+        "For each graph write down the gradient of the full X that arrives at the gather on rank "
         "0, and on rank 1. Are the two the same?",
-        "If they are the same, both ranks have the whole gradient. If not, each has a part, and "
-        "the gradient is the sum of the parts.",
+        "If they are the same, the gradient is replicated: both ranks have all of it. If not, it "
+        "is partial: each has one term, and the gradient is their sum.",
         "In C find y first, from both ranks; the gradient of y² / 2 is y. g's backward hands it to "
         "both as it is.",
         "In D the weights are of each rank its own, as in B. What has f's backward done with the "

@@ -75,7 +75,7 @@ def _grad(x: Tensor) -> Tensor | None:
 
 
 def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int]) -> dict:
-    """Tensors that somebody else needs as well: a branch beside f, an operation before g."""
+    """Tensors that another step needs as well: a branch beside f, an operation before g."""
     (f, g), _ = pair_of(function, group)
     r = group.rank()
     u, x = leaf(numbers(seed, "u", r, *shape)), leaf(numbers(seed, "x", 0, *shape))
@@ -105,7 +105,7 @@ def layouts(function: Callable, group: dist.ProcessGroup, seed: int, shape: list
     bench.watched(lambda: f(x).sum().backward())  # its gradient is one 1, repeated
     ones, x.grad = _grad(x), None
     y, _ = bench.watched(lambda: g(p.t()).detach().clone())
-    data, _ = bench.watched(lambda: f(x.detach()) + g(p.detach()))  # nobody wants a gradient
+    data, _ = bench.watched(lambda: f(x.detach()) + g(p.detach()))  # no tensor wants a gradient
     bench.watched(lambda: (f(x.t()) * w).sum().backward())
     return {"ones": ones, "y": y, "x": _grad(x), "data": data.clone()}
 

@@ -83,13 +83,13 @@ FIVE_TO_TWO = Exercise(
         "of Φ forward and one backward: 4Φ(N−1)/N elements, however wide the MLP is inside."
     ),
     hints=(
-        "Go through the wiring and write its layout in the notation behind each line. Where does "
+        "Go through the wiring and write its layout in the notation beside each line. Where does "
         "a message bring together what the next line takes apart again?",
         "SiLU and the product of gate and up act on each number alone. On which layout can they "
         "work, and which layout does `down` want?",
-        "In the backward: two products read x. Each owes a part of x's gradient. What if x passed "
+        "In the backward: two products read x. Each gives a term of x's gradient. What if x passed "
         "one f, and both products read what comes out of it?",
         "The bias is the same on every rank. In which place does each output get it once, and its "
-        "gradient come out whole on every rank without a message?",
+        "gradient come out complete on every rank without a message?",
     ),
 )

@@ -1,6 +1,6 @@
 """What a right MLP may send: one all-reduce of Φ elements forward, one backward, and no byte more.
 
-For `five_to_two` of lesson 04. What was sent instead names the idea behind it.
+For `five_to_two` of lesson 04. What was sent instead names the idea.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _idea(one: Trial, report: dict, head: str) -> tuple[str, str]:
         return (
             "gathered in the middle",
             f"{head}What is gathered (about {wide} elements a rank) is taken apart again right "
-            "behind: `down` wants exactly the pieces that the ranks have.",
+            "after: `down` wants exactly the pieces that the ranks have.",
         )
     if {"reduce_scatter", "all_gather"} <= set(forward) or {"reduce_scatter", "all_gather"} <= set(
         backward

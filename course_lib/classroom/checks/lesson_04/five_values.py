@@ -102,12 +102,13 @@ def _outputs(one: Trial) -> Iterator[tuple[str, str, list[Tensor]]]:
     x, gate, up, down = one.dense.xs[0], *one.dense[:3]
     yield (
         "sum left out",
-        "Each rank has its own part of the output. Nobody has added the parts up: a sum is owed.",
+        "Each rank has its own term of the output. The terms were not added up: an all-reduce is "
+        "missing.",
         [part + bias for part in parts],
     )
     yield (
         "sum left out",
-        "Each rank has its own part of the output, without the bias. The parts have to be summed.",
+        "Each rank has its own term of the output, without the bias. The terms have to be summed.",
         parts,
     )
     yield (
@@ -123,23 +124,27 @@ def _outputs(one: Trial) -> Iterator[tuple[str, str, list[Tensor]]]:
     )
     yield (
         "mean",
-        f"That is the mean of the ranks' parts: the sum, divided by {n}. The parts add up.",
+        f"That is the mean of the ranks' terms: the sum, divided by {n}. The terms add up.",
         [total / n + bias] * n,
     )
     other = trial.swiglu(x, up, gate, down, bias)
-    yield "gate and up exchanged", "SiLU was applied to up; it is gate that is bent.", [other] * n
+    yield "gate and up exchanged", "SiLU was applied to up; it belongs on gate.", [other] * n
     swapped = [trial.swiglu(n * x, *one.shards(rank, one.dense[:4])) for rank in range(n)]
     yield (
         "f and g exchanged",
-        "x was summed on its way in, and the output was not. Whole and the same everywhere is x; "
-        "the sum is owed at the end.",
+        "x was summed on its way in, and the output was not. x is replicated; what is partial, and "
+        "has to be summed, is the output.",
         swapped,
     )
     for bend in (F.gelu, F.relu, torch.sigmoid):
         y = bend(x @ gate.t()) * (x @ up.t()) @ down.t() + bias
-        yield "another bend", "The bend of this MLP is SiLU, x · sigmoid(x).", [y] * n
+        yield (
+            "another bend",
+            "The activation function of this MLP is SiLU, x · sigmoid(x).",
+            [y] * n,
+        )
     y = F.silu((x @ gate.t()) * (x @ up.t())) @ down.t() + bias
-    yield "bend over both", "SiLU bends gate alone; up is multiplied afterwards.", [y] * n
+    yield "bend over both", "SiLU is applied to gate alone; up is multiplied afterwards.", [y] * n
 
 
 def look_at_gradients(one: Trial) -> None:
@@ -164,7 +169,9 @@ def look_at_gradients(one: Trial) -> None:
     head = f"The output is right, the gradient of {_listed(wrong)} is not ({one.when}). "
     for name, text in _gradient_ideas(one, wrong, found, wanted):
         raise Finding(name, head + text)
-    raise Finding("wrong gradient", f"{head}What does each rank owe, and who adds it up?")
+    raise Finding(
+        "wrong gradient", f"{head}Which gradients are partial, and where are they summed?"
+    )
 
 
 def _gradient_ideas(one: Trial, wrong, found, wanted) -> Iterator[tuple[str, str]]:
@@ -184,8 +191,8 @@ def _gradient_ideas(one: Trial, wrong, found, wanted) -> Iterator[tuple[str, str
         if all(near(dx, a + b) for dx, (a, b) in zip(dxs, debts, strict=True)):
             yield (
                 "f left out",
-                "Each rank has the part that came back through its own shards. x went to all "
-                "ranks, so its gradient is the sum of what all of them owe.",
+                "Each rank has the term that came back through its own shards. x went to all "
+                "ranks, so its gradient is the sum of all their terms.",
             )
         for way in range(2):
             summed = torch.stack([debt[way] for debt in debts]).sum(0)
@@ -201,7 +208,7 @@ def _gradient_ideas(one: Trial, wrong, found, wanted) -> Iterator[tuple[str, str
     if len(inner) == 4 and all(times(name, n) for name in inner):
         yield (
             "sum of equal gradients",
-            f"They are {n} times too large: the gradient behind the sum is the same on every rank, "
+            f"They are {n} times too large: the gradient of the sum is the same on every rank, "
             "and was summed once more. The backward of g sends nothing.",
         )
     if wrong == ["bias"]:
@@ -209,7 +216,7 @@ def _gradient_ideas(one: Trial, wrong, found, wanted) -> Iterator[tuple[str, str
             yield (
                 "bias in n parts",
                 f"It is {n} times too small: each rank added a part of the bias before the sum. "
-                "Every rank holds the bias whole, and would learn at another speed.",
+                "The bias is replicated, and would learn at another speed.",
             )
         if times("bias", n):
             yield "f on the bias", f"It is {n} times too large: equal gradients were summed."
@@ -217,8 +224,8 @@ def _gradient_ideas(one: Trial, wrong, found, wanted) -> Iterator[tuple[str, str
         if any(empty) and not all(empty):
             yield (
                 "bias on one rank",
-                "Only some ranks get one: the bias was added there, before the sum. The copies of "
-                "the others would stay behind, and after a step the ranks hold different biases.",
+                "Only some ranks get one: the bias was added there, before the sum. The other "
+                "ranks' copies would not move, and after a step the ranks hold different biases.",
             )
 
 

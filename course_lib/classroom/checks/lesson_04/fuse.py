@@ -93,7 +93,7 @@ def _look_at_keeping(one: Rows) -> None:
             raise Finding(
                 "over the wire",
                 f"The rows are right, but rank {rank} called {' and '.join(report['ops'])} "
-                f"{one.when}. Every rank has read gate and up: nobody has to send anything.",
+                f"{one.when}. Every rank has read gate and up: no rank has to send anything.",
             )
         if report["beside"]:
             raise Finding(

@@ -70,13 +70,13 @@ def _refuse_equal(a: float, b: float) -> None:
             "straight part",
             f"With these two the sides of GELU differ by less than a hundredth: so far out {side}, "
             "a straight line, and a straight line may be taken before the sum or after it. Look "
-            "where the function bends.",
+            "where the function is curved.",
         )
     if relu(a) + relu(b) == relu(a + b):
         raise Finding(
             "same sign",
             "For GELU that is a counterexample, for ReLU it is none: two numbers of the same sign "
-            "lie on the same straight piece of ReLU. The pair has to show it for both functions.",
+            "are on the same straight piece of ReLU. The pair has to show it for both functions.",
         )
 
 
@@ -123,13 +123,13 @@ def _mistakes(a: float, b: float) -> tuple[Mistake, ...]:
         Mistake(
             "cut off below zero",
             "You have let GELU of a negative number be zero. It is small and negative there: x "
-            "times the part of a standard normal that lies below x.",
+            "times the part of a standard normal below x.",
             _values(a, b, lambda x: relu(gelu(x)), relu),
         ),
         Mistake(
             "SiLU's values",
-            "That is x · sigmoid(x), which is SiLU, the bend in SwiGLU. GELU takes the normal "
-            "distribution in the sigmoid's place.",
+            "That is x · sigmoid(x), which is SiLU, the activation function in SwiGLU. GELU has "
+            "the normal distribution in the sigmoid's place.",
             _values(a, b, silu, relu),
         ),
         Mistake(
@@ -159,16 +159,17 @@ GELU = Thought(
     fields=(*PAIR, *VALUES),
     judge=judge_gelu,
     when_right=(
-        "What one rank pushes up, the other pulls down, and only the sum of the two knows where "
-        "the bend is. So a sum that is owed has to be paid before any function that is not "
-        "linear: cut by rows, the first weight of an MLP costs an all-reduce in front of its GELU."
+        "What one rank pushes up, the other pulls down, and only the sum of the two says on which "
+        "side of zero the unit is. So a partial sum has to be all-reduced before any function that "
+        "is not linear: cut by rows, the first weight of an MLP costs an all-reduce before its "
+        "GELU."
     ),
     hints=(
         "Where would the two sides be equal? If the function were a straight line through zero. "
-        "So look for two numbers that do not lie on the same straight piece.",
+        "So look for two numbers that are not on the same straight piece.",
         "ReLU first, because it can be done in the head: for which signs of a and b does it "
         "matter whether you add before or after?",
-        "GELU(x) = x · Φ(x), where Φ(x) is the part of a standard normal distribution that lies "
+        "GELU(x) = x · Φ(x), where Φ(x) is the part of a standard normal distribution that is "
         "below x. In Python: `x * (1 + math.erf(x / 2**0.5)) / 2`, or torch's own "
         "`torch.nn.functional.gelu` of a tensor.",
     ),

@@ -26,7 +26,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Model:
-    """What somebody counts in one step of the MLP, forward and backward."""
+    """One way to count a step of the MLP, forward and backward."""
 
     products: float = 6  # of b·s × h × inner: two forward, four backward
     flops: float = 2  # for each pair of numbers: a multiplication and an addition
@@ -61,7 +61,7 @@ class Model:
         return high
 
     def answers(self) -> dict[str, float]:
-        """What somebody who counts like this would write: milliseconds, and hidden sizes."""
+        """The answers that this way of counting gives: milliseconds, and hidden sizes."""
         found = {ALONE: 1e3 * self.compute(WIDE)}
         for link in LINKS:
             found[TALK.format(link)] = 1e3 * self.all_reduce(WIDE, link)
@@ -93,8 +93,8 @@ _IDEAS = (
     ),
     (
         "no dX",
-        "One product is missing: the gradient of X. Who trains a model wants it, for the layer "
-        "before this one; it is what f sums.",
+        "One product is missing: the gradient of X. The layer before this one needs it; it is what "
+        "f sums.",
         {"products": 5},
     ),
     (

@@ -48,7 +48,7 @@ class Rows(NamedTuple):
         return [("gate", i) for i in own] + [("up", i) for i in own]
 
     def found(self, rank: int) -> list[Row] | None:
-        """The rows that a rank holds, by name; None where a row is nobody's."""
+        """The rows that a rank holds, by name; None where a row is none of them."""
         out = self.reports[rank]["out"]
         if out is not None and self.gate.shape[1] == 1 and out.dim() == 1:
             out = out[:, None]
@@ -132,8 +132,8 @@ def _ideas(one: Rows, found: list[list[Row]]):
         if half and rows == wanted[half:] + wanted[:half]:
             yield (
                 "halves exchanged",
-                "Up stands before gate. The layer bends the first half of its output and leaves "
-                "the second as it is: exchanged, the wrong one is bent, and nothing says so.",
+                "Up stands before gate. The layer applies SiLU to the first half of its output and "
+                "leaves the second as it is: exchanged, the wrong half gets SiLU, silently.",
             )
     if all(g == u for g, u in zip(gates, ups, strict=True)):
         yield from _of_the_cut(one, gates)

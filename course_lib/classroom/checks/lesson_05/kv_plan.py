@@ -35,7 +35,7 @@ def judge_kv_heads(answer: Answer, judge: Judge) -> None:
     if found[1:] != found[:-1]:
         raise Finding(
             "ranks disagree",
-            "The plan is not the same on all ranks. It is a rule: whoever asks gets the answer for "
+            "The plan is not the same on all ranks. It is a rule: every caller gets the answer for "
             "all n ranks.",
         )
     reports = dict(zip(possible + IMPOSSIBLE, found[0], strict=True))

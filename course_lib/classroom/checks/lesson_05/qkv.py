@@ -75,7 +75,7 @@ def _look_at(case: Case, report: dict, seed: int) -> None:
         raise Finding(
             "asked the others",
             f"A collective was called {where}. The whole weights are at hand and rank and n say "
-            "which piece is wanted: nobody needs to be asked.",
+            "which piece is wanted: no rank needs to be asked.",
         )
     weight, bias = whole(case, seed)
     _look_at_weight(case, rank, report["weight"]["values"], weight, where)

@@ -170,7 +170,7 @@ READINGS: tuple[tuple[str, str, Callable[[Case, int], Rows]], ...] = (
     ),
     (
         "heads left over",
-        "Each rank takes the same whole number of heads, and those left over belong to nobody. "
+        "Each rank takes the same whole number of heads, and those left over belong to no rank. "
         "The first ranks take one more.",
         _dropped,
     ),

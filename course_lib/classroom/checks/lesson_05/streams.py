@@ -74,7 +74,7 @@ def _look_at_results(reports: list[dict], where: str) -> None:
             raise Finding(
                 "asked the others",
                 f"A collective was called {where}. The three numbers that you get say everything: "
-                "nobody needs to be asked.",
+                "no rank needs to be asked.",
             )
 
 
@@ -92,8 +92,8 @@ def _look_at_copies(copies: Tensor, where: str) -> None:
         raise Finding(
             "stream not given back",
             f"{where.capitalize()}: before `private` the tp ranks draw the same mask, after it "
-            "they do not. Whoever leaves the block has to find torch's generator where it would "
-            "stand on every other rank too.",
+            "they do not. On leaving the block torch's generator has to be in the state that "
+            "it has on every other rank too.",
         )
     for i in range(1, len(COPIES)):
         for j in range(i):
