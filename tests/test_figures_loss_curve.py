@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from course_lib.figures.colours import method
+from course_lib.figures.colours import line_of_method, method
 from course_lib.figures.loss_curve import LEAST, agrees, distances, loss_curve
 
 ONE = [(step, 5.0 - 0.1 * step) for step in range(1, 21)]
@@ -56,6 +56,14 @@ def test_each_of_three_runs_on_one_line_is_seen():
         "same differs from one by less than 1e-12 at every step."
     )
     assert len(picture.png) < 200_000
+
+
+def test_more_runs_than_steps_are_all_seen():
+    runs = {f"way {k}": [(step, loss + k * 1e-9) for step, loss in ONE[:3]] for k in range(5)}
+    seen = [pixels_of(loss_curve(runs), line_of_method(i)) for i in range(5)]
+    assert min(seen) > 200, seen
+    fewer = {name: runs[name] for name in list(runs)[:4]}
+    assert loss_curve(runs).png != loss_curve(fewer).png
 
 
 def test_words_say_a_round_bound_that_noise_does_not_move():

@@ -67,6 +67,8 @@ def test_methods_are_told_apart_without_any_colour():
     assert all(b - a > 0.05 for a, b in itertools.pairwise(light))
     first = sorted(map(lightness, colours.METHODS[:4]))
     assert all(b - a > 0.15 for a, b in itertools.pairwise(first))
+    assert [colours.line_of_method(i) for i in range(3)] == list(colours.METHODS[:3])
+    assert all(lightness(colours.line_of_method(i)) < 0.6 for i in range(8))  # seen as a line
     looks = [
         (colours.method(i), colours.marker_of_method(i), colours.dashes_of_method(i))
         for i in range(10)

@@ -15,8 +15,8 @@ from course_lib.figures.colours import (
     Picture,
     dashes_of_method,
     draw,
+    line_of_method,
     marker_of_method,
-    method,
 )
 
 
@@ -82,12 +82,16 @@ def bandwidth(
         left, right = figure.subplots(1, 2)
         for i, (name, points) in enumerate(measured.items()):
             sizes, times = [b for b, _ in points], [t for _, t in points]
-            look = {"color": method(i), "marker": marker_of_method(i), "linestyle": "none"}
+            look = {"color": line_of_method(i), "marker": marker_of_method(i), "linestyle": "none"}
             left.plot(sizes, [t * 1e3 for t in times], label=name, **look)
             right.plot(sizes, [b / t / 1e9 for b, t in points], label=name, **look)
             if name in fits:
                 curve, times = zip(*smooth(fits[name], sizes), strict=True)
-                dashes = {"color": method(i), "linewidth": 1.3, "linestyle": dashes_of_method(i)}
+                dashes = {
+                    "color": line_of_method(i),
+                    "linewidth": 1.3,
+                    "linestyle": dashes_of_method(i),
+                }
                 left.plot(curve, [t * 1e3 for t in times], label=f"{name}: α + β · bytes", **dashes)
                 speed = [b / t / 1e9 for b, t in zip(curve, times, strict=True)]
                 right.plot(curve, speed, **dashes)

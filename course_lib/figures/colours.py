@@ -20,7 +20,7 @@ HATCHES = ("", "//", "..", "xx", "--", "++", "oo", "\\\\")
 # What is no rank: cool greys and one accent, told apart by their lightness alone. No colour and no
 # hatch of a rank is among them, but for the plain one.
 METHODS = ("#22272B", "#B5174B", "#888B8F", "#C6C8CB", "#6B0B2B")
-METHOD_HATCHES = ("", "|||", "", "**", "O")
+METHOD_HATCHES = ("", "|||", "", "", "|")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)))
 INK, QUIET, CARD = "#1a1a1a", "#6b6b6b", "#ffffff"
@@ -42,6 +42,11 @@ def method(i: int) -> str:
     Beyond five they repeat; markers, dashes and labels tell those apart.
     """
     return METHODS[i % len(METHODS)]
+
+
+def line_of_method(i: int) -> str:
+    """As `method`, for thin lines and marks: without the light grey, too faint on a white card."""
+    return METHODS[(0, 1, 2, 4)[i % 4]]
 
 
 def hatch_of_method(i: int) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.bars import shown
-from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, method
+from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, line_of_method
 
 Counts = Sequence[Sequence[float]]
 
@@ -32,8 +32,9 @@ def _paint(figure, ways: Mapping[str, Counts], title: str) -> None:
     axis = figure.subplots()
     for i, (way, counts) in enumerate(ways.items()):
         every = [nbytes / 1e3 for backward in counts for nbytes in backward]
-        axis.plot(range(1, len(every) + 1), every, label=way, color=method(i), linewidth=1.6,
-                  linestyle=dashes_of_method(i), drawstyle="steps-post")  # fmt: skip
+        axis.plot(range(1, len(every) + 1), every, label=way,
+                  color=line_of_method(i), linestyle=dashes_of_method(i), linewidth=1.6,
+                  drawstyle="steps-post")  # fmt: skip
     ends, at = [], 0.5
     for backward in next(iter(ways.values())):
         ends.append((at, at + len(backward)))

@@ -14,8 +14,8 @@ from course_lib.figures.colours import (
     Picture,
     dashes_of_method,
     draw,
+    line_of_method,
     marker_of_method,
-    method,
 )
 
 AGREE = 0.01  # of what the first run's loss covers: runs nearer than that lie on each other
@@ -79,13 +79,16 @@ def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
 
     for i, (name, points) in enumerate(runs.items()):
         steps, losses = zip(*points, strict=True)
-        look = {"color": method(i), "linestyle": dashes_of_method(i), "linewidth": 1.6}
+        look = {"color": line_of_method(i), "linestyle": dashes_of_method(i), "linewidth": 1.6}
         if len(points) == 1:
             look["marker"] = "o"  # a line of one point is not seen
         elif marked and i:  # on the line of the first, each at steps of its own
-            few = max(len(runs) - 1, len(points) // 8)
-            look |= {"linestyle": "none", "marker": marker_of_method(i), "markersize": 5,
-                     "markevery": ((i - 1) * max(1, few // (len(runs) - 1)), few)}  # fmt: skip
+            others = len(runs) - 1
+            few = max(others, len(points) // 8)
+            first = (i - 1) * max(1, few // others)
+            turn, first = divmod(first, len(points))  # on another one: smaller
+            look |= {"linestyle": "none", "marker": marker_of_method(i), "markersize": 6 - 2 * turn,
+                     "markevery": (first, few)}  # fmt: skip
         axis.plot(steps, losses, label=name, **look)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("loss, mean over the tokens" if not marked else "loss")
@@ -98,7 +101,7 @@ def _residuals(axis, apart: Mapping[str, Points], bound: float | None) -> None:
     for i, (name, points) in enumerate(apart.items(), 1):
         axis.plot(
             [step for step, _ in points], [max(gap, LEAST) for _, gap in points], label=name,
-            color=method(i), marker=marker_of_method(i), markersize=4, linewidth=0.8,
+            color=line_of_method(i), marker=marker_of_method(i), markersize=4, linewidth=0.8,
             linestyle=dashes_of_method(i),
         )  # fmt: skip
     every = [max(gap, LEAST) for points in apart.values() for _, gap in points]

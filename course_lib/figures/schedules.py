@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, method
+from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, line_of_method
 
 
 def schedules(lines: Mapping[str, Sequence[float]], *, title: str = "") -> Picture:
@@ -23,7 +23,7 @@ def _paint(figure, lines: Mapping[str, Sequence[float]], title: str) -> None:
     axis = figure.subplots()
     for i, (name, rates) in enumerate(lines.items()):
         mark = "o" if len(rates) == 1 else None  # a line of one point is not seen
-        axis.plot(range(len(rates)), rates, label=name, color=method(i), marker=mark,
+        axis.plot(range(len(rates)), rates, label=name, color=line_of_method(i), marker=mark,
                   linewidth=2.2 if i == 0 else 1.3, linestyle=dashes_of_method(i))  # fmt: skip
     axis.set_ylim(bottom=0)
     axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))

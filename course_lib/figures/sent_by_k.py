@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, marker_of_method, method
+from course_lib.figures.colours import INK, QUIET, Picture, draw, line_of_method, marker_of_method
 
 
 def sent_by_k(ways: Mapping[str, Mapping[int, float]], *, unit: str, title: str = "") -> Picture:
@@ -27,7 +27,7 @@ def _paint(figure, ways: Mapping[str, Mapping[int, float]], unit: str, title: st
     for i, (way, sent) in enumerate(ways.items()):
         points = sorted(sent.items())
         axis.plot([k for k, _ in points], [value for _, value in points], label=way,
-                  color=method(i), marker=marker_of_method(i), markersize=9 - 2 * (i % 4),
+                  color=line_of_method(i), marker=marker_of_method(i), markersize=9 - 2 * (i % 4),
                   linewidth=2.2 if i == 0 else 1.3, linestyle="-" if i == 0 else "--")  # fmt: skip
     axis.set_xticks(sorted({k for sent in ways.values() for k in sent}))
     axis.set_ylim(bottom=0)

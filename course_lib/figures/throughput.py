@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, marker_of_method, method
+from course_lib.figures.colours import INK, QUIET, Picture, draw, line_of_method, marker_of_method
 
 POINTS = 64  # of a model's line
 EVEN = ("--", ":", "-.")
@@ -48,13 +48,13 @@ def _paint(figure, ways: Mapping, models: Mapping, even: Mapping, title: str) ->
     every = sorted({rows for measured in ways.values() for rows in measured} | set(even.values()))
     for i, (way, measured) in enumerate(ways.items()):
         rows = sorted(measured)
-        line = "none" if way in models else "-"
-        axis.plot(rows, [measured[b] for b in rows], label=way, color=method(i), linestyle=line,
+        line, colour = "none" if way in models else "-", line_of_method(i)
+        axis.plot(rows, [measured[b] for b in rows], label=way, color=colour, linestyle=line,
                   marker=marker_of_method(i), markersize=6, linewidth=1.4)  # fmt: skip
         if way in models:
             first, last = every[0], every[-1]
             between = [first * (last / first) ** (j / (POINTS - 1)) for j in range(POINTS)]
-            axis.plot(between, [models[way](b) for b in between], color=method(i), linewidth=1.2)
+            axis.plot(between, [models[way](b) for b in between], color=colour, linewidth=1.2)
     axis.set_xscale("log", base=2)
     axis.set_xticks(sorted({b for m in ways.values() for b in m}))
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:g}")

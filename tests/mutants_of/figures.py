@@ -16,7 +16,7 @@ MUTANTS = [
     Mutant(
         "figures-method-in-a-ranks-colour",
         "course_lib/figures/loss_curve.py",
-        "color=method(i)",
+        "color=line_of_method(i)",
         "color=of_rank(i)",
         (f"{PALETTE}the_colours_of_ranks_are_used_for_ranks_alone[loss_curve]",),
         "a curve in the blue of rank 0 reads as rank 0's",
@@ -123,8 +123,8 @@ MUTANTS = [
     Mutant(
         "figures-loss-marks-on-each-other",
         LINES,
-        '"markevery": ((i - 1) * max(1, few // (len(runs) - 1)), few)',
-        '"markevery": (0, few)',
+        "first = (i - 1) * max(1, few // others)",
+        "first = 0",
         (f"{RUNS}each_of_three_runs_on_one_line_is_seen",),
         "three runs in the legend, two in the picture",
     ),
