@@ -46,7 +46,7 @@ def all_reduce(
 ):
     """Every rank gets the reduction of all ranks' x.
 
-    `donated`: nobody will look at x again, so its memory may become the result's.
+    `donated`: the caller does not read x again, so its memory may become the result's.
     """
     check_member(group)
     x = without_history(x, "all_reduce")

@@ -172,6 +172,14 @@ MUTANTS = [
         "the check cuts by another rule than the course",
     ),
     Mutant(
+        "l02-seven-counted-on-each-rank",
+        SECOND + "seven.py",
+        "(RANKS * B * H, RANKS * B * F)",
+        "(B * H, B * F)",
+        (f"{MISREAD}[seven_by_five-thrice]",),
+        "who counts the tensor on each of the three ranks is told nothing of it",
+    ),
+    Mutant(
         "l02-seven-one-half",
         SECOND + "seven.py",
         "RING = forms.all_reduce(RANKS, RANKS) / RANKS",
