@@ -102,6 +102,22 @@ def test_stacked_bars_have_one_scale_for_all_and_the_parts_of_their_bytes():
     assert all(image.getpixel(at) == (255, 255, 255) for at in edge)
 
 
+def test_a_part_begins_where_the_parts_before_it_end():
+    image = pixels(stacked_bars({"one": {"a": 2e6, "b": 3e6, "c": 5e6}}))
+    wide, high = image.size
+    shades = [tuple(int(METHODS[i][k : k + 2], 16) for k in (1, 3, 5)) for i in (0, 3, 1)]
+    rows = [[image.getpixel((x, y)) for x in range(wide)] for y in range(0, high // 2, 4)]
+    row = max(rows, key=lambda row: sum(map(row.count, shades)))  # through the bar
+    spans = []
+    for rgb in shades:
+        columns = [x for x, here in enumerate(row) if here == rgb]
+        spans.append((min(columns), max(columns)))
+    long = spans[-1][1] - spans[0][0]
+    assert [(begin - spans[0][0]) / long for begin, _ in spans] == pytest.approx(
+        [0, 0.2, 0.5], abs=0.02
+    )
+
+
 def test_stacked_bars_that_cannot_be_drawn_are_refused():
     with pytest.raises(ValueError, match="a way or more with a part"):
         stacked_bars({"a": {}})

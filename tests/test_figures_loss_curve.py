@@ -7,7 +7,7 @@ import io
 import pytest
 
 from course_lib.figures.colours import line_of_method, method
-from course_lib.figures.loss_curve import LEAST, agrees, distances, loss_curve
+from course_lib.figures.loss_curve import LEAST, agrees, distances, loss_curve, which_marks
 
 ONE = [(step, 5.0 - 0.1 * step) for step in range(1, 21)]
 NEAR = [(step, loss + 3e-13) for step, loss in ONE]
@@ -56,6 +56,16 @@ def test_each_of_three_runs_on_one_line_is_seen():
         "same differs from one by less than 1e-12 at every step."
     )
     assert len(picture.png) < 200_000
+
+
+@pytest.mark.parametrize(("others", "points"), [(1, 20), (2, 20), (3, 40), (5, 7), (5, 4), (4, 3)])
+def test_no_two_runs_have_a_mark_of_one_size_at_one_step(others, points):
+    seen = set()
+    for i in range(1, others + 1):
+        first, every, turn = which_marks(i, others, points)
+        own = {(step, turn) for step in range(first, points, every)}
+        assert own and not own & seen
+        seen |= own
 
 
 def test_more_runs_than_steps_are_all_seen():

@@ -74,6 +74,14 @@ def agrees(runs: Mapping[str, Points], apart: Mapping[str, Points]) -> bool:
     return bool(most) and len(apart) == len(runs) - 1 and max(most) <= room
 
 
+def which_marks(i: int, others: int, points: int) -> tuple[int, int, int]:
+    """Which points of the i-th other run have a mark: the first, each how many-th; no two runs the
+    same. Where there are fewer points than runs, on which turn: smaller, on a larger mark."""
+    every = max(others, points // 8)
+    turn, first = divmod((i - 1) * max(1, every // others), points)
+    return first, every, turn
+
+
 def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
     from matplotlib.ticker import MaxNLocator
 
@@ -83,12 +91,9 @@ def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
         if len(points) == 1:
             look["marker"] = "o"  # a line of one point is not seen
         elif marked and i:  # on the line of the first, each at steps of its own
-            others = len(runs) - 1
-            few = max(others, len(points) // 8)
-            first = (i - 1) * max(1, few // others)
-            turn, first = divmod(first, len(points))  # on another one: smaller
+            first, every, turn = which_marks(i, len(runs) - 1, len(points))
             look |= {"linestyle": "none", "marker": marker_of_method(i), "markersize": 6 - 2 * turn,
-                     "markevery": (first, few)}  # fmt: skip
+                     "markevery": (first, every)}  # fmt: skip
         axis.plot(steps, losses, label=name, **look)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("loss, mean over the tokens" if not marked else "loss")

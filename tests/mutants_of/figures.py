@@ -123,9 +123,9 @@ MUTANTS = [
     Mutant(
         "figures-loss-marks-on-each-other",
         LINES,
-        "first = (i - 1) * max(1, few // others)",
-        "first = 0",
-        (f"{RUNS}each_of_three_runs_on_one_line_is_seen",),
+        "turn, first = divmod((i - 1) * max(1, every // others), points)",
+        "turn, first = 0, 0",
+        (f"{RUNS}no_two_runs_have_a_mark_of_one_size_at_one_step[2-20]",),
         "three runs in the legend, two in the picture",
     ),
     Mutant(
@@ -165,7 +165,7 @@ MUTANTS = [
         f"{DRAWN}bars.py",
         "            left += wide\n",
         "            left = wide\n",
-        (f"{STACKED}stacked_bars_have_one_scale_for_all_and_the_parts_of_their_bytes",),
+        (f"{STACKED}a_part_begins_where_the_parts_before_it_end",),
         "parts that cover each other instead of adding up",
     ),
     Mutant(
