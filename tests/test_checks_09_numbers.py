@@ -20,21 +20,21 @@ EXERCISES = ROOT / "exercises" / "09_zero_1"
 
 
 def numbers(
-    half=(2, 2), single=(4, 4), master=4, moments=8, n=64, whole=(1, 1), master_of_float=0,
-    float_gradient=4 / 64, momentum=4, moves=(2, 2), of_a_move=63 / 64, sent=2, last=23,
+    half=(2, 2), single=(4, 4), master=4, moments=8, n=32, whole=(1, 1), master_of_float=0,
+    float_gradient=4 / 32, momentum=4, moves=(2, 2), of_a_move=31 / 32, sent=2, last=23,
 ) -> dict[str, float]:  # fmt: skip
     """The nine numbers by hand; each argument is something that may be misread."""
     kept = half[0] * whole[0] + half[1] * whole[1]
     wide = single[0] * whole[0] + single[1] * whole[1]
     return {
         "bytes a parameter": sum(half) + master + moments,
-        "stage 0": 7.5 * (sum(half) + master + moments),
-        "stage 1": 7.5 * (kept + (master + moments) / n),
-        "stage 1, float32": 7.5 * (wide + (master_of_float + moments) / n),
-        "before the update": 7.5 * (kept + (master + moments) / n + float_gradient),
-        "momentum": 7.5 * (kept + (master + momentum) / n),
-        "sent at stage 0": moves[0] * 7.5 * sent * of_a_move,
-        "sent at stage 1": moves[1] * 7.5 * sent * of_a_move,
+        "stage 0": 12 * (sum(half) + master + moments),
+        "stage 1": 12 * (kept + (master + moments) / n),
+        "stage 1, float32": 12 * (wide + (master_of_float + moments) / n),
+        "before the update": 12 * (kept + (master + moments) / n + float_gradient),
+        "momentum": 12 * (kept + (master + momentum) / n),
+        "sent at stage 0": moves[0] * 12 * sent * of_a_move,
+        "sent at stage 1": moves[1] * 12 * sent * of_a_move,
         "the last rank's moments": moments * last,
     }
 
@@ -46,8 +46,8 @@ MISREAD = [
     ("short moments", numbers(moments=4, momentum=2), "moments in 16 bits"),
     ("no gradients", {**numbers(half=(2, 0)), "stage 1, float32": RIGHT["stage 1, float32"]},
      "gradients forgotten"),
-    ("all cut", numbers(whole=(1 / 64, 1 / 64)), "everything cut"),
-    ("stage 2", numbers(whole=(1, 1 / 64)), "gradients cut"),
+    ("all cut", numbers(whole=(1 / 32, 1 / 32)), "everything cut"),
+    ("stage 2", numbers(whole=(1, 1 / 32)), "gradients cut"),
     ("not cut", numbers(n=1), "nothing cut"),
     ("master of float32", numbers(master_of_float=4), "a master copy of float32"),
     ("wide gradients", numbers(float_gradient=4), "float32 gradients whole"),
@@ -65,7 +65,7 @@ MISREAD = [
     ("all moments", numbers(last=101), "moments of all"),
     ("megabytes", {k: v * 1e3 if k not in ("bytes a parameter", "the last rank's moments") else v
                    for k, v in RIGHT.items()}, "unit"),
-    ("two ideas", {**RIGHT, "momentum": 7.5 * (4 + 12 / 64), "sent at stage 1": 7.5 * 2 * 63 / 64},
+    ("two ideas", {**RIGHT, "momentum": 12 * (4 + 12 / 32), "sent at stage 1": 12 * 2 * 31 / 32},
      "several ideas"),
     ("unforeseen", {**RIGHT, "stage 0": 77}, "wrong number"),
 ]  # fmt: skip

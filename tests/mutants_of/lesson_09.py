@@ -13,6 +13,7 @@ NUMBERS = "tests/test_checks_09_numbers.py::"
 MISREAD = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
 STATES = "tests/test_figures_states.py::"
 FLAT = "tests/test_figures_flat_cut.py::"
+HARNESS = "tests/test_harness_zero.py::"
 
 MUTANTS = [
     Mutant(
@@ -222,5 +223,21 @@ MUTANTS = [
         (f"{FLAT}test_pieces_are_those_of_the_library", f"{FLAT}test_who_has_what_is_told"),
         "a parameter that crosses a cut is drawn as one rank's",
         "T24",
+    ),
+    Mutant(
+        "l09-harness-counts-what-it-names",
+        "course_lib/classroom/harness/lesson_09.py",
+        "if everything.total != found.total:",
+        "if found.total > everything.total:",
+        (f"{HARNESS}test_what_no_kind_names_is_not_left_out",),
+        "what an engine holds beside the kinds is not in the table",
+    ),
+    Mutant(
+        "l09-harness-looks-after-the-step",
+        "course_lib/classroom/harness/lesson_09.py",
+        "            looks[ALIVE] = bytes_of(engine)\n            engine.step()\n",
+        "            engine.step()\n            looks[ALIVE] = bytes_of(engine)\n",
+        (f"{HARNESS}test_bytes_a_parameter_follow_the_formula_at_every_world",),
+        "gradients are counted when they have gone",
     ),
 ]

@@ -11,6 +11,7 @@ OVER = "tests/test_checks_10_overflow.py::"
 STEP = f"{OVER}test_a_wrong_step_is_refused_by_its_name"
 NUMBERS = "tests/test_checks_10_numbers.py::"
 FIGURES = "tests/test_figures_gradients.py::"
+HARNESS = "tests/test_harness_zero.py::"
 
 MUTANTS = [
     Mutant(
@@ -257,5 +258,21 @@ MUTANTS = [
         "        if not sent:",
         (f"{FIGURES}test_ways_that_cannot_stand_in_one_picture_are_refused",),
         "ways measured for other k are drawn side by side",
+    ),
+    Mutant(
+        "l10-harness-without-what-is-under-way",
+        "course_lib/classroom/harness/lesson_10.py",
+        "gradients = [kept(), list(alive[-1].made_and_alive())]",
+        "gradients = [kept()]",
+        (f"{HARNESS}test_gradients_are_counted_as_they_come_and_what_is_left",),
+        "full buckets and messages are not counted",
+    ),
+    Mutant(
+        "l10-harness-steps",
+        "course_lib/classroom/harness/lesson_10.py",
+        "if i < len(losses) - 1:",
+        "if True:",
+        (f"{HARNESS}test_gradients_are_counted_as_they_come_and_what_is_left",),
+        "what is left is counted when the optimizer has taken it",
     ),
 ]

@@ -12,6 +12,7 @@ RIGHT = f"{SECOND}test_right_answers_are_right_whatever_their_style"
 NUMBERS = "tests/test_checks_11_numbers.py::"
 MISREAD = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
 FIGURE = "tests/test_figures_zero_3.py::"
+HARNESS = "tests/test_harness_zero.py::"
 
 MUTANTS = [
     Mutant(
@@ -415,5 +416,21 @@ MUTANTS = [
         ("tests/zero/test_stage3.py::test_a_seed_does_not_make_two_engines_one",),
         "two engines after one seed ask under one name, and hear what the other's ranks had asked",
         "T30",
+    ),
+    Mutant(
+        "l11-harness-lets-a-thousandth-pass",
+        "course_lib/classroom/harness/lesson_11.py",
+        "BOUND, STEPS, CLIP = 1e-10, 3, 0.5",
+        "BOUND, STEPS, CLIP = 1e-3, 3, 0.5",
+        (f"{HARNESS}test_a_millionth_of_a_gradient_is_a_difference",),
+        "parity holds whatever the engine does",
+    ),
+    Mutant(
+        "l11-harness-same-rows",
+        "course_lib/classroom/harness/lesson_11.py",
+        "manual_seed(1000 * step + 10 * micro + rank)",
+        "manual_seed(1000 * step + 10 * micro)",
+        (f"{HARNESS}test_ranks_read_rows_of_their_own",),
+        "with the same rows on all ranks a sum that is missing is not seen",
     ),
 ]

@@ -104,7 +104,7 @@ ROWS = (
         CHANGED,
         "Read with version 1 alone, and dropped without a word with version 2, which prefetches "
         "by itself. Lesson 11 asks ahead by hand.",
-        ("notebooks/11_zero_3_a_promise.ipynb § Ask ahead",),
+        ("notebooks/11_zero_3_a_promise.ipynb § Prefetch: asking ahead",),
         probes.words_of_fsdp1,
         WORDS,
     ),

@@ -1,7 +1,7 @@
 """The exercises of lesson 09 in the order in which the lesson lists them.
 
 A question with numbers about bytes, then four functions on the judge's ranks: who holds what, a
-step with a master copy, groups of pieces, and a test of optimizers that nobody can look into.
+step with a master copy, groups of pieces, and a test of optimizers whose source cannot be read.
 """
 
 from __future__ import annotations

@@ -21,13 +21,13 @@ TROUBLE = {
     ),
     "copies": (
         "copies",
-        "a part lies in memory of its own. The optimizer would update that, and the model's "
-        "parameters, which are views of the bucket, would never hear of it. A slice of `shard` is "
-        "a view",
+        "a part has memory of its own. The optimizer would update that memory, and the model's "
+        "parameters, which are views of the bucket, would keep their old values. A slice of "
+        "`shard` is a view",
     ),
     "beyond the shard": (
         "not cut",
-        "a part reaches beyond the rank's shard: the optimizer would keep moments of numbers that "
+        "a part reaches beyond the rank's shard: the optimizer would keep moments of elements that "
         "another rank updates. It runs, and it does not shard",
     ),
     "not parameters": (
@@ -92,8 +92,8 @@ def _look_at_numbers(reports: list[dict], when: str) -> None:
     if any(one["owner"] == -2 and one["times"] for one in every):
         raise Finding(
             "padding trained",
-            f"A part holds padding {when}. Nothing says what its gradient is, and it would get "
-            "moments and decay: take `stop - start` numbers from `at` on.",
+            f"A part holds padding {when}. Padding has no gradient, and it would get moments and "
+            "decay: take `stop - start` elements from `at` on.",
         )
     if any(one["owner"] == -1 and one["times"] for one in every):
         raise Finding(
@@ -101,13 +101,13 @@ def _look_at_numbers(reports: list[dict], when: str) -> None:
             f"A parameter that is in no group is in yours {when}. It is not to be updated.",
         )
     if any(one["times"] > 1 for one in every):
-        raise Finding("twice", f"A number of the shard is in two parts {when}.")
+        raise Finding("twice", f"An element of the shard is in two parts {when}.")
     trained = [one for one in every if one["owner"] >= 0]
     if any(not one["times"] for one in trained):
         raise Finding(
             "numbers left out",
-            f"{sum(not one['times'] for one in trained)} numbers that belong to a group are in "
-            f"none of yours {when}: nobody updates them.",
+            f"{sum(not one['times'] for one in trained)} elements that belong to a group are in "
+            f"none of yours {when}: no rank updates them.",
         )
     wrong = [one for one in trained if not one["right"]]
     if not wrong:
@@ -122,19 +122,19 @@ def _look_at_numbers(reports: list[dict], when: str) -> None:
         if all(one["as"] == [kind] for one in trained):
             raise Finding(
                 "one group for all",
-                f"Every number has the options of {name} group {when}. A bucket mixes the groups: "
+                f"Every element has the options of {name} group {when}. A bucket mixes the groups: "
                 "look up for each piece to which its parameter belongs.",
             )
     if all(one["as"] == [1] for one in wrong if one["owner"] == 0):
         raise Finding(
             "decay by the pieces' shape",
-            f"Numbers that are to be decayed are not, {when}. Is that decided by how many dims a "
+            f"Elements that are to be decayed are not, {when}. Is that decided by how many dims a "
             "part has? A piece of a flat bucket has one, whatever it is a piece of.",
         )
     raise Finding(
         "another group's options",
-        f"{len(wrong)} numbers have the options of another group than their parameter's, {when}. "
-        "The pieces lie in the bucket's order, which is not that of the groups.",
+        f"{len(wrong)} elements have the options of another group than their parameter's, {when}. "
+        "The pieces come in the bucket's order, which is not the order of the groups.",
     )
 
 
@@ -144,14 +144,14 @@ DECAY = Exercise(
     points=3,
     judge=judge_decay,
     when_right=(
-        "Every number that is trained is in one part, in its own group, and in the memory of the "
-        "model; padding and frozen numbers are in none; and four steps of AdamW on the pieces were "
-        "those of AdamW on the whole, on three ranks and on two."
+        "Every element that is trained is in one part, in its own group, and in the memory of the "
+        "model; padding and frozen elements are in none; and four steps of AdamW on the pieces "
+        "were those of AdamW on the replicated model, on three ranks and on two."
     ),
     hints=(
         "Go through the groups, and in each through the pieces: which of them are of one of its "
         "parameters?",
-        "`parameter in group['params']` compares numbers, since tensors have an == of their own. "
+        "`parameter in group['params']` compares values, since tensors have an == of their own. "
         "`is` and `id` compare tensors.",
         "A slice of `shard` is a view of it, and an `nn.Parameter` of that view is one still.",
         "`{**group, 'params': parts}` is a new dictionary with all other options as they are.",

@@ -28,8 +28,8 @@ MASTERS = {
     "divided twice": ("divided twice", "The gradient is n times too small."),
     "from bf16": (
         "the master copy forgets",
-        "The master copy was read off the bf16 numbers again before the update, and with that all "
-        "that had been too small to be seen in 16 bits. It is the only one who remembers.",
+        "The master copy was read off the bf16 values again before the update. Everything too "
+        "small for 16 bits was lost with that: the master copy is the only place that keeps it.",
     ),
     "another shard": (
         "another shard",
@@ -39,21 +39,22 @@ MASTERS = {
 COUNTS = {
     "own": (
         "a rank's own count",
-        "It is the number of this rank's shard. Asked for is that of all numbers, on every rank.",
+        "It is the count of this rank's shard. Asked for is the count over all elements, on every "
+        "rank.",
     ),
     "own, times n": (
         "a rank's own count",
-        "It is this rank's number times n. The others have lost other updates.",
+        "It is this rank's count times n. The other ranks have lost other updates.",
     ),
     "unchanged": (
         "what rests is not lost",
-        "Every number that has not changed is counted. Some had nothing to lose: their gradient "
+        "Every element that has not changed is counted. Some had nothing to lose: their gradient "
         "and momentum are 0, and the master copy has not moved either.",
     ),
     "moved": (
         "everything that moved",
-        "Every number whose master copy has moved is counted. Lost is an update that the bf16 "
-        "number does not show.",
+        "Every element whose master copy has moved is counted. Lost is an update that the bf16 "
+        "value does not show.",
     ),
     "not lost": ("the others counted", "These are the updates that were *not* lost."),
 }
@@ -106,8 +107,8 @@ def _look_at_numbers(told: list[dict], where: str) -> None:
     if not all(one["in place"] for one in told):
         raise Finding(
             "another memory",
-            f"`numbers` no longer lies where it lay {where}: the model's parameters are views of "
-            "that memory. Write into it.",
+            f"`numbers` is no longer in the same memory {where}: the model's parameters are views "
+            "of that memory. Write into it.",
         )
     if all(one["flat"] for one in told):
         return
@@ -115,16 +116,16 @@ def _look_at_numbers(told: list[dict], where: str) -> None:
         raise Finding(
             "not gathered",
             f"Each rank has written its own shard back, and not those of the others, {where}. The "
-            "next forward would use parameters of which most are old.",
+            "next forward would use parameters most of which are old.",
         )
     if all(one["old flat"] for one in told):
         raise Finding(
             "not written back",
-            f"The master copies are right, and the model's numbers are the old ones {where}.",
+            f"The master copies are right, and the model's bf16 values are the old ones {where}.",
         )
     raise Finding(
         "wrong numbers",
-        f"The master copies are right, and the model's numbers are not those copies rounded to "
+        f"The master copies are right, and the model's values are not those copies rounded to "
         f"bf16, {where}.",
     )
 
@@ -160,8 +161,8 @@ def _look_at_traffic(told: list[dict], numbers: int, where: str) -> None:
                 "too much sent",
                 f"Rank {rank} had to send {one['bytes']} bytes {where}; a reduce-scatter and an "
                 f"all-gather of bf16 are {right:.0f}, and a count is a few more. An all-reduce of "
-                "the gradients has an all-gather in it already, and the master copies have nothing "
-                "to do on the wire.",
+                "the gradients contains an all-gather already, and the master copies are not sent "
+                "at all.",
             )
 
 
@@ -172,9 +173,9 @@ def _look_at_memory(reports: list[dict], when: str) -> None:
         if report["kept"] > 3 * shard + 256 or report["steps"][-1]["state"] > shard + 64:
             raise Finding(
                 "states of the whole",
-                f"All numbers are right, and rank {rank} keeps {report['kept']} bytes more after a "
+                f"All values are right, and rank {rank} keeps {report['kept']} bytes more after a "
                 f"step than before {when}; the momentum of its shard is {shard}. It runs and does "
-                "not shard: what is kept of other ranks' numbers is what ZeRO-1 does away with.",
+                "not shard: ZeRO-1 keeps no states of the parameters that other ranks update.",
             )
 
 
@@ -185,7 +186,7 @@ MASTER = Exercise(
     judge=judge_master,
     when_right=(
         "Most of the updates were too small for 16 bits, and none was lost: after six steps the "
-        "master copies were those of float32, the model's numbers those copies rounded, on three "
+        "master copies were those of float32, the model's values those copies rounded, on three "
         "ranks and on two; each rank kept states of its shard alone, and sent two moves of bf16."
     ),
     hints=(
@@ -193,6 +194,6 @@ MASTER = Exercise(
         "verb gives it just that?",
         "The optimizer knows `master` alone and reads `master.grad`, in float32, for this shard.",
         "`numbers` is overwritten in the end. What do you have to remember of it for the count?",
-        "An update is lost where the master copy has moved and the rounded number is what it was.",
+        "An update is lost where the master copy has moved and the rounded value is what it was.",
     ),
 )

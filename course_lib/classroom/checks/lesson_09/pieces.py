@@ -1,4 +1,4 @@
-"""`pieces_of` of lesson 09: which numbers of which parameter lie in a rank's shard of a bucket.
+"""`pieces_of` of lesson 09: which elements of which parameter a rank's shard of a bucket holds.
 
 Asked for four buckets on three ranks and on two; what is wrong everywhere in the same way goes by
 the name of the idea.
@@ -16,8 +16,8 @@ from course_lib.classroom.checks.lesson_09.pieces_trial import buckets, readings
 from course_lib.classroom.checks.lesson_09.ready import take
 
 _LOST = (
-    "Shards of total // n numbers do not hold the whole bucket: some numbers at its end belong to "
-    "nobody, or the last rank has a longer shard than the message has. Round up."
+    "Shards of total // n elements do not hold the whole bucket: some elements at its end belong "
+    "to no rank, or the last rank has a longer shard than the message has. Round up."
 )
 _EMPTY = "A parameter of which the rank holds nothing is no piece: leave it out."
 _PLACES = (
@@ -25,23 +25,23 @@ _PLACES = (
     "the rank's *shard*. You have counted from the beginning of the bucket."
 )
 _ONE_BY_ONE = (
-    "Each parameter was cut by itself. The bucket is cut as one: most parameters then lie on a "
-    "single rank whole, and padding comes once, at the end."
+    "Each parameter was cut by itself. The bucket is cut as one: most parameters then belong to a "
+    "single rank, and padding comes once, at the end."
 )
 IDEAS = {
     "rounded down": ("rounded down", _LOST),
     "the last takes the rest": ("rounded down", _LOST),
     "balanced": (
         "shards of unequal length",
-        "The first ranks have one number more than the others. A message with equal pieces carries "
-        "the bucket, so every shard is as long as the first, and the last one ends in padding.",
+        "The first ranks have one element more than the others. A message with equal pieces "
+        "carries the bucket, so every shard is as long as the first, and the last ends in padding.",
     ),
     "one by one": ("parameters cut one by one", _ONE_BY_ONE),
     "one by one, from 0": ("parameters cut one by one", _ONE_BY_ONE),
     "whole": (
         "whole parameters",
         "Each parameter went whole to the rank in whose shard it begins. The cut does not care "
-        "where parameters begin: one that crosses it lies on two ranks, or on more.",
+        "where parameters begin: one that crosses it is on two ranks, or on more.",
     ),
     "empty": ("empty pieces", _EMPTY),
     "empty, other": ("empty pieces", _EMPTY),
@@ -50,11 +50,11 @@ IDEAS = {
     "all in the bucket": ("counted from the bucket", _PLACES),
     "at always 0": (
         "everything at 0",
-        "`at` says where in the shard a piece lies: after the pieces before it.",
+        "`at` says where in the shard a piece begins: after the pieces before it.",
     ),
     "stop is the last": (
         "the last instead of the end",
-        "`stop` is the first number that is *not* in the piece, as in a Python slice.",
+        "`stop` is the first element that is *not* in the piece, as in a Python slice.",
     ),
     "a length for stop": (
         "a length for an end",
@@ -62,7 +62,7 @@ IDEAS = {
     ),
     "ends only": (
         "a rank in the middle",
-        "A parameter that is longer than a shard lies on three ranks or more. On those in the "
+        "A parameter that is longer than a shard can be on three ranks or more. On those in the "
         "middle it neither begins nor ends, and it is there all the same.",
     ),
     "padding": (
@@ -103,8 +103,8 @@ def _look_at_results(told: tuple[dict, ...], when: str) -> None:
         if one["ops"]:
             raise Finding(
                 "a message",
-                f"Rank {rank} sent something {when}. Everybody knows all lengths: each rank can "
-                "work out its own pieces alone.",
+                f"Rank {rank} sent something {when}. Every rank knows all lengths and can work out "
+                "its own pieces alone.",
             )
         if one["changed"]:
             raise Finding("input changed", f"Your function changed `lengths`, {when}.")
@@ -136,7 +136,7 @@ PIECES = Exercise(
     points=3,
     judge=judge_pieces,
     when_right=(
-        "Every number of every bucket has one owner: with a parameter over several ranks, with "
+        "Every element of every bucket has one owner: with a parameter over several ranks, with "
         "padding, and with a rank that has nothing, on three ranks and on two."
     ),
     hints=(
@@ -144,7 +144,7 @@ PIECES = Exercise(
         "of `rank` go, and where does each parameter begin?",
         "Two ranges overlap from the larger of their beginnings to the smaller of their ends, if "
         "that is anything.",
-        "What overlaps is known in the bucket's numbers. Subtract where the parameter begins, and "
+        "The overlap is known in positions of the bucket. Subtract where the parameter begins, and "
         "for `at` where the shard begins.",
     ),
 )

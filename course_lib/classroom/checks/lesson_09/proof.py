@@ -20,12 +20,12 @@ from course_lib.classroom.checks.lesson_09.ready import take
 PASSED = {
     "replicas": (
         "whole states pass",
-        "One that runs and does not shard: every rank has the moments of all numbers, as in plain "
+        "One that runs and does not shard: every rank has the moments of all elements, as in plain "
         "data parallelism. That the training is right says nothing about where the states are.",
     ),
     "one shard": (
         "wrong training passes",
-        "One whose ranks all update the first shard, and nobody the rest. Thin states are no "
+        "One whose ranks all update the first shard, and no rank the others. Small states are no "
         "proof: compare the weights with those of one process.",
     ),
     "own rows": (
@@ -45,12 +45,12 @@ PASSED = {
     ),
     "parameters averaged": (
         "parameters averaged",
-        "One that averages parameters where gradients were meant, with moments of all numbers.",
+        "One that averages parameters where gradients were meant, with moments of all elements.",
     ),
     "whole on the others": (
         "one rank asked",
-        "One whose first rank is thin while the others hold states of everything. Ask every rank, "
-        "and let the ranks agree on the verdict.",
+        "One whose first rank holds little while the others hold states of everything. Ask every "
+        "rank, and let the ranks agree on the verdict.",
     ),
     "all on the last": (
         "the sum of all ranks",
@@ -60,7 +60,7 @@ PASSED = {
     "views of the whole": (
         "numel believed",
         "One whose moments have as many elements as a shard, and are views of memory for all "
-        "numbers. Count storages, not elements: `course_lib.memory.held` does.",
+        "elements. Count storages, not elements: `course_lib.memory.held` does.",
     ),
 }
 REFUSED = {
@@ -127,8 +127,8 @@ def _refuse(wrong: list[str], said: list[dict], when: str) -> None:
         raise Finding(
             "ranks disagree",
             f"Your ranks come to different verdicts on {len(divided)} of {len(verdicts)} "
-            f"optimizers, {when}. What one rank has seen, the others have to be told: a verdict is "
-            "an all-reduce.",
+            f"optimizers, {when}. Tell the others what one rank has seen: a verdict is an "
+            "all-reduce.",
         )
     for kind, (name, text) in PASSED.items():
         if verdicts[kind] == {True}:

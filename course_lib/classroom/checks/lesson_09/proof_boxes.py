@@ -1,4 +1,4 @@
-"""Optimizers that nobody can look into: some are sharded, some run and are not, some train wrongly.
+"""Optimizers to be judged unread: some are sharded, some run and are not, some train wrongly.
 
 What `is_sharded` is tried on; all of them run without an error, and all losses fall. Lesson 09.
 """
@@ -133,7 +133,7 @@ class Box:
             shard = self._flat[rank * len(self._flat) // n : (rank + 1) * len(self._flat) // n]
             self._flat.copy_(all_gather(shard.clone(), self._group))
             return
-        # Somebody holds more: the last rank that has updated a number says what it is.
+        # Some rank holds more: the last one that has updated an element says what it is.
         every = all_gather(torch.tensor(self._own)[None], self._group).tolist()
         flats = all_gather(self._flat[None].clone(), self._group)  # (n, padded)
         for (start, stop), values in zip(every, flats, strict=True):

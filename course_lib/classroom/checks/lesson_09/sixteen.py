@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
 
-PSI, N, HALF, FLOAT = 7.5, 64, 2, 4  # thousand million numbers; ranks; bytes
-SMALL, FEW = 101, 4  # numbers of a bucket, on so many ranks
+PSI, N, HALF, FLOAT = 12, 32, 2, 4  # billions of parameters; ranks; bytes
+SMALL, FEW = 101, 4  # elements of a bucket, on so many ranks
 EACH, STAGE_0, STAGE_1 = "bytes a parameter", "stage 0", "stage 1"
 SINGLE, BEFORE, MOMENTUM = "stage 1, float32", "before the update", "momentum"
 SENT_0, SENT_1, LAST = "sent at stage 0", "sent at stage 1", "the last rank's moments"
@@ -21,7 +21,7 @@ FIELDS = (EACH, STAGE_0, STAGE_1, SINGLE, BEFORE, MOMENTUM, SENT_0, SENT_1, LAST
 
 @dataclass(frozen=True)
 class Model:
-    """What somebody counts, in bytes for each parameter."""
+    """One way of counting, in bytes for each parameter."""
 
     parameter: float = HALF
     gradient: float = HALF
@@ -36,10 +36,10 @@ class Model:
     moves: tuple[float, float] = (2, 2)
     of_a_move: float = (N - 1) / N
     sent: float = HALF
-    last: float = SMALL - (FEW - 1) * -(-SMALL // FEW)  # numbers that the last rank updates
+    last: float = SMALL - (FEW - 1) * -(-SMALL // FEW)  # elements that the last rank updates
 
     def answers(self) -> dict[str, float]:
-        """What somebody who counts like this would write."""
+        """What this way of counting leads to."""
         states, kept = self.master + self.moments, self.parameter * self.of_parameter
         kept += self.gradient * self.of_gradient
         wide = FLOAT * (self.of_parameter + self.of_gradient)
@@ -68,7 +68,7 @@ _IDEAS = (
     ),
     (
         "moments in 16 bits",
-        "AdamW has two moments for each number, and here both are float32, like the master copy.",
+        "AdamW has two moments for each parameter. Here both are float32, like the master copy.",
         {"moments": FLOAT},
     ),
     (
@@ -78,13 +78,13 @@ _IDEAS = (
     ),
     (
         "everything cut",
-        "You have cut everything. Stage 1 cuts the optimizer's states alone; parameters and "
-        "gradients are whole on every rank.",
+        "You have sharded everything. Stage 1 shards the optimizer's states alone; parameters and "
+        "gradients are replicated.",
         {"of_parameter": 1 / N, "of_gradient": 1 / N},
     ),
     (
         "gradients cut",
-        "You have cut the gradients as well, which is stage 2. At stage 1 they are whole.",
+        "You have sharded the gradients as well, which is stage 2. At stage 1 they are replicated.",
         {"of_gradient": 1 / N},
     ),
     (
@@ -99,7 +99,7 @@ _IDEAS = (
     ),
     (
         "float32 gradients whole",
-        "A rank needs float32 gradients of the numbers that it updates, and of no others.",
+        "A rank needs float32 gradients of the parameters that it updates, and of no others.",
         {"float_gradient": FLOAT},
     ),
     (
@@ -109,12 +109,12 @@ _IDEAS = (
     ),
     (
         "momentum counted as Adam",
-        "SGD with momentum keeps one number where Adam keeps two moments.",
+        "SGD with momentum keeps one value where Adam keeps two moments.",
         {"of_momentum": 1.0},
     ),
     (
         "no momentum at all",
-        "SGD with momentum does keep something: one number for each parameter, in float32.",
+        "SGD with momentum does keep something: one value for each parameter, in float32.",
         {"of_momentum": 0.0},
     ),
     (
@@ -136,30 +136,30 @@ _IDEAS = (
     ),
     (
         "limit for large N",
-        "You have let a move send all of Ψ. That is the limit for many ranks; among 64 a piece "
-        "stays where it is.",
+        "You have let a move send all of Ψ. That is the limit for many ranks; here each rank keeps "
+        "its own piece.",
         {"of_a_move": 1.0},
     ),
     (
         "sent in float32",
-        "The messages are bfloat16, like the model: 2 bytes a number.",
+        "The messages are bfloat16, like the model: 2 bytes an element.",
         {"sent": FLOAT},
     ),
     (
         "padding has moments",
-        "Each shard is as long as the first, and the last one ends in padding. Nobody trains that: "
-        "it has no moments.",
+        "Each shard is as long as the first, and the last one ends in padding. Padding is not "
+        "trained: it has no moments.",
         {"last": -(-SMALL // FEW)},
     ),
     (
         "equal shares",
-        "A shard is a whole number of numbers, the same on all ranks: the division is rounded up, "
-        "and the last rank gets what is left.",
+        "A shard has a whole number of elements, the same on all ranks: the division is rounded "
+        "up, and the last rank gets what is left.",
         {"last": SMALL / FEW},
     ),
     (
         "rounded down",
-        "Rounded down, four shards do not hold 101 numbers. Round up; the last rank gets what is "
+        "Rounded down, four shards do not hold 101 elements. Round up; the last rank gets what is "
         "left.",
         {"last": SMALL // FEW},
     ),
@@ -195,15 +195,15 @@ SIXTEEN = Thought(
     fields=FIELDS,
     judge=judge_sixteen,
     when_right=(
-        "What is whole on every rank does not care how many ranks there are; what is cut nearly "
-        "vanishes. Beyond a few ranks, stage 1 holds parameters and gradients and little else, and "
-        "it has cost no byte on the wire."
+        "What is replicated costs the same however many ranks there are; what is sharded shrinks "
+        "with their number. Beyond a few ranks, stage 1 holds parameters and gradients and little "
+        "else, and it has cost no byte on the wire."
     ),
     hints=(
-        "Make a table: for each kind, how many bytes a number has, and whether every rank has all "
-        "of it or a piece.",
-        "Master copy and moments are float32 and belong to whoever updates the number. Everything "
-        "else is the model's dtype and whole.",
+        "Make a table: for each kind, how many bytes an element has, and whether it is replicated "
+        "or sharded.",
+        "Master copy and moments are float32 and are held by the rank that updates the parameter. "
+        "Everything else has the model's dtype and is replicated.",
         "A move is a reduce-scatter or an all-gather, and a rank sends all of the tensor but one "
         "piece in it.",
         "A flat bucket is cut by division rounded up. What do the first three ranks take?",

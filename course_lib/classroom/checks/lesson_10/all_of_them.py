@@ -16,12 +16,12 @@ from course_lib.classroom.checks.lesson_10.ready import take
 FLAG = 64  # bytes that a name may cost, however it is told
 TIED = (
     "tied twice",
-    "The tied weight lies in the bucket twice. It has two names and is one parameter with one "
-    "gradient: who puts it in twice sends it twice and has two places to update.",
+    "The tied weight is in the bucket twice. It has two names and is one parameter with one "
+    "gradient: put in twice, it is sent twice and has two places to update.",
 )
 FROZEN = (
     "frozen too",
-    "What is frozen (`requires_grad` is False) lies in the bucket. Nobody trains it.",
+    "A frozen parameter (`requires_grad` is False) is in the bucket. It is not trained.",
 )
 IDEAS = {
     "a mean": ("a mean", "It is divided by the number of ranks; the sum was asked for."),
@@ -32,11 +32,11 @@ IDEAS = {
     "whole": ("not cut", "Every rank returns the whole sum. Right, and not sharded."),
     "turned": (
         "another order",
-        "The parameters lie from the last to the first; here they lie in the order of `named`.",
+        "The parameters are packed from the last to the first; asked for is the order of `named`.",
     ),
     "the last mention": (
         "another order",
-        "A tied weight lies where it is named *first*.",
+        "A tied weight is packed where it is named *first*.",
     ),
 }
 SAID = {
@@ -52,19 +52,25 @@ SAID = {
     ),
     "all": (
         "used by nobody",
-        "All trained parameters are named, the one among them that nobody used. In one process its "
+        "All trained parameters are named, among them one that no rank used. In one process its "
         "gradient is None, and an optimizer leaves it alone; with zeros it would decay.",
     ),
-    "all names": ("used by nobody", "All names are there, of what is frozen and unused as well."),
+    "all names": (
+        "used by nobody",
+        "All names are there, those of frozen and unused parameters as well.",
+    ),
     "not frozen": (
         "used by nobody",
-        "Whatever is not frozen is named, used or not, by any name.",
+        "Every parameter that is not frozen is named, used or not, by any name.",
     ),
     "both names": (
         "by both names",
         "The tied weight is named twice. Its first name will do: it is one parameter.",
     ),
-    "the last names": ("by the other name", "The tied weight goes by its second name; the first."),
+    "the last names": (
+        "by the other name",
+        "The tied weight goes by its second name; asked for is its first.",
+    ),
 }
 
 
@@ -105,20 +111,20 @@ def look_at_shards(told: list[dict], where: str) -> None:
     if all(each["shape"] == [each["of its own"]] for each in told):
         raise Finding(
             "its own bucket",
-            f"Each rank sent what it has a gradient for itself {where}. Another rank's numbers at "
+            f"Each rank sent what it has a gradient for itself {where}. Another rank's elements at "
             "the same place belong to another parameter, and were added all the same.",
         )
     if one["shape"] != [one["wanted"]]:
         raise Finding(
             "wrong length",
             f"Rank 0 returned a tensor of shape {one['shape']} {where}. All distinct parameters "
-            f"that are trained, padded and cut, give {one['wanted']} numbers.",
+            f"that are trained, padded and cut, give {one['wanted']} elements.",
         )
     raise Finding("wrong shard", f"The shard is not that of the sum over the ranks {where}.")
 
 
 def look_at_names(told: list[dict], where: str) -> None:
-    """Who took part, on any rank."""
+    """Which parameters got a gradient, on any rank."""
     for rank, one in enumerate(told):
         if one["names"] is None:
             raise Finding(
@@ -166,8 +172,8 @@ def look_at_traffic(told: list[dict], where: str) -> None:
         if one["held"] > 8 * one["wanted"] + 64:
             raise Finding(
                 "a view of the whole",
-                f"Behind the shard of rank {rank} lie {one['held']} bytes {where}: a view of the "
-                "whole bucket, which stays alive.",
+                f"The storage of rank {rank}'s shard has {one['held']} bytes {where}: the shard is "
+                "a view of the whole bucket, which stays alive.",
             )
 
 
@@ -178,14 +184,14 @@ ALL_OF_THEM = Exercise(
     judge=judge_all,
     when_right=(
         "On three ranks and on two, in three steps, with another branch on each rank: the shard is "
-        "that of one process, the tied weight lies in it once, what is frozen not at all, and all "
+        "that of one process, the tied weight is in it once, what is frozen not at all, and all "
         "ranks name the same parameters; one reduce-scatter, and a few flags."
     ),
     hints=(
         "All ranks have to build the *same* bucket, whatever each has used. From what can every "
         "rank tell the same places?",
-        "Where a rank has no gradient it sends zeros: a sum does not mind them. What it cannot see "
-        "in the sum is whether anybody had one.",
+        "Where a rank has no gradient it sends zeros: they do not change the sum. The sum does not "
+        "tell whether any rank had one.",
         "A flag for each parameter, yes or no; a maximum over the ranks tells whether any said "
         "yes. None and zero are not the same answer.",
     ),

@@ -1,7 +1,7 @@
 """What runs on the judge's ranks for `shard_of_all`: a model of which no rank uses everything.
 
 A head is tied to its table, each rank goes through a branch of its own, one parameter is frozen,
-one used by nobody, and one has a gradient that is zero. Lesson 10.
+one used by no rank, and one has a gradient that is zero. Lesson 10.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 class Net(nn.Module):
-    """A table of words, a branch, and a head that is the table again."""
+    """An embedding, a branch, and a head whose weight is the embedding again."""
 
     def __init__(self, seed: int):
         super().__init__()
@@ -54,7 +54,7 @@ def named(net: Net) -> Named:
 
 
 def loss_of(net: Net, seed: int, step: int, rank: int, n: int) -> Tensor:
-    """A rank's loss; in each step it takes another branch, and one branch is nobody's."""
+    """A rank's loss; in each step it takes another branch, and one branch is no rank's."""
     made = torch.Generator().manual_seed(seed * 1009 + 31 * step + rank)
     ids, targets = torch.randint(WORDS, (2, 3 + rank), generator=made).unbind()
     return F.cross_entropy(net(ids, (rank + step) % (n + 1)), targets)

@@ -83,25 +83,25 @@ MISTAKES = (
     ),
     Mistake(
         "a tie goes to the even one",
-        "Half of the smallest number lies as near to 0 as to that number. A tie is rounded to the "
+        "Half of the smallest value is as near to 0 as to that value. A tie is rounded to the "
         "even one of the two, and that is 0.",
         {"c": 32, "e": 2},
     ),
     Mistake(
         "one step further would do",
-        "With twice as many ranks the part is the smallest number itself, which is held exactly.",
+        "With twice as many ranks the part is the smallest value itself, which is held exactly.",
         {"c": 8},
     ),
     Mistake(
         "more than is needed",
-        "Half that scale would do: each part is then the smallest number itself, which is held "
+        "Half that scale would do: each part is then the smallest value itself, which is held "
         "exactly.",
         {"e": 8},
     ),
     Mistake(
         "the smallest normal number",
-        "Between 2⁻¹⁴ and 0 there are more numbers, down to 2⁻²⁴: they have fewer digits, and a "
-        "power of two needs one.",
+        "Between 2⁻¹⁴ and 0 there are more values, the subnormal ones, down to 2⁻²⁴: they have "
+        "fewer digits, and a power of two needs one.",
         {"c": 2.0**-6, "e": 4096},
     ),
     Mistake(
@@ -112,12 +112,12 @@ MISTAKES = (
     ),
     Mistake(
         "lost before it is summed",
-        "Below half of the smallest number there is no part of it: what is rounded becomes 0.",
+        "Below half of the smallest value there is no part of it: what is rounded becomes 0.",
         {"d": 0.25},
     ),
     Mistake(
         "more than is needed",
-        "That keeps it, and less would do: it has to come out as the smallest number or more, and "
+        "That keeps it, and less would do: it has to come out as the smallest value or more, and "
         "it starts some powers of two above it.",
         {"e": 64},
     ),
@@ -166,7 +166,7 @@ DIVIDE = Thought(
     hints=(
         "A power of two times a power of two only moves the exponent: nothing is rounded until one "
         "of the two ends is met.",
-        "For each question write down the largest or smallest number that occurs anywhere: in a "
+        "For each question write down the largest or smallest value that occurs anywhere: in a "
         "rank's part, or in the sum. Which of the two ends is it held against?",
         "Python can be asked: `torch.tensor(x).half()` rounds as a rank would.",
         "A mean over N·k backwards is their sum, each made smaller by one and the same factor.",

@@ -34,8 +34,8 @@ IDEAS = {
     ),
     "turned inside": (
         "turned inside",
-        "The buckets are right, and inside of each the parameters lie in the order of the model. "
-        "They lie in the order in which they were put in, the last one first.",
+        "The buckets are right, and inside of each the parameters are in the order of the model. "
+        "Asked for is the order in which they were put in, the last one first.",
     ),
     "in the other order": (
         "the list turned",
@@ -51,12 +51,12 @@ IDEAS = {
     ),
     "a bucket each": (
         "a bucket for each parameter",
-        "Each parameter went by itself. `most` says how many numbers fit in a bucket: fill it.",
+        "Each parameter went by itself. `most` says how many elements fit in a bucket: fill it.",
     ),
     "one bucket": (
         "one bucket for all",
-        "Everything lies in one bucket, which is full when the backward is over. `most` says how "
-        "many numbers fit.",
+        "Everything is in one bucket, which is full when the backward is over. `most` says how "
+        "many elements fit.",
     ),
 }
 
@@ -109,7 +109,7 @@ def look_at_results(told: list[dict], where: str) -> None:
         raise Finding(
             "other buckets",
             f"Rank 0 returned {one['count']} shards {where}. A bucket takes parameters as long as "
-            "it holds no more than `most` numbers with them, and one that is longer by itself "
+            "it holds no more than `most` elements with them, and one that is longer by itself "
             "takes that one alone.",
         )
     raise Finding("wrong shards", f"The shards are not those of the sum over the ranks {where}.")
@@ -134,7 +134,7 @@ def look_at_traffic(told: list[dict], where: str) -> None:
             raise Finding(
                 "sent after the backward",
                 f"{head} sent {late} of {len(sent)} buckets when the backward was over {where}: by "
-                "then every gradient lies in memory at once. A function that torch calls as each "
+                "then every gradient is in memory at once. A function that torch calls as each "
                 "gradient comes can send earlier.",
             )
         must = sum(one["padded"]) * (n - 1) // n * trial.ITEM
@@ -147,14 +147,14 @@ def look_at_traffic(told: list[dict], where: str) -> None:
 
 
 def look_at_memory(told: list[dict], where: str) -> None:
-    """The shards and a few buckets: never all gradients at once, and no buffer behind a shard."""
+    """The shards and a few buckets: never all gradients at once, and no buffer under a shard."""
     for rank, one in enumerate(told):
         if one["held"] > one["shard"] + one["bucket"]:
             raise Finding(
                 "a view of the whole",
-                f"The shards on rank {rank} are right, and behind them lie {one['held']} bytes "
-                f"{where}: views of whole buckets, which stay alive. The shards are {one['shard']} "
-                "bytes.",
+                f"The shards on rank {rank} are right, and their storages have {one['held']} bytes "
+                f"{where}: they are views of whole buckets, which stay alive. The shards are "
+                f"{one['shard']} bytes.",
             )
         if one["most held"] > one["allowed"]:
             raise Finding(
@@ -162,7 +162,7 @@ def look_at_memory(told: list[dict], where: str) -> None:
                 f"Rank {rank} held up to {one['most held']} bytes of gradients {where}; all of "
                 f"them are {one['whole']}, its shards {one['shard']}, the budget {one['allowed']}. "
                 "What has been sent is to be forgotten: the parameters' .grad, and messages that "
-                "nobody waits for.",
+                "are never waited for.",
             )
 
 
@@ -178,7 +178,7 @@ def look_at_what_is_left(told: list[dict], where: str) -> None:
             raise Finding(
                 "hooks left",
                 f"When your function had returned, {one['hooked']} parameters on rank {rank} still "
-                f"had its hooks {where}: the next backward, whoever's it is, would call them. Take "
+                f"had its hooks {where}: the next backward would call them. Take "
                 "them off: `handle.remove()`.",
             )
 

@@ -94,7 +94,7 @@ def look_at_a_skip(told: list[dict], where: str) -> None:
         raise Finding(
             "decided alone",
             f"{head} It left the step out, and rank {stepped[0]} made it: the model is now made of "
-            "shards of different steps. All have to know what one has seen.",
+            "shards of different steps. All ranks have to know what one has seen.",
         )
     for rank, one in enumerate(told):
         if one["moments moved"]:
@@ -167,8 +167,8 @@ def look_at_the_rest(told: list[dict], where: str) -> None:
             raise Finding(
                 "too much sent",
                 f"All is right, and rank {rank} sent {one['bytes']} bytes for it {where}. Whether "
-                "somebody has overflowed, and how long the whole gradient is, are numbers; nobody "
-                "needs another one's shard.",
+                "a rank has overflowed, and how long the whole gradient is, are two numbers; no "
+                "rank needs another one's shard.",
             )
 
 
@@ -188,7 +188,7 @@ OVERFLOW = Exercise(
         "few numbers were sent."
     ),
     hints=(
-        "Before anybody touches a weight all ranks have to know two things. Which? Both follow "
+        "Before any rank touches a weight, all ranks have to know two things. Which? Both follow "
         "from a sum over the ranks.",
         "A sum of squares that contains inf or NaN is not finite, whatever is added to it. "
         "`math.isfinite` and `torch.isfinite` refuse both.",

@@ -17,7 +17,7 @@ from course_lib.collectives.call import Group
 
 RATE, MOMENTUM, SCALE = 0.1, 0.9, 2.0**10
 # (kind, most as a part of the norm); what is not finite comes in on one rank alone. In the first
-# step even what is still scaled is not too long, so that nobody's clipping hides it.
+# step even what is still scaled is not too long, so that no clipping hides it.
 STEPS = (("good", 3 * SCALE), ("inf", 0.5), ("good", 0.4), ("nan", 3.0), ("good", 0.7))
 
 

@@ -107,7 +107,7 @@ def look_at_shards(one: Trial) -> None:
         if report["shards"] is None:
             whole = [flat.numel() for flat in one.start]
             text = (
-                f"The shards on rank {rank} have {report['sizes']} numbers {one.when}; expected "
+                f"The shards on rank {rank} have {report['sizes']} elements {one.when}; expected "
                 f"are {wanted}: weight and bias end to end, filled up to a multiple of {one.n}, "
                 "cut in equal pieces."
             )
@@ -183,13 +183,13 @@ def look_at_memory(one: Trial) -> None:
             raise Finding(
                 "cut, and kept whole",
                 f"Values are right. Before the first forward {report['held']} storages as large as "
-                f"a whole weight are still in memory on rank {rank}, {one.when}. Who still holds "
+                f"a whole weight are still in memory on rank {rank}, {one.when}. What still holds "
                 "the parameters, or the flat buffer that the shards were cut from? A shard that is "
                 "a view keeps all of it.",
             )
         first = report["steps"][0]
         if max(first["in_forward"]) > 1:
-            count = f"{max(first['in_forward'])} whole weights are in memory behind a layer"
+            count = f"{max(first['in_forward'])} whole weights are in memory after a layer"
             if first["params"] <= 1:
                 raise Finding(
                     "the graph keeps it",
@@ -208,7 +208,7 @@ def look_at_memory(one: Trial) -> None:
                 "not freed in the backward",
                 f"Values are right. In the backward, or after it, up to {most} storages as large "
                 f"as a whole weight stay in memory on rank {rank}, {one.when}: weights, or whole "
-                "gradients. When a layer's gradient has been sent, nobody needs either.",
+                "gradients. When a layer's gradient has been sent, neither is needed.",
             )
 
 
@@ -233,8 +233,8 @@ def look_at_traffic(one: Trial) -> None:
         if there.get("all_gather", 0) > one.layers or many:
             raise Finding(
                 "a message for each parameter",
-                f"{head}A layer is one unit: weight and bias lie end to end, and travel in one "
-                f"message. {one.layers} gathers forward; backward as many at most, and as many "
+                f"{head}A layer is one unit: weight and bias are joined end to end, and travel in "
+                f"one message. {one.layers} gathers forward; backward as many at most, and as many "
                 "reduce-scatters.",
             )
         if forward["bytes"] > move + 1 or backward["bytes"] > 2 * move + 1 or set(back) - set(most):
@@ -280,7 +280,7 @@ PROMISE = Exercise(
         "the parameters went over the wire: that is stage 3."
     ),
     hints=(
-        "Four moments: before a layer's forward, behind it, before its backward, behind its "
+        "Four moments: before a layer's forward, after it, before its backward, after its "
         "backward. Write a function `gather(unit)` and a function `free(unit)` first, and call "
         "them by hand on one layer.",
         "`free` has two parts. The parameters let go of the buffer; and the buffer's memory goes, "

@@ -136,7 +136,7 @@ def look_at_values(one: Trial) -> None:
 
 
 def look_at_traffic(one: Trial) -> None:
-    """The gathers that somebody wants, one small message, one layer whole at a time."""
+    """The gathers that some rank wants, one small message, one layer whole at a time."""
     for call, rank, did in one.calls():
         due = [i for i, some in enumerate(one.union(call)) if some]
         if did["most"] > 1 or did["now"]:
@@ -154,7 +154,7 @@ def look_at_traffic(one: Trial) -> None:
                 "gathered for nobody",
                 f"Values are right. In batch {call + 1} rank {rank} takes part in "
                 f"{len(did['gathered'])} gathers {one.when}, and {len(due)} layers are wanted by "
-                "somebody. All ranks can know before the first gather which these are.",
+                "some rank. All ranks can know before the first gather which these are.",
             )
         if others > 1:
             raise Finding(
@@ -181,16 +181,16 @@ SAME_WAY = Exercise(
     judge=judge_same_way,
     when_right=(
         "Every rank's rows went through the layers that this rank wants, and every rank was in the "
-        "same gathers, those that somebody wants, on two ranks and on three, whatever the wishes. "
+        "same gathers, those that some rank wants, on two ranks and on three, whatever the wishes. "
         "One small message settled it, and one layer was whole at a time."
     ),
     hints=(
-        "Which gathers does a rank have to take part in: its own, or also somebody else's? And "
-        "what does it do with a layer that it has no use for?",
+        "Which gathers does a rank have to take part in: its own, or also those of other ranks? "
+        "And what does it do with a layer that it has no use for?",
         "Before the first gather all ranks need to know the same thing: for each layer, whether "
         "any rank wants it. What kind of sum over the ranks says that? The maximum of zeros and "
         "ones, say.",
         "One tensor with a number for each layer, one all-reduce. Then a loop over the layers in "
-        "their order: gather where somebody wants it; use it where you want it; free.",
+        "their order: gather where some rank wants it; use it where you want it; free.",
     ),
 )

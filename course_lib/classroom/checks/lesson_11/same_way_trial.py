@@ -42,7 +42,7 @@ def numbers(sizes: Sizes, n: int, seed: int) -> Numbers:
 
 def _first(n: int, order: list[int]) -> list[list[bool]]:
     """As many for each rank, and different ones: on their own ways they would never notice. One
-    that all want, and one that nobody wants."""
+    that all want, and one that no rank wants."""
     wishes = []
     for rank in range(n):
         some = {order[0], order[1 + rank % 3], order[1 + (rank + 1) % 3]}

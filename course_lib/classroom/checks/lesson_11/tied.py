@@ -1,4 +1,4 @@
-"""`tied_head` of lesson 11: the table of words is the head's weight too, at stage 3.
+"""`tied_head` of lesson 11: the embedding is the head's weight too, at stage 3.
 
 An answer makes the head; with it a small model trains three steps and is held against the dense
 one, against the messages of a head of the check's own, and against what is whole in memory.
@@ -82,14 +82,14 @@ def look_at_module(one: Trial) -> None:
             raise Finding(
                 "not a module",
                 f"Rank {rank} got a {report['kind']} back {one.when}; expected is an nn.Module. "
-                "Hooks are laid on modules: nobody can know when a plain function runs.",
+                "Hooks belong to modules: the engine cannot see when a plain function runs.",
             )
         if report["promise"]:
             raise Finding(
                 "used outside its module",
-                f"On rank {rank} the table's numbers were asked for where its unit does not run, "
-                f"{one.when}: the engine has laid hooks on the modules that *have* the parameter "
-                "for their own, and yours has not. What makes a parameter a module's own?",
+                f"On rank {rank} the embedding's weight was read where its unit does not run, "
+                f"{one.when}: the engine has put hooks on the modules that *have* the parameter "
+                "as their own, and yours does not. What makes a parameter a module's own?",
             )
         extra = report["parameters"] - one.given.table.numel() - one.given.blocks.numel()
         if extra:
@@ -97,7 +97,7 @@ def look_at_module(one: Trial) -> None:
                 "untied",
                 f"The model has {extra} parameters too many on rank {rank}, {one.when}. Lookup and "
                 "head are meant to be one parameter: one gradient, one update. Not a second one "
-                "that begins with the same numbers, and no bias.",
+                "that begins with the same values, and no bias.",
             )
 
 
@@ -110,12 +110,12 @@ def look_at_values(one: Trial) -> None:
             raise Finding(
                 "wrong shape",
                 f"The head gives {first['shape']} on rank {rank}, {one.when}; expected are logits "
-                "for every word, (b, s, v).",
+                "for every vocabulary entry, (b, s, v).",
             )
         if not near(first["logits"], one.steps[0][0][rank]):
             raise Finding(
                 "wrong logits",
-                f"The logits on rank {rank} are not x times the table's rows, {one.when}.",
+                f"The logits on rank {rank} are not x times the embedding's rows, {one.when}.",
             )
         if report["whole"].get("before"):
             raise Finding(
@@ -130,7 +130,7 @@ def look_at_values(one: Trial) -> None:
                     "half of the gradient",
                     f"After one step the table on rank {rank} has moved by the gradient of the "
                     f"{use} alone, {one.when}. It has two uses, and its gradient is the sum of "
-                    f"both. Where does the {other}'s get lost?",
+                    f"both. Where is the gradient of the {other} lost?",
                 )
         for step, (logits, table) in enumerate(one.steps):
             did = report["steps"][step]

@@ -31,13 +31,13 @@ _IDEAS = (
     ),
     (
         "shards forgotten",
-        "What comes and goes lies *beside* the shards, which are there all the time.",
+        "What is gathered comes *beside* the shards, which are there all the time.",
         {"with_shards": False},
     ),
     (
         "a block is the largest",
         "You have taken a block for the largest unit. Embedding and head are units as well: how "
-        "many numbers has each of them?",
+        "many parameters has each of them?",
         {"largest_block": BLOCK, "next_block": BLOCK},
     ),
     (
@@ -115,12 +115,12 @@ _IDEAS = (
     ),
     (
         "twice the bytes",
-        "You have given each number four bytes, or counted its gradient beside it. bfloat16 has "
+        "You have given each parameter four bytes, or counted its gradient beside it. bfloat16 has "
         "two, and parameters are asked for.",
         {"item": 4},
     ),
-    ("numbers, not bytes", "Those are numbers. One of bfloat16 has two bytes.", {"item": 1}),
-    ("tied", "The head is not tied: v·h numbers are in Ψ twice.", {"psi": PSI - TABLE}),
+    ("numbers, not bytes", "Those are elements. One of bfloat16 has two bytes.", {"item": 1}),
+    ("tied", "The head is not tied: v·h parameters are in Ψ twice.", {"psi": PSI - TABLE}),
     (
         "a model of blocks",
         "Ψ is more than the blocks: embedding and head have parameters too.",
@@ -260,19 +260,19 @@ CHOOSE_UNIT = Thought(
     fields=FIELDS,
     judge=judge_unit,
     when_right=(
-        "Blocks as units take the peak down to the shards and a table; layers as units take it no "
-        "further, for four times as many messages: the head is the largest unit in both. Cutting "
-        "the blocks finer would pay only after the head was cut, over tp, say. And the fast "
-        "setting saves a third of the bytes for all of the memory."
+        "Blocks as units take the peak down to the shards and an embedding; layers as units take "
+        "it no further, for four times as many messages: the head is the largest unit in both. "
+        "Smaller units inside the blocks would help only after the head was sharded, over tp, "
+        "say. And the fast setting saves a third of the bytes for all of the memory."
     ),
     hints=(
-        "Units in the order of the forward: embedding, blocks, head. How many numbers has each? "
+        "Units in the order of the forward: embedding, blocks, head. How many parameters has each? "
         "Which is the largest, where a unit is a block, and where it is a layer?",
         "At most there are: the shards, and the largest unit; with one unit ahead, also the one "
         "beside it.",
         "Forward, every unit is gathered. Backward, which two are not? The same two are missing "
         "in the bytes.",
-        "A move of m numbers costs a rank m(N−1)/N. Lean: gather, gather, reduce-scatter. Fast: "
+        "A move of m elements costs a rank m(N−1)/N. Lean: gather, gather, reduce-scatter. Fast: "
         "one of the gathers goes. All of it once for each micro-batch.",
     ),
 )

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-N, H, LAYERS, WORDS, ITEM = 16, 4096, 32, 50_304, 2  # ranks, hidden, blocks, words, bytes
-TABLE, BLOCK = WORDS * H, 12 * H * H  # numbers: the head, or the embedding; a block
+N, H, LAYERS, WORDS, ITEM = 16, 4096, 32, 50_304, 2  # ranks, hidden, blocks, vocabulary, bytes
+TABLE, BLOCK = WORDS * H, 12 * H * H  # parameters: the head, or the embedding; a block
 PSI = 2 * TABLE + LAYERS * BLOCK
 FIELDS = (
     "shards",
@@ -26,7 +26,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Model:
-    """What somebody counts."""
+    """One way of counting."""
 
     share: float = 1 / N  # of the parameters, between uses
     with_shards: bool = True  # in what is there at most
@@ -46,7 +46,7 @@ class Model:
     gigabyte: float = 1e9
 
     def answers(self) -> dict[str, float]:
-        """What somebody who counts like this would write."""
+        """What this way of counting leads to."""
         shards = self.psi * self.share
         base = shards if self.with_shards else 0
 
