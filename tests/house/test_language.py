@@ -36,7 +36,7 @@ HOSTS = {
     *PAPERS, *SOURCES, "developer.nvidia.com", "www.nvidia.com", "nvidia.com", "images.nvidia.com",
     "jax-ml.github.io", "www.kernel.org", "docs.kernel.org", "slurm.schedmd.com",
     "resources.nvidia.com", "www.infinibandta.org", "pcisig.com", "nbgrader.readthedocs.io",
-    "ipython.readthedocs.io", "jupyterlab.readthedocs.io", "nbval.readthedocs.io",
+    "ipython.readthedocs.io", "jupyterlab.readthedocs.io", "nbval.readthedocs.io", "tljh.jupyter.org",
 }  # fmt: skip
 LONGEST = 30  # lines of a code cell
 
@@ -68,7 +68,8 @@ def banned(text: str) -> list[str]:
 
 
 def links(text: str) -> list[str]:
-    return re.findall(r"https?://[^\s)>\]\"'`|\\]+", text)
+    found = re.findall(r"https?://[^\s)>\]\"'`|\\]+", text)
+    return [link for link in found if link not in ("https://…", "https://...")]  # one's own
 
 
 def wrong_with(link: str) -> str:
