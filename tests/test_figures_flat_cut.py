@@ -31,9 +31,9 @@ def test_who_has_what_is_told():
     alt = flat_cut({"bucket": (LENGTHS, 7)}, world=3, title="Cut").alt
     assert alt == (
         "Cut. A bucket's parameters end to end. "
-        "bucket, rank 0: 7 numbers, last to middle, 3 of the 13 of middle. "
-        "bucket, rank 1: 7 numbers, middle to middle, 7 of the 13 of middle. "
-        "bucket, rank 2: 5 numbers, middle to first, 3 of the 13 of middle."
+        "bucket, rank 0: 7 elements, last to middle, 3 of the 13 of middle. "
+        "bucket, rank 1: 7 elements, middle to middle, 7 of the 13 of middle. "
+        "bucket, rank 2: 5 elements, middle to first, 3 of the 13 of middle."
     )
 
 

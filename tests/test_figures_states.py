@@ -54,7 +54,7 @@ def test_what_cannot_be_drawn_is_refused():
         states({"stage 0": []}, cut={})
     with pytest.raises(ValueError, match="kind by kind"):
         states({"stage 0": [{"a": 1.0}, {"b": 1.0}]}, cut={})
-    with pytest.raises(ValueError, match="nobody holds that"):
+    with pytest.raises(ValueError, match="no rank holds that"):
         states(PANELS, cut={"stage 1": ("masters",)})
     with pytest.raises(ValueError, match="7 kinds"):
         states({"stage 0": [dict.fromkeys("abcdefg", 1.0)]}, cut={})

@@ -59,9 +59,10 @@ def test_a_run_s_own_records_are_drawn_with_the_elements_that_a_rank_sends(pool,
     picture = wirings({"gathered": [Part(*row) for row in runs[0]]}, ranks=world)
     assert picture.alt == (
         f"Elements that rank 0 of {world} has to send. gathered. "
-        f"A by columns (weight cut by columns): forward all_gather of {gather} and backward "
-        f"all_reduce of {reduce}; B by rows (weight cut by rows): forward all_reduce of {reduce} "
-        f"and backward all_gather of {gather}; in all 4 collectives, {2 * (gather + reduce)} sent."
+        f"A by columns (weight sharded by columns): forward all_gather of {gather} and backward "
+        f"all_reduce of {reduce}; B by rows (weight sharded by rows): forward all_reduce of "
+        f"{reduce} and backward all_gather of {gather}; in all 4 collectives, "
+        f"{2 * (gather + reduce)} sent."
     )
 
 
@@ -75,7 +76,7 @@ def test_parts_without_a_collective_and_a_single_one_are_said():
     one = [Part("A", [call("all_reduce", 6, 6)], cut="rows"), Part("GELU")]
     words = wirings({"mine": one}, ranks=2, rank=1, title="A title").alt
     assert words == (
-        "A title. Elements that rank 1 of 2 has to send. mine. A (weight cut by rows): forward "
+        "A title. Elements that rank 1 of 2 has to send. mine. A (weight sharded by rows): forward "
         "all_reduce of 6; GELU: no collective; in all 1 collective, 6 sent."
     )
 

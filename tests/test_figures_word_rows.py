@@ -60,7 +60,7 @@ def test_what_is_no_lookup_is_refused():
         word_rows(ids, [first, second], whole + 1, spans)
     with pytest.raises(ValueError, match="id 0 of token 0 was found by ranks 0, 1;"):
         word_rows(ids, [first + second / 2, second / 2 + first], 2 * first + second, spans)
-    with pytest.raises(ValueError, match="id 212 of token 1 was found by nobody"):
+    with pytest.raises(ValueError, match="id 212 of token 1 was found by no rank"):
         word_rows(ids, [first, 0 * second], first, spans)
 
 

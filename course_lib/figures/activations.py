@@ -1,7 +1,7 @@
 """What a forward keeps for its backward, by the part that keeps it; one bar for each plan.
 
 `keeping` asks autograd, tensor by tensor, and counts each storage once; `activations` draws several
-such counts below each other. Lesson 06 draws a block with its tokens whole and cut.
+such counts below each other. Lesson 06 draws a block with its tokens replicated and sharded.
 """
 
 from __future__ import annotations

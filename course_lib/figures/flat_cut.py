@@ -1,7 +1,7 @@
-"""Flat buckets cut over the ranks: a strip of parameters, coloured by who updates which numbers.
+"""Flat buckets sharded over the ranks: a strip of parameters, coloured by which rank updates them.
 
-Where a parameter lies on two ranks it has two colours; what fills a bucket up is left white. Lesson
-09 draws the bucket of a model.
+A parameter that is on two ranks has two colours; padding is left white. Lesson 09 draws the bucket
+of a model.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ Lengths = Sequence[tuple[str, int]]  # the parameters of a bucket in their order
 
 
 def flat_cut(buckets: Mapping[str, tuple[Lengths, int]], *, world: int, title: str = "") -> Picture:
-    """Draw each bucket: `buckets[name]` is its parameters, with how many numbers each has, and how
+    """Draw each bucket: `buckets[name]` is its parameters, with how many elements each has, and how
     long a rank's shard of it is."""
     if not buckets:
-        raise ValueError("there is no bucket to draw: give {name: ([(parameter, numbers)], shard)}")
+        raise ValueError(
+            "there is no bucket to draw: give {name: ([(parameter, elements)], shard)}"
+        )
     for name, (lengths, shard) in buckets.items():
         total = sum(length for _, length in lengths)
         if not total or not total <= shard * world < total + world:
             raise ValueError(
                 f"{name}: {world} shards of {shard} are {world * shard}, and its parameters have "
-                f"{total} numbers; a shard is that over {world}, rounded up"
+                f"{total} elements; a shard is that over {world}, rounded up"
             )
     longest = max(len(p) for lengths, _ in buckets.values() for p, _ in lengths)
     high = HIGH + LETTER * longest
@@ -62,7 +64,7 @@ def _paint(figure, buckets, world: int, title: str) -> None:
         axis.set_yticks([])
         axis.set_xticks([rank * shard for rank in range(world + 1)])
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-        axis.set_xlabel(f"{name}: numbers from the first on")
+        axis.set_xlabel(f"{name}: elements from the first on")
         axis.tick_params(axis="x", color=QUIET)
         for side in axis.spines.values():
             side.set_visible(False)
@@ -86,7 +88,7 @@ def _in_words(buckets, world: int, title: str) -> str:
     for name, (lengths, shard) in buckets.items():
         whole = dict(lengths)
         for rank, pieces in enumerate(held(lengths, shard, world)):
-            numbers = sum(stop - start for _, start, stop in pieces)
+            elements = sum(stop - start for _, start, stop in pieces)
             parts = [
                 f"{stop - start:,} of the {whole[parameter]:,} of {parameter}"
                 for parameter, start, stop in pieces
@@ -94,5 +96,5 @@ def _in_words(buckets, world: int, title: str) -> str:
             ]
             ends = f", {pieces[0][0]} to {pieces[-1][0]}" if pieces else ""
             cut = f", {' and '.join(parts)}" if parts else ""
-            told.append(f"{name}, rank {rank}: {numbers:,} numbers{ends}{cut}.")
+            told.append(f"{name}, rank {rank}: {elements:,} elements{ends}{cut}.")
     return f"{title + '. ' if title else ''}A bucket's parameters end to end. {' '.join(told)}"

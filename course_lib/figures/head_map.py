@@ -1,7 +1,7 @@
 """Which rank holds which heads: query heads in a row, and below each the key/value head it reads.
 
-Drawn from the weights themselves: every head that a rank holds is found among the whole model's by
-its numbers. Lesson 05 draws uneven cuts, and key/value heads that several ranks hold.
+Drawn from the weights themselves: every head that a rank holds is found among the model's by its
+values. Lesson 05 draws uneven shards, and key/value heads that several ranks hold.
 """
 
 from __future__ import annotations

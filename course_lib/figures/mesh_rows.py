@@ -51,7 +51,7 @@ def mesh_rows(seen: Mapping[Shape, Sequence[Sequence[int]]], *, title: str = "")
 
 
 def _order(ranks: Sequence[Sequence[int]]) -> list[int]:
-    """Every row that somebody has seen, in the order in which ranks first name it."""
+    """Every row that a rank has seen, in the order in which ranks first name it."""
     return list(dict.fromkeys(row for rows in ranks for row in rows))
 
 

@@ -2,7 +2,7 @@
 
 A part that every rank has a copy of is grey, one that only this rank has is in the rank's colour; a
 band along a bar's upper edge says of which kind it is.
-Lesson 09 draws stages 0 and 1, lessons 10 and 11 those that cut more.
+Lesson 09 draws stages 0 and 1, lessons 10 and 11 those that shard more.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def states(
                 )
         unknown = sorted(set(cut.get(name, ())) - set(kinds))
         if unknown:
-            raise ValueError(f"{name} cuts {', '.join(unknown)}, and nobody holds that")
+            raise ValueError(f"{name} cuts {', '.join(unknown)}, and no rank holds that")
     if len(kinds) > MOST:
         raise ValueError(f"{len(kinds)} kinds; {MOST} can be told apart at a glance")
     rows = sum(len(ranks) for ranks in stages.values())

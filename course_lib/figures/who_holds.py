@@ -1,7 +1,7 @@
-"""Who holds which block: a row for each rank, a tile for each chunk, coloured by whose numbers.
+"""Which rank holds which block: a row a rank, a tile a chunk, coloured by whose values are in it.
 
 Drawn from the tensors themselves: give it what each rank holds before and after a verb, and it
-finds out whose numbers are in each chunk. Lesson 01 draws the verbs, lesson 02 weights.
+finds out which ranks' values are in each chunk. Lesson 01 draws the verbs, lesson 02 weights.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
 
 TILE = 0.5  # inches
-Owners = tuple[int, ...]  # the ranks whose numbers are summed in one chunk; () where none is held
+Owners = tuple[int, ...]  # the ranks whose values are summed in one chunk; () where none is held
 
 
 def who_holds(
@@ -25,7 +25,7 @@ def who_holds(
 ) -> Picture:
     """Draw for each panel what every rank holds: `panels[name][rank][chunk]`, None for nothing.
 
-    `sources[rank][chunk]` are the numbers that each rank started with. A chunk is drawn as the sum
+    `sources[rank][chunk]` are the values that each rank started with. A chunk is drawn as the sum
     of those ranks' chunks that it is equal to; one that is no such sum is refused.
     """
     held = {
@@ -45,7 +45,7 @@ def who_holds(
 
 
 def _owners(block: Tensor | None, candidates: list[Tensor], place: str) -> Owners:
-    """Whose numbers a block is the sum of: the candidates are few, so all sums are tried."""
+    """The ranks whose values sum to a block: the candidates are few, so all sums are tried."""
     if block is None or block.numel() == 0:
         return ()
     n = len(candidates)
@@ -54,7 +54,7 @@ def _owners(block: Tensor | None, candidates: list[Tensor], place: str) -> Owner
         total = torch.stack([candidates[r] for r in ranks]).sum(0)
         if total.shape == block.shape and torch.allclose(block, total, rtol=1e-6, atol=1e-6):
             return ranks
-    raise ValueError(f"{place}: these numbers are no sum of the ranks' own; is the verb right?")
+    raise ValueError(f"{place}: these values are no sum of the ranks' own; is the verb right?")
 
 
 def _paint(figure, held: dict[str, list[list[Owners]]], title: str) -> None:
@@ -84,7 +84,7 @@ def _paint(figure, held: dict[str, list[list[Owners]]], title: str) -> None:
 
 
 def tile(axis, rectangle, column: int, row: int, owners: Owners, *, hatched: bool = True) -> None:
-    """One chunk: a stripe for each rank whose numbers are in it, and their names."""
+    """One chunk: a stripe for each rank whose values are in it, and their names."""
     if not owners:
         edge = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
         axis.add_patch(rectangle((column + 0.05, row + 0.05), 0.9, 0.9, **edge))
@@ -112,7 +112,7 @@ def _in_words(held: dict[str, list[list[Owners]]], title: str) -> str:
         lines = (f"rank {r} holds {', '.join(map(_chunk, row))}" for r, row in enumerate(rows))
         told.append(f"{name}: {'; '.join(lines)}.")
     head = f"{title}. " if title else ""
-    return f"{head}Chunk by chunk, whose numbers are summed in it. {' '.join(told)}"
+    return f"{head}Chunk by chunk, the ranks whose values are summed in it. {' '.join(told)}"
 
 
 def _chunk(owners: Owners) -> str:

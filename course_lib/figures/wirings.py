@@ -31,7 +31,7 @@ class Part(NamedTuple):
     name: str
     forward: Sequence[Call] = ()
     backward: Sequence[Call] = ()
-    cut: str = ""  # how its weight is cut, "columns" or "rows"; of what has no weight, nothing
+    cut: str = ""  # how its weight is sharded, "columns" or "rows"; without a weight, nothing
 
 
 def wirings(
@@ -42,7 +42,7 @@ def wirings(
         raise ValueError("a wiring needs a part or more, as {name: [Part(…), …]}")
     odd = [part.cut for parts in runs.values() for part in parts if part.cut not in _CUTS]
     if odd:
-        raise ValueError(f"a weight is cut by columns or by rows, and not by {odd[0]!r}")
+        raise ValueError(f"a weight is sharded by columns or by rows, and not by {odd[0]!r}")
     width = NAME + max(map(_long, runs.values())) + SUM
     above = {name: max(len(part.forward) for part in parts) for name, parts in runs.items()}
     below = {name: max(len(part.backward) for part in parts) for name, parts in runs.items()}
@@ -63,9 +63,7 @@ def wirings(
             top += heights[name]
             if name != list(runs)[-1]:
                 axis.plot([0, width], [top, top], color=QUIET, alpha=0.35, linewidth=0.6)
-        told = (
-            f"→ forward, ← backward; numbers are elements that rank {rank} of {ranks} has to send"
-        )
+        told = f"→ forward, ← backward; counts are elements that rank {rank} of {ranks} has to send"
         axis.text(0.05, top + 0.2, told, fontsize=8, color=INK, va="center")
 
     return draw(size, _in_words(runs, ranks, rank, title), paint)
@@ -106,7 +104,7 @@ def _wide(part: Part) -> float:
 
 
 def _long(parts: Sequence[Part]) -> float:
-    """All boxes of a wiring, each with the space behind it."""
+    """All boxes of a wiring, each with the space after it."""
     return sum(_wide(part) + GAP for part in parts)
 
 
@@ -166,7 +164,7 @@ def _in_words(runs: Mapping[str, Sequence[Part]], ranks: int, rank: int, title: 
                 for way, calls in ways
                 if calls
             )
-            cut = f" (weight cut by {part.cut})" if part.cut else ""
+            cut = f" (weight sharded by {part.cut})" if part.cut else ""
             said.append(f"{part.name}{cut}: {made or 'no collective'}")
         calls = [call for part in parts for call in (*part.forward, *part.backward)]
         told.append(f"{name}. {'; '.join(said)}; in all {_many(calls)}, {sent(calls):,} sent.")

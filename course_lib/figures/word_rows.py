@@ -1,7 +1,7 @@
-"""A lookup in a table cut over its words: a row for each rank, a tile for each token.
+"""A lookup in an embedding that is sharded over the vocabulary: a row a rank, a tile a token.
 
-Drawn from the ranks' own parts: a tile has the colour of the rank that found the word, or says
-that its row is zeros; below stands their sum. Lesson 07 draws four words on two ranks.
+Drawn from the ranks' own partial sums: a tile has the colour of the rank that holds the entry, or
+says that its row is zeros; below is the all-reduced sum. Lesson 07 draws four ids on two ranks.
 """
 
 from __future__ import annotations
@@ -24,18 +24,20 @@ def word_rows(
     *,
     title: str = "",
 ) -> Picture:
-    """Draw who found which of `ids` (t,): `parts[rank]` and `whole` are (t, h).
+    """Draw which rank found which of `ids` (t,): `parts[rank]` and `whole` are (t, h).
 
-    `spans[rank]` are the words that a rank holds, first and one past the last. What is no lookup is
-    refused: parts that do not add up to the whole, a word that two ranks found, or nobody.
+    `spans[rank]` are the entries that a rank holds, first and one past the last. What is no lookup
+    is refused: parts that do not add up, an id that two ranks found, or none.
     """
     if not torch.allclose(torch.stack(list(parts)).sum(0), whole):
-        raise ValueError("the ranks' parts do not add up to the whole: is it the same lookup?")
+        raise ValueError(
+            "the ranks' parts do not add up to the lookup without ranks: is it the same lookup?"
+        )
     finders = []
     for place, word in enumerate(ids.tolist()):
         found = [rank for rank, part in enumerate(parts) if bool(part[place].any())]
         if len(found) != 1:
-            who = f"ranks {', '.join(map(str, found))}" if found else "nobody"
+            who = f"ranks {', '.join(map(str, found))}" if found else "no rank"
             raise ValueError(f"id {word} of token {place} was found by {who}; one rank holds it")
         finders.append(found[0])
     words, alt = ids.tolist(), _in_words(ids.tolist(), finders, spans, title)

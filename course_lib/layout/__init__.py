@@ -1,6 +1,6 @@
-"""Where the parts of a tensor lie: the cut rule, the notation with its checker, boxes of a shard.
+"""Where the shards of a tensor are: the rule, the notation with its checker, boxes of a shard.
 
-Read in this order: cut, notation, boxes, errors, agree, check. No other rule for cutting is used
+Read in this order: cut, notation, boxes, errors, agree, check. No other rule for sharding is used
 anywhere in the course. Lesson 02.
 """
 

@@ -51,7 +51,7 @@ def check(
     except LayoutError as error:
         problem = error
     if values:
-        agree(places, problem)  # nobody may start to compare while another rank has given up
+        agree(places, problem)  # no rank may compare while another has given up
     if problem is not None:
         raise problem
     if values:

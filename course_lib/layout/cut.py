@@ -27,7 +27,7 @@ def span(total: int, n: int, rank: int) -> tuple[int, int]:
 
 
 class FlatCut(NamedTuple):
-    """A flat buffer cut over ranks: every shard is `shard` long, the last ones with padding."""
+    """A flat buffer sharded over ranks: every shard is `shard` long, the last ones with padding."""
 
     total: int
     shard: int
@@ -40,7 +40,7 @@ class FlatCut(NamedTuple):
         return self.shard * len(self.pieces)
 
     def span(self, rank: int) -> tuple[int, int]:
-        """Where the real elements of `rank` lie in the buffer."""
+        """Start and stop of the real elements of `rank` in the buffer."""
         return span(self.total, len(self.pieces), rank)
 
 

@@ -1,4 +1,4 @@
-"""The one error of the checker: a tensor does not lie as the notation says.
+"""The one error of the checker: a tensor is not placed as the notation says.
 
 Its message names the tensor, the dim, the rank, what was found and what was expected. Lesson 02.
 """

@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "layout-silent-rank",
         "course_lib/layout/check.py",
-        "        agree(places, problem)  # nobody",
-        "        pass  # nobody",
+        "        agree(places, problem)  # no rank",
+        "        pass  # no rank",
         ("tests/test_layout.py::test_values_tell_a_partial_sum_from_a_whole_one",),
         "a rank with a problem leaves the others waiting",
         "T30",
