@@ -17,7 +17,7 @@ from course_lib.classroom.checks.lesson_06 import fits
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = ROOT / "solutions" / "06_sequence"
 EXERCISES = ROOT / "exercises" / "06_sequence"
-PLANS = ("tokens whole", "X kept", "X gathered again")
+PLANS = ("tokens replicated", "X kept", "X gathered again")
 
 
 def numbers(
@@ -55,7 +55,7 @@ MISREAD = [
     ("heads whole", numbers(inside=12), "heads and MLP whole"),
     ("between alone", numbers(inside=0), "only what is between the layers"),
     ("narrow MLP", numbers(inside=6 / 8), "MLP as wide as x"),
-    ("tokens whole", numbers(tokens=(1, 1, 1)), "tokens not cut"),
+    ("tokens replicated", numbers(tokens=(1, 1, 1)), "tokens not cut"),
     ("float32", numbers(item=4), "float32"),
     ("elements", numbers(item=1), "elements, not bytes"),
     ("one layer", numbers(layers=1), "one layer"),

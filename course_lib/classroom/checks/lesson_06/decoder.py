@@ -1,4 +1,4 @@
-"""The decoder of `pay_sums`: one attention and a readout, its tokens cut, ten parameters.
+"""The decoder of `pay_sums`: one attention and a readout, its tokens sharded, ten parameters.
 
 The exercise prints `forward` for the learner to read. On one rank alone it is the dense decoder.
 Lesson 06.
@@ -46,11 +46,11 @@ def forward(x: Tensor, p: dict[str, Tensor], length: int, group: Group) -> Tenso
     q = F.rms_norm(q, (SIZE,), p["q_norm.weight"], 1e-5)  # one weight for the queries of all heads
     y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (b, heads/tp, s, d)
 
-    owed = torch.einsum("bnsd,hnd->bsh", y, p["out.weight"])  # (b, s, h), a part of a sum
-    x = x + reduce_scatter(owed, group, 1, sizes) + p["out.bias"]  # (b, s/tp, h)
+    partial = torch.einsum("bnsd,hnd->bsh", y, p["out.weight"])  # (b, s, h), a partial sum
+    x = x + reduce_scatter(partial, group, 1, sizes) + p["out.bias"]  # (b, s/tp, h)
 
-    whole = gather(x, group, 1, sizes, after="replicated")  # (b, s, h): all ranks go on alike
-    return whole @ p["readout.weight"].t() + p["readout.bias"]  # (b, s, c)
+    every = gather(x, group, 1, sizes, after="replicated")  # (b, s, h): all ranks go on alike
+    return every @ p["readout.weight"].t() + p["readout.bias"]  # (b, s, c)
 
 
 def own(name: str, whole: Tensor, n: int, rank: int) -> Tensor:

@@ -13,7 +13,7 @@ from math import floor
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
 
 N, S, H, LAYERS, ITEM, ROOM = 8, 4096, 6144, 48, 2, 40e9  # ranks, tokens, hidden; bytes
-WHOLE, KEPT, AGAIN = "tokens whole", "X kept", "X gathered again"
+WHOLE, KEPT, AGAIN = "tokens replicated", "X kept", "X gathered again"
 PLANS = (WHOLE, KEPT, AGAIN)
 SENT, HELD, FITS = "sent, {}", "kept, {}", "sequences, {}"
 FIELDS = tuple(field.format(plan) for field in (SENT, HELD, FITS) for plan in PLANS)
@@ -21,13 +21,13 @@ FIELDS = tuple(field.format(plan) for field in (SENT, HELD, FITS) for plan in PL
 
 @dataclass(frozen=True)
 class Model:
-    """What somebody counts for one sequence, in tensors of Φ = s·h elements, for one layer."""
+    """What is counted for one sequence, in tensors of Φ = s·h elements, for one layer."""
 
     norms: float = 2  # inputs of norms
     xs: float = 2  # inputs of qkv and up
     masks: float = 2
     mask_item: float = 1  # bytes
-    inside: float = 12  # q, k, v, result; before and behind the GELU four each
+    inside: float = 12  # q, k, v, result; before and after the GELU four each
     inside_cut: float = 1 / N
     tokens_cut: float = 1 / N  # of what is kept by tokens, where they are cut
     kept_x: float = 1  # part of X that is kept where X is kept
@@ -50,7 +50,7 @@ class Model:
         return S * H * self.layers * (self.item * wide + self.mask_item * self.masks * part) / 1e9
 
     def answers(self) -> dict[str, float]:
-        """What somebody who counts like this would write."""
+        """What this way of counting leads to."""
         found = {SENT.format(plan): self.sent(plan) for plan in PLANS}
         found |= {HELD.format(plan): self.held(plan) for plan in PLANS}
         for plan in PLANS:
@@ -63,8 +63,8 @@ RIGHT = Model()
 _IDEAS = (
     (
         "half of the moves with X kept",
-        "You have sent half as much with the tokens cut and X kept. An all-reduce is two moves, "
-        "and neither of its halves has gone away: one has only moved.",
+        "You have sent half as much with the tokens sharded and X kept. An all-reduce is two "
+        "moves, and neither of its halves has gone away: one has only moved.",
         {"moves": {WHOLE: 8, KEPT: 4, AGAIN: 5}},
     ),
     (
@@ -135,25 +135,25 @@ _IDEAS = (
     ),
     (
         "heads and MLP whole",
-        "What lies inside heads and MLP was cut over the ranks before: each keeps its heads and "
+        "What is kept inside heads and MLP was sharded before: each rank keeps its heads and "
         "its columns.",
         {"inside_cut": 1},
     ),
     (
         "only what is between the layers",
-        "You have counted what lies between the layers. Inside heads and MLP something is kept "
+        "You have counted what is kept between the layers. Inside heads and MLP something is kept "
         "too, an eighth of it on each rank.",
         {"inside": 0},
     ),
     (
         "MLP as wide as x",
-        "Inside, the MLP is four times as wide as x: that holds for what stands before and behind "
+        "Inside, the MLP is four times as wide as x: that holds for what stands before and after "
         "the GELU.",
         {"inside": 6},
     ),
     (
         "tokens not cut",
-        "With the tokens cut, a norm's input and a mask are an eighth on each rank.",
+        "With sharded tokens, a norm's input and a mask are an eighth on each rank.",
         {"tokens_cut": 1},
     ),
     (
@@ -217,18 +217,18 @@ WHICH_FITS = Thought(
     fields=FIELDS,
     judge=judge_fits,
     when_right=(
-        "With tokens whole the room is gone soon, and most of it holds copies of the same numbers. "
-        "Cut, with X kept, the bytes on the links are the same and more sequences fit; gathered "
-        "again, a quarter more bytes buy nearly as much once more. On links as fast as those "
-        "inside a node the second is what Megatron-LM does."
+        "With replicated tokens the room is gone soon, and most of it holds copies of the same "
+        "elements. Sharded, with X kept, the bytes on the links are the same and more sequences "
+        "fit; gathered again, a quarter more bytes buy nearly as much once more. Megatron-LM "
+        "gathers again, over the fast links inside a node."
     ),
     hints=(
         "One move of Φ = s·h elements costs a rank Φ(N−1)/N. How many moves has a layer of the "
         "model in each plan, forward and backward? An all-reduce is two.",
         "Kept, between the layers: two inputs of norms, two inputs of products (X), two masks. "
-        "Which of them are whole, and which an eighth, in each plan?",
+        "Which of them are replicated, and which an eighth, in each plan?",
         "Kept inside, the same in all plans: q, k, v and the heads' result are as wide as x, "
-        "before and behind the GELU it is four times as wide; each rank has an eighth.",
+        "before and after the GELU it is four times as wide; each rank has an eighth.",
         "Add up in bytes: two for an element, one for an element of a mask. Times the layers.",
     ),
 )

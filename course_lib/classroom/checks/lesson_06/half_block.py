@@ -94,18 +94,18 @@ def look_at_traffic(one: Trial) -> None:
         b, s, h, _ = one.sizes
         row, t = b * h * ITEM, one.tokens[rank]
         gathers, scatter = (one.n - 1) * t * row, (s - t) * row
-        debts = forms.all_reduce(one.n, 2 * h * ITEM)
+        sums_of_two = forms.all_reduce(one.n, 2 * h * ITEM)
         if (
             sums > 2
             or forward["bytes"] > gathers + scatter
-            or backward["bytes"] > (back["all_gather"] * gathers + scatter + debts)
+            or backward["bytes"] > (back["all_gather"] * gathers + scatter + sums_of_two)
         ):
             raise Finding(
                 "more bytes",
                 f"{head}Some of these messages carry more than they need to, or there are more "
                 f"sums than weight and bias have: {forward['bytes']} bytes forward and "
                 f"{backward['bytes']} backward. A move carries tokens as wide as x; the sums carry "
-                f"{2 * h} numbers in all.",
+                f"{2 * h} elements in all.",
             )
 
 
@@ -121,10 +121,13 @@ def _idea(there: dict, back: dict, head: str) -> tuple[str, str]:
         return (
             "gathered twice",
             f"{head}In the forward one gather will do: what of the gathered tokens is needed that "
-            "is not behind the norm?",
+            "does not come after the norm?",
         )
     if there == PAIR and back.get("reduce_scatter", 0) > 1:
-        return "scattered twice", f"{head}Add up what x owes before you scatter it: one message."
+        return (
+            "scattered twice",
+            f"{head}Add up the terms of x's gradient before you scatter it: one message.",
+        )
     return (
         "over budget",
         f"{head}The budget is one all-gather and one reduce-scatter forward; backward the same, "
@@ -158,24 +161,24 @@ LOOKS = Looks(
 )
 SEQUENCE_MLP = Exercise(
     name="sequence_mlp",
-    title="Half a block with its tokens cut",
+    title="Half a block with its tokens sharded",
     points=4,
     judge=judge_half_block,
     when_right=(
         "Output, five gradients and two steps of training are those of the dense half block, on "
         "two ranks and on three, for lengths that divide and that do not. The tokens moved as "
         "often as two all-reduces would have moved them (once more, if you gather again), the "
-        "copies' sums went beside them, and of all tokens a rank kept one tensor at most."
+        "parameters' sums went beside them, and of all tokens a rank kept one tensor at most."
     ),
     hints=(
-        "Write the layout behind each step: x is [b, s@tp, h]. Up to which step does each token "
-        "stay by itself? Which step needs all tokens, and which one leaves a sum that is owed?",
+        "Write the layout after each step: x is [b, s@tp, h]. Up to which step does each token "
+        "stay by itself? Which step needs all tokens, and which one leaves a partial sum?",
         "Two pairs of lesson 03 move tokens: `gather` and `reduce_scatter`, along dim 1 with "
         "`sizes`. What does each rank do with the gathered tokens: the same as the others, or work "
         "of its own? That decides the gather's `after`.",
         "The residual and the bias belong to finished tokens. Add them where each token exists "
         "once.",
-        "Which parameters does every rank hold whole, and use on its own tokens? A copy that goes "
-        "to everybody's own work has its backward in lesson 03.",
+        "Which parameters are replicated, and used by each rank on its own tokens? Lesson 03 has a "
+        "pair whose forward does nothing and whose backward sums what comes back from all ranks.",
     ),
 )

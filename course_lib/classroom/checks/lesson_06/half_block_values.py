@@ -119,7 +119,7 @@ def _outputs(one: Trial) -> Iterator[Idea]:
     yield Idea(
         "own columns alone",
         "Each token has passed the columns of its own rank alone. It has to pass all of them: the "
-        "other ranks' columns make parts of the same sum, and nobody has added them up.",
+        "other ranks' columns make parts of the same sum, and they have not been added up.",
         [one.own(x, r) + one.part(r, one.own(one.normed(), r)) + bias for r in ranks],
     )
     dense = one.dense
@@ -178,8 +178,8 @@ def _cut_not_summed(one: Trial) -> Idea:
         given.append(leaf.grad + one.own(one.dense.dys[0], rank))
     return Idea(
         "the other backward of a gather",
-        "Behind the gather each rank works with its own columns, so what comes back is a part of a "
-        "sum. You have cut it up, and not summed it. A gather has two right backwards; which one "
+        "After the gather each rank works with its own columns, so what comes back is a partial "
+        "sum. You have split it up, and not summed it. A gather has two right backwards; which one "
         "is meant here?",
         given,
     )
@@ -203,7 +203,7 @@ def _refuse_unpaid(one: Trial, grads: list[list[Tensor]]) -> None:
             "a copy's debt",
             f"Each rank has the gradient of the {names} from its own tokens alone, {one.when}. "
             "Every rank has a copy and uses it on other tokens: the gradient is the sum of all "
-            "ranks'. Unpaid, the copies part at the first step, and the loss goes on falling.",
+            "ranks'. Without it the copies drift from the first step on, and the loss still falls.",
         )
 
 

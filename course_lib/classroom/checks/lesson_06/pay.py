@@ -1,7 +1,8 @@
-"""`pay_sums` of lesson 06: of ten gradients those that owe a sum, settled in one message.
+"""`pay_sums` of lesson 06: of ten gradients those that are partial sums, in one message.
 
-An answer settles the gradients of a small decoder in three steps of training, on real ranks, beside
-one process; what it did to each parameter is recognised, and the ledger holds it to the budget.
+An answer completes the gradients of a small decoder in three steps of training, on real ranks,
+beside one process; what it did to each parameter is recognised, and the ledger holds it to the
+budget.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from course_lib.classroom.checks.looking import (
 from course_lib.ledger import forms
 
 OWED = ("positions", "norm.weight", "norm.bias", "q_norm.weight", "out.bias")
-# What to ask of who has left a gradient as it was; a question, and not the answer.
+# What to ask where a gradient was left as it was; a question, and not the answer.
 ASK = {
     "positions": "Which rows of the table does a rank read, and which rows of its gradient are "
     "zero on it?",
     "norm.weight": "On which tokens does a rank use it?",
     "norm.bias": "It stands beside the norm's weight. On which tokens does a rank use it?",
-    "q_norm.weight": "It stands behind the gather, and sees all tokens. Of which heads?",
-    "out.bias": "Is it added before the reduce-scatter or behind it? To which tokens, then?",
+    "q_norm.weight": "It comes after the gather, and sees all tokens. Of which heads?",
+    "out.bias": "Is it added before the reduce-scatter or after it? To which tokens, then?",
 }
 
 
@@ -84,7 +85,7 @@ def _look_at_shape(one: Trial) -> None:
             raise Finding(
                 "a gradient missing",
                 f"Under {name!r} rank {rank} returned no tensor, {when}. All "
-                f"{len(decoder.SHAPES)} gradients come back, also those that owed nothing.",
+                f"{len(decoder.SHAPES)} gradients come back, also those that need no sum.",
             )
         if what == "shape":
             raise Finding(
@@ -101,8 +102,8 @@ def _look_at_gradients(one: Trial) -> None:
     if cut:
         raise Finding(
             "summed what is cut",
-            f"{cut[0]} is cut: each rank has the rows of its own heads, and all there is of their "
-            f"gradient. Something was done to it, {when}.",
+            f"{cut[0]} is sharded: each rank has the rows of its own heads, and all there is of "
+            f"their gradient. Something was done to it, {when}.",
         )
     for name in names:
         words = {one[name] for one, _ in found}
@@ -114,29 +115,29 @@ def _look_at_gradients(one: Trial) -> None:
             raise Finding(
                 "mean",
                 f"The gradient of {name} is a mean over the ranks, and should be their sum: each "
-                f"has a part of it and no estimate of the whole. {off}",
+                f"has a term of it and no estimate of all. {off}",
             )
         if words <= {TIMES, RIGHT} and TIMES in words and name not in OWED:
             raise Finding(
                 "summed what was whole",
                 f"{name} comes back {len(found)} times too large. All ranks do the same with it, "
-                f"on all tokens: each had the whole gradient already. {off}",
+                f"on all tokens: each had the complete gradient already. {off}",
             )
         if words <= {ALONE, RIGHT} and name in OWED:
             if all({f[one] for f, _ in found} != {RIGHT} for one in OWED):
                 raise Finding(
                     "nothing summed",
                     f"Every rank kept all of its own gradients. {off} Look for parameters that "
-                    "every rank holds whole, and does different work with.",
+                    "are replicated, and do different work on each rank.",
                 )
             raise Finding(
-                "a debt left", f"The gradient of {name} is a part of a sum. {off} {ASK[name]}"
+                "a debt left", f"The gradient of {name} is a partial sum. {off} {ASK[name]}"
             )
         raise Finding("wrong gradient", f"The gradient of {name} is not the dense one's. {off}")
 
 
 def _look_at_traffic(one: Trial) -> None:
-    """One all-reduce, and no number in it that owes nothing."""
+    """One all-reduce, and no element in it that needs no sum."""
     n = len(one.reports)
     fair = forms.all_reduce(n, ITEM * sum(prod(decoder.SHAPES[name]) for name in OWED))
     for rank, report in enumerate(one.reports):
@@ -147,8 +148,8 @@ def _look_at_traffic(one: Trial) -> None:
             if set(first["ops"]) == {"all_reduce"}:
                 raise Finding(
                     "a message for each",
-                    f"{head}The debts are small, and each message costs its α. Join them, sum "
-                    "once, take them apart.",
+                    f"{head}The sums are small, and each message costs its latency α. Join them, "
+                    "sum once, take them apart.",
                 )
             raise Finding(
                 "another message", f"{head}Every rank wants the sum: one all-reduce does it."
@@ -157,7 +158,7 @@ def _look_at_traffic(one: Trial) -> None:
             raise Finding(
                 "more than is owed",
                 f"{head}It carries {first['bytes']} bytes where {fair:g} would do: something in it "
-                "owes nothing.",
+                "needs no sum.",
             )
 
 
@@ -177,21 +178,23 @@ LOOKS = Looks(
 )
 PAY_SUMS = Exercise(
     name="pay_sums",
-    title="Who owes a sum?",
+    title="Which gradients are partial sums?",
     points=4,
     judge=judge_pay,
     when_right=(
         "In three steps of training all ten gradients were those of one process, on two ranks and "
-        "on three, even where a rank had no token; and one message carried the debts and nothing "
-        "else. Not what a parameter is called decides, but whether all ranks do the same with it."
+        "on three, even where a rank had no token; and one message carried the partial sums and "
+        "nothing else. Not what a parameter is called decides, but whether all ranks do the same "
+        "with it."
     ),
     hints=(
-        "Take the parameters one by one and ask two questions. Does every rank hold it whole? And "
+        "Take the parameters one by one and ask two questions. Is it replicated? And "
         "if so: do all ranks do the same with it, on the same tokens and heads?",
-        "What is cut has one owner, and owes nothing. What is whole, and used alike on all tokens, "
-        "has its whole gradient on every rank: a sum makes it too large. Who is left?",
-        "There is one among them that has nothing to do with the tokens being cut: it would owe "
-        "its sum in lesson 05 as well.",
+        "What is sharded has one owner, and needs no sum. What is replicated, and used alike on "
+        "all tokens, has its complete gradient on every rank: a sum makes it too large. What is "
+        "left?",
+        "There is one among them that has nothing to do with the tokens being sharded: its "
+        "gradient would be a partial sum in lesson 05 as well.",
         "One message: torch.cat of the flattened ones, a sum, `split` by their sizes, `view_as`.",
     ),
 )

@@ -194,7 +194,7 @@ def _look_at_gradients(one: Trial) -> None:
     unpaid = Idea(
         "the table's debt",
         "Each rank has the gradient of the rows that its own tokens read, and zeros in the others. "
-        "Every rank holds the whole table: after the first step the copies differ.",
+        "The table is replicated: after the first step its copies differ.",
         own,
     )
     refuse_idea(tables, [unpaid], one.when)
@@ -240,7 +240,7 @@ def _look_at_traffic(one: Trial) -> None:
             raise Finding(
                 "two messages",
                 f"{head}One will do: what each rank knows about the lengths need not be sent, and "
-                "numbers that are sent may travel together.",
+                "elements that are sent may travel together.",
             )
         if backward["bytes"] > table or sum(backward["ops"].values()) > 1:
             raise Finding(
@@ -275,9 +275,9 @@ UNEVEN_LOSS = Exercise(
     points=3,
     judge=judge_uneven,
     when_right=(
-        "Every token stood at its own position and counted once, whoever held it; a rank without "
-        "tokens gave a zero to the sum and no NaN. Gradients and two steps of training were those "
-        "of one process, for one small message forward and the table's sum backward."
+        "Every token stood at its own position and counted once, on whichever rank it was; a rank "
+        "without tokens gave a zero to the sum and no NaN. Gradients and two steps of training "
+        "were those of one process, for one small message forward and the table's sum backward."
     ),
     hints=(
         "`course_lib.layout.cut(length, n)` says how many tokens each rank has. Where does yours "

@@ -64,7 +64,7 @@ def ignored_losses(case: Case) -> Iterator[Idea]:
     p, n = ideas.Parts(case), case.n
     t, count = case.plan.tokens, p.kept.sum()
     losses = torch.where(p.kept, p.lse - p.y_all, 0.0).sum()
-    strange = torch.where(p.kept, 0.0, p.lse).sum()  # of tokens whose target nobody has
+    strange = torch.where(p.kept, 0.0, p.lse).sum()  # of tokens whose target no rank has
     for divisor in (count, t):
         yield Idea(
             "taken for another rank's word",
@@ -75,7 +75,7 @@ def ignored_losses(case: Case) -> Iterator[Idea]:
     if 0 <= case.plan.ignore < case.plan.words:
         yield Idea(
             "only a negative label",
-            "Here the label that is ignored is a word's number, and you have counted its tokens. "
+            "Here the label that is ignored is an entry's id, and you have counted its tokens. "
             "Ignored is what equals ignore_index, whatever it is.",
             [(p.lse - p.y_all).sum() / t] * n,
         )
@@ -102,7 +102,7 @@ def ignored_gradients(case: Case) -> Iterator[Idea]:
         yield Idea(
             "ignored tokens still learn",
             "An ignored token's loss is 0 and its logits get a gradient all the same: the softmax "
-            "of a token without a target, which pushes every word down.",
+            "of a token without a target, which pushes every entry down.",
             p.split((soft - torch.where(p.kept[:, None], hot, 0.0)) / divisor),
         )
         yield Idea(
@@ -135,23 +135,23 @@ CUT_LOSS = exercise(
     ),
     hints=(
         "Write the loss of one token with all its logits. Which three numbers does it read? For "
-        "each: what does a rank know of it, and is the whole a sum or a maximum of that?",
-        "`torch.where(here, x, 0.0)` with `here` true where the target lies among this rank's "
-        "words. `clamp` keeps an index in range where it does not.",
+        "each: what does a rank know of it, and is the total a sum or a maximum of that?",
+        "`torch.where(here, x, 0.0)` with `here` true where the target is one of this rank's "
+        "entries. `clamp` keeps an index in range where it does not.",
         "The gradient of a token's loss is softmax minus one-hot. After the forward, which of the "
-        "two wants to know something of another rank?",
+        "two needs something from another rank?",
         "The loss is a mean: how much of each token's gradient is left?",
     ),
 )
 IGNORED_LOSS = exercise(
     "ignored_loss",
-    "Tokens that do not count",
+    "Ignored targets",
     3,
     judge_ignored,
     when_right=(
-        "Ignored tokens cost nothing and teach nothing, whether their label is -100, a word, or "
-        "beyond the vocabulary; the mean is over the rest; and where nothing counts the loss is 0 "
-        "and so is its gradient. All ranks know the labels, so that nobody had to ask."
+        "Ignored tokens cost nothing and teach nothing, whether their label is -100, an entry's "
+        "id, or beyond the vocabulary; the mean is over the rest; and where nothing counts the "
+        "loss is 0 and so is its gradient. All ranks know the labels, so no message was needed."
     ),
     hints=(
         "Work out what your loss is for a token whose target no rank has.",

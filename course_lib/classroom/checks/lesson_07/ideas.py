@@ -104,12 +104,12 @@ def of_the_loss(case: Case) -> Iterator[Idea]:
 
     yield Idea(
         "nothing shared",
-        "Each rank has the loss of its own words alone, as if there were no others.",
+        "Each rank has the loss of its own entries alone, as if there were no others.",
         [p.loss(*three) for three in zip(p.lse_r, p.y_r, p.sum_r, strict=True)],
     )
     yield Idea(
         "sum not shared",
-        "Each rank divides by its own sum of exponentials. The softmax is over all words, so the "
+        "Each rank divides by its own sum of exponentials. The softmax is over all entries, so the "
         "sum is one over all ranks.",
         [p.loss(lse, p.y_all) for lse in p.lse_r],
     )
@@ -125,36 +125,36 @@ def of_the_loss(case: Case) -> Iterator[Idea]:
     ]
     yield Idea(
         "sums below different logits",
-        "The ranks' sums of exponentials were added up, each below another largest logit. They "
-        "only add up once all lie below the same one.",
+        "The ranks' sums of exponentials were added up, each relative to another largest logit. "
+        "They can be added once all are relative to the same one.",
         same(p.loss(torch.stack(below).sum(0).log() + p.m, p.y_all)),
     )
     yield Idea(
         "sums below different logits",
-        "Each rank's sum lies below its own largest logit, and so does the loss that it makes of "
-        "the total: the ranks have taken off different numbers.",
+        "Each rank's sum is relative to its own largest logit, and so is the loss that it makes of "
+        "the total: the ranks have subtracted different numbers.",
         [p.loss(torch.stack(below).sum(0).log() + m_r, p.y_all) for m_r in p.m_r],
     )
     yield Idea(
         "largest not put back",
-        "The exponentials were summed below the largest logit, and the target's logit was taken "
-        "as it is. What is taken off in one place is missing in the other.",
+        "The exponentials were summed relative to the largest logit, and the target's logit was "
+        "taken as it is. What is subtracted in one place is missing in the other.",
         same(p.loss(p.lse - p.m, p.y_all)),
     )
     loose = torch.stack([p.taken(part, a, strict=False) for part, a in p.each()]).sum(0)
     yield Idea(
         "a word on every rank",
         "Every rank contributes a logit for every target, and all but one of them that of some "
-        "other word. Who does not have the target contributes 0.",
+        "other entry. A rank that does not have the target contributes 0.",
         same(p.loss(p.lse, loose)),
     )
     for first, more in ((0, 1), (1, 0), (1, 1)):
         odd = [p.taken(part, a, strict=True, first=first, more=more) for part, a in p.each()]
         yield Idea(
             "the edge of a shard",
-            "Wrong are only the targets at the edge of a shard, the first word of a rank or the "
-            "one behind its last: they are found twice, or by nobody. Of width words the local "
-            "numbers are 0 to width - 1.",
+            "Wrong are only the targets at the edge of a shard, the first entry of a rank or the "
+            "one after its last: they are found twice, or by no rank. Of width entries the local "
+            "indices are 0 to width - 1.",
             same(p.loss(p.lse, torch.stack(odd).sum(0))),
         )
     if p.plan.mean:
@@ -200,8 +200,8 @@ def of_the_gradient(case: Case) -> Iterator[Idea]:
         below[:, start : start + part.shape[-1]] = low.nan_to_num(0.0)
     yield Idea(
         "softmax below different logits",
-        "The exponentials of the gradient lie below the rank's own largest logit, the sum that "
-        "they are divided by below that of all ranks.",
+        "The exponentials of the gradient are relative to the rank's own largest logit, the sum "
+        "that they are divided by relative to that of all ranks.",
         p.weighed(below - hot - u),
     )
     yield Idea(
@@ -214,8 +214,8 @@ def of_the_gradient(case: Case) -> Iterator[Idea]:
         odd = p.one_hot(lambda x, w, low=low, high=high: (x >= low) & (x < w + high))
         yield Idea(
             "the edge of a shard",
-            "Wrong are only the tokens whose target lies at the edge of a shard: the first word of "
-            "a rank, or the one behind its last.",
+            "Wrong are only the tokens whose target is at the edge of a shard: the first entry of "
+            "a rank, or the one after its last.",
             p.weighed(soft - (1 - e) * odd - u),
         )
     if p.plan.mean:

@@ -54,13 +54,13 @@ MISTAKES = (
     ),
     Mistake(
         "fewer words",
-        "That would be a loss over a rank's own words alone. Here it is the other way round: each "
-        "rank has all of them.",
+        "That would be a loss over a rank's own entries alone. Here it is the other way round: "
+        "each rank has all of them.",
         {START: log(WORDS / 2), THEN: LATER - log(2), EIGHT: -log(8)},
     ),
     Mistake(
         "another number of ranks",
-        "That is what two ranks add. Every one of the eight counts all words.",
+        "That is what two ranks add. Every one of the eight counts all entries.",
         {EIGHT: log(2)},
     ),
     Mistake(
@@ -95,7 +95,7 @@ MISTAKES = (
     ),
     Mistake(
         "zero logits cost nothing",
-        "A padded row takes part with an exponential of 1, like each of the words at the start.",
+        "A padded row takes part with an exponential of 1, like each of the entries at the start.",
         {PADDING: 0.0},
     ),
     Mistake(
@@ -111,17 +111,18 @@ MISTAKES = (
     ),
     Mistake(
         "target on both ranks",
-        "The second rank takes its words to begin behind the last one: it finds no target at all.",
+        "The second rank takes its entries to begin after the last one: it finds no target at all.",
         {RANK_1: P / 2 - 1},
     ),
     Mistake(
         "the other rank does nothing",
-        "Rank 1 has a logit for that word too, and its own exponential over the sum of all.",
+        "Rank 1 has a logit for that entry too, and its own exponential over the sum of all.",
         {RANK_1: 0.0},
     ),
     Mistake(
         "no one-hot",
-        "That is the softmax alone. At the target's own logit, where a rank finds it, 1 goes off.",
+        "That is the softmax alone. At the target's own logit, where a rank finds it, 1 is "
+        "subtracted.",
         {DENSE: P, RANK_0: P / 2},
     ),
     Mistake(
@@ -158,8 +159,8 @@ LOG_TWO = Thought(
     hints=(
         "Write the loss as log S + m - l_y. With all logits on both ranks: which of S, m and l_y "
         "is another number than it should be?",
-        "For padding, compare two sums of equal exponentials: over the rows, and over the words.",
+        "For padding, compare two sums of equal exponentials: over the rows, and over the entries.",
         "The gradient is softmax minus one-hot, on each rank by itself. By which sum is the "
-        "softmax divided, and on which rank does the target lie in range?",
+        "softmax divided, and on which rank is the target in range?",
     ),
 )

@@ -125,7 +125,8 @@ def look_at_loss(one: Trial, ideas: Ideas) -> None:
     if spread:
         raise Finding(
             "ranks disagree",
-            f"The ranks have different losses {one.when}. Every rank needs the whole one.",
+            f"The ranks have different losses {one.when}. Every rank needs the loss over all "
+            "entries.",
         )
     raise Finding("wrong loss", f"The loss is not that of one process {one.when}.")
 
@@ -142,8 +143,8 @@ def look_at_gradient(one: Trial, ideas: Ideas) -> None:
     _refuse_rounded(found, right, one, "gradient")
     raise Finding(
         "wrong gradient",
-        f"The loss is right, and its gradient is not that of one process {one.when}. Of each "
-        "logit it is what the softmax gives it, less what the label wants.",
+        f"The loss is right, and its gradient is not that of one process {one.when}. For each "
+        "logit it is softmax minus label.",
     )
 
 
@@ -169,7 +170,7 @@ def _refuse_not_finite(found: list[Tensor], one: Trial) -> None:
             "overflow",
             f"There is an infinity or a NaN {one.when}. An exponential is taken of something "
             "that was not made small first, or a sum of them has become 0 before its logarithm: "
-            "what is taken off has to be the largest logit of all ranks.",
+            "what is subtracted has to be the largest logit of all ranks.",
         )
     if kind == "silent":
         raise Finding(
@@ -182,7 +183,7 @@ def _refuse_not_finite(found: list[Tensor], one: Trial) -> None:
         raise Finding(
             "rank without a word",
             f"There is a NaN, or an infinity, {one.when}: all rows of rank {empty[0]} are padding "
-            "there. A rank without a real word still takes part, with nothing to add.",
+            "there. A rank without a real entry still takes part, with nothing to add.",
         )
     raise Finding("not finite", f"There is a NaN or an infinity {one.when}.")
 
@@ -209,7 +210,7 @@ def refuse_logits_on_the_way(one: Trial, rank: int, report: dict) -> None:
         raise Finding(
             "logits on the way",
             f"The values are right. Rank {rank} sends something as large as its logits "
-            f"({wide[0]}), {report['bytes']} bytes in all {one.when}: with it grows v, the "
+            f"({wide[0]}), {report['bytes']} bytes in all {one.when}: it grows with v, the "
             "vocabulary. What a token's loss needs of another rank is a few numbers.",
         )
 
@@ -224,7 +225,7 @@ def look_at_largest(one: Trial) -> None:
                 "not sharded",
                 f"The values are right, and rank {rank} made a tensor of {report['largest']} bytes "
                 f"{one.when}; a shard of the logits has {plan.tokens * (z - a) * ITEM}. Something "
-                "there is as wide as the whole vocabulary: a cut that saves no memory.",
+                "there is as wide as the whole vocabulary: a sharding that saves no memory.",
             )
 
 

@@ -40,7 +40,7 @@ class Made(TorchDispatchMode):
         return max((nbytes for _, nbytes in self.seen.values()), default=0)
 
     def alive(self, but: list[object]) -> int:
-        """Bytes that are still held by somebody, but for the memory of these tensors."""
+        """Bytes that are still held, but for the memory of these tensors."""
         known = {one.untyped_storage()._cdata for one in but if isinstance(one, Tensor)}
         held = [n for key, (ref, n) in self.seen.items() if key not in known and not ref.expired()]
         return sum(held)

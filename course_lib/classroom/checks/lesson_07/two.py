@@ -61,7 +61,7 @@ def _look_at_gradients(one: Trial) -> None:
         if not near(report["again"], report["gradient"]):
             raise Finding(
                 "second backward",
-                f"Going back a second time (retain_graph=True) gives another gradient on rank "
+                f"A second backward (retain_graph=True) gives another gradient on rank "
                 f"{rank}, {one.when}, or an error: the first backward has changed what the "
                 "forward had kept.",
             )
@@ -146,11 +146,11 @@ TWO_COLLECTIVES = exercise(
         "kept."
     ),
     hints=(
-        "Let each rank sum below its own largest logit, before anything is sent. By which factor "
-        "does that sum change when another logit is taken off?",
+        "Let each rank sum relative to its own largest logit, before anything is sent. By which "
+        "factor does that sum change when another logit is subtracted?",
         "The maximum is one message. After it, two numbers a token wait for a sum: `torch.stack`.",
-        "A rank whose logits are all -inf has -inf for its largest. Which difference is no number "
-        "then, and what should such a rank's sum be?",
+        "A rank whose logits are all -inf has -inf for its largest. Which difference is not a "
+        "number then, and what should such a rank's sum be?",
         "For the backward: which tensors of the forward lead from the logits to the softmax, and "
         "how many numbers are they?",
     ),

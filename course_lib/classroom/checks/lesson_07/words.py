@@ -36,7 +36,7 @@ def padded_losses(case: Case) -> Iterator[Idea]:
     if pads:
         yield Idea(
             "padding takes part",
-            "The rows that are no words have logits too, and these are in the sum of exponentials: "
+            "The padded rows have logits too, and these are in the sum of exponentials: "
             "the loss is too high by what they take of the softmax.",
             [p.loss(p.all.logsumexp(-1), p.y_all)] * n,
         )
@@ -44,7 +44,7 @@ def padded_losses(case: Case) -> Iterator[Idea]:
         yield Idea(
             "zero is a logit",
             "The padded logits were set to 0. A logit of 0 has an exponential of 1, and takes part "
-            "like any word. What has to become 0 is the exponential.",
+            "like any entry. What has to become 0 is the exponential.",
             [p.loss(torch.cat((p.real, zeros), -1).logsumexp(-1), p.y_all)] * n,
         )
     yield from ideas.of_the_loss(case)
@@ -55,7 +55,7 @@ def padded_gradients(case: Case) -> Iterator[Idea]:
     soft, hot = (p.all - p.lse[:, None]).exp(), p.one_hot(ideas.here)
     yield Idea(
         "padded rows learn",
-        "The loss knows which words are real, the gradient does not: rows that are no words get "
+        "The loss knows which entries are real, the gradient does not: padded rows get "
         "one, and would not stay zero.",
         p.weighed(soft - hot),
     )
@@ -83,20 +83,20 @@ def smoothed_losses(case: Case) -> Iterator[Idea]:
     plain = p.lse - p.y_all
     yield Idea(
         "no smoothing",
-        "That is the loss without smoothing: all of the target's share is still at one word.",
+        "That is the loss without smoothing: all of the target's share is still at one entry.",
         [plain.mean()] * n,
     )
     yield Idea(
         "sum of logits not shared",
-        "The uniform part reads every word's logit, and each rank has put in those of its own "
-        "words alone.",
+        "The uniform part reads every entry's logit, and each rank has put in those of its own "
+        "entries alone.",
         [p.loss(p.lse, p.y_all, own) for own in p.sum_r],
     )
     for text, own in (("", p.sum_r), (", though the sum itself is shared", [p.sum] * n)):
         yield Idea(
             "share of one rank's words",
-            f"Each word's share was reckoned as ε over the words of one rank{text}. It is ε over "
-            "the whole vocabulary.",
+            f"Each entry's share was computed as ε over the entries of one rank{text}. It is ε "
+            "over the whole vocabulary.",
             [
                 (p.lse - (1 - e) * p.y_all - e / w * s).mean()
                 for w, s in zip(widths, own, strict=True)
@@ -106,20 +106,20 @@ def smoothed_losses(case: Case) -> Iterator[Idea]:
     for parts, how in ((1, "added up"), (n, "averaged")):
         yield Idea(
             "share of one rank's words",
-            f"Each rank's mean over its own words was taken, and these were {how}. Shards have "
-            "different lengths, and a word's share is ε over the whole vocabulary.",
+            f"Each rank's mean over its own entries was taken, and these were {how}. Shards have "
+            "different lengths, and an entry's share is ε over the whole vocabulary.",
             [(p.lse - (1 - e) * p.y_all - e * shared / parts).mean()] * n,
         )
     others = e / (v - 1) * (p.sum - p.y_all)
     yield Idea(
         "other words only",
         "The target keeps 1 - ε and the others share ε. That is smoothing too, and not torch's: "
-        "there all words share ε, the target among them.",
+        "there all entries share ε, the target among them.",
         [(p.lse - (1 - e) * p.y_all - others).mean()] * n,
     )
     yield Idea(
         "log-sum-exp of the target alone",
-        "The uniform part is made of losses too, log-sum-exp minus logit, each word's; the first "
+        "The uniform part is made of losses too, log-sum-exp minus logit, each entry's; the first "
         "half of it is missing.",
         [((1 - e) * plain - e / v * p.sum).mean()] * n,
     )
@@ -144,13 +144,13 @@ def smoothed_gradients(case: Case) -> Iterator[Idea]:
         )
         yield Idea(
             "uniform share left out",
-            "The target's share is smaller, and nobody got what it lost: from every logit's "
-            "gradient a small share goes off.",
+            "The target's share is smaller, and what it lost went to no entry: from every logit's "
+            "gradient a small share is subtracted.",
             p.weighed(soft - (1 - e) * hot),
         )
         yield Idea(
             "uniform share left out",
-            "The whole of softmax minus one-hot was made smaller. The softmax itself counts in "
+            "All of softmax minus one-hot was made smaller. The softmax itself counts in "
             "full; only the label is spread out.",
             p.weighed((1 - e) * (soft - hot)),
         )
@@ -162,14 +162,14 @@ def smoothed_gradients(case: Case) -> Iterator[Idea]:
         near_by = torch.cat([torch.full_like(part, e / part.shape[-1]) for part in p.own], -1)
         yield Idea(
             "share of one rank's words",
-            "Each logit's share was reckoned as ε over the words of one rank; it is ε over the "
+            "Each logit's share was computed as ε over the entries of one rank; it is ε over the "
             "whole vocabulary.",
             p.weighed(soft - (1 - e) * hot - near_by),
         )
         others = (1 - hot) * e / (v - 1)
         yield Idea(
             "other words only",
-            "The loss lets all words share ε, its gradient all but the target.",
+            "The loss lets all entries share ε, its gradient all but the target.",
             p.weighed(soft - (1 - e) * hot - others),
         )
     yield from ideas.of_the_gradient(case)
@@ -177,7 +177,7 @@ def smoothed_gradients(case: Case) -> Iterator[Idea]:
 
 PADDED_LOSS = exercise(
     "padded_loss",
-    "Words that are none",
+    "Padding that takes no part",
     3,
     judge_padded,
     when_right=(
@@ -186,16 +186,16 @@ PADDED_LOSS = exercise(
         "logits were left alone."
     ),
     hints=(
-        "How many of this rank's columns are real words? It can be all, some or none.",
+        "How many of this rank's columns are real entries? It can be all, some or none.",
         "What has to be the exponential of a padded logit, and what has the logit to be for that? "
         "Or leave those columns out, and put a gradient in their place at the end.",
-        "A rank without a real word still calls every collective. What is the largest of nothing, "
+        "A rank without a real entry still calls every collective. What is the largest of nothing, "
         "as far as a maximum over ranks is concerned, and the sum?",
     ),
 )
 SMOOTHED_LOSS = exercise(
     "smoothed_loss",
-    "A little to every word",
+    "Label smoothing over a sharded vocabulary",
     3,
     judge_smoothed,
     when_right=(
@@ -204,9 +204,9 @@ SMOOTHED_LOSS = exercise(
         "more, the sum of the logits; its gradient is the same small number everywhere, and local."
     ),
     hints=(
-        "Write the uniform part of the loss out: a mean over all words j of log Σ exp - lⱼ. What "
+        "Write the uniform part of the loss out: a mean over all entries j of log Σ exp - lⱼ. What "
         "of it is known already, and which sum is new?",
-        "The new sum has a part on each rank. Of how many words is it, when it is whole?",
+        "The new sum has a term on each rank. Over how many entries is it, when it is complete?",
         "The softmax does not know of smoothing. The label does: what stands in the place of the "
         "one-hot now, at the target and everywhere else?",
     ),

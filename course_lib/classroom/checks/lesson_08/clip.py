@@ -23,12 +23,12 @@ IDEAS = {
     "copies counted n times": (
         "copies counted n times",
         "What every rank holds alike, such as a norm's weight, is in it once for each rank. It is "
-        "one logical tensor: it counts once, whoever adds it up.",
+        "one logical tensor: it counts once, on whichever rank it is added.",
     ),
     "tied counted twice": (
         "tied counted twice",
-        "The tied weight is in it twice, once for each of its names. There is one tensor behind "
-        "both, with one gradient.",
+        "The tied weight is in it twice, once for each of its names. Both lead to one "
+        "tensor, with one gradient.",
     ),
     "tied twice, copies n times": (
         "copies counted n times",
@@ -51,7 +51,7 @@ IDEAS = {
     "averaged": (
         "averaged",
         "The ranks' sums were averaged. That is right for copies, and makes a shard's part n times "
-        "too small: shards are different numbers, and are added.",
+        "too small: shards are different elements, and are added.",
     ),
     "norms added": (
         "norms added",
@@ -160,7 +160,7 @@ def _look_at_factors(one: dict, where: str) -> None:
         times = "twice" if _close(tied, want * want) else "not as the others"
         raise Finding(
             "tied scaled twice" if times == "twice" else "wrong factor",
-            f"The gradient behind the two names of the tied weight was scaled {times} {where}.",
+            f"The gradient of the tied weight was scaled {times} {where}.",
         )
     if want == 1.0:
         raise Finding(
@@ -188,19 +188,20 @@ def _look_at_traffic(one: dict, n: int, where: str) -> None:
         raise Finding(
             "too much sent",
             f"The norm is right, and {one['bytes']} bytes were sent for it {where}: more than a "
-            "number for each tensor. A norm needs the squares' sum, and nobody's gradients.",
+            "number for each tensor. A norm needs the squares' sum, and no gradients.",
         )
 
 
 CLIP = Exercise(
     name="clip_as_one",
-    title="The norm of a cut gradient",
+    title="Gradient clipping on shards",
     points=4,
     judge=judge_clip,
     when_right=(
         "On three ranks and on two the norm is that of the dense model's gradient, each shard "
-        "counted where it lies, each copy once, the tied weight once; all gradients were scaled "
-        "alike, and only where they were too long; three steps gave the dense model's weights."
+        "counted where it is, each replicated gradient once, the tied weight once; all gradients "
+        "were scaled alike, and only where they were too long; three steps gave the dense model's "
+        "weights."
     ),
     hints=(
         "Write down the squared norm of the dense gradient as a sum over tensors. Which of these "

@@ -63,7 +63,7 @@ MISTAKES = (
     ),
     Mistake(
         "tp ranks read alike",
-        "A global batch there is, but no rank reads it whole: each replica takes its own rows.",
+        "A global batch there is, but no rank reads all of it: each replica takes its own rows.",
         {"c": 1},
     ),
     Mistake(
@@ -80,7 +80,7 @@ MISTAKES = (
     Mistake(
         "shards are different numbers",
         "Tensor-parallel ranks hold *different* columns of `mlp.up`: their gradients belong to "
-        "different numbers, and to add them makes no sense. The same columns lie on one rank of "
+        "different parameters, and to add them makes no sense. The same columns are on one rank of "
         "each replica.",
         {"e": TP},
     ),
@@ -97,15 +97,15 @@ MISTAKES = (
     ),
     Mistake(
         "a copy that saw the same",
-        "Without sequence parallelism every tp rank sends the *same* numbers through `norm_1`, and "
-        "what comes back has gone through f: each has the whole gradient already. To sum it over "
-        "tp counts it four times.",
+        "Without sequence parallelism every tp rank sends the *same* tokens through `norm_1`, and "
+        "what comes back has gone through f: each has the complete gradient already. To sum it "
+        "over tp counts it four times.",
         {"f": ALL},
     ),
     Mistake(
         "a copy that saw the same",
-        "Without sequence parallelism the tp ranks have the same gradient here, and owe each other "
-        "nothing; the replicas do.",
+        "Without sequence parallelism the tp ranks have the same, complete gradient here. The "
+        "replicas have other tokens, and theirs have to be summed.",
         {"f": TP},
     ),
     Mistake(
@@ -116,12 +116,12 @@ MISTAKES = (
     ),
     Mistake(
         "other tokens, so a sum",
-        "Over tp the gradient owes a sum now, and the one over the replicas it owes still.",
+        "Over tp the gradient is a partial sum now, and over the replicas it still is one.",
         {"g": TP},
     ),
     Mistake(
         "distinct shards",
-        "After the gradients' sum all replicas hold the same numbers. The norm counts each once: "
+        "After the gradients' sum all replicas hold the same. The norm counts each once: "
         "the four different shards of one replica.",
         {"h": ALL},
     ),
@@ -196,6 +196,6 @@ GROUPS = Thought(
         "For each line ask two things: do these ranks hold the same *weights*? Have they seen the "
         "same *tokens*?",
         "Same weights, other tokens: the gradients are added. Other weights, same tokens: the "
-        "activations are. Both the same: copies, which owe each other nothing and count once.",
+        "activations are. Both the same: replicated, with complete gradients, and counted once.",
     ),
 )

@@ -1,4 +1,4 @@
-"""`token_mean_step` of lesson 08: one mean over all tokens, however they lie on the ranks.
+"""`token_mean_step` of lesson 08: one mean over all tokens, however they are spread over the ranks.
 
 Loss and gradients are held against one process that has all batches, and against what known wrong
 ideas would give; the ledger says how much was sent for it.
@@ -50,8 +50,8 @@ IDEAS = {
     ),
     "divided by its own tokens": (
         "divided by its own tokens",
-        "The sum is everybody's and the divisor is this rank's own, so the ranks disagree. The "
-        "count has to be summed like the loss.",
+        "The sum is that of all ranks and the divisor is this rank's own, so the ranks disagree. "
+        "The count has to be summed like the loss.",
     ),
     "the last micro-batch": (
         "the last micro-batch alone",
@@ -99,7 +99,7 @@ def _look_at_results(told: list[dict], where: str) -> None:
             raise Finding(
                 "rows of others",
                 f"The model of rank {rank} was shown {one['rows']} rows {where}, and its own "
-                f"batches have {one['own rows']}. Who computes everybody's rows saves no work.",
+                f"batches have {one['own rows']}. A rank that computes all rows saves no work.",
             )
         if one["changed"]:
             raise Finding("input changed", f"Your function changed the batches of rank {rank}.")
@@ -150,7 +150,7 @@ def _look_at_losses(told: list[dict], where: str) -> None:
         raise Finding(
             "a rank's own loss",
             f"The gradients are right, and each rank returns the loss of its own tokens {where}. "
-            "Whoever logs it on rank 0 sees a part of the batch.",
+            "A log on rank 0 then shows a part of the batch.",
         )
     idea = _idea(told, "losses", IDEAS)
     if idea:

@@ -35,29 +35,29 @@ IDEAS = {
     ),
     "copies added": (
         "copies added",
-        "Every rank holds it whole, and the copies were added up. One of them is the logical "
-        "tensor.",
+        "It is replicated, and the copies were added up. One of them is the logical tensor.",
     ),
     "copies joined": (
         "copies joined",
-        "Every rank holds it whole, and the copies were joined, as if they were pieces.",
+        "It is replicated, and the copies were joined, as if they were shards.",
     ),
-    "a copy cut": ("a copy cut", "It is whole on every rank, and was cut."),
+    "a copy cut": ("a copy cut", "It is replicated, and was sharded."),
     "the other dim": (
         "the other dim",
-        "It was cut along the other dim. `attention.out` and `mlp.down` are cut by columns of the "
-        "stored weight, all the others by rows.",
+        "It was sharded along the other dim. `attention.out` and `mlp.down` are cut by columns of "
+        "the stored weight, all the others by rows.",
     ),
     "another rule": (
         "another rule",
         "The pieces' lengths follow another rule. Heads are spread as evenly as they go and are "
-        "never cut through; words and the MLP's inner size go by `span`, as torch.chunk cuts.",
+        "never cut through; the vocabulary and the MLP's inner size go by `span`, as torch.chunk "
+        "cuts.",
     ),
-    "nothing cut": ("nothing cut", "Every rank has all of it: right, and not cut."),
+    "nothing cut": ("nothing cut", "Every rank has all of it: right, and not sharded."),
     "turned round": ("another rank's", "Each rank has the piece of another one."),
     "not bit by bit": (
         "not bit by bit",
-        "The numbers are close and not the same. Nothing has to be computed here: weights are "
+        "The values are close and not the same. Nothing has to be computed here: weights are "
         "moved, and a mean of equal copies is rounded.",
     ),
     "dtype": ("another dtype", "Its dtype has changed on the way."),
@@ -67,7 +67,7 @@ IDEAS = {
         "it keeps everything. Give each piece memory of its own.",
     ),
     "kind": ("not a tensor", "It is no tensor."),
-    "values": ("wrong numbers", "Its shape is right and its numbers are not."),
+    "values": ("wrong numbers", "Its shape is right and its values are not."),
 }
 
 
@@ -139,7 +139,7 @@ def _look_at_pieces(report: dict, where: str) -> None:
     if report["torn"]:
         raise Finding(
             "tied weight torn apart",
-            f"The tied head and the table of words are two tensors now ({where}). They were one: "
+            f"The tied head and the embedding are two tensors now ({where}). They were one: "
             "held twice, it costs twice, and the first step of training makes them differ.",
         )
 
