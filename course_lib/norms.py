@@ -1,6 +1,6 @@
-"""The norm of what is cut: every logical number once, whoever holds it and however many do.
+"""The norm of what is sharded: every logical element once, however many ranks hold it.
 
-A norm is a sum over *distinct* shards. A shard is counted where it lies, a copy on one rank alone,
+A norm is a sum over *distinct* shards. A shard is counted where it is, a copy on one rank alone,
 a shared parameter once. Clipping multiplies every shard by the same factor. Lesson 08.
 """
 
@@ -86,7 +86,7 @@ def _once(pieces: Iterable[Piece]) -> list[Piece]:
 
 
 def _counts_here(piece: Piece, groups: Sequence[Group]) -> bool:
-    """A copy along an axis counts on the first rank of that axis alone."""
+    """What is replicated along an axis counts on the first rank of that axis alone."""
     names = {group.group_name for group in piece.cut_over}
     summed = {group.group_name for group in groups}
     if not names <= summed:

@@ -1,7 +1,7 @@
-"""The loss of logits cut over the vocabulary: three numbers a token meet, the logits never do.
+"""Cross-entropy of logits sharded over the vocabulary: three numbers a token meet, no logits.
 
 A rank knows its largest logit, its sum of exponentials and, perhaps, the target's logit. Two small
-all-reduces make them whole; the backward, softmax minus one-hot, asks nobody. Lesson 07 derives it.
+all-reduces complete them; the backward, softmax minus one-hot, sends nothing. Lesson 07 derives it.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ def local_numbers(
     keep: Tensor | None = None,
     weights: ClassWeights | None = None,
 ) -> Tensor:
-    """What this rank knows of each token, (4, t): its largest logit, the sum of exponentials of
-    what each lies below that, the target's logit or 0, and, where labels are smoothed, the sum of
-    what each lies below (times its weight). `keep` is filled with the softmax over these words."""
+    """(t, v/tp) local logits -> (4, t): their maximum, the sum of exponentials relative to it, the
+    target's logit or 0, and, where labels are smoothed, the sum of logits relative to the maximum
+    (times its weight). `keep` is filled with the softmax over this rank's entries."""
     own = logits.new_zeros((4, logits.shape[0]), dtype=wide(logits))
     own[0] = -math.inf
     if not real:
@@ -184,18 +184,18 @@ def combine(
     *,
     check: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Two all-reduces: each token's loss, (t,), and before it this rank's share of the token's
-    whole probability, (t,): the softmax over this rank's words, times that, is the one over all."""
+    """Two all-reduces: (4, t) of each rank -> this rank's share of a token's probability, (t,), and
+    the losses, (t,). The softmax over this rank's entries, times the share, is that over all."""
     most = all_reduce(own[0], group, "max")
     if check:
         check_not_refused(most, group)
-    # Sums can only be added up where they lie below the same logit: each is moved to the largest.
+    # Sums are added relative to the same logit: each is rescaled to the largest of all ranks.
     nearer = torch.where(own[0] == -math.inf, 0.0, own[0] - most)
     parts = [own[1] * nearer.exp(), own[2]]
     if smoothing:
         parts.append(own[3] + (real if weights is None else weights.own.sum()) * nearer)
     sums = all_reduce(torch.stack(parts), group, donated=True)
-    # The largest is taken off the target's logit, not added to the log: what is near cancels well.
+    # The largest is subtracted from the target's logit, not added to the log: it cancels well.
     of_target, of_sum = pulls(weights, smoothing, vocabulary)
     losses = of_sum * sums[0].log() - of_target * (sums[1] - most)
     if smoothing:

@@ -76,7 +76,7 @@ def gathered_products(
     """This rank's tokens x (b, s/tp, h), gathered, times each weight (f/tp, h): (b, s, f/tp) each.
 
     `keep` holds the gathered X for the backward; without it, X is gathered once more there, while
-    dX is computed. The reduce-scatter of dX runs under the weights' gradients.
+    dX is computed. The reduce-scatter of dX overlaps the product for the weights' gradients.
     """
     check_member(group)
     x, *given = autocast(x.device, x, *weights, *biases)
@@ -88,8 +88,8 @@ def gathered_products(
 def scattered_product(
     x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sizes: Sequence[int]
 ) -> Tensor:
-    """x (b, s, h/tp) times this rank's weight (f, h/tp), summed; of the sum this rank's tokens,
-    (b, s/tp, f). The bias owes no sum: its gradient is taken of the gathered dY, which is whole.
+    """x (b, s, h/tp) times this rank's weight (f, h/tp), reduce-scattered to this rank's tokens,
+    (b, s/tp, f). The bias needs no message: its gradient is a sum over the gathered dY.
     """
     check_member(group)
     given = autocast(x.device, x, weight, bias)
@@ -197,7 +197,8 @@ def in_bytes(b: int, s: int, h: int, n: int, item: int, *, keep: bool) -> dict[s
 
 @uncompiled
 def shared_once(*parameters: torch.nn.Parameter | None, group: Group) -> list[Tensor | None]:
-    """Parameters that every rank uses on its own tokens: their gradients owe a sum, sent as one."""
+    """Replicated parameters for a rank's own tokens: their gradients, partial sums, are all-reduced
+    in one message."""
     given = [p for p in parameters if p is not None]
     if not given:
         return list(parameters)

@@ -1,7 +1,7 @@
 """The plan of sequence parallelism, laid over a dense block: cut layers that gather and scatter.
 
 What stands between them, norms and dropout and positions, keeps its code and sees 1/tp of the
-tokens; a norm's weights then owe a sum, a mask has to be the rank's own. Lesson 06 derives it.
+tokens; a norm's gradients are then partial sums, a mask is the rank's own. Lesson 06 derives it.
 """
 
 from __future__ import annotations
