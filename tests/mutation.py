@@ -54,7 +54,9 @@ class Mutant:
         """What is wrong with the entry itself, found without running anything."""
         said = []
         try:
-            compile(self.mutated(root), self.path, "exec")
+            text = self.mutated(root)
+            if self.path.endswith(".py"):  # a page and a settings file are no Python
+                compile(text, self.path, "exec")
         except (OSError, ValueError, SyntaxError) as error:
             said.append(f"{self.id}: {error}")
         if not self.tests:
