@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pytest
 
 from course_lib.figures import colours, statement
 from course_lib.figures.needed import Move, check_result, collective, collectives
 from course_lib.figures.sheets import sheets
+from course_lib.figures.smaller import smaller
 from course_lib.figures.statement import labels_of
 from course_lib.figures.statement_rows import NONE, axis_sizes, caption, steps
 from course_lib.layout import Layout
@@ -112,11 +114,12 @@ def test_only_a_result_that_the_factors_leave_is_drawn():
         ("X[b, h]{tp} W[h, f] -> Y[b, f]", r"a factor is a partial sum over tp.*\{tp\}"),
         ("X[b, h] W[h, f] -> Y[b, f] Z[b, f]", "2 results after an arrow"),
         ("X[a, b, c, d] -> Y[a, b, c, d]", "1 to 3 dims, and not 4"),
+        ("X[b, s, h] W[rows@tp, h] -> Q[b, s, a@tp]", "has a dim a, and no factor has one"),
         ("X[b, h] ->", "nothing is written on one side"),
     ],
     ids=["contracted", "one name", "one factor", "two axes", "diagonal", "result replicated",
          "result sharded", "nothing summed", "two sums", "sum lost", "two results", "four dims",
-         "no result"],
+         "new dim", "no result"],
 )  # fmt: skip
 def test_what_cannot_be_says_what_is_missing(line: str, message: str):
     with pytest.raises(ValueError, match=message):
@@ -212,3 +215,25 @@ def test_each_picture_is_small_a_white_card_and_shows_every_rank(texts, axes):
     for rank in range(max(axes.values())):
         assert tuple(int(colours.of_rank(rank)[i : i + 2], 16) for i in (1, 3, 5)) in seen
     assert picture.png == statement(texts, title="A title", **axes).png
+
+
+def test_a_smaller_file_keeps_the_colours_that_fill_it():
+    from matplotlib.patches import Circle
+
+    def paint(figure):
+        axis = figure.subplots()
+        for rank in range(8):  # round, so that edges have many shades
+            look = {"facecolor": colours.of_rank(rank), "edgecolor": "#ffffff", "hatch": "xx"}
+            axis.add_patch(Circle((0.3 + 0.05 * rank, 0.5), 0.3 - 0.03 * rank, **look))
+
+    before = colours.draw((4, 3), "Circles.", paint)
+    after = smaller(before)
+    assert (after.alt, after.width) == (before.alt, before.width)
+    assert len(after.png) < 0.7 * len(before.png)
+    old, new = pixels(before), pixels(after)
+    assert len(old.getcolors(1_000_000)) > 300 > 256 >= len(new.getcolors(1_000_000))
+    most = sorted(old.getcolors(1_000_000), reverse=True)[:8]
+    seen = {colour for _, colour in new.getcolors(1_000_000)}
+    assert {colour for _, colour in most} <= seen
+    gaps = np.abs(np.asarray(old).astype(int) - np.asarray(new).astype(int))
+    assert gaps.max() < 64 and gaps.mean() < 0.5

@@ -6,11 +6,10 @@ The first picture of every lesson.
 
 from __future__ import annotations
 
-import io
-from dataclasses import replace
 from typing import NamedTuple
 
 from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw
+from course_lib.figures.smaller import smaller
 
 TITLES = {
     "00": "first\nranks", "01": "collectives,\nthe ledger",
@@ -65,16 +64,7 @@ def course_map(here: str) -> Picture:
             f"there is no lesson or appendix {here!r}; the course has {', '.join(sorted(TITLES))}"
         )
     picture = draw((WIDTH, HEIGHT), in_words(name), lambda figure: _paint(figure, name))
-    return replace(picture, png=_in_greys(picture.png))
-
-
-def _in_greys(png: bytes) -> bytes:
-    """The same picture in 16 greys: a map in each notebook has to be small."""
-    from PIL import Image  # comes with matplotlib
-
-    page = io.BytesIO()
-    Image.open(io.BytesIO(png)).convert("L").quantize(16).save(page, "PNG", optimize=True)
-    return page.getvalue()
+    return smaller(picture, 16)  # greys: a map in each notebook has to be small
 
 
 def boxes() -> dict[str, Box]:

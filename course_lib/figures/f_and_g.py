@@ -18,6 +18,7 @@ from course_lib.figures.colours import (
     ink_on,
     of_rank,
 )
+from course_lib.figures.smaller import smaller
 
 IDENTITY, ALL_REDUCE = "identity", "all-reduce"
 # (in the forward, in the backward): each is the other's transpose
@@ -53,7 +54,9 @@ def f_and_g(
         Part(second, 5.41, 0.95, "rows"),
         Part("Z", 8.2, 0.5, "replicated"),
     )
-    return draw((WIDTH, height), alt, lambda figure: _paint(figure, n, parts, title, height))
+    return smaller(
+        draw((WIDTH, height), alt, lambda figure: _paint(figure, n, parts, title, height))
+    )
 
 
 BARS = {"f": 1.98, "g": 7.19}  # left edges

@@ -84,6 +84,12 @@ def check_result(inputs: Sequence[Layout], output: Layout) -> tuple[str, ...]:
             if sharded.setdefault(dim.name, dim.axes) != dim.axes:
                 raise ValueError(_unequal(line, dim.name, factors))
     kept = {dim.name for dim in result.dims}
+    unknown = [name for name in kept if name not in sharded and not name.isdigit()]
+    if len(factors) > 1 and unknown:
+        raise ValueError(
+            f"{line}: the result has a dim {unknown[0]}, and no factor has one of that name; a dim "
+            f"that stays keeps its name"
+        )
     contracted = [name for name in sharded if name not in kept]
     for axis in dict.fromkeys(axis for axes in sharded.values() for axis in axes):
         dims = [name for name, axes in sharded.items() if axis in axes]

@@ -18,6 +18,7 @@ from course_lib.figures.colours import (
     hatch_of_rank,
     of_rank,
 )
+from course_lib.figures.smaller import smaller
 
 SHARDED, FULL, PARTIAL, NONE = "sharded", "full", "partial sum", ""
 MESSAGES = ("all-gather", "reduce-scatter")
@@ -58,9 +59,10 @@ def parameter_life(n: int = 2, *, title: str = "") -> Picture:
     title = title or f"ZeRO-3 (FSDP): one unit's parameters in one training step, {n} ranks"
     width = LEFT + len(STATES) * CELL + (len(STATES) - 1) * HOP + 0.25
     height = PARAMETER + 2 * n * ROW + 0.42 + 2.85 * UNIT + 0.46
-    return draw(
+    picture = draw(
         (width, height), in_words(n, title), lambda figure: _paint(figure, n, title, width, height)
     )
+    return smaller(picture)
 
 
 def in_words(n: int, title: str) -> str:

@@ -20,6 +20,7 @@ from course_lib.figures.colours import (
 )  # fmt: skip
 from course_lib.figures.needed import Move
 from course_lib.figures.sheets import Cell, Sheets, sheets
+from course_lib.figures.smaller import smaller
 from course_lib.figures.statement_rows import (
     LOCAL,
     NONE,
@@ -92,7 +93,7 @@ def statement(
         for i, entries in enumerate(legend):
             _legend(axis, entries, top + 0.14 + 0.22 * i)
 
-    return draw((across, down), in_words(rows, sizes, title), paint)
+    return smaller(draw((across, down), in_words(rows, sizes, title), paint))
 
 
 def between(

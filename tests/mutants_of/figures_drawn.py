@@ -142,8 +142,8 @@ MUTANTS = [
     Mutant(
         "fig-map-in-full-colour",
         MAP,
-        "replace(picture, png=_in_greys(picture.png))",
-        "replace(picture, png=picture.png)",
+        "return smaller(picture, 16)",
+        "return picture",
         (f"{MAPPED}each_map_is_small_and_marks_one_box[08]",),
         "a map in each notebook takes a hundred kilobytes",
     ),
@@ -208,5 +208,21 @@ MUTANTS = [
         'REPLICATED, "////", "#ffffff")',
         ("tests/test_figures_blocks.py::test_what_is_replicated_is_plain_grey",),
         "what is replicated looks like rank 1's",
+    ),
+    Mutant(
+        "fig-statement-dim-from-nowhere",
+        NEEDED,
+        "    if len(factors) > 1 and unknown:",
+        "    if len(factors) > 9 and unknown:",
+        (f"{REFUSED}[new dim]",),
+        "a result with a dim that no factor has passes, or is refused for another reason",
+    ),
+    Mutant(
+        "fig-smaller-rare-colours-kept",
+        "course_lib/figures/smaller.py",
+        "np.argsort(-counts, kind",
+        "np.argsort(counts, kind",
+        (f"{STATED}a_smaller_file_keeps_the_colours_that_fill_it",),
+        "a picture's palette has the colours of edges and not those of ranks",
     ),
 ]
