@@ -282,4 +282,21 @@ MUTANTS = [
         "who gathers on one rank hears that a call was not made by all",
         "T30",
     ),
+    # ---- the picture of a logical tensor
+    Mutant(
+        "l14-boxes-overlap",
+        "course_lib/figures/logical.py",
+        "                    if owner[place] is not None:",
+        "                    if owner[place] == rank:",
+        ("tests/test_figures_logical.py::test_boxes_are_inside_and_do_not_overlap",),
+        "two ranks write one element, and the picture shows the later",
+    ),
+    Mutant(
+        "l14-boxes-wrap-around",
+        "course_lib/figures/logical.py",
+        "            if top + high > rows or left + wide > columns:",
+        "            if top + high > rows:",
+        ("tests/test_figures_logical.py::test_boxes_are_inside_and_do_not_overlap",),
+        "a box that is too wide goes on in the next row",
+    ),
 ]
