@@ -28,7 +28,7 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Model:
-    """What somebody counts: bytes of a parameter, and what is divided by what."""
+    """One way to count: bytes of a parameter, and what is divided by what."""
 
     half: float = 2
     update: float = 16
@@ -46,7 +46,7 @@ class Model:
     gigabyte: float = 1e9
 
     def answers(self) -> dict[str, float]:
-        """What somebody who counts like this would write."""
+        """The answers of a learner who counts like this."""
         states = self.half + self.update
 
         def gpu(stays: float) -> float:
@@ -78,8 +78,8 @@ RIGHT = Model()
 _IDEAS = (
     (
         "a part of the update",
-        "Four float32 numbers are touched by an update: the master copy, its gradient, and two "
-        "moments. You have three of them.",
+        "An update touches four float32 values per parameter: the master copy, its gradient, and "
+        "two moments. You have three of them.",
         {"update": 12},
     ),
     (
@@ -89,43 +89,43 @@ _IDEAS = (
     ),
     (
         "both gradients",
-        "At stage 3 the estimator does not count the 16-bit gradients of the whole model: only one "
-        "layer's are there at a time, and they are in the layer's 4.",
+        "At stage 3 the estimator does not count the 16-bit gradients of all layers: only one "
+        "layer's are there at a time, and they are in the layer's 4 bytes.",
         {"half": 4},
     ),
     (
         "a layer without its gradient",
-        "The layer that is whole on the GPU has a gradient there as well.",
+        "The layer that is gathered on the GPU has a gradient there as well, in 16 bits.",
         {"layer": 2},
     ),
     (
         "the layer forgotten",
-        "One layer at a time is whole on every GPU, whatever is away.",
+        "One layer at a time is gathered on every GPU, whatever is offloaded.",
         {"layer": 0},
     ),
     (
         "not cut",
-        "At stage 3 a GPU has its share: of all GPUs on all nodes.",
+        "At stage 3 states are sharded: divide by the number of all GPUs on all nodes.",
         {"gpu_parts": 1},
     ),
     (
         "cut over one node",
-        "The states are cut over all GPUs of all nodes, and not over those of one node.",
+        "The states are sharded over all GPUs of all nodes, and not over those of one node.",
         {"gpu_parts": GPUS},
     ),
     (
         "every node has all",
-        "What is offloaded is cut over the nodes as well: each keeps the part of its own GPUs.",
+        "What is offloaded is sharded over the nodes: each host keeps the shards of its own GPUs.",
         {"node_parts": 1},
     ),
     (
         "a GPU's share",
-        "Asked is for a node, which keeps what all of its GPUs have sent away.",
+        "The question is about a node. Its host keeps what all of its GPUs have offloaded.",
         {"node_parts": GPUS * NODES},
     ),
     (
         "no reserve",
-        "The estimator takes half as much again for what it does not know: staging, pinned memory.",
+        "The estimator takes half as much again for staging copies and pinned buffers.",
         {"room": 1.0},
     ),
     (
@@ -135,12 +135,12 @@ _IDEAS = (
     ),
     (
         "built on all nodes",
-        "A node has its own processes to feed, not those of the other node.",
+        "A node's host holds the models of its own processes, not those of the other node.",
         {"builders": GPUS * NODES},
     ),
     (
         "built in 16 bits",
-        "Half of it: a model is first made in float32, and whole in every process of each node.",
+        "Half of it: a model is first built in float32, replicated in every process of each node.",
         {"built": 2},
     ),
     (
@@ -170,7 +170,7 @@ _IDEAS = (
     ),
     (
         "the layer is cut",
-        "A layer at work is whole on every GPU.",
+        "A layer at work is gathered on every GPU, and not sharded.",
         {"layer_parts": GPUS * NODES},
     ),
     ("GiB", "Those are GiB, of 2³⁰ bytes. 1 GB is 10⁹ bytes here.", {"gigabyte": 2**30}),
@@ -192,7 +192,7 @@ _IDEAS = (
 _ALONE = (
     Mistake(
         "what goes away stays",
-        "What an update touches has left the GPU here. What is left of a parameter?",
+        "What an update touches has left the GPU here. Which bytes of a parameter are left?",
         {"GPU, states away": (4 * Q + 16 * P / (GPUS * NODES)) / 1e9},
     ),
     Mistake(
@@ -205,7 +205,7 @@ _ALONE = (
     ),
     Mistake(
         "the parameters stay",
-        "The parameters' shares are away too: only the layer at work is on the GPU.",
+        "The parameters' shards are away too: only the layer at work is on the GPU.",
         {"GPU, both away": RIGHT.answers()["GPU, states away"]},
     ),
     Mistake(
@@ -226,7 +226,7 @@ _ALONE = (
     Mistake(
         "nothing is built",
         "With nothing offloaded the host still holds what a process has just built, before it is "
-        "cut.",
+        "sharded.",
         {
             "node, nothing away, cut while built": 0.0,
             "node, nothing away, built whole": 0.0,
@@ -234,13 +234,13 @@ _ALONE = (
     ),
     Mistake(
         "whole all the same",
-        "Cut while it is built, a process never holds more than the largest layer.",
+        "If the model is sharded while it is built, a process holds the largest layer at most.",
         {"node, nothing away, cut while built": RIGHT.answers()["node, nothing away, built whole"]},
     ),
     Mistake(
         "a share of the model",
-        "Cut while it is built, what is on the host at one time is the largest layer, and not a "
-        "part of the model.",
+        "If the model is sharded while it is built, the host holds the largest layer at one time, "
+        "and not a share of the model.",
         {"node, nothing away, cut while built": 4 * P / NODES * 1.5 / 1e9},
     ),
     Mistake(
@@ -281,16 +281,16 @@ EIGHTEEN = Thought(
     fields=FIELDS,
     judge=judge_eighteen,
     when_right=(
-        "Every number of the estimator is a sum of what a parameter costs, divided by what it is "
-        "cut over, and on the host a half more. And a model that every process builds whole can "
-        "need more than all of its training."
+        "Every entry of the estimator is a sum of bytes per parameter, divided by what it is "
+        "sharded over, and on the host a half more. And a model that every process builds in full "
+        "can need more host memory than all of its training."
     ),
     hints=(
         "Write down for one parameter: itself in 16 bits, and the four things in float32 that an "
         "update touches. Which of them go away with the optimizer?",
-        "What is on a GPU is cut over all GPUs there are; what lies on a node, over the nodes. "
-        "Beside that every GPU has one whole layer, in 16 bits, with its gradient.",
-        "Built whole: each process of the node makes the model in float32, for itself. When the "
-        "states come, that is gone: which of the two was larger?",
+        "What is on a GPU is sharded over all GPUs there are; what is offloaded is divided by the "
+        "nodes. Beside that every GPU has one gathered layer, in 16 bits, with its gradient.",
+        "Built whole: each process of the node builds its own copy of the model, in float32. When "
+        "the states come, those copies are gone: which of the two counts was larger?",
     ),
 )

@@ -11,9 +11,9 @@ from math import ceil
 
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
 
-PSI, N, TOKENS = 6e9, 8, 4096  # numbers; ranks; tokens of a rank's micro-batch
+PSI, N, TOKENS = 6e9, 8, 4096  # parameters; ranks; tokens of a rank's micro-batch
 BUS, DISK, FLOPS = 12e9, 2e9, 100e12  # bytes a second, each way, of each rank; operations a second
-BUCKET, PART = 50e6, 0.1  # numbers of a bucket; what the update may take of a step
+BUCKET, PART = 50e6, 0.1  # parameters of a bucket; what the update may take of a step
 FIELDS = (
     "down",
     "backward",
@@ -28,10 +28,10 @@ FIELDS = (
 
 @dataclass(frozen=True)
 class Model:
-    """What somebody counts."""
+    """One way to count."""
 
     half: float = 2  # bytes of a gradient or a parameter on the bus
-    states: float = 12  # bytes of a number in the files: master, two moments
+    states: float = 12  # bytes of a parameter in the files: master, two moments
     share: float = 1 / N
     backward: float = 4  # operations for a parameter and a token
     all_of_it: float = 6  # forward too
@@ -42,7 +42,7 @@ class Model:
     computing: float = 1  # of all operations, those of a rank
 
     def answers(self) -> dict[str, float]:
-        """What somebody who counts like this would write."""
+        """The answers of a learner who counts like this."""
         bus = self.half * PSI * self.share / BUS
         back = self.backward * PSI * TOKENS * self.computing / FLOPS
         read = self.states * PSI * self.share / DISK
@@ -66,17 +66,17 @@ RIGHT = Model()
 _IDEAS = (
     (
         "not cut",
-        "A rank carries its own share, not the whole model: there are N links side by side.",
+        "A rank carries its own shard, not all of the model: there are N links side by side.",
         {"share": 1.0, "tokens_share": 1.0},
     ),
     (
         "in float32",
-        "On the bus go 16-bit numbers, two bytes each.",
+        "The bus carries 16-bit values here, two bytes each.",
         {"half": 4},
     ),
     (
         "states on the bus",
-        "No state crosses the bus to the GPU: the update runs on the host. Down go gradients.",
+        "No optimizer state crosses the bus: the update runs on the host. Gradients go down.",
         {"half": 12},
     ),
     (
@@ -87,13 +87,13 @@ _IDEAS = (
     ),
     (
         "forward and backward",
-        "You have counted the forward as well. What may hide the gradients is the backward, in "
-        "which they come.",
+        "You have counted the forward as well. The copies of gradients run beside the backward, "
+        "in which the gradients come.",
         {"backward": 6},
     ),
     (
         "the backward alone",
-        "Between two updates there are whole micro-batches, forwards too.",
+        "Between two updates there are complete micro-batches, forwards too.",
         {"all_of_it": 4},
     ),
     (
@@ -130,12 +130,12 @@ _IDEAS = (
     (
         "computing cut",
         "Every rank computes with all parameters, on tokens of its own; only what is kept and "
-        "carried is cut.",
+        "carried is sharded.",
         {"computing": 1 / N},
     ),
     (
         "one of three",
-        "The files hold three float32 numbers for each parameter: the master copy and two moments.",
+        "The files hold three float32 values for each parameter: the master copy and two moments.",
         {"states": 4},
     ),
     (
@@ -145,12 +145,12 @@ _IDEAS = (
     ),
     (
         "all eighteen",
-        "Asked is for masters and moments, three float32 numbers.",
+        "The question asks for masters and moments, three float32 values.",
         {"states": 18},
     ),
     (
         "half as much",
-        "Each way the bus carries its whole speed, and a number has two bytes.",
+        "The bus has its full bandwidth in each direction, and a 16-bit value has two bytes.",
         {"half": 1},
     ),
 )
@@ -158,12 +158,12 @@ _READ, _MICRO, _BUS = 12 * PSI / N / DISK, 6 * PSI * TOKENS / FLOPS, 2 * PSI / N
 _ALONE = (
     Mistake(
         "rounded down",
-        "One micro-batch fewer does not do: round up.",
+        "With one micro-batch fewer the update is more than a tenth of the step: round up.",
         {"micro-batches": RIGHT.answers()["micro-batches"] - 1},
     ),
     Mistake(
         "not rounded",
-        "Micro-batches are whole: round up.",
+        "A step has a whole number of micro-batches: round up.",
         {"micro-batches": _READ * (1 / PART - 1) / _MICRO},
     ),
     Mistake(
@@ -190,12 +190,12 @@ _ALONE = (
     ),
     Mistake(
         "a bucket is cut",
-        "A bucket of 50 million numbers is what one rank works on: it is not cut again.",
+        "A bucket of 50 million parameters is what one rank works on: it is not sharded again.",
         {"window": 3 * 12 * BUCKET / N / 1e9},
     ),
     Mistake(
         "all ranks",
-        "That is for all ranks together; asked is for one.",
+        "That is for all ranks together; the question is about one.",
         {"window": 3 * 12 * BUCKET * N / 1e9},
     ),
     Mistake(
@@ -238,8 +238,10 @@ HIDES = Thought(
     judge=judge_hides,
     when_right=(
         "The number of tokens does not depend on the model's size: bytes and operations both grow "
-        "with Ψ, and what remains is the ratio of a GPU's speed to a bus's. A bus hides behind a "
-        "few hundred tokens. A disk does not: there only many micro-batches to one update help."
+        "with Ψ, and what remains is the ratio of a GPU's speed to a bus's bandwidth. A few "
+        "hundred "
+        "tokens hide what the bus carries. For a disk that is not enough: there only many "
+        "micro-batches to one update help."
     ),
     hints=(
         "A time is bytes over bytes a second, or operations over operations a second. Which bytes "

@@ -70,7 +70,9 @@ def _look_at_settings(one: dict, where: str) -> None:
     try:
         batch = got["rows"] * got["accumulate"]
     except TypeError:
-        raise Finding("not settings", f"{got} came back {where}: rows are a number.") from None
+        raise Finding(
+            "not settings", f"{got} came back {where}: rows and accumulate have to be integers."
+        ) from None
     if batch != ROWS:
         raise Finding(
             "another batch",

@@ -14,16 +14,16 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
 from course_lib.classroom.checks.lesson_12.pick_trial import SETTINGS, TIERS
 from course_lib.classroom.checks.lesson_12.ready import take
 
-SMALL = 2048  # bytes: a few numbers, and not a model
+SMALL = 2048  # bytes: a few flags, and not a model
 IDEAS = {
     "gradients forgotten": (
         "gradients forgotten",
-        "It is the choice of somebody who counts what is there *between* steps. After a backward "
-        "there are gradients as well.",
+        "This choice counts what is held *between* steps. After a backward there are gradients as "
+        "well.",
     ),
     "the host forgotten": (
         "the host forgotten",
-        "What is offloaded lies on the host, and the host has its own room.",
+        "What is offloaded is stored on the host, and the host has its own room.",
     ),
     "one sum for all tiers": (
         "one sum for all tiers",
@@ -31,12 +31,12 @@ IDEAS = {
     ),
     "sixteen bytes": (
         "sixteen bytes a number",
-        "It is the choice of the closed form, bytes times Ψ. A rank also holds padding, and one "
-        "step counter for each part of a parameter; and what an uneven cut leaves it.",
+        "This choice takes the closed form, bytes times Ψ. A rank also holds padding, and one step "
+        "counter for each part of a parameter; and where Ψ does not divide, ranks differ.",
     ),
     "rank 0's room": (
         "one rank's room",
-        "It fits on the ranks with much room, and not on the tight one.",
+        "The choice fits on the ranks with much room, and not on the rank with the least.",
     ),
 }
 
@@ -85,8 +85,9 @@ def _look(told: list[dict], where: str, idea: str | None, always: set) -> None:
         if one["bytes"] > SMALL:
             raise Finding(
                 "too much sent",
-                f"Rank {rank} sent {one['bytes']} bytes {where}; what is to be agreed on are a few "
-                "numbers.",
+                f"Rank {rank} sent {one['bytes']} bytes {where}. To agree on a setting, one "
+                "flag for "
+                "each setting is enough.",
             )
 
 
@@ -154,6 +155,6 @@ PICK = Exercise(
         "A setting fits if it fits on every rank: its own bytes, into its own room, on each tier. "
         "Each rank knows its own answer alone.",
         "Make a 1 or a 0 of each setting on every rank, and take the minimum over the ranks. The "
-        "first 1 that is left is everybody's choice.",
+        "first 1 that is left is the choice of all ranks.",
     ),
 )

@@ -45,8 +45,8 @@ MISTAKES = (
     Mistake("a micro-batch", "That is one micro-batch of one GPU.", {BATCH: MICRO}),
     Mistake(
         "what the author meant",
-        "That is what was meant. The key is misspelt at the top level, where DeepSpeed says "
-        "nothing of what it does not know, and its default holds.",
+        "That is what was meant. The key is misspelt at the top level, where DeepSpeed ignores "
+        "what it does not know, and its default holds.",
         {CLIP: ASKED, STAGE: 2},
     ),
     Mistake(
@@ -133,8 +133,8 @@ MISTAKES = (
     ),
     Mistake(
         "resolved by nobody",
-        "Without the Trainer nobody knows the hidden size. DeepSpeed takes a value of its own, and "
-        "says nothing.",
+        "Without the Trainer no program puts the hidden size in. DeepSpeed takes its own default, "
+        "and prints no message.",
         {ALONE: HIDDEN**2},
     ),
     Mistake(
@@ -178,12 +178,12 @@ READ_CONFIG = Thought(
     judge=judge_clinic,
     when_right=(
         "What DeepSpeed reads is what counts: a key that it does not know at the top level is a "
-        "default, a value that nobody resolves is one too. Buckets are paid several times over "
-        "where they overlap, and `auto` is another number for each model, and for each caller."
+        "default, an `auto` that no program resolves is one too. A bucket is there several times "
+        "where it overlaps, and `auto` is another value for each model, and for each caller."
     ),
     hints=(
         "Go through the printed config key by key: is it one that DeepSpeed reads, on this level? "
-        "What it does not read, is as if it were not there.",
+        "What it does not read has no effect.",
         "Buckets: elements, bytes for each, how many buckets, and what `overlap_comm` makes of it. "
         "The documentation's example has other buckets and 9 GB.",
         "Two of the Trainer's three values go with the square of the hidden size, one with the "

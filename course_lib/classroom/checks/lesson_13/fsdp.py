@@ -79,7 +79,8 @@ def _look_at_refusals(one: Trial) -> None:
         if not config.get(ZERO, {}).get("stage"):
             raise Finding(
                 "sharded what was whole",
-                f"Without a stage, or at stage 0, DeepSpeed shards nothing; `fully_shard` would "
+                f"Without a stage, or at stage 0, DeepSpeed shards nothing; `fully_shard` "
+                "would shard "
                 f"({where}). Refuse it with a ValueError.",
             )
         raise Finding(
@@ -167,7 +168,7 @@ def _refuse_resharding(where: str, config: dict, seen: dict, said: Words) -> Non
         )
     raise Finding(
         "freed after the forward",
-        f"{told} Stages 1 and 2 keep whole parameters: nothing is gathered in the backward.",
+        f"{told} Stages 1 and 2 keep the gathered parameters: nothing is gathered in the backward.",
     )
 
 
@@ -195,7 +196,8 @@ def _refuse_reduction(where: str, config: dict, mine: dict, said: Words) -> None
     if "communication_data_type" in config:
         raise Finding(
             "communication type lost",
-            f"{told} The config names another type for what is reduced, and FSDP2 has a word.",
+            f"{told} The config names another type for what is reduced, and FSDP2 has an argument "
+            "for it.",
         )
     raise Finding(
         "reduced in another type",
@@ -240,13 +242,14 @@ def _look_at_names(one: Trial) -> None:
         if missing:
             raise Finding(
                 "lost in silence",
-                f"`{missing[0]}` has no word in `fully_shard`, and is not in your list ({where}). "
-                "A reader of the translation takes it for done.",
+                f"`{missing[0]}` has no argument in `fully_shard`, and is not in your list "
+                f"({where}). "
+                "A reader of the translation would believe that it was translated.",
             )
         if extra and extra[0] in config[ZERO]:
             raise Finding(
                 "said after all",
-                f"`{extra[0]}` is in your list, and your arguments say it ({where}).",
+                f"`{extra[0]}` is in your list, and your arguments express it ({where}).",
             )
         if extra:
             raise Finding(
@@ -265,12 +268,12 @@ LOOKS = Looks(
 )
 IN_FSDP2 = Exercise(
     name="in_fsdp2",
-    title="A ZeRO config in FSDP2's words",
+    title="A ZeRO config as FSDP2 arguments",
     points=4,
     judge=judge_fsdp,
     when_right=(
         "Under your arguments FSDP2 gathered, freed and reduced what the config asks for, in its "
-        "types, on three ranks and on two. What has no word was named: buckets, prefetch, "
+        "types, on three ranks and on two. What has no argument was named: buckets, prefetch, "
         "persistence, the states alone on the host. What FSDP2 cannot do at all was refused."
     ),
     hints=(
@@ -278,8 +281,12 @@ IN_FSDP2 = Exercise(
         "in, and which is reduced in; what is on the host.",
         "`enabled` decides about a 16-bit section. Without `communication_data_type` the reduction "
         "goes in the type of the computation, and `MixedPrecisionPolicy` does that by itself.",
-        "`CPUOffloadPolicy` moves all of it. So it says `offload_param` and `offload_optimizer` "
-        "together, and neither of them alone. Both libraries pin where nothing is said.",
-        "The list: all keys of `zero_optimization` but `stage`, and but what a policy says.",
+        "`CPUOffloadPolicy` moves parameters, gradients and states. So it stands for "
+        "`offload_param` "
+        "and `offload_optimizer` together, and for neither of them alone. Without "
+        "`pin_memory` both "
+        "libraries pin.",
+        "The list: all keys of `zero_optimization` except `stage`, and except what a policy "
+        "expresses.",
     ),
 )

@@ -105,7 +105,7 @@ def _ends_alone(log: Log) -> str:
 
 
 def _any_rank(log: Log) -> str:
-    """The line of a step is taken for the next one's after an overflow, whoever has printed it."""
+    """After an overflow the next line of any rank's step is taken for the skipped one."""
     pending = skipping = False
     for line in log.lines:
         if "OVERFLOW" in line:
@@ -217,7 +217,7 @@ IDEAS = (
     ),
     Idea(
         VERDICT, "two ends taken for one",
-        "A run that never made a step has another illness than one that made steps and then no "
+        "A run that never made a step has another fault than one that made steps and then no "
         "more: a model that float16 cannot hold, or a loss that became NaN.",
         lambda log: NOT_FOUND if _right(log) == DIVERGED else _right(log),
     ),

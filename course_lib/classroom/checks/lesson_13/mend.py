@@ -132,15 +132,16 @@ MEND_CONFIG = Exercise(
     judge=judge_mend,
     when_right=(
         "Thirty-two configs with eight faults: what each author meant is so, and nothing else has "
-        "changed. Five of the eight would have trained without a word: at another stage, without "
+        "changed. Five of the eight would have trained without a message: at another stage, "
+        "without "
         "offload, with DeepSpeed's defaults, or until the memory was full. `course ds-check` names "
-        "six of these faults by the file alone; what was meant it cannot know."
+        "six of these faults from the file alone; what the author meant it cannot know."
     ),
     hints=(
         "For each config: which keys does DeepSpeed read, on which level? A key that is unknown at "
         "the top level is ignored, one within a section is refused.",
-        "A mend is not what makes the message go away. What would the run do then, and is it what "
-        "the author meant?",
+        "To make the message go away is no repair. What would the run do then, and is it what the "
+        "author meant?",
         "`batch`: train = micro · accumulation · world. `auto`: with h the hidden size, h² for the "
         "reduction's buckets, 0.9 · h² for the prefetch, 10 · h for what stays: whole numbers.",
         "`buckets`: bytes = elements · 2, 4.5 times because of `overlap_comm`, for each of two "

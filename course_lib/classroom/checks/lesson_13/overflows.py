@@ -140,7 +140,8 @@ READ_LOG = Exercise(
     when_right=(
         "All drawn logs are read as their runs went. A few overflows are how the scale is found, "
         "and as many as the hysteresis in each window are how it stays high; the first of them "
-        "passes without a reduction. A row without end is no matter of the scale: the loss is NaN, "
+        "passes without a reduction. A row without end does not come from the scale: the loss "
+        "is NaN, "
         "or the model was trained in bfloat16 and does not fit float16. And each skipped step is "
         "one that the scheduler has not made."
     ),
@@ -150,7 +151,7 @@ READ_LOG = Exercise(
         "Use the lines of rank 0 alone. Each rank's lines are in order; a line of rank 1 between "
         "an overflow and rank 0's step says nothing.",
         "An overflow has one of two endings: `reducing to B`, or `but hysteresis is`, which leaves "
-        "the scale as it was. Doublings are in no line: they lie between what a line leaves and "
+        "the scale as it was. Doublings are in no line: they are between what one line leaves and "
         "what the next one has tried.",
         "The verdict goes by the end of the log: was the last step made? If not, could the scale "
         "still be lower? If not, was any step of the log made?",

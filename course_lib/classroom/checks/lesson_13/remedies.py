@@ -133,7 +133,7 @@ def _parameters(case: Case, mended: Mapping) -> None:
     if at(mended, ZERO, "stage") != 3:
         raise Finding(
             "not sharded, not offloaded",
-            "Below stage 3 every rank keeps whole parameters on the GPU, and `offload_param` does "
+            "Below stage 3 parameters are replicated on every GPU, and `offload_param` does "
             "nothing. Which stage shards them?",
         )
 
@@ -173,14 +173,14 @@ def _auto(case: Case, mended: Mapping) -> None:
         if mine == "auto":
             raise Finding(
                 "auto left",
-                f"`{name}` is still `auto`, and nobody is there to resolve it: DeepSpeed takes its "
-                "default.",
+                f"`{name}` is still `auto`, and no Trainer is there to resolve it: DeepSpeed takes "
+                "its default.",
             )
         if mine is None or mine == _DEFAULTS[name]:
             raise Finding(
                 "default instead",
-                f"`{name}` is now DeepSpeed's default, as it was without a word before. The "
-                "Trainer works it out from the model's hidden size.",
+                f"`{name}` is now DeepSpeed's default, as it was with `auto`. The Trainer works it "
+                "out from the model's hidden size.",
             )
         if isinstance(mine, float) and not mine.is_integer():
             raise Finding(
@@ -243,14 +243,15 @@ def _schedule(case: Case, mended: Mapping) -> None:
     if kind != meant["type"]:
         raise Finding(
             "another schedule",
-            f"`{kind}` starts without the missing number. After the warm-up the author wanted the "
+            f"`{kind}` starts without the missing parameter. After the warm-up the author "
+            "wanted the "
             "rate to fall in a straight line.",
         )
     here = at(params, "total_num_steps")
     if here is None:
         name = "total_num_steps"
         strayed = any(name in path for path in leaves(mended))
-        more = " It stands elsewhere, where nobody reads it." if strayed else ""
+        more = " It stands elsewhere, where DeepSpeed does not read it." if strayed else ""
         raise Finding(
             "steps missing",
             f"`{kind}` has to know when it ends, as a parameter of its own: it raises a TypeError "

@@ -147,8 +147,8 @@ IDEAS: tuple[tuple[str, str, Fill], ...] = (
     ),
     (
         "from accumulation alone",
-        "How often one accumulates says nothing of how much: DeepSpeed refuses where that is all "
-        "there is.",
+        "Accumulation says how many micro-batches there are, and not how large: DeepSpeed refuses "
+        "where that is all there is.",
         _from_nothing,
     ),
     (
@@ -163,12 +163,14 @@ IDEAS: tuple[tuple[str, str, Fill], ...] = (
     ),
     (
         "sign not looked at",
-        "The product is right and a size is not above zero: two negative numbers multiply well.",
+        "The product is right and a size is not above zero: two negative sizes multiply to a "
+        "positive batch.",
         _sign_unseen,
     ),
     (
         "sign not looked at",
-        "The product is right and a size is below zero: two negative numbers multiply well.",
+        "The product is right and a size is below zero: two negative sizes multiply to a positive "
+        "batch.",
         _zero_seen,
     ),
     (

@@ -114,8 +114,8 @@ def _tried(
             raise Finding(
                 "across file systems",
                 f"A rename from one file system to another is no rename, {when}: the disk refuses "
-                "it, and a program that copies instead is not atomic. Write beside the place where "
-                "it is to lie, in the run's own folder.",
+                "it, and a program that copies instead is not atomic. Write in the run's own "
+                "folder, beside the final place.",
             ) from None
         raise
     pieces = {f"rank-{r}": trial.data_of(NAME, r, seed) for r in range(len(members))}
@@ -149,7 +149,7 @@ def _look_at_end(one: Trial) -> None:
                 raise Finding(
                     "renamed before all have written",
                     f"Rank {move.rank} renames to {NAME}, {one.when}, and rank {op.rank} need not "
-                    f"have written {op.path} by then: no barrier lies between the two.",
+                    f"have written {op.path} by then: no barrier is between the two.",
                 )
     saved.look_at_end(_done(one, ops))
 
@@ -185,8 +185,8 @@ def _refuse_order(one: Trial, op: Op, lost: str) -> None:
     raise Finding(
         "ranks not waited for",
         f"Rank {op.rank} says {op.kind} {op.path}, and {lost} need not be there (yet, or any "
-        f"more), {one.when}: rank {maker.rank} says {maker.kind} {maker.path}, and no barrier lies "
-        "between the two. It goes well as long as that rank is the quicker one.",
+        f"more), {one.when}: rank {maker.rank} says {maker.kind} {maker.path}, and no barrier is "
+        "between the two. It works only as long as that rank is the quicker one.",
     )
 
 
@@ -239,7 +239,7 @@ ATOMIC_SAVE = Exercise(
     judge=judge_atomic,
     when_right=(
         "Ended after every operation of every rank, by a kill and by a power cut that loses what "
-        "was not synced in any combination tried, the disk has a whole checkpoint, and `latest` "
+        "was not synced in any combination tried, the disk has a complete checkpoint, and `latest` "
         "names it. When the call returns, it is the new one. The two moments that count are two "
         "renames: a folder is there or not, and `latest` is the old or the new."
     ),

@@ -116,8 +116,8 @@ def _named(saved: Saved, crash: Crash, done: Sequence[Op], torn: str) -> tuple[s
     in_place = any(op.kind in (MAKE, CREATE) and inside(op.path, saved.name) for op in done)
     if torn == saved.name and in_place:
         return "written in place", (
-            f"{saved.name} is there, and not whole. Write into a folder of another name, and "
-            "rename it when all of it is on the disk: then it is whole or not there."
+            f"{saved.name} is there, and not complete. Write into a folder of another name, and "
+            "rename it when all of it is on the disk: then it is complete or not there."
         )
     if any(op.kind == CREATE and op.path == LATEST for op in done) and latest not in (
         saved.name, *saved.older,

@@ -98,15 +98,14 @@ def _refuse_length(one: Trial, kind: str, rank: int, seen: int, wanted: int) -> 
     if seen == sum(old_ranks.real(one.run, one.n, rank)):
         raise Finding(
             "own padding forgotten",
-            f"{text}The shards of all ranks are equally long: the last ones are filled up with "
-            "zeros.",
+            f"{text}The shards of all ranks are equally long: the last ones are padded with zeros.",
         )
     if seen == sum(total // one.n for total in totals):
         raise Finding(
             "rounded down",
-            f"{text}A group that does not divide is filled up, and not cut off: round up.",
+            f"{text}A group that does not divide is padded, and not truncated: round up.",
         )
-    raise Finding("wrong length", f"{text}Each group is filled up and cut by itself.")
+    raise Finding("wrong length", f"{text}Each group is padded and sharded by itself.")
 
 
 def _look_at_values(one: Trial) -> None:
@@ -135,7 +134,7 @@ def _look_at_values(one: Trial) -> None:
         ("one old rank's count", [run.samples + r * own for r in range(n)],
          "`samples` is what *each* of the old ranks has read."),
         ("counted with the new ranks", [run.samples * n + r * own for r in range(n)],
-         "It was read by the old ranks: their number counts, not that of the new ones."),
+         "The old ranks have read it: multiply by how many they were, not by the new ranks."),
         ("the same for all ranks", [done] * n,
          "Every rank would read the same samples: each has its part of the batch."),
         ("parts of one sample", [done + r for r in range(n)],
@@ -162,13 +161,13 @@ def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tenso
              f"`{kind}` is the first rank's shard on every rank. Ask the group for the rank.",
              [wanted[0]] * n),
         Idea("the old order", f"`{kind}` has the parameters in the old run's order. The new one "
-             "lays them otherwise: go by their names.",
+             "has another one: go by their names.",
              [old_ranks.in_the_old_order(run, n, r, kind) for r in ranks]),
         Idea("old pieces rounded down", f"`{kind}` is read as if an old rank's piece of a group "
-             "were rounded down. It was filled up: round up.",
+             "were rounded down. It was padded: round up.",
              [old_ranks.misread(run, n, r, kind, floor=True) for r in ranks]),
         Idea("padding between the groups", f"`{kind}` is wrong in the second group: in an old "
-             "rank's file it begins after that rank's whole piece of the first, padding and all.",
+             "rank's file it begins after that rank's piece of the first, padding included.",
              [old_ranks.misread(run, n, r, kind, base=True) for r in ranks]),
     ]  # fmt: skip
     refuse_known(seen, ideas, one.when)
@@ -185,7 +184,7 @@ def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tenso
     raise Finding(
         "another's elements",
         f"`{kind}` has elements that belong elsewhere, {one.when}. For each parameter: which of "
-        "its elements does this rank hold, and where did they lie before?",
+        "its elements does this rank hold, and where were they stored before?",
     )
 
 
@@ -241,16 +240,16 @@ FROM_OLD_RANKS = Exercise(
     when_right=(
         "From four ranks to three, from three to two and from two to three: every rank read the "
         "bytes that it needs, each once, and three more steps had the losses of a run that was "
-        "never saved. The files say how they were cut; what was cut are named tensors, and a new "
-        "cut is a question of which elements of which name lie where."
+        "never saved. Files depend on a layout; logical tensors do not. For a new layout ask which "
+        "elements of which name are stored where."
     ),
     hints=(
         "Two maps, one after the other. New: which elements of which parameter does this rank "
-        "hold? Old: in which rank's file, and from where on, do these elements lie?",
+        "hold? Old: in which rank's file, and from where on, are these elements stored?",
         "A group of P elements over n ranks: each has −(−P // n), rank r those from r times that "
-        "on. The group's padding lies after its last element, so the last ranks hold fewer "
+        "on. The group's padding comes after its last element, so the last ranks hold fewer "
         "parameters, or none.",
-        "In the old group's order, element k lies in the file of rank k // s, where s is the old "
+        "In the old group's order, element k is in the file of rank k // s, where s is the old "
         "piece's length; in that file the pieces of the groups before come first. A run of "
         "elements may go over several files: read each file's part of it.",
         "The new shard starts as zeros of the full length; write each run to its place. The same "

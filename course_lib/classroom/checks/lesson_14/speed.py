@@ -119,7 +119,8 @@ STREAMED_SPEED = Exercise(
     judge=judge_speed,
     when_right=(
         "All drawn cases are right. What a rank receives in a token step does not depend on the "
-        "batch: up to the break-even a larger batch costs nothing, and after it stage 3 is as fast "
+        "batch: up to the break-even a larger batch takes no more time, and after it stage 3 "
+        "is as fast "
         "as a rank that has all the weights. Streaming is for many prompts and tensor parallelism "
         "for few: its ranks send activations, which grow with the batch."
     ),

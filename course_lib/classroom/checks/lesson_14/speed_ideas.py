@@ -56,7 +56,7 @@ IDEAS: tuple[Idea, ...] = (
     ),
     Idea(
         BYTES, "a backward counted",
-        "Nobody trains here: there is a forward, and no second gather.",
+        "Nothing is trained here: there is a forward, and no second gather.",
         lambda c: 2 * received(c),
     ),
     Idea(
@@ -82,8 +82,8 @@ IDEAS: tuple[Idea, ...] = (
     ),
     Idea(
         STREAMED, "weights for every prompt",
-        "The weights come once for a token step, whatever the batch: that is why a larger batch "
-        "pays.",
+        "The weights come once for a token step, whatever the batch: so a larger batch means "
+        "fewer bytes per token.",
         lambda c: max(c["batch"] * transfer(c), computed(c, c["batch"])),
     ),
     Idea(
@@ -98,7 +98,7 @@ IDEAS: tuple[Idea, ...] = (
     ),
     Idea(
         STREAMED, "its share of the arithmetic",
-        "Stage 3 cuts where weights are stored. Every rank computes with all of them.",
+        "Stage 3 shards where weights are stored. Every rank computes with all of them.",
         lambda c: max(transfer(c), computed(c, c["batch"], 1 / c["ranks"])),
     ),
     Idea(
@@ -214,7 +214,7 @@ IDEAS: tuple[Idea, ...] = (
     ),
     Idea(
         PREFILL, "one prompt",
-        "The rank's whole batch of prompts goes through in this forward.",
+        "All prompts of the rank's batch go through in this forward.",
         lambda c: streamed(c, c["prompt"]),
     ),
     Idea(

@@ -71,7 +71,7 @@ def _tried(answer: Answer, judge: Judge, members: list[int], sizes: Sizes, seed:
             raise
         raise Finding(
             "not all ranks gather",
-            f"A rank waits for others that do not come, {when}. To gather is a matter of all "
+            f"A rank waits for others that do not come, {when}. A gather needs all "
             "ranks, in the same order, also where one of them alone writes: `if rank == 0` stands "
             f"inside the block, and not around it.\n{finding.text}",
         ) from None
@@ -96,7 +96,7 @@ def _look_at_shape(one: Trial) -> None:
                 raise Finding(
                     "of another kind",
                     f"`{key}` on rank {rank} is {value!r}, {one.when}; {PLACEHOLDERS} and {DECAY} "
-                    f"are lists of names, {NUMEL} and {NORM} numbers.",
+                    f"are lists of names, {NUMEL} and {NORM} are scalars.",
                 )
 
 
@@ -115,13 +115,13 @@ def _look_at_placeholders(one: Trial, seen: list[str], where: str) -> None:
     if extra == ["temperature"] and not lost:
         raise Finding(
             "one element is no placeholder",
-            f"`temperature` is tensor([1.]), as DeepSpeed prints a placeholder, {where}; and it is "
-            "a parameter of one element whose value is 1, whole all the time.",
+            f"`temperature` is tensor([1.]), as older releases of DeepSpeed printed a placeholder, "
+            f"{where}. It is a parameter of one element whose value is 1, and is never sharded.",
         )
     if lost and not extra and all(name not in one.parameters for name in lost):
         raise Finding(
             "second name missed",
-            f"`placeholders` is without {', '.join(lost)}, {where}: the head is the table under a "
+            f"`placeholders` is without {', '.join(lost)}, {where}: the head is the embedding by a "
             "second name. named_parameters() has a tensor once, a state_dict under every name.",
         )
     if not seen:
@@ -171,15 +171,15 @@ def _look_at_count(one: Trial, values: dict, where: str) -> None:
     for key, count in counts.items():
         ideas = (
             ("placeholders counted", count(stays),
-             "What is not whole counts as nothing: 0 elements, and a norm of 0."),
+             "A parameter that is not gathered counts as nothing: 0 elements, and a norm of 0."),
             ("tied twice", count([*every.values(), table]),
-             "The table is the head too, and one parameter."),
+             "The embedding is the head too, and one parameter."),
             ("buffers counted", count([*every.values(), *buffers]),
              "A buffer is in the state_dict, and no parameter."),
             ("tied twice", count([*every.values(), table, *buffers]),
              "That is every entry of the state_dict: the tied one twice, and a buffer."),
             ("what comes and goes alone", count([p for p in every.values() if p.numel() > SMALL]),
-             "Parameters that stay whole count as well."),
+             "Parameters that are not sharded count as well."),
         )  # fmt: skip
         right = count(list(every.values()))
         if key == NORM:
@@ -217,7 +217,7 @@ def _look_at_writes(one: Trial) -> None:
         raise Finding(
             "not all written",
             f"Of the state_dict {', '.join(lost)} {what} not written, {one.when}: placeholders, "
-            "what stays whole, buffers and second names belong to it.",
+            "what is not sharded, buffers and second names belong to it.",
         )
 
 
@@ -237,8 +237,8 @@ def _look_at_tensor(one: Trial, each: dict) -> None:
     if bool(tensor.isnan().any()):
         raise Finding(
             "a view is saved",
-            f"{name} was whole when it was written, and is overwritten when the file is, "
-            f"{one.when}: a block's end takes the memory away. Write a copy.",
+            f"{name} was gathered when `write` was called, and its memory is gone when the file is "
+            f"made, {one.when}: a block's end takes it away. Write a copy.",
         )
     if not near(tensor, wanted):
         raise Finding("other values", f"{name} is written with other values, {one.when}.")
@@ -250,7 +250,7 @@ def _look_at_gathers(one: Trial) -> None:
         if report["most"] > largest:
             raise Finding(
                 "whole at once",
-                f"All is right. On rank {rank} {report['most']} elements are whole at once, "
+                f"All is right. On rank {rank} {report['most']} elements are gathered at once, "
                 f"{one.when}, and the largest parameter has {largest}: a model that needs stage 3 "
                 "does not fit. Gather one parameter at a time.",
             )
@@ -259,7 +259,7 @@ def _look_at_gathers(one: Trial) -> None:
             raise Finding(
                 "gathered twice",
                 f"All is right. {', '.join(twice)} came more than once on rank {rank}, "
-                f"{one.when}: ask everything of a parameter while it is whole.",
+                f"{one.when}: ask everything of a parameter while it is gathered.",
             )
         others = sum(report["sent"]["ops"].values()) - sum(report["counts"].values())
         if others:
@@ -282,8 +282,8 @@ TAKE_STOCK = Exercise(
     points=4,
     judge=judge_stock,
     when_right=(
-        "Counts, norm, decay and every saved tensor are those of the whole model, on two ranks and "
-        "on three; each parameter came once, and one was whole at a time. What looks at a model "
+        "Counts, norm, decay and every saved tensor are those of the unsharded model, on two ranks "
+        "and on three; each parameter was gathered once, one at a time. What looks at a model "
         "from outside its forward, such as a count, a norm, an optimizer's groups, a save, sees "
         "placeholders unless it gathers, and mostly it raises no error."
     ),
@@ -291,10 +291,10 @@ TAKE_STOCK = Exercise(
         "First, before anything is gathered: which tensors of `model.state_dict(keep_vars=True)` "
         "have no elements? With keep_vars the entries are the parameters themselves.",
         "Then one loop over the parameters, on every rank: gather it if it is a placeholder, and "
-        "ask all four questions while it is whole. Only the call of write is for one rank.",
+        "ask all four questions while it is gathered. Only the call of write is for one rank.",
         "A parameter with two names has to be written under both, in the one block in which it is "
-        "whole. Collect the names of each tensor first: a tensor can be a dictionary's key.",
-        "What is in memory at the end of a block is taken away. What is to outlive it has to be a "
-        "copy.",
+        "gathered. Collect the names of each tensor first: a tensor can be a dictionary's key.",
+        "At the end of a block the parameter's memory is taken away. What is to outlive the block "
+        "has to be a copy.",
     ),
 )

@@ -111,13 +111,13 @@ def _look_at_values(one: Trial) -> None:
             if wanted[-1] == trial.STOP and prompt.forwards:
                 raise Finding(
                     "tokens after the stop",
-                    f"{head}The text had met the stop before. What a rank computes to keep the "
-                    "others company is thrown away.",
+                    f"{head}The text had met the stop before. What a rank computes only so that "
+                    "the others can go on is dropped.",
                 )
             raise Finding(
                 "more than was asked for",
-                f"{head}It was asked for {prompt.most} at most. What a rank computes to keep the "
-                "others company is thrown away.",
+                f"{head}It was asked for {prompt.most} at most. What a rank computes only so that "
+                "the others can go on is dropped.",
             )
         if did["calls"] < prompt.forwards:
             raise Finding(
@@ -156,8 +156,8 @@ def _look_at_traffic(one: Trial) -> None:
         if spare > (due + 1) * SMALL * (one.n - 1):
             raise Finding(
                 "texts sent",
-                f"{head}and sends {spare} bytes beside them. Whether a rank goes on is one number; "
-                "its text is nobody else's business.",
+                f"{head}and sends {spare} bytes beside them. Whether a rank goes on is one flag; "
+                "its text concerns no other rank.",
             )
 
 
