@@ -174,7 +174,7 @@ MUTANTS = [
         (f"{FIGURES}test_what_cannot_be_drawn_is_refused",),
         "an engine without offload gets an empty picture",
     ),
-    # ---- pictures of tiers and of settings; copies beside products
+    # ---- the picture of tiers; copies beside products
     Mutant(
         "l12-arrows-between-any-tiers",
         "course_lib/figures/tiers.py",
@@ -190,22 +190,6 @@ MUTANTS = [
         "            if arrow.source not in names:",
         ("tests/test_figures_tiers.py::test_an_arrow_points_the_way_it_says",),
         "what goes up is drawn going down",
-    ),
-    Mutant(
-        "l12-stacked-side-by-side",
-        "course_lib/figures/stacked.py",
-        "most = max(sum(amounts.values()) for amounts in kept.values())",
-        "most = max(max(amounts.values()) for amounts in kept.values()) / 9",
-        ("tests/test_figures_stacked.py::test_all_bars_have_one_scale",),
-        "bars end at the border, and long ones look alike",
-    ),
-    Mutant(
-        "l12-stacked-other-parts",
-        "course_lib/figures/stacked.py",
-        "        if list(amounts) != parts:",
-        "        if len(amounts) != len(parts):",
-        ("tests/test_figures_stacked.py::test_what_is_no_bar_is_refused",),
-        "a segment has the colour of another part",
     ),
     Mutant(
         "l12-copy-does-not-wait",

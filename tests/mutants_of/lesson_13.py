@@ -198,8 +198,8 @@ MUTANTS = [
     Mutant(
         "l13-the-readme-has-other-minutes",
         "solutions/13_deepspeed/mend_config.ipynb",
-        "**4 points · 25 minutes · middling**",
-        "**4 points · 35 minutes · middling**",
+        "**4 points · 25 minutes**",
+        "**4 points · 35 minutes**",
         (
             "tests/test_exercises.py::test_the_readme_tells_which_exercises_are_ahead_of_their_lesson",
         ),
