@@ -104,8 +104,8 @@ MUTANTS = [
     _mutant(
         "link-to-no-cell",
         SHEET,
-        'ipynb#cell-id=c90a794ee7)|\\n",\n    "|Z1|',
-        'ipynb#cell-id=c90a794ee8)|\\n",\n    "|Z1|',
+        'ipynb#cell-id=99b9aa678f)|\\n",\n    "|Z1|',
+        'ipynb#cell-id=0000000000)|\\n",\n    "|Z1|',
         T + "test_a_link_to_another_notebook_leads_to_a_cell_of_it[appendix_d_formula_sheet]",
         T + "test_each_line_of_the_sheet_is_linked_to_a_cell_that_asserts_something[Z0]",
         why="the proof's cell was changed, and the link leads to a notebook's top",
@@ -113,8 +113,8 @@ MUTANTS = [
     _mutant(
         "link-to-a-notebooks-top",
         SHEET,
-        "|T2|the MLP, columns then rows: 4Φ|[04](04_the_megatron_mlp.ipynb#cell-id=da9ac6039b)|",
-        "|T2|the MLP, columns then rows: 4Φ|[04](04_the_megatron_mlp.ipynb#cell-id=da9ac6039c)|",
+        "|T2|the MLP, columns then rows: 4Φ|[04](04_the_megatron_mlp.ipynb#cell-id=4637bb174c)|",
+        "|T2|the MLP, columns then rows: 4Φ|[04](04_the_megatron_mlp.ipynb#cell-id=0000000000)|",
         T + "test_a_link_to_another_notebook_leads_to_a_cell_of_it[appendix_d_formula_sheet]",
         BROWSER + "test_a_line_of_the_formula_sheet_leads_to_the_cell_that_proves_it",
         why="a reader looks for the proof in forty cells",
@@ -122,8 +122,8 @@ MUTANTS = [
     _mutant(
         "proof-is-a-picture",
         SHEET,
-        "|T2|the MLP, columns then rows: 4Φ|[04](04_the_megatron_mlp.ipynb#cell-id=da9ac6039b)|",
-        "|T2|the MLP, columns then rows: 4Φ|[04](04_the_megatron_mlp.ipynb#cell-id=3a63b86217)|",
+        "|T2|the MLP, columns then rows: 4Φ|[04](04_the_megatron_mlp.ipynb#cell-id=4637bb174c)|",
+        "|T2|the MLP, columns then rows: 4Φ|[04](04_the_megatron_mlp.ipynb#cell-id=da901593bb)|",
         T + "test_each_line_of_the_sheet_is_linked_to_a_cell_that_asserts_something[T2]",
         why="a cell that draws proves nothing",
     ),

@@ -32,7 +32,7 @@ TOKENIZERS = (
         "The same.",
         (
             f"{HERE}test_a_batch_is_padded_to_its_longest_and_cut_where_it_is_asked",
-            f"{E1}A batch",
+            f"{E1}A batch: padding, truncation, attention mask",
         ),
     ),
     Row(
@@ -67,7 +67,10 @@ TOKENIZERS = (
         "return_overflowing_tokens with a stride gives what was cut off as further rows.",
         RUN,
         "The same.",
-        (f"{HERE}test_what_is_cut_off_comes_as_further_rows", f"{E1}A batch"),
+        (
+            f"{HERE}test_what_is_cut_off_comes_as_further_rows",
+            f"{E1}A batch: padding, truncation, attention mask",
+        ),
     ),
     Row(
         "added and special tokens",
@@ -76,7 +79,7 @@ TOKENIZERS = (
         "The same.",
         (
             f"{HERE}test_added_tokens_are_never_cut_and_need_rows_of_the_embedding",
-            f"{E1}More words",
+            f"{E1}Added tokens: the embedding grows",
         ),
     ),
     Row(
@@ -95,7 +98,7 @@ TOKENIZERS = (
         "The same; new rows are drawn round the mean of the old ones. Cut over tp: appendix E1.",
         (
             f"{HERE}test_added_tokens_are_never_cut_and_need_rows_of_the_embedding",
-            f"{E1}On every layout the same rows",
+            f"{E1}Sharded: the same rows on every layout",
         ),
     ),
     Row(
@@ -103,14 +106,17 @@ TOKENIZERS = (
         "What a fast tokenizer returns aligns tokens, words and characters.",
         RUN,
         "The same.",
-        (f"{HERE}test_tokens_words_and_characters_find_each_other", f"{E1}A batch"),
+        (
+            f"{HERE}test_tokens_words_and_characters_find_each_other",
+            f"{E1}A batch: padding, truncation, attention mask",
+        ),
     ),
     Row(
         "saving",
         "save_pretrained and from_pretrained.",
         RUN,
         "The same: tokenizer.json and tokenizer_config.json.",
-        (f"{HERE}test_a_saved_tokenizer_is_the_same", f"{E1}Its file"),
+        (f"{HERE}test_a_saved_tokenizer_is_the_same", f"{E1}The tokenizer's file"),
     ),
     Row(
         "pushing",
