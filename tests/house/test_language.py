@@ -36,7 +36,8 @@ HOSTS = {
     *PAPERS, *SOURCES, "developer.nvidia.com", "www.nvidia.com", "nvidia.com", "images.nvidia.com",
     "jax-ml.github.io", "www.kernel.org", "docs.kernel.org", "slurm.schedmd.com",
     "resources.nvidia.com", "www.infinibandta.org", "pcisig.com", "nbgrader.readthedocs.io",
-    "ipython.readthedocs.io", "jupyterlab.readthedocs.io", "nbval.readthedocs.io", "tljh.jupyter.org",
+    "ipython.readthedocs.io", "jupyterlab.readthedocs.io", "nbval.readthedocs.io",
+    "tljh.jupyter.org",
 }  # fmt: skip
 LONGEST = 30  # lines of a code cell
 

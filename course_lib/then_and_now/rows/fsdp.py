@@ -58,7 +58,8 @@ ROWS = (
         CHANGED,
         "hybrid_shard is refused with version 2. fully_shard itself does it on a mesh of two axes.",
         (
-            "notebooks/appendix_e4_other_axes.ipynb § Hybrid sharding (HSDP): shard inside a node, replicate across",
+            "notebooks/appendix_e4_other_axes.ipynb § "
+            "Hybrid sharding (HSDP): shard inside a node, replicate across",
         ),
         probes.hybrid_shard,
         "`fsdp=hybrid_shard` is only available with FSDP1",

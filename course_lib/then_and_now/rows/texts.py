@@ -10,6 +10,7 @@ from course_lib.then_and_now.row import CHANGED, RUN, Row
 
 HERE = "tests/then_and_now/test_tokenizers.py::"
 E1, E3 = (f"notebooks/appendix_{name}.ipynb § " for name in ("e1_tokenizers", "e3_processors"))
+BATCH = f"{E1}A batch: padding, truncation, attention mask"
 TOKENIZERS = (
     Row(
         "base and fast",
@@ -32,7 +33,7 @@ TOKENIZERS = (
         "The same.",
         (
             f"{HERE}test_a_batch_is_padded_to_its_longest_and_cut_where_it_is_asked",
-            f"{E1}A batch: padding, truncation, attention mask",
+            BATCH,
         ),
     ),
     Row(
@@ -69,7 +70,7 @@ TOKENIZERS = (
         "The same.",
         (
             f"{HERE}test_what_is_cut_off_comes_as_further_rows",
-            f"{E1}A batch: padding, truncation, attention mask",
+            BATCH,
         ),
     ),
     Row(
@@ -108,7 +109,7 @@ TOKENIZERS = (
         "The same.",
         (
             f"{HERE}test_tokens_words_and_characters_find_each_other",
-            f"{E1}A batch: padding, truncation, attention mask",
+            BATCH,
         ),
     ),
     Row(
