@@ -198,3 +198,36 @@ def test_an_exercise_leaves_the_place_of_its_answer(path):
                 assert not told, f"what stood beside the answer may give it away: {told}"
                 found.append(one)
     assert len(found) == 1, f"{path.stem} does not say where its answer goes"
+
+
+def minutes() -> dict[str, tuple[int, int, int]]:
+    """Of each lesson: to read, for the exercises of its core path, for all."""
+    found = {}
+    for path in sorted(ROOT.glob("notebooks/[0-9][0-9]_*.ipynb")):
+        lesson = path.name[:2]
+        heads = [
+            Head.of(nbformat.read(one, as_version=4).cells[0].source)
+            for one in ROOT.glob(f"solutions/{lesson}_*/*.ipynb")
+        ]
+        source = nbformat.read(path, as_version=4).cells[0].source
+        to_read = int(re.search(r"^(\d+) minutes to read", source, re.MULTILINE).group(1))
+        core = sum(head.minutes for head in heads if head.core)
+        found[lesson] = (to_read, core, sum(head.minutes for head in heads))
+    return found
+
+
+def test_the_guide_plans_with_the_lessons_own_minutes():
+    guide, known = (ROOT / "docs" / "instructors.md").read_text(), minutes()
+    rows = re.findall(r"^\| (\d\d) \| (\d+) \| (\d+) \| (\d+) \|$", guide, re.MULTILINE)
+    assert {lesson: tuple(map(int, rest)) for lesson, *rest in rows} == known
+    core = {lesson: to_read + some for lesson, (to_read, some, _) in known.items()}
+    routes = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([\d+ ]+) \|$", guide, re.MULTILINE))
+    days = {
+        "one day, tensor parallelism": ["00 01 02 03 04"],
+        "one day, ZeRO": ["00 01", "09 10 11"],
+        "three days, tensor parallelism and ZeRO": ["00 01 02 03", "04 05 06 07", "09 10 11"],
+    }
+    for name, parts in days.items():
+        planned = " + ".join(str(sum(core[one] for one in day.split())) for day in parts)
+        assert routes[name] == planned
+    assert routes["everything, all exercises"] == str(sum(a + c for a, _, c in known.values()))
