@@ -36,6 +36,7 @@ def times(ring: tuple[float, float], tree: tuple[float, float], meet: float | No
 
 
 RING, TREE = (126, 126 / 64), (12, 12)
+MEET, SECONDS = "they meet at", times((126e-3, 126e-3 / 64), (12e-3, 12e-3))
 ANSWERS = {
     "ring_bytes": per_n(lambda n: 2 * (n - 1) * B / n),
     "tree_or_ring": times(RING, TREE),
@@ -65,10 +66,13 @@ MISREAD = [
     ("tree_or_ring", "α's alone", times(RING, TREE, 3150.0), "half of the equation"),
     ("tree_or_ring", "no ring's bytes", times(RING, TREE, 2850.0), "half of the equation"),
     ("tree_or_ring", "bytes", times(RING, TREE, 3_409_346), "unit"),
+    ("tree_or_ring", "s", {**SECONDS, MEET: 3409.346}, "seconds"),
+    ("tree_or_ring", "SI", {**SECONDS, MEET: 3_409_346}, "unit"),
     ("tree_or_ring", "unforeseen", times(RING, TREE, 77), "wrong number"),
     ("tree_or_ring", "MiB", {**times(RING, TREE), "tree 100 MB": 126.19}, "powers of two"),
     ("who_hangs", "from one", {"A": 3, "B": 2, "C": 1}, "counted from one"),
     ("who_hangs", "first lines", {"A": 0, "B": 0, "C": 2}, "the first that is listed"),
+    ("who_hangs", "all three", {"A": 0, "B": 2, "C": 1}, "several ideas"),
     ("who_hangs", "who waits", {"A": 1, "B": 1, "C": 0}, "the one that waits"),
     ("who_hangs", "who waits to receive", {"A": 2, "B": 2, "C": 0}, "the one that waits"),
     ("who_hangs", "ahead", {"A": 2, "B": 0, "C": 0}, "ahead, so it skipped one"),
@@ -142,6 +146,13 @@ def test_all_that_is_right_so_far_is_said(desk):
     text = answered(desk, "who_hangs", {"A": 2, "B": 2, "C": 0}).text
     assert text.startswith("Case B, rank 2: ")
     assert "Right so far: 'A' and 'C'." in text
+    text = answered(desk, "who_hangs", {"A": 0, "B": 2, "C": 1}).text
+    assert re.findall(r"^Case (., rank .): ", text, re.MULTILINE) == [
+        "A, rank 0",
+        "B, rank 2",
+        "C, rank 1",
+    ]
+    assert "Right so far" not in text
     text = answered(desk, "ring_bytes", {**ANSWERS["ring_bytes"], 3: 1, 8: 1}).text
     assert text == "Not right: what you have for 3 and 8. The rest is right."
 

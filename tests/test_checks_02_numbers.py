@@ -35,6 +35,7 @@ ANSWERS = {"seven_by_five": seven(), "mystery_cut": cuts()}
 MISREAD = [
     ("seven_by_five", "swapped", seven((15, 5, 14, 7), (20, 28)), "rows and columns swapped"),
     ("seven_by_five", "evenly", seven((14, 7, 15, 10)), "as evenly as it goes"),
+    ("seven_by_five", "evenly, once", seven((14, 7, 15, 10), times=1), "several ideas"),
     ("seven_by_five", "rounded down", seven((7, 21, 10, 15)), "the rest on the last rank"),
     ("seven_by_five", "padded", seven((14, 14, 15, 15)), "padded"),
     ("seven_by_five", "thirds", seven((35 / 3,) * 4), "a third of everything"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.figures import course_map
-from course_lib.figures.course_map import HEIGHT, TITLES, WIDTH, boxes, in_words
+from course_lib.figures.course_map import HEADINGS, HEIGHT, TITLES, WIDTH, boxes, in_words, label
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 
@@ -51,6 +51,24 @@ def test_the_words_say_where_the_reader_is_and_what_rests_on_what():
     assert all(f"{name} " in words for name in TITLES)
     assert "You are here: appendix E4, pipeline, context, expert parallelism." in in_words("E4")
     assert course_map("e4").alt == in_words("E4")
+
+
+@pytest.mark.parametrize("here", sorted(TITLES))
+def test_you_are_here_lies_on_no_box_and_on_no_heading(here: str):
+    x, y, words = label(here)
+    left, right, top, bottom = x - 0.4, x + 0.4, y - 0.06, y + 0.06
+    assert left > 0 < top
+    assert right < WIDTH
+    assert bottom < HEIGHT
+    places = boxes()
+    for box in places.values():
+        beside = box.left + box.wide <= left or box.left >= right
+        assert beside or box.top + box.high <= top or box.top >= bottom
+    for heading in HEADINGS:
+        first, last = places[heading.over[0]], places[heading.over[-1]]
+        away = abs(y - (first.top - 0.12)) >= 0.12
+        assert away or right <= first.left or left >= last.left + last.wide
+    assert ("▲" in words) == (y > places[here].top)
 
 
 def test_an_unknown_lesson_is_refused_with_the_names():

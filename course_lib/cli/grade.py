@@ -143,6 +143,9 @@ def check(
     left = [verdict.exercise for verdict in found if verdict.outcome == NOT_JUDGED]
     for name in left:
         _aside(f"Not judged, and not noted as wrong: {name}. `course check {name}` tries it again.")
+    if found and all(verdict.outcome == recheck.NOT_OPENED for verdict in found):
+        example = "course check exercises/01_collectives/ring_bytes.ipynb"
+        _aside(f"Answers elsewhere are checked by the path of their notebook: `{example}`.")
     others = {verdict.outcome for verdict in found} - {RIGHT}
     raise typer.Exit(0 if not others else UNJUDGED if others == {NOT_JUDGED} else 1)
 

@@ -86,6 +86,18 @@ def boxes() -> dict[str, Box]:
     return found
 
 
+def label(here: str) -> tuple[float, float, str]:
+    """The middle of "you are here" and its text: below a box, or above its heading where another
+    box is below."""
+    places = boxes()
+    spot = places[here]
+    low = places["D"] if here in ("B", "C", "D", "E1", "E2", "E3", "E4") else spot
+    x = min(max(spot.left + spot.wide / 2, 0.42), WIDTH - 0.42)  # the words stay on the card
+    if here == "00":  # 01 is below
+        return x, spot.top - 0.26, "▼ you are here"
+    return x, low.top + low.high + 0.1, "▲ you are here"
+
+
 def in_words(here: str) -> str:
     """The map's alternative text."""
     title = TITLES[here].replace("\n", " ")
@@ -122,12 +134,9 @@ def _paint(figure, here: str) -> None:
         end = places[last].left + places[last].wide
         towards = stop.top + HIGH * (0.3 if top < stop.top else 0.7)
         _arrow(axis, (end + 0.02, middle), (LAST - 0.02, towards))
-    spot = places[here]
-    low = places["D"] if here in ("B", "C", "D", "E1", "E2", "E3", "E4") else spot
-    x = spot.left + spot.wide / 2
-    left, right = 0.42, WIDTH - 0.42  # the words stay on the card
+    x, y, words = label(here)
     look = {"fontsize": 7, "fontweight": "bold", "color": INK, "ha": "center", "va": "center"}
-    axis.text(min(max(x, left), right), low.top + low.high + 0.1, "▲ you are here", **look)
+    axis.text(x, y, words, **look)
 
 
 def _box(axis, name: str, box: Box, here: bool) -> None:

@@ -14,9 +14,10 @@ import pytest
 from course_lib.classroom.checks import answer, by_text, frame
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import CHECKS, Judge, reference
+from course_lib.classroom.checks.judge import CHECKS, Judge, _told, reference
 from course_lib.classroom.checks.lesson_06 import uneven_trial
 from course_lib.classroom.checks.lesson_07 import trial as loss_trial
+from course_lib.classroom.hangs import Fact
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,15 @@ def held(process: int | str) -> set[str]:
     return {
         os.readlink(folder / name) for name in os.listdir(folder) if (folder / name).is_symlink()
     }
+
+
+def test_what_several_ranks_did_is_told_once():
+    facts = [
+        Fact(1, "raised", "stopped: a"),
+        Fact(0, "raised", "b"),
+        Fact(2, "raised", "stopped: a"),
+    ]
+    assert _told(facts) == "rank 1 and rank 2 stopped: a\nrank 0 b"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are read in /proc")

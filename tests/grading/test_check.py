@@ -79,6 +79,7 @@ def test_a_notebook_that_was_never_opened_is_said(work):
     told = json.loads(done.stdout)["checks"]
     assert [one["outcome"] for one in told] == ["not opened"] * 2
     assert "make lab" in told[0]["text"]
+    assert "course check exercises/" in done.stderr
 
 
 def test_a_notebook_that_cannot_be_read_is_said(work):

@@ -148,6 +148,14 @@ MUTANTS = [
         "a map in each notebook takes a hundred kilobytes",
     ),
     Mutant(
+        "fig-map-label-on-the-next-box",
+        MAP,
+        'if here == "00":',
+        'if here == "0":',
+        (f"{MAPPED}you_are_here_lies_on_no_box_and_on_no_heading[00]",),
+        "the words lie on the box below",
+    ),
+    Mutant(
         "fig-map-lesson-missing",
         MAP,
         '"12": "offload", ',

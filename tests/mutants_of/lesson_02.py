@@ -180,6 +180,14 @@ MUTANTS = [
         "who counts the tensor on each of the three ranks is told nothing of it",
     ),
     Mutant(
+        "l02-seven-one-idea-alone",
+        SECOND + "seven.py",
+        "_mistakes(), apart=True)",
+        "_mistakes())",
+        (f"{MISREAD}[seven_by_five-evenly, once]",),
+        "who has made two mistakes is told of neither",
+    ),
+    Mutant(
         "l02-seven-one-half",
         SECOND + "seven.py",
         "RING = forms.all_reduce(RANKS, RANKS) / RANKS",

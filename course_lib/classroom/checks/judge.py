@@ -207,7 +207,7 @@ def _finding(ended: Ended, when: str) -> Finding:
     first = facts[0]
     if ended.busy and first.kind not in ("died", "raised", "unanswered"):
         raise NotJudged(f"Nothing could be told {when}: {ended.busy}. Try it again.")
-    told = "\n".join(f"rank {fact.rank} {_shortened(fact)}" for fact in facts)
+    told = _told(facts)
     if first.kind == "died":
         return Finding("killed", f"A rank's process ended {when}.\n{told}")
     if first.kind == "raised":
@@ -227,6 +227,16 @@ def _finding(ended: Ended, when: str) -> Finding:
         )
     return Finding(
         "no end", f"It had not ended after {LIMIT:g} s {when}: a loop without end?\n{told}"
+    )
+
+
+def _told(facts: list[Fact]) -> str:
+    """A line for each thing that ranks did; ranks that did the same share it."""
+    ranks: dict[str, list[int]] = {}
+    for fact in facts:
+        ranks.setdefault(_shortened(fact), []).append(fact.rank)
+    return "\n".join(
+        f"{' and '.join(f'rank {rank}' for rank in who)} {text}" for text, who in ranks.items()
     )
 
 

@@ -76,10 +76,13 @@ def judge_who_hangs(given: Mapping) -> None:
             "You have named the rank in the first line, three times. Ranks are listed by number, "
             "or as their output arrived; neither says who began.",
         )
-    name, text = CASES[wrong[0]].misreadings[int(given[wrong[0]])]
+    read = {case: CASES[case].misreadings[int(given[case])] for case in wrong}
+    told = [f"Case {case}, rank {given[case]:g}: {text}" for case, (_, text) in read.items()]
     right = [repr(case) for case in CASES if case not in wrong]
     rest = f" Right so far: {' and '.join(right)}." if right else ""
-    raise Finding(name, f"Case {wrong[0]}, rank {given[wrong[0]]:g}: {text}{rest}")
+    names = {name for name, _ in read.values()}
+    name = names.pop() if len(names) == 1 else "several ideas"
+    raise Finding(name, "\n".join(told) + rest)
 
 
 WHO_HANGS = Thought(

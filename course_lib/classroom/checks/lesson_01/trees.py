@@ -57,6 +57,8 @@ def judge_tree_or_ring(given: Mapping) -> None:
 def _mistakes() -> tuple[Mistake, ...]:
     steps, levels = RING.messages, TREE.messages
     meet = "they meet at"
+    right = _answers(RING, TREE)
+    times = {name: value for name, value in right.items() if name != meet}
     return (
         Mistake(
             "whole tensors round the ring",
@@ -100,6 +102,16 @@ def _mistakes() -> tuple[Mistake, ...]:
             "bits",
             "The rate is given in bytes per second; what you have takes it for bits.",
             _answers(Cost(steps, 8 * RING.tensors), Cost(levels, 8 * levels)),
+        ),
+        Mistake(
+            "seconds",
+            "Those are seconds; milliseconds are asked for.",
+            {name: value / 1e3 for name, value in times.items()},
+        ),
+        Mistake(
+            "unit",
+            "Times are asked for in milliseconds and the size in kB; these are seconds, or bytes.",
+            {name: value / 1e3 for name, value in times.items()} | {meet: 1e3 * right[meet]},
         ),
         Mistake(
             "powers of two",

@@ -60,7 +60,8 @@ def run(case: str, group: dist.ProcessGroup) -> str:
             seen = _batch(book, x[own], weight, dy[own], group)
     shapes = "  ".join(f"{name} {list(tensor.shape)}" for name, tensor in seen.items())
     sent = [
-        f"  {phase:8} {record.op} of {record.elements} elements, {record.must:g} bytes to send"
+        f"  {phase:8} {record.op} of {record.elements} elements, "
+        f"{round(record.must, 1):g} bytes to send"
         for phase in ("forward", "backward")
         for record in book.records
         if record.phase == phase

@@ -42,7 +42,7 @@ RIGHT = {**_held(cut(F, RANKS), cut(H, RANKS)), **_costs(B * H, B * F, RING)}
 
 def judge_seven(given: Mapping) -> None:
     """Hold the numbers against the cut rule and the forms, and against each misreading."""
-    compare(given, RIGHT, _mistakes())
+    compare(given, RIGHT, _mistakes(), apart=True)
 
 
 def _mistakes() -> tuple[Mistake, ...]:
