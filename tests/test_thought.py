@@ -169,7 +169,7 @@ def test_a_mistake_says_nothing_about_fields_that_it_does_not_mention():
         (1e3, "large by a thousand"),
         (1e-3, "small by a thousand"),
         (1e6, "large by a million"),
-        (1e-9, "small by a thousand million"),
+        (1e-9, "small by a billion"),
         (8, "large by eight"),
     ],
 )

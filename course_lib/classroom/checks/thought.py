@@ -16,7 +16,7 @@ from typing import NamedTuple
 from course_lib.classroom.checks.finding import Finding
 
 CLOSE = 0.005  # relative: three digits are enough
-_FACTORS = {1e3: "a thousand", 1e6: "a million", 1e9: "a thousand million", 8.0: "eight"}
+_FACTORS = {1e3: "a thousand", 1e6: "a million", 1e9: "a billion", 8.0: "eight"}
 
 
 @dataclass(frozen=True)
