@@ -73,6 +73,7 @@ MISREAD = [
     (PLAIN, on_ranks("A right", 1.5, 1), "the other rank's loss left out"),
     (PLAIN, on_ranks("A right", -1, 3.5), "only the other rank's loss"),
     (PLAIN, on_ranks("A right", 0.25, 2.25), "mean"),
+    (PLAIN, on_ranks("A right", 2.5, 2.5), "plain gradients summed"),
     (PLAIN, on_ranks("A plain", 0, 0), "S of one rank"),
     (PLAIN, on_ranks("B plain", 32, 48), "summed on the way back as well"),
     (PLAIN, on_ranks("B plain", 4, 18), "y of one rank"),

@@ -207,6 +207,10 @@ WRONG_FIVE = {
     ),
     "an f for the bias": (five(("+ bias", "+ copy(bias, group)")), "f on the bias"),
     "no bias": (five((" + bias", "")), "bias left out"),
+    "a part of the bias after the sum": (
+        five(("group) + bias", "group) + bias / group.size()")),
+        "bias divided",
+    ),
     "g for f, f for g": (
         five(("copy(x, group)", "reduce(x, group)"), ("reduce(inner @", "copy(inner @")),
         "f and g exchanged",

@@ -48,6 +48,13 @@ def test_the_words_follow_the_arrows():
     assert "g is all-reduce in the forward and identity in the backward" in words
 
 
+def test_the_output_has_the_name_that_the_page_gives_it():
+    words = f_and_g(out="Y").alt
+    assert "has a partial sum of Y; g completes it and Y is replicated" in words
+    assert "the gradient dY is replicated" in words and "Z" not in words
+    assert f_and_g(out="Y").png != f_and_g().png
+
+
 @pytest.mark.parametrize("n", [2, 4])
 def test_the_picture_is_small_and_has_every_rank(n: int):
     picture = f_and_g(n)

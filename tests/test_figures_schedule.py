@@ -10,7 +10,7 @@ from torch import nn
 
 from course_lib.collectives import all_reduce
 from course_lib.figures import follow, head_map, schedule
-from course_lib.figures.head_map import row_name
+from course_lib.figures.head_map import axis_label, row_name
 from course_lib.figures.schedule import Call, Visit, token_sharded
 from course_lib.gpt import Block, Config
 from course_lib.ledger import ledger
@@ -178,6 +178,13 @@ def test_rows_say_which_heads_they_have():
     assert [row_name(part) for part in ("q", "k", "experts")] == [
         "q: query heads", "k: key/value heads", "experts",
     ]  # fmt: skip
+
+
+def test_the_axis_says_what_a_wide_tile_is():
+    alone = [(0,), (1,)]
+    assert axis_label({"experts": alone}, 2) == "head"
+    assert axis_label({"q": alone, "k": alone}, 2) == "query head"
+    assert "(a key/value head spans" in axis_label({"q": alone, "k": [(0, 1)]}, 2)
 
 
 def test_a_map_of_heads_refuses_what_is_not_so():

@@ -38,21 +38,28 @@ class Part(NamedTuple):
 
 
 def f_and_g(
-    n: int = 2, *, first: str = "A", second: str = "B", between: str = "GELU", title: str = ""
+    n: int = 2,
+    *,
+    first: str = "A",
+    second: str = "B",
+    between: str = "GELU",
+    out: str = "Z",
+    title: str = "",
 ) -> Picture:
     """Draw the two conjugate operations around a pair of layers, `first` by columns, `second` by
-    rows, with `between` computed on each rank's own columns; `n` ranks of tp."""
+    rows, with `between` computed on each rank's own columns, and the output `out`; `n` ranks of tp.
+    """
     if not 2 <= n <= 4:
         raise ValueError(f"n={n} ranks: the picture has 2 to 4; on one rank f and g do nothing")
     title = title or f"f in front, g after: one all-reduce in each direction, {n} ranks"
     height = TOP + n * LANE + 0.98
-    alt = in_words(n, first, second, between, title)
+    alt = in_words(n, first, second, between, out, title)
     parts = (
         Part("X", 0.98, 0.5, "replicated"),
         Part(first, 3.04, 0.95, "columns"),
         Part(between, 4.31, 0.78, "local"),
         Part(second, 5.41, 0.95, "rows"),
-        Part("Z", 8.2, 0.5, "replicated"),
+        Part(out, 8.2, 0.5, "replicated"),
     )
     return smaller(
         draw((WIDTH, height), alt, lambda figure: _paint(figure, n, parts, title, height))
@@ -63,7 +70,7 @@ BARS = {"f": 1.98, "g": 7.19}  # left edges
 BAR = 0.34
 
 
-def in_words(n: int, first: str, second: str, between: str, title: str) -> str:
+def in_words(n: int, first: str, second: str, between: str, out: str, title: str) -> str:
     """The picture's alternative text."""
     said = ", ".join(
         f"{name} is {does[0]} in the forward and {does[1]} in the backward"
@@ -72,10 +79,10 @@ def in_words(n: int, first: str, second: str, between: str, title: str) -> str:
     return (
         f"{title}. {n} ranks side by side. Forward, left to right: X is replicated and goes "
         f"through f; each rank multiplies by its columns of {first}, applies {between} to its own "
-        f"part, multiplies by its rows of {second}, and has a partial sum of Z; g completes it and "
-        f"Z is replicated. Backward, right to left: the gradient dZ is replicated and goes through "
-        f"g; each rank computes a partial sum of dX, and f completes it. So {said}; an identity "
-        f"sends no message."
+        f"part, multiplies by its rows of {second}, and has a partial sum of {out}; g completes it "
+        f"and {out} is replicated. Backward, right to left: the gradient d{out} is replicated and "
+        f"goes through g; each rank computes a partial sum of dX, and f completes it. So "
+        f"{said}; an identity sends no message."
     )
 
 
@@ -130,8 +137,8 @@ def _lane(axis, rank: int, n: int, parts: tuple[Part, ...], y: float) -> None:
         (stops["f"][1], columns.left, "X", f"dX{sub}"),
         (right[columns.name], local.left, "", ""),
         (right[local.name], rows.left, "", ""),
-        (right[rows.name], stops["g"][0], f"Z{sub}", "dZ"),
-        (stops["g"][1], z.left, "", "dZ"),
+        (right[rows.name], stops["g"][0], f"{z.name}{sub}", f"d{z.name}"),
+        (stops["g"][1], z.left, "", f"d{z.name}"),
     )
     for start, stop, ahead, back in hops:
         _arrows(axis, start + 0.04, stop - 0.04, y, ahead, back)

@@ -35,7 +35,8 @@ def head_map(
             )
     owners = {part: _owners(part, whole[part], [own[part] for own in held]) for part in whole}
     wide = max(TILE * most + 2.1, 0.085 * len(title) + 0.3)  # wide enough for its title
-    size = (wide, TILE * len(whole) + (1.25 if title else 0.95))
+    lines = axis_label(owners, most).count("\n")
+    size = (wide, TILE * len(whole) + (1.25 if title else 0.95) + 0.18 * lines)
     return draw(size, _in_words(owners, title), lambda figure: _paint(figure, owners, most, title))
 
 
@@ -68,10 +69,18 @@ def _paint(figure, owners: Holders, most: int, title: str) -> None:
     axis.set_aspect("equal", anchor="N")
     axis.set_yticks([row + 0.5 for row in range(len(owners))], list(map(row_name, owners)))
     axis.set_xticks([head + 0.5 for head in range(most)], range(most))
-    axis.set_xlabel("query head" if "q" in owners else "head")
+    axis.set_xlabel(axis_label(owners, most))
     axis.tick_params(length=0, labelcolor=INK)
     for side in axis.spines.values():
         side.set_visible(False)
+
+
+def axis_label(owners: Holders, most: int) -> str:
+    """What the numbers below the picture are, and what a tile that is wider than one of them is."""
+    if "q" not in owners:
+        return "head"
+    spans = any(len(ranks_of) < most for ranks_of in owners.values())
+    return "query head" + "\n(a key/value head spans\nthose that read it)" * spans
 
 
 def row_name(part: str) -> str:

@@ -68,14 +68,14 @@ class Spaces:
         }[op]
 
 
-def both_ways(A: Callable, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Book, Book]:
-    """A x and Aᵀ y, and the ledgers of the forward and of the backward."""
+def both_ways(M: Callable, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Book, Book]:
+    """M x and Mᵀ y, and the ledgers of the forward and of the backward."""
     x = leaf(x)
     with ledger() as forward:
-        Ax = A(x)
+        Mx = M(x)
     with ledger() as backward:
-        (ATy,) = torch.autograd.grad(Ax, x, y)
-    return Ax.detach(), ATy, forward, backward
+        (MTy,) = torch.autograd.grad(Mx, x, y)
+    return Mx.detach(), MTy, forward, backward
 
 
 def there_and_back(program: Mapping[str, Callable], x: Tensor, gradient_of: Callable):

@@ -26,6 +26,11 @@ def _of_a(which: str, through: tuple[float, float]) -> dict[str, float]:
     return {f"A {which}, rank {r}": DIRECT[r] + through[r] for r in RANKS}
 
 
+def _of_a_both() -> dict[str, float]:
+    """What an all-reduce of the two plain gradients of a would give, on each rank."""
+    return {f"A right, rank {r}": sum(DIRECT) + sum(THROUGH) for r in RANKS}
+
+
 def _of_b(factor: float) -> dict[str, float]:
     return {f"B plain, rank {r}": factor * _Y * X[r] for r in RANKS}
 
@@ -65,6 +70,13 @@ def judge_plain(given: Mapping) -> None:
             "mean",
             "What the two losses say of S adds up; that is their mean.",
             _of_a("right", (sum(THROUGH) / 2,) * 2),
+        ),
+        Mistake(
+            "plain gradients summed",
+            "You have summed the two plain gradients. These are gradients of two scalars, one for "
+            "each rank's a: to the own one only that is missing which the other rank's loss says "
+            "of S.",
+            _of_a_both(),
         ),
         Mistake(
             "S of one rank",

@@ -80,7 +80,7 @@ FIVE_TO_TWO = Exercise(
     when_right=(
         "Output, all five gradients and two steps of training are those of the dense MLP, on two "
         "ranks and on three, for an inner size that divides and one that does not. One all-reduce "
-        "of Φ forward and one backward: 4Φ(N−1)/N elements, however wide the MLP is inside."
+        "of Φ forward and one backward: 4Φ(n−1)/n elements, however wide the MLP is inside."
     ),
     hints=(
         "Go through the wiring and write its layout in the notation beside each line. Where does "

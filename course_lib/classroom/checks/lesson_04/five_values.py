@@ -118,6 +118,12 @@ def _outputs(one: Trial) -> Iterator[tuple[str, str, list[Tensor]]]:
     )
     yield "bias left out", "The bias is missing.", [total] * n
     yield (
+        "bias divided",
+        f"Only 1/{n} of the bias is in it. After the sum there is one output, and the bias is "
+        "added to it once, undivided.",
+        [total + bias / n] * n,
+    )
+    yield (
         "summed twice",
         f"The sum is {n} times too large: it was summed, and the sum was summed again.",
         [n * total + bias] * n,

@@ -165,11 +165,12 @@ GELU = Thought(
         "GELU."
     ),
     hints=(
-        "Where would the two sides be equal? If the function were a straight line through zero. "
-        "So look for two numbers that are not on the same straight piece.",
+        "For a straight line through zero, such as 3x, both sides are equal for any a and b. ReLU "
+        "is such a line on each side of zero: 0 below, x above. So for which a and b are both "
+        "sides equal for ReLU, and which pairs are left?",
         "ReLU first, because it can be done in the head: for which signs of a and b does it "
         "matter whether you add before or after?",
-        "GELU(x) = x · Φ(x), where Φ(x) is the part of a standard normal distribution that is "
+        "GELU(x) = x · P(x), where P(x) is the part of a standard normal distribution that is "
         "below x. In Python: `x * (1 + math.erf(x / 2**0.5)) / 2`, or torch's own "
         "`torch.nn.functional.gelu` of a tensor.",
     ),

@@ -118,7 +118,7 @@ _IDEAS = (
     (
         "limit for large N",
         "You have let a rank send 2Φ in an all-reduce. That is the limit for many ranks; among "
-        "eight it is exactly 2Φ(N−1)/N.",
+        "eight it is exactly 2Φ(n−1)/n.",
         {"sent": 2},
     ),
     (

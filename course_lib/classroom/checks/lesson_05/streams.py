@@ -223,7 +223,8 @@ STREAMS = Exercise(
         "Two blocks in a row have to differ. Either the private state is kept between them "
         "(`torch.get_rng_state()` on leaving), or each block begins from a number that has not "
         "been used: where could such a number come from, the same way on every rank?",
-        "Distinct seeds: think of the digits of a number. dp_rank and tp_rank each get a place of "
-        "their own, and the shared stream a digit that no tp rank has.",
+        "Distinct seeds: put the numbers together as digits of one number, as in seed · 100 + "
+        "dp_rank · 10 + tp_rank, but with a base that is larger than 1000, so that no digit "
+        "overflows into the next place. The shared stream gets a last digit that no tp rank has.",
     ),
 )

@@ -1,0 +1,157 @@
+"""Who leaves out the sections beside the core path stops nowhere: no cell of it needs their names.
+
+Read from the text of the lessons alone: which names a cell defines and which it uses. What a
+`%%ranks` cell does happens on the ranks and every other cell's work in the notebook's own process,
+so the two are kept apart; an expression that is pulled is read on the ranks.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import symtable
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+KERNEL, RANKS = "the notebook", "the ranks"
+HEADING = re.compile(r"^(#{1,4}) (.+)$", re.M)
+CORE_PATH = re.compile(r"^\*\*Core path\*\*: all sections but (.+?)(?:;|$)", re.M)
+
+
+class Cell(NamedTuple):
+    """A code cell: its first line, what it defines and uses where, whether it may be skipped."""
+
+    head: str
+    beside: bool
+    defines: dict[str, set[str]]
+    uses: dict[str, set[str]]
+
+
+def beside_the_path(cells: list) -> set[str]:
+    """The headings that the lesson's first cell names as beside the core path."""
+    found = CORE_PATH.search(cells[0].source)
+    return set(re.findall(r"\*([^*]+)\*", found[1])) if found else set()
+
+
+def is_beside(path: list[str], skipped: set[str]) -> bool:
+    return any(heading in skipped for heading in path)
+
+
+def code_cells(cells: list) -> Iterator[Cell]:
+    skipped, path = beside_the_path(cells), {}
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            prose = re.sub(r"^```.*?^```", "", cell.source, flags=re.M | re.S)
+            for marks, heading in HEADING.findall(prose):
+                path = {depth: name for depth, name in path.items() if depth < len(marks)}
+                path[len(marks)] = heading.strip()
+        elif cell.source.strip():
+            defines, uses = names_of(cell.source)
+            yield Cell(
+                cell.source.splitlines()[0], is_beside([*path.values()], skipped), defines, uses
+            )
+
+
+def names_of(source: str) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """What a cell defines and uses, in the notebook's process and on the ranks."""
+    side = RANKS if source.startswith("%%ranks") else KERNEL
+    text = "\n".join("" if line.startswith("%") else line for line in source.splitlines())
+    defined, used = globals_of(text)
+    defines = {side: defined}
+    uses = {KERNEL: set(), RANKS: set(), side: used}
+    for expression in pulled(text):
+        uses[RANKS] |= globals_of(expression)[1]
+    return {KERNEL: set(), RANKS: set(), **defines}, uses
+
+
+def globals_of(text: str) -> tuple[set[str], set[str]]:
+    """The names that a piece of code defines at its top, and the ones that it reads from there."""
+    top = symtable.symtable(text, "cell", "exec")
+    defined = {
+        symbol.get_name()
+        for symbol in top.get_symbols()
+        if symbol.is_assigned() or symbol.is_imported()
+    }
+    return defined, set(read_by(top))
+
+
+def read_by(table: symtable.SymbolTable) -> Iterator[str]:
+    for symbol in table.get_symbols():
+        at_the_top = table.get_type() == "module" or symbol.is_global()
+        if at_the_top and symbol.is_referenced():
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from read_by(inner)
+
+
+def pulled(text: str) -> Iterator[str]:
+    """The expressions that a cell asks the ranks for; those put together at run time are left."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "pull" and node.args:
+            asked = node.args[0]
+            if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
+                yield asked.value
+
+
+def missing(cells: list) -> list[str]:
+    """Where a core-path cell uses a name that only sections beside the path define before it."""
+    core: dict[str, set[str]] = {KERNEL: set(), RANKS: set()}
+    beside: dict[str, set[str]] = {KERNEL: set(), RANKS: set()}
+    said = []
+    for number, cell in enumerate(code_cells(cells)):
+        mine = beside if cell.beside else core
+        for side in (KERNEL, RANKS):
+            mine[side] |= cell.defines[side]
+            if not cell.beside:
+                for name in sorted(cell.uses[side] & (beside[side] - core[side])):
+                    said.append(f"code cell {number} ({cell.head}): {name}, on {side}")
+    return said
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_core_path_needs_no_name_of_a_section_beside_it(notebook):
+    cells = nbformat.read(notebook, as_version=4).cells
+    assert missing(cells) == []
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_is_beside_the_core_path_is_a_section_of_the_lesson(notebook):
+    cells = nbformat.read(notebook, as_version=4).cells
+    prose = "\n".join(cell.source for cell in cells[1:] if cell.cell_type == "markdown")
+    headings = {heading.strip() for _, heading in HEADING.findall(prose)}
+    assert beside_the_path(cells) <= headings
+
+
+def lesson(*cells: str) -> list:
+    head = "# T\n\n**Core path**: all sections but *Aside*; exercise *E*."
+    make = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
+    return [make[0](head), *(make[not one.startswith("#")](one) for one in cells)]
+
+
+@pytest.mark.parametrize(
+    ("aside", "after", "found"),
+    [
+        ("%%ranks\nimport math", "%%ranks\nmath.pi", ["math"]),
+        ("%%ranks\nimport math", "%%ranks\nimport math\nmath.pi", []),
+        ("%%ranks\nm = 1", "m", []),  # the ranks' m is not the notebook's
+        ("%%ranks\nm = 1", "pull('m + 1')", ["m"]),
+        ("m = 1", "def f():\n    return m", ["m"]),
+        ("m = 1", "def f(m):\n    return m", []),
+        ("def g():\n    pass", "[g() for _ in range(2)]", ["g"]),
+        ("m = 1", "other.m", []),
+    ],
+)
+def test_a_name_that_only_an_aside_defines_is_found(aside, after, found):
+    cells = lesson("## Aside", aside, "### Its part", "x = 2", "## Core", after)
+    assert [line.split(": ")[1].split(",")[0] for line in missing(cells)] == found
+
+
+def test_a_name_that_the_core_path_has_already_may_be_made_again():
+    assert missing(lesson("## Core", "m = 1", "## Aside", "m = 2", "## Core again", "m")) == []
+    assert missing(lesson("## Aside", "m = 2", "## Core", "m = 1\nm")) == []
