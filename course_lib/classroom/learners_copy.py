@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 from course_lib.classroom import release, tracked
 from course_lib.classroom.grading import intact
-from course_lib.classroom.workspace.predictions import folded
+from course_lib.classroom.workspace.predictions import without_answers
 
 # All that travels. What is not below one of these stays, and so does what is added one day.
 GIVEN = (
@@ -161,7 +161,7 @@ def _copy(source: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copy(source, target)
     if source.suffix == ".ipynb":
-        target.write_bytes(folded(source.read_bytes()))
+        target.write_bytes(without_answers(source.read_bytes()))
 
 
 def _in_words(error: OSError, folder: Path) -> str:

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from course_lib.classroom import learners_copy, release, tracked
-from course_lib.classroom.workspace.predictions import folded
+from course_lib.classroom.workspace.predictions import without_answers
 from course_lib.cli import app, author
 from tests.answers_shown import as_statements, shown
 from tests.grading.hand_in import RING, ROOT, save, solution
@@ -105,7 +105,7 @@ def test_each_tracked_file_travels_or_stays_and_nothing_else_travels(clone, copy
     assert {"solutions/", "tests/", ".ci/"} <= STAYS and SOLUTION in stayed
     assert copy.files == len(there)
     for path in there - {learners_copy.MARK}:
-        as_handed_out = folded((clone / path).read_bytes())
+        as_handed_out = without_answers((clone / path).read_bytes())
         assert (Path(copy.folder) / path).read_bytes() == as_handed_out
 
 

@@ -640,9 +640,9 @@ PREDICTIONS = [
     Mutant(
         "workspace-answers-below-a-prediction",
         "course_lib/classroom/workspace/predictions.py",
-        'if cell["outputs"]:',
-        "if False:",
-        ("tests/classroom/test_predictions.py::test_a_workspace_has_them_folded",),
+        'cell["outputs"], cell["execution_count"] = [], None',
+        "pass",
+        ("tests/classroom/test_predictions.py::test_a_workspace_shows_no_answer",),
         "a learner sees the measured value one scroll below the question",
     ),
     Mutant(
@@ -650,7 +650,7 @@ PREDICTIONS = [
         "course_lib/classroom/workspace/renewing.py",
         "content(root, item), work / item.path",
         "(root / item.path).read_bytes(), work / item.path",
-        ("tests/classroom/test_predictions.py::test_a_lesson_that_is_begun_again_has_them_folded",),
+        ("tests/classroom/test_predictions.py::test_a_lesson_that_is_begun_again_shows_no_answer",),
         "a lesson that is begun again shows what it measured at once",
     ),
 ]

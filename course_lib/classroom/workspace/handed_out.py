@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from course_lib.classroom.workspace.predictions import folded
+from course_lib.classroom.workspace.predictions import without_answers
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def items(root: Path) -> list[Item]:
 
 
 def content(root: Path, item: Item) -> bytes:
-    """The bytes of a notebook as a learner gets it: outputs below a prediction are folded."""
-    return folded((root / item.path).read_bytes())
+    """The bytes of a notebook as a learner gets it: without outputs below a prediction."""
+    return without_answers((root / item.path).read_bytes())
 
 
 def first_lesson(folder: Path) -> str:

@@ -1,32 +1,34 @@
-"""Fold the outputs that follow a prediction, so that a learner predicts before the answer is seen.
+"""Leave out the outputs that follow a prediction, so that a learner predicts before the answer.
 
-JupyterLab unfolds an output when its cell is run, or on a click; what the cells say stays as it
-was. Every lesson from 00 on asks for predictions.
+Pictures of a statement stay: they belong to the derivation, and nothing in them was measured. What
+the cells say stays as it was. Every lesson from 00 on asks for predictions.
 """
 
 from __future__ import annotations
 
 import json
 
-ASKS = "predict("
-FOLDED = {"outputs_hidden": True}
+ASKS = ("predict(",)
+# Drawn from the notation or from the algorithm alone, before anything is run.
+SCHEMATIC = ("statement(", "f_and_g(", "parameter_life(", "ring_steps(", "sliders.ring(")
 
 
-def folded(data: bytes) -> bytes:
-    """The notebook with the outputs below its first prediction folded; else the same bytes."""
+def without_answers(data: bytes) -> bytes:
+    """The notebook without the outputs below its first prediction; else the same bytes."""
     try:
         notebook = json.loads(data)
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-        asks = [any(_asks(line) for line in "".join(cell["source"]).splitlines()) for cell in cells]
+        asks = [_calls(cell, ASKS) for cell in cells]
         below = cells[asks.index(True) + 1 :]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return data  # no notebook, or none that asks
     for cell in below:
-        if cell["outputs"]:
-            cell["metadata"]["jupyter"] = {**cell["metadata"].get("jupyter", {}), **FOLDED}
+        if not _calls(cell, SCHEMATIC):
+            cell["outputs"], cell["execution_count"] = [], None
     text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True)
     return text.encode() + b"\n"
 
 
-def _asks(line: str) -> bool:
-    return line.startswith(ASKS)
+def _calls(cell: dict, names: tuple[str, ...]) -> bool:
+    """Whether a line of the cell begins with such a call."""
+    return any(line.startswith(names) for line in "".join(cell["source"]).splitlines())
