@@ -64,7 +64,7 @@ def course(tmp_path) -> Path:
     return notebooks.parent
 
 
-def test_a_workspace_has_them_without_answers(course, tmp_path):
+def test_a_workspace_shows_no_answer(course, tmp_path):
     lesson = course / "notebooks" / LESSONS[2].name
     open_up(course, tmp_path / "work")
     copy = (tmp_path / "work" / "notebooks" / lesson.name).read_bytes()
@@ -72,7 +72,7 @@ def test_a_workspace_has_them_without_answers(course, tmp_path):
     assert not open_up(course, tmp_path / "work").newer
 
 
-def test_a_lesson_that_is_begun_again_has_them_without_answers(course, tmp_path):
+def test_a_lesson_that_is_begun_again_shows_no_answer(course, tmp_path):
     work = tmp_path / "work"
     open_up(course, work)
     copy = work / "notebooks" / LESSONS[2].name
