@@ -15,8 +15,8 @@ from tests.test_figures import _seen
 FIGURES = Path(colours.__file__).parent
 # Those whose shapes are ranks, or what a rank holds or does. A new one is put here by hand.
 DRAWS_RANKS = {
-    "blocks", "colours", "f_and_g", "flat_cut", "head_map", "logical", "mesh_rows", "parameter_life",
-    "pipeline_steps", "ranks_map", "statement", "statement_rows", "states", "timeline",
+    "blocks", "colours", "f_and_g", "flat_cut", "head_map", "logical", "mesh_rows",
+    "parameter_life", "pipeline_steps", "ranks_map", "statement", "statement_rows", "states", "timeline",
     "who_holds", "wirings", "word_rows",
 }  # fmt: skip
 OF_RANKS = {"RANKS", "HATCHES", "of_rank", "hatch_of_rank"}
