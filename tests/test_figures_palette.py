@@ -16,8 +16,8 @@ FIGURES = Path(colours.__file__).parent
 # Those whose shapes are ranks, or what a rank holds or does. A new one is put here by hand.
 DRAWS_RANKS = {
     "blocks", "colours", "f_and_g", "flat_cut", "head_map", "logical", "mesh_rows",
-    "parameter_life", "pipeline_steps", "ranks_map", "statement", "statement_rows", "states", "timeline",
-    "who_holds", "wirings", "word_rows",
+    "parameter_life", "pipeline_steps", "ranks_map", "statement", "statement_rows",
+    "states", "timeline", "who_holds", "wirings", "word_rows",
 }  # fmt: skip
 OF_RANKS = {"RANKS", "HATCHES", "of_rank", "hatch_of_rank"}
 MODULES = sorted(path.stem for path in FIGURES.glob("*.py"))
