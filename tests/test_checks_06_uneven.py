@@ -180,6 +180,8 @@ WRONG = {
     ),
 }  # fmt: skip
 RIGHT = (LOSS, TWO_NUMBERS, IN_PLACE)
+# f of pieces of the table that differ in length: its backward's all-reduces disagree.
+TORN = loss(("copy(table, group)", "copy(table[: len(table) - group.rank()], group)"))
 
 
 def judged(desk: Desk, source: str) -> frame.Verdict:
@@ -204,6 +206,12 @@ def test_a_wrong_mean_is_refused_by_its_name(desk, mistake):
     source, name = WRONG[mistake]
     verdict = judged(desk, source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
+
+
+def test_a_disagreement_in_the_backward_is_placed_there_once(desk):
+    text = judged(desk, TORN).text
+    assert "disagree" in text and text.count("in the backward") == 1, text
+    assert "line 1" not in text
 
 
 def test_what_breaks_costs_one_check(desk):

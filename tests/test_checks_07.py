@@ -391,6 +391,35 @@ SMOOTHED = {
         [(LOSSES, "S.log() + m - y + smoothing * (S.log() + m - every / vocabulary)")],
         "target in full",
     ),
+    "logits below the largest in one sum": (
+        [("all_reduce(logits.sum(-1), group)", "all_reduce((logits - m[:, None]).sum(-1), group)")],
+        "sum below another number",
+    ),
+    "plain logits in one sum": (
+        [("S.log() + m - (1 - smoothing) * y", "S.log() - (1 - smoothing) * (y - m)")],
+        "sum below another number",
+    ),
+    "not divided by v": (
+        [("smoothing / vocabulary * every", "smoothing * every")],
+        "factor of the sum",
+    ),
+    "epsilon left out": (
+        [(LOSSES, "S.log() + m - (1 - smoothing) * y - every / vocabulary")],
+        "factor of the sum",
+    ),
+    "not divided by v, below the largest": (
+        [(LOSSES, "S.log() - (1 - smoothing) * (y - m) - smoothing * (every - vocabulary * m)")],
+        "factor of the sum",
+    ),
+    "not divided by v, as losses": (
+        [(LOSSES, "(1 - smoothing) * (S.log() + m - y) "
+          "+ smoothing * (vocabulary * (S.log() + m) - every)")],
+        "factor of the sum",
+    ),
+    "the gradient's share not divided by v": (
+        [("e / S[:, None] - smoothing / vocabulary", "e / S[:, None] - smoothing")],
+        "factor of the sum",
+    ),
     "the plain gradient": (
         [("e / S[:, None] - smoothing / vocabulary", "e / S[:, None]"),
          ("-= (1 - smoothing) * here", "-= here")],

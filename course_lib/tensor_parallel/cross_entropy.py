@@ -160,7 +160,7 @@ def local_numbers(
         words = logits[rows, :real]  # (chunk, real)
         torch.softmax(words, -1, dtype=own.dtype, out=buffer)
         own[0, rows] = words.amax(-1)
-        # The largest exponential is e to the 0: over their sum, it says what the sum is.
+        # The largest exponential is 1, so max of the softmax = 1/S, and S is its reciprocal.
         own[1, rows] = buffer.amax(-1).reciprocal_()
         local = targets[rows] - start
         here = (local >= 0) & (local < real)

@@ -33,10 +33,21 @@ MUTANTS = [
         "a lesson that quotes with ' is never loaded before its time begins",
     ),
     Mutant(
+        "judging-outside-said-for-each",
+        CHECKS + "judge.py",
+        "    if text.endswith(at):",
+        "    if not text:",
+        (
+            "tests/test_checks_06_uneven.py::"
+            "test_a_disagreement_in_the_backward_is_placed_there_once",
+        ),
+        "a disagreement in the backward is placed in a line that is not the answer's",
+    ),
+    Mutant(
         "judging-plumbing-is-read",
         CHECKS + "judge.py",
-        '    return fact.text.replace(f"line 1: {_CALL}", "the check\'s call")',
-        "    return fact.text",
+        '    text = fact.text.replace(f"line 1: {_CALL}", outside)',
+        "    text = fact.text",
         (f"{JUDGE}test_an_error_speaks_of_the_answer_and_of_no_plumbing",),
         "a learner reads a line of the judge's own as if it stood in the cell",
     ),

@@ -163,6 +163,22 @@ MUTANTS = [
         "T10",
     ),
     Mutant(
+        "l07-largest-in-one-term-unnamed",
+        HERE + "words.py",
+        "[p.loss(p.lse + sign * e * p.m, p.y_all)] * n,",
+        "[p.loss(p.lse + sign * p.m, p.y_all)] * n,",
+        (f"{LOSS}[smoothed_loss-plain logits in one sum]",),
+        "a sum that is not relative to the same number goes by no name",
+    ),
+    Mutant(
+        "l07-factor-of-the-sum-unnamed",
+        HERE + "words.py",
+        '        for text, share in (("1/v", e), ("ε", 1 / v)):',
+        "        for text, share in ():",
+        (f"{LOSS}[smoothed_loss-the gradient's share not divided by v]",),
+        "a share of the label without 1/v goes by no name in the gradient",
+    ),
+    Mutant(
         "l07-two-messages-not-held",
         HERE + "two.py",
         "    traffic=_look_at_messages,\n",

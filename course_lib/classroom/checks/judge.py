@@ -23,6 +23,7 @@ CHECKS = "course_lib.classroom.checks"
 _CHECKS = f"__import__('{CHECKS}.bench').classroom.checks"
 _BENCH = f"{_CHECKS}.bench"
 _CALL = "__report__ = __tried__()"  # what runs under the time limit; no learner is to read it
+_OUTSIDE = "line 1"  # where that is, in the cell that the check runs
 _BROKEN = (
     "After your function had run, its ranks no longer worked: it ended their groups, or replaced a "
     "part of torch. Leave both to the caller"
@@ -95,12 +96,14 @@ class Judge(Cluster):
         *args: object,
         members: Sequence[int] = (),
         when: str = "",
+        outside: str = "the check's call",
     ) -> list:
         """Call `function(the answer's function, group, *args)` on a group; what each rank returns.
 
         The ranks find `function`, at the top of a module of the checks, by its name; `args` and
         what it returns are data. Each trial has a fresh group of `members`: no message of an
-        earlier one can reach it. A text in the place of a function is of `by_text.py`.
+        earlier one can reach it. A text in the place of a function is of `by_text.py`. `outside`
+        says what goes on where a rank stands in none of the answer's lines.
         """
         if isinstance(function, str):
             members, when = args
@@ -115,7 +118,7 @@ class Judge(Cluster):
             if list(members) != list(range(WORLD)):
                 _refuse_other_ranks(ended, when)
                 refuse_world_numbers(answer, when)
-            raise _finding(ended, when)
+            raise _finding(ended, when, outside)
         self._refuse_replaced(members, when)
         try:
             reports = self.pull("__report__", list(members))
@@ -199,7 +202,7 @@ def _refuse_other_ranks(ended: Ended, when: str) -> None:
             )
 
 
-def _finding(ended: Ended, when: str) -> Finding:
+def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Finding:
     """How an answer failed to end, as a finding with a name."""
     if ended.interrupted:  # by the learner, which says nothing about the answer
         raise KeyboardInterrupt
@@ -207,7 +210,7 @@ def _finding(ended: Ended, when: str) -> Finding:
     first = facts[0]
     if ended.busy and first.kind not in ("died", "raised", "unanswered"):
         raise NotJudged(f"Nothing could be told {when}: {ended.busy}. Try it again.")
-    told = _told(facts)
+    told = _told(facts, outside)
     if first.kind == "died":
         return Finding("killed", f"A rank's process ended {when}.\n{told}")
     if first.kind == "raised":
@@ -230,22 +233,27 @@ def _finding(ended: Ended, when: str) -> Finding:
     )
 
 
-def _told(facts: list[Fact]) -> str:
+def _told(facts: list[Fact], outside: str) -> str:
     """A line for each thing that ranks did; ranks that did the same share it."""
     ranks: dict[str, list[int]] = {}
     for fact in facts:
-        ranks.setdefault(_shortened(fact), []).append(fact.rank)
+        ranks.setdefault(_shortened(fact, outside), []).append(fact.rank)
     return "\n".join(
         f"{' and '.join(f'rank {rank}' for rank in who)} {text}" for text, who in ranks.items()
     )
 
 
-def _words(fact: Fact) -> str:
-    return fact.text.replace(f"line 1: {_CALL}", "the check's call")
+def _words(fact: Fact, outside: str = "the check's call") -> str:
+    """What a rank did; where that was in none of the answer's lines, it was in `outside`."""
+    text = fact.text.replace(f"line 1: {_CALL}", outside)
+    at = f" in {_OUTSIDE}"  # a disagreement names the place of each call
+    if text.endswith(at):  # ... and if it is one for all, it is said once
+        text = f"{text.replace(at, '')}, in {outside}"
+    return text
 
 
-def _shortened(fact: Fact) -> str:
-    text = _words(fact)
+def _shortened(fact: Fact, outside: str) -> str:
+    text = _words(fact, outside)
     return text if len(text) <= 400 else text[:400] + " …"
 
 

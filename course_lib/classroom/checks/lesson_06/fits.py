@@ -217,10 +217,10 @@ WHICH_FITS = Thought(
     fields=FIELDS,
     judge=judge_fits,
     when_right=(
-        "With replicated tokens the room is gone soon, and most of it holds copies of the same "
-        "elements. Sharded, with X kept, the bytes on the links are the same and more sequences "
-        "fit; gathered again, a quarter more bytes buy nearly as much once more. Megatron-LM "
-        "gathers again, over the fast links inside a node."
+        "2, 4 and 7 sequences. With replicated tokens most of the room holds copies of the same "
+        "elements. With X kept, the bytes on the links are the same and two more fit; gathering "
+        "again adds three more for a quarter more bytes. Megatron-LM gathers again, over the fast "
+        "links inside a node."
     ),
     hints=(
         "One move of Φ = s·h elements costs a rank Φ(N−1)/N. How many moves has a layer of the "

@@ -193,8 +193,8 @@ PAY_SUMS = Exercise(
         "What is sharded has one owner, and needs no sum. What is replicated, and used alike on "
         "all tokens, has its complete gradient on every rank: a sum makes it too large. What is "
         "left?",
-        "There is one among them that has nothing to do with the tokens being sharded: its "
-        "gradient would be a partial sum in lesson 05 as well.",
+        "One of them has nothing to do with the tokens being sharded: every rank uses it on all "
+        "tokens, but with its own heads only.",
         "One message: torch.cat of the flattened ones, a sum, `split` by their sizes, `view_as`.",
     ),
 )

@@ -81,7 +81,9 @@ def judge_uneven(answer: Answer, judge: Judge) -> None:
 
 def _try(answer: Answer, judge: Judge, members: list[int], s: int, seed: int) -> Trial:
     sizes, when = trial.Sizes(2, s, 3 + seed % 2, 9), f"{on(members)} with {s} tokens"
-    reports = judge.trial(answer, trial.run, sizes, seed, members=members, when=when)
+    reports = judge.trial(
+        answer, trial.run, sizes, seed, members=members, when=when, outside="the backward"
+    )
     return Trial(reports, sizes, seed, when)
 
 
@@ -282,9 +284,10 @@ UNEVEN_LOSS = Exercise(
     hints=(
         "`course_lib.layout.cut(length, n)` says how many tokens each rank has. Where does yours "
         "begin? (`span` says it too.)",
-        "A mean is a sum divided by a count. Which of the two can every rank work out alone?",
+        "A mean is a sum divided by a count. Which of the two can every rank work out alone? "
+        "Then one element in the message is enough.",
         "Summing over the ranks in the forward: what is the gradient of one summand? Lesson 03 has "
-        "the pair whose backward does nothing.",
+        "the pair whose backward sends nothing.",
         "The table is a copy on every rank, and each rank reads other rows of it. Which pair "
         "stands before a copy that takes part in different work?",
     ),

@@ -53,15 +53,21 @@ class Trial(NamedTuple):
 
 
 def tried(
-    answer: Answer, judge: Judge, members: list[int], plan: Plan, extras: tuple | None
+    answer: Answer,
+    judge: Judge,
+    members: list[int],
+    plan: Plan,
+    extras: tuple | None,
+    also: str = "",
 ) -> Trial:
-    """The answer on a group; `extras` are what it gets besides, None for one with a history."""
+    """The answer on a group; `extras` are what it gets besides, None for one with a history; `also`
+    is said of the trial after the kind of its logits."""
     said = "" if plan.kind == "plain" else WHERE[plan.kind]
     if plan.ignored == "all":
         said = ", where all tokens are ignored"
     elif plan.ignore is not None:
         said = f", with ignore_index={plan.ignore}"
-    when = f"{on(members)}{said}"
+    when = f"{on(members)}{said}{also}"
     how, more = (trial.with_history, ()) if extras is None else (trial.by_hand, (extras,))
     reports = judge.trial(answer, how, plan, *more, members=members, when=when)
     return Trial(reports, Case(plan, len(members)), when)
@@ -128,7 +134,12 @@ def look_at_loss(one: Trial, ideas: Ideas) -> None:
             f"The ranks have different losses {one.when}. Every rank needs the loss over all "
             "entries.",
         )
-    raise Finding("wrong loss", f"The loss is not that of one process {one.when}.")
+    rank = next(r for r in range(one.case.n) if not near(found[r], right[r]))
+    both = f": rank {rank} has {found[rank]:.6g}, wanted is {right[rank]:.6g}"
+    raise Finding(
+        "wrong loss",
+        f"The loss is not that of one process {one.when}{both if right[rank].dim() == 0 else ''}.",
+    )
 
 
 def look_at_gradient(one: Trial, ideas: Ideas) -> None:

@@ -67,7 +67,14 @@ def judge_smoothed(answer: Answer, judge: Judge) -> None:
     seed, v = fresh()
     cases = [(THREE, PLAIN, 0.1), (TWO, PLAIN, 0.4), (THREE, FAR, 0.1), (TWO, PLAIN, 0.0)]
     trials = (
-        looks.tried(answer, judge, members, Plan(seed, TOKENS, v, v, kind, smoothing=e), (v, e))
+        looks.tried(
+            answer,
+            judge,
+            members,
+            Plan(seed, TOKENS, v, v, kind, smoothing=e),
+            (v, e),
+            f"{' and' if kind == FAR else ', with'} ε = {e:g}",
+        )
         for members, kind, e in cases
     )
     looks.looks_at_pair(smoothed_losses, smoothed_gradients, (4, "four")).at(answer, trials)
@@ -129,6 +136,28 @@ def smoothed_losses(case: Case) -> Iterator[Idea]:
         "have to add up to 1.",
         [(plain + e * (p.lse - p.sum / v)).mean()] * n,
     )
+    for text, sign in (
+        ("The sum over all entries is of l - m, while log S + m belongs to plain logits", 1),
+        ("The sum over all entries is of plain logits l, while log S alone belongs to l - m", -1),
+    ):
+        yield Idea(
+            "sum below another number",
+            f"{text}, with m the largest: one of the loss's terms is relative to m, another is "
+            "not. Take all of them plain, or all relative to m.",
+            [p.loss(p.lse + sign * e * p.m, p.y_all)] * n,
+        )
+    for text, share in (("1/v", e), ("ε", 1 / v), ("ε/v", 1.0)):
+        for losses in (
+            p.lse - (1 - e) * p.y_all - share * p.sum,  # of plain logits
+            p.lse - p.m - (1 - e) * (p.y_all - p.m) - share * (p.sum - v * p.m),  # of l - m
+            (1 - e) * plain + share * (v * p.lse - p.sum),  # of nll
+        ):
+            yield Idea(
+                "factor of the sum",
+                f"The sum over all entries was taken without its factor {text}: each entry's share "
+                "of the label is ε/v.",
+                [losses.mean()] * n,
+            )
     yield from ideas.of_the_loss(case)
 
 
@@ -154,6 +183,12 @@ def smoothed_gradients(case: Case) -> Iterator[Idea]:
             "full; only the label is spread out.",
             p.weighed((1 - e) * (soft - hot)),
         )
+        for text, share in (("1/v", e), ("ε", 1 / v)):
+            yield Idea(
+                "factor of the sum",
+                f"Each logit's share of the label lacks its factor {text}: it is ε/v.",
+                p.weighed(soft - (1 - e) * hot - share),
+            )
         yield Idea(
             "target in full",
             "The label still has its 1, and the uniform share comes on top: together more than 1.",
