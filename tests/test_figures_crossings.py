@@ -7,7 +7,16 @@ import io
 import pytest
 import torch
 
-from course_lib.figures.crossings import LANES, Crossing, crossing, crossings, totals
+from course_lib.figures.bars import stacked_bars
+from course_lib.figures.crossings import (
+    FROM,
+    LANES,
+    TIERS,
+    Crossing,
+    crossing,
+    crossings,
+    totals,
+)
 from course_lib.memory import mark
 
 NOTED = [
@@ -83,6 +92,22 @@ def test_a_bar_is_as_high_as_its_bytes():
     columns = [sum(image.getpixel((x, y)) == dark for y in range(high)) for x in range(wide)]
     seen = sorted({count for count in columns if columns.count(count) > 20 and count})
     assert seen[-1] / seen[0] == pytest.approx(2.0, rel=0.1), seen
+
+
+def test_a_bar_has_the_colour_that_its_tier_has_among_stacked_bars():
+    from PIL import Image
+
+    def many(picture) -> set[str]:
+        image = Image.open(io.BytesIO(picture.png)).convert("RGB")
+        return {
+            "#{:02X}{:02X}{:02X}".format(*rgb) for n, rgb in image.getcolors(1 << 24) if n > 900
+        }
+
+    for way, tier in (("down", "device"), ("up", "host"), ("read", "disk"), ("written", "host")):
+        drawn = many(crossings([Crossing(way, 5, "step")])) & set(TIERS.values())
+        beside = dict.fromkeys(TIERS, 0) | {tier: 5}
+        assert FROM[way] == tier
+        assert drawn == many(stacked_bars({"x": beside})) & set(TIERS.values()) == {TIERS[tier]}
 
 
 def test_what_cannot_be_drawn_is_refused():

@@ -37,6 +37,21 @@ def test_who_has_what_is_told():
     )
 
 
+def test_a_name_stands_over_a_line_as_long_as_its_parameter():
+    from matplotlib.figure import Figure
+
+    from course_lib.figures.flat_cut import _paint
+
+    figure = Figure()
+    _paint(figure, {"b": ([("long", 50), ("a_name_without_room", 4), ("rest", 46)], 50)}, 2, "")
+    axis = figure.axes[0]
+    level = [line for line in axis.lines if len(set(line.get_ydata())) == 1]
+    spans = [[round(float(x)) for x in line.get_xdata()] for line in level]
+    assert spans == [[0, 50], [50, 54], [54, 100]]
+    turned = {t.get_text(): t.get_rotation() for t in axis.texts if "rank" not in t.get_text()}
+    assert turned == {"long": 0.0, "a_name_without_room": 90.0, "rest": 0.0}
+
+
 def test_colours_are_as_wide_as_shards_and_padding_has_none():
     from PIL import Image
 

@@ -76,6 +76,19 @@ def test_more_runs_than_steps_are_all_seen():
     assert loss_curve(runs).png != loss_curve(fewer).png
 
 
+@pytest.mark.parametrize(("steps", "edged"), [(3, True), (20, False)])
+def test_a_mark_on_a_mark_has_a_white_edge_and_is_smaller(steps, edged):
+    from matplotlib.figure import Figure
+
+    from course_lib.figures.loss_curve import _curves
+
+    axis = Figure().subplots()
+    _curves(axis, {f"way {k}": ONE[:steps] for k in range(5)}, marked=True)
+    under, over = axis.lines[1], axis.lines[4]
+    assert (over.get_markeredgecolor() == "#ffffff") == edged
+    assert (over.get_markersize() < under.get_markersize()) == edged
+
+
 def test_words_say_a_round_bound_that_noise_does_not_move():
     for gap, said in ((3e-11, "1e-9"), (5e-7, "1e-4"), (9e-3, "a percent")):
         runs = {"one": ONE, "other": [(step, loss + gap) for step, loss in ONE]}

@@ -9,7 +9,7 @@ import torch
 
 from course_lib.figures.colours import method
 from course_lib.figures.loss_scale import SCALE, SKIPPED, loss_scale
-from course_lib.figures.schedules import schedules
+from course_lib.figures.schedules import schedules, staircase
 
 RATES = {"linear": [0.0, 1e-3, 2e-3, 1e-3], "constant": [1e-3] * 4}
 SCALES = [64.0, 64.0, 32.0, 16.0, 16.0, 16.0, 32.0]
@@ -36,6 +36,32 @@ def test_the_words_of_the_rates_say_where_each_begins_is_highest_and_ends():
         "ends at 0.001; constant begins at 0.001, is highest with 0.001 at update 0, and ends at "
         "0.001."
     )
+
+
+def test_a_top_that_is_below_by_a_rounding_is_the_top():
+    rates = [0.0, 1e-3 * (1 - 1e-15), 1e-3, 0.0]
+    assert "is highest with 0.001 at update 1," in schedules({"up": rates}).alt
+
+
+@pytest.mark.parametrize(
+    ("rates", "upright"),
+    [
+        ([1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0], True),
+        ([0.0, 0.0, 1.0, 2.0, 3.0, 3.0], False),
+        ([1.0, 1.0, 2.0, 2.0], False),
+        ([1.0, 2.0, 1.0, 2.0], False),
+        ([1.0] * 4, False),
+    ],
+)
+def test_a_staircase_has_upright_steps(rates, upright):
+    from matplotlib.figure import Figure
+
+    from course_lib.figures.schedules import _paint
+
+    assert staircase(rates) == upright
+    figure = Figure()
+    _paint(figure, {"one": rates}, "")
+    assert (figure.axes[0].lines[0].get_drawstyle() == "steps-post") == upright
 
 
 def test_the_words_of_the_scale_say_which_steps_were_skipped():

@@ -56,6 +56,16 @@ def test_points_rise_and_a_line_is_the_models():
     assert low > 0.5 * flat.shape[1] > plain[int(0.8 * len(plain)) :].any(0).sum()
 
 
+def test_a_ratio_is_a_distance_on_both_axes():
+    from matplotlib.figure import Figure
+
+    from course_lib.figures.throughput import _paint
+
+    figure = Figure()
+    _paint(figure, WAYS, {}, {}, "")
+    assert (figure.axes[0].get_xscale(), figure.axes[0].get_yscale()) == ("log", "log")
+
+
 def test_a_mark_is_an_upright_line_at_its_batch():
     """Dark pixels in a column, more than without the mark; further right for more rows."""
 

@@ -1,7 +1,8 @@
 """What an offloaded step carries between its tiers, in the order in which it goes.
 
 `crossing` notes on a rank every copy between device and host and every read and write of a file;
-`crossings` draws them as four lanes below each other. Lesson 12 draws a step.
+`crossings` draws them as four lanes below each other, each in the colour of the tier that its bytes
+leave. Lesson 12 draws a step.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from course_lib.figures.bars import shown
-from course_lib.figures.colours import INK, Picture, draw, hatch_of_method, method
+from course_lib.figures.bars import PARTS, shown
+from course_lib.figures.colours import CARD, INK, Picture, draw, method
 
 if TYPE_CHECKING:
     from course_lib.zero import Engine
@@ -23,7 +24,9 @@ LANES = {
     "written": "host → file",
 }
 PHASES = ("forward", "backward", "step")
-LOOKS = {way: (method(i), hatch_of_method(i)) for i, way in enumerate(LANES)}
+FROM = {"down": "device", "up": "host", "read": "disk", "written": "host"}  # what the bytes leave
+# As stacked_bars draws the three.
+TIERS = dict(zip(("device", "host", "disk"), map(method, PARTS), strict=False))
 HIGH, WIDE = 0.8, 8.2  # inches: of a lane, of the picture
 
 
@@ -104,11 +107,10 @@ def _paint(figure, noted: Sequence[Crossing], title: str) -> None:
         figure.suptitle(title, fontsize=10, color=INK)
     most, ends = max(one.nbytes for one in noted), _borders(noted)
     for axis, (way, name) in zip(axes, LANES.items(), strict=True):
-        colour, hatch = LOOKS[way]
         own = [(place, one.nbytes) for place, one in enumerate(noted) if one.way == way]
         axis.bar(
             [place + 0.5 for place, _ in own], [nbytes for _, nbytes in own], width=1.0,
-            color=colour, edgecolor=INK if hatch else colour, hatch=hatch, linewidth=0.3,
+            color=TIERS[FROM[way]], edgecolor=CARD, linewidth=0.3,
         )  # fmt: skip
         axis.set_ylim(0, 1.15 * most)
         axis.set_xlim(0, len(noted))

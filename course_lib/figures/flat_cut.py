@@ -1,7 +1,7 @@
 """Flat buckets sharded over the ranks: a strip of parameters, coloured by which rank updates them.
 
-A parameter that is on two ranks has two colours; padding is left white. Lesson 09 draws the bucket
-of a model.
+A parameter that is on two ranks has two colours, and one line above it with its name; padding is
+left white. Lesson 09 draws the bucket of a model.
 """
 
 from __future__ import annotations
@@ -56,15 +56,18 @@ def _paint(figure, buckets, world: int, title: str) -> None:
         at = 0
         for parameter, length in lengths:
             if length > 0.018 * padded:  # else there is no room for its name
-                axis.text(at + length / 2, -0.62, parameter, rotation=90, ha="center", va="bottom",
-                          fontsize=7, color=INK)  # fmt: skip
+                flat = WIDE * length / padded > LETTER * len(parameter) + 0.1
+                axis.plot([at + 0.003 * padded, at + length - 0.003 * padded], [-0.62] * 2,
+                          color=QUIET, linewidth=1.0)  # fmt: skip
+                axis.text(at + length / 2, -0.68, parameter, rotation=0 if flat else 90,
+                          ha="center", va="bottom", fontsize=7, color=INK)  # fmt: skip
             at += length
         axis.set_xlim(-0.005 * padded, 1.005 * padded)
         axis.set_ylim(0.8, -0.8)
         axis.set_yticks([])
         axis.set_xticks([rank * shard for rank in range(world + 1)])
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
-        axis.set_xlabel(f"{name}: elements from the first on")
+        axis.set_xlabel(f"{name}: element of the bucket")
         axis.tick_params(axis="x", color=QUIET)
         for side in axis.spines.values():
             side.set_visible(False)

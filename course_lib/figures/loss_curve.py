@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.colours import (
+    CARD,
     INK,
     QUIET,
     Picture,
@@ -76,7 +77,8 @@ def agrees(runs: Mapping[str, Points], apart: Mapping[str, Points]) -> bool:
 
 def which_marks(i: int, others: int, points: int) -> tuple[int, int, int]:
     """Which points of the i-th other run have a mark: the first, each how many-th; no two runs the
-    same. Where there are fewer points than runs, on which turn: smaller, on a larger mark."""
+    same. Where there are fewer points than runs, on which turn: smaller, with a white edge, on a
+    larger mark."""
     every = max(others, points // 8)
     turn, first = divmod((i - 1) * max(1, every // others), points)
     return first, every, turn
@@ -85,6 +87,8 @@ def which_marks(i: int, others: int, points: int) -> tuple[int, int, int]:
 def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
     from matplotlib.ticker import MaxNLocator
 
+    crowded = any(which_marks(i, len(runs) - 1, len(points))[2]
+                  for i, points in enumerate(runs.values()) if i)  # fmt: skip
     for i, (name, points) in enumerate(runs.items()):
         steps, losses = zip(*points, strict=True)
         look = {"color": line_of_method(i), "linestyle": dashes_of_method(i), "linewidth": 1.6}
@@ -92,8 +96,10 @@ def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
             look["marker"] = "o"  # a line of one point is not seen
         elif marked and i:  # on the line of the first, each at steps of its own
             first, every, turn = which_marks(i, len(runs) - 1, len(points))
-            look |= {"linestyle": "none", "marker": marker_of_method(i), "markersize": 6 - 2 * turn,
+            look |= {"linestyle": "none", "marker": marker_of_method(i), "markersize": 6,
                      "markevery": (first, every)}  # fmt: skip
+            if crowded:
+                look |= {"markersize": max(4, 10 - 3 * turn), "markeredgecolor": CARD}
         axis.plot(steps, losses, label=name, **look)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("loss, mean over the tokens" if not marked else "loss")
@@ -111,13 +117,14 @@ def _residuals(axis, apart: Mapping[str, Points], bound: float | None) -> None:
         )  # fmt: skip
     every = [max(gap, LEAST) for points in apart.values() for _, gap in points]
     axis.set_yscale("log")
-    axis.set_ylim(min(every) / 5, max(*every, bound or 0.0) * 8)
+    equal = min(every) == LEAST
+    axis.set_ylim(min(every) / (1000 if equal else 5), max(*every, bound or 0.0) * 8)
     if bound is not None:
         axis.axhline(bound, color=INK, linewidth=1.0, linestyle="--")
         axis.text(0.995, bound, f"asserted: below {_power(bound)}", ha="right", va="bottom",
                   fontsize=8, color=INK, transform=axis.get_yaxis_transform())  # fmt: skip
-    if min(every) == LEAST:
-        axis.text(0.005, LEAST * 1.6, "equal, bit for bit", fontsize=7.5, color=QUIET, va="bottom",
+    if equal:  # said below the lowest line, where no other crosses it
+        axis.text(0.005, LEAST / 3, "equal, bit for bit", fontsize=7.5, color=QUIET, va="top",
                   transform=axis.get_yaxis_transform())  # fmt: skip
     axis.set_ylabel("distance from\nthe first run")
     _plain(axis)

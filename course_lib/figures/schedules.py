@@ -1,13 +1,14 @@
 """Learning rates by update, a line for each schedule.
 
 Each has its own dashes beside its colour; later ones are thinner, so that both are seen where two
-lie on each other.
+lie on each other. A staircase is drawn with upright steps.
 Lesson 13 draws DeepSpeed's schedules beside those of transformers and torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, line_of_method
 
@@ -24,7 +25,8 @@ def _paint(figure, lines: Mapping[str, Sequence[float]], title: str) -> None:
     for i, (name, rates) in enumerate(lines.items()):
         mark = "o" if len(rates) == 1 else None  # a line of one point is not seen
         axis.plot(range(len(rates)), rates, label=name, color=line_of_method(i), marker=mark,
-                  linewidth=2.2 if i == 0 else 1.3, linestyle=dashes_of_method(i))  # fmt: skip
+                  linewidth=2.2 if i == 0 else 1.3, linestyle=dashes_of_method(i),
+                  drawstyle="steps-post" if staircase(rates) else "default")  # fmt: skip
     axis.set_ylim(bottom=0)
     axis.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
     axis.xaxis.get_major_locator().set_params(integer=True)
@@ -39,12 +41,20 @@ def _paint(figure, lines: Mapping[str, Sequence[float]], title: str) -> None:
         figure.suptitle(title, fontsize=10, color=INK)
 
 
+def staircase(rates: Sequence[float]) -> bool:
+    """Whether they stay on three levels or more, with nothing between one and the next."""
+    changed = [a != b for a, b in pairwise(rates)]
+    return sum(changed) > 1 and not any(a and b for a, b in pairwise(changed))
+
+
 def _in_words(lines: Mapping[str, Sequence[float]], title: str) -> str:
     told = []
     for name, rates in lines.items():
         top = max(rates)
+        near = top * (1 - 1e-9)  # the top, but for rounding
+        first = next(n for n, rate in enumerate(rates) if rate >= near)
         told.append(
             f"{name} begins at {rates[0]:.3g}, is highest with {top:.3g} at update "
-            f"{list(rates).index(top)}, and ends at {rates[-1]:.3g}"
+            f"{first}, and ends at {rates[-1]:.3g}"
         )
     return f"{title + '. ' if title else ''}Learning rate by update: {'; '.join(told)}."

@@ -22,6 +22,25 @@ MUTANTS = [
         "a curve in the blue of rank 0 reads as rank 0's",
     ),
     Mutant(
+        "figures-mark-under-a-mark",
+        LINES,
+        '"markersize": max(4, 10 - 3 * turn), "markeredgecolor": CARD',
+        '"markersize": 6',
+        (f"{RUNS}a_mark_on_a_mark_has_a_white_edge_and_is_smaller[3-True]",),
+        "of six runs of four steps one is not seen",
+    ),
+    Mutant(
+        "figures-names-at-the-cuts",
+        "course_lib/figures/flat_cut.py",
+        "[at + 0.003 * padded, at + length - 0.003 * padded]",
+        "[at, at]",
+        (
+            "tests/test_figures_flat_cut.py::"
+            "test_a_name_stands_over_a_line_as_long_as_its_parameter",
+        ),
+        "a parameter's name reads as the name of the rank's border below it",
+    ),
+    Mutant(
         "figures-accent-like-a-rank",
         "course_lib/figures/colours.py",
         '"#B5174B"',

@@ -105,7 +105,7 @@ MUTANTS = [
         "    return tuple(made)",
         (
             f"{LIKELY}[eighteen-GPU, both away]",
-            f"{LIKELY}[eighteen-node, nothing away, cut while built]",
+            f"{LIKELY}[eighteen-node, nothing away, sharded while built]",
         ),
         "a likely mistake is only called wrong",
     ),
@@ -165,6 +165,14 @@ MUTANTS = [
         "[most for _ in own], width=1.0",
         (f"{FIGURES}test_a_bar_is_as_high_as_its_bytes",),
         "all bars are as high as the highest",
+    ),
+    Mutant(
+        "l12-colours-of-where-bytes-go",
+        PICTURE,
+        'FROM = {"down": "device", "up": "host", "read": "disk", "written": "host"}',
+        'FROM = {"down": "host", "up": "device", "read": "host", "written": "disk"}',
+        (f"{FIGURES}test_a_bar_has_the_colour_that_its_tier_has_among_stacked_bars",),
+        "a colour is one tier in a picture and another in the next",
     ),
     Mutant(
         "l12-nothing-drawn",

@@ -30,6 +30,20 @@ MUTANTS = [
         "the decay falls from another height",
     ),
     Mutant(
+        "schedule-stairs-as-ramps", FIGURE,
+        "return sum(changed) > 1 and not any(a and b for a, b in pairwise(changed))",
+        "return sum(changed) > 1 and all(a and b for a, b in pairwise(changed))",
+        (f"{DRAWN}a_staircase_has_upright_steps",),
+        "a rate that jumps is drawn as one that rises",
+    ),
+    Mutant(
+        "schedule-top-past-a-rounding", FIGURE,
+        "near = top * (1 - 1e-9)",
+        "near = top",
+        (f"{DRAWN}a_top_that_is_below_by_a_rounding_is_the_top",),
+        "the words say another update than the picture",
+    ),
+    Mutant(
         "schedule-cosine-late", HERE,
         "done = min(1.0, (i - steps + 1) / length)",
         "done = min(1.0, (i - steps) / length)",

@@ -22,7 +22,7 @@ FIELDS = (
     "node, states away",
     "node, both away, built whole",
     "node, nothing away, built whole",
-    "node, nothing away, cut while built",
+    "node, nothing away, sharded while built",
 )
 
 
@@ -228,20 +228,34 @@ _ALONE = (
         "With nothing offloaded the host still holds what a process has just built, before it is "
         "sharded.",
         {
-            "node, nothing away, cut while built": 0.0,
+            "node, nothing away, sharded while built": 0.0,
             "node, nothing away, built whole": 0.0,
         },
     ),
     Mistake(
         "whole all the same",
         "If the model is sharded while it is built, a process holds the largest layer at most.",
-        {"node, nothing away, cut while built": RIGHT.answers()["node, nothing away, built whole"]},
+        {
+            "node, nothing away, sharded while built": RIGHT.answers()[
+                "node, nothing away, built whole"
+            ]
+        },
     ),
     Mistake(
         "a share of the model",
         "If the model is sharded while it is built, the host holds the largest layer at one time, "
         "and not a share of the model.",
-        {"node, nothing away, cut while built": 4 * P / NODES * 1.5 / 1e9},
+        {"node, nothing away, sharded while built": 4 * P / NODES * 1.5 / 1e9},
+    ),
+    Mistake(
+        "built and kept",
+        "The copies that were built are gone when the states come: the larger of the two counts, "
+        "and not the sum.",
+        {
+            field: RIGHT.answers()[field]
+            + RIGHT.answers()["node, nothing away, sharded while built"]
+            for field in ("node, both away", "node, states away")
+        },
     ),
     Mistake(
         "one process builds",
@@ -254,7 +268,7 @@ _ALONE = (
         "Where nothing is offloaded, the states are on the GPUs, and not on the host.",
         {
             "node, nothing away, built whole": RIGHT.answers()["node, both away"],
-            "node, nothing away, cut while built": RIGHT.answers()["node, both away"],
+            "node, nothing away, sharded while built": RIGHT.answers()["node, both away"],
         },
     ),
 )
