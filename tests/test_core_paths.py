@@ -2,7 +2,8 @@
 
 Read from the text of the lessons alone: which names a cell defines and which it uses. What a
 `%%ranks` cell does happens on the ranks and every other cell's work in the notebook's own process,
-so the two are kept apart; an expression that is pulled is read on the ranks.
+so the two are kept apart; an expression that is pulled is read on the ranks, and so is a cell that
+other ranks run too.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ def names_of(source: str) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     uses = {KERNEL: set(), RANKS: set(), side: used}
     for expression in pulled(text):
         uses[RANKS] |= globals_of(expression)[1]
+    uses[RANKS] |= asked_for(text)
     return {KERNEL: set(), RANKS: set(), **defines}, uses
 
 
@@ -97,6 +99,17 @@ def pulled(text: str) -> Iterator[str]:
             asked = node.args[0]
             if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
                 yield asked.value
+
+
+def asked_for(text: str) -> set[str]:
+    """The names whose cells a cell runs on other ranks too (`cell_of`): of its texts, the names."""
+    nodes = [*ast.walk(ast.parse(text))]
+    if not any(
+        isinstance(node, ast.Call) and getattr(node.func, "id", "") == "cell_of" for node in nodes
+    ):
+        return set()
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant)]
+    return {one for one in texts if isinstance(one, str) and one.isidentifier()}
 
 
 def missing(cells: list) -> list[str]:
@@ -145,6 +158,12 @@ def lesson(*cells: str) -> list:
         ("m = 1", "def f(m):\n    return m", []),
         ("def g():\n    pass", "[g() for _ in range(2)]", ["g"]),
         ("m = 1", "other.m", []),
+        (
+            "%%ranks\ndef g():\n    pass",
+            "for one in ('g', 'h'):\n    four.run(cell_of(one))",
+            ["g"],
+        ),
+        ("%%ranks\ndef g():\n    pass", "print('g')", []),
     ],
 )
 def test_a_name_that_only_an_aside_defines_is_found(aside, after, found):
