@@ -55,6 +55,7 @@ MISREAD = [
     ("as Adam", numbers(momentum=8), "momentum counted as Adam"),
     ("no momentum", numbers(momentum=0), "no momentum at all"),
     ("one move", numbers(moves=(1, 1)), "all-reduce counted as one move"),
+    ("elements", numbers(sent=1), "all-reduce counted as one move"),
     ("half of it", numbers(moves=(2, 1)), "the half that carries parameters"),
     ("three moves", numbers(moves=(2, 3)), "three moves"),
     ("the limit", numbers(of_a_move=1), "limit for large N"),

@@ -155,6 +155,10 @@ WRONG = {
         ),
         "not freed behind the forward",
     ),
+    "kept after the forward alone": (
+        hooks((BEHIND, "            output.register_hook(lambda grad: part.gather())\n")),
+        "not freed behind the forward",
+    ),
     "the tensor replaced": (
         hooks(
             ("\n        self.buffer.untyped_storage().resize_(0)", "\n        self.buffer = None"),

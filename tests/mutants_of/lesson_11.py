@@ -32,8 +32,8 @@ MUTANTS = [
     Mutant(
         "l11-views-go-by-no-name",
         HERE + "promise.py",
-        '            if first["params"] <= 1:',
-        '            if first["params"] < 0:',
+        '            if max(first["complete"]) <= 1:',
+        '            if max(first["complete"]) < 0:',
         (f"{PROMISE}[the tensor replaced]",),
         "who replaced the tensor is told that he has not freed it",
     ),

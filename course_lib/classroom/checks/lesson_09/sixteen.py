@@ -119,8 +119,8 @@ _IDEAS = (
     ),
     (
         "all-reduce counted as one move",
-        "An all-reduce sends its tensor nearly twice: a reduce-scatter and an all-gather. Stage 1 "
-        "has both as well.",
+        "Half of what is sent: have you counted elements, of 2 bytes each, or one of the two "
+        "moves? An all-reduce is a reduce-scatter and an all-gather, and stage 1 has both.",
         {"moves": (1, 1)},
     ),
     (

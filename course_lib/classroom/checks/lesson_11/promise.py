@@ -190,7 +190,7 @@ def look_at_memory(one: Trial) -> None:
         first = report["steps"][0]
         if max(first["in_forward"]) > 1:
             count = f"{max(first['in_forward'])} whole weights are in memory after a layer"
-            if first["params"] <= 1:
+            if max(first["complete"]) <= 1:
                 raise Finding(
                     "the graph keeps it",
                     f"Values are right, and the parameters look empty. Yet {count} on rank {rank}, "
@@ -199,8 +199,8 @@ def look_at_memory(one: Trial) -> None:
                 )
             raise Finding(
                 "not freed behind the forward",
-                f"Values are right. In the forward {count} on rank {rank}, {one.when}: each layer "
-                "that was gathered has stayed.",
+                f"Values are right. In the forward {count} on rank {rank}, {one.when}. After a "
+                "layer's forward its parameters are still complete: nothing frees them there.",
             )
         if max(first["in_backward"], default=0) > 2 or first["after"]:
             most = max(*first["in_backward"], first["after"])

@@ -128,12 +128,15 @@ def _flat(weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _step(layers: list[nn.Linear], shards: list[Tensor], x: Tensor, dy: Tensor, meter: Meter):
+    complete = []  # how many layers have a complete weight, after each layer's forward
+
     def forward() -> Tensor:
         y = x.clone().requires_grad_()
         for layer in layers:
             y = torch.tanh(layer(y))
             y.register_hook(lambda grad: meter.backward.append(meter.now(2)))
             meter.forward.append(meter.now(1))
+            complete.append(sum(_complete(layer.weight) for layer in layers))
         return y
 
     y, there = bench.watched(forward)
@@ -146,10 +149,10 @@ def _step(layers: list[nn.Linear], shards: list[Tensor], x: Tensor, dy: Tensor, 
         "backward": back,
         "in_forward": meter.forward,
         "in_backward": meter.backward,
-        "params": sum(p.untyped_storage().nbytes() > 0 and p.numel() > 0 for p in _weights(layers)),
+        "complete": complete,
         "after": meter.now(0),
     }
 
 
-def _weights(layers: list[nn.Linear]) -> list[Tensor]:
-    return [layer.weight for layer in layers]
+def _complete(weight: Tensor) -> bool:
+    return weight.numel() > 0 and weight.untyped_storage().nbytes() > 0
