@@ -76,7 +76,7 @@ MUTANTS = [
     # ---- numbers
     Mutant(
         "l12-sixteen-and-two",
-        HERE + "eighteen.py",
+        HERE + "eighteen_model.py",
         "    update: float = 16",
         "    update: float = 14",
         (SURE,),

@@ -156,7 +156,7 @@ MUTANTS = [
     ),
     Mutant(
         "schedule-figure-words", FIGURE,
-        "list(rates).index(top)",
+        "next(n for n, rate in enumerate(rates) if rate >= near)",
         "len(rates) - 1",
         (f"{DRAWN}the_words_of_the_rates_say_where_each_begins_is_highest_and_ends",),
         "the words have the top in another place",
