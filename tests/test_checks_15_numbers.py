@@ -45,6 +45,7 @@ RIGHT = {
 }
 MISREAD = {
     "weights not cut": {"over dp": 754.975},
+    "a replica keeps its part": {"over dp": 100.663},
     "limit for many ranks": {"over tp": 536.871, "over dp": 100.663},
     "forward only": {"over tp": 234.881},
     "attention's weights alone": {"over dp": 31.457},
@@ -91,6 +92,27 @@ def test_a_number_that_no_idea_leads_to_is_wrong_all_the_same(desk):
     for field in RIGHT:
         verdict = desk.check("changes_sides", {}, {"changes_sides": {**RIGHT, field: 123.0}})
         assert (verdict.outcome, verdict.name) == ("wrong", "wrong number"), str(verdict)
+
+
+def test_the_missing_factor_of_dp_is_named_in_all_that_it_spoils(desk):
+    """As a learner makes it: in the bytes over dp, and in every border."""
+    kept = ("over tp",)
+    given = {k: v if k in kept else v * 16 / 15 for k, v in RIGHT.items()}
+    verdict = desk.check("changes_sides", {}, {"changes_sides": given})
+    assert verdict.name == "a replica keeps its part", str(verdict)
+    assert "tp 2" in str(verdict) and "would follow" not in str(verdict)
+
+
+def test_what_follows_from_a_wrong_border_is_not_held_against_it_again(desk):
+    off = {k: 1.37 * v if k.startswith("tokens") else v for k, v in RIGHT.items()}
+    verdict = desk.check("changes_sides", {}, {"changes_sides": off})
+    said = str(verdict)
+    assert verdict.outcome == "wrong" and "Not right: what you have for 'tokens'." in said
+    assert "'tokens, tp 2', 'tokens, half the width' would follow from your 'tokens'" in said
+    two = {**off, "tokens, half the width": 411.429}  # and a wrong idea of its own
+    said = str(desk.check("changes_sides", {}, {"changes_sides": two}))
+    assert "'tokens, half the width': dp's bytes grow with h²" in said, said
+    assert "'tokens': not right." in said
 
 
 def test_the_right_numbers_are_in_no_hint_and_no_refusal(desk):

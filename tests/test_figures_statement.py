@@ -11,7 +11,7 @@ from course_lib.figures import colours, statement
 from course_lib.figures.needed import Move, check_result, collective, collectives
 from course_lib.figures.sheets import sheets
 from course_lib.figures.smaller import smaller
-from course_lib.figures.statement import labels_of
+from course_lib.figures.statement import _entries, labels_of
 from course_lib.figures.statement_rows import NONE, axis_sizes, caption, steps
 from course_lib.layout import Layout
 from course_lib.layout.boxes import box
@@ -237,3 +237,9 @@ def test_a_smaller_file_keeps_the_colours_that_fill_it():
     assert {colour for _, colour in most} <= seen
     gaps = np.abs(np.asarray(old).astype(int) - np.asarray(new).astype(int))
     assert gaps.max() < 64 and gaps.mean() < 0.5
+
+
+def test_the_legend_says_that_ranks_of_a_block_have_a_copy_each():
+    sizes = {"dp": 2, "tp": 2}
+    said = _entries([sheets(Layout.parse("W[h, f@tp]"), sizes)], sizes)
+    assert ((0, 2), "a copy on each") in said, said

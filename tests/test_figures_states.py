@@ -37,6 +37,8 @@ def test_every_number_is_told_and_whose_it_is():
         "stage 1: rank 0 8: parameters 4; moments 4, its own piece. "
         "rank 1 7.98: parameters 4; moments 3.98, its own piece."
     )
+    shards = states(PANELS, cut=CUT, own="its shard").alt
+    assert shards.count("its shard") == 2 and "its own piece" not in shards
     assert [shown(x) for x in (16.0, 10.001, 3.98, 0.25)] == ["16", "10", "3.98", "0.25"]
 
 

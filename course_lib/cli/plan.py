@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SIGNS = (
     "tp 8s: with sequence parallelism. away: where the optimizer's states are, with a * the "
     "parameters too. again: blocks are recomputed. rows: of a micro-batch x accumulated. m: of a "
-    "thousandth."
+    "thousandth. per 10^9: the price of so many tokens."
 )
 
 

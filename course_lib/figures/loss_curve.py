@@ -48,7 +48,7 @@ def loss_curve(
         ]  # fmt: skip
         _curves(above[0], runs, marked=shown)
         if shown:
-            _residuals(above[1], apart, bound)
+            _residuals(above[1], apart, bound, next(iter(runs)))
         above[-1].set_xlabel("step")
         if title:
             figure.suptitle(title, fontsize=10, color=INK)
@@ -108,7 +108,7 @@ def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
         axis.legend(frameon=False, fontsize=8)
 
 
-def _residuals(axis, apart: Mapping[str, Points], bound: float | None) -> None:
+def _residuals(axis, apart: Mapping[str, Points], bound: float | None, first: str) -> None:
     for i, (name, points) in enumerate(apart.items(), 1):
         axis.plot(
             [step for step, _ in points], [max(gap, LEAST) for _, gap in points], label=name,
@@ -126,7 +126,7 @@ def _residuals(axis, apart: Mapping[str, Points], bound: float | None) -> None:
     if equal:  # said below the lowest line, where no other crosses it
         axis.text(0.005, LEAST / 3, "equal, bit for bit", fontsize=7.5, color=QUIET, va="top",
                   transform=axis.get_yaxis_transform())  # fmt: skip
-    axis.set_ylabel("distance from\nthe first run")
+    axis.set_ylabel(f"distance to\n{first if len(first) < 20 else 'the first run'}")
     _plain(axis)
 
 

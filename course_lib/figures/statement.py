@@ -205,7 +205,7 @@ def _place(board: Sheets, cell: Cell, corner, size) -> tuple[float, float, float
 
 
 def _block(axis, ranks: Sequence[int], at, replicated: bool) -> None:
-    """One block: grey, a rank's colour, or a slanted band for each rank that holds a replica."""
+    """One block: grey, a rank's colour, or a slanted band for each rank that holds a copy."""
     from matplotlib.patches import Polygon, Rectangle
 
     x, y, w, h = at
@@ -244,7 +244,7 @@ def _entries(boards: Sequence[Sheets], sizes: Mapping[str, int]) -> list[tuple[t
     cells = [cell for board in boards for sheet in board.cells for cell in sheet]
     shared = next((c.ranks for c in cells if 1 < len(c.ranks) < world), None)
     if shared:
-        found.append((shared, "a replica on each"))
+        found.append((shared, "a copy on each"))
     if any(board.replicated for board in boards):
         found.append(((), "all: replicated"))
     return found

@@ -22,11 +22,12 @@ def states(
     *,
     cut: Mapping[str, Collection[str]],
     title: str = "",
+    own: str = "its own piece",
 ) -> Picture:
     """Draw `stages[stage][rank][kind]`, in bytes a parameter, kind beside kind.
 
     `cut[stage]` are the kinds of which each rank holds a piece of its own. Every rank of every
-    stage has the same kinds, in one order.
+    stage has the same kinds, in one order. `own` says in words what such a piece is.
     """
     if not stages or not all(stages.values()):
         raise ValueError("there is no rank to draw: give {stage: [{kind: bytes a parameter}, …]}")
@@ -46,7 +47,7 @@ def states(
     rows = sum(len(ranks) for ranks in stages.values())
     high = ROW * rows + GAP * len(stages) + (1.25 if title else 0.95)
     size = (max(WIDE, 0.085 * len(title) + 0.3), high)
-    alt = _in_words(stages, cut, title)
+    alt = _in_words(stages, cut, title, own)
     return draw(size, alt, lambda figure: _paint(figure, stages, cut, kinds, title))
 
 
@@ -102,13 +103,13 @@ def shown(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
-def _in_words(stages, cut, title: str) -> str:
+def _in_words(stages, cut, title: str, own: str) -> str:
     told = []
     for stage, ranks in stages.items():
         lines = []
         for rank, row in enumerate(ranks):
             parts = [
-                f"{kind} {shown(wide)}{', its own piece' if kind in cut.get(stage, ()) else ''}"
+                f"{kind} {shown(wide)}{f', {own}' if kind in cut.get(stage, ()) else ''}"
                 for kind, wide in row.items()
                 if wide
             ]

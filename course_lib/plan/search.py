@@ -123,10 +123,10 @@ def settings(task: Task, found: Search, place: Place, micro: int) -> Iterator[Se
                 lean=stage == 3, precision=task.precision,
             )  # fmt: skip
             if stage and place.dp == 1 and optimizer is None:
-                why = f"stage {stage} with one replica: there is no other rank to share with"
+                why = f"stage {stage} shards over replicas, and dp 1 is a single one"
                 found.drop("a stage without replicas", micro, why)
             elif "nvme" in (optimizer, parameters) and task.machine.disk is None:
-                why = "states in files: of no disk anything is known (--disk)"
+                why = "states on disk: no disk was given (--disk)"
                 found.drop("no disk", micro, why)
             elif (optimizer or parameters) and task.machine.host is None:
                 why = "states on the host: of the link to it nothing is known (--host)"

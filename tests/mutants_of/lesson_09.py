@@ -210,7 +210,7 @@ MUTANTS = [
     Mutant(
         "l09-states-not-told",
         "course_lib/figures/states.py",
-        "f\"{kind} {shown(wide)}{', its own piece' if kind in cut.get(stage, ()) else ''}\"",
+        "f\"{kind} {shown(wide)}{f', {own}' if kind in cut.get(stage, ()) else ''}\"",
         'f"{kind} {shown(wide)}"',
         (f"{STATES}test_every_number_is_told_and_whose_it_is",),
         "who cannot see the colours does not learn what is cut",

@@ -129,6 +129,22 @@ MUTANTS = [
         "a rank is taken to sum the whole block's gradients over dp",
     ),
     Mutant(
+        "l15-followers-are-right-ones",
+        HERE + "sides.py",
+        "close(given[name], off * right[name])",
+        "close(given[name], right[name])",
+        (f"{NUMBERS}test_what_follows_from_a_wrong_border_is_not_held_against_it_again",),
+        "what follows from a wrong border is held against the learner once more",
+    ),
+    Mutant(
+        "l15-one-idea-for-all-is-cut-up",
+        HERE + "sides.py",
+        "if not follow or any(_is_of(mistake, given, wrong) for mistake in known):",
+        "if not follow:",
+        (f"{NUMBERS}test_the_missing_factor_of_dp_is_named_in_all_that_it_spoils",),
+        "an idea that explains every border is told of one of them",
+    ),
+    Mutant(
         "l15-idea-on-its-own-dropped",
         HERE + "sides.py",
         "    return (*made, *_ALONE)\n",

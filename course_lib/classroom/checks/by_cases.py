@@ -148,6 +148,9 @@ def about(case: Case) -> str:
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        told = f"({', '.join(map(_shown, value))})"
+        return told if len(told) <= 80 else f"{told[:79]}…"
     return f"{value:.6g}" if isinstance(value, Real) else str(value)[:80]
 
 

@@ -142,7 +142,9 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
     if not dear:
         return
     text = f"In {len(dear)} of {len(cases)} drawn cases the busiest node could send out less"
-    tail = f"; {about(cases[dear[0]])}."
+    first = cases[dear[0]]
+    sent, least = max(out_of_nodes(first, places[dear[0]])), right(first)[SENT]
+    tail = f": {sent:.4g} bytes, where {least:.4g} is the least; {about(first)}."
     if all(map(same, places, map(tp_inside, cases))):
         raise Finding(
             "tp inside, always",
@@ -179,7 +181,7 @@ def _refuse_malformed(case: Case, place: object) -> None:
     if got < wanted:
         raise Finding(
             "a place twice",
-            f"Two ranks have the same coordinates, and a place of the mesh has no rank: "
+            f"Two ranks have the same coordinates, and coordinates of the mesh have no rank: "
             f"{about(case)}.",
         )
     raise Finding("outside the mesh", f"A pair is not of this mesh: {about(case)}.")

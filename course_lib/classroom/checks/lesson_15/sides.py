@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.thought import Mistake, Thought, close, compare
 
 H, TP, DP, TOKENS, ITEM = 4096, 8, 16, 8192, 2  # width; ranks; tokens of a micro-batch; bytes
 FIELDS = (
@@ -34,6 +35,7 @@ class Model:
     item: float = ITEM
     cut: bool = True  # a rank holds a tp-th part of the weights
     exact: bool = True  # (N - 1) / N, and not its limit
+    replicas: bool = True  # that of dp
     gathers: float = 1.5  # of stage 3, beside stages 0 to 2
     once: bool = True  # gradients go once a step, whatever the micro-batches
 
@@ -42,7 +44,7 @@ class Model:
         return (sums or self.sums) * self.rounds * part * tokens * h * self.item
 
     def over_dp(self, h: float = H, tp: int = TP) -> float:
-        part = (DP - 1) / DP if self.exact else 1
+        part = (DP - 1) / DP if self.exact and self.replicas else 1
         held = self.weights * h * h / (tp if self.cut else 1)
         return self.rounds * part * held * self.item
 
@@ -70,6 +72,12 @@ _IDEAS = (
         "weights not cut",
         "Over dp a rank sends its own shard's gradients: a tp-th part of the block.",
         {"cut": False},
+    ),
+    (
+        "a replica keeps its part",
+        "dp's factor (d − 1)/d is missing. A replica need not send what it keeps of the sum: with "
+        "16 replicas 15/16 of the gradients travel, each way round.",
+        {"replicas": False},
     ),
     (
         "limit for many ranks",
@@ -164,7 +172,35 @@ _ALONE = (
 
 def judge_sides(given: Mapping) -> None:
     """Hold the numbers against the count, and against what each other count leads to."""
-    compare(given, RIGHT.answers(), mistakes(), apart=True)
+    right, known = RIGHT.answers(), mistakes()
+    follow = _following(given, right)
+    wrong = [name for name in right if not close(given[name], right[name])]
+    if not follow or any(_is_of(mistake, given, wrong) for mistake in known):
+        compare(given, right, known, apart=True)
+        return
+    asked = {name: value for name, value in right.items() if name not in follow}
+    try:
+        compare(given, asked, known, apart=True)
+    except Finding as found:
+        told = ", ".join(map(repr, follow))
+        raise Finding(
+            found.name, f"{found.text} Your {told} would follow from your 'tokens': mend that one."
+        ) from None
+
+
+def _following(given: Mapping, right: Mapping) -> list[str]:
+    """Variants that are wrong as far as `tokens` is, by the same factor."""
+    off = given["tokens"] / right["tokens"]
+    if close(off, 1.0):
+        return []
+    variants = FIELDS[FIELDS.index("tokens") + 1 :]
+    return [name for name in variants if close(given[name], off * right[name])]
+
+
+def _is_of(mistake: Mistake, given: Mapping, wrong: list[str]) -> bool:
+    """Whether one idea leads to all that is wrong."""
+    values = mistake.values
+    return all(name in values and close(given[name], values[name]) for name in wrong)
 
 
 def mistakes() -> tuple[Mistake, ...]:
