@@ -240,7 +240,8 @@ def test_what_breaks_costs_one_check(desk):
         ("    return logits.sum(-1) * float('nan')", "not finite"),
         ("    return torch.zeros_like(targets, dtype=torch.float64)", "wrong loss"),
     ):
-        assert judged(desk, body(text)).name == found
+        verdict = judged(desk, body(text))
+        assert verdict.name == found, verdict.text
     assert judged(desk, RIGHT).outcome == "right"
 
 

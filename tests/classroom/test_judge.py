@@ -41,7 +41,7 @@ def test_what_several_ranks_did_is_told_once():
         Fact(0, "raised", "b"),
         Fact(2, "raised", "stopped: a"),
     ]
-    assert _told(facts) == "rank 1 and rank 2 stopped: a\nrank 0 b"
+    assert _told(facts, "the check's call") == "rank 1 and rank 2 stopped: a\nrank 0 b"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are read in /proc")

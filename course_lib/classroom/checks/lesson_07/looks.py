@@ -135,11 +135,11 @@ def look_at_loss(one: Trial, ideas: Ideas) -> None:
             "entries.",
         )
     rank = next(r for r in range(one.case.n) if not near(found[r], right[r]))
-    both = f": rank {rank} has {found[rank]:.6g}, wanted is {right[rank]:.6g}"
-    raise Finding(
-        "wrong loss",
-        f"The loss is not that of one process {one.when}{both if right[rank].dim() == 0 else ''}.",
-    )
+    both = ""
+    if right[rank].dim() == 0:  # one number, not one for each token
+        yours, wanted = float(found[rank]), float(right[rank])
+        both = f": rank {rank} has {yours:.6g}, wanted is {wanted:.6g}"
+    raise Finding("wrong loss", f"The loss is not that of one process {one.when}{both}.")
 
 
 def look_at_gradient(one: Trial, ideas: Ideas) -> None:
