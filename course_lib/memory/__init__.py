@@ -1,7 +1,8 @@
 """What is held and what was the peak: `held`, `peak`, and budgets per tier.
 
-Read in this order: storages, tiers, watch, blocks, events, meter, held, budget. The meter is used
-from the first collective on; lessons 09 to 12 hold every formula of memory against it. Lesson 01.
+Read in this order: storages, tiers, watch, blocks, events, settled, meter, held, budget. The meter
+is used from the first collective on; lessons 09 to 12 hold every formula of memory against it.
+Lesson 01.
 """
 
 from __future__ import annotations

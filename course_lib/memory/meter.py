@@ -22,6 +22,7 @@ from torch import UntypedStorage
 
 from course_lib.memory.blocks import Point, curve, from_events, merge
 from course_lib.memory.events import AllocatorEvents, profiler_is_free
+from course_lib.memory.settled import wait_until_settled
 from course_lib.memory.storages import alive
 from course_lib.memory.tiers import rank_computes_on
 from course_lib.memory.watch import Watch
@@ -106,7 +107,7 @@ class Peak:
 
     def __exit__(self, *exception: object) -> None:
         self._watch.__exit__(*exception)
-        time.sleep(0.002)  # threads of a backend that wait for the GIL to let go of their tensors
+        wait_until_settled()  # a backend's thread lets go of its copies after the caller goes on
         stop = time.time_ns()
         lives = [life for life in self._watch.lives() if life.device == self.device.type]
         events = self._events.stop() if self._events is not None else None
@@ -154,8 +155,8 @@ def peak(*, device: str | torch.device | None = None, by: str | None = None) -> 
 
     `device`: where to measure; by default where this rank computes. `by`: "profiler" or "watch" on
     a CPU ("profiler" where it is free), "allocator" on CUDA. Regions may be nested: the inner ones
-    are measured by the watch. Not seen on a CPU: what threads of your own allocate. A backend's
-    thread may hold the copy that it made a moment longer than the region. On CUDA
+    are measured by the watch. Not seen on a CPU: what threads of your own allocate. The end waits
+    until the backend's threads have let go of the copies that they made. On CUDA
     `reset_peak_memory_stats` is called at entry.
     """
     return Peak(device, by)

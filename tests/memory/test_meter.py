@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from torch.nn import functional as F
 
 from course_lib.memory import peak
 from course_lib.memory.blocks import Block, Event, curve, from_events, merge
+from course_lib.memory.settled import PATIENCE, TASKS, at_work, wait_until_settled
 from course_lib.memory.watch import Life, Watch
 
 MB = 1_000_000
@@ -207,6 +209,61 @@ def test_copies_that_the_backend_makes_are_the_profilers(pool):
     for (events, watch), whole, piece in pool.run(2, gloo_copies):
         assert watch == whole + piece
         assert events >= 2 * whole + piece
+
+
+def named_like_a_backend(body):
+    """A thread with the name of gloo's workers that runs `body`, started and at work."""
+    started = threading.Event()
+
+    def named():
+        (TASKS / str(threading.get_native_id()) / "comm").write_text("pt_gloo_runloop")
+        started.set()
+        body()
+
+    thread = threading.Thread(target=named, daemon=True)
+    thread.start()
+    started.wait(10)
+    return thread
+
+
+@pytest.mark.skipif(not TASKS.exists(), reason="this system shows no threads")
+@both
+def test_what_a_backends_thread_still_holds_is_waited_for(by):
+    held, big = [], torch.randn(700, 700)
+
+    def body():
+        end = time.monotonic() + 0.15
+        while time.monotonic() < end:
+            big @ big  # without the GIL
+        held.clear()
+
+    with peak(by=by) as p:
+        held.append(block(2))
+        thread = named_like_a_backend(body)
+    assert p.held_after == 0  # and not the two megabytes
+    thread.join()
+
+
+@pytest.mark.skipif(not TASKS.exists(), reason="this system shows no threads")
+def test_a_backend_that_never_rests_is_waited_for_half_a_second():
+    stop, big = threading.Event(), torch.randn(700, 700)
+    thread = named_like_a_backend(lambda: [big @ big for _ in iter(stop.is_set, True)])
+    began = time.monotonic()
+    wait_until_settled()
+    took = time.monotonic() - began
+    stop.set()
+    thread.join()
+    assert PATIENCE <= took < PATIENCE + 2
+
+
+def test_threads_are_told_by_name_and_state(tmp_path):
+    for tid, (name, state) in enumerate(
+        [("pt_gloo_runloop", "R"), ("pt_gloo_runloop", "S"), ("python", "R"), ("a) R (b", "R")]
+    ):
+        (tmp_path / str(tid)).mkdir()
+        (tmp_path / str(tid) / "stat").write_text(f"{tid} ({name}) {state} 1 2 3")
+    assert at_work(tmp_path) == [0]
+    assert at_work(tmp_path / "nowhere") == []
 
 
 # ---- regions in regions, other people's profilers, errors

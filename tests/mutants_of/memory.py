@@ -88,4 +88,12 @@ MUTANTS = [
         ("tests/memory/test_meter.py::test_on_cuda_nested_regions_share_the_allocators_mark",),
         "a nested region takes the outer one's peak away",
     ),
+    Mutant(
+        "memory-backend-not-waited-for",
+        "course_lib/memory/meter.py",
+        "        wait_until_settled()",
+        "        time.sleep(0.002)",
+        ("tests/memory/test_meter.py::test_what_a_backends_thread_still_holds_is_waited_for",),
+        "a copy that gloo's thread is about to let go of counts as held",
+    ),
 ]

@@ -7,7 +7,6 @@ beside what came back; as gradients come, the watch counts what the backward has
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -18,11 +17,11 @@ from torch import Tensor, nn
 from course_lib.classroom.checks import bench
 from course_lib.collectives.call import Group
 from course_lib.ledger import ledger
+from course_lib.memory.settled import wait_until_settled
 from course_lib.memory.watch import Watch
 
 DEPTH, ROWS, STEPS, ITEM = 16, 2, 2, 8
 ROOM = 7  # buckets beside the shards: one fills, its gradients, two on their way and arriving
-PATIENCE = 3  # times 1 ms
 
 
 class Case(NamedTuple):
@@ -145,10 +144,8 @@ def _made(watch: Watch, enough: int) -> int:
     """Bytes that the backward has made so far and that are alive. A backend's thread may hold the
     copy that it made for a message a moment longer, so more than `enough` is looked at again."""
     found = sum(one.nbytes() for one in watch.made_and_alive())
-    for _ in range(PATIENCE):
-        if found <= enough:
-            break
-        time.sleep(0.001)
+    if found > enough:
+        wait_until_settled()
         found = sum(one.nbytes() for one in watch.made_and_alive())
     return found
 
