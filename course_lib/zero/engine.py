@@ -140,7 +140,7 @@ class Engine(ModuleFace, TrainingState):
     def close(self, *, whole: bool = False) -> None:
         """End the training: take the hooks of the gradients off, end the offload, remove its files.
 
-        At stage 3 the weights stay shared out, those of files in the host's memory: `state_dict()`
+        At stage 3 the weights stay sharded, those of files in the host's memory: `state_dict()`
         and `gathered` still give them. `whole`, on all ranks alike, leaves the model as it was
         before, whole on every rank and without hooks."""
         if not self._closed:

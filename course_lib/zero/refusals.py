@@ -64,7 +64,7 @@ def check_free(model: nn.Module) -> None:
 
 
 def _taken(model: nn.Module) -> list[str]:
-    """The parameters that have an engine's hook, or are still shared out by one."""
+    """The parameters that have an engine's hook, or are still sharded by one."""
     names = []
     with torch._C.DisableTorchFunctionSubclass():
         for name, p in model.named_parameters():

@@ -155,7 +155,7 @@ def outside(me, how):
 def test_a_weight_used_where_its_unit_does_not_run_says_so(pool, how):
     for one in pool.run(2, outside, how):
         assert "net.last.weight" in one if how == "transpose" else "net.blocks.0." in one
-        assert "whole only while its unit runs" in one and "engine.gathered(" in one
+        assert "gathered only while its unit runs" in one and "engine.gathered(" in one
 
 
 class Hidden:
@@ -224,7 +224,7 @@ def saved(me):
 
 def test_a_placeholder_is_not_saved_by_mistake(pool):
     for found in pool.run(2, saved):
-        assert all("whole only while its unit runs" in one for one in found)
+        assert all("gathered only while its unit runs" in one for one in found)
         assert "detach needs the numbers of" in found[0] and "last.weight" in found[1]
 
 

@@ -187,12 +187,12 @@ class UnitShards(Copies):
 
 
 def _check_whole(module: nn.Module, *args) -> None:
-    """Before a load_state_dict: no weight of it is shared out."""
+    """Before a load_state_dict: no weight of it is sharded."""
     away = [p.promised for p in module.parameters() if isinstance(p, Promise)]
     if away:
         raise RuntimeError(
             f"load_state_dict: {', '.join(away[:3])}{' and others' if len(away) > 3 else ''} are "
-            "shared out over the ranks at stage 3, and nothing was loaded: use "
+            "sharded over the ranks at stage 3, and nothing was loaded: use "
             "engine.load_state_dict(state), or load inside `with engine.gathered(module):`"
         )
 

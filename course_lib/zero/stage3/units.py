@@ -47,8 +47,8 @@ class Promise(nn.Parameter):
             return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
         names = [x.promised for x in tree_leaves((args, kwargs)) if isinstance(x, Promise)]
         raise RuntimeError(
-            f"{name} needs the numbers of {', '.join(names)}, which at stage 3 are shared out over "
-            "the ranks and whole only while its unit runs: use it inside the forward of a module "
+            f"{name} needs the numbers of {', '.join(names)}, which at stage 3 are sharded over "
+            "the ranks and gathered only while its unit runs: use it inside the forward of a module "
             "that has it, or, on all ranks, inside `with engine.gathered(parameter):`"
         )
 

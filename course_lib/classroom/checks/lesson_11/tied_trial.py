@@ -21,7 +21,7 @@ from course_lib.memory.watch import Watch
 
 STEPS, RATE, BLOCKS = 3, 0.05, 2
 PATIENCE = 20  # times 10 ms
-PROMISED = "whole only while its unit runs"  # the library's words
+PROMISED = "gathered only while its unit runs"  # the library's words
 
 
 class Sizes(NamedTuple):
