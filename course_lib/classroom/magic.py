@@ -16,6 +16,7 @@ from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 from IPython.display import clear_output, display
 
 from course_lib.classroom import room
+from course_lib.classroom.carried import defined_names
 from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.wire import Outcome
 from course_lib.prepared.torch_build import gpu_count
@@ -69,7 +70,7 @@ class RanksMagics(Magics):
     def __init__(self, shell):
         super().__init__(shell)
         self.cluster: Cluster | None = None
-        self.sources: dict[str, str] = {}  # a function's name → the last cell that defined it
+        self.sources: dict[str, str] = {}  # a name → the last cell that bound it
 
     @cell_magic("ranks")
     def run_cell(self, line: str, cell: str) -> None:
@@ -199,11 +200,6 @@ def check_deadline(seconds: float) -> None:
         raise ValueError(
             f"--deadline {seconds:g}: say a number of seconds above 0 and up to {LONGEST:,} (a day)"
         )
-
-
-def defined_names(cell: str) -> list[str]:
-    """The functions and classes that a cell defines, also where it is not Python as a whole."""
-    return re.findall(r"^(?:async\s+)?(?:def|class)\s+(\w+)", cell, re.MULTILINE)
 
 
 def parse_which(text: str, world: int) -> list[int] | None:

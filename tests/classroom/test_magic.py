@@ -13,7 +13,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError
 
 from course_lib.classroom import magic
-from course_lib.classroom.magic import default_world, defined_names, parse_which
+from course_lib.classroom.carried import defined_names
+from course_lib.classroom.magic import default_world, parse_which
 from course_lib.classroom.notebooks import kernel_over_files
 from course_lib.classroom.wire import Outcome
 from course_lib.prepared import why_spawned
@@ -224,3 +225,9 @@ def test_a_cells_definitions_are_found_even_if_it_cannot_be_parsed():
     """A check has to judge the answer that does not compile, not the one before it."""
     assert defined_names("def f(:\n  pass") == ["f"]
     assert defined_names("def f(): pass\nclass A: pass\nx = 1\n  def inner(): pass") == ["f", "A"]
+    assert defined_names("import a.b, c as d\nif 1:\n  def f(): x = 1\ny = 2") == [
+        "a",
+        "d",
+        "f",
+        "y",
+    ]

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+from course_lib.classroom.carried import DEFINITIONS, carried, definition
 
 
 @dataclass(frozen=True)
@@ -26,72 +26,31 @@ class Answer:
 
 
 def read(name: str, sources: Mapping[str, str]) -> Answer:
-    """The answer `name`, with the helpers that it calls from other cells.
+    """The answer `name`, with what it needs from other cells.
 
-    `sources` gives for each function the last cell that defined it. A cell that cannot be parsed
-    raises the SyntaxError that says why.
+    `sources` gives for each name the last cell that bound it. A cell that cannot be parsed raises
+    the SyntaxError that says why.
     """
     if name not in sources:
         return Answer(name, (), False, frozenset())
-    trees: dict[str, ast.Module] = {}
-    _collect(name, sources, trees)
-    cells = tuple(_definitions_only(source, tree) for source, tree in trees.items())
+    own = ast.parse(sources[name])
+    given = definition(own, name)
+    if given is None:
+        raise SyntaxError(f"the cell kept for {name} does not define it at its top level")
+    cells = tuple(carried(name, sources).values())
     kept = [ast.parse(cell) for cell in cells]
     used, bound = set().union(*map(_loaded, kept)), set().union(*map(_bound, kept))
-    function = next(n for n in trees[sources[name]].body if getattr(n, "name", "") == name)
     calls = frozenset().union(*map(_world_calls, kept))
     hashes = any(_hashes_text(node) for tree in kept for node in ast.walk(tree))
-    return Answer(name, cells, not _is_blank(function), frozenset(used - bound), calls, hashes)
+    return Answer(name, cells, not _is_blank(given), frozenset(used - bound), calls, hashes)
 
 
-def _collect(name: str, sources: Mapping[str, str], trees: dict[str, ast.Module]) -> None:
-    source = sources[name]
-    if source in trees:
-        return
-    tree = ast.parse(source)
-    here = {node.name for node in tree.body if isinstance(node, _DEFINITIONS)}
-    if name not in here:
-        raise SyntaxError(f"the cell kept for {name} does not define it at its top level")
-    trees[source] = tree
-    for helper in sorted(_loaded(tree) - here):
-        if helper in sources:
-            _collect(helper, sources, trees)
-    trees[source] = trees.pop(source)  # after its helpers
-
-
-def _definitions_only(source: str, tree: ast.Module) -> str:
-    """The cell with everything but definitions, imports and constants blanked, line for line."""
-    kept = source.splitlines()
-    lines = [""] * len(kept)
-    for node in tree.body:
-        if _belongs(node):
-            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-            lines[first - 1 : node.end_lineno] = kept[first - 1 : node.end_lineno]
-    return "\n".join(lines) + "\n"
-
-
-def _belongs(node: ast.stmt) -> bool:
-    if isinstance(node, (*_DEFINITIONS, ast.Import, ast.ImportFrom)):
-        return True
-    if not isinstance(node, (ast.Assign, ast.AnnAssign)):
-        return False
-    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-    parts = [part for target in targets for part in ast.walk(target)]
-    if any(isinstance(part, (ast.Attribute, ast.Subscript)) for part in parts):
-        return False  # a value given to a part of something else, which may be the check's own
-    return not any(_runs(part) for part in ast.walk(node))
-
-
-def _runs(node: ast.AST) -> bool:
-    """Whether it does more than make a value; a compiled regular expression is one."""
-    if isinstance(node, ast.Call) and ast.unparse(node.func) == "re.compile":
-        return False
-    return isinstance(node, (ast.Call, ast.Await))
-
-
-def _is_blank(function: ast.stmt) -> bool:
+def _is_blank(given: ast.stmt) -> bool:
     """Whether a body says nothing yet: `...`, `pass`, or the error that nbgrader puts there."""
-    body = list(getattr(function, "body", []))
+    if not isinstance(given, DEFINITIONS):  # a lambda, or a function that was made by a call
+        value = getattr(given, "value", None)
+        return isinstance(value, ast.Constant) and value.value in (..., None)
+    body = list(given.body)
     if body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant):
         body = body[1:] if isinstance(body[0].value.value, str) else body
     return all(_says_nothing(node) for node in body)
@@ -135,7 +94,7 @@ def _bound(tree: ast.AST) -> set[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             found.add(node.id)
-        elif isinstance(node, _DEFINITIONS):
+        elif isinstance(node, DEFINITIONS):
             found.add(node.name)
         elif isinstance(node, ast.arg):
             found.add(node.arg)

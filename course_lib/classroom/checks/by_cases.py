@@ -123,9 +123,14 @@ def _look_at(cases: Cases, key: str, drawn: Sequence[Case], seen: Sequence[objec
     head = f"`{key}` is not right in {len(wrong)} of {len(seen)} drawn cases. "
     tail = f"You have {_shown(seen[first])}; {about(drawn[first])}."
     for idea in cases.ideas:
-        if idea.key == key and all(map(same, seen, map(idea.gives, drawn))):
+        if idea.key == key and explains(idea, seen, drawn):
             raise Finding(idea.name, f"{head}{idea.text} {tail}")
     raise Finding(f"{key} wrong", head + tail)
+
+
+def explains(idea: Idea, seen: Sequence[object], drawn: Sequence[Case]) -> bool:
+    """Whether an idea gives, in every case, what was seen there."""
+    return all(map(same, seen, map(idea.gives, drawn)))
 
 
 def same(seen: object, wanted: object) -> bool:

@@ -82,7 +82,12 @@ class Idea(NamedTuple):
 
 def recognise(seen: Sequence, ideas: Iterable[Idea]) -> Idea | None:
     """The first idea that gives, on every rank, what was seen there."""
-    return next((idea for idea in ideas if all_near(seen, idea.gives)), None)
+    return next((idea for idea in ideas if explains(idea, seen)), None)
+
+
+def explains(idea: Idea, seen: Sequence) -> bool:
+    """Whether an idea gives, on every rank, what was seen there."""
+    return all_near(seen, idea.gives)
 
 
 def refuse_idea(seen: Sequence, ideas: Iterable[Idea], when: str, head: str = "") -> None:

@@ -101,7 +101,7 @@ def compare(
         return
     rest = "" if len(wrong) == len(right) else " The rest is right."
     told = _listed(wrong)
-    explained = [[name for name in wrong if _explains(m, name, given[name])] for m in mistakes]
+    explained = [[name for name in wrong if explains(m, name, given[name])] for m in mistakes]
     for mistake, about in zip(mistakes, explained, strict=True):
         if about == wrong:
             more = f" That is in {told}.{rest}" if rest else ""
@@ -129,7 +129,7 @@ def _refuse_each(given: Mapping, wrong: list[Hashable], mistakes: tuple[Mistake,
     named: set[str] = set()
     about: dict[str, list[Hashable]] = {}  # what is said → the fields it is said of
     for name in wrong:
-        idea = next((m for m in mistakes if _explains(m, name, given[name])), None)
+        idea = next((m for m in mistakes if explains(m, name, given[name])), None)
         named |= {idea.name} if idea else set()
         about.setdefault(idea.text if idea else "not right.", []).append(name)
     if not named:
@@ -143,7 +143,7 @@ def _listed(names: list[Hashable]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _explains(mistake: Mistake, name: Hashable, value: float) -> bool:
+def explains(mistake: Mistake, name: Hashable, value: float) -> bool:
     """A mistake need not say something about every field."""
     return name in mistake.values and close(value, mistake.values[name])
 

@@ -87,7 +87,7 @@ def _above(reading: Reading, check: Cell) -> list[Written]:
 
 
 def _defined(cells: Sequence[Written]) -> dict[str, str]:
-    from course_lib.classroom.magic import defined_names  # brings torch, which a bad file needs not
+    from course_lib.classroom.carried import defined_names
 
     found: dict[str, str] = {}
     for cell in cells:

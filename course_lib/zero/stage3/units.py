@@ -48,8 +48,8 @@ class Promise(nn.Parameter):
         names = [x.promised for x in tree_leaves((args, kwargs)) if isinstance(x, Promise)]
         raise RuntimeError(
             f"{name} needs the numbers of {', '.join(names)}, which at stage 3 are sharded over "
-            "the ranks and gathered only while its unit runs: use it inside the forward of a module "
-            "that has it, or, on all ranks, inside `with engine.gathered(parameter):`"
+            "the ranks and gathered only while its unit runs: use it inside the forward of a "
+            "module that has it, or, on all ranks, inside `with engine.gathered(parameter):`"
         )
 
     def __deepcopy__(self, memo: dict):

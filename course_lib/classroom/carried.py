@@ -1,0 +1,234 @@
+"""What of a learner's cells goes to the judge: what the answer needs, and no trial run.
+
+A cell is made of statements. Definitions and imports are carried; a value is carried where the
+answer reads its name and where it is made of what is carried. From lesson 01 on.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import symtable
+from collections.abc import Iterable, Iterator, Mapping
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_IMPORTS = (ast.Import, ast.ImportFrom)
+_VALUES = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr)
+_BLOCKS = (ast.If, ast.Try, ast.For, ast.While, ast.With)
+_HERE = frozenset({"rank", "world", "me", "group", "device"})  # the learner's ranks alone have them
+_READY = frozenset(vars(builtins)) | {"torch", "dist"}
+
+
+def defined_names(cell: str) -> list[str]:
+    """The names that a cell binds at its top level: functions, classes, imports and values; also
+    where it is not Python as a whole, as far as that can be seen."""
+    try:
+        return sorted(bound_by(ast.parse(cell).body))
+    except (SyntaxError, ValueError):  # a magic among the lines, or a null byte
+        return re.findall(r"^(?:async\s+)?(?:def|class)\s+(\w+)", cell, re.MULTILINE)
+
+
+def bound_by(statements: Iterable[ast.stmt]) -> set[str]:
+    """The names that these statements bind, those inside `if`, `try` and loops among them."""
+    found: set[str] = set()
+    for one in _leaves(statements):
+        if isinstance(one, DEFINITIONS):
+            found.add(one.name)
+        elif isinstance(one, _IMPORTS):
+            found |= {(a.asname or a.name).split(".")[0] for a in one.names}
+        elif isinstance(one, (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.For)):
+            found |= {p.id for p in ast.walk(one) if _stored(p)}
+    return found
+
+
+def definition(tree: ast.Module, name: str) -> ast.stmt | None:
+    """The last statement of a cell that binds `name`: it is what the name means afterwards."""
+    binding = [one for one in _leaves(tree.body) if name in bound_by([one])]
+    return binding[-1] if binding else None
+
+
+def carried(name: str, sources: Mapping[str, str]) -> dict[str, str]:
+    """For each cell that the answer `name` needs, helpers first, what of it is carried.
+
+    A cell that cannot be parsed raises the SyntaxError that says why.
+    """
+    order: list[str] = []  # as they were needed: the answer's own cell first
+    needed = {name}
+    while True:
+        before = len(order), len(needed)
+        bound = {source: bound_by(ast.parse(source).body) for source in order}
+        texts = {}
+        for source in order:
+            others = set().union(*(bound[other] for other in order if other != source))
+            stale = {one for one in bound[source] if sources.get(one, source) != source}
+            texts[source] = _kept_text(source, needed, others, stale)
+            needed |= wanted_by(texts[source]) | _made_of(source, needed)
+        have = set().union(*(bound_by(ast.parse(text).body) for text in texts.values()))
+        for other in sorted(needed - have):
+            source = sources.get(other)
+            if source is not None and source not in order and _helps(source, other):
+                order.append(source)
+        if (len(order), len(needed)) == before:
+            return dict(reversed(texts.items()))
+
+
+def _made_of(source: str, needed: set[str]) -> set[str]:
+    """What the values that are needed are made of: the names may stand in other cells."""
+    body = [n for n in ast.parse(source).body if bound_by([n]) & needed]
+    return set().union(*(_loaded(n) for n in body if _may_be_carried(n) and not _sends(n)))
+
+
+def _helps(source: str, name: str) -> bool:
+    tree = ast.parse(source)
+    return any(name in bound_by([n]) and _may_be_carried(n) for n in tree.body)
+
+
+def wanted_by(source: str) -> set[str]:
+    """The global names that a cell reads: at its top level, in its functions and classes."""
+    found: set[str] = set()
+    tables = [symtable.symtable(source, "cell", "exec")]
+    while tables:
+        table = tables.pop()
+        top = table.get_type() == "module"
+        read = (s for s in table.get_symbols() if s.is_referenced() and (top or s.is_global()))
+        found |= {symbol.get_name() for symbol in read}
+        tables.extend(table.get_children())
+    return found
+
+
+def _kept_text(source: str, needed: set[str], known: set[str], stale: set[str]) -> str:
+    """The cell with all that is not carried blanked, line for line; `known` are the names that
+    other carried cells bind, `stale` those that a later cell has bound anew."""
+    text = source.splitlines()
+    lines = [""] * len(text)
+    body = [n for n in ast.parse(source).body if not bound_by([n]) or bound_by([n]) - stale]
+    for node in _kept(body, needed, known):
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+        lines[first - 1 : node.end_lineno] = text[first - 1 : node.end_lineno]
+    return "\n".join(lines) + "\n"
+
+
+def _kept(body: list[ast.stmt], needed: set[str], known: set[str]) -> list[ast.stmt]:
+    """Statements in their order, until no more is found to belong: a value may need another."""
+    chosen: dict[int, ast.stmt] = {i: n for i, n in enumerate(body) if _always(n)}
+    needed = set(needed)
+    while True:
+        have = _READY | known | bound_by(chosen.values())
+        more = {
+            i: node
+            for i, node in enumerate(body)
+            if i not in chosen and _belongs(node, needed, have)
+        }
+        if not more:
+            return [chosen[i] for i in sorted(chosen)]
+        chosen |= more
+        for node in more.values():
+            needed |= _loaded(node)
+
+
+def _always(node: ast.stmt) -> bool:
+    """Definitions and imports, and the constants that have always gone with them."""
+    if isinstance(node, (*DEFINITIONS, *_IMPORTS)):
+        return True
+    if not isinstance(node, (ast.Assign, ast.AnnAssign)) or _part_of_something(node):
+        return False
+    return not any(_runs(part) for part in ast.walk(node))
+
+
+def _belongs(node: ast.stmt, needed: set[str], have: set[str]) -> bool:
+    """Whether a statement makes, or completes, a value that is read, out of what is carried."""
+    if isinstance(node, _BLOCKS):
+        leaves = list(_leaves([node]))
+        makes = bound_by([node]) | _completed(leaves)
+        fits = all(_may_stand(leaf, have | makes) for leaf in leaves)
+        return bool(makes & needed) and fits and not _loaded(node) & _HERE
+    makes = bound_by([node]) | _completed([node])
+    return bool(makes & needed) and _may_stand(node, have | makes)
+
+
+def _may_stand(node: ast.stmt, have: set[str]) -> bool:
+    if isinstance(node, (*DEFINITIONS, *_IMPORTS, ast.Pass, ast.Raise, ast.For)):
+        return True
+    made_of_ours = not _at_once(node) - have and not _at_once(node) & _HERE and not _sends(node)
+    if isinstance(node, ast.Expr):
+        return bool(_completed([node])) and made_of_ours
+    if not isinstance(node, _VALUES):
+        return False
+    bases = {p.value for p in ast.walk(node) if _stores_part(p)}
+    ours = all(isinstance(b, ast.Name) and b.id in have - _READY for b in bases)
+    return ours and made_of_ours
+
+
+def _may_be_carried(node: ast.stmt) -> bool:
+    return _always(node) or isinstance(node, (*_VALUES, *_BLOCKS))
+
+
+def _sends(node: ast.AST) -> bool:
+    """Whether it calls torch.distributed: what a trial does, and no answer while it is defined."""
+    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
+    return any(ast.unparse(call.func).startswith(("dist.", "torch.distributed.")) for call in calls)
+
+
+def _completed(nodes: Iterable[ast.stmt]) -> set[str]:
+    """`T` of `T["a"] = …` and of `T.append(…)`."""
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+            owner = getattr(node.value.func, "value", None)
+            found |= {owner.id} if isinstance(owner, ast.Name) else set()
+        elif isinstance(node, _VALUES):
+            stored = (p.value for p in ast.walk(node) if _stores_part(p))
+            found |= {base.id for base in stored if isinstance(base, ast.Name)}
+    return found - _READY
+
+
+def _leaves(statements: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements, with those inside blocks in the place of the blocks; a loop tells its target."""
+    for one in statements:
+        if not isinstance(one, _BLOCKS):
+            yield one
+            continue
+        if isinstance(one, ast.For):
+            yield ast.copy_location(ast.For(one.target, one.iter, [], []), one)
+        for part in ("body", "handlers", "orelse", "finalbody"):
+            for inner in getattr(one, part, []):
+                yield from _leaves(inner.body if isinstance(inner, ast.ExceptHandler) else [inner])
+
+
+def _part_of_something(node: ast.stmt) -> bool:
+    """A value given to a part of something else, which may be the check's own."""
+    return any(_stores_part(part) for part in ast.walk(node))
+
+
+def _stores_part(part: ast.AST) -> bool:
+    stored = isinstance(getattr(part, "ctx", None), ast.Store)
+    return isinstance(part, (ast.Attribute, ast.Subscript)) and stored
+
+
+def _stored(part: ast.AST) -> bool:
+    return isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+
+
+def _runs(node: ast.AST) -> bool:
+    """Whether it does more than make a value."""
+    return isinstance(node, (ast.Call, ast.Await))
+
+
+def _loaded(tree: ast.AST) -> set[str]:
+    nodes = ast.walk(tree)
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
+def _at_once(node: ast.AST) -> set[str]:
+    """The names that are read when the statement runs: not those inside a lambda, nor a
+    comprehension's own."""
+    if isinstance(node, ast.Lambda):
+        defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+        return set().union(*map(_at_once, defaults))
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Load) else set()
+    own: set[str] = set()
+    for maker in getattr(node, "generators", []):
+        own |= {p.id for p in ast.walk(maker.target) if _stored(p)}
+    return set().union(*map(_at_once, ast.iter_child_nodes(node))) - own
