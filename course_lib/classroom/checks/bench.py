@@ -19,8 +19,11 @@ import torch.distributed as dist
 from course_lib.classroom import values
 from course_lib.classroom.checks import untouched
 from course_lib.ledger import ledger
+from course_lib.ledger.book import Record
 
 _KEPT = "__kept__"
+_BY_HAND = ("torch.distributed", "course_lib")  # and not by DDP or FSDP2, which wait elsewhere
+_begun: list[Record] = []  # of the trial that runs in this process: its calls without a wait
 _MOST = 10_000  # elements of a tensor that the judge wants to see; what it asks for is far smaller
 
 
@@ -66,6 +69,25 @@ def arrange(namespace: dict, text: str) -> None:
     namespace["__tried__"] = lambda: function(namespace[plan["answer"]], made, *plan["args"])
 
 
+def unawaited() -> list[str]:
+    """The calls under `watched`, since the trial was arranged, that nobody has waited for."""
+    return [f"{record.op} ({record.site})" for record in _begun if not record.waits]
+
+
+def shares(results: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor] = ()) -> list[str]:
+    """Which results lie in the memory of an input, or of another result, in words."""
+    seen = {x.untyped_storage()._cdata: "an input" for x in inputs if x.numel()}
+    found = []
+    for number, result in enumerate(results):
+        if not (isinstance(result, torch.Tensor) and result.numel()):
+            continue
+        key = result.untyped_storage()._cdata
+        if key in seen:
+            found.append(f"result {number + 1} lies in the memory of {seen[key]}")
+        seen.setdefault(key, f"result {number + 1}")
+    return found
+
+
 def healthy() -> bool:
     """Whether a sum in a group of its own still comes out, and a ledger still sees it.
 
@@ -83,6 +105,7 @@ def healthy() -> bool:
 
 def group(members: list[int]) -> dist.ProcessGroup:
     """A fresh group for one trial; every rank has to call this."""
+    _begun.clear()
     return dist.new_group(members)
 
 
@@ -148,6 +171,8 @@ def watched(action: Callable[[], object]) -> tuple[object, dict]:
     """What `action()` returned, in silence and under a ledger, and what went over the wire."""
     with _silence(), _empty_is_nan(), ledger() as book:
         out = action()
+    own = [r for r in book.records if r.asynchronous and r.issued_by in _BY_HAND]
+    _begun.extend(r for r in own if not r.waits)
     return out, {
         "ops": dict(Counter(record.op for record in book.records)),
         "phases": dict(Counter(f"{record.op} {record.phase}" for record in book.records)),

@@ -20,6 +20,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.looking import THREE, fresh_seed
+from course_lib.classroom.checks.thought import as_float
 from course_lib.collectives.call import Group
 
 CLOSE, DRAWS, DEEP = 1e-6, 400, 3  # relative; sets of cases that are tried; lists within lists
@@ -177,8 +178,10 @@ def _tried(function: Callable, case: Case, keys: Sequence[str]) -> dict:
 
 def _plain(value: object, deep: int = DEEP) -> object:
     """Numbers, None and lists of them; of anything else, its type's name."""
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return float(value) if math.isfinite(value) else str(float(value))
     if isinstance(value, list | tuple) and deep:
         return [_plain(item, deep - 1) for item in value[:4096]]
-    return None if value is None else f"a {type(value).__name__}"
+    try:
+        number = as_float(value)
+    except Exception:  # text, no data, beyond floats, or whatever an object does when it is asked
+        return None if value is None else f"a {type(value).__name__}"
+    return number if math.isfinite(number) else str(number)

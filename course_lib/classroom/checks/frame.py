@@ -16,7 +16,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_lib.classroom.checks import answer, thought
+from course_lib.classroom.checks import answer, general, looking, thought
 from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.checks.thought import Thought
 
@@ -168,12 +168,15 @@ def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) 
         return f"No %%ranks cell has defined {exercise.name} yet: run the cell that holds it."
     if not found.attempted:
         return "Its body is still empty. Write it, run its cell, then run this one again."
-    try:
-        exercise.judge(found, judge)
-    except Finding as finding:
-        if found.hashes_text and finding.name not in _BROKE_OFF:
-            raise Finding(HASHED, f"{_HASHED} What came of it: {finding.text}") from None
-        raise
+    with looking.rounded() as met:
+        try:
+            exercise.judge(found, judge)
+        except Finding as finding:
+            if found.hashes_text and finding.name not in _BROKE_OFF:
+                raise Finding(HASHED, f"{_HASHED} What came of it: {finding.text}") from None
+            if met and finding.name not in _BROKE_OFF and "rounded" not in finding.name:
+                raise Finding(general.ROUNDED, general.rounding(met, finding.text)) from None
+            raise
     return ""
 
 

@@ -6,11 +6,12 @@ rank ends in a finding that says so, and the next check meets ranks that work. F
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
 
 from course_lib.classroom import values
-from course_lib.classroom.checks import by_text
+from course_lib.classroom.checks import by_text, left_out
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.cluster import Cluster, Ended
@@ -30,6 +31,7 @@ _BROKEN = (
 )
 _OURS = ("rank", "world", "me")
 _GAVE_UP = "until torch gave up: Timed out"  # both ends of the message had been called for
+_POINT_TO_POINT = re.compile(r"waited in (send|recv)\(")
 _BEYOND = "but this cell runs on ranks"  # in the referee's words
 
 
@@ -97,13 +99,15 @@ class Judge(Cluster):
         members: Sequence[int] = (),
         when: str = "",
         outside: str = "the check's call",
+        empty: Sequence[int] = (),
     ) -> list:
         """Call `function(the answer's function, group, *args)` on a group; what each rank returns.
 
         The ranks find `function`, at the top of a module of the checks, by its name; `args` and
         what it returns are data. Each trial has a fresh group of `members`: no message of an
         earlier one can reach it. A text in the place of a function is of `by_text.py`. `outside`
-        says what goes on where a rank stands in none of the answer's lines.
+        says what goes on where a rank stands in none of the answer's lines; `empty` are the ranks
+        of the group whose piece holds nothing.
         """
         if isinstance(function, str):
             members, when = args
@@ -118,8 +122,11 @@ class Judge(Cluster):
             if list(members) != list(range(WORLD)):
                 _refuse_other_ranks(ended, when)
                 refuse_world_numbers(answer, when)
+            nothing = [members[rank] for rank in empty]
+            left_out.refuse_by_empty(ended.scene.ordered(), nothing, when)
             raise _finding(ended, when, outside)
         self._refuse_replaced(members, when)
+        left_out.refuse_unawaited(answer, lambda call: self.pull(call, list(members)), when)
         try:
             reports = self.pull("__report__", list(members))
             self.everywhere(lambda r: f"{_BENCH}.end(__trial__)", 10.0)
@@ -283,5 +290,10 @@ def _stuck(facts: list[Fact]) -> str:
     if all(fact.text.startswith("waited in send(") for fact in facts):
         return f" Each waits until its message is taken, and no rank takes one.{begin}"
     if any(fact.kind == "ok" for fact in facts):
+        if not any(_POINT_TO_POINT.match(fact.text) for fact in facts):
+            return (
+                " One rank has finished, and the others wait for it: every rank of a group calls "
+                "each of its collectives."
+            )
         return " One rank has finished: does every receive have its send, and every send a receive?"
     return ""

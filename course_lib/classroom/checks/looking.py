@@ -6,18 +6,23 @@ here. Every check of a function that runs on ranks, from lesson 06 on.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from course_lib.classroom.checks import general
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import WORLD, refuse_world_numbers
 
+# What comparisons with `near` have met since `rounded` was entered: dtypes that were too narrow.
+_met: ContextVar[list[str] | None] = ContextVar("met", default=None)
 TOLERANCE, ITEM = 1e-10, 8  # of a float64: relative and absolute, and its bytes
 THREE, TWO = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
 
@@ -97,6 +102,24 @@ def refuse_idea(seen: Sequence, ideas: Iterable[Idea], when: str, head: str = ""
         raise Finding(idea.name, f"{head}{idea.text} ({when}.)")
 
 
+def refuse_general(
+    seen: Sequence[Tensor | None],
+    right: Sequence[Tensor | float],
+    when: str,
+    *,
+    sizes: Mapping[str, int] | None = None,
+    what: str = "result",
+) -> None:
+    """Raise the Finding of a mistake that any exercise may meet; call it after the exercise's own.
+
+    `seen` and `right` hold one tensor or number for each rank of the group. `sizes` are what a mean
+    may be taken over, beside the ranks: `{"rows": 5}`; a size that is met twice names nothing.
+    """
+    found = general.recognised(seen, right, {"ranks": len(right), **(sizes or {})}, near, what)
+    if found:
+        raise Finding(found[0], f"{found[1]} ({when}.)")
+
+
 def near(seen: Tensor | float | None, wanted: Tensor | float) -> bool:
     """Whether two are equal to rounding; a NaN is like a NaN, an infinity like itself."""
     if seen is None:
@@ -106,7 +129,23 @@ def near(seen: Tensor | float | None, wanted: Tensor | float) -> bool:
     )
     if seen.shape != wanted.shape:
         return False
-    return torch.allclose(seen, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+    if torch.allclose(seen, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+        return True
+    met = _met.get()
+    if met is not None:
+        met += general.narrower(seen, wanted)
+    return False
+
+
+@contextlib.contextmanager
+def rounded() -> Iterator[list[str]]:
+    """The dtypes through which values went, by all comparisons with `near` that missed inside."""
+    met: list[str] = []
+    token = _met.set(met)
+    try:
+        yield met
+    finally:
+        _met.reset(token)
 
 
 def all_near(seen: Sequence, wanted: Sequence) -> bool:

@@ -11,6 +11,7 @@ import numbers
 import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import NamedTuple
 
 from course_lib.classroom.checks.finding import Finding
@@ -64,16 +65,24 @@ def _as_number(where: str, given: object) -> float:
         f"`{where}` is {_shown(given)}, and a number is wanted, without its unit{_advice(given)}.",
     )
     try:
-        single = getattr(given, "item", None)  # a tensor or array with one number in it
-        value = single() if callable(single) and getattr(given, "ndim", 0) == 0 else given
-        if isinstance(value, bool) or not isinstance(value, numbers.Real):
-            raise refusal
-        number = float(value)
-    except (RuntimeError, OverflowError):  # a tensor without data; a whole number beyond floats
+        number = as_float(given)
+    except Exception:  # text, no data, beyond floats, or whatever an object does when it is asked
         raise refusal from None
     if not math.isfinite(number):
         raise refusal
     return number
+
+
+def as_float(given: object) -> float:
+    """Any kind of real number, or a tensor or array with one in it, as a float; or a TypeError."""
+    single = getattr(given, "item", None)
+    value = (
+        single() if callable(single) and isinstance(getattr(given, "ndim", None), int) else given
+    )
+    real = isinstance(value, numbers.Real | Decimal) and not isinstance(value, bool)
+    if not real:
+        raise TypeError(f"{type(value).__name__} is no real number")
+    return float(value)
 
 
 def _advice(given: object) -> str:

@@ -1,0 +1,86 @@
+"""Mistakes that any exercise may meet, by what they leave behind: no exercise has to declare them.
+
+Rounded through a narrower type, right on one rank alone, a mean for a sum or a sum for a mean. From
+lesson 00 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+ROUNDED = "rounded on the way"
+# How far a value may be from the right one, relative to the largest, if that type was on the way.
+_SINGLE, _HALF = 2e-6, 2e-2
+_HALVES = (torch.bfloat16, torch.float16)
+
+Near = Callable[[Tensor | float | None, Tensor | float], bool]
+
+
+def narrower(seen: Tensor, wanted: Tensor) -> list[str]:
+    """The narrower type through which these values went, if that is all that is wrong with them."""
+    if not (seen.dtype == wanted.dtype == torch.float64) or not seen.numel():
+        return []
+    finite = wanted.isfinite()
+    if not torch.equal(seen[~finite], wanted[~finite]):
+        return []
+    seen, wanted = seen[finite], wanted[finite]
+    off, largest = (seen - wanted).abs(), float(wanted.abs().max()) if wanted.numel() else 0.0
+    if not largest or not bool(off.isfinite().all()):
+        return []
+    if float(off.max()) <= _SINGLE * largest:
+        return ["float32"]
+    for kind in _HALVES:
+        if float(off.max()) <= _HALF * largest and torch.equal(seen.to(kind).double(), seen):
+            return [str(kind).removeprefix("torch.")]
+    return []
+
+
+def rounding(met: Sequence[str], said: str) -> str:
+    """Words for it; `said` is what a look of the exercise's own had to say."""
+    kinds = " or ".join(dict.fromkeys(met))
+    where = said.split("\n", 1)[0]
+    return (
+        f"The values are those wanted, but for rounding: they went through {kinds} on the way, and "
+        f"the inputs are float64. Keep the dtype of what you are given. (Seen where it said: "
+        f"{where})"
+    )
+
+
+def recognised(
+    seen: Sequence[Tensor | None],
+    right: Sequence[Tensor | float],
+    sizes: Mapping[str, int],
+    near: Near,
+    what: str,
+) -> tuple[str, str] | None:
+    """The name of the mistake and words for it, or None."""
+    n = len(right)
+    if len(seen) != n or any(one is None for one in seen):
+        return None
+    fine = [rank for rank in range(n) if near(seen[rank], right[rank])]
+    alike = all(near(a, b) for a, b in pairwise(right))
+    if n > 1 and len(fine) == 1 and alike:
+        return "on one rank only", (
+            f"The {what} is right on rank {fine[0]} alone, and every rank needs it: a reduce to "
+            "one rank, or something that only one rank does?"
+        )
+    if fine:
+        return None
+    told_apart = [size for size in sizes if list(sizes.values()).count(sizes[size]) == 1]
+    for name in told_apart:
+        size = sizes[name]
+        if size > 1 and all(near(s, r / size) for s, r in zip(seen, right, strict=True)):
+            return f"a mean over the {name}", (
+                f"The {what} is the {size}-th part of what is wanted on every rank: it was divided "
+                f"by the number of {name}, {size}, once too often."
+            )
+        if size > 1 and all(near(s, r * size) for s, r in zip(seen, right, strict=True)):
+            return f"a sum over the {name}", (
+                f"The {what} is {size} times what is wanted on every rank: {size} is the number of "
+                f"{name}. It was added up over them, or not divided by them."
+            )
+    return None

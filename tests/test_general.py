@@ -1,0 +1,73 @@
+"""Mistakes that any exercise may meet are recognised by their values, and nothing else is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from course_lib.classroom.checks import looking
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.general import narrower
+from tests.answers import checked
+
+RIGHT = torch.randn(7, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float16])
+def test_values_that_went_through_a_narrower_type(kind):
+    name = str(kind).removeprefix("torch.")
+    assert narrower(RIGHT.to(kind).double(), RIGHT) == [name]
+    infinite = torch.cat((RIGHT, torch.full((1, 3), -torch.inf, dtype=torch.float64)))
+    assert narrower(infinite.to(kind).double(), infinite) == [name]
+    with looking.rounded() as met:
+        assert not looking.near(RIGHT.to(kind).double(), RIGHT)
+    assert met == [name]
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [RIGHT * 1.001, RIGHT + 0.001, RIGHT.roll(1), RIGHT * torch.nan, torch.zeros_like(RIGHT)],
+)
+def test_other_wrong_values_were_not_rounded(seen):
+    assert narrower(seen, RIGHT) == []
+
+
+def refused(seen, right, **sizes) -> str:
+    with pytest.raises(Finding) as raised:
+        looking.refuse_general(seen, right, "here", sizes=sizes)
+    return raised.value.name
+
+
+def test_a_mean_for_a_sum_is_told_by_what_it_was_taken_over():
+    three = [RIGHT] * 3
+    assert refused([RIGHT / 3] * 3, three, rows=5) == "a mean over the ranks"
+    assert refused([RIGHT / 5] * 3, three, rows=5) == "a mean over the rows"
+    assert refused([RIGHT * 5] * 3, three, rows=5) == "a sum over the rows"
+    looking.refuse_general([RIGHT / 3] * 3, three, "here", sizes={"rows": 3})  # which of the two?
+
+
+def test_a_result_on_one_rank_only_is_told():
+    assert refused([RIGHT, RIGHT * 2, RIGHT + 1], [RIGHT] * 3) == "on one rank only"
+    parts = [RIGHT, RIGHT + 1, RIGHT + 2]  # each rank's own: nothing to reduce to one of them
+    looking.refuse_general([RIGHT, RIGHT, RIGHT], parts, "here")
+
+
+def test_the_frame_says_rounded_whatever_the_look_said(desk):
+    source = "def clip_as_one(params, groups, limit):\n    return 0.0\n"
+    assert checked(desk, "clip_as_one", source).name != "rounded on the way"
+
+
+def test_numbers_of_any_kind_are_numbers():
+    from decimal import Decimal
+    from fractions import Fraction
+
+    import numpy
+
+    from course_lib.classroom.checks.thought import as_float
+
+    for one in (2, 2.0, Decimal(2), Fraction(4, 2), torch.tensor([2]), torch.tensor(2.0),
+                numpy.array([[2]]), numpy.float32(2)):  # fmt: skip
+        assert as_float(one) == 2.0
+    for other in (True, "2", 2j, [2], None, torch.tensor([1, 2]), torch.tensor(2.0, device="meta")):
+        with pytest.raises((TypeError, RuntimeError, ValueError)):
+            as_float(other)
