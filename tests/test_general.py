@@ -71,3 +71,18 @@ def test_numbers_of_any_kind_are_numbers():
     for other in (True, "2", 2j, [2], None, torch.tensor([1, 2]), torch.tensor(2.0, device="meta")):
         with pytest.raises((TypeError, RuntimeError, ValueError)):
             as_float(other)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        RIGHT.float(),
+        RIGHT.to_sparse(),
+        RIGHT.to(torch.complex128),
+        torch.empty_like(RIGHT, device="meta"),
+        RIGHT.long(),
+        None,
+    ],
+)
+def test_what_cannot_be_compared_is_not_near_and_no_error(seen):
+    assert not looking.near(seen, RIGHT)

@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from course_lib.classroom import values
 from course_lib.classroom.checks import untouched
+from course_lib.classroom.checks.thought import as_float
 from course_lib.ledger import ledger
 from course_lib.ledger.book import Record
 
@@ -155,6 +156,14 @@ def _watched(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> tu
     before = x.clone()
     out, facts = watched(lambda: function(x, made))
     return out, {**facts, "kind": type(out).__name__, "changed": not torch.equal(x, before)}
+
+
+def number(out: object) -> float | None:
+    """A real number of any kind, or a tensor or array with one in it, as a float; None else."""
+    try:
+        return as_float(out)
+    except Exception:  # text, no data, beyond floats, or whatever an object does when it is asked
+        return None
 
 
 def described(out: object) -> dict:

@@ -20,10 +20,10 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.looking import THREE, fresh_seed
-from course_lib.classroom.checks.thought import as_float
 from course_lib.collectives.call import Group
 
 CLOSE, DRAWS, DEEP = 1e-6, 400, 3  # relative; sets of cases that are tried; lists within lists
+ROUND, A_TEXT = 0.005, "a str"  # relative: nearer than any idea; what stands for a text
 Case = Mapping[str, object]
 Judged = Callable[[Sequence[Case], Sequence[object]], None]
 
@@ -126,6 +126,11 @@ def _look_at(cases: Cases, key: str, drawn: Sequence[Case], seen: Sequence[objec
     for idea in cases.ideas:
         if idea.key == key and explains(idea, seen, drawn):
             raise Finding(idea.name, f"{head}{idea.text} {tail}")
+    if any(seen[k] == A_TEXT for k in wrong):
+        raise Finding("a number as text", f"{head}It is a text; a number is wanted. {tail}")
+    if all(same(seen[k], wanted[k], ROUND) for k in wrong):
+        text = "It is near what is wanted: was it rounded, or cut off, on the way?"
+        raise Finding("rounded on the way", f"{head}{text} {tail}")
     raise Finding(f"{key} wrong", head + tail)
 
 
@@ -134,16 +139,13 @@ def explains(idea: Idea, seen: Sequence[object], drawn: Sequence[Case]) -> bool:
     return all(map(same, seen, map(idea.gives, drawn)))
 
 
-def same(seen: object, wanted: object) -> bool:
+def same(seen: object, wanted: object, close: float = CLOSE) -> bool:
     """Equal: numbers to rounding, lists item by item."""
     if isinstance(wanted, list | tuple):
-        return (
-            isinstance(seen, list | tuple)
-            and len(seen) == len(wanted)
-            and all(map(same, seen, wanted))
-        )
+        alike = isinstance(seen, list | tuple) and len(seen) == len(wanted)
+        return alike and all(same(s, w, close) for s, w in zip(seen, wanted, strict=True))
     if isinstance(wanted, Real) and isinstance(seen, Real):
-        return math.isclose(seen, wanted, rel_tol=CLOSE)
+        return math.isclose(seen, wanted, rel_tol=close)
     return type(seen) is type(wanted) and seen == wanted
 
 
@@ -180,8 +182,7 @@ def _plain(value: object, deep: int = DEEP) -> object:
     """Numbers, None and lists of them; of anything else, its type's name."""
     if isinstance(value, list | tuple) and deep:
         return [_plain(item, deep - 1) for item in value[:4096]]
-    try:
-        number = as_float(value)
-    except Exception:  # text, no data, beyond floats, or whatever an object does when it is asked
+    number = bench.number(value)
+    if number is None:
         return None if value is None else f"a {type(value).__name__}"
     return number if math.isfinite(number) else str(number)

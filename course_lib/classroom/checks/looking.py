@@ -127,14 +127,21 @@ def near(seen: Tensor | float | None, wanted: Tensor | float) -> bool:
     seen, wanted = (
         x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in (seen, wanted)
     )
-    if seen.shape != wanted.shape:
+    if seen.shape != wanted.shape or not (_plain(seen) and _plain(wanted)):
         return False
-    if torch.allclose(seen, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+    if seen.dtype == wanted.dtype and torch.allclose(
+        seen, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
+    ):
         return True
     met = _met.get()
     if met is not None:
         met += general.narrower(seen, wanted)
     return False
+
+
+def _plain(x: Tensor) -> bool:
+    """Whether it holds numbers that can be looked at: not sparse, not on meta, not complex."""
+    return x.layout == torch.strided and x.device.type != "meta" and not x.is_complex()
 
 
 @contextlib.contextmanager
