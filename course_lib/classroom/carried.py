@@ -165,9 +165,15 @@ def _may_be_carried(node: ast.stmt) -> bool:
 
 
 def _sends(node: ast.AST) -> bool:
-    """Whether it calls torch.distributed: what a trial does, and no answer while it is defined."""
-    calls = [n for n in ast.walk(node) if isinstance(n, ast.Call)]
-    return any(ast.unparse(call.func).startswith(("dist.", "torch.distributed.")) for call in calls)
+    """Whether it calls torch.distributed while it is defined: what a trial does, and no answer. A
+    lambda calls nothing yet."""
+    if isinstance(node, ast.Lambda):
+        return False
+    if isinstance(node, ast.Call):
+        called = ast.unparse(node.func)
+        if called.startswith(("dist.", "torch.distributed.")):
+            return True
+    return any(map(_sends, ast.iter_child_nodes(node)))
 
 
 def _completed(nodes: Iterable[ast.stmt]) -> set[str]:

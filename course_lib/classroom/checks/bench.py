@@ -25,6 +25,7 @@ from course_lib.ledger.book import Record
 _KEPT = "__kept__"
 _BY_HAND = ("torch.distributed", "course_lib")  # and not by DDP or FSDP2, which wait elsewhere
 _begun: list[Record] = []  # of the trial that runs in this process: its calls without a wait
+_MANY = 10_000  # entries of a list that are looked at; a trial asks for a handful
 _MOST = 10_000  # elements of a tensor that the judge wants to see; what it asks for is far smaller
 
 
@@ -130,20 +131,20 @@ def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict
     """Call `function(x, group)`, which has to return a tensor like x, and say what came back."""
     shape, dtype = x.shape, x.dtype
     out, facts = _watched(function, x, made)
-    as_expected = isinstance(out, torch.Tensor) and out.shape == shape and out.dtype == dtype
+    as_expected = plain(out) and out.shape == shape and out.dtype == dtype
     return {**facts, **described(out), "out": out.detach().clone() if as_expected else None}
 
 
 def report_list(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:
     """Call `function(x, group)`, which has to return a list of tensors, and say what came back."""
     out, facts = _watched(function, x, made)
-    entries = list(out) if isinstance(out, (list, tuple)) else []
-    tensors = [one for one in entries if isinstance(one, torch.Tensor)]
+    entries = list(out[:_MANY]) if isinstance(out, (list, tuple)) else []
+    tensors = [one for one in entries if plain(one)]
     starts = [one.data_ptr() for one in tensors if one.numel()]
     return {
         **facts,
         "whole": list(out.shape) if isinstance(out, torch.Tensor) else None,
-        "kinds": [type(one).__name__ for one in entries],
+        "kinds": [kind(one) for one in entries],
         "shapes": [list(one.shape) for one in tensors],
         "dtypes": [_dtype(one) for one in tensors],
         "entries": [one.detach().clone() if one.numel() < _MOST else None for one in tensors],
@@ -155,7 +156,21 @@ def _watched(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> tu
     """What `function(x, group)` returned, under a ledger, and what it did on the way."""
     before = x.clone()
     out, facts = watched(lambda: function(x, made))
-    return out, {**facts, "kind": type(out).__name__, "changed": not torch.equal(x, before)}
+    return out, {**facts, "kind": kind(out), "changed": not torch.equal(x, before)}
+
+
+def plain(out: object) -> bool:
+    """Whether it is a tensor with numbers that can be read: not sparse, not on meta."""
+    readable = isinstance(out, torch.Tensor) and out.layout == torch.strided
+    return readable and out.device.type == "cpu"
+
+
+def kind(out: object) -> str:
+    """What came back, in a word or three."""
+    name = type(out).__name__
+    if not isinstance(out, torch.Tensor) or plain(out):
+        return name
+    return f"{name} on {out.device.type}" if out.layout == torch.strided else f"sparse {name}"
 
 
 def number(out: object) -> float | None:
@@ -168,9 +183,9 @@ def number(out: object) -> float | None:
 
 def described(out: object) -> dict:
     """What came back, as far as a look at its shape needs it."""
-    is_tensor = isinstance(out, torch.Tensor)
+    is_tensor = plain(out)
     return {
-        "kind": type(out).__name__,
+        "kind": kind(out),
         "shape": list(out.shape) if is_tensor else None,
         "dtype": _dtype(out) if is_tensor else None,
     }
