@@ -71,8 +71,8 @@ MUTANTS = [
     Mutant(
         "lesson-00-truth-is-a-number",
         "course_lib/classroom/checks/thought.py",
-        "if isinstance(value, bool) or not isinstance",
-        "if not isinstance",
+        " and not isinstance(value, bool)\n    if not real",
+        "\n    if not real",
         (f"{COUNT}[yes and no]",),
         "True counts as the number one",
     ),

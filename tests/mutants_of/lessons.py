@@ -132,8 +132,8 @@ MUTANTS = [
     Mutant(
         "thought-true-is-one",
         CHECKS + "thought.py",
-        "isinstance(value, bool) or ",
-        "",
+        " and not isinstance(value, bool)\n",
+        "\n",
         (f"{NUMBERS}test_what_is_no_number_is_told_so[True-who_hangs]",),
         "True passes for 1",
     ),

@@ -215,13 +215,6 @@ MUTANTS = [
         "a refusal gives the answer",
     ),
     Mutant(
-        "overflow-check-pattern-lost", "course_lib/classroom/checks/answer.py",
-        'ast.unparse(node.func) == "re.compile"',
-        'ast.unparse(node.func) == "compile"',
-        (RIGHT,),
-        "a pattern that an answer has compiled above its function is not there when it is tried",
-    ),
-    Mutant(
         "overflow-plain-any-re", "course_lib/classroom/grading/plain.py",
         "    pythons_re = _binds_re_alone(tree)\n",
         "    pythons_re = True\n",
