@@ -1,4 +1,4 @@
-"""The functions of lesson 02: the reference is accepted, each plausible mistake refused by name.
+"""The functions of lesson 02: the reference is accepted, what stops costs one check.
 
 Every answer here runs on the judge's real ranks, three of them and a group of two; so do the layers
 that the lesson asks about.
@@ -14,11 +14,11 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.lesson_02 import mystery
-from tests.likeliest import likeliest_of
-from tests.plausible_02 import ALSO_RIGHT, RIGHT, WRONG
+from tests.answers.lesson_02 import RIGHT
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = ROOT / "solutions" / "02_one_product"
+FUNCTIONS = ("cut_gradients", "row_step", "sharded_init")
 EXERCISES = ROOT / "exercises" / "02_one_product"
 
 
@@ -27,46 +27,21 @@ def cell(folder: Path, name: str) -> str:
     return next(c.source for c in cells if c.id == f"{name}-answer").split("\n", 1)[1]
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_the_reference_and_the_right_answer_of_these_tests_are_right(desk, name):
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_reference_is_right(desk, name):
     verdict = desk.check(name, {name: cell(SOLUTIONS, name)})
     assert (verdict.outcome, verdict.points) == ("right", frame.find(name).points), str(verdict)
-    assert desk.check(name, {name: RIGHT[name]}).outcome == "right"
 
 
-@pytest.mark.parametrize("how", ALSO_RIGHT)
-def test_another_road_is_right_too(desk, how):
-    name, source = ALSO_RIGHT[how]
-    verdict = desk.check(name, {name: source})
-    assert verdict.outcome == "right", str(verdict)
-
-
-FIRST = {  # the likelier ones
-    "sharded_init": (
-        "a part from one seed",
-        "a part from a seed for each rank",
-        "the bound of the part",
-        "the whole",
-    ),
-}
-
-
-@pytest.mark.parametrize(("name", "source", "called"), likeliest_of(WRONG, [0, 2, 3], FIRST))
-def test_a_plausible_mistake_is_refused_by_its_name(desk, name, source, called):
-    verdict = desk.check(name, {name: source})
-    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", called, 0), str(verdict)
-    assert len(verdict.text) > 60
-
-
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_blank_function_is_not_attempted(desk, name):
     verdict = desk.check(name, {name: cell(EXERCISES, name)})
     assert (verdict.outcome, verdict.points) == ("not attempted", 0)
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_answer_that_stops_costs_one_check(desk, name):
-    head = RIGHT[name][: RIGHT[name].index("):\n") + 3]
+    head = RIGHT[name]["plain"][: RIGHT[name]["plain"].index("):\n") + 3]
     stops = {
         "raises": ("    if group.rank() == 1:\n        raise KeyError('no')\n", "raised"),
         "one leaves": ("    if group.rank():\n        dist.barrier(group)\n", "deadlock"),
@@ -80,7 +55,7 @@ def test_an_answer_that_stops_costs_one_check(desk, name):
 
 def test_neither_a_hint_nor_a_verdict_gives_the_answer_away():
     pieces = ("dy @", "x.T", ".sum(0)", ".clone()", "nn.Linear(h", "+ bias)", "dy - ")
-    for name in RIGHT:
+    for name in FUNCTIONS:
         found = frame.find(name)
         said = " ".join([*found.hints, found.when_right])
         assert not [piece for piece in pieces if piece in said]

@@ -4,8 +4,7 @@ from tests.mutation import Mutant
 
 CHECKS = "course_lib/classroom/checks/lesson_00.py"
 TESTS = "tests/test_checks_00.py::"
-MEAN = f"{TESTS}test_a_plausible_mean_is_refused_by_its_name"
-COUNT = f"{TESTS}test_a_plausible_count_is_refused_by_its_name"
+ANSWERS = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 
 WRITTEN = "tests/test_thought.py::test_what_to_write_instead_is_said_where_it_can_be_told"
 
@@ -15,15 +14,15 @@ MUTANTS = [
         CHECKS,
         "        apart=True,\n",
         "",
-        (f"{COUNT}[several at once]", f"{TESTS}test_several_ideas_are_told_one_by_one"),
+        (f"{ANSWERS}[who_knows-several at once]", f"{TESTS}test_several_ideas_are_told_one_by_one"),
         "several ideas at once go by no name",
     ),
     Mutant(
         "lesson-00-elements-unnamed",
         CHECKS,
-        "inputs.sum(0) / inputs.shape[1]",
-        "inputs.sum(0) / inputs.shape[1] / 2",
-        (f"{MEAN}[divided by the elements]",),
+        "inputs.sum(0) / inputs[0].numel()",
+        "inputs.sum(0) / inputs[0].numel() / 2",
+        (f"{ANSWERS}[mean_over_ranks-divided by the elements]",),
         "the mean over the elements goes by no name",
     ),
     Mutant(
@@ -39,7 +38,7 @@ MUTANTS = [
         CHECKS,
         'if report["changed"]:',
         "if False:",
-        (f"{MEAN}[in place]",),
+        (f"{ANSWERS}[mean_over_ranks-in place]",),
         "an answer that destroys the caller's tensor passes",
         "T1",
     ),
@@ -48,7 +47,10 @@ MUTANTS = [
         CHECKS,
         "for members in ([0, 1, 2], [1, 2]):",
         "for members in ([0, 1, 2],):",
-        (f"{MEAN}[the notebook's world]", f"{MEAN}[a third of it]"),
+        (
+            f"{ANSWERS}[mean_over_ranks-the notebook's world]",
+            f"{ANSWERS}[mean_over_ranks-a third of it]",
+        ),
         "the world's size passes for the group's",
         "T29",
     ),
@@ -57,7 +59,7 @@ MUTANTS = [
         CHECKS,
         'if report["bytes"] > allowed:',
         "if False:",
-        (f"{MEAN}[everybody's x]",),
+        (f"{ANSWERS}[mean_over_ranks-everybody's x]",),
         "gathering everybody's tensor passes for an all-reduce",
     ),
     Mutant(
@@ -73,7 +75,7 @@ MUTANTS = [
         "course_lib/classroom/checks/thought.py",
         " and not isinstance(value, bool)\n    if not real",
         "\n    if not real",
-        (f"{COUNT}[yes and no]",),
+        (f"{ANSWERS}[who_knows-yes and no]",),
         "True counts as the number one",
     ),
     Mutant(

@@ -13,11 +13,33 @@ BUDGET = "tests/test_checks_01_budget.py::"
 LIKELY = f"{BUDGET}test_a_likely_ring_is_refused_by_its_name"
 LIKELY_GATHER = f"{BUDGET}test_a_likely_all_gather_is_refused_by_its_name"
 
+ANSWERS = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
+
 MUTANTS = [
+    Mutant(
+        "ring-one-call-alone",
+        FIRST + "trial.py",
+        'one["overwritten"] = _overwritten(one, out)',
+        'one["overwritten"] = False',
+        (
+            f"{ANSWERS}[mean_over_ranks-one buffer for all results]",
+            f"{ANSWERS}[ring_all_reduce-one buffer for every sum]",
+        ),
+        "a result that the next call overwrites passes",
+    ),
+    Mutant(
+        "uneven-float64-alone",
+        FIRST + "uneven.py",
+        '_try(answer, judge, *case, seed, "int64")',
+        "_try(answer, judge, *case, seed)",
+        (f"{ANSWERS}[all_gather_uneven-only float64]",),
+        "an answer for one dtype passes",
+        "T29",
+    ),
     Mutant(
         "ring-long-messages-pass",
         FIRST + "ring_budget.py",
-        " and max(longest) <= chunk * ITEM:\n        return",
+        " and max(longest) <= chunk * item:\n        return",
         ":\n        return",
         (
             f"{LIKELY}[the rest in the last chunk]",
@@ -88,7 +110,7 @@ MUTANTS = [
         "",
         (
             f"{LIKELY}[no group]",
-            "tests/test_checks_00.py::test_a_plausible_mean_is_refused_by_its_name[no group]",
+            f"{ANSWERS}[mean_over_ranks-no group]",
         ),
         "a forgotten group= is blamed on the cell's first line",
     ),

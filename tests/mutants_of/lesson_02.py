@@ -4,14 +4,31 @@ from tests.mutation import Mutant
 
 SECOND = "course_lib/classroom/checks/lesson_02/"
 BLOCKS = "course_lib/figures/blocks.py"
-JUDGED = "tests/test_checks_02.py::test_a_plausible_mistake_is_refused_by_its_name"
-RIGHT = "tests/test_checks_02.py::test_the_reference_and_the_right_answer_of_these_tests_are_right"
+JUDGED = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
+RIGHT = "tests/test_checks_02.py::test_the_reference_is_right"
 FUNCTIONS = "tests/test_checks_02.py::"
 NUMBERS = "tests/test_checks_02_numbers.py::"
 MISREAD = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
 DRAWN = "tests/test_figures_blocks.py::"
 
 MUTANTS = [
+    Mutant(
+        "l02-cuts-no-rank-empty",
+        SECOND + "gradients.py",
+        '(COLUMNS, three, (b, 7, 4), "float64")',
+        '(COLUMNS, three, (b, 7, 13), "float64")',
+        (f"{JUDGED}[cut_gradients-an empty rank returns]",),
+        "a rank that holds nothing may leave its collective out",
+        "T29",
+    ),
+    Mutant(
+        "l02-init-graph-not-seen",
+        SECOND + "trial.py",
+        '"in_graph": [_in_graph(one) for one in tensors],',
+        '"in_graph": [0 for one in tensors],',
+        (f"{JUDGED}[sharded_init-not detached]",),
+        "a part whose graph keeps the whole alive passes",
+    ),
     Mutant(
         "l02-cuts-any-number-of-bytes",
         SECOND + "gradients.py",
@@ -52,8 +69,9 @@ MUTANTS = [
     Mutant(
         "l02-cuts-autograd-left-on",
         SECOND + "trial.py",
-        "    with torch.no_grad():  # by hand: autograd has nothing to offer here\n        return",
-        "    if True:\n        return",
+        "    with torch.no_grad():  # by hand: autograd has nothing to offer here\n"
+        "            return",
+        "    if True:\n            return",
         (f"{JUDGED}[cut_gradients-by autograd]",),
         "what was to be written by hand is left to autograd",
     ),
@@ -72,16 +90,19 @@ MUTANTS = [
     Mutant(
         "l02-cuts-a-fraction-too-strict",
         SECOND + "results.py",
-        "return ITEM * max(forms.all_reduce(n, numbers), *halves)",
-        "return ITEM * forms.all_reduce(n, numbers)",
-        ("tests/test_checks_02.py::test_another_road_is_right_too",),
+        "return item * max(forms.all_reduce(n, numbers), *halves)",
+        "return item * forms.all_reduce(n, numbers)",
+        (
+            "tests/test_checks.py::test_a_right_answer_is_right"
+            "[cut_gradients-a reduce-scatter and an all-gather]",
+        ),
         "the two halves of an all-reduce are refused where the pieces are uneven",
     ),
     Mutant(
         "l02-bias-not-compared",
         SECOND + "bias.py",
-        "for step in steps for part in range(3) if _wrong(step, part)]",
-        "for step in steps for part in range(1) if _wrong(step, part)]",
+        "for step in steps for part in range(3) if step.wrong(part)]",
+        "for step in steps for part in range(1) if step.wrong(part)]",
         (
             f"{JUDGED}[row_step-its gradient summed]",
             f"{JUDGED}[row_step-rank 0 keeps and trains it]",
@@ -117,8 +138,8 @@ MUTANTS = [
     Mutant(
         "l02-init-sizes-that-divide",
         SECOND + "initial.py",
-        "ROWS, two, 2 * p + 1,",
-        "ROWS, two, 2 * p,",
+        "(ROWS, three, 4, p),\n        (ROWS, two, 2 * p + 1,",
+        "(ROWS, three, 12, p),\n        (ROWS, two, 2 * p,",
         (f"{JUDGED}[sharded_init-evenly]",),
         "degenerate sizes: another cut rule passes",
         "T29",

@@ -5,6 +5,7 @@ The right numbers come from the ledger's closed form; each misreading of the cou
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
@@ -27,7 +28,8 @@ def judge_ring_bytes(given: Mapping) -> None:
         _mistake(
             "sent and received",
             "You have counted what a rank sends and what it receives. What it receives is what "
-            "its neighbour sends, and is counted there.",
+            "its neighbour sends, and is counted there. (Or is it 8 bytes for an element? A "
+            "float32 has 4.)",
             lambda n: 2 * forms.all_reduce(n, PAYLOAD),
         ),
         _mistake(
@@ -43,10 +45,32 @@ def judge_ring_bytes(given: Mapping) -> None:
             lambda n: (n - 1) * PAYLOAD,
         ),
         _mistake(
+            "whole tensors",
+            "That is n full tensors. On the ring a rank sends one chunk in a step, one n-th of it.",
+            lambda n: n * PAYLOAD,
+        ),
+        _mistake(
+            "a tree",
+            "Those are the levels of a tree, up and down, with the full tensor at each. On the "
+            "ring a rank sends one chunk in a step.",
+            lambda n: 2 * math.ceil(math.log2(n)) * PAYLOAD,
+        ),
+        _mistake(
+            "upside down",
+            "That grows smaller with more ranks: your factor is upside down. How many steps are "
+            "there, and which part of the tensor is sent in each?",
+            lambda n: 2 * n / (n - 1) * PAYLOAD,
+        ),
+        _mistake(
             "one step too many",
             "That is n steps in each round. A chunk has met every rank one step earlier: it need "
             "not come home.",
             lambda n: 2 * PAYLOAD,
+        ),
+        _mistake(
+            "one step too many",
+            "That is n steps in one of the rounds. n−1 are enough in both.",
+            lambda n: (2 * n - 1) / n * PAYLOAD,
         ),
         _mistake(
             "the tensor once",
@@ -60,9 +84,25 @@ def judge_ring_bytes(given: Mapping) -> None:
             lambda n: PAYLOAD / n,
         ),
         _mistake(
+            "one message",
+            "That is one message in each round. How many messages does a rank send in a round?",
+            lambda n: 2 * PAYLOAD / n,
+        ),
+        _mistake(
+            "unit",
+            "Those are MiB; whole bytes are asked for.",
+            lambda n: forms.all_reduce(n, PAYLOAD) / 1024**2,
+        ),
+        _mistake(
             "numbers, not bytes",
             "Those are elements. A float32 takes more than one byte.",
             lambda n: forms.all_reduce(n, NUMBERS),
+        ),
+        _mistake(
+            "several ideas",
+            "Those are elements, where bytes are asked for; and they are those of one round, where "
+            "an all-reduce goes round twice.",
+            lambda n: forms.reduce_scatter(NUMBERS, NUMBERS // n),
         ),
     )
     compare(given, {n: forms.all_reduce(n, PAYLOAD) for n in RANKS}, mistakes)

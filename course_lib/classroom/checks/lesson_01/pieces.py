@@ -13,7 +13,9 @@ from torch import Tensor
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_01.rules import ITEM, refuse_changed, refuse_ready_made
+from course_lib.classroom.checks.lesson_01.rules import LENGTH, refuse_changed, refuse_ready_made
+from course_lib.classroom.checks.lesson_01.trial import refuse_second
+from course_lib.classroom.checks.looking import near
 
 _FREE = 8  # bytes by which lengths sent another way may differ, for each pair of ranks
 
@@ -25,10 +27,16 @@ class Trial(NamedTuple):
     pieces: list[Tensor]
     reports: list[dict]
     when: str
+    dtype: str
+    call: int
 
     @property
     def n(self) -> int:
         return len(self.members)
+
+    @property
+    def item(self) -> int:
+        return getattr(torch, self.dtype).itemsize
 
     @property
     def lengths(self) -> list[int]:
@@ -42,7 +50,7 @@ class Trial(NamedTuple):
         """The first rank that has a wrong entry, and which."""
         for rank, report in enumerate(self.reports):
             for entry, piece in enumerate(self.pieces):
-                if not _same(report["entries"][entry], piece):
+                if not near(report["entries"][entry], piece):
                     return rank, entry
         return None
 
@@ -65,11 +73,11 @@ def look_at_results(trial: Trial) -> None:
                 f"Rank {rank} got a {report['kind']} back {when} that holds {kinds}; expected is "
                 f"a list of {n} tensors, one for each rank, its own among them.",
             )
-        if any(dtype != "float64" for dtype in report["dtypes"]):
+        if any(dtype != trial.dtype for dtype in report["dtypes"]):
             raise Finding(
                 "another dtype",
                 f"Rank {rank} got pieces of dtype {listed(report['dtypes'])} back {when}; a piece "
-                "keeps the dtype that its owner gave it, here float64.",
+                f"keeps the dtype that its owner gave it, here {trial.dtype}.",
             )
     refuse_changed(trial.reports, "piece", when)
     longest = [max(trial.lengths)]
@@ -91,6 +99,7 @@ def look_at_values(answer: Answer, trials: list[Trial]) -> None:
     if all(trial.n == 2 for trial in wrong):
         refuse_world_numbers(answer, wrong[0].when)
     trial = wrong[0]
+    refuse_second(trial.call > 0, trial.when)
     evidence = _evidence(trial)
     if not any(report["ops"] for report in trial.reports):
         raise Finding(
@@ -124,14 +133,14 @@ def _turned(trial: Trial, rank: int, way: int) -> bool:
     """Whether a rank holds all pieces, but counted from itself on."""
     entries = trial.reports[rank]["entries"]
     pieces = [trial.pieces[(rank + way * step) % trial.n] for step in range(trial.n)]
-    return all(_same(entry, piece) for entry, piece in zip(entries, pieces, strict=True))
+    return all(near(entry, piece) for entry, piece in zip(entries, pieces, strict=True))
 
 
 def _evidence(trial: Trial) -> str:
     """What the first wrong entry is, where that can be told."""
     rank, entry = trial.wrong_entry()
     found = trial.reports[rank]["entries"][entry]
-    owner = next((r for r, piece in enumerate(trial.pieces) if _same(found, piece)), None)
+    owner = next((r for r, piece in enumerate(trial.pieces) if near(found, piece)), None)
     what = "no rank's piece as a whole" if owner is None else f"the piece of rank {owner}"
     return f"{trial.when.capitalize()}, entry {entry} on rank {rank} is {what}."
 
@@ -142,9 +151,13 @@ def look_at_traffic(trial: Trial) -> None:
     refuse_ready_made(trial.reports, "The pieces are right")
     sent = [report["bytes"] for report in trial.reports]
     messages = [report["ops"].get("send", 0) for report in trial.reports]
-    own = [length * ITEM for length in trial.lengths]
-    lengths = (n - 1) * ITEM
+    own = [length * trial.item for length in trial.lengths]
+    lengths = (n - 1) * LENGTH
     may_send = [sum(own) - own[(rank + 1) % n] + lengths for rank in range(n)]
+    leftward = [sum(own) - own[rank - 1] + lengths for rank in range(n)]
+    few = max(messages) <= 2 * (n - 1)
+    if few and all(bytes_ <= most for bytes_, most in zip(sent, leftward, strict=True)):
+        return  # the ring turned round: each piece goes as often over a wire
     over = [
         rank for rank in range(n) if sent[rank] > may_send[rank] or messages[rank] > 2 * (n - 1)
     ]
@@ -189,21 +202,17 @@ def look_at_traffic(trial: Trial) -> None:
 def _refuse_last_step(trial: Trial, messages: list[int], more: list[int], head: str) -> None:
     """A Finding where every rank goes on until its own length or piece has come home to it."""
     n = trial.n
-    going_home = [trial.lengths[(rank + 1) % n] * ITEM for rank in range(n)]
+    going_home = [trial.lengths[(rank + 1) % n] * trial.item for rank in range(n)]
     for extra, too_much in (
-        (2, [piece + ITEM for piece in going_home]),
+        (2, [piece + LENGTH for piece in going_home]),
         (1, going_home),
-        (1, [ITEM] * n),
+        (1, [LENGTH] * n),
     ):
         if more == too_much and all(count == 2 * (n - 1) + extra for count in messages):
             raise Finding(
                 "one step too many",
                 f"{head} n−1 steps are enough in a round; the n-th brings each rank its own home.",
             )
-
-
-def _same(entry: Tensor | None, piece: Tensor) -> bool:
-    return entry is not None and torch.equal(entry, piece)
 
 
 def listed(parts: list) -> str:

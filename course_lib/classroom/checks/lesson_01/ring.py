@@ -6,19 +6,26 @@ and against the ring's budget (messages and bytes, from the ledger).
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_01.chunks import refuse_chunks
 from course_lib.classroom.checks.lesson_01.ring_budget import look_at_traffic
-from course_lib.classroom.checks.lesson_01.rules import refuse_changed
+from course_lib.classroom.checks.lesson_01.rules import of_two_dtypes, refuse_changed
+from course_lib.classroom.checks.lesson_01.trial import (
+    CALLS,
+    numbers,
+    refuse_overwritten,
+    refuse_second,
+    twice,
+)
+from course_lib.classroom.checks.looking import all_near, fresh_seed, near
 from course_lib.layout import cut
 
 TOLERANCE = 1e-10  # float64
@@ -31,6 +38,8 @@ class Trial(NamedTuple):
     inputs: list[Tensor]
     reports: list[dict]
     when: str
+    dtype: str = "float64"
+    call: int = 0
 
     @property
     def n(self) -> int:
@@ -46,30 +55,39 @@ class Trial(NamedTuple):
 
     def right(self, rank: int) -> Tensor:
         """For each element, whether this rank has the sum."""
-        return (self.reports[rank]["out"] - self.total).abs() <= TOLERANCE
+        return (self.reports[rank]["out"] - self.total).abs() <= TOLERANCE * self.total.abs().max()
+
+    @property
+    def wrong(self) -> bool:
+        return not all(near(report["out"], self.total) for report in self.reports)
 
 
 def judge_ring(answer: Answer, judge: Judge) -> None:
     """Try ring_all_reduce; raise the Finding that explains best what is wrong."""
-    judge.take(answer)
-    seed = int.from_bytes(os.urandom(3), "big")
+    judge.take(answer, "course_lib.classroom.checks.lesson_01.trial")
+    seed = fresh_seed()
     three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
     part = 4 + seed % 5
     # Lengths that divide come first: what is wrong there is the ring, not the cut.
-    even = [(three, 3 * part), (two, 2 * part)]
+    even = [(three, 3 * part, "float64"), (two, 2 * part, "float64")]
     # In the last of these, with fewer elements than ranks, one rank's chunk is empty.
-    uneven = [(three, 3 * part + 1 + seed % 2), (two, 2 * part + 1), (three, 2)]
-    trials = [_try(answer, judge, members, length, seed) for members, length in even]
+    uneven = [
+        (three, 3 * part + 1 + seed % 2, "float64"),
+        (two, 2 * part + 1, "float32"),
+        (three, 2, "float64"),
+    ]
+    trials = [trial for case in even for trial in _try(answer, judge, *case, seed)]
     _look_at_values(answer, trials)
     try:
-        more = [_try(answer, judge, members, length, seed) for members, length in uneven]
+        more = [trial for case in uneven for trial in _try(answer, judge, *case, seed)]
     except Finding as finding:
         if finding.name not in ("raised", "deadlock"):
             raise
         raise _about_lengths(finding) from None
     _look_at_values(answer, more)
     for trial in trials + more:
-        look_at_traffic(trial.reports, trial.length, trial.when)
+        look_at_traffic(trial.reports, trial.length, trial.when, getattr(torch, trial.dtype))
+        refuse_overwritten(trial.reports, "The sum", trial.when)
 
 
 def _about_lengths(finding: Finding) -> Finding:
@@ -85,16 +103,29 @@ def _about_lengths(finding: Finding) -> Finding:
     )
 
 
-def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: int) -> Trial:
+def _try(
+    answer: Answer, judge: Judge, members: list[int], length: int, dtype: str, seed: int
+) -> list[Trial]:
     when = f"{on(members)} with {length} elements"
-    call = (
-        f"bench.report({answer.name}, bench.inputs({length}, {seed}, __trial__.rank()), __trial__)"
-    )
-    reports = judge.trial(answer, call, members, when)
-    numbers = [bench.inputs(length, seed, r) for r in range(len(members))]
-    trial = Trial(members, numbers, reports, when)
-    _look_at_results(trial)
-    return trial
+    shapes = [[[length]] * len(members) for _ in CALLS]
+    try:
+        reports = judge.trial(answer, twice, shapes, seed, dtype, members=members, when=when)
+    except Finding as finding:
+        if not of_two_dtypes(finding):
+            raise
+        raise Finding(
+            "room of another dtype",
+            f"Room that is made ready has another dtype than what is sent, {when}. It should be "
+            f"like x, here {dtype}: x.new_empty(k), or torch.empty(k, dtype=x.dtype).\n"
+            f"{finding.text.split(chr(10), 1)[-1]}",
+        ) from None
+    trials = []
+    for k, said in enumerate(CALLS):
+        inputs = [numbers([length], seed + k, r, dtype) for r in range(len(members))]
+        of_call = [calls[k] for calls in reports]
+        trials.append(Trial(members, inputs, of_call, when + said, dtype, k))
+        _look_at_results(trials[-1])
+    return trials
 
 
 def _look_at_results(trial: Trial) -> None:
@@ -108,7 +139,7 @@ def _look_at_results(trial: Trial) -> None:
             raise Finding(
                 "wrong shape",
                 f"Rank {rank} got {got} back {trial.when}; "
-                f"expected is a tensor of shape [{trial.length}] and dtype float64, like x.",
+                f"expected is a tensor of shape [{trial.length}] and dtype {trial.dtype}, like x.",
             )
     refuse_changed(trial.reports, "x", trial.when)
 
@@ -125,11 +156,12 @@ def _how_often(times: Tensor) -> str:
 
 
 def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
-    wrong = [t for t in trials if not all(t.right(r).all() for r in range(t.n))]
+    wrong = [trial for trial in trials if trial.wrong]
     if not wrong:
         return
     if all(t.n == 2 for t in wrong):
         refuse_world_numbers(answer, wrong[0].when)
+    refuse_second(wrong[0].call > 0, wrong[0].when)
     raise _wrong_values(wrong, trials)
 
 
@@ -145,10 +177,17 @@ def _wrong_values(wrong: list[Trial], trials: list[Trial]) -> Finding:
                 "come?",
             )
     results = [report["out"] for report in trial.reports]
-    if all(torch.allclose(out, total / n, rtol=0, atol=TOLERANCE) for out in results):
+    if all_near(results, [total / n] * n):
         return Finding(
             "mean",
             f"Every rank has the mean, the sum divided by {n}. An all-reduce here is the sum.",
+        )
+    largest = torch.stack(trial.inputs).max(0).values
+    if all_near(results, [largest] * n):
+        return Finding(
+            "largest",
+            "Every rank has the largest of the ranks' values, element by element. Wanted is their "
+            "sum.",
         )
     whole = [bool(trial.right(r).all()) for r in range(n)]
     if any(whole):
@@ -165,6 +204,7 @@ def _wrong_values(wrong: list[Trial], trials: list[Trial]) -> Finding:
             f"{trial.when.capitalize()} the last {trial.length % n} of each result are wrong: "
             "cutting in whole n-ths leaves them out.",
         )
+    refuse_chunks(trial.inputs, results, trial.when)
     evidence = _counted(trial)
     if all(t.n == 3 for t in wrong) and any(t.n == 2 for t in trials):
         return Finding(

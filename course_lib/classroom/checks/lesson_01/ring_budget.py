@@ -6,31 +6,36 @@ that shorter ones elsewhere do not give back. Lesson 01.
 
 from __future__ import annotations
 
+import torch
+
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.lesson_01.rules import ITEM, refuse_ready_made
+from course_lib.classroom.checks.lesson_01.rules import refuse_ready_made
 from course_lib.layout import cut
 
 
-def look_at_traffic(reports: list[dict], length: int, when: str) -> None:
+def look_at_traffic(
+    reports: list[dict], length: int, when: str, dtype: torch.dtype = torch.float64
+) -> None:
     """Hold the number of messages and each message's length against the ring's budget."""
     refuse_ready_made(reports, "The sum is right")
+    item = dtype.itemsize
     n = len(reports)
     messages = [report["messages"] for report in reports]  # of each rank, the bytes of each
     may_send, chunk = 2 * (n - 1), max(cut(length, n))
     longest = [max(sizes, default=0) for sizes in messages]
-    if all(len(sizes) <= may_send for sizes in messages) and max(longest) <= chunk * ITEM:
+    if all(len(sizes) <= may_send for sizes in messages) and max(longest) <= chunk * item:
         return
     head = f"The sum is right, but not within the budget {when}: "
     fair = f"allowed are {may_send} messages a rank, none longer than {chunk} elements"
-    _refuse_one_rank(messages, may_send * chunk * ITEM, head, fair)
-    if chunk < length and all(sizes and min(sizes) >= length * ITEM for sizes in messages):
+    _refuse_one_rank(messages, may_send * chunk * item, head, fair)
+    if chunk < length and all(sizes and min(sizes) >= length * item for sizes in messages):
         raise Finding(
             "whole tensors",
             f"{head}each rank sends a whole tensor of {length} elements {len(messages[0])} times "
             f"({fair}). A rank needs the sum, not all tensors.",
         )
     counts = {len(sizes) for sizes in messages}
-    if counts in ({2 * n - 1}, {2 * n}) and max(longest) <= chunk * ITEM:
+    if counts in ({2 * n - 1}, {2 * n}) and max(longest) <= chunk * item:
         where = "in each round" if counts == {2 * n} else "in one of the rounds"
         raise Finding(
             "one step too many",
@@ -38,14 +43,14 @@ def look_at_traffic(reports: list[dict], length: int, when: str) -> None:
             f"step too many {where}.",
         )
     for rank, sizes in enumerate(messages):
-        if longest[rank] > chunk * ITEM:
+        if longest[rank] > chunk * item:
             rest = length // n + length % n
             asked = (
-                " Is all that does not divide in one chunk?" if longest[rank] == rest * ITEM else ""
+                " Is all that does not divide in one chunk?" if longest[rank] == rest * item else ""
             )
             raise Finding(
                 "message too long",
-                f"{head}rank {rank} sends a message of {longest[rank] / ITEM:g} elements; {fair}, "
+                f"{head}rank {rank} sends a message of {longest[rank] / item:g} elements; {fair}, "
                 f"which is ⌈{length}/{n}⌉.{asked}",
             )
         if len(sizes) > may_send:

@@ -5,9 +5,11 @@ The caller's tensor stays as it was, and collectives are built from sends and re
 
 from __future__ import annotations
 
+import re
+
 from course_lib.classroom.checks.finding import Finding
 
-ITEM = 8  # bytes of a float64, and of a length
+LENGTH = 8  # bytes of a length, an int64
 POINT_TO_POINT = {"send", "recv", "barrier"}
 
 
@@ -33,3 +35,9 @@ def refuse_ready_made(reports: list[dict], right: str) -> None:
                 f"{right}, but rank {rank} called {' and '.join(ready_made)}: build it "
                 "from sends and receives, which is what such a call is made of.",
             )
+
+
+def of_two_dtypes(finding: Finding) -> bool:
+    """Whether two ranks disagree about a message, of which one end has another dtype."""
+    kinds = set(re.findall(r"\) of (\w+)\[", finding.text))
+    return "the ranks disagree" in finding.text and len(kinds) > 1

@@ -6,6 +6,7 @@ A wrong idea is a pair of other counts; what it would give follows from the same
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -51,7 +52,7 @@ def _meeting(messages: float, tensors: float) -> float:
 
 def judge_tree_or_ring(given: Mapping) -> None:
     """Hold times and size against both formulas, and against what each misreading leads to."""
-    compare(given, _answers(RING, TREE), _mistakes())
+    compare(given, _answers(RING, TREE), _mistakes(), apart=True)
 
 
 def _mistakes() -> tuple[Mistake, ...]:
@@ -77,6 +78,15 @@ def _mistakes() -> tuple[Mistake, ...]:
             "cannot begin before the message of the step before has arrived.",
             _answers(Cost(1, RING.tensors), Cost(1, TREE.tensors)),
         ),
+        *(
+            Mistake(
+                "one α for all",
+                "Each message costs its own latency α, on the way up and on the way down, on the "
+                "ring and on the tree.",
+                _answers(*pair),
+            )
+            for pair in ((RING, Cost(1, levels)), (RING, Cost(2, levels)))
+        ),
         Mistake(
             "half of the way",
             "That ends with the sum on one rank, or with a chunk of it on each. It has to come "
@@ -99,6 +109,65 @@ def _mistakes() -> tuple[Mistake, ...]:
             _answers(RING, Cost(steps, steps)),
         ),
         Mistake(
+            "one step too many",
+            "That is n steps in each round of the ring. n−1 are enough.",
+            _answers(Cost(steps + 2, 2), TREE),
+        ),
+        Mistake(
+            "half of the way",
+            "That is one round of n steps. The ring has two rounds, of n−1 steps each.",
+            _answers(Cost(RANKS, 1), TREE),
+        ),
+        Mistake(
+            "halved at each level",
+            "You have halved the message from level to level. On this tree the number of ranks "
+            "halves; each message is the full tensor.",
+            _answers(RING, Cost(levels, 2 * (RANKS - 1) / RANKS)),
+        ),
+        Mistake(
+            "a level too many",
+            "From 64 partial sums to one it halves six times: count the steps between the levels.",
+            _answers(RING, Cost(levels + 2, levels + 2)),
+        ),
+        *(
+            Mistake(
+                "another logarithm",
+                "Count the levels with the logarithm to the base 2: how often can 64 be halved?",
+                _answers(RING, Cost(2 * height, 2 * height)),
+            )
+            for log in (math.log(RANKS), math.log10(RANKS))
+            for height in (log, math.ceil(log))
+        ),
+        Mistake(
+            "latency left out",
+            "The messages' latency is missing: every message costs an α beside its bytes.",
+            {
+                k: v
+                for k, v in _answers(Cost(0, RING.tensors), Cost(0, levels)).items()
+                if k != meet
+            },
+        ),
+        Mistake(
+            "ring and tree swapped",
+            "You have the tree's time for the ring, and the ring's for the tree.",
+            _answers(TREE, RING),
+        ),
+        Mistake(
+            "sizes swapped",
+            "You have the time of 100 MB for 1 kB, and that of 1 kB for 100 MB.",
+            _answers(RING, TREE, LARGE, SMALL),
+        ),
+        Mistake(
+            "unit",
+            "That is the time of 100 kB. 100 MB are a thousand times as much.",
+            _answers(RING, TREE, SMALL, LARGE / 1e3),
+        ),
+        Mistake(
+            "unit",
+            "You have taken α for 30 ms. It is 30 µs.",
+            _answers(Cost(1e3 * steps, RING.tensors), Cost(1e3 * levels, levels)),
+        ),
+        Mistake(
             "bits",
             "The rate is given in bytes per second; what you have takes it for bits.",
             _answers(Cost(steps, 8 * RING.tensors), Cost(levels, 8 * levels)),
@@ -118,6 +187,7 @@ def _mistakes() -> tuple[Mistake, ...]:
             "Here 1 kB is 1,000 bytes and 1 MB a million, as the makers of links count.",
             _answers(RING, TREE, 1024, 100 * 1024**2),
         ),
+        Mistake("powers of two", "Here 1 kB is 1,000 bytes.", {meet: right[meet] / 1.024}),
         Mistake(
             "α over β",
             "That is where one message spends half of its time on α. Ring and tree send different "
@@ -134,6 +204,16 @@ def _mistakes() -> tuple[Mistake, ...]:
             "half of the equation",
             "The ring's bytes are missing: subtract them from the tree's.",
             {meet: _meeting(steps - levels, levels)},
+        ),
+        Mistake(
+            "half of the equation",
+            "The bytes of ring and tree are added up. Bring them to one side: one is subtracted.",
+            {meet: _meeting(steps - levels, levels + RING.tensors)},
+        ),
+        Mistake(
+            "half of the equation",
+            "The α's of ring and tree are added up. Bring them to one side: one is subtracted.",
+            {meet: _meeting(steps + levels, levels - RING.tensors)},
         ),
         Mistake(
             "half of the equation",

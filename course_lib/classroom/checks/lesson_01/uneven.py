@@ -6,10 +6,8 @@ held against the pieces, against the messages and against the bytes of a ring.
 
 from __future__ import annotations
 
-import os
 import random
 
-from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
@@ -21,20 +19,26 @@ from course_lib.classroom.checks.lesson_01.pieces import (
     look_at_traffic,
     look_at_values,
 )
-from course_lib.classroom.checks.lesson_01.rules import POINT_TO_POINT, refuse_ready_made
+from course_lib.classroom.checks.lesson_01.rules import (
+    POINT_TO_POINT,
+    of_two_dtypes,
+    refuse_ready_made,
+)
+from course_lib.classroom.checks.lesson_01.trial import CALLS, numbers, refuse_overwritten, twice
+from course_lib.classroom.checks.looking import fresh_seed
 
 _STOPPED = ("raised", "deadlock", "no room")
 
 
 def judge_uneven(answer: Answer, judge: Judge) -> None:
     """Try all_gather_uneven; raise the Finding that explains best what is wrong."""
-    judge.take(answer)
-    seed = int.from_bytes(os.urandom(3), "big")
+    judge.take(answer, "course_lib.classroom.checks.lesson_01.trial")
+    seed = fresh_seed()
     chance = random.Random(seed)
     one, (few, some, many) = 3 + seed % 4, sorted(chance.sample(range(4, 40, 4), 3))
     apart = chance.sample([few, some, many], 3)
     three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
-    even = [_try(answer, judge, m, [one] * len(m), seed) for m in (three, two)]
+    even = [t for m in (three, two) for t in _try(answer, judge, m, [one] * len(m), seed)]
     look_at_values(answer, even)
     uneven = _uneven(answer, judge, [(three, apart), (two, [few, many])], seed, even)
     look_at_values(answer, uneven)
@@ -42,14 +46,15 @@ def judge_uneven(answer: Answer, judge: Judge) -> None:
     look_at_values(answer, empty)
     for trial in uneven + empty + even:
         look_at_traffic(trial)
+        refuse_overwritten(trial.reports, "A piece", trial.when)
 
 
 def _uneven(answer: Answer, judge: Judge, cases: list, seed: int, even: list) -> list[Trial]:
     """Lengths that differ; what stops an answer here is nearly always about lengths."""
     try:
-        return [_try(answer, judge, members, lengths, seed) for members, lengths in cases]
+        return [t for case in cases for t in _try(answer, judge, *case, seed, "int64")]
     except Finding as finding:
-        if finding.name not in _STOPPED:
+        if finding.name not in _STOPPED or of_two_dtypes(finding):
             raise
         head = "Pieces of one length come out right, pieces of different lengths do not."
         for trial in even:
@@ -59,6 +64,13 @@ def _uneven(answer: Answer, judge: Judge, cases: list, seed: int, even: list) ->
                 "lengths not sent",
                 f"{head} A rank has to know how long the piece is that comes, and was not told: "
                 f"the lengths have to travel first.\n{_details(finding)}",
+            ) from None
+        later = [(report, trial.n) for trial in even if trial.call for report in trial.reports]
+        if all(_sent_pieces_alone(*one) for one in later):
+            raise Finding(
+                "another second call",
+                f"{head} In a second call your function sends no lengths any more, and they may be "
+                f"others. What does it keep between calls?\n{_details(finding)}",
             ) from None
         raise Finding(
             "length of another piece",
@@ -73,9 +85,9 @@ def _sent_pieces_alone(report: dict, n: int) -> bool:
 
 def _with_an_empty_one(answer: Answer, judge: Judge, cases: list, seed: int) -> list[Trial]:
     try:
-        return [_try(answer, judge, members, lengths, seed) for members, lengths in cases]
+        return [t for case in cases for t in _try(answer, judge, *case, seed, "float32")]
     except Finding as finding:
-        if finding.name not in _STOPPED:
+        if finding.name not in _STOPPED or of_two_dtypes(finding):
             raise
         raise Finding(
             "empty piece",
@@ -90,12 +102,21 @@ def _details(finding: Finding) -> str:
     return finding.text.split("\n", 1)[-1]
 
 
-def _try(answer: Answer, judge: Judge, members: list[int], lengths: list[int], seed: int) -> Trial:
+def _try(
+    answer: Answer,
+    judge: Judge,
+    members: list[int],
+    lengths: list[int],
+    seed: int,
+    dtype: str = "float64",
+) -> list[Trial]:
+    """Two calls; in the second the lengths are the same, on other ranks."""
     when = f"{on(members)} with pieces of {listed(lengths)} elements"
-    piece = f"bench.inputs({lengths}[__trial__.rank()], {seed}, __trial__.rank())"
-    call = f"bench.report_list({answer.name}, {piece}, __trial__)"
+    turned = [lengths, lengths[1:] + lengths[:1]]
+    shapes = [[[length] for length in row] for row in turned]
+    given = (shapes, seed, dtype, "report_list")
     try:
-        reports = judge.trial(answer, call, members, when)
+        reports = judge.trial(answer, twice, *given, members=members, when=when)
     except Finding as finding:
         if finding.name != "raised" or "the ranks disagree" not in finding.text:
             raise
@@ -105,10 +126,13 @@ def _try(answer: Answer, judge: Judge, members: list[int], lengths: list[int], s
             "agree in length and dtype; torch.empty(k) is float32, whatever the piece is.\n"
             f"{_details(finding)}",
         ) from None
-    pieces = [bench.inputs(length, seed, rank) for rank, length in enumerate(lengths)]
-    trial = Trial(members, pieces, reports, when)
-    look_at_results(trial)
-    return trial
+    trials = []
+    for k, row in enumerate(shapes):
+        pieces = [numbers(shape, seed + k, rank, dtype) for rank, shape in enumerate(row)]
+        at = f"{on(members)} with pieces of {listed(turned[k])} elements{CALLS[k]}"
+        trials.append(Trial(members, pieces, [calls[k] for calls in reports], at, dtype, k))
+        look_at_results(trials[-1])
+    return trials
 
 
 ALL_GATHER_UNEVEN = Exercise(

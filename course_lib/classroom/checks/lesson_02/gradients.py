@@ -6,7 +6,6 @@ the whole product's gradients and against the bytes of one all-reduce, or none.
 
 from __future__ import annotations
 
-import os
 from typing import NamedTuple
 
 import torch
@@ -16,15 +15,19 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
+from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_second
 from course_lib.classroom.checks.lesson_02.results import (
+    Gives,
     Owed,
-    close,
     fair,
     look_at_results,
+    refuse_first,
+    refuse_overwritten,
     tried,
     where,
 )
-from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Product, product
+from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Product, gradients, product
+from course_lib.classroom.checks.looking import all_near, fresh_seed, near, refuse_general
 
 NAMES = ("dX", "dW", "db")
 
@@ -37,6 +40,8 @@ class Trial(NamedTuple):
     reports: list[dict]
     owed: list[list[Owed]]  # of each rank
     when: str
+    dtype: str
+    second: bool  # whether a call with the same sizes came before it
 
     @property
     def n(self) -> int:
@@ -45,27 +50,25 @@ class Trial(NamedTuple):
 
 def judge_gradients(answer: Answer, judge: Judge) -> None:
     """Try cut_gradients; raise the Finding that explains best what is wrong."""
-    judge.take(answer)
-    seed = int.from_bytes(os.urandom(3), "big")
-    b, p = 3 + seed % 3, 2 + seed % 2
+    judge.take(answer, "course_lib.classroom.checks.lesson_02.trial")
+    seed = fresh_seed()
+    b = 5 + 6 * (seed % 2)  # no size is another, or a number of ranks
     three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two
-    even = [
-        _try(answer, judge, way, three, (b, 3 * p, 3 * p + 9), seed, True)
-        for way in (COLUMNS, ROWS)
-    ]
+    even = _try(answer, judge, COLUMNS, three, (b, 7, 12), seed)
+    even += _try(answer, judge, ROWS, three, (b, 12, 7), seed)
     _look_at_values(answer, even)
-    uneven = [
-        _try(answer, judge, way, members, sizes, seed, False)
-        for way, members, sizes in (
-            (COLUMNS, three, (b, 3 * p + 1, 3 * p + 7)),
-            (COLUMNS, two, (b, 2 * p + 1, 2 * p + 7)),
-            (ROWS, three, (b, 4, 7)),  # four over three ranks: the last has nothing
-            (ROWS, two, (b, 2 * p + 1, 2 * p + 7)),
-        )
-    ]
+    uneven = []
+    for way, members, sizes, dtype in (
+        (COLUMNS, three, (b, 7, 4), "float64"),  # four over three ranks: the last has nothing
+        (COLUMNS, two, (b, 8, 13), "float32"),
+        (ROWS, three, (b, 4, 7), "float64"),
+        (ROWS, two, (b, 13, 8), "float32"),
+    ):
+        uneven += _try(answer, judge, way, members, sizes, seed, dtype)
     _look_at_values(answer, uneven)
     for trial in even + uneven:
         _look_at_bytes(trial)
+        refuse_overwritten(trial.reports, trial.owed, trial.when)
 
 
 def _try(
@@ -75,21 +78,20 @@ def _try(
     members: list[int],
     sizes: tuple[int, int, int],
     seed: int,
-    even: bool,
-) -> Trial:
+    dtype: str = "float64",
+) -> list[Trial]:
     when = where(members, "X[{}, {}] W[{}, {}] cut by {}".format(*sizes[:2], *sizes[1:], way))
-    call = (
-        f'bench.part("lesson_02.trial").gradients({answer.name}, "{way}", {sizes}, {seed}, '
-        "__trial__)"
-    )
-    reports = tried(answer, judge, call, members, when, even)
-    whole = product(*sizes, seed)
-    owed = [_owed(whole.mine(way, len(members), rank), whole) for rank in range(len(members))]
-    if way == COLUMNS:  # what a rank computes of dX is a partial sum; the sum is asked for
-        for entries in owed:
-            entries[0] = Owed("dX", entries[0].whole, entries[0].whole)
-    look_at_results(reports, owed, when)
-    return Trial(way, whole, reports, owed, when)
+    given, made, n = (way, sizes, seed, dtype), [], len(members)
+    length = sizes[2 if way == COLUMNS else 1]
+    for k, reports in enumerate(tried(answer, judge, members, when, length, gradients, *given)):
+        whole = product(*sizes, seed + k, dtype).double()
+        owed = [_owed(whole.mine(way, n, rank), whole) for rank in range(n)]
+        if way == COLUMNS:  # what a rank computes of dX is a partial sum; the sum is asked for
+            for entries in owed:
+                entries[0] = Owed("dX", entries[0].whole, entries[0].whole)
+        look_at_results(reports, owed, when + CALLS[k], dtype)
+        made.append(Trial(way, whole, reports, owed, when + CALLS[k], dtype, k > 0))
+    return made
 
 
 def _owed(mine: Product, whole: Product) -> list[Owed]:
@@ -107,66 +109,52 @@ def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
         return
     if all(trial.n == 2 for trial, _ in wrong):
         refuse_world_numbers(answer, wrong[0][0].when)
-    trial, part = wrong[0]
-    raise _wrong_value(trial, part)
+    _refuse_value(*wrong[0])
 
 
 def _first_wrong(trial: Trial, part: int) -> int | None:
     """The first rank whose dX, dW or db is not what it should be."""
     for rank, report in enumerate(trial.reports):
-        if not close(report["entries"][part], trial.owed[rank][part].part):
+        if not near(report["entries"][part], trial.owed[rank][part].part):
             return rank
     return None
 
 
-def _wrong_value(trial: Trial, part: int) -> Finding:
+def _refuse_value(trial: Trial, part: int) -> None:
+    """Raise what is wrong with one of the three gradients."""
     rank = _first_wrong(trial, part)
     name, n, b = NAMES[part], trial.n, len(trial.whole.x)
-    got, right = trial.reports[rank]["entries"][part], trial.owed[rank][part].part
+    seen = [report["entries"][part] for report in trial.reports]
+    owed = [entries[part].part for entries in trial.owed]
+    got, right = seen[rank], owed[rank]
     head = f"{name} on rank {rank} is not right {trial.when}."
+    refuse_second(trial.second, trial.when)
+    ideas = []
     if trial.way == COLUMNS and part == 0:
         local = [_by_hand(trial.whole.mine(COLUMNS, n, r))[0] for r in range(n)]
-        if close(got, local[rank]):
-            return Finding(
+        if all_near(seen, local):
+            raise Finding(
                 "sum left out",
                 f"{head} It is this rank's own part of a sum. Every rank has multiplied with the "
                 "same X, so X has a gradient from each of them, and they add up.",
             )
-        if close(got, right / n):
-            return Finding(
-                "mean",
-                f"{head} It is the sum divided by {n}. The ranks' parts are parts of one sum, not "
-                "estimates of the same gradient.",
-            )
-    parts = [trial.owed[r][part].part for r in range(n)]
-    if part != 0 or trial.way == ROWS:
-        alike = all(one.shape == got.shape for one in parts)
-        same = alike and all(close(one, parts[0]) for one in parts)
-        if same and close(got, n * right):
-            return Finding(
-                "counted on every rank",
-                f"{head} It is {n} times what it should be: every rank has computed the whole "
-                f"{name} already, and the ranks' copies were added up.",
-            )
-        if (
-            alike
-            and not same
-            and (close(got, torch.stack(parts).sum(0)) or close(got, torch.stack(parts).mean(0)))
-        ):
-            return Finding(
-                "parts of different things added",
-                f"{head} It is a mixture of all ranks' {name}, and theirs belong to other parts of "
-                "the whole. Which dim does its product run over, and is that dim cut?",
-            )
-    if close(got, right / b):
-        return Finding(
-            "mean over the rows",
-            f"{head} It is divided by the {b} rows of X. The gradient sums over them; a mean, "
-            "where one is wanted, is in dY already.",
-        )
-    if close(got, -right):
-        return Finding("sign", f"{head} It has the opposite sign.")
-    return Finding(
+        about = f"It is the sum divided by {n}. The ranks' parts are parts of one sum, not "
+        ideas.append(Gives("mean", f"{about}estimates of the same gradient.", right / n))
+    elif all(near(one, owed[0]) for one in owed):
+        about = f"It is {n} times what it should be: every rank has computed the whole {name} "
+        about += "already, and the ranks' copies were added up."
+        ideas.append(Gives("counted on every rank", about, n * right))
+    elif all(one.shape == right.shape for one in owed):
+        about = f"It is a mixture of all ranks' {name}, and theirs belong to other parts of the "
+        about += "whole. Which dim does its product run over, and is that dim cut?"
+        mixed = torch.stack(owed).sum(0)
+        ideas += [Gives("parts of different things added", about, mixed / k) for k in (1, n)]
+    about = f"It is divided by the {b} rows of X. The gradient sums over them; a mean, where one "
+    ideas.append(Gives("mean over the rows", f"{about}is wanted, is in dY already.", right / b))
+    ideas.append(Gives("sign", "It has the opposite sign.", -right))
+    refuse_first(got, ideas, head)
+    refuse_general(seen, owed, trial.when, sizes={"rows of X": b}, what=name)
+    raise Finding(
         "wrong values",
         f"{head} Write the product with its dims, such as dY[b, f] and W[h, f]: the dim that the "
         "result has not is the one that is summed over.",
@@ -176,7 +164,8 @@ def _wrong_value(trial: Trial, part: int) -> Finding:
 def _look_at_bytes(trial: Trial) -> None:
     """Hold what was sent against one all-reduce of dX, or against nothing."""
     n, (b, h) = trial.n, trial.whole.x.shape
-    allowed = fair(n, (b, h)) if trial.way == COLUMNS else 0
+    item = getattr(torch, trial.dtype).itemsize
+    allowed = fair(n, (b, h), item) if trial.way == COLUMNS else 0
     for rank, report in enumerate(trial.reports):
         if report["bytes"] <= allowed:
             continue

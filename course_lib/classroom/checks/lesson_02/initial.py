@@ -6,21 +6,28 @@ generator's state afterwards, against what it keeps in memory and against sendin
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.general import ROUNDED
 from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
-from course_lib.classroom.checks.lesson_02.results import Owed, look_at_results, tried, where
-from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS
-from course_lib.layout import span
+from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_second
+from course_lib.classroom.checks.lesson_02.dense import dense, own_seeds, parts, ratio, same
+from course_lib.classroom.checks.lesson_02.results import (
+    Owed,
+    look_at_results,
+    refuse_overwritten,
+    tried,
+    where,
+)
+from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, initial
+from course_lib.classroom.checks.looking import fresh_seed
 
 
 class Trial(NamedTuple):
@@ -34,6 +41,7 @@ class Trial(NamedTuple):
     following: Tensor  # the generator's next numbers after the dense layer
     seed: int
     when: str
+    second: bool  # whether a call with the same sizes came before it
 
     @property
     def n(self) -> int:
@@ -42,24 +50,27 @@ class Trial(NamedTuple):
 
 def judge_init(answer: Answer, judge: Judge) -> None:
     """Try sharded_init; raise the Finding that explains best what is wrong."""
-    judge.take(answer)
-    seed = int.from_bytes(os.urandom(3), "big")
-    p = 2 + seed % 3
+    judge.take(answer, "course_lib.classroom.checks.lesson_02.trial")
+    seed = fresh_seed()
     three, two = [0, 1, 2], [1, 2]
-    even = [
-        _try(answer, judge, way, three, 3 * p, 3 * p + 6, seed, True) for way in (COLUMNS, ROWS)
-    ]
+    p = 7 + 3 * (seed % 2)  # no size is another, or a number of ranks
+    even = _try(answer, judge, COLUMNS, three, p, 12, seed)
+    even += _try(answer, judge, ROWS, three, 12, p, seed)
     _look_at_values(answer, even)
-    uneven = [
-        _try(answer, judge, COLUMNS, three, 3 * p + 2, 3 * p + 7, seed, False),
-        _try(answer, judge, ROWS, two, 2 * p + 1, 2 * p + 4, seed, False),
-    ]
+    uneven = []
+    for way, members, h, f in (
+        (COLUMNS, three, p, 4),  # four over three ranks: the last has nothing
+        (ROWS, three, 4, p),
+        (ROWS, two, 2 * p + 1, p + 2),
+    ):
+        uneven += _try(answer, judge, way, members, h, f, seed)
     _look_at_values(answer, uneven)
     for trial in even + uneven:
         _look_at_traffic(trial)
     for trial in even + uneven:
         _look_at_generator(trial)
         _look_at_memory(trial)
+        refuse_overwritten(trial.reports, trial.owed, trial.when)
 
 
 def _try(
@@ -70,45 +81,18 @@ def _try(
     h: int,
     f: int,
     seed: int,
-    even: bool,
-) -> Trial:
+) -> list[Trial]:
     when = where(members, f"W[{h}, {f}] cut by {way}")
-    call = (
-        f'bench.part("lesson_02.trial").initial({answer.name}, {h}, {f}, "{way}", {seed}, '
-        "__trial__)"
-    )
-    reports = tried(answer, judge, call, members, when, even)
-    weight, bias, following = dense(h, f, seed)
-    n = len(members)
-    owed = [parts(weight, bias, way, n, rank) for rank in range(n)]
-    for report in reports:  # float32, as torch.nn.Linear has it
-        report["dtypes"] = ["float64" if d == "float32" else d for d in report["dtypes"]]
-    look_at_results(reports, owed, when)
-    return Trial(way, h, f, reports, owed, following, seed, when)
-
-
-def dense(h: int, f: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What one process has: weight, bias, and what the generator gives after them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        layer = nn.Linear(h, f)
-        following = torch.rand(3, dtype=torch.float64)
-    return layer.weight.detach(), layer.bias.detach(), following
-
-
-def parts(weight: Tensor, bias: Tensor, way: str, n: int, rank: int) -> list[Owed]:
-    """What one rank holds, in torch.nn.Linear's shapes: weight[f, h]."""
-    f, h = weight.shape
-    if way == COLUMNS:
-        own = slice(*span(f, n, rank))
-        return [Owed("weight", weight[own], weight), Owed("bias", bias[own], bias)]
-    own = slice(*span(h, n, rank))
-    return [Owed("weight", weight[:, own], weight), Owed("bias", bias, bias)]
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Drawn by the same generator in the same order: equal but for the last bit of a scaling."""
-    return a.shape == b.shape and torch.allclose(a.float(), b, rtol=1e-6, atol=1e-9)
+    length = f if way == COLUMNS else h
+    calls = tried(answer, judge, members, when, length, initial, h, f, way, seed)
+    n, made = len(members), []
+    for k, reports in enumerate(calls):
+        weight, bias, following = dense(h, f, seed + k)
+        owed = [parts(weight, bias, way, n, rank) for rank in range(n)]
+        at = when + CALLS[k]
+        look_at_results(reports, owed, at, "float32")
+        made.append(Trial(way, h, f, reports, owed, following, seed + k, at, k > 0))
+    return made
 
 
 def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
@@ -117,6 +101,8 @@ def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
         return
     if all(trial.n == 2 for trial, _ in wrong):
         refuse_world_numbers(answer, wrong[0][0].when)
+    refuse_second(all(trial.second for trial, _ in wrong), wrong[0][0].when)
+    wrong = [(trial, part) for trial, part in wrong if not trial.second]
     # The bias is drawn after the weight. And one of the two cuts may say more than the other.
     first = min(part for _, part in wrong)
     found = [_wrong_value(trial, first) for trial, part in wrong if part == first]
@@ -138,7 +124,7 @@ def _wrong_value(trial: Trial, part: int) -> Finding:
     got = [report["entries"][part] for report in trial.reports]
     right = [owed[part].part for owed in trial.owed]
     head = f"The {name} on rank {rank} is not the dense layer's {trial.when}."
-    scaled = _ratio(got[rank], right[rank])
+    scaled = ratio(got[rank], right[rank])
     if scaled is not None:
         if trial.way == ROWS and math.isclose(scaled, math.sqrt(n), rel_tol=0.05):
             return Finding(
@@ -173,12 +159,31 @@ def _wrong_value(trial: Trial, part: int) -> Finding:
             f"{head} All ranks hold the same values. With one seed, ranks that each draw a part "
             "of their own draw the same part: then the layer repeats itself.",
         )
-    if _own_seeds(trial, got):
+    if own_seeds(trial.h, trial.f, trial.way, trial.seed, got):
         return Finding(
             "a seed for each rank",
             f"{head} Each rank has set a seed of its own. Then the parts differ, but the model "
             "depends on how many ranks there are; and whatever is to be drawn alike later on, such "
             "as a mask of dropout, no longer is.",
+        )
+    others = [part for part in right if same(got[rank], part)]
+    if others:
+        return Finding(
+            "another rank's part",
+            f"{head} It is the part of another rank. Which rank begins where is the same for all.",
+        )
+    whole, dim = trial.owed[rank][0].whole, 0 if trial.way == COLUMNS else 1
+    mine = torch.arange(rank, whole.shape[dim], n)
+    if same(got[rank], whole.index_select(dim, mine)):
+        return Finding(
+            "every n-th",
+            f"{head} It is every {n}-th column or row of the layer. A rank's part is one piece: "
+            "course_lib.layout.span says where it begins and ends.",
+        )
+    off = (got[rank] - right[rank]).abs().max()
+    if off < 1e-2 * whole.abs().max():
+        return Finding(
+            ROUNDED, f"{head} It was rounded to a narrower type on the way; the layer is float32."
         )
     h_part = trial.owed[rank][0].part.shape[1]
     if got[rank].abs().max() > 1.001 / math.sqrt(max(1, min(h_part, trial.h))):
@@ -193,35 +198,6 @@ def _wrong_value(trial: Trial, part: int) -> Finding:
         "another number of ranks would give another model. Which numbers of the whole layer are "
         "this rank's, and how many does the generator give before them?",
     )
-
-
-def _own_seeds(trial: Trial, got: list[Tensor]) -> bool:
-    """Whether each rank drew a layer of its part's size, or the whole, from the seed plus r."""
-    for step, plus in itertools.product((1, 10, 100, 1000), (0, 1)):
-        drawn = []
-        for rank in range(trial.n):
-            f, h = got[rank].shape
-            small, _, _ = dense(h, f, trial.seed + step * rank + plus)
-            weight, bias, _ = dense(trial.h, trial.f, trial.seed + step * rank + plus)
-            large = parts(weight, bias, trial.way, trial.n, rank)[0].part
-            drawn.append((small, large))
-        if any(
-            all(same(one, pair[kind]) for one, pair in zip(got, drawn, strict=True))
-            for kind in (0, 1)
-        ):
-            return True
-    return False
-
-
-def _ratio(got: Tensor, right: Tensor) -> float | None:
-    """How many times `right` a tensor is, where it is that throughout."""
-    if got.shape != right.shape or not right.numel():
-        return None
-    scale = float(got.double().norm() / right.double().norm())
-    for signed in (scale, -scale):
-        if torch.allclose(got.double(), signed * right.double(), rtol=1e-5, atol=1e-8):
-            return signed
-    return None
 
 
 def _look_at_traffic(trial: Trial) -> None:
@@ -249,19 +225,22 @@ def _look_at_generator(trial: Trial) -> None:
 
 def _look_at_memory(trial: Trial) -> None:
     for rank, report in enumerate(trial.reports):
-        for entry, kept, owed in zip(
-            report["entries"], report["kept"], trial.owed[rank], strict=True
-        ):
-            if (
-                kept > entry.numel() * entry.element_size()
-                and owed.part.numel() < owed.whole.numel()
-            ):
+        for kept, owed in zip(report["kept"], trial.owed[rank], strict=True):
+            if kept > owed.part.nbytes and owed.part.numel() < owed.whole.numel():
                 raise Finding(
                     "whole kept alive",
                     f"The values are right, but rank {rank} still keeps {kept} bytes for a "
-                    f"{owed.name} of {entry.numel() * entry.element_size()}, {trial.when}. A slice "
+                    f"{owed.name} of {owed.part.nbytes}, {trial.when}. A slice "
                     "is a view: as long as it lives, so does the full layer whose memory it "
                     "shares.",
+                )
+        for graph, owed in zip(report["in_graph"], trial.owed[rank], strict=True):
+            if graph and owed.part.numel() < owed.whole.numel():
+                raise Finding(
+                    "whole kept alive",
+                    f"The values are right, but the {owed.name} of rank {rank} has a graph of "
+                    f"autograd behind it, {trial.when}, and the graph keeps the full parameter of "
+                    f"{graph} bytes. A part of a layer begins a graph of its own: detach it.",
                 )
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
+from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
 from course_lib.collectives import all_gather, all_reduce
 from course_lib.layout import cut, span
@@ -104,10 +105,14 @@ def _numbers(layers: Mapping[str, Layer]) -> dict[str, float]:
 
 
 RIGHT = _numbers(LAYERS)
+CUTS = FIELDS[::2]
 
 
 def judge_mystery(given: Mapping) -> None:
     """Hold cuts and sizes against the layers, and name the sign that was misread."""
+    odd = [name for name in CUTS if given[name] not in (COLUMNS, ROWS, BATCH)]
+    if odd:
+        raise Finding("wrong number", f"In {odd[0]!r}: the cuts are numbered from 1 to 3.")
     compare(given, RIGHT, _mistakes(), apart=True)
 
 
@@ -137,6 +142,22 @@ def _mistakes() -> tuple[Mistake, ...]:
             "each part has the size that is shown.",
             dict.fromkeys(weights, 9 * 4 * 4),
         ),
+        Mistake(
+            "the sum, not the weight",
+            "That is how many elements are all-reduced. What is summed is X's gradient or Y here, "
+            "and neither has the size of W.",
+            dict.fromkeys(local, 24),
+        ),
+        Mistake(
+            "bytes, not elements",
+            "Those are bytes. How many elements has the weight?",
+            {name: 4 * RIGHT[name] for name in weights},
+        ),
+        Mistake(
+            "bytes, not elements",
+            "Those are the bytes of one rank's part. How many elements has the full weight?",
+            {name: 4 * count for name, count in local.items()},
+        ),
         _cuts(
             "forward and backward swapped",
             "By columns the partial sum is in the backward, dX; by rows it is in the forward, Y.",
@@ -147,6 +168,14 @@ def _mistakes() -> tuple[Mistake, ...]:
             "misled by the ends",
             "The all-gather is about the end of the layer, where a full tensor is handed over. "
             "Look at the sum: is it taken forward or backward, and has it the shape of Y or of X?",
+            D=COLUMNS,
+            E=ROWS,
+        ),
+        _cuts(
+            "forward and backward swapped",
+            "By columns the partial sum is in the backward, dX; by rows it is in the forward, Y.",
+            A=COLUMNS,
+            C=ROWS,
             D=COLUMNS,
             E=ROWS,
         ),

@@ -7,20 +7,21 @@ another order.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
+from course_lib.classroom.checks.lesson_01.pieces import listed
+from course_lib.classroom.checks.looking import near
+from course_lib.layout import cut
 from course_lib.ledger import forms
 
-TOLERANCE = 1e-10  # float64
 ITEM = 8  # bytes of a float64
-_STOPPED = ("raised", "deadlock")
+_STOPPED = ("raised", "deadlock", "not called by all")
 
 
 class Owed(NamedTuple):
@@ -31,22 +32,11 @@ class Owed(NamedTuple):
     whole: Tensor
 
 
-def close(a: Tensor, b: Tensor) -> bool:
-    """Equal up to rounding in float64; NaNs are close to nothing."""
-    return a.shape == b.shape and torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
-
-
-def fair(n: int, shape: Sequence[int]) -> float:
+def fair(n: int, shape: Sequence[int], item: int = ITEM) -> float:
     """The bytes of one all-reduce, taken whole or as its two halves, cut along whatever dim."""
     numbers = math.prod(shape)
     halves = [numbers + (n - 2) * -(-length // n) * numbers / length for length in shape]
-    return ITEM * max(forms.all_reduce(n, numbers), *halves)
-
-
-def listed(parts: Sequence[object]) -> str:
-    """1, 2 and 3."""
-    *first, last = map(str, parts)
-    return f"{', '.join(first)} and {last}" if first else last
+    return item * max(forms.all_reduce(n, numbers), *halves)
 
 
 def where(members: list[int], what: str) -> str:
@@ -54,8 +44,13 @@ def where(members: list[int], what: str) -> str:
     return f"{on(members)}, {what}"
 
 
-def look_at_results(reports: list[dict], owed: list[list[Owed]], when: str) -> None:
-    """Refuse what is no tuple of this rank's tensors, and a changed input, whatever the values."""
+def look_at_results(
+    reports: list[dict], owed: list[list[Owed]], when: str, dtype: str = "float64"
+) -> None:
+    """Refuse what is no tuple of this rank's tensors, and a changed input, whatever the values.
+
+    What is looked at further is in float64, whatever it came in.
+    """
     names = [one.name for one in owed[0]]
     asked = f"({', '.join(names)})"
     refuse_none(reports, when, asked)
@@ -69,6 +64,13 @@ def look_at_results(reports: list[dict], owed: list[list[Owed]], when: str) -> N
             )
     for rank, (report, entries) in enumerate(zip(reports, owed, strict=True)):
         _look_at_shapes(rank, report, entries, when, asked)
+        odd = [one.name for one, k in zip(entries, report["dtypes"], strict=True) if k != dtype]
+        if odd:
+            raise Finding(
+                "another dtype",
+                f"Rank {rank} got {listed(odd)} back as {listed(sorted(set(report['dtypes'])))} "
+                f"{when}; here all is {dtype}, and so is what should go out.",
+            )
     for rank, report in enumerate(reports):
         if report["changed"]:
             raise Finding(
@@ -76,23 +78,13 @@ def look_at_results(reports: list[dict], owed: list[list[Owed]], when: str) -> N
                 f"Your function changed {listed(report['changed'])} on rank {rank}, {when}. The "
                 "caller still needs it as it was: make new tensors, or work on a clone.",
             )
+        report["entries"] = [entry.double() for entry in report["entries"]]
 
 
 def _look_at_shapes(rank: int, report: dict, owed: list[Owed], when: str, asked: str) -> None:
     shapes = report["shapes"]
     right = [list(one.part.shape) for one in owed]
-    if shapes == right:
-        odd = [
-            one.name for one, kind in zip(owed, report["dtypes"], strict=True) if kind != "float64"
-        ]
-        if odd:
-            raise Finding(
-                "another dtype",
-                f"Rank {rank} got {listed(odd)} back as {listed(sorted(set(report['dtypes'])))} "
-                f"{when}; what comes in is float64, and so is what should go out.",
-            )
-        return
-    if sorted(shapes) == sorted(right):
+    if shapes != right and sorted(shapes) == sorted(right):
         raise Finding(
             "in another order",
             f"Rank {rank} got the right shapes back {when}, in another order than {asked}.",
@@ -121,12 +113,45 @@ def _look_at_shapes(rank: int, report: dict, owed: list[Owed], when: str, asked:
         )
 
 
+class Gives(NamedTuple):
+    """An idea by its name and words for it, and what it gives on the rank that is looked at."""
+
+    name: str
+    text: str
+    value: Tensor
+
+
+def refuse_first(got: Tensor, ideas: Iterable[Gives], head: str) -> None:
+    """A Finding of the first idea that gives what a rank got."""
+    for idea in ideas:
+        if near(got, idea.value):
+            raise Finding(idea.name, f"{head} {idea.text}")
+
+
+def refuse_overwritten(reports: list[dict], owed: list[list[Owed]], when: str) -> None:
+    """A Finding where a result has changed when the function was called again."""
+    for rank, report in enumerate(reports):
+        if report["overwritten"]:
+            names = listed([owed[rank][k].name for k in report["overwritten"]])
+            raise Finding(
+                "one buffer",
+                f"What rank {rank} got back as {names} {when} has changed in a later call. The "
+                "caller may still need it: make new tensors in every call.",
+            )
+
+
 def tried(
-    answer: Answer, judge: Judge, call: str, members: list[int], when: str, even: bool
+    answer: Answer, judge: Judge, members: list[int], when: str, length: int, *trial: object
 ) -> list:
-    """What the ranks reported; what stops an answer on uneven sizes alone is told as that."""
+    """What the ranks reported of a trial: of each call, the reports of all ranks.
+
+    What stops an answer where the `length` that is cut does not divide is told as that.
+    """
+    n = len(members)
+    empty = [rank for rank, piece in enumerate(cut(length, n)) if not piece]
     try:
-        return judge.trial(answer, call, members, when)
+        reports = judge.trial(answer, *trial, members=members, when=when, empty=empty)
+        return [list(of_ranks) for of_ranks in zip(*reports, strict=True)]
     except Finding as finding:
         if "does not require grad" in finding.text or "has no backward" in finding.text:
             raise Finding(
@@ -134,7 +159,7 @@ def tried(
                 "Autograd is switched off while your function runs: it would not see what goes "
                 "from rank to rank. Write the products yourself.",
             ) from None
-        if even or finding.name not in _STOPPED:
+        if length % n == 0 or finding.name not in _STOPPED:
             raise
         details = finding.text.split("\n", 1)[-1]
         raise Finding(

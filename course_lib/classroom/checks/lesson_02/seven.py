@@ -21,7 +21,14 @@ FIELDS = HELD + SUMMED + BYTES
 
 def _held(by_columns: Sequence[int], by_rows: Sequence[int]) -> dict[str, float]:
     """Elements of W on ranks 0 and 2, where each rank's share of f, and of h, is so long."""
-    counts = (H * by_columns[0], H * by_columns[-1], F * by_rows[0], F * by_rows[-1])
+    return _shards(H, F, by_columns, by_rows)
+
+
+def _shards(
+    a: int, b: int, by_columns: Sequence = cut(F, RANKS), by_rows: Sequence = cut(H, RANKS)
+) -> dict[str, float]:
+    """What ranks 0 and 2 hold of a matrix with `a` elements a column, and `b` a row."""
+    counts = (a * by_columns[0], a * by_columns[-1], b * by_rows[0], b * by_rows[-1])
     return dict(zip(HELD, counts, strict=True))
 
 
@@ -96,13 +103,7 @@ def _mistakes() -> tuple[Mistake, ...]:
             "only the length",
             "That is how many columns, or rows, a rank holds. Each column has h elements, each row "
             "f.",
-            dict(
-                zip(
-                    HELD,
-                    (cut(F, 3)[0], cut(F, 3)[-1], cut(H, 3)[0], cut(H, 3)[-1]),
-                    strict=True,
-                )
-            ),
+            _shards(1, 1),
         ),
         Mistake(
             "the weight's gradient owed",
@@ -123,6 +124,64 @@ def _mistakes() -> tuple[Mistake, ...]:
             {SUMMED[0]: 0, BYTES[0]: 0},
         ),
         Mistake(
+            "nothing owed forward",
+            "By rows each rank has multiplied with some of the rows of W alone. Which of the three "
+            "products sums over them?",
+            {SUMMED[1]: 0, BYTES[1]: 0},
+        ),
+        *(
+            Mistake(
+                "the weight's gradient owed",
+                "That is what a rank holds of W, or that beside what is to be summed. No gradient "
+                "of W is a partial sum here: every rank has its own shard of dW, complete.",
+                _costs(by_columns, by_rows, RING),
+            )
+            for by_columns, by_rows in (
+                (H * cut(F, RANKS)[0], F * cut(H, RANKS)[0]),
+                (B * H + H * F, B * F + H * F),
+            )
+        ),
+        Mistake(
+            "one rank's shard",
+            "That is one rank's shard of Y, or of X. A partial sum has the full shape on every "
+            "rank: each element of it is still to be summed.",
+            _costs(B * cut(F, RANKS)[0], B * cut(H, RANKS)[0], RING),
+        ),
+        Mistake(
+            "a third of everything",
+            "You have divided by three. Each rank hands over a tensor of the full shape.",
+            _costs(B * H / RANKS, B * F / RANKS, RING),
+        ),
+        Mistake(
+            "counted twice",
+            "That is twice the tensor. It is all-reduced once in a step, forward or backward.",
+            dict(zip(SUMMED, (2 * B * H, 2 * B * F), strict=True)),
+        ),
+        Mistake(
+            "bytes, not elements",
+            "Those are bytes. Elements are asked for here.",
+            {name: ITEM * RIGHT[name] for name in HELD + SUMMED},
+        ),
+        Mistake(
+            "X or Y, not W",
+            "That is this rank's shard of Y, or of X. Asked for is how much of W it holds.",
+            _shards(B, B),
+        ),
+        Mistake(
+            "twice the tensor",
+            "That is twice the tensor: n steps in each of two rounds, or a full tensor to each of "
+            "the others. On the ring a round has n−1 steps, and a step sends one chunk.",
+            _bytes(2),
+        ),
+        Mistake(
+            "chunks rounded up",
+            "You have rounded the chunk up to whole elements. By the formula each rank sends "
+            "2(n−1)/n of the tensor, whether that is a whole number or not.",
+            dict(
+                zip(BYTES, (4 * ITEM * -(-size // RANKS) for size in (B * H, B * F)), strict=True)
+            ),
+        ),
+        Mistake(
             "half of the way",
             "Those are the bytes of a reduce-scatter. Every rank needs the whole sum: an "
             "all-reduce has a second half.",
@@ -139,6 +198,17 @@ def _mistakes() -> tuple[Mistake, ...]:
             "That is what all three ranks send, or hand over, together. Asked for is one rank's "
             "part.",
             _bytes(RING * RANKS),
+        ),
+        Mistake(
+            "all ranks together",
+            "Those are the bytes of the three ranks' tensors. Asked for is what one rank sends.",
+            _bytes(RANKS),
+        ),
+        Mistake(
+            "wrong number",
+            "That is twice what a rank sends. A float32 has 4 bytes; and what a rank receives is "
+            "counted where it is sent.",
+            _bytes(2 * RING),
         ),
         Mistake(
             "all ranks together",
