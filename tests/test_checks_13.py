@@ -1,4 +1,4 @@
-"""The checks of lesson 13's functions: right answers pass, plausible mistakes go by their names.
+"""The checks of lesson 13's functions; answers to them are in `tests/answers`.
 
 Every answer here runs on the judge's real ranks, those of `in_fsdp2` under FSDP2. No test needs
 DeepSpeed: a learner may not have it.
@@ -13,24 +13,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_13 import broken, fsdp_trial
-from tests.likeliest import likeliest_of
-from tests.plausible_13 import MEND, MEND_ANEW, WRONG_MEND
-from tests.plausible_13_batch import FILL, FILL_BY_CASES, WRONG_FILL
-from tests.plausible_13_fsdp import WORDS, WORDS_BY_NEED, WRONG_WORDS
+from tests.answers.lesson_13_batch import WRONG_FILL
+from tests.answers.lesson_13_fsdp import WRONG_WORDS
+from tests.answers.lesson_13_mend import MEND, WRONG_MEND
 
 ROOT = Path(__file__).resolve().parent.parent
-RIGHT = {
-    "mend_config": (MEND, MEND_ANEW),
-    "fill_batch": (FILL, FILL_BY_CASES),
-    "in_fsdp2": (WORDS, WORDS_BY_NEED),
-}
 WRONG = {"mend_config": WRONG_MEND, "fill_batch": WRONG_FILL, "in_fsdp2": WRONG_WORDS}
-MISTAKES = [
-    (name, mistake, *told) for name, wrong in WRONG.items() for mistake, told in wrong.items()
-]
 
 
 @pytest.fixture(scope="module")
@@ -47,33 +37,19 @@ def reference(name: str) -> str:
     return next(c.source for c in cells if c.id == f"{name}-answer").split("\n", 1)[1]
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_right_answers_are_right_whatever_their_style(desk, name):
-    for source in RIGHT[name]:
-        verdict = desk.check(name, {name: source})
-        assert verdict.outcome == "right", str(verdict)
-        assert verdict.points == frame.find(name).points
-
-
 @pytest.mark.slow  # its notebook, which each run executes, says the same
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", WRONG)
 def test_the_reference_is_right(desk, name):
     assert desk.check(name, {name: reference(name)}).outcome == "right"
 
 
-@pytest.mark.parametrize(("name", "source", "called"), likeliest_of(MISTAKES, (0, 2, 3)))
-def test_a_wrong_answer_is_refused_by_its_name(desk, name, source, called):
-    verdict = desk.check(name, {name: source})
-    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", called, 0), str(verdict)
-
-
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", WRONG)
 def test_a_blank_is_not_attempted(desk, name):
     verdict = desk.check(name, {name: f'def {name}(*given):\n    """Later."""\n'})
     assert verdict.outcome == "not attempted"
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", WRONG)
 def test_a_mistake_has_a_name_of_its_own(name):
     assert len({called for _, called in WRONG[name].values()}) >= 4
 

@@ -14,7 +14,7 @@ import pytest
 
 from course_lib.classroom.checks.lesson_13 import batch, broken, clinic, remedies, words
 from course_lib.classroom.checks.lesson_13.triple import TRIPLE
-from tests.plausible_13 import MEND, MEND_ANEW
+from tests.answers.lesson_13_mend import MEND, MEND_ANEW
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None,

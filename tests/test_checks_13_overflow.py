@@ -1,4 +1,4 @@
-"""The check of `read_log`: right answers pass, plausible misreadings go by their names.
+"""The check of `read_log`: what is drawn, and what is said.
 
 The logs are drawn from a scale that a test holds to DeepSpeed's own, line by line.
 """
@@ -10,17 +10,14 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_13 import logs, overflows
 from course_lib.classroom.checks.lesson_13.log_ideas import IDEAS
 from course_lib.deepspeed_config.overflow_log import NONE, read_overflows
-from tests.likeliest import likeliest_of
-from tests.plausible_13_overflow import LOG, LOG_BY_STEPS, WRONG_LOG
+from tests.answers.lesson_13_log import WRONG_LOG
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "read_log"
-MISTAKES = [(NAME, mistake, *row) for mistake, row in WRONG_LOG.items()]
 SEEDS = range(10)
 
 
@@ -38,22 +35,9 @@ def reference() -> str:
     return next(c.source for c in cells if c.id == f"{NAME}-answer").split("\n", 1)[1]
 
 
-def test_right_answers_are_right_whatever_their_style(desk):
-    for source in (LOG, LOG_BY_STEPS):
-        verdict = desk.check(NAME, {NAME: source})
-        assert verdict.outcome == "right", str(verdict)
-        assert verdict.points == frame.find(NAME).points
-
-
 @pytest.mark.slow  # its notebook, which each run executes, says the same
 def test_the_reference_is_right(desk):
     assert desk.check(NAME, {NAME: reference()}).outcome == "right"
-
-
-@pytest.mark.parametrize(("source", "called"), likeliest_of(MISTAKES, (2, 3)))
-def test_a_wrong_answer_is_refused_by_its_name(desk, source, called):
-    verdict = desk.check(NAME, {NAME: source})
-    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", called, 0), str(verdict)
 
 
 def test_a_blank_is_not_attempted(desk):

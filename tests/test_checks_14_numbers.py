@@ -1,4 +1,4 @@
-"""What `streamed_speed` draws and counts, and that no wrong idea of it can be taken for another."""
+"""What `streamed_speed` draws and counts."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import math
 
 import pytest
 
+from course_lib.classroom.checks import by_cases
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_14 import speed, speed_cases
-from course_lib.classroom.checks.lesson_14.speed_cases import KEYS, drawn, right
-from course_lib.classroom.checks.lesson_14.speed_ideas import IDEAS
-from tests.plausible_14 import SPEED
+from course_lib.classroom.checks.lesson_14.speed_cases import KEYS, right
+from tests.answers.lesson_14 import SPEED
 from tests.test_checks_14 import reference
 
 SEEDS = range(12)
+drawn = speed.CASES.drawn  # where no idea is right, and no two are alike
 
 
 @pytest.mark.parametrize("source", [SPEED, reference("streamed_speed")], ids=["ours", "solution"])
@@ -23,26 +24,15 @@ def test_two_other_functions_count_the_same(source):
     for seed in SEEDS:
         for case in drawn(seed):
             seen = space["streamed_speed"](case)
-            assert all(map(speed.same, seen.values(), right(case).values())), case
-
-
-def test_no_idea_is_right_and_no_two_are_alike_on_what_is_drawn():
-    for seed in SEEDS:
-        cases = drawn(seed)
-        truths, seen = [right(case) for case in cases], []
-        for idea in IDEAS:
-            gives = [idea.gives(case) for case in cases]
-            assert not all(map(speed.same, gives, [truth[idea.key] for truth in truths])), idea.name
-            for key, other in seen:
-                assert key != idea.key or not all(map(speed.same, gives, other)), idea.name
-            seen.append((idea.key, gives))
+            assert all(map(by_cases.same, seen.values(), right(case).values())), case
 
 
 def test_each_check_draws_other_cases_of_every_kind():
     assert drawn(1) != drawn(2) and drawn(1) == drawn(1)
+    assert drawn(1)[-1]["memory"] < drawn(1)[-1]["link"]  # and one that waits for its own memory
     for seed in SEEDS:
         kinds = set()
-        for case in drawn(seed):
+        for case in drawn(seed)[:-1]:
             travel, works = speed_cases.transfer(case), speed_cases.operations(case, case["batch"])
             reads = case["item"] * case["parameters"] / case["memory"]
             kinds.add(max((travel, "link"), (works, "work"))[1] + str(works < reads))
@@ -54,14 +44,19 @@ def test_break_even_is_where_the_two_times_meet():
         even = speed_cases.break_even(case)
         assert speed_cases.operations(case, even) >= speed_cases.transfer(case)
         assert speed_cases.operations(case, even - 1) < speed_cases.transfer(case)
+    exact = drawn(3)[-2]  # to the last bit
+    even = speed_cases.break_even(exact)
+    assert speed_cases.operations(exact, even) == speed_cases.transfer(exact)
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_a_refusal_does_not_say_what_is_right(key):
     cases = drawn(7)
     wanted = [right(case)[key] for case in cases]
+    values = [{**right(case), key: -7.0} for case in cases]
+    seen = {"error": "", "kind": "dict", "lost": [], "changed": False}
     with pytest.raises(Finding) as refused:
-        speed._refuse(key, [-7.0] * len(cases), list(range(len(cases))), cases)
+        by_cases.look(speed.CASES, cases, [{**seen, "values": value} for value in values])
     for value in wanted:
         assert f"{value:.4g}" not in str(refused.value).split("You have")[0]
     assert not math.isclose(wanted[0], -7)

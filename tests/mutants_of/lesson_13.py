@@ -4,8 +4,9 @@ from tests.mutation import Mutant
 
 HERE = "course_lib/classroom/checks/lesson_13/"
 CHECKS = "tests/test_checks_13.py::"
-WRONG = f"{CHECKS}test_a_wrong_answer_is_refused_by_its_name"
-RIGHT = f"{CHECKS}test_right_answers_are_right_whatever_their_style"
+ANSWERS = "tests/test_checks.py::"
+WRONG = f"{ANSWERS}test_a_wrong_answer_is_refused_by_its_name"
+RIGHT = f"{ANSWERS}test_a_right_answer_is_right"
 THEIRS = "tests/test_checks_13_deepspeed.py::"
 NUMBERS = "tests/test_checks_13_numbers.py::"
 NAMED = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
@@ -14,7 +15,7 @@ MUTANTS = [
     Mutant(
         "l13-any-mend-passes",
         HERE + "mend.py",
-        "    REMEDIES[case.name].look(case, mended)\n",
+        "    remedy.look(case, mended)\n",
         "",
         (f"{WRONG}[mend_config-deletes what is unknown]",),
         "a mend that silences the message and loses what was meant passes",
@@ -64,7 +65,7 @@ MUTANTS = [
         HERE + "remedies.py",
         'at(mended, name, "enabled") is True for',
         "at(mended, name) is not None for",
-        (f"{RIGHT}[mend_config]",),
+        (f"{RIGHT}[mend_config-in place]",),
         "who switches fp16 off instead of taking it out is refused",
     ),
     Mutant(
@@ -72,7 +73,7 @@ MUTANTS = [
         HERE + "remedies.py",
         "BYTES, TIMES = 2, 4.5",
         "BYTES, TIMES = 2, 1.0",
-        (f"{RIGHT}[mend_config]", f"{WRONG}[mend_config-no overlap counted]"),
+        (f"{RIGHT}[mend_config-in place]", f"{WRONG}[mend_config-no overlap counted]"),
         "buckets are counted once where the overlap takes them 4.5 times",
     ),
     Mutant(
@@ -80,7 +81,7 @@ MUTANTS = [
         HERE + "remedies.py",
         "(h * h, int(0.9 * h * h), 10 * h)",
         "(h * h, int(0.9 * h * h), 100 * h)",
-        (f"{RIGHT}[mend_config]",),
+        (f"{RIGHT}[mend_config-in place]",),
         "the reference of what the Trainer resolves is wrong",
     ),
     # ---- the batch triple
@@ -89,7 +90,7 @@ MUTANTS = [
         HERE + "triple.py",
         "<= 0 or train != micro * times * world",
         "<= 0",
-        (f"{RIGHT}[fill_batch]", f"{THEIRS}test_the_triple_is_deepspeed_s"),
+        (f"{RIGHT}[fill_batch-filled, then checked]", f"{THEIRS}test_the_triple_is_deepspeed_s"),
         "the reference fills in what does not multiply",
     ),
     Mutant(
@@ -97,7 +98,7 @@ MUTANTS = [
         HERE + "triple.py",
         "        return micro * times * world, micro, times",
         "        return micro * times, micro, times",
-        (f"{RIGHT}[fill_batch]",),
+        (f"{RIGHT}[fill_batch-filled, then checked]",),
         "the reference forgets the world size",
     ),
     Mutant(
@@ -155,7 +156,7 @@ MUTANTS = [
         HERE + "words.py",
         '    if "nvme" in devices.values():',
         '    if "nvme" == devices.values():',
-        (f"{RIGHT}[in_fsdp2]", f"{WRONG}[in_fsdp2-files are memory]"),
+        (f"{RIGHT}[in_fsdp2-always all]", f"{WRONG}[in_fsdp2-files are memory]"),
         "the reference takes files for the host's memory",
     ),
     Mutant(
@@ -181,8 +182,8 @@ MUTANTS = [
     Mutant(
         "l13-no-name-for-one-gpu",
         HERE + "clinic.py",
-        "        {BATCH: MICRO * TIMES},",
-        "        {BATCH: MICRO * TIMES + 5},",
+        "{BATCH: MICRO * TIMES}),",
+        "{BATCH: MICRO * TIMES + 5}),",
         (f"{NAMED}[batch-32-one GPU's batch]",),
         "who forgets a GPU hears nothing of it",
     ),

@@ -4,8 +4,9 @@ from tests.mutation import Mutant
 
 HERE = "course_lib/classroom/checks/lesson_14/"
 CHECKS = "tests/test_checks_14.py::"
-WRONG = f"{CHECKS}test_a_wrong_answer_is_refused_by_its_name"
-RIGHT = f"{CHECKS}test_right_answers_are_right_whatever_their_style"
+ANSWERS = "tests/test_checks.py::"
+WRONG = f"{ANSWERS}test_a_wrong_answer_is_refused_by_its_name"
+RIGHT = f"{ANSWERS}test_a_right_answer_is_right"
 NUMBERS = "tests/test_checks_14_numbers.py::"
 DISK = "tests/test_checks_14_disk.py::"
 
@@ -40,8 +41,8 @@ MUTANTS = [
     Mutant(
         "l14-steps-that-divide",
         HERE + "old_ranks.py",
-        "        if all(total % k for total in totals for k in (m, n)) and ",
-        "        sizes = Sizes(12, 12, 12)\n        if 12 or ",
+        "        if uneven and _most_files(sizes, m, n) >= min(m, 3):\n",
+        "        sizes = Sizes(12, 12, 12)\n        if True:\n",
         (f"{WRONG}[from_old_ranks-rounded down]",),
         "groups that divide by both worlds: nothing is filled up",
         "T29",
@@ -85,7 +86,7 @@ MUTANTS = [
         HERE + "old_ranks_trial.py",
         "values[STEP] + k + 1, decay)",
         "values[STEP] + k, decay)",
-        (f"{RIGHT}[from_old_ranks]",),
+        (f"{RIGHT}[from_old_ranks-by spans]",),
         "the steps after the load are not those of a run without a save",
         "T25",
     ),
@@ -130,7 +131,7 @@ MUTANTS = [
         HERE + "stock_trial.py",
         "            if p.numel() > SMALL:\n",
         "            if p.numel():\n",
-        (f"{RIGHT}[take_stock]",),
+        (f"{RIGHT}[take_stock-all gathered]",),
         "small parameters are cut as well, and the question says that they are not",
     ),
     # ---- atomic_save
@@ -207,21 +208,10 @@ MUTANTS = [
         HERE + "disk.py",
         "        lost = loose - _with_what_it_needs(ops, i)",
         "        lost = loose - {i}",
-        (f"{RIGHT}[atomic_save]",),
+        (f"{RIGHT}[atomic_save-the first leads]",),
         "a rename is there without the folder that it renames: a right answer is refused",
     ),
     # ---- streamed_speed
-    Mutant(
-        "l14-speed-idea-dropped",
-        HERE + "speed.py",
-        "        if idea.key == key and all(",
-        "        if idea.key != key and all(",
-        (
-            f"{WRONG}[streamed_speed-(N-1)/N forgotten]",
-            f"{WRONG}[streamed_speed-one rank's prompts]",
-        ),
-        "no wrong idea is recognised",
-    ),
     Mutant(
         "l14-large-batches-alone",
         HERE + "speed_cases.py",

@@ -23,8 +23,8 @@ MUTANTS = [
     Mutant(
         "l15-idea-dropped",
         FRAME,
-        "        if idea.key == key and all(",
-        "        if idea.key != key and all(",
+        "        if idea.key == key and explains(",
+        "        if idea.key != key and explains(",
         (f"{WRONG}[mfu_of_log-a mean]", f"{WRONG}[cheapest_plan-the fastest]"),
         "no wrong idea is recognised",
     ),
@@ -72,7 +72,7 @@ MUTANTS = [
     Mutant(
         "l15-tp-always-heavy",
         HERE + "place.py",
-        'if more == "tp" else {"tp": small, "dp": large}',
+        'if more.endswith("tp") else {"tp": small, "dp": large}',
         'if more else {"tp": small, "dp": large}',
         (f"{WRONG}[place_ranks-tp inside]",),
         "no drawn mesh has few tokens: who always lays tp inside passes",

@@ -9,8 +9,9 @@ VERDICT = f"{TESTS}the_verdict_goes_by_how_the_log_ends"
 DRAWN = f"{TESTS}what_was_skipped_and_what_is_left_is_read_from_drawn_logs"
 FIGURE, PICTURE = "course_lib/figures/loss_scale.py", "tests/test_figures_schedules.py::test_"
 CHECK, CHECKS = "course_lib/classroom/checks/lesson_13/", "tests/test_checks_13_overflow.py::test_"
-WRONG = f"{CHECKS}a_wrong_answer_is_refused_by_its_name"
-RIGHT = f"{CHECKS}right_answers_are_right_whatever_their_style"
+ANSWERS = "tests/test_checks.py::test_"
+WRONG = f"{ANSWERS}a_wrong_answer_is_refused_by_its_name"
+RIGHT = f"{ANSWERS}a_right_answer_is_right[read_log-by lines]"
 
 MUTANTS = [
     # ---- the scale

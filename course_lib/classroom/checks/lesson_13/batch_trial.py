@@ -5,6 +5,8 @@ Noted is what each call came to: three sizes, a refusal, or something else. Less
 
 from __future__ import annotations
 
+import copy
+import operator
 from collections.abc import Callable, Mapping
 
 from course_lib.classroom.checks import bench
@@ -16,12 +18,13 @@ REFUSED = "ValueError"
 
 def run(function: Callable, group: Group, cases: list[tuple[dict, int]]) -> dict:
     """`function(config, world)` on each case."""
-    return {"cases": [_tried(function, *case) for case in cases]}
+    kept: list[object] = []  # what came back, all of it alive at once
+    return {"cases": [_tried(function, kept, *case) for case in cases]}
 
 
-def _tried(function: Callable, config: dict, world: int) -> dict:
-    given = dict(config)
-    report: dict = {"kind": "", "sizes": None, "lost": [], "text": ""}
+def _tried(function: Callable, kept: list[object], config: dict, world: int) -> dict:
+    given = copy.deepcopy(config)
+    report: dict = {"kind": "", "sizes": None, "lost": [], "more": [], "new": True, "text": ""}
     try:
         out, _ = bench.watched(lambda: function(given, world))
     except ValueError:
@@ -33,12 +36,22 @@ def _tried(function: Callable, config: dict, world: int) -> dict:
         if isinstance(out, Mapping):
             report["sizes"] = [_plain(out.get(name)) for name in TRIPLE]
             beside = {name: value for name, value in config.items() if name not in TRIPLE}
-            report["lost"] = [name for name, value in beside.items() if out.get(name) != value]
+            report["lost"] = [name for name in beside if not _as(beside[name], out.get(name))]
+            report["more"] = sorted(str(name) for name in out if name not in {*beside, *TRIPLE})
+            report["new"] = not any(out is each for each in (given, *kept))
+            kept.append(out)
     return {**report, "changed": given != config}
 
 
+def _as(value: object, seen: object) -> bool:
+    return type(seen) is type(value) and seen == value
+
+
 def _plain(size: object) -> int | float | str | None:
-    """A size as data; of anything else its type's name."""
+    """A size as data, a whole number of any type as int; of anything else its type's name."""
     if size is None or (isinstance(size, (int, float)) and not isinstance(size, bool)):
         return size
-    return type(size).__name__
+    try:
+        return type(size).__name__ if isinstance(size, bool) else operator.index(size)
+    except (TypeError, RuntimeError):
+        return type(size).__name__

@@ -13,7 +13,7 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_13 import fsdp_trial as trial
-from course_lib.classroom.checks.lesson_13.words import ZERO, NoWord, Words, drawn, words
+from course_lib.classroom.checks.lesson_13.words import DTYPES, ZERO, NoWord, Words, drawn, words
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
 
 FEW = 4  # configs on two ranks: stages and types, after all of them on three
@@ -61,6 +61,10 @@ def short(config: dict) -> str:
     return f"The config: {beside | {ZERO: section}}."
 
 
+ALONE = (  # moved to the host by a config: what the policy would move as well
+    ("offload_optimizer", "parameters moved as well", "states"),
+    ("offload_param", "states moved as well", "parameters"),
+)
 ABOUT = ("fp16", "bf16", "communication_data_type", "stage", "offload_param", "offload_optimizer")
 
 
@@ -76,12 +80,17 @@ def _look_at_refusals(one: Trial) -> None:
             )
         if refused or known:
             continue
+        if seen["kind"] == trial.STOPPED:
+            raise Finding(
+                "another error",
+                f"It ended with {seen['text']} ({where}). What FSDP2 cannot do is refused with a "
+                f"ValueError, whose text says why. {short(config)}",
+            )
         if not config.get(ZERO, {}).get("stage"):
             raise Finding(
                 "sharded what was whole",
-                f"Without a stage, or at stage 0, DeepSpeed shards nothing; `fully_shard` "
-                "would shard "
-                f"({where}). Refuse it with a ValueError.",
+                f"Without a stage, or at stage 0, DeepSpeed shards nothing; `fully_shard` would "
+                f"shard ({where}). Refuse it with a ValueError.",
             )
         raise Finding(
             "files forgotten",
@@ -96,9 +105,8 @@ def _look_at_shape(one: Trial) -> None:
         if seen["kind"] == trial.REFUSED:
             continue
         if seen["kind"] == "NoneType":
-            raise Finding(
-                "nothing returned", f"None came back at {where}. Did you forget `return`?"
-            )
+            text = f"None came back at {where}. Did you forget `return`?"
+            raise Finding("nothing returned", text)
         if seen["kind"] != "pair":
             raise Finding(
                 "not a pair",
@@ -117,10 +125,8 @@ def _look_at_shape(one: Trial) -> None:
                 "fully_shard refuses", f"`fully_shard` ended with {seen['text']} ({where})."
             )
         if seen["unsaid"] is None:
-            raise Finding(
-                "not a pair",
-                f"The second of the pair is no set or list of names at {where}.",
-            )
+            text = f"The second of the pair is no set or list of names at {where}."
+            raise Finding("not a pair", text)
 
 
 def _look_at_inputs(one: Trial) -> None:
@@ -138,10 +144,10 @@ def _look_at_run(one: Trial) -> None:
     """What the model did under the arguments, beside what it does under the right ones."""
     for where, config, seen, said in _measured(one):
         mine, right = seen["measured"], seen["right"]
-        if mine["again"] != right["again"] or mine["held"] != right["held"]:
-            _refuse_resharding(where, config, seen, said)
         if mine["gathered"] != right["gathered"] or mine["output"] != right["output"]:
             _refuse_compute(where, config, mine, said)
+        if mine["again"] != right["again"] or mine["held"] != right["held"]:
+            _refuse_resharding(where, config, seen, said)
         if mine["reduced"] != right["reduced"]:
             _refuse_reduction(where, config, mine, said)
 
@@ -152,10 +158,7 @@ def _refuse_resharding(where: str, config: dict, seen: dict, said: Words) -> Non
         f"It was run: {mine['again']} all-gathers in the backward, {mine['held']} bytes of "
         f"parameters held before it ({where}, stage {config[ZERO]['stage']})."
     )
-    if (
-        "reshard_after_forward" not in seen["given"]
-        or seen["given"]["reshard_after_forward"] is None
-    ):
+    if seen["given"].get("reshard_after_forward") is None:
         raise Finding(
             "left to the default",
             f"{told} Without `reshard_after_forward` the root keeps its parameters after the "
@@ -182,6 +185,12 @@ def _refuse_compute(where: str, config: dict, mine: dict, said: Words) -> None:
         )
     if said.parameters is None:
         raise Finding("another precision", f"{told} No 16-bit type is on.")
+    if mine["gathered"] == [DTYPES["bf16"]] and "bf16" not in config:
+        raise Finding(
+            "another precision",
+            f"{told} float16 and bfloat16 have 16 bits each, and are not the same type: the config "
+            "names one of them.",
+        )
     off = [name for name in ("fp16", "bf16") if config.get(name, {}).get("enabled") is False]
     if off and mine["gathered"] != ["float32"]:
         raise Finding("switched off", f"{told} A section can be there and off: look at `enabled`.")
@@ -210,12 +219,13 @@ def _look_at_offload(one: Trial) -> None:
         policy = seen["given"].get("offload_policy")
         away = isinstance(policy, dict) and policy["policy"] == "cpu"
         if away and said.pinned is None:
-            if "offload_optimizer" in config[ZERO]:
-                raise Finding(
-                    "parameters moved as well",
-                    f"`CPUOffloadPolicy` moves parameters, gradients and states together ({where})."
-                    f" The config moves the states alone. {short(config)}",
-                )
+            for key, name, moved in ALONE:
+                if key in config[ZERO]:
+                    raise Finding(
+                        name,
+                        "`CPUOffloadPolicy` moves parameters, gradients and states together "
+                        f"({where}). The config moves the {moved} alone. {short(config)}",
+                    )
             raise Finding("offloaded by itself", f"Nothing is to be offloaded ({where}).")
         if said.pinned is None:
             continue
@@ -243,8 +253,7 @@ def _look_at_names(one: Trial) -> None:
             raise Finding(
                 "lost in silence",
                 f"`{missing[0]}` has no argument in `fully_shard`, and is not in your list "
-                f"({where}). "
-                "A reader of the translation would believe that it was translated.",
+                f"({where}). A reader of the translation would believe that it was translated.",
             )
         if extra and extra[0] in config[ZERO]:
             raise Finding(
@@ -282,10 +291,8 @@ IN_FSDP2 = Exercise(
         "`enabled` decides about a 16-bit section. Without `communication_data_type` the reduction "
         "goes in the type of the computation, and `MixedPrecisionPolicy` does that by itself.",
         "`CPUOffloadPolicy` moves parameters, gradients and states. So it stands for "
-        "`offload_param` "
-        "and `offload_optimizer` together, and for neither of them alone. Without "
-        "`pin_memory` both "
-        "libraries pin.",
+        "`offload_param` and `offload_optimizer` together, and for neither of them alone. "
+        "Without `pin_memory` both libraries pin.",
         "The list: all keys of `zero_optimization` except `stage`, and except what a policy "
         "expresses.",
     ),

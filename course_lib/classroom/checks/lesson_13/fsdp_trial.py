@@ -23,7 +23,7 @@ from course_lib.ledger import ledger
 
 SIZES = (7, 11, 5, 3)  # of the layers: a dim that no number of ranks divides
 KNOWN = ("reshard_after_forward", "mp_policy", "offload_policy")
-REFUSED = "ValueError"
+REFUSED, STOPPED = "ValueError", "another error"
 
 
 def fsdp() -> ModuleType:
@@ -55,6 +55,11 @@ def _tried(function: Callable, mesh: DeviceMesh, config: dict, runs: dict[str, d
     except ValueError as error:
         report["kind"], report["text"] = REFUSED, str(error)[:200]
         return {**report, "changed": given != config}
+    except Exception as error:
+        if _reference(config) is not None:
+            raise
+        text = f"{type(error).__name__}: {error}"[:200]
+        return {**report, "kind": STOPPED, "text": text, "changed": given != config}
     report["changed"] = given != config
     report["kind"] = type(out).__name__
     pair = isinstance(out, (tuple, list)) and len(out) == 2 and isinstance(out[0], Mapping)
@@ -70,7 +75,7 @@ def _tried(function: Callable, mesh: DeviceMesh, config: dict, runs: dict[str, d
         report["right"] = _run(mesh, reference, runs)
         try:
             report["measured"] = _run(mesh, keywords, runs)
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, RuntimeError) as error:
             report["text"] = f"{type(error).__name__}: {error}"[:200]
     return report
 

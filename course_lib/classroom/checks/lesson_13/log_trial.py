@@ -35,6 +35,9 @@ def _tried(function: Callable, lines: list[str]) -> dict:
 
 def _plain(value: object) -> int | float | str | None:
     """A value as data; of anything that is neither number nor text, its type's name."""
-    if value is None or (isinstance(value, (int, float, str)) and not isinstance(value, bool)):
-        return value[:100] if isinstance(value, str) else value
-    return f"a {type(value).__name__}"
+    if value is None or isinstance(value, str):
+        return value[:100] if value else value
+    plain = bench.number(value)
+    if plain is None:
+        return f"a {type(value).__name__}"
+    return int(plain) if plain.is_integer() else plain

@@ -7,6 +7,7 @@ the log has its words, and what a training loop and its other ranks print betwee
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
@@ -28,6 +29,7 @@ VERDICTS = (SETTLED, LOOKING, NOT_FOUND, DIVERGED)
 EACH = 3  # logs of a kind
 PRINTED = 13  # the seed of the log that the exercise prints
 STAMP = "[2026-03-04 11:{:02}:{:02},{:03}] [INFO] "  # as DeepSpeed's logger begins a line
+_BARE = re.compile(r"^\[2026-\S+ \S+\] \[INFO\] \[\S+\] ")
 SCALER, PROGRESS = "[loss_scaler.py:266:update_scale] ", "[logging.py:123:log_dist] [Rank 0] "
 ENDED = (
     "Traceback (most recent call last):",
@@ -85,9 +87,14 @@ def verdict(log: Log, made: int) -> str:
 def drawn(seed: int) -> list[Log]:
     """Runs of every kind, in any order."""
     r = Random(seed)
-    logs = [kind(r) for kind in KINDS for _ in range(EACH)]
+    logs = [kind(r) if n else _bare(kind(r)) for kind in KINDS for n in range(EACH)]
     r.shuffle(logs)
     return logs
+
+
+def _bare(log: Log) -> Log:
+    """The log without time stamps and places: lines that are alike are the same."""
+    return log._replace(lines=[_BARE.sub("", line) for line in log.lines])
 
 
 def printed() -> list[str]:
@@ -134,7 +141,8 @@ def _never_and_stops(r: Random) -> Log:
 
 
 def _diverges(r: Random, stops: bool = False) -> Log:
-    bad, scale = r.randint(8, 20), _scale(r, stops=stops)
+    bad = r.choice((1, 2, r.randint(8, 20)))
+    scale = _scale(r, power=0 if bad > 2 else 9, stops=stops)
     return _log(r, scale, lambda n, value: n >= bad or value > 2.0**10, bad + 30)
 
 
@@ -157,9 +165,24 @@ def _at_least(r: Random) -> Log:
     return _log(r, scale, lambda n, value: n < down, down + good)
 
 
+def _back_up(r: Random) -> Log:
+    """An overflow at the least scale; then it doubles, and the last overflow halves it again."""
+    scale = _scale(r, power=5, window=3, consecutive=False)
+    down = scale.patience + round(math.log2(scale.value / scale.least))
+    good = down + r.randint(11, 16)
+    return _log(r, scale, lambda n, value: not down <= n < good, good + scale.patience)
+
+
+def _just_down(r: Random) -> Log:
+    """The last overflow halves the scale to the least, which has not been tried."""
+    scale = _scale(r, power=6, consecutive=False)
+    count = scale.patience - 1 + round(math.log2(scale.value / scale.least))
+    return _log(r, scale, lambda n, value: True, count)
+
+
 KINDS: tuple[Callable[[Random], Log], ...] = (
     _starts, _now_and_then, _none, _kept, _never, _never_and_stops, _diverges,
-    _diverges_and_stops, _cut_off, _at_least,
+    _diverges_and_stops, _cut_off, _at_least, _back_up, _just_down,
 )  # fmt: skip
 
 

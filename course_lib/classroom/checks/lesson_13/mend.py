@@ -98,7 +98,12 @@ def _look_at_meaning(one: Trial) -> None:
 
 
 def _look_at(case: Case, mended: dict) -> None:
-    REMEDIES[case.name].look(case, mended)
+    remedy = REMEDIES[case.name]
+    for path in remedy.about:
+        value = at(mended, *path)
+        if isinstance(value, str) and value.replace(".", "", 1).isdigit():
+            raise Finding("a number as text", f"`{path[-1]}` is {value!r}: leave out the quotes.")
+    remedy.look(case, mended)
     beside = changes(case, mended)
     if beside:
         path, what = next(iter(beside.items()))

@@ -119,9 +119,8 @@ def _precision(case: Case, mended: Mapping) -> None:
     if all(on.values()):
         raise Finding("both precisions", "Both are on, and DeepSpeed refuses to choose.")
     if not any(on.values()):
-        raise Finding(
-            "silenced, not mended", "Both are off: it trains in float32, in twice the bytes."
-        )
+        text = "Both are off: it trains in float32, in twice the bytes."
+        raise Finding("silenced, not mended", text)
 
 
 def _parameters(case: Case, mended: Mapping) -> None:
@@ -151,6 +150,10 @@ def _batch(case: Case, mended: Mapping) -> None:
                 "That multiplies on one rank. Each rank of the job brings its own micro-batches.",
             ) from None
         raise Finding("does not multiply", f"On {world} ranks DeepSpeed refuses {sizes}.") from None
+    halves = [name for name in TRIPLE if isinstance(mended.get(name), float)]
+    if halves:
+        text = f"`{halves[0]}` is {mended[halves[0]]}, a float. It counts: divide with `//`."
+        raise Finding("not a whole number", text)
     if comes_to[TRAIN] != meant[TRAIN]:
         raise Finding(
             "another batch",
@@ -182,18 +185,25 @@ def _auto(case: Case, mended: Mapping) -> None:
                 f"`{name}` is now DeepSpeed's default, as it was with `auto`. The Trainer works it "
                 "out from the model's hidden size.",
             )
-        if isinstance(mine, float) and not mine.is_integer():
-            raise Finding(
-                "not a whole number",
-                f"`{name}` counts elements, and DeepSpeed refuses one with a fraction.",
-            )
+        _refuse_fraction({name: mine})
         if mine == 2 * value:
             raise Finding("bytes", f"`{name}` is in elements, not in bytes.")
+        if mine == value + 1 and name == _AUTO[1][-1]:
+            raise Finding("rounded up", f"`{name}` is {mine}: the Trainer rounds down.")
         if not isinstance(mine, (int, float)) or abs(mine - value) > 1:
             raise Finding(
                 "another value",
                 f"`{name}` is {mine}, which is not what the Trainer puts there at this hidden "
                 "size. Two of the three go with its square.",
+            )
+
+
+def _refuse_fraction(sizes: Mapping[str, object]) -> None:
+    for name, size in sizes.items():
+        if isinstance(size, float) and not size.is_integer():
+            raise Finding(
+                "not a whole number",
+                f"`{name}` counts elements, and DeepSpeed refuses one with a fraction.",
             )
 
 
@@ -209,14 +219,11 @@ def _buckets(case: Case, mended: Mapping) -> None:
         raise Finding(
             "default instead", "A bucket without a size has DeepSpeed's default of 5e8 elements."
         )
+    _refuse_fraction(dict(zip((path[-1] for path in _BUCKETS), sizes, strict=True)))
     elements = sum(sizes)
     takes = BYTES * TIMES * elements
     told = f"The two buckets take {takes / 1e9:.2f} GB, and {room / 1e9:.2f} GB were free."
-    left = [
-        path[-1]
-        for path, size in zip(_BUCKETS, sizes, strict=True)
-        if size == at(case.config, *path)
-    ]
+    left = [path[-1] for path in _BUCKETS if at(mended, *path) == at(case.config, *path)]
     if takes > room and left:
         raise Finding("a bucket left", f"{told} `{left[0]}` is as large as it was.")
     for idea, count in (
@@ -229,10 +236,8 @@ def _buckets(case: Case, mended: Mapping) -> None:
     if takes > room:
         raise Finding("too large", told)
     if takes < room / 2:
-        raise Finding(
-            "smaller than needed",
-            f"{told} Smaller buckets are more messages, and each has its latency.",
-        )
+        text = f"{told} Smaller buckets are more messages, and each has its latency."
+        raise Finding("smaller than needed", text)
 
 
 def _schedule(case: Case, mended: Mapping) -> None:
@@ -243,9 +248,8 @@ def _schedule(case: Case, mended: Mapping) -> None:
     if kind != meant["type"]:
         raise Finding(
             "another schedule",
-            f"`{kind}` starts without the missing parameter. After the warm-up the author "
-            "wanted the "
-            "rate to fall in a straight line.",
+            f"`{kind}` starts without the missing parameter. After the warm-up the author wanted "
+            "the rate to fall in a straight line.",
         )
     here = at(params, "total_num_steps")
     if here is None:

@@ -53,7 +53,8 @@ def words(config: Mapping) -> Words:
 def drawn(seed: int) -> list[dict]:
     """Configs of every stage and precision, with and without offload; two that have no word."""
     r = Random(seed)
-    loose = {"device": "cpu", "pin_memory": False}
+    plain = {"device": "cpu"}
+    loose, tight = ({**plain, "pin_memory": pinned} for pinned in (False, True))
     host = {"device": "cpu", "pin_memory": r.choice((True, False))}
     files = {"device": "nvme", "nvme_path": "/scratch", "pin_memory": True}
     sections = [
@@ -61,20 +62,16 @@ def drawn(seed: int) -> list[dict]:
         ({"stage": 2, **_of_2(r)}, {}),
         ({"stage": 3, **_of_3(r)}, {**_half(r, "bf16"), "fp16": {"enabled": False}}),
         ({"stage": 1, **_of_2(r)}, {**_half(r, "bf16"), "communication_data_type": "fp32"}),
-        ({"stage": 2, **_of_2(r)}, _half(r, "fp16")),
+        ({"stage": 2, **_of_2(r)}, {"fp16": {"enabled": True}}),
         ({"stage": 3, **_of_3(r)}, {"communication_data_type": "bf16"}),
-        ({"stage": 3, "offload_optimizer": loose, "offload_param": loose, **_of_3(r)}, {}),
-        (
-            {
-                "stage": 3,
-                "offload_optimizer": {"device": "cpu"},
-                "offload_param": {"device": "cpu"},
-            },
-            _half(r, "bf16"),
-        ),
+        ({"stage": 3, "offload_optimizer": tight, "offload_param": loose, **_of_3(r)}, {}),
+        ({"stage": 3, "offload_optimizer": loose, "offload_param": plain}, _half(r, "bf16")),
         ({"stage": 2, "offload_optimizer": host, **_of_2(r)}, _half(r, "bf16")),
-        ({"stage": 3, "offload_optimizer": host, **_of_3(r)}, _half(r, "bf16")),
-        ({"stage": 3, "offload_optimizer": files, "offload_param": files}, _half(r, "bf16")),
+        (
+            {"stage": 3, "offload_param": host, **_of_3(r)},
+            {"fp16": {"enabled": True}, "bf16": {"enabled": False}},
+        ),
+        ({"stage": 3, "offload_param": files, **_of_3(r)}, _half(r, "bf16")),
         ({"stage": 3, "offload_optimizer": files, "offload_param": host}, {}),
         ({"stage": 0, "reduce_bucket_size": _size(r)}, _half(r, "bf16")),
         (None, _half(r, "fp16")),

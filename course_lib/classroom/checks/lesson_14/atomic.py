@@ -27,7 +27,7 @@ from course_lib.classroom.checks.lesson_14.disk import (
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
 
 NAME, OLDER = "step-000009", ["step-000003", "step-000006"]
-KEEP = {3: 2, 2: 1}  # by the number of ranks
+KEEP, PLENTY = {3: 2, 2: 1}, 4  # by the number of ranks; one more than there are
 
 
 class Trial(NamedTuple):
@@ -90,6 +90,7 @@ def _trials(answer: Answer, judge: Judge, seed: int) -> Iterator[Trial]:
     yield first
     left = _left_over(first)
     yield _tried(answer, judge, TWO, seed + 1, left, f"{on(TWO)}, after a save that was killed")
+    yield _tried(answer, judge, TWO, seed, before, f"{on(TWO)}, with few older ones", PLENTY)
 
 
 def _left_over(one: Trial) -> dict[str, str]:
@@ -103,9 +104,10 @@ def _left_over(one: Trial) -> dict[str, str]:
 
 
 def _tried(
-    answer: Answer, judge: Judge, members: list[int], seed: int, before: dict[str, str], when: str
-) -> Trial:
-    keep = KEEP[len(members)]
+    answer: Answer, judge: Judge, members: list[int], seed: int, before: dict[str, str], when: str,
+    keep: int = 0,
+) -> Trial:  # fmt: skip
+    keep = keep or KEEP[len(members)]
     arguments = (NAME, OLDER, keep, seed)
     try:
         reports = judge.trial(answer, trial.run, *arguments, members=members, when=when)

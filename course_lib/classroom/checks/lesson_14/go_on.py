@@ -19,19 +19,26 @@ from course_lib.classroom.checks.lesson_14 import old_ranks
 from course_lib.classroom.checks.lesson_14 import old_ranks_trial as trial
 from course_lib.classroom.checks.lesson_14.old_ranks import (
     BATCH,
-    FIRST,
     KEYS,
     KINDS,
     MASTER,
     NEXT,
-    SECOND,
     STEP,
     Run,
 )
-from course_lib.classroom.checks.looking import THREE, TWO, Idea, Looks, fresh_seed, near
-from course_lib.classroom.checks.looking import refuse_idea as refuse_known
+from course_lib.classroom.checks.looking import (
+    THREE,
+    TWO,
+    Idea,
+    Looks,
+    fresh_seed,
+    near,
+    refuse_changed,
+    refuse_idea,
+)
 
-CASES = ((4, THREE), (3, TWO), (2, THREE))  # the old world, the new ranks
+# The old world, the new ranks, and whether the last of them holds no bias.
+CASES = ((4, THREE, False), (3, TWO, False), (2, THREE, False), (2, THREE, True))
 
 
 class Trial(NamedTuple):
@@ -58,12 +65,12 @@ def judge_go_on(answer: Answer, judge: Judge) -> None:
     LOOKS.at(answer, (_tried(answer, judge, *case, seed + k) for k, case in enumerate(CASES)))
 
 
-def _tried(answer: Answer, judge: Judge, m: int, members: list[int], seed: int) -> Trial:
+def _tried(answer: Answer, judge: Judge, m: int, members: list[int], few: bool, seed: int) -> Trial:
     n = len(members)
-    when = f"from {m} ranks to {n}, {on(members)}"
-    reports = judge.trial(answer, trial.run, m, seed, members=members, when=when)
+    when = f"from {m} ranks to {n}, {on(members)}{', with few biases' if few else ''}"
+    reports = judge.trial(answer, trial.run, m, few, seed, members=members, when=when)
     refuse_none(reports, when, "a dictionary with its shards")
-    return Trial(reports, old_ranks.drawn(m, n, seed), seed, when)
+    return Trial(reports, old_ranks.drawn(m, n, seed, few), seed, when)
 
 
 def _look_at_shape(one: Trial) -> None:
@@ -75,9 +82,8 @@ def _look_at_shape(one: Trial) -> None:
                 f"with {', '.join(KEYS)}.",
             )
         if report["lost"]:
-            raise Finding(
-                "a key missing", f"Without {', '.join(report['lost'])} on rank {rank}, {one.when}."
-            )
+            lost = ", ".join(report["lost"])
+            raise Finding("a key missing", f"Without {lost} on rank {rank}, {one.when}.")
     for kind in KINDS:
         for rank, (seen, wanted) in enumerate(zip(one.seen(kind), one.wanted(kind), strict=True)):
             if not isinstance(seen, Tensor):
@@ -108,6 +114,23 @@ def _refuse_length(one: Trial, kind: str, rank: int, seen: int, wanted: int) -> 
     raise Finding("wrong length", f"{text}Each group is padded and sharded by itself.")
 
 
+def _look_at_memory(one: Trial) -> None:
+    refuse_changed(one, "a layout")
+    for rank, report in enumerate(one.reports):
+        if report["shared"]:
+            raise Finding(
+                "one buffer",
+                f"Two of the shards on rank {rank} are the same memory, {one.when}: the second "
+                "has overwritten the first.",
+            )
+        if not report["kept"]:
+            raise Finding(
+                "one buffer",
+                f"A second call has overwritten what the first one returned on rank {rank}, "
+                f"{one.when}. Make new tensors in each call.",
+            )
+
+
 def _look_at_values(one: Trial) -> None:
     for kind in KINDS:
         seen, wanted = one.seen(kind), one.wanted(kind)
@@ -116,10 +139,8 @@ def _look_at_values(one: Trial) -> None:
     for key in (STEP, NEXT):
         for rank, value in enumerate(one.seen(key)):
             if type(value) is not int:
-                raise Finding(
-                    "not a whole number",
-                    f"`{key}` on rank {rank} is {value!r}, {one.when}; expected is an int.",
-                )
+                text = f"`{key}` on rank {rank} is {value!r}, {one.when}; expected is an int."
+                raise Finding("not a whole number", text)
     run, n = one.run, one.n
     if one.seen(STEP) != one.wanted(STEP):
         text = "Adam divides by 1 − βᵗ: with another t the next update has another size."
@@ -137,6 +158,10 @@ def _look_at_values(one: Trial) -> None:
          "The old ranks have read it: multiply by how many they were, not by the new ranks."),
         ("the same for all ranks", [done] * n,
          "Every rank would read the same samples: each has its part of the batch."),
+        ("the old ranks' part", [done + r * (BATCH // run.m) for r in range(n)],
+         "The new ranks share the batch: each has batch / n samples of it."),
+        ("a batch for each rank", [done + r * BATCH for r in range(n)],
+         "`batch` are the samples of all ranks together, of which each has its part."),
         ("parts of one sample", [done + r for r in range(n)],
          "A rank's part of a batch is batch / n samples, one after another."),
     )  # fmt: skip
@@ -150,13 +175,14 @@ def _look_at_values(one: Trial) -> None:
 def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tensor]) -> None:
     run, n, ranks = one.run, one.n, range(one.n)
     zeros = [torch.zeros_like(x) for x in wanted]
-    others = {FIRST: SECOND, SECOND: FIRST, MASTER: FIRST}
     ideas = [
         Idea("moments forgotten" if kind != MASTER else "nothing read",
              f"`{kind}` is zero. Without its moments an optimizer starts anew: the next loss is "
              "right, and the one after it is not.", zeros),
-        Idea("kinds mixed up", f"`{kind}` holds what is in {others[kind]}.",
-             one.wanted(others[kind])),
+        *(Idea("kinds mixed up", f"`{kind}` holds what is in {other}.", one.wanted(other))
+          for other in KINDS if other != kind),
+        Idea("the call before", f"`{kind}` is what an earlier call has read, of another run. Does "
+             "your function keep something between calls?", [trial.BEFORE * x for x in wanted]),
         Idea("every rank has the first one's",
              f"`{kind}` is the first rank's shard on every rank. Ask the group for the rank.",
              [wanted[0]] * n),
@@ -170,17 +196,29 @@ def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tenso
              "rank's file it begins after that rank's piece of the first, padding included.",
              [old_ranks.misread(run, n, r, kind, base=True) for r in ranks]),
     ]  # fmt: skip
-    refuse_known(seen, ideas, one.when)
+    refuse_idea(seen, ideas, one.when)
     if any(bool((x == old_ranks.PADDING).any()) for x in seen):
         raise Finding(
             "padding leaks in",
             f"`{kind}` has elements of an old file's padding, {one.when}. What stands there is no "
             "parameter: every group of the old run ends before it.",
         )
-    if all(bool(torch.isin(x, w).all()) for x, w in zip(seen, wanted, strict=True)):
+    pairs = list(zip(seen, wanted, strict=True))
+    real = [w != 0 for w in wanted]
+    if all(map(near, [x[r] for x, r in zip(seen, real, strict=True)],
+               [w[r] for w, r in zip(wanted, real, strict=True)])):  # fmt: skip
+        text = f"`{kind}` has its parameters, and no zeros in the padding, {one.when}."
+        raise Finding("padding not zero", text)
+    if all(map(near, seen, [torch.where(x == 0, 0.0, w) for x, w in pairs])):
         raise Finding(
-            "another order", f"`{kind}` has the right elements in another order, {one.when}."
+            "some left zero",
+            f"`{kind}` has zeros where parameters belong, {one.when}, and the rest is right. The "
+            "elements of a parameter that a rank holds may be in several old files, and in as "
+            "many as you like.",
         )
+    if all(bool(torch.isin(x, w).all()) for x, w in pairs):
+        text = f"`{kind}` has the right elements in another order, {one.when}."
+        raise Finding("another order", text)
     raise Finding(
         "another's elements",
         f"`{kind}` has elements that belong elsewhere, {one.when}. For each parameter: which of "
@@ -228,6 +266,7 @@ def _look_at_losses(one: Trial) -> None:
 
 LOOKS = Looks(
     shape=_look_at_shape,
+    unchanged=_look_at_memory,
     value=_look_at_values,
     traffic=_look_at_reads,
     later_steps=_look_at_losses,

@@ -52,19 +52,28 @@ class Run(NamedTuple):
     step: int
     states: dict[str, dict[str, Tensor]]
 
+    def times(self, factor: float) -> Run:
+        """Another run with the same sizes and counts, and each state so many times as large."""
+        kinds = self.states.items()
+        scaled = {kind: {name: factor * x for name, x in own.items()} for kind, own in kinds}
+        return self._replace(states=scaled)
+
     @property
     def samples(self) -> int:
         """How many each of the m ranks has read."""
         return self.step * BATCH // self.m
 
 
-def drawn(m: int, n: int, seed: int) -> Run:
-    """A run whose groups divide neither by m nor by n, nor by m as they would be rounded down."""
+def drawn(m: int, n: int, seed: int, few: bool = False) -> Run:
+    """A run whose groups divide neither by m nor by n, nor by m as they would be rounded down; or
+    one with so `few` biases that the last of three ranks holds none."""
     r = Random(seed)
-    while True:
-        sizes = Sizes(r.randint(3, 6), r.randint(5, 13), r.randint(2, 7))
+    sizes = Sizes(r.choice((3, 5, 6)), 2, 2)
+    while not few:
+        sizes = Sizes(r.randint(3, 7), r.randint(5, 15), r.randint(1, 7))
         totals = [sum(size for _, size in group) for group in sizes.layout(False)]
-        if all(total % k for total in totals for k in (m, n)) and totals[1] > m * (m - 1):
+        uneven = all(total % k for total in totals for k in (m, n)) and totals[1] > m * (m - 1)
+        if uneven and _most_files(sizes, m, n) >= min(m, 3):
             break
     made = torch.Generator().manual_seed(seed)
     states: dict[str, dict[str, Tensor]] = {}
@@ -75,6 +84,19 @@ def drawn(m: int, n: int, seed: int) -> Run:
         }
         states[kind] = {name: x * x if kind == SECOND else x for name, x in draw.items()}
     return Run(sizes, m, r.randint(3, 9), states)
+
+
+def _most_files(sizes: Sizes, m: int, n: int) -> int:
+    """Old files that the elements of one parameter come from which one new rank holds."""
+    most = 0
+    for old, new in zip(sizes.layout(False), sizes.layout(True), strict=True):
+        flat = [[(name, k) for name, size in group for k in range(size)] for group in (old, new)]
+        file_of = {key: at // shard(len(flat[0]), m) for at, key in enumerate(flat[0])}
+        runs: dict[tuple[int, str], set[int]] = {}
+        for at, key in enumerate(flat[1]):
+            runs.setdefault((at // shard(len(flat[1]), n), key[0]), set()).add(file_of[key])
+        most = max(most, *map(len, runs.values()))
+    return most
 
 
 def shard(total: int, ranks: int) -> int:

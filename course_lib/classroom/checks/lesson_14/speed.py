@@ -6,112 +6,20 @@ of them.
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
-
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.by_cases import Cases, judge_cases
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.checks.lesson_14 import speed_trial as trial
-from course_lib.classroom.checks.lesson_14.speed_cases import KEYS, Case, drawn, right
+from course_lib.classroom.checks.lesson_14.speed_cases import COUNT, KEYS, make, right
 from course_lib.classroom.checks.lesson_14.speed_ideas import IDEAS
-from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
 
-CLOSE = 1e-6  # relative
-
-
-class Trial(NamedTuple):
-    reports: list[dict]
-    cases: list[Case]
-    when: str
-
-    def each(self) -> list[tuple[Case, dict]]:
-        """Each case with what came of it, of each rank."""
-        return [
-            (case, seen)
-            for report in self.reports
-            for case, seen in zip(self.cases, report["cases"], strict=True)
-        ]
+CASES = Cases(KEYS, COUNT, make, right, IDEAS)
 
 
 def judge_speed(answer: Answer, judge: Judge) -> None:
-    judge.take(answer, trial.__name__)
-    seed = fresh_seed()
-    cases = drawn(seed)
-    when = f"in {len(cases)} drawn cases"
-    reports = judge.trial(answer, trial.run, seed, members=THREE, when=when)
-    LOOKS.at(answer, [Trial(reports, cases, when)])
+    judge_cases(answer, judge, CASES, __name__)
 
 
-def about(case: Case) -> str:
-    """A case in words."""
-    return ", ".join(f"{name} {value:.4g}" for name, value in case.items())
-
-
-def _look_at_returned(one: Trial) -> None:
-    for case, seen in one.each():
-        if seen["error"]:
-            raise Finding(
-                "stopped by an error", f"It ended with {seen['error']}, with {about(case)}."
-            )
-    if all(seen["kind"] == "NoneType" for _, seen in one.each()):
-        raise Finding(
-            "nothing returned",
-            "None came back; expected is a dictionary. Did you forget `return`?",
-        )
-
-
-def _look_at_shape(one: Trial) -> None:
-    for case, seen in one.each():
-        if seen["kind"] != "dict":
-            raise Finding(
-                "not a dictionary",
-                f"A {seen['kind']} came back; expected is a dictionary with {', '.join(KEYS)}.",
-            )
-        if seen["lost"]:
-            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {about(case)}.")
-        for key, value in seen["values"].items():
-            if isinstance(value, str):
-                raise Finding("not a number", f"`{key}` is {value}; expected is a number.")
-
-
-def _look_at_inputs(one: Trial) -> None:
-    if any(seen["changed"] for _, seen in one.each()):
-        raise Finding("input changed", "Your function changed the case. Work on a copy.")
-
-
-def _look_at_values(one: Trial) -> None:
-    """Key by key in their order: a later one is often wrong because an earlier one is."""
-    truths = [right(case) for case in one.cases]
-    for report in one.reports:
-        for key in KEYS:
-            seen = [each["values"][key] for each in report["cases"]]
-            wanted = [truth[key] for truth in truths]
-            wrong = [k for k in range(len(seen)) if not same(seen[k], wanted[k])]
-            if wrong:
-                _refuse(key, seen, wrong, one.cases)
-
-
-def _refuse(key: str, seen: list[float], wrong: list[int], cases: list[Case]) -> None:
-    head = f"`{key}` is not right in {len(wrong)} of {len(seen)} drawn cases. "
-    tail = f"You have {seen[wrong[0]]:.6g} for {about(cases[wrong[0]])}."
-    for idea in IDEAS:
-        if idea.key == key and all(map(same, seen, map(idea.gives, cases))):
-            raise Finding(idea.name, f"{head}{idea.text} {tail}")
-    raise Finding(f"{key} wrong", head + tail)
-
-
-def same(seen: float, wanted: float) -> bool:
-    return math.isclose(seen, wanted, rel_tol=CLOSE)
-
-
-LOOKS = Looks(
-    returned=_look_at_returned,
-    shape=_look_at_shape,
-    unchanged=_look_at_inputs,
-    value=_look_at_values,
-)
 STREAMED_SPEED = Exercise(
     name="streamed_speed",
     title="Tokens per second against the batch",

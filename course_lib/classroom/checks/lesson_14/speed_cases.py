@@ -12,16 +12,16 @@ from random import Random
 BYTES, STREAMED, RATE, DENSE, TP, EVEN, PREFILL = KEYS = (
     "bytes", "stage 3", "tokens/s", "dense", "tp", "break-even", "prefill",
 )  # fmt: skip
-CASES = 10
+COUNT = 10
 
 Case = Mapping[str, int | float]
 
 
-def drawn(seed: int) -> list[Case]:
+def make(r: Random, k: int) -> Case:
     """Batches so small that a rank waits for its memory, larger ones for which it waits for the
-    link, and such that the arithmetic takes longest."""
-    r = Random(seed)
-    return [_case(r, k % 3) for k in range(CASES)]
+    link, and such that the arithmetic takes longest; at last two that are unlike the others."""
+    last = {COUNT - 2: _even, COUNT - 1: _slow}
+    return last[k](r) if k in last else _case(r, k % 3)
 
 
 def _case(r: Random, kind: int) -> Case:
@@ -46,6 +46,20 @@ def _case(r: Random, kind: int) -> Case:
     even = break_even(case)
     sizes = ((2, 8), (even // 4, even // 2), (9 * even, 14 * even))
     return {**case, "batch": r.randint(*sizes[kind])}
+
+
+def _even(r: Random) -> Case:
+    """Powers of two, with which a batch breaks even exactly, whatever the order of the counting."""
+    case = {"item": 2, "ranks": r.choice((4, 8)), "layers": 32, "hidden": 2 ** r.randint(12, 13)}
+    case |= {"parameters": 2 ** r.randint(34, 36), "link": 2.0 ** r.randint(34, 36)}
+    case |= {"memory": 2.0**41, "flops": 2.0 ** r.randint(46, 48), "prompt": 2 ** r.randint(8, 9)}
+    return {**case, "batch": 2 ** r.randint(4, 7)}
+
+
+def _slow(r: Random) -> Case:
+    """A rank's own memory that is slower than the link: what it reads decides at stage 3 too."""
+    case = _case(r, 0)
+    return {**case, "memory": case["link"] / r.randint(2, 4)}
 
 
 def _rounds_alike(case: Case) -> bool:

@@ -6,6 +6,7 @@ against the whole model, against one gather for each, and against how much is wh
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -25,7 +26,7 @@ from course_lib.classroom.checks.lesson_14.stock_trial import (
     SMALL,
     Sizes,
     Small,
-)
+)  # fmt: skip
 from course_lib.classroom.checks.lesson_14.waiting import is_a_hang
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed, near
 
@@ -34,6 +35,7 @@ class Trial(NamedTuple):
     reports: list[dict]
     model: Small
     when: str
+    n: int
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -76,21 +78,18 @@ def _tried(answer: Answer, judge: Judge, members: list[int], sizes: Sizes, seed:
             f"inside the block, and not around it.\n{finding.text}",
         ) from None
     refuse_none(reports, when, "a dictionary")
-    return Trial(reports, Small(sizes, seed), when)
+    return Trial(reports, Small(sizes, seed), when, len(members))
 
 
 def _look_at_shape(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         if report["kind"] != "dict":
-            raise Finding(
-                "not a dictionary",
-                f"Rank {rank} got a {report['kind']} back, {one.when}; expected is a dictionary "
-                f"with {', '.join(KEYS)}.",
-            )
+            text = f"expected is a dictionary with {', '.join(KEYS)}."
+            got = f"Rank {rank} got a {report['kind']} back, {one.when}"
+            raise Finding("not a dictionary", f"{got}; {text}")
         if report["lost"]:
-            raise Finding(
-                "a key missing", f"Without {', '.join(report['lost'])} on rank {rank}, {one.when}."
-            )
+            lost = ", ".join(report["lost"])
+            raise Finding("a key missing", f"Without {lost} on rank {rank}, {one.when}.")
         for key, value in report["values"].items():
             if isinstance(value, str) or isinstance(value, list) != (key in (PLACEHOLDERS, DECAY)):
                 raise Finding(
@@ -125,35 +124,32 @@ def _look_at_placeholders(one: Trial, seen: list[str], where: str) -> None:
             "second name. named_parameters() has a tensor once, a state_dict under every name.",
         )
     if not seen:
-        raise Finding(
-            "looked at while whole",
-            f"`placeholders` is empty, {where}. Between uses a parameter is of size 0: look before "
-            "anything is gathered.",
-        )
-    raise Finding(
-        "placeholders misread",
-        f"`placeholders` has too many ({', '.join(extra) or 'none'}), or too few "
-        f"({', '.join(lost) or 'none'}), {where}.",
-    )
+        text = "Between uses a parameter is of size 0: look before anything is gathered."
+        raise Finding("looked at while whole", f"`placeholders` is empty, {where}. {text}")
+    many, few = (", ".join(names) or "none" for names in (extra, lost))
+    text = f"`placeholders` has too many ({many}), or too few ({few}), {where}."
+    raise Finding("placeholders misread", text)
 
 
 def _look_at_decay(one: Trial, seen: list[str], where: str) -> None:
     right = sorted(name for name, p in one.parameters.items() if p.ndim > 1)
     if seen == right:
         return
-    if not seen:
+    if seen in ([], [n for n in right if n not in one.cut]):
         raise Finding(
             "dims of a placeholder",
-            f"`decay` is empty, {where}: a placeholder has one dim, whatever its parameter has. "
+            f"`decay` is {seen}, {where}: a placeholder has one dim, whatever its parameter has. "
             "An optimizer whose groups are made of `p.ndim` so would let no weight decay, and say "
             "nothing.",
         )
     if "positions" in seen or "head.weight" in seen:
-        raise Finding(
-            "more than the parameters",
-            f"`decay` is {seen}, {where}: asked are parameters, each once, by the name that "
-            "named_parameters() has for it.",
-        )
+        text = "asked are parameters, each once, by the name that named_parameters() has for it."
+        raise Finding("more than the parameters", f"`decay` is {seen}, {where}: {text}")
+    if sorted(set(seen)) == right:
+        raise Finding("tied twice", f"`decay` has a parameter twice, {where}: {seen}.")
+    if seen == [n for n in one.cut if n in one.parameters]:
+        text = "A large parameter may have one dim, and a small one two."
+        raise Finding("placeholders decay", f"`decay` has every placeholder, {where}. {text}")
     if seen == sorted(one.parameters):
         raise Finding("all decay", f"`decay` has every parameter, {where}: those of two dims.")
     raise Finding("decay misread", f"`decay` is {seen}, {where}; asked are parameters of two dims.")
@@ -169,7 +165,8 @@ def _look_at_count(one: Trial, values: dict, where: str) -> None:
         NORM: lambda tensors: sum(float((x * x).sum()) for x in tensors) ** 0.5,
     }
     for key, count in counts.items():
-        ideas = (
+        right, n = count(list(every.values())), one.n
+        ideas = [
             ("placeholders counted", count(stays),
              "A parameter that is not gathered counts as nothing: 0 elements, and a norm of 0."),
             ("tied twice", count([*every.values(), table]),
@@ -180,20 +177,23 @@ def _look_at_count(one: Trial, values: dict, where: str) -> None:
              "That is every entry of the state_dict: the tied one twice, and a buffer."),
             ("what comes and goes alone", count([p for p in every.values() if p.numel() > SMALL]),
              "Parameters that are not sharded count as well."),
-        )  # fmt: skip
-        right = count(list(every.values()))
+            ("added over the ranks", right * (n if key == NUMEL else n**0.5),
+             "Every rank has all of a gathered parameter: nothing is added over ranks."),
+        ]  # fmt: skip
         if key == NORM:
             added = sum(float(x.norm()) for x in every.values())
-            ideas += (
-                ("squared", right**2, "The root of the sum of squares is asked for."),
-                ("norms added", added, "The squares of all are added, and then comes the root."),
-            )
-        if near(values[key], right):
-            continue
-        for name, gives, text in ideas:
-            if near(values[key], gives):
-                raise Finding(name, f"`{key}` is {values[key]:.6g}, {where}. {text}")
-        raise Finding(f"{key} misread", f"`{key}` is {values[key]:.6g}, {where}.")
+            ideas.append(("squared", right**2, "The root of the sum of squares is asked for."))
+            ideas.append(("norms added", added, "The squares are added, and then comes the root."))
+        ideas = [("", right, ""), *ideas]
+        name, _, text = next((i for i in ideas if _alike(values[key], i[1])), ("misread", 0, ""))
+        if name:
+            name = f"{key} {name}" if name == "misread" else name
+            raise Finding(name, f"`{key}` is {values[key]:.6g}, {where}. {text}".rstrip())
+
+
+def _alike(seen: float, wanted: float) -> bool:
+    """Equal to the rounding of float32: a norm is there to be looked at."""
+    return math.isclose(seen, wanted, rel_tol=1e-6)
 
 
 def _look_at_writes(one: Trial) -> None:
@@ -213,12 +213,9 @@ def _look_at_writes(one: Trial) -> None:
         _look_at_tensor(one, each)
     lost = sorted(set(one.state) - set(names))
     if lost:
-        what = "are" if lost[1:] else "is"
-        raise Finding(
-            "not all written",
-            f"Of the state_dict {', '.join(lost)} {what} not written, {one.when}: placeholders, "
-            "what is not sharded, buffers and second names belong to it.",
-        )
+        are = f"{', '.join(lost)} {'are' if lost[1:] else 'is'} not written, {one.when}"
+        text = "placeholders, what is not sharded, buffers and second names belong to it."
+        raise Finding("not all written", f"Of the state_dict {are}: {text}")
 
 
 def _look_at_tensor(one: Trial, each: dict) -> None:
@@ -228,11 +225,11 @@ def _look_at_tensor(one: Trial, each: dict) -> None:
     wanted = one.state[name].detach()
     if tensor is None:
         raise Finding("not a tensor", f"{name} is written as a {each['kind']}, {one.when}.")
+    shapes = f"{list(tensor.shape)} and {tensor.dtype}, {one.when}, and has {list(wanted.shape)}"
     if not tensor.numel():
         raise Finding(
             "a placeholder is saved",
-            f"{name} is written with {list(tensor.shape)} and has {list(wanted.shape)}, "
-            f"{one.when}. The file would load, and the weights would be lost.",
+            f"{name} is written with {shapes}. The file would load, and the weights would be lost.",
         )
     if bool(tensor.isnan().any()):
         raise Finding(
@@ -240,6 +237,9 @@ def _look_at_tensor(one: Trial, each: dict) -> None:
             f"{name} was gathered when `write` was called, and its memory is gone when the file is "
             f"made, {one.when}: a block's end takes it away. Write a copy.",
         )
+    if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
+        text = f"{name} is written with {shapes} and {wanted.dtype}."
+        raise Finding("another tensor", text)
     if not near(tensor, wanted):
         raise Finding("other values", f"{name} is written with other values, {one.when}.")
 

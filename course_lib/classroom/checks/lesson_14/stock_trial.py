@@ -29,7 +29,8 @@ class Sizes(NamedTuple):
 
 
 class Small(nn.Module):
-    """A table that is a head too, two layers, what is small and stays whole, and a buffer."""
+    """A table that is a head too, two layers, a large vector, what is small and stays whole, also
+    with two dims, and a buffer."""
 
     def __init__(self, sizes: Sizes, seed: int):
         super().__init__()
@@ -38,6 +39,7 @@ class Small(nn.Module):
         self.up, self.down = nn.Linear(h, f), nn.Linear(f, h, bias=False)
         self.norm = nn.LayerNorm(h)
         self.temperature = nn.Parameter(torch.ones(1))
+        self.shift, self.mix = nn.Parameter(torch.ones(v)), nn.Parameter(torch.ones(2, 3))
         self.register_buffer("positions", torch.zeros(3, h))
         self.head = nn.Linear(h, v, bias=False, device="meta")
         self.head.weight = self.tokens.weight
@@ -110,10 +112,15 @@ class Written:
             {
                 "name": str(name),
                 "kind": type(x).__name__,
-                "tensor": x.detach().clone() if isinstance(x, Tensor) else None,
+                "tensor": x.detach().clone() if _is_plain(x) else None,
             }
             for name, x in self.tensors
         ]
+
+
+def _is_plain(x: object) -> bool:
+    """A tensor whose elements can be compared: neither sparse nor without data."""
+    return isinstance(x, Tensor) and x.layout == torch.strided and x.device.type == "cpu"
 
 
 def run(function: Callable, group: Group, sizes: Sizes, seed: int) -> dict:
@@ -137,10 +144,9 @@ def _is_dict(out: object) -> bool:
 
 
 def _plain(value: object) -> list[str] | float | str:
-    if isinstance(value, Tensor) and value.numel() == 1:
-        value = value.item()
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return value
-    if isinstance(value, (list, tuple, set)) and all(isinstance(x, str) for x in value):
+    plain = bench.number(value)
+    if plain is not None:
+        return plain
+    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(x, str) for x in value):
         return sorted(value)
     return f"a {type(value).__name__}"

@@ -107,6 +107,13 @@ def _look_at_values(one: Trial) -> None:
         if seen == wanted:
             continue
         head = f"On rank {rank}, {one.when}, {len(seen) - len(prompt.ids)} new tokens came back. "
+        new = wanted[len(prompt.ids) :]
+        if trial.STOP in prompt.ids and seen == prompt.ids:
+            raise Finding(
+                "a stop in the prompt",
+                f"{head}Its prompt has a stop in it, which ended an earlier text. Only a new token "
+                "that is the stop ends this one.",
+            )
         if seen[: len(wanted)] == wanted:
             if wanted[-1] == trial.STOP and prompt.forwards:
                 raise Finding(
@@ -125,9 +132,9 @@ def _look_at_values(one: Trial) -> None:
                 f"{head}The text is neither at its stop nor at its limit: did this rank end with "
                 "the first one that had finished?",
             )
-        if seen == [i for i in wanted if i != trial.STOP]:
+        if seen == prompt.ids + [i for i in new if i != trial.STOP]:
             raise Finding("the stop left out", f"{head}The stop is the text's last token.")
-        if seen == wanted[len(prompt.ids) :]:
+        if seen == new:
             raise Finding("prompt left out", f"{head}The prompt comes first, then what is new.")
         raise Finding(
             "another text",

@@ -17,7 +17,8 @@ from course_lib.classroom.checks import bench
 from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
 
-STOP, WORDS, CASES, LIMITED = 0, 50, 4, 2
+STOP, WORDS = 1000, 50  # the stop is no small number: each is an object of its own
+CASES, LIMITED, NOTHING = 5, 2, 4
 HERE, LEFT = 1.0, 0.0
 ENDLESS = 60  # forwards of one call: far more than any rank may ask for
 
@@ -33,7 +34,7 @@ class Prompt(NamedTuple):
         """The model's token after `ids`: never STOP before `length` tokens, and STOP there."""
         made = len(ids) - len(self.ids)
         if made == self.length - 1:
-            return STOP
+            return int(str(STOP))
         return 1 + (self.seed + 7 * sum(ids) + 13 * len(ids)) % (WORDS - 1)
 
     @property
@@ -53,8 +54,10 @@ class Prompt(NamedTuple):
 
 
 def prompts(n: int, seed: int) -> list[list[Prompt]]:
-    """[case][rank]: another rank is the longest in each case. In the first two the others meet
-    their stop, then their limit, and in the last they want nothing."""
+    """[case][rank]: another rank is the longest in each case, up to its stop or, in every second
+    one, up to its limit. In the first two the others meet their stop, then their limit, then they
+    want nothing; in the last no rank wants anything. Prompts may have stops in them, at the end
+    too."""
     r = Random(seed)
     made = []
     for case in range(CASES):
@@ -63,9 +66,14 @@ def prompts(n: int, seed: int) -> list[list[Prompt]]:
         for rank in range(n):
             length = r.randint(8, 11) if rank == longest else r.randint(2, 5)
             most = length + r.randint(1, 9)
+            if rank == longest and case % 2:
+                most, length = length - 1, 11
             if rank != longest and case >= LIMITED:
                 most = r.randint(1, length - 1) if case == LIMITED else 0
+            most = 0 if case == NOTHING else most
             ids = [r.randint(1, WORDS - 1) for _ in range(r.randint(1, 6))]
+            if (case + rank) % 2:
+                ids += r.choice(([STOP], [STOP, r.randint(1, WORDS - 1), STOP]))
             row.append(Prompt(ids, most, 11 * r.randint(1, 900) + length - 1))
         made.append(row)
     return made
@@ -119,7 +127,7 @@ def run(function: Callable, group: Group, seed: int) -> dict:
         except Left:
             out, facts = None, {"ops": {}, "bytes": 0}
         report["kind"] = type(out).__name__
-        if isinstance(out, (list, tuple)) and all(type(i) is int for i in out):
+        if isinstance(out, list) and all(type(i) is int for i in out):
             report["out"] = list(out)
         if isinstance(out, Tensor):
             report["kind"] = f"Tensor of shape {list(out.shape)}"

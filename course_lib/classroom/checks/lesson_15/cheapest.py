@@ -5,7 +5,7 @@ One count serves for the right answer and for the wrong ideas, which leave out a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from course_lib.classroom.checks.judge import Judge
 
 CHOICE, DAYS, COST = KEYS = ("choice", "days", "cost")
 DAY = 86400.0
+SMALL = {1: 3.9, 3: 1.95}  # bytes a parameter, in every fourth case: stage 2 fits, or stage 3
 
 
 class Found(NamedTuple):
@@ -27,25 +28,36 @@ class Found(NamedTuple):
     days: float
     cost: float
     hourly: float
+    single: float  # the cost of one of its GPUs
 
 
 def make(r: Random, k: int) -> Case:
+    """One whose cheapest plan is cheaper than any other by more than digits."""
+    while True:
+        case = _drawn(r, k)
+        costs = sorted(way.cost for way in ways(case) if way.days <= case["days"])
+        if len(costs) < 2 or costs[1] > (1 + 1e-4) * costs[0]:
+            return case
+
+
+def _drawn(r: Random, k: int) -> Case:
     params = r.randint(10, 60) * 10**8
     machines = []
     for memory, flops, link, price in ((24, 60, 4, 0.5), (80, 140, 12, 1.6), (80, 400, 25, 3.6)):
+        first = r.choice((4, 6, 8))  # each kind in numbers of its own
         machines.append({
             "memory": memory * 10**9, "flops": r.uniform(0.6, 1.4) * flops * 1e12,
             "link": r.uniform(0.4, 1.6) * link * 1e9, "price": r.uniform(0.6, 1.4) * price,
-            "sizes": [8 * 2**i for i in range(4)],
+            "sizes": [first * 2**i for i in range(4)],
         })  # fmt: skip
     case = {
         "parameters": params, "tokens": r.randint(10, 40) * params,
         "batch": 2**18 * r.randint(1, 4), "activations": r.randint(2, 9) * 10**9,
         "machines": machines,
     }  # fmt: skip
-    if k % 4 == 3:  # small GPUs on slow links: stage 3 alone fits, and its messages show
+    if k % 4 in SMALL:  # small GPUs on slow links: one stage alone fits, and its messages show
         for machine in machines:
-            machine["memory"] = params * 3 // 2 + case["activations"]
+            machine["memory"] = round(params * SMALL[k % 4]) + case["activations"]
             machine["link"] /= 20
     least = min(found.days for found in ways({**case, "days": 1e9}))
     factor = 0.9 if k == 0 else r.choice((1.2, 2.0, 6.0))  # the first: nothing is in time
@@ -53,32 +65,37 @@ def make(r: Random, k: int) -> Case:
 
 
 # ---- the one count
-def held(case: Case, stage: int, n: int, gradients: int = 2) -> float:
+def held(
+    case: Case, stage: int, n: int, gradients: int = 2, states: int = 12, active: float = 1.0
+) -> float:
     """Bytes of a GPU: 2 of weights, 2 of gradients, 12 of states, and activations."""
     parts = [2 / (n if stage > 2 else 1), gradients / (n if stage > 1 else 1)]
-    return case["parameters"] * (sum(parts) + 12 / (n if stage else 1)) + case["activations"]
+    of_states = states / (n if stage else 1)
+    return case["parameters"] * (sum(parts) + of_states) + active * case["activations"]
 
 
 def ways(
-    case: Case, *, gradients: int = 2, hides: bool = True, sends: float = 1.0, dear: bool = False,
-    fits: bool = True, share: bool = True, moves: int = 3,
+    case: Case, *, hides: float = 2 / 3, sends: float = 1.0, stages: Sequence[int] = range(4),
+    fits: bool = True, share: bool = True, moves: int = 3, spread: float = 0.0,
+    **holds: float,
 ) -> Iterator[Found]:  # fmt: skip
-    """Every machine and number of GPUs with the first stage that fits (3, where `dear`)."""
+    """Every machine and number of GPUs with the first of the stages that fits."""
     params = case["parameters"]
     for i, machine in enumerate(case["machines"]):
         for n in machine["sizes"]:
-            stages = [3] if dear else range(4)
             room = machine["memory"]
-            fitting = [k for k in stages if not fits or held(case, k, n, gradients) <= room]
+            more = {"active": n**spread, **holds}
+            fitting = [k for k in stages if not fits or held(case, k, n, **more) <= room]
             if not fitting:
                 continue
             stage = fitting[0]
             computed = 6 * params * case["batch"] / ((n if share else 1) * machine["flops"])
             moved = (moves if stage == 3 else 2) * 2 * params * (n - 1) / n * sends
-            shown = moved / machine["link"] - (2 / 3 * computed if hides else 0)
+            shown = moved / machine["link"] - hides * computed
             days = case["tokens"] / case["batch"] * (computed + max(0.0, shown)) / DAY
             hourly = n * machine["price"]
-            yield Found(i, n, stage, days, 24 * days * hourly, hourly)
+            cost = 24 * days * hourly
+            yield Found(i, n, stage, days, cost, hourly, cost / n)
 
 
 def cheapest(case: Case, *, late: bool = False, by: str = "cost", **how: object) -> Found | None:
@@ -119,10 +136,25 @@ _READINGS = (
     ("nothing is sent", "Messages take time: what is longer than the backward is exposed.",
      {"sends": 0.0}),
     ("nothing hides", "Messages overlap with the backward, two thirds of the computing; only "
-     "what is longer is exposed.", {"hides": False}),
+     "what is longer is exposed.", {"hides": 0.0}),
     ("parameters, not bytes", "A parameter has 2 bytes on the link.", {"sends": 0.5}),
     ("stage 3 always", "Stage 3 sends half as much again. Take it where a lower one does not fit.",
-     {"dear": True}),
+     {"stages": (3,)}),
+    ("no stage 0", "What fits without ZeRO needs no stage: the lowest one is 0.",
+     {"stages": (1, 2, 3)}),
+    ("no stage 3", "Where stage 2 does not fit, stage 3 may.", {"stages": (0, 1, 2)}),
+    ("activations forgotten", "Activations come on top of weights, gradients and states.",
+     {"active": 0.0}),
+    ("activations shared out", "Each GPU has these activations: they are not shared out over N.",
+     {"spread": -1.0}),
+    ("activations of all", "`activations` are the bytes on each GPU.", {"spread": 1.0}),
+    ("states of 8 bytes", "States have 12 bytes a parameter: a copy in 32 bits, two moments.",
+     {"states": 8}),
+    ("of one GPU", "The price is that of one GPU; all of them run.", {"by": "single"}),
+    ("all of it hides", "Messages overlap with the backward, which is two thirds of the "
+     "computing, and not with all of it.", {"hides": 1.0}),
+    ("a third hides", "The backward is two thirds of the computing; the forward is one.",
+     {"hides": 1 / 3}),
     ("memory forgotten", "Some of your choices do not fit on a GPU.", {"fits": False}),
     ("one GPU computes", "N GPUs share the computing of a step.", {"share": False}),
 )  # fmt: skip
@@ -134,31 +166,17 @@ def _reading(how: dict):
 
 IDEAS = (
     *(Idea(CHOICE, name, text, _reading(how)) for name, text, how in _READINGS),
-    Idea(
-        DAYS, "stage 3 as the others",
-        "At stage 3 half as much again is sent: parameters are gathered twice.",
-        lambda c: getattr(cheapest(c, moves=2), "days", None),
-    ),
+    Idea(DAYS, "stage 3 as the others", "At stage 3 half as much again is sent: parameters are "
+         "gathered twice.", lambda c: getattr(cheapest(c, moves=2), "days", None)),
     Idea(DAYS, "hours", "Those are hours.", _of(lambda c, f: 24 * f.days, "hours")),
     Idea(DAYS, "seconds", "Those are seconds.", _of(lambda c, f: DAY * f.days, "seconds")),
-    Idea(
-        DAYS, "one step",
-        "That is one step. The training has tokens / batch of them.",
-        _of(lambda c, f: f.days * c["batch"] / c["tokens"], "step"),
-    ),
-    Idea(
-        COST, "of one GPU",
-        "The price is that of one GPU; all of them run.",
-        _of(lambda c, f: f.cost / f.gpus, "one"),
-    ),
-    Idea(
-        COST, "a price a day", "The price is for an hour.", _of(lambda c, f: f.cost / 24, "day")
-    ),
-    Idea(
-        COST, "up to the deadline",
-        "A training that is done earlier is not paid for until the deadline.",
-        _of(lambda c, f: 24 * c["days"] * f.hourly, "deadline"),
-    ),
+    Idea(DAYS, "one step", "That is one step. The training has tokens / batch of them.",
+         _of(lambda c, f: f.days * c["batch"] / c["tokens"], "step")),
+    Idea(COST, "of one GPU", "The price is that of one GPU; all of them run.",
+         _of(lambda c, f: f.cost / f.gpus, "one")),
+    Idea(COST, "a price a day", "The price is for an hour.", _of(lambda c, f: f.cost / 24, "day")),
+    Idea(COST, "up to the deadline", "A training that is done earlier is not paid for until the "
+         "deadline.", _of(lambda c, f: 24 * c["days"] * f.hourly, "deadline")),
 )  # fmt: skip
 CASES = Cases(KEYS, 14, make, right, IDEAS)
 

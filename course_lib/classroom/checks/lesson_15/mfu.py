@@ -28,14 +28,16 @@ def make(r: Random, k: int) -> Case:
         "recompute": k % 2,
     }  # fmt: skip
     usual = 1e3 * flops(case, rows) / (gpus * case["peak"] * r.uniform(0.25, 0.5))
-    return {**case, "log": _log(r, usual, rows)}
+    return {**case, "log": _log(r, usual, rows, 8 + k // 2 % 2, 1 if k < 3 else r.randint(2, 40))}
 
 
-def _log(r: Random, usual: float, rows: int) -> str:
-    count, held_up = 8, r.randint(4, 6)
+def _log(r: Random, usual: float, rows: int, count: int, begin: int) -> str:
+    """`count` iterations, an odd number or an even one without the first; a training that went on
+    has another number to `begin` with."""
+    held_up = begin + r.randint(3, 5)
     lines = []
-    for i in range(1, count + 1):
-        slower = {1: 12.0, held_up: 2.5}.get(i, 1.0)
+    for i in range(begin, begin + count):
+        slower = {begin: 12.0, held_up: 2.5}.get(i, 1.0)
         ms = usual * slower * r.uniform(0.98, 1.02)
         lines.append(
             f" iteration {i:>8}/{5000:>8} | elapsed time per iteration (ms): {ms:.1f} | "
@@ -53,6 +55,11 @@ def milliseconds(case: Case) -> list[float]:
 
 def rows_of(case: Case) -> int:
     return int(LINE.findall(case["log"])[0][1])
+
+
+def _but_number_one(case: Case) -> float:
+    kept = milliseconds(case)
+    return statistics.median(kept[1:] if " 1/" in case["log"] else kept) / 1e3
 
 
 def seconds(case: Case) -> float:
@@ -93,97 +100,77 @@ def _needed(case: Case, **how: object) -> float:
 
 
 IDEAS = (
-    Idea(
-        SECONDS, "the first iteration counted",
-        "The first iteration loads libraries and makes buffers: leave it out, also of a median.",
-        lambda c: statistics.median(milliseconds(c)) / 1e3,
-    ),
-    Idea(
-        SECONDS, "the first iteration counted",
-        "That is the mean of all iterations, of which the first loads libraries.",
-        lambda c: statistics.mean(milliseconds(c)) / 1e3,
-    ),
-    Idea(
-        SECONDS, "a mean",
-        "One iteration was held up by a checkpoint. A mean takes it for the step; a median does "
-        "not.",
-        lambda c: statistics.mean(milliseconds(c)[1:]) / 1e3,
-    ),
-    Idea(
-        SECONDS, "the best one",
-        "That is the fastest iteration. A step is what is usual, not what happened once.",
-        lambda c: min(milliseconds(c)) / 1e3,
-    ),
+    Idea(SECONDS, "the first iteration counted", "The first iteration loads libraries and makes "
+         "buffers: leave it out, also of a median.",
+         lambda c: statistics.median(milliseconds(c)) / 1e3),
+    Idea(SECONDS, "the first iteration counted", "That is the mean of all iterations, of which "
+         "the first loads libraries.", lambda c: statistics.mean(milliseconds(c)) / 1e3),
+    Idea(SECONDS, "iteration 1 left out", "A log may begin in the middle of a training. Its "
+         "first iteration is the first of the program that was started again, whatever its "
+         "number.", _but_number_one),
+    Idea(SECONDS, "not the middle", "With an even number of iterations the median is between the "
+         "two in the middle.", lambda c: statistics.median_low(milliseconds(c)[1:]) / 1e3),
+    Idea(SECONDS, "not the middle", "With an even number of iterations the median is between the "
+         "two in the middle.", lambda c: statistics.median_high(milliseconds(c)[1:]) / 1e3),
+    Idea(SECONDS, "one iteration", "That is the second iteration. A step is what is usual, not "
+         "what happened once.", lambda c: milliseconds(c)[1] / 1e3),
+    Idea(SECONDS, "not sorted", "A median is the middle of the sorted times.",
+         lambda c: milliseconds(c)[1 + (len(milliseconds(c)) - 1) // 2] / 1e3),
+    Idea(SECONDS, "more left out", "Only the first iteration is left out.",
+         lambda c: statistics.median(milliseconds(c)[2:]) / 1e3),
+    Idea(SECONDS, "more left out", "Only the first iteration is left out, not the last.",
+         lambda c: statistics.median(milliseconds(c)[1:-1]) / 1e3),
+    Idea(SECONDS, "a mean", "One iteration was held up by a checkpoint. A mean takes it for the "
+         "step; a median does not.", lambda c: statistics.mean(milliseconds(c)[1:]) / 1e3),
+    Idea(SECONDS, "the best one", "That is the fastest iteration. A step is what is usual, not "
+         "what happened once.", lambda c: min(milliseconds(c)) / 1e3),
     Idea(SECONDS, "milliseconds", "The log has milliseconds.", lambda c: 1e3 * seconds(c)),
-    Idea(
-        TOKENS, "of all GPUs",
-        "Those are the tokens of all GPUs. Asked is for one.",
-        lambda c: rows_of(c) * c["length"] / seconds(c),
-    ),
-    Idea(
-        TOKENS, "a batch for each GPU",
-        "The log's batch is global: the rows of all replicas together.",
-        lambda c: rows_of(c) * c["length"] / seconds(c) * c["gpus"],
-    ),
-    Idea(
-        TOKENS, "sequences",
-        "Those are sequences; each has `length` tokens.",
-        lambda c: rows_of(c) / seconds(c) / c["gpus"],
-    ),
-    Idea(
-        MFU, "recomputation counted",
-        "What is computed a second time the mathematics does not need: MFU leaves it out.",
-        lambda c: of_peak(c, flops(c, rows_of(c)) + again(c, rows_of(c))),
-    ),
-    Idea(
-        MFU, "no attention",
-        "The products of the scores, and of the values with them, are missing: 4·s·h for each "
-        "token and layer.",
-        lambda c: _needed(c, attention=False),
-    ),
-    Idea(
-        MFU, "no head",
-        "The logits are a product too: 2·h·v for each token.",
-        lambda c: _needed(c, head=False),
-    ),
-    Idea(
-        MFU, "layers' weights alone",
-        "Those are the products with the layers' weights; attention's own and the head's come on "
-        "top.",
-        lambda c: _needed(c, attention=False, head=False),
-    ),
-    Idea(
-        MFU, "the forward alone",
-        "That is the forward. A backward has two products for each of the forward's.",
-        lambda c: _needed(c, times=1),
-    ),
-    Idea(
-        MFU, "one GPU's peak",
-        "All GPUs have computed: the denominator is the peak of all of them.",
-        lambda c: of_peak(c, flops(c, rows_of(c)), gpus=1),
-    ),
-    Idea(
-        MFU, "in percent",
-        "That is in percent. Asked is for a fraction.",
-        lambda c: 100 * _needed(c),
-    ),
-    Idea(
-        HFU, "recomputation forgotten",
-        "HFU counts what the hardware did: with recomputation each block's forward twice.",
-        lambda c: _needed(c),
-    ),
-    Idea(
-        HFU, "the head again",
-        "Blocks are computed a second time; the head is not.",
-        lambda c: _needed(c, times=3 + c["recompute"]),
-    ),
-    Idea(
-        HFU, "recomputed in every run",
-        "Where nothing is recomputed, HFU and MFU are one.",
-        lambda c: of_peak(
-            c, flops(c, rows_of(c)) + flops(c, rows_of(c), head=False, times=1)
-        ),
-    ),
+    Idea(TOKENS, "of all GPUs", "Those are the tokens of all GPUs. Asked is for one.",
+         lambda c: rows_of(c) * c["length"] / seconds(c)),
+    Idea(TOKENS, "a batch for each GPU", "The log's batch is global: the rows of all replicas "
+         "together.", lambda c: rows_of(c) * c["length"] / seconds(c) * c["gpus"]),
+    Idea(TOKENS, "sequences", "Those are sequences; each has `length` tokens.",
+         lambda c: rows_of(c) / seconds(c) / c["gpus"]),
+    Idea(MFU, "recomputation counted", "What is computed a second time the mathematics does not "
+         "need: MFU leaves it out.",
+         lambda c: of_peak(c, flops(c, rows_of(c)) + again(c, rows_of(c)))),
+    Idea(TOKENS, "one sequence", "A step has as many sequences as the log's global batch.",
+         lambda c: c["length"] / seconds(c) / c["gpus"]),
+    Idea(TOKENS, "by the mean", "The rate follows from the median, as the seconds do.",
+         lambda c: 1e3 * rows_of(c) * c["length"] / statistics.mean(milliseconds(c)[1:]) /
+             c["gpus"]),
+    Idea(MFU, "the pairs halved", "All pairs of tokens are counted here, and not the half that a "
+         "causal mask keeps.", lambda c: (_needed(c) + _needed(c, attention=False)) / 2),
+    Idea(MFU, "a head in each layer", "The head is there once, behind the last layer.",
+         lambda c: _needed(c) + (c["layers"] - 1) * (_needed(c) - _needed(c, head=False))),
+    Idea(MFU, "two forwards", "A backward has twice as many as the forward: a step has three "
+         "times the forward's.", lambda c: _needed(c, times=2)),
+    Idea(MFU, "no attention", "The products of the scores, and of the values with them, are "
+         "missing: 4·s·h for each token and layer.", lambda c: _needed(c, attention=False)),
+    Idea(MFU, "no head", "The logits are a product too: 2·h·v for each token.",
+         lambda c: _needed(c, head=False)),
+    Idea(MFU, "layers' weights alone", "Those are the products with the layers' weights; "
+         "attention's own and the head's come on top.",
+         lambda c: _needed(c, attention=False, head=False)),
+    Idea(MFU, "the forward alone", "That is the forward. A backward has two products for each of "
+         "the forward's.", lambda c: _needed(c, times=1)),
+    Idea(MFU, "one GPU's peak", "All GPUs have computed: the denominator is the peak of all of "
+         "them.", lambda c: of_peak(c, flops(c, rows_of(c)), gpus=1)),
+    Idea(MFU, "in percent", "That is in percent. Asked is for a fraction.",
+         lambda c: 100 * _needed(c)),
+    Idea(HFU, "recomputation forgotten", "HFU counts what the hardware did: with recomputation "
+         "each block's forward twice.", lambda c: _needed(c)),
+    Idea(HFU, "attention not again", "Each layer's forward is run again, and attention's "
+         "products with it.",
+         lambda c: _needed(c) + c["recompute"] * _needed(c, attention=False, head=False, times=1)),
+    Idea(HFU, "attention alone again", "Each layer's forward is run again, all of it and not "
+         "attention alone.",
+         lambda c: _needed(c) + c["recompute"] * (_needed(c, head=False, times=1) - _needed(c,
+             attention=False, head=False, times=1))),
+    Idea(HFU, "the head again", "Blocks are computed a second time; the head is not.",
+         lambda c: _needed(c, times=3 + c["recompute"])),
+    Idea(HFU, "recomputed in every run", "Where nothing is recomputed, HFU and MFU are one.",
+         lambda c: of_peak(c, flops(c, rows_of(c)) + flops(c, rows_of(c), head=False, times=1))),
 )  # fmt: skip
 CASES = Cases(KEYS, 6, make, right, IDEAS)
 

@@ -18,14 +18,18 @@ from course_lib.classroom.checks.judge import Judge
 RANKS, SENT = KEYS = ("ranks", "sent")
 Place = Sequence[tuple[int, int]]  # (dp, tp) of each rank
 # GPUs of a node, tp, which axis sends more. The first three are 64 ranks on 8 nodes.
-KINDS = ((8, 4, "tp"), (8, 8, "tp"), (8, 4, "dp"), (4, 8, "tp"), (4, 2, "dp"), (8, 16, "dp"))
+# On the last two neither axis is best inside: a node holds some neighbours of both.
+KINDS = ((8, 4, "tp"), (8, 8, "tp"), (8, 4, "dp"), (4, 8, "tp"), (4, 2, "dp"), (8, 16, "dp"),
+         (8, 16, "both, tp"), (8, 16, "both, dp"))  # fmt: skip
 
 
 def make(r: Random, k: int) -> Case:
     gpus, tp, more = KINDS[k % len(KINDS)]
     nodes = 8 if k < 3 else r.choice((4, 8))
     large, small = r.randint(4000, 9000) * 10**6, r.randint(100, 900) * 10**6
-    sent = {"tp": large, "dp": small} if more == "tp" else {"tp": small, "dp": large}
+    if more.startswith("both"):
+        nodes, small = 32, round(large / r.uniform(1.6, 2.6))
+    sent = {"tp": large, "dp": small} if more.endswith("tp") else {"tp": small, "dp": large}
     return {
         "nodes": nodes, "gpus": gpus, "tp": tp, "dp": nodes * gpus // tp,
         "tp_bytes": sent["tp"], "dp_bytes": sent["dp"],
@@ -107,28 +111,14 @@ def _inside_too(case: Case) -> int:
 
 
 IDEAS = (
-    Idea(
-        SENT, "one ring",
-        "Several rings leave a node, one for each group that has some of its ranks there, but "
-        "not all. They share the node's links.",
-        _one_ring,
-    ),
-    Idea(
-        SENT, "every rank sends out",
-        "A ring leaves a node once, from one of its ranks. The others send to a neighbour on the "
-        "same node.",
-        _each_rank,
-    ),
-    Idea(
-        SENT, "all nodes",
-        "That is what all nodes send together. Asked is for the busiest one.",
-        _all_nodes,
-    ),
-    Idea(
-        SENT, "rings inside counted",
-        "A group whose ranks are all on one node sends nothing out of it.",
-        _inside_too,
-    ),
+    Idea(SENT, "one ring", "Several rings leave a node, one for each group that has some of its "
+         "ranks there, but not all. They share the node's links.", _one_ring),
+    Idea(SENT, "every rank sends out", "A ring leaves a node once, from one of its ranks. The "
+         "others send to a neighbour on the same node.", _each_rank),
+    Idea(SENT, "all nodes", "That is what all nodes send together. Asked is for the busiest one.",
+         _all_nodes),
+    Idea(SENT, "rings inside counted", "A group whose ranks are all on one node sends nothing "
+         "out of it.", _inside_too),
 )  # fmt: skip
 
 
@@ -156,6 +146,14 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
             "tp laid across nodes",
             f"{text}. Neighbours in rank share a dp group in every case, so the ranks of one model "
             f"are on several nodes, also where tp sends more{tail}",
+        )
+    ends = [min(max(out_of_nodes(case, ends)) for ends in (tp_inside(case), dp_inside(case)))
+            for case in cases]  # fmt: skip
+    if all(max(out_of_nodes(*pair)) <= end for *pair, end in zip(cases, places, ends, strict=True)):
+        raise Finding(
+            "one axis inside, always",
+            f"{text}. You have as many neighbours of one axis on a node as fit, and choose which "
+            f"axis. With some of both a node may send less{tail}",
         )
     raise Finding("not the cheapest", text + tail)
 

@@ -1,12 +1,10 @@
 """Answers to `streamed_speed` and `generate_together` of lesson 14: right by another road, and
 wrong in likely ways.
-
-`tests/test_checks_14.py` gives them to the check; each wrong one goes by the name beside it.
 """
 
 from __future__ import annotations
 
-from tests.plausible_13 import changed
+from tests.answers import changed
 
 SPEED = """
 from math import ceil
@@ -107,10 +105,27 @@ WRONG_SPEED = {
                "work * b * s)")),
         "one after the other",
     ),
+    "one more": (speed(("ceil(link / work)", "int(link / work) + 1")), "one more"),
+    "the nearest": (speed(("ceil(link / work)", "round(link / work)")), "rounded to the nearest"),
+    "no whole batch": (speed(("ceil(link / work)", "link / work")), "not a whole number"),
+    "until the memory is quick": (
+        speed(("ceil(link / work)", "ceil(max(link, read) / work)")), "the memory in it"
+    ),
+    "memory behind the link": (speed(("max(link, read, work * b)\n", "max(link, work * b)\n")),
+                               "operations alone"),
+    "tp overlapped": (
+        speed(('max(read / N, work * b) + 2 * case["layers"] * ring',
+               'max(read / N, work * b, 2 * case["layers"] * ring)')),
+        "the sums overlapped",
+    ),
+    "tp without a ring": (
+        speed(('2 * (N - 1) / N * case["item"] * N', 'case["item"] * N')), "no ring"
+    ),
+    "tp of one layer": (speed((' + 2 * case["layers"] * ring', " + 2 * ring")), "one layer"),
     "nowhere near": (speed(("N * b / step", "1 / step + 3")), "tokens/s wrong"),
     "a tuple": (speed(("    return {", "    return 1, {")), "not a dictionary"),
     "one missing": (speed(('        "dense": max(read, work * b),\n', "")), "a key missing"),
-    "a text": (speed(('"dense": max(read, work * b)', '"dense": "long"')), "not a number"),
+    "a text": (speed(('"dense": max(read, work * b)', '"dense": "long"')), "a number as text"),
     "nothing": (speed(("    return {", "    made = {")), "nothing returned"),
     "the case written to": (speed(("    N, b", '    case["seen"] = True\n    N, b')),
                             "input changed"),
@@ -214,9 +229,25 @@ WRONG_TOGETHER = {
     ),
     "into the prompt": (together(("    out = list(prompt)", "    out = prompt")),
                         "input changed"),
+    "ends at a stop of the prompt": (
+        together(("    left = most\n", "    left = 0 if stop in prompt else most\n")),
+        "a stop in the prompt",
+    ),
+    "a message after the forward": (
+        together((LOOP, "going = True\n    while going:"),
+                 ("            left = 0 if token == stop else left - 1\n",
+                  "            left = 0 if token == stop else left - 1\n        going = all_reduce("
+                  "torch.tensor([float(left > 0)]), group).item()\n")),
+        "on to the limit",
+    ),
+    "the stop by identity": (together(("token == stop", "token is stop")), "tokens after the stop"),
+    "a tuple": (together(("    return out", "    return tuple(out)")), "not a list"),
     "a tensor": (together(("    return out", "    return torch.tensor(out)")), "not a list"),
     "nothing": (together(("    return out", "    out")), "nothing returned"),
 }  # fmt: skip
 
-RIGHT = {"streamed_speed": (SPEED,), "generate_together": (TOGETHER, BY_GATHER)}
+RIGHT = {
+    "streamed_speed": {"one count": SPEED},
+    "generate_together": {"a sum of flags": TOGETHER, "flags gathered": BY_GATHER},
+}
 WRONG = {"streamed_speed": WRONG_SPEED, "generate_together": WRONG_TOGETHER}

@@ -1,11 +1,8 @@
-"""Answers to `from_old_ranks` of lesson 14: right, right by another road, and wrong in likely ways.
-
-`tests/test_checks_14.py` gives them to the check; each wrong one goes by the name beside it.
-"""
+"""Answers to `from_old_ranks` of lesson 14: right, by another road, and wrong in likely ways."""
 
 from __future__ import annotations
 
-from tests.plausible_13 import changed
+from tests.answers import changed
 
 RANKS = """
 def overlap(a, b):
@@ -225,7 +222,40 @@ WRONG_RANKS = {
     "a key missing": (ranks(('    result["step"] = old.step\n', "")), "a key missing"),
     "a list": (ranks(("    return result", "    return list(result)")), "not a dictionary"),
     "nothing": (ranks(("    return result", "    result")), "nothing returned"),
+    "kept between calls": (
+        "KEPT = {}\n" + ranks(("    return result", "    size = len(result['master'])\n"
+                              "    return {\n        key: KEPT.setdefault((key, size, r), value)"
+                              " if key in kinds else value\n"
+                              "        for key, value in result.items()\n    }")),
+        "the call before",
+    ),
+    "one buffer": (
+        ranks(("    result = {kind: torch.cat(parts) for kind, parts in out.items()}\n",
+               "    flat = torch.zeros(sum(map(len, out['master'])), dtype=torch.float64)\n"
+               "    result = {kind: flat.copy_(torch.cat(x)) for kind, x in out.items()}\n")),
+        "one buffer",
+    ),
+    "the layout emptied": (ranks(("    return result", "    layout.clear()\n    return result")),
+                           "input changed"),
+    "through float32": (
+        ranks(("dtype=torch.float64) for", "dtype=torch.float32) for"),
+              ("torch.cat(parts) for", "torch.cat(parts).double() for")),
+        "rounded on the way",
+    ),
+    "the first file of a run": (
+        ranks(("        for name, rank, start, stop, to in spans(after, size, 0):\n"
+               "            if rank != r:\n                continue\n",
+               "        for name, rank, start, stop, to in spans(after, size, 0):\n"
+               "            if rank != r:\n                continue\n            got = None\n"),
+              ("if other == name and lo < hi:", "if other == name and lo < hi and got is None:")),
+        "some left zero",
+    ),
+    "padding that is not zero": (ranks(("{kind: torch.zeros(", "{kind: torch.ones(")),
+                                 "padding not zero"),
+    "the old ranks' part": (ranks(("r * (old.batch // n)", "r * (old.batch // m)")),
+                            "the old ranks' part"),
+    "a batch each": (ranks(("r * (old.batch // n)", "r * old.batch")), "a batch for each rank"),
 }  # fmt: skip
 
-RIGHT = {"from_old_ranks": (RANKS, BY_ELEMENT)}
+RIGHT = {"from_old_ranks": {"by spans": RANKS, "by element": BY_ELEMENT}}
 WRONG = {"from_old_ranks": WRONG_RANKS}

@@ -1,11 +1,8 @@
-"""Answers to `atomic_save` of lesson 14: right, right by another road, and wrong in likely ways.
-
-`tests/test_checks_14.py` gives them to the check; each wrong one goes by the name beside it.
-"""
+"""Answers to `atomic_save` of lesson 14: right, right by another road, and wrong in likely ways."""
 
 from __future__ import annotations
 
-from tests.plausible_13 import changed
+from tests.answers import changed
 
 ATOMIC = """
 def atomic_save(disk, name, data, older, keep, group):
@@ -100,6 +97,13 @@ WRONG_ATOMIC = {
         atomic((OLD, "        for old in older:\n            disk.remove(old)\n")),
         "too few stay",
     ),
+    "keeps too few of few": (
+        atomic(("max(0, len(older) + 1 - keep)", "len(older) + 1 - keep")), "too few stay"
+    ),
+    "a barrier that is not waited for": (
+        atomic((WROTE, WROTE.replace("group=group", "group=group, async_op=True"))),
+        "not waited for",
+    ),
     "keeps all": (atomic((OLD, "")), "older ones stay"),
     "keeps one too many": (atomic(("len(older) + 1 - keep", "len(older) - keep")),
                            "older ones stay"),
@@ -163,5 +167,12 @@ WRONG_ATOMIC = {
     ),
 }  # fmt: skip
 
-RIGHT = {"atomic_save": (ATOMIC, BY_SUMS)}
+BESIDE = atomic(('"tmp-" + name', 'name + ".tmp"'))
+RIGHT = {
+    "atomic_save": {
+        "the first leads": ATOMIC,
+        "the last leads": BY_SUMS,
+        "a name with more": BESIDE,
+    }
+}
 WRONG = {"atomic_save": WRONG_ATOMIC}

@@ -1,11 +1,8 @@
-"""Answers to `fill_batch` of lesson 13: right, right by another road, and wrong in likely ways.
-
-`tests/test_checks_13.py` gives them to the check; each wrong one goes by the name beside it.
-"""
+"""Answers to `fill_batch` of lesson 13: right, right by another road, and wrong in likely ways."""
 
 from __future__ import annotations
 
-from tests.plausible_13 import changed
+from tests.answers import changed
 
 FILL = """
 def fill_batch(config, world):
@@ -142,6 +139,41 @@ WRONG_FILL = {
         ),
         "rounded up",
     ),
+    "rounded down": (
+        changed(FILL, (CHECKED, "    if min(micro, k) < 1:\n        raise ValueError('0')\n"),
+                (NONE, NONE + ALL_THREE + "        if train != micro * k * world:\n"
+                                          "            raise ValueError('no product')\n")),
+        "rounded down",
+    ),
+    "a share of 0": (
+        changed(FILL, (CHECKED, "    if micro and k and train != micro * k * world:\n"
+                                "        raise ValueError('no product')\n")),
+        "a share of 0",
+    ),
+    "accumulation worked out anew": (
+        changed(FILL, ("    if k is None:\n", "    if k is None or train and micro:\n")),
+        "accumulation changed in silence",
+    ),
+    "no accumulation": (
+        changed(FILL, ("train // (micro * world) if train and micro else 1", "1")),
+        "accumulation always 1",
+    ),
+    "None for an error": (
+        changed(FILL, ('raise ValueError(f"{train} is not', 'return None and (f"{train} is not')),
+        "not a dictionary",
+    ),
+    "keys that stay": (
+        "SEEN = {}\n" + changed(FILL, ("    return {\n        **config,\n",
+                                      "    SEEN.update(config)\n    return {\n        **SEEN,\n")),
+        "keys of another config",
+    ),
+    "one dictionary for all": (
+        "OUT = {}\n" + changed(FILL, ("    return {\n        **config,\n",
+                                     "    OUT.clear()\n    OUT.update({\n        **config,\n"),
+                              ('accumulation_steps": k,\n    }\n',
+                               'accumulation_steps": k,\n    })\n    return OUT\n')),
+        "not a new dictionary",
+    ),
     "true division": (
         changed(
             FILL,
@@ -173,3 +205,6 @@ WRONG_FILL = {
     "a tuple": (
         "def fill_batch(config, world):\n    return (1, 1, 1)\n", "not a dictionary"),
 }  # fmt: skip
+
+RIGHT = {"fill_batch": {"filled, then checked": FILL, "by cases": FILL_BY_CASES}}
+WRONG = {"fill_batch": WRONG_FILL}

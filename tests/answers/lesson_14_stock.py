@@ -1,11 +1,8 @@
-"""Answers to `take_stock` of lesson 14: right, right by another road, and wrong in likely ways.
-
-`tests/test_checks_14.py` gives them to the check; each wrong one goes by the name beside it.
-"""
+"""Answers to `take_stock` of lesson 14: right, right by another road, and wrong in likely ways."""
 
 from __future__ import annotations
 
-from tests.plausible_13 import changed
+from tests.answers import changed
 
 STOCK = """
 def take_stock(model, gathered, write, group):
@@ -178,7 +175,15 @@ WRONG_STOCK = {
     "a key missing": (stock(('        "numel": count,\n', "")), "a key missing"),
     "a tuple": (stock(("    return {", "    return 1, {")), "not a dictionary"),
     "nothing": (stock(("    return {", "    made = {")), "nothing returned"),
+    "placeholders decay": (
+        stock(("if p.dim() > 1:", "if name in empty:")), "placeholders decay"
+    ),
+    "float32 is written": (
+        stock(("write(other, p.detach().clone())", "write(other, p.detach().float())")),
+        "another tensor",
+    ),
 }  # fmt: skip
 
-RIGHT = {"take_stock": (STOCK, BY_NOTES)}
+PLAIN = stock(("squares.sqrt()", "squares.float().sqrt()"), ('"decay": decay', '"decay": {*decay}'))
+RIGHT = {"take_stock": {"all gathered": STOCK, "by notes": BY_NOTES, "a norm of float32": PLAIN}}
 WRONG = {"take_stock": WRONG_STOCK}

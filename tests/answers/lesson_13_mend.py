@@ -1,20 +1,9 @@
-"""Answers to `mend_config` of lesson 13: right, right by another road, and wrong in likely ways.
-
-`tests/test_checks_13.py` gives them to the check; each wrong one goes by the name beside it.
-"""
+"""Answers to `mend_config` of lesson 13: right, right by another road, and wrong in likely ways."""
 
 from __future__ import annotations
 
 from course_lib.classroom.checks.lesson_13.broken import PRINTED, drawn
-
-
-def changed(source: str, *pairs: tuple[str, str]) -> str:
-    """A right answer with one mistake in it."""
-    for old, new in pairs:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
-
+from tests.answers import changed
 
 MEND = """
 import copy
@@ -274,4 +263,18 @@ WRONG_MEND = {
     "nothing": (changed(MEND, ("    return config\n", "    return\n")), "nothing returned"),
     "as text": (changed(MEND, ("    return config\n", "    return str(config)\n")),
                 "not a config"),
+    "rounded up": (changed(MEND, ("int(0.9 * h * h)", "-(-9 * h * h // 10)")), "rounded up"),
+    "half a micro-batch": (
+        changed(MEND, ('config["train_batch_size"] // per_step',
+                       'config["train_batch_size"] / per_step')),
+        "not a whole number",
+    ),
+    "half an element of a bucket": (
+        changed(MEND, ('size = int(facts["room"] / 4.5 / 2 / 2)', 'size = facts["room"] / 19')),
+        "not a whole number",
+    ),
+    "a number in quotes": (changed(MEND, ("= 10 * h\n", "= str(10 * h)\n")), "a number as text"),
 }  # fmt: skip
+
+RIGHT = {"mend_config": {"in place": MEND, "anew": MEND_ANEW}}
+WRONG = {"mend_config": WRONG_MEND}

@@ -1,11 +1,8 @@
-"""Answers to `in_fsdp2` of lesson 13: right, right by another road, and wrong in likely ways.
-
-`tests/test_checks_13.py` gives them to the check; each wrong one goes by the name beside it.
-"""
+"""Answers to `in_fsdp2` of lesson 13: right, right by another road, and wrong in likely ways."""
 
 from __future__ import annotations
 
-from tests.plausible_13 import changed
+from tests.answers import changed
 
 WORDS = """
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy
@@ -140,4 +137,34 @@ WRONG_WORDS = {
         changed(WORDS, ('stage = zero.get("stage", 0)', 'stage = zero.pop("stage", 0)')),
         "input changed",
     ),
+    "pinned as the states are": (
+        changed(WORDS, ('param.get("pin_memory", True)', 'states.get("pin_memory", True)')),
+        "pinned memory",
+    ),
+    "pinned where both are": (
+        changed(WORDS, ('param.get("pin_memory", True)',
+                        'param.get("pin_memory", True) and states.get("pin_memory", True)')),
+        "pinned memory",
+    ),
+    "files of the states alone": (changed(WORDS, ('"nvme" in where', 'where[1] == "nvme"')),
+                                  "files forgotten"),
+    "parameters alone move": (changed(WORDS, ('where == ["cpu", "cpu"]', 'where[0] == "cpu"')),
+                              "states moved as well"),
+    "any 16 bits are bfloat16": (changed(WORDS, ("half = SHORT[name]", "half = torch.bfloat16")),
+                                 "another precision"),
+    "types swapped": (changed(WORDS, ("param_dtype=half, reduce_dtype=reduced",
+                                      "param_dtype=reduced, reduce_dtype=half")),
+                      "communication type lost"),
+    "a section that has to be there": (
+        changed(WORDS, ('config.get("zero_optimization", {})', 'config["zero_optimization"]')),
+        "another error",
+    ),
+    "types by their names": (
+        changed(WORDS, ('{"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}',
+                        '{"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}')),
+        "fully_shard refuses",
+    ),
 }  # fmt: skip
+
+RIGHT = {"in_fsdp2": {"always all": WORDS, "by need": WORDS_BY_NEED}}
+WRONG = {"in_fsdp2": WRONG_WORDS}

@@ -1,12 +1,8 @@
-"""Answers to `read_log` of lesson 13: right, right by another road, and wrong in likely ways.
-
-`tests/test_checks_13_overflow.py` gives them to the check; each wrong one goes by the name beside
-it.
-"""
+"""Answers to `read_log` of lesson 13: right, right by another road, and wrong in likely ways."""
 
 from __future__ import annotations
 
-from tests.plausible_13 import changed
+from tests.answers import changed
 
 LOG = """
 import math
@@ -222,4 +218,19 @@ WRONG_LOG = {
     ),
     "nothing": (changed(LOG, ("    return {\n", "    {\n")), "nothing returned"),
     "a number": ("def read_log(lines):\n    return len(lines)\n", "not a dictionary"),
+    "the least scale, ever": (
+        changed(LOG, ("pending, at_least = True, found.group(2) is not None and tried == left",
+                      "pending = True\n"
+                      "            at_least |= found.group(2) is not None and tried == left")),
+        "one at the least scale",
+    ),
+    "lines alike are one": (
+        changed(LOG, ("    skipped = len(skips)\n",
+                      "    skipped = len({line for line in lines if 'OVERFLOW' in line})\n"),
+                ("made = len(steps) - skipped", "made = len(steps) - len(skips)")),
+        "skipped misread",
+    ),
 }  # fmt: skip
+
+RIGHT = {"read_log": {"by lines": LOG, "by steps": LOG_BY_STEPS}}
+WRONG = {"read_log": WRONG_LOG}

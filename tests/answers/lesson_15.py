@@ -1,11 +1,8 @@
-"""Answers to lesson 15's functions: right by another road, and wrong in likely ways.
-
-`tests/test_checks_15.py` gives them to the check; each wrong one goes by the name beside it.
-"""
+"""Answers to lesson 15's functions: right by another road, and wrong in likely ways."""
 
 from __future__ import annotations
 
-from tests.plausible_13 import changed
+from tests.answers import changed
 
 PLACE = """
 def place_ranks(case):
@@ -89,6 +86,11 @@ WRONG_PLACE = {
     "nothing": (place((_END, "    made = ranks")), "nothing returned"),
     "written to": (place(("    a = 1\n", "    a = 1\n    case['dp_bytes'] += 1\n")),
                    "input changed"),
+    "one axis inside": (
+        place(("        if a <= tp and b <= dp:\n",
+               "        if a <= tp and b <= dp and (a == min(gpus, tp) or b == min(gpus, dp)):\n")),
+        "one axis inside, always",
+    ),
 }  # fmt: skip
 
 MFU = """
@@ -148,6 +150,29 @@ WRONG_MFU = {
     "the head too": (mfu((_HFU, _HFU.replace("* blocks", "* (blocks + head)"))), "the head again"),
     "always": (mfu((_HFU, _HFU.replace('case["recompute"]', "1"))), "recomputed in every run"),
     "an error": (mfu(('case["log"]', 'case["text"]')), "stopped by an error"),
+    "iteration 1 left out": (
+        mfu(("took[1:]", "took[' 1/' in case['log'] :]")), "iteration 1 left out"
+    ),
+    "the lower": (mfu((_SET, "    step = took[(len(took) - 1) // 2]\n")), "not the middle"),
+    "the upper": (mfu((_SET, "    step = took[half]\n")), "not the middle"),
+    "the second": (mfu(("sorted(took[1:])", "took[1:2]")), "one iteration"),
+    "not sorted": (mfu(("sorted(took[1:])", "took[1:]"), (_SET, "    step = took[half]\n")),
+                   "not sorted"),
+    "warmed up": (mfu(("took[1:]", "took[2:]")), "more left out"),
+    "without the last": (mfu(("took[1:]", "took[1:-1]")), "more left out"),
+    "one row": (mfu(('"tokens/s": tokens /', '"tokens/s": s /')), "one sequence"),
+    "by the mean": (mfu(("tokens / step / case", "tokens / sum(took) * len(took) / case")),
+                    "by the mean"),
+    "half the pairs": (mfu(("24 * tokens * L * h**2 * (1 + s / (6 * h))",
+                            "24 * tokens * L * h**2 * (1 + s / (12 * h))")), "the pairs halved"),
+    "L heads": (mfu((_MFU, _MFU.replace("head", "L * head"))), "a head in each layer"),
+    "backward as forward": (mfu((_MFU, _MFU.replace("3 *", "2 *"))), "two forwards"),
+    "weights again": (
+        mfu((_HFU, _HFU.replace("blocks", "24 * tokens * L * h**2"))), "attention not again"
+    ),
+    "attention again": (
+        mfu((_HFU, _HFU.replace("blocks", "4 * tokens * L * s * h"))), "attention alone again"
+    ),
 }  # fmt: skip
 
 CHEAP = """
@@ -173,6 +198,27 @@ def cheapest_plan(case):
     if kept[0] is None:
         return {"choice": None, "days": None, "cost": None}
     return {"choice": kept[0], "days": kept[1], "cost": kept[2]}
+"""
+
+# The largest numbers first, and the least of a list: no two plans may cost the same.
+LEAST = """
+def step(case, m, n, stage):
+    work = 6 * case["parameters"] * case["batch"] / (n * m["flops"])
+    sent = (4, 4, 4, 6)[stage] * case["parameters"] * (n - 1) / (n * m["link"])
+    return max(work, work / 3 + sent)
+
+
+def cheapest_plan(case):
+    found = []
+    for i, m in enumerate(case["machines"]):
+        for n in reversed(m["sizes"]):
+            room = (m["memory"] - case["activations"]) / case["parameters"]
+            stages = [k for k, cut in enumerate((0, 12, 14, 16)) if 16 - cut + cut / n <= room]
+            if stages:
+                hours = step(case, m, n, stages[0]) * case["tokens"] / case["batch"] / 3600
+                found.append((hours * n * m["price"], hours / 24, (i, n, stages[0])))
+    best = min((plan for plan in found if plan[1] <= case["days"]), default=(None,) * 3)
+    return dict(zip(("cost", "days", "choice"), best))
 """
 
 
@@ -206,7 +252,31 @@ WRONG_CHEAP = {
     "never none": (cheap(("    if kept[0] is None:\n", "    if kept[0] is None:\n"
                           "        kept = ([0, 8, 0], 1, 1)\n    if kept[0] is None:\n")),
                    "choice wrong"),
+    "no stage 0": (cheap(("if held * p", "if not stage or held * p")), "no stage 0"),
+    "stages up to 2": (
+        cheap((", 2 + 14 / n, 16 / n)):", ", 2 + 14 / n)):")), "no stage 3"
+    ),
+    "no activations": (cheap(('held * p + case["activations"]', "held * p")),
+                       "activations forgotten"),
+    "activations cut": (cheap(('+ case["activations"]', '+ case["activations"] / n')),
+                        "activations shared out"),
+    "activations of all": (cheap(('+ case["activations"]', '+ case["activations"] * n')),
+                           "activations of all"),
+    "states of 8": (cheap(("(16, 4 + 12 / n, 2 + 14 / n, 16 / n)",
+                           "(12, 4 + 8 / n, 2 + 10 / n, 12 / n)")), "states of 8 bytes"),
+    "a GPU's cost decides": (cheap(("and cost < kept[2]:", "and cost / n < best:\n"
+                                    "                    best = cost / n"),
+                                   ("    kept = (None", "    best = inf\n    kept = (None")),
+                             "of one GPU"),
+    "behind all of it": (cheap(("2 * work / 3) - 2 * work / 3", "work) - work")),
+                         "all of it hides"),
+    "behind a third": (cheap(("2 * work / 3) - 2 * work / 3", "work / 3) - work / 3")),
+                       "a third hides"),
 }  # fmt: skip
 
-RIGHT = {"place_ranks": PLACE, "mfu_of_log": MFU, "cheapest_plan": CHEAP}
+RIGHT = {
+    "place_ranks": {"rows and columns": PLACE},
+    "mfu_of_log": {"by splitting": MFU},
+    "cheapest_plan": {"kept": CHEAP, "the least": LEAST},
+}
 WRONG = {"place_ranks": WRONG_PLACE, "mfu_of_log": WRONG_MFU, "cheapest_plan": WRONG_CHEAP}
