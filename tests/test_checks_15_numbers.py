@@ -63,6 +63,11 @@ MISREAD = {
     "3h": {"tokens": 12288.0},
     "as h²": {"tokens, half the width": 411.429},
     "the width cancels": {"tokens, half the width": 1645.714},
+    "of all ranks": {"over tp": 3758.096, "over dp": 1509.949},
+    "MiB": {"over tp": 448.0, "over dp": 90.0},
+    "one all-reduce": {"over tp": 117.441},
+    "a later question's": {"over tp": 704.643},
+    "tp in one of the two": {"tokens, tp 2": 6582.857},
     "larger, not smaller": {"tokens, half the width": 3291.429},
 }
 
@@ -86,6 +91,17 @@ def test_a_misreading_is_named(desk, idea):
             if k in m.values and close(m.values[k], given[k])}  # fmt: skip
     assert (verdict.outcome, verdict.points) == ("wrong", 0) and idea in said, str(verdict)
     assert verdict.name in said, str(verdict)  # two ideas may lead to one number
+
+
+@pytest.mark.parametrize(("field", "called"), [
+    ("tokens, recomputed", "recomputation sends nothing"),
+    ("tokens, stage 3", "stage 3 as the others"),
+    ("tokens, tp 2", "tp in one of the two"),
+    ("tokens, half the width", "the width cancels"),
+])  # fmt: skip
+def test_a_variant_that_is_as_tokens_is_named_by_what_the_variant_changes(desk, field, called):
+    given = {**RIGHT, field: RIGHT["tokens"]}
+    assert desk.check("changes_sides", {}, {"changes_sides": given}).name == called
 
 
 def test_a_number_that_no_idea_leads_to_is_wrong_all_the_same(desk):

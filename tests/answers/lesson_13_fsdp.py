@@ -154,7 +154,7 @@ WRONG_WORDS = {
                                  "another precision"),
     "types swapped": (changed(WORDS, ("param_dtype=half, reduce_dtype=reduced",
                                       "param_dtype=reduced, reduce_dtype=half")),
-                      "communication type lost"),
+                      "another precision"),
     "a section that has to be there": (
         changed(WORDS, ('config.get("zero_optimization", {})', 'config["zero_optimization"]')),
         "another error",

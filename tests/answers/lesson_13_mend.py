@@ -269,10 +269,6 @@ WRONG_MEND = {
                        'config["train_batch_size"] / per_step')),
         "not a whole number",
     ),
-    "half an element of a bucket": (
-        changed(MEND, ('size = int(facts["room"] / 4.5 / 2 / 2)', 'size = facts["room"] / 19')),
-        "not a whole number",
-    ),
     "a number in quotes": (changed(MEND, ("= 10 * h\n", "= str(10 * h)\n")), "a number as text"),
 }  # fmt: skip
 

@@ -71,7 +71,7 @@ MISTAKES = (
                 PERSIST: BYTES * 10 * HIDDEN, ALONE: BYTES * REDUCE, }),
     Mistake("all of the bucket", "The Trainer asks for a little less than that to be fetched "
             "ahead.", {BY_TRAINER[1]: HIDDEN**2}),
-    Mistake("all but all of the bucket", "A little less than that is what the prefetch has; a "
+    Mistake("the share of the prefetch", "A little less than that is what the prefetch has; a "
             "bucket of gradients has it all.", {BY_TRAINER[0]: int(0.9 * HIDDEN**2)}),
     Mistake("the file's own", "That stands in the file as it is printed. Here the value of this "
             "key is `auto`.", {BY_TRAINER[0]: BUCKET, BY_TRAINER[1]: BUCKET, ALONE: BUCKET}),

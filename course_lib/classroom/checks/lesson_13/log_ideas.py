@@ -97,6 +97,12 @@ def _least_is_lost(log: Log) -> str:
     return _right(log)
 
 
+def _least_seen(log: Log) -> str:
+    """An overflow at the least scale is held against the last one, whatever the scale is then."""
+    last = log.ended or log.steps[-1].skipped
+    return _least_is_lost(log) if last else _right(log)
+
+
 def _ends_alone(log: Log) -> str:
     """Only the exception is seen, and a row that goes on at the least scale is not."""
     if log.ended or not log.steps[-1].skipped:
@@ -165,6 +171,8 @@ IDEAS = (
          "became NaN.", lambda log: NOT_FOUND if _right(log) == DIVERGED else _right(log)),
     Idea(VERDICT, "two ends taken for one", "A run that never made a step did not leave a good "
          "state. It had none.", lambda log: DIVERGED if _right(log) == NOT_FOUND else _right(log)),
+    Idea(VERDICT, "one at the least scale", "The scale was at its least and overflowed, and has "
+         "doubled since: it can go lower again.", _least_seen),
     Idea(VERDICT, "an endless row not seen", "Not every program stops at the least scale. One "
          "that goes on prints the same scale twice in a line, for ever.", _ends_alone),
     Idea(VERDICT, "ranks mixed up", "A line of another rank after an overflow is of the same "

@@ -185,7 +185,11 @@ def _auto(case: Case, mended: Mapping) -> None:
                 f"`{name}` is now DeepSpeed's default, as it was with `auto`. The Trainer works it "
                 "out from the model's hidden size.",
             )
-        _refuse_fraction({name: mine})
+        if isinstance(mine, float) and not mine.is_integer():
+            raise Finding(
+                "not a whole number",
+                f"`{name}` counts elements, and DeepSpeed refuses one with a fraction.",
+            )
         if mine == 2 * value:
             raise Finding("bytes", f"`{name}` is in elements, not in bytes.")
         if mine == value + 1 and name == _AUTO[1][-1]:
@@ -195,15 +199,6 @@ def _auto(case: Case, mended: Mapping) -> None:
                 "another value",
                 f"`{name}` is {mine}, which is not what the Trainer puts there at this hidden "
                 "size. Two of the three go with its square.",
-            )
-
-
-def _refuse_fraction(sizes: Mapping[str, object]) -> None:
-    for name, size in sizes.items():
-        if isinstance(size, float) and not size.is_integer():
-            raise Finding(
-                "not a whole number",
-                f"`{name}` counts elements, and DeepSpeed refuses one with a fraction.",
             )
 
 
@@ -219,7 +214,6 @@ def _buckets(case: Case, mended: Mapping) -> None:
         raise Finding(
             "default instead", "A bucket without a size has DeepSpeed's default of 5e8 elements."
         )
-    _refuse_fraction(dict(zip((path[-1] for path in _BUCKETS), sizes, strict=True)))
     elements = sum(sizes)
     takes = BYTES * TIMES * elements
     told = f"The two buckets take {takes / 1e9:.2f} GB, and {room / 1e9:.2f} GB were free."
