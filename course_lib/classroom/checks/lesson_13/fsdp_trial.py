@@ -7,7 +7,7 @@ same model under the reference's arguments. Lesson 13.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from itertools import pairwise
 from types import ModuleType
 
@@ -68,7 +68,7 @@ def _tried(function: Callable, mesh: DeviceMesh, config: dict, runs: dict[str, d
     keywords, unsaid = dict(out[0]), out[1]
     report["kind"] = "pair"
     report["given"] = {str(name): described(value) for name, value in keywords.items()}
-    if isinstance(unsaid, (set, frozenset, list, tuple)) or hasattr(unsaid, "keys"):
+    if isinstance(unsaid, list | tuple | Set) or hasattr(unsaid, "keys"):
         report["unsaid"] = sorted(str(name).removeprefix("zero_optimization.") for name in unsaid)
     reference = _reference(config)
     if reference is not None and set(keywords) <= set(KNOWN):

@@ -6,7 +6,7 @@ error. When a block ends, what was whole in it is overwritten. Lesson 14.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from itertools import chain
 from typing import NamedTuple
@@ -147,6 +147,6 @@ def _plain(value: object) -> list[str] | float | str:
     plain = bench.number(value)
     if plain is not None:
         return plain
-    if isinstance(value, (list, tuple, set, frozenset)) and all(isinstance(x, str) for x in value):
+    if isinstance(value, list | tuple | Set) and all(isinstance(x, str) for x in value):
         return sorted(value)
     return f"a {type(value).__name__}"
