@@ -39,8 +39,9 @@ MUTANTS = [
     Mutant(
         "checks-only-lengths-that-divide",
         FIRST + "ring.py",
-        "uneven = [(three, 3 * part + 1 + seed % 2), (two, 2 * part + 1), (three, 2)]",
-        "uneven = [(three, 3 * part), (two, 2 * part)]",
+        '        (three, 3 * part + 1 + seed % 2, "float64"),\n'
+        '        (two, 2 * part + 1, "float32"),\n        (three, 2, "float64"),\n',
+        '        (three, 3 * part, "float64"),\n        (two, 2 * part, "float32"),\n',
         (f"{JUDGED}[the remainder dropped]", f"{JUDGED}[chunks all of one length]"),
         "degenerate inputs: nothing is ever left over",
         "T29",
@@ -48,8 +49,8 @@ MUTANTS = [
     Mutant(
         "checks-only-two-ranks",
         FIRST + "ring.py",
-        "even = [(three, 3 * part), (two, 2 * part)]",
-        "even = [(two, 2 * part)]",
+        'even = [(three, 3 * part, "float64"), (two, 2 * part, "float64")]',
+        'even = [(two, 2 * part, "float64")]',
         (f"{JUDGED}[counting up]",),
         "two ranks do not tell left from right",
         "T29",
