@@ -22,15 +22,15 @@ PLANS = ("tokens replicated", "X kept", "X gathered again")
 
 def numbers(
     moves=(8, 8, 10), a_move=7 / 8, tokens=(1, 1 / 8, 1 / 8), xs=(1, 1, 1 / 8), norms=2, x=2,
-    masks=2, mask=1, inside=12 / 8, item=2, layers=48, room=40e9,
+    masks=2, mask=1, inside=12 / 8, item=2, layers=48, room=40e9, unit=1e9,
 ) -> dict[str, float]:  # fmt: skip
     """The nine numbers by hand; each argument is something that may be misread."""
     phi = 4096 * 6144 * layers
-    sent = {f"sent, {p}": m * a_move * phi * item / 1e9 for p, m in zip(PLANS, moves, strict=True)}
+    sent = {f"sent, {p}": m * a_move * phi * item / unit for p, m in zip(PLANS, moves, strict=True)}
     kept, fit = {}, {}
     for plan, part, wide in zip(PLANS, tokens, xs, strict=True):
         bytes_ = phi * (item * (norms * part + x * wide + inside) + mask * masks * part)
-        kept[f"kept, {plan}"] = bytes_ / 1e9
+        kept[f"kept, {plan}"] = bytes_ / unit
         fit[f"sequences, {plan}"] = room // bytes_
     return {**sent, **kept, **fit}
 
@@ -59,6 +59,23 @@ MISREAD = [
     ("float32", numbers(item=4), "float32"),
     ("elements", numbers(item=1), "elements, not bytes"),
     ("one layer", numbers(layers=1), "one layer"),
+    ("GiB", numbers(unit=2**30), "GiB"),
+    ("sent by all ranks", numbers(moves=(64, 64, 80)), "all ranks"),
+    ("bits", numbers(item=16, mask=8), "all ranks"),
+    ("not divided by N", numbers(a_move=7), "all ranks"),
+    ("an eighth for a move", numbers(a_move=1 / 8), "a piece for a move"),
+    ("of its own tokens", numbers(a_move=7 / 64), "a move of a rank's own"),
+    ("all of it an eighth", numbers(tokens=[1 / 8] * 3, xs=[1 / 8] * 3), "everything sharded"),
+    ("an eighth of what is kept", numbers(item=1 / 4, mask=1 / 8, moves=(64, 64, 80)),
+     "divided by N twice"),
+    ("nothing cut", numbers(tokens=[1] * 3, xs=[1] * 3, inside=12), "nothing sharded"),
+    ("once for the GELU", numbers(inside=1), "GELU counted once"),
+    ("no result", numbers(inside=11 / 8), "result of the heads left out"),
+    ("with gradients", numbers(item=4, mask=2, moves=(4, 4, 5)), "gradients counted"),
+    ("norms whole", {**RIGHT, "kept, X kept": numbers(tokens=(1, 1, 1), masks=0)["kept, X kept"]
+     + numbers(norms=0, x=0, inside=0)["kept, X kept"]}, "input of the norms whole"),
+    ("room of eight", {**RIGHT, **{k: v for k, v in numbers(room=320e9).items() if "seq" in k}},
+     "room of all ranks"),
     ("megabytes", {k: v * 1e3 if k[0] != "s" or "sent" in k else v for k, v in RIGHT.items()},
      "unit"),
     ("not rounded", {**RIGHT, **{k: 40 / RIGHT[f"kept, {k[11:]}"] for k in RIGHT if "seq" in k}},

@@ -18,11 +18,12 @@ from course_lib.tensor_parallel.qkv_layout import shares
 
 ALL = [0, 1, 2]
 TOLERANCE = 1e-10  # float64
-SHARED = [(5, 1, 3), (3, 1, 2), (4, 2, 4), (6, 2, 4)]  # fewer key/value heads than ranks
+# Fewer key/value heads than ranks. Seven and four over three: even spread is no ceiling cut.
+SHARED = [(5, 1, 3), (3, 1, 2), (4, 2, 4), (6, 2, 4), (14, 2, 6), (8, 2, 6)]
 REAL = SHARED[:2]  # carried out on ranks; the rest is played by one process
-OWNED = [(6, 3, 3), (9, 3, 2), (10, 5, 3)]
+OWNED = [(6, 3, 3), (9, 3, 2), (14, 7, 3), (8, 4, 3)]
 ALONE = [(4, 2, 1)]
-IMPOSSIBLE = [(6, 2, 3), (6, 3, 4)]
+IMPOSSIBLE = [(6, 2, 3), (6, 3, 4), (6, 2, 5), (9, 3, 5)]
 
 
 def judge_kv_heads(answer: Answer, judge: Judge) -> None:
@@ -71,8 +72,19 @@ def _look_at_result(case: tuple, report: dict) -> None:
         raise Finding(
             "not a plan",
             f"{where} what came back ({report['kind']}) is not a list of {n} triples: for each "
-            "rank its query heads, its key/value heads, and the ranks that sum, each as numbers.",
+            "rank its query heads, its key/value heads, and the ranks that sum, each as numbers."
+            + _why(report, n),
         )
+
+
+def _why(report: dict, n: int) -> str:
+    """What is known beside that it is no plan."""
+    if report["kind"] == "generator":
+        return " A generator has worked out nothing yet, and raises nothing: join it to a list."
+    length = report["length"]
+    if length and length != n:
+        return f" It has {length} entries. Does a list outlive the call, with what was in it?"
+    return ""
 
 
 def right(case: tuple[int, int, int]) -> Plan:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import random
 
+import torch
 from torch import Tensor
 
+from course_lib.classroom.checks import general
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
@@ -34,9 +36,11 @@ def judge_shard_qkv(answer: Answer, judge: Judge) -> None:
     uneven = [
         Case("gpt2", 4, 4, size, 3),
         Case("llama", 8, 4, size, 3),
-        Case("llama", 9, 3, size, 2),
+        Case("llama", 9, 3, size, 2, "float32"),
         Case("gpt2", 5, 5, size, 4),
+        Case("gpt2", 7, 7, size, 3),
         Case("llama", 4, 2, size, 1),
+        Case("gpt2", 2, 2, size, 1),
     ]
     for report in _try(answer, judge, even, seed, "for head counts that divide"):
         _look_at(Case(*report["of"]), report, seed)
@@ -78,11 +82,28 @@ def _look_at(case: Case, report: dict, seed: int) -> None:
             "which piece is wanted: no rank needs to be asked.",
         )
     weight, bias = whole(case, seed)
+    if report["overwritten"]:
+        raise Finding(
+            "one buffer for all calls",
+            f"After the call {where} the result of the call before it holds other numbers: both "
+            "share one buffer. One process may ask for all parts, and keep them.",
+        )
+    former, _ = whole(case, seed + 1)
+    _refuse_remembered(report["weight"]["values"], former, weight, where)
     _look_at_weight(case, rank, report["weight"]["values"], weight, where)
     _look_at_bias(case, rank, report["bias"], bias, where)
     for name in ("weight", "bias"):
         piece = report[name]
-        if piece["values"] is not None and piece["holds"] > piece["nbytes"] and case.n > 1:
+        if piece["values"] is None:
+            continue
+        if piece["shared"] and case.n == 1:
+            raise Finding(
+                "still holds the whole",
+                f"The {name} is right {where}, and it is the checkpoint's own tensor, or a view of "
+                "it: the full weight stays alive, and what is written into one is in the other. "
+                "Make a copy.",
+            )
+        if piece["holds"] > piece["nbytes"] and case.n > 1:
             raise Finding(
                 "still holds the whole",
                 f"The {name} is right {where}, and it is a view: of {piece['nbytes']} bytes, and "
@@ -98,6 +119,12 @@ def _look_at_result(case: Case, report: dict, where: str) -> None:
             "nothing returned",
             f"None came back {where}; wanted are a weight and a bias. Did you forget `return`?",
         )
+    if report["emptied"]:
+        raise Finding(
+            "input changed",
+            f"{report['emptied'][0]!r} is gone from the caller's dictionary {where}. Other ranks "
+            "are cut from the same weights: read them, and leave them there.",
+        )
     if report["changed"]:
         raise Finding(
             "input changed",
@@ -111,11 +138,11 @@ def _look_at_result(case: Case, report: dict, where: str) -> None:
             "weight is a tensor and the bias a tensor or None.",
         )
     shape, dtype = report["weight"]["shape"], report["weight"]["dtype"]
-    if len(shape) != 2 or dtype != "float64":
+    if len(shape) != 2 or dtype != case.dtype:
         raise Finding(
             "wrong shape",
             f"The weight that came back {where} has shape {shape} and dtype {dtype}. Wanted is a "
-            f"matrix of the dtype that came in, [rows of this rank, {case.hidden}].",
+            f"matrix of the dtype that came in, {case.dtype}, [rows of this rank, {case.hidden}].",
         )
     if report["weight"]["values"] is None:
         raise Finding("wrong shape", f"The weight {where} has more rows than all ranks together.")
@@ -154,7 +181,26 @@ def _look_at_weight(case: Case, rank: int, piece: Tensor, weight: Tensor, where:
             f"The weight that came back {where} has shape {list(piece.shape)}; wanted is "
             f"[rows of this rank, {case.hidden}].",
         )
+    for kind in ("float32", "bfloat16", "float16"):
+        narrow = weight.to(getattr(torch, kind)).to(weight.dtype)
+        if readings.names(piece, narrow) == wanted:
+            raise Finding(
+                general.ROUNDED,
+                f"The right rows {where}, rounded: they went through {kind}. A checkpoint is cut "
+                "and not computed: every element stays as it is, in the dtype that came in.",
+            )
     raise Finding("wrong rows", f"The weight {where} holds numbers that are no rows of the whole.")
+
+
+def _refuse_remembered(piece: Tensor, former: Tensor, weight: Tensor, where: str) -> None:
+    """A Finding where rows of the checkpoint before this one come back."""
+    alike = piece.shape[1:] == weight.shape[1:] and len(piece)
+    if alike and None not in readings.names(piece, former):
+        raise Finding(
+            "weights of an earlier call",
+            f"The rows {where} are of the checkpoint that the call before this one was given. "
+            "Does your function keep something between calls?",
+        )
 
 
 def _refuse_rows(case: Case, rank: int, rows: list[int | None], where: str) -> None:

@@ -25,6 +25,7 @@ class Case(NamedTuple):
     kv_heads: int
     size: int  # of a head
     n: int
+    dtype: str = "float64"
 
     @property
     def hidden(self) -> int:
@@ -170,8 +171,8 @@ READINGS: tuple[tuple[str, str, Callable[[Case, int], Rows]], ...] = (
     ),
     (
         "heads left over",
-        "Each rank takes the same whole number of heads, and those left over belong to no rank. "
-        "The first ranks take one more.",
+        "The same whole number of heads for each rank: those left over belong to no rank, or to "
+        "the last ones. The first ranks take one more.",
         _dropped,
     ),
     (

@@ -19,6 +19,7 @@ def whole(case: Case, seed: int) -> tuple[Tensor, Tensor | None]:
     made = torch.Generator().manual_seed(seed * 1013 + case.heads * 31 + case.n)
     weight = torch.randn(case.rows, case.hidden, generator=made, dtype=torch.float64)
     bias = torch.randn(case.rows, generator=made, dtype=torch.float64)
+    weight, bias = (t.to(getattr(torch, case.dtype)) for t in (weight, bias))
     return weight, bias if case.layout == "gpt2" else None
 
 
@@ -34,7 +35,7 @@ def published(case: Case, seed: int) -> dict[str, Tensor]:
 
 def pieces(function: Callable, cases: list[tuple], seed: int, me: int, world: int) -> list[dict]:
     """Every world-th piece of all cases, from rank `me` on: (case number, rank, what came back)."""
-    asked = [(number, rank) for number, case in enumerate(cases) for rank in range(case[-1])]
+    asked = [(number, rank) for number, case in enumerate(cases) for rank in range(Case(*case).n)]
     return [
         {"case": number, "rank": rank, **piece(function, Case(*cases[number]), seed, rank)}
         for number, rank in asked[me::world]
@@ -42,15 +43,27 @@ def pieces(function: Callable, cases: list[tuple], seed: int, me: int, world: in
 
 
 def piece(function: Callable, case: Case, seed: int, rank: int) -> dict:
+    """What comes back for one piece, after the same piece of another checkpoint."""
+
+    def call(weights: dict) -> tuple[list, dict, object]:
+        out, facts = bench.watched(
+            lambda: function(weights, case.heads, case.kv_heads, rank, case.n)
+        )
+        return list(out) if isinstance(out, (tuple, list)) else [], facts, out
+
+    earlier, _, _ = call(published(case, seed + 1))
+    kept = [t.detach().clone() if _plain(t) else None for t in earlier]
     given = published(case, seed)
     before = {name: tensor.clone() for name, tensor in given.items()}
-
-    def call():
-        return function(dict(given), case.heads, case.kv_heads, rank, case.n)
-
-    out, facts = bench.watched(call)
-    pair = list(out) if isinstance(out, (tuple, list)) and len(out) == 2 else None
+    own = dict(given)
+    pair, facts, out = call(own)
+    pair = pair if len(pair) == 2 else None
     return {
+        "overwritten": any(
+            _plain(t) and not torch.equal(t.detach(), was)
+            for t, was in zip(earlier, kept, strict=True)
+        ),
+        "emptied": sorted(set(given) - set(own)),
         "kind": type(out).__name__,
         "ops": facts["ops"],
         "changed": any(not torch.equal(given[name], before[name]) for name in given),
@@ -60,10 +73,19 @@ def piece(function: Callable, case: Case, seed: int, rank: int) -> dict:
     }
 
 
+def _plain(value: object) -> bool:
+    """Whether this is a tensor with its elements at hand, one beside the other."""
+    return (
+        isinstance(value, Tensor) and value.layout is torch.strided and value.device.type == "cpu"
+    )
+
+
 def told(value: object, given: Mapping[str, Tensor]) -> dict:
     """What one returned thing is; its numbers only where they are few enough to be a piece."""
-    if not isinstance(value, Tensor):
-        return {"kind": type(value).__name__, "values": None}
+    if not _plain(value):
+        sparse = isinstance(value, Tensor)  # ... or on no device
+        kind = "tensor without elements at hand" if sparse else type(value).__name__
+        return {"kind": kind, "values": None}
     plain = value.detach()
     most = max(tensor.numel() for tensor in given.values()) * 3
     return {
@@ -73,4 +95,5 @@ def told(value: object, given: Mapping[str, Tensor]) -> dict:
         "values": plain.clone() if plain.numel() <= most else None,
         "nbytes": plain.nbytes,
         "holds": plain.untyped_storage().nbytes(),
+        "shared": bool(plain.numel() and bench.shares([plain], given.values())),
     }

@@ -1,7 +1,8 @@
 """`recompute_dropout` of lesson 05: a block run again in the backward, with the masks of the first.
 
 An answer takes two training steps with two blocks, beside the same steps with everything stored:
-outputs, masks, gradients and both random streams have to be equal bit by bit.
+outputs, masks, gradients and both random streams have to be equal bit by bit. The blocks follow
+each other, and then stand side by side: their backwards come in either order.
 """
 
 from __future__ import annotations
@@ -21,18 +22,29 @@ def judge_recompute(answer: Answer, judge: Judge) -> None:
     """Train on three ranks and on two, and compare with the stored run."""
     take(answer, judge, "recompute_trial")
     seed = int.from_bytes(os.urandom(3), "big")
-    for members in ([0, 1, 2], [1, 2]):
+    for members, shape, dtype in (([0, 1, 2], (2, 5), "float64"), ([1, 2], (6,), "float32")):
         when = on(members)
         call = (
-            f'bench.part("lesson_05.recompute_trial").compare(recompute_dropout, {seed}, __trial__)'
+            f'bench.part("lesson_05.recompute_trial").compare(recompute_dropout, {seed}, '
+            f'__trial__, {shape}, "{dtype}")'
         )
         for rank, report in enumerate(judge.trial(answer, call, members, when)):
             where = f"{when}, rank {rank}"
             _look_at_result(report, where)
-            _look_at_forward(report, where)
-            _look_at_recomputation(report, where)
-            _look_at_gradients(report, where)
-            _look_at_streams(report, where)
+            first, second = report["steps"]
+            _look_at_step(first, where)
+            try:
+                _look_at_step(second, f"{where}, in step 2, with the two blocks side by side")
+            except Finding as finding:
+                later = finding.name in ("other gradients", "another forward")
+                raise Finding("second step" if later else finding.name, finding.text) from None
+
+
+def _look_at_step(step: dict, where: str) -> None:
+    _look_at_forward(step, where)
+    _look_at_recomputation(step, where)
+    _look_at_gradients(step, where)
+    _look_at_streams(step, where)
 
 
 def _look_at_result(report: dict, where: str) -> None:
@@ -41,8 +53,8 @@ def _look_at_result(report: dict, where: str) -> None:
     if report["problem"] == "no result":
         raise Finding(
             "wrong shape",
-            f"What came back {where} ({report['kind']}) is not a tensor shaped like x, as block(x) "
-            "is.",
+            f"What came back {where} ({report['kind']}) is not a tensor of x's shape and dtype, as "
+            "block(x) is.",
         )
     if report["problem"] == "no history":
         raise Finding(
@@ -54,7 +66,7 @@ def _look_at_result(report: dict, where: str) -> None:
 
 
 def _look_at_forward(report: dict, where: str) -> None:
-    heads, end = report["first masks"]
+    heads, end = report["first masks"][0]
     if not (heads and end):
         which = SHARED if heads else PRIVATE if end else "both streams"
         raise Finding(
@@ -63,7 +75,7 @@ def _look_at_forward(report: dict, where: str) -> None:
             f"block(x) would have: {which} was set to something. Recomputation changes nothing "
             "there; it only remembers where the streams stood.",
         )
-    for heads, end in (report["next block"], report["after forward"][::-1]):
+    for heads, end in (report["first masks"][1], report["after forward"][::-1]):
         if heads and end:
             continue
         which = SHARED if heads else PRIVATE if end else "neither of the streams"
@@ -106,10 +118,19 @@ def _look_at_recomputation(report: dict, where: str) -> None:
             f"The block ran {max(report['runs'])} times {where}; twice is enough, and each run "
             "sends its messages again.",
         )
-    heads, end = report["masks again"]
+    heads, end = (all(each) for each in zip(*report["masks again"], strict=True))
     if heads and end:
         return
-    if any(report["next block's masks"]):
+    first, second = report["another block's"]
+    if first and (second or all(report["masks again"][1])):
+        raise Finding(
+            "one state for two blocks",
+            f"The second run of a block draws the masks of the other block, {where}: two calls "
+            "share the place where the state is kept (a global, a class, one list for all), and "
+            "both are alive before the first backward, in whatever order the backwards come. Keep "
+            "a state with its own call: in a closure, or in `ctx`.",
+        )
+    if first:
         raise Finding(
             "state taken too late",
             f"The second run draws the masks of the *next* block, {where}: the state that is put "
@@ -167,8 +188,6 @@ def _look_at_streams(report: dict, where: str) -> None:
             f"before, {where}: numbers that were used come again. What was put back for the second "
             "run has to be undone after it, also where torch ends that run early, by an exception.",
         )
-    if not report["after two steps"]:
-        raise Finding("second step", f"The first step is right and the second is not, {where}.")
 
 
 RECOMPUTE = Exercise(

@@ -14,9 +14,17 @@ from torch import Tensor
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.judge import WORLD, Judge, on
 from course_lib.classroom.checks.lesson_05.ready import take
-from course_lib.classroom.checks.lesson_05.streams_trial import COPIES, ELEMENTS, HEADS, SWALLOWED
+from course_lib.classroom.checks.lesson_05.streams_trial import (
+    COMMON,
+    COPIES,
+    ELEMENTS,
+    HEADS,
+    MOST,
+    PAIRS,
+    SWALLOWED,
+)
 
 REPLICAS = 3
 # Two independent masks agree in half of their elements, give or take sqrt(ELEMENTS)/2. More than
@@ -43,8 +51,17 @@ def judge_streams(answer: Answer, judge: Judge) -> None:
         _look_at_ranks(heads, where)
         _look_at_ways_out(copies, where)
         _look_at_heads(copies, heads, where)
-        _look_at_replicas(copies, heads, where)
         _look_at_seeds(reports, where)
+        _look_at_replicas(copies, heads, where)
+    call = (
+        f'bench.part("lesson_05.streams_trial").seeds(dropout_streams, {seed}, '
+        "__trial__.rank(), __trial__.size())"
+    )
+    reports = judge.trial(answer, call, [0, 1, 2], "with ranks up to 1,000 on both axes")
+    _look_at_processes([report["common"] for report in reports])
+    parts = [PAIRS[rank::WORLD] for rank in range(WORLD)]
+    drawn = [report["drawn"] for report in reports]
+    _look_at_many([*zip(parts, drawn, strict=True), (COMMON, reports[0]["common"])])
 
 
 def _look_at_results(reports: list[dict], where: str) -> None:
@@ -190,6 +207,40 @@ def _look_at_seeds(reports: list[dict], where: str) -> None:
         )
     if not all(report["seed used"] for report in reports):
         raise Finding("seed not used", f"{where.capitalize()}: another seed gave the same masks.")
+
+
+def _look_at_processes(common: list[Tensor]) -> None:
+    """The same three numbers, asked in three processes, have to give the same streams."""
+    for rank, drawn in enumerate(common[1:], 1):
+        if not torch.equal(drawn, common[0]):
+            raise Finding(
+                "not reproducible",
+                f"With the same seed, dp_rank and tp_rank, process {rank} draws other numbers than "
+                "process 0. Something besides the three numbers goes into a seed: what differs "
+                "from one process to the next, and from today's run to tomorrow's?",
+            )
+
+
+def _look_at_many(played: list[tuple[list, Tensor]]) -> None:
+    """No two of some 2,000 pairs have a stream in common: the first numbers tell."""
+    met: dict[bytes, str] = {}
+    twice: dict[tuple[str, str], None] = {}
+    for pairs, drawn in played:
+        for (dp, tp), (shared, *heads) in zip(pairs, drawn, strict=True):
+            names = [f"the shared stream of dp_rank {dp}"]
+            names += [f"the private one of dp_rank {dp} and tp_rank {tp}"] * len(heads)
+            for name, numbers in zip(names, (shared, *heads), strict=True):
+                before = met.setdefault(numbers.numpy().tobytes(), name)
+                if before != name:
+                    twice[before, name] = None
+    if len(twice) > 1:  # one of millions of pairs may meet by chance, where seeds are drawn
+        a, b = next(iter(twice))
+        raise Finding(
+            "seeds collide",
+            f"{a[0].upper()}{a[1:]} and {b} are the same stream. dp_rank and tp_rank are at most "
+            f"{MOST}, and both may be {MOST}: {MOST + 1} values each, and the shared stream needs "
+            "a number that no tp rank has.",
+        )
 
 
 def _related(masks: Tensor) -> tuple[int, int] | None:

@@ -18,6 +18,14 @@ ELEMENTS = 4000  # of a mask; half of them are dropped
 COPIES = ("first", "after heads", "after uneven heads", "after an error")
 HEADS = ("first", "second", "uneven")
 SWALLOWED = "the error is gone"
+MOST = 1000  # of dp_rank and of tp_rank
+# (dp_rank, tp_rank): a full row and a full column, so that sums of either kind meet, and ends.
+PAIRS = [(0, tp) for tp in range(MOST + 1)] + [(dp, 0) for dp in range(1, MOST + 1)]
+PAIRS += [pair for few in range(1, 10) for pair in ((few, few), (few, MOST), (MOST, few))]
+PAIRS += [
+    (a, 10 * b) for a in range(1, 10) for b in range(1, 10)
+]  # 1 and 10, written, are 11 and 0
+COMMON = [(0, 0), (0, 1), (2, 0), (0, MOST), (1, MOST), (MOST, MOST)]
 
 
 class Stumble(Exception):
@@ -42,6 +50,27 @@ def masks(function: Callable, seed: int, replicas: int, tp_rank: int) -> dict:
         "again": all(torch.equal(a, b) for a, b in zip(again[:2], out[0][:2], strict=True)),
         "seed used": not any(torch.equal(a, b) for a, b in zip(other[:2], out[0][:2], strict=True)),
     }
+
+
+def seeds(function: Callable, seed: int, me: int, world: int) -> dict:
+    """The first numbers of the streams of many ranks, of which this process plays some.
+
+    `drawn` is (pairs, 2, 2): of each pair two numbers of the shared stream, then two of a private
+    block. What is `common` is played by every process, and has a second block.
+    """
+    pairs = PAIRS[me::world]
+    drawn, _ = bench.watched(lambda: [_first(function, seed, *pair, 1) for pair in pairs])
+    common, _ = bench.watched(lambda: [_first(function, seed, *pair, 2) for pair in COMMON])
+    return {"drawn": torch.stack(drawn), "common": torch.stack(common)}
+
+
+def _first(function: Callable, seed: int, dp: int, tp: int, blocks: int) -> Tensor:
+    private = function(seed, dp, tp)
+    some = [torch.rand(2, dtype=torch.float64)]
+    for _ in range(blocks):
+        with private():
+            some.append(torch.rand(2, dtype=torch.float64))
+    return torch.stack(some)
 
 
 def one(function: Callable, seed: int, dp: int, tp_rank: int) -> tuple[Tensor, Tensor, str]:

@@ -5,7 +5,7 @@ For `sequence_mlp` of lesson 06. Each wrong idea is computed and compared, never
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import torch
@@ -14,8 +14,15 @@ from torch import Tensor
 
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_06 import half_block_trial as trial
-from course_lib.classroom.checks.looking import Idea, all_near, another_step, near, refuse_idea
-from course_lib.layout import cut, span
+from course_lib.classroom.checks.looking import (
+    Idea,
+    all_near,
+    another_step,
+    near,
+    refuse_general,
+    refuse_idea,
+)
+from course_lib.layout import span
 
 
 class Trial:
@@ -24,14 +31,14 @@ class Trial:
     def __init__(self, reports: list[dict], sizes: trial.Sizes, seed: int, when: str):
         self.reports, self.sizes, self.when = reports, sizes, when
         self.n = len(reports)
-        self.tokens = cut(sizes.s, self.n)
+        self.tokens = trial.tokens_of(sizes.s, self.n)
         self.dense = trial.numbers(sizes, seed)
 
     def units(self, rank: int) -> slice:
         return slice(*span(self.sizes.f, self.n, rank))
 
     def own(self, whole: Tensor, rank: int) -> Tensor:
-        return whole.split(self.tokens, 1)[rank]
+        return whole.split(trial.tokens_of(whole.shape[1], self.n), 1)[rank]
 
     def parts(self, grads: tuple[Tensor, ...], rank: int) -> list[Tensor]:
         """What a rank should have of the gradients of x, weight, up, down and bias."""
@@ -40,15 +47,16 @@ class Trial:
         return [self.own(x, rank), weight, up[units], down[:, units], bias]
 
     @cached_property
-    def steps(self) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
-        """Of the dense half block, for each step: the output and the five gradients."""
+    def steps(self) -> list[tuple[Tensor, tuple[Tensor, ...], Tensor]]:
+        """Of the dense half block, for each step: the output, the five gradients, and the output
+        where all inputs are twice as large."""
         weights, found = tuple(self.dense[:4]), []
         for x, dy in zip(self.dense.xs, self.dense.dys, strict=True):
             leaves = [t.detach().clone().requires_grad_() for t in (x, *weights)]
             y = trial.half(*leaves)
             y.backward(dy)
             grads = tuple(leaf.grad for leaf in leaves)
-            found.append((y.detach(), grads))
+            found.append((y.detach(), grads, trial.half(*(2 * t.detach() for t in leaves))))
             weights = tuple(
                 w.detach() - trial.RATE * g for w, g in zip(leaves[1:], grads[1:], strict=True)
             )
@@ -82,6 +90,11 @@ def look_at_output(one: Trial) -> None:
     if all_near(outs, [one.own(right, rank) for rank in range(one.n)]):
         return
     refuse_idea(outs, _outputs(one), one.when)
+    b, s, h, _ = one.sizes
+    sizes = {"sequences": b, "tokens": s, "elements of a token": h}
+    refuse_general(
+        outs, [one.own(right, rank) for rank in range(one.n)], one.when, sizes=sizes, what="output"
+    )
     raise Finding(
         "wrong output", f"The output is not this rank's tokens of the dense one, {one.when}."
     )
@@ -128,6 +141,40 @@ def _outputs(one: Trial) -> Iterator[Idea]:
     y = x + F.gelu(one.normed() / dense.weight @ dense.up.t()) @ dense.down.t() + bias
     yield Idea("weight left out", "The norm is there, without its weight.", cut_up(y))
 
+    def block(normed: Tensor, bend: Callable[[Tensor], Tensor] = F.gelu) -> list[Tensor]:
+        return cut_up(x + bend(normed @ dense.up.t()) @ dense.down.t() + bias)
+
+    h, weight, normed = (one.sizes.h,), dense.weight, one.normed()
+    for epsilon in (0, 1e-8, 1e-6, 1e-4, torch.finfo(x.dtype).eps):
+        name, text = (
+            "another epsilon",
+            f"The norm adds {epsilon:g} to the mean of squares, not 1e-5.",
+        )
+        yield Idea(name, text, block(F.rms_norm(x, h, weight, epsilon)))
+    yield Idea(
+        "another norm",
+        "That is LayerNorm, which subtracts the mean. Wanted is RMSNorm, which does not.",
+        block(F.layer_norm(x, h, weight, None, trial.EPSILON)),
+    )
+    yield Idea("activation left out", "The GELU is missing.", block(normed, lambda wide: wide))
+    yield Idea(
+        "GELU by tanh",
+        "That is GELU's approximation by tanh; wanted is GELU itself, as in the wiring above.",
+        block(normed, lambda wide: F.gelu(wide, approximate="tanh")),
+    )
+    product = normed @ dense.up.t() @ dense.down.t()
+    yield Idea(
+        "activation after the sum",
+        "GELU stands after the product by rows. It stands between the two products, on each "
+        "rank's own columns.",
+        cut_up(x + F.gelu(product) + bias),
+    )
+    yield Idea(
+        "residual normed",
+        "The residual is the norm's output. It is x, as it came in.",
+        cut_up(whole - x + normed),
+    )
+
 
 def look_at_gradients(one: Trial) -> None:
     """A Finding where the first step's gradients are not those of the dense half block."""
@@ -141,6 +188,14 @@ def look_at_gradients(one: Trial) -> None:
             )
     grads = [report["grads"] for report in one.reports]
     refuse_idea([g[0] for g in grads], [_cut_not_summed(one)], one.when)
+    dx, dy = one.steps[0][1][0], one.dense.dys[0]
+    branch_alone = Idea(
+        "no way back by the residual",
+        "The gradient of x has come back by the branch alone. x is also the residual, and what "
+        "comes back by it is the output's gradient itself.",
+        [one.own(dx - dy, rank) for rank in range(one.n)],
+    )
+    refuse_idea([g[0] for g in grads], [branch_alone], one.when)
     _refuse_unpaid(one, grads)
     for rank, mine in enumerate(grads):
         right = one.parts(one.steps[0][1], rank)
@@ -210,8 +265,11 @@ def _refuse_unpaid(one: Trial, grads: list[list[Tensor]]) -> None:
 def look_at_steps(one: Trial) -> None:
     """A Finding where a later step is not that of the dense half block."""
     for rank, report in enumerate(one.reports):
-        for step, (out, grads) in enumerate(one.steps):
+        for step, (out, grads, twice) in enumerate(one.steps):
             seen = report["steps"][step] if step < len(report["steps"]) else {}
             found = [seen.get("out"), *(seen.get("grads") or [None] * 5)]
-            if not all_near(found, [one.own(out, rank), *one.parts(grads, rank)]):
+            right = [one.own(out, rank), *one.parts(grads, rank)]
+            if step:
+                found, right = [*found, seen.get("other")], [*right, one.own(twice, rank)]
+            if not all_near(found, right):
                 raise another_step(one, rank, step)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from math import prod
 from typing import NamedTuple
 
+from course_lib.classroom.checks import general
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_06 import decoder
 from course_lib.classroom.checks.lesson_06 import pay_trial as trial
-from course_lib.classroom.checks.lesson_06.pay_trial import ALONE, MEAN, RIGHT, TIMES
+from course_lib.classroom.checks.lesson_06.pay_trial import ALONE, MEAN, OWED, RIGHT, ROUNDED, TIMES
 from course_lib.classroom.checks.looking import (
     ITEM,
     THREE,
@@ -26,9 +27,9 @@ from course_lib.classroom.checks.looking import (
     counted,
     fresh_seed,
 )
+from course_lib.layout import cut
 from course_lib.ledger import forms
 
-OWED = ("positions", "norm.weight", "norm.bias", "q_norm.weight", "out.bias")
 # What to ask where a gradient was left as it was; a question, and not the answer.
 ASK = {
     "positions": "Which rows of the table does a rank read, and which rows of its gradient are "
@@ -62,7 +63,9 @@ def judge_pay(answer: Answer, judge: Judge) -> None:
 
 def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: int) -> Trial:
     when = f"{on(members)} with {length} tokens"
-    return Trial(judge.trial(answer, trial.run, length, seed, members=members, when=when), when)
+    empty = [rank for rank, tokens in enumerate(cut(length, len(members))) if not tokens]
+    reports = judge.trial(answer, trial.run, length, seed, members=members, when=when, empty=empty)
+    return Trial(reports, when)
 
 
 def _look_at_returned(one: Trial) -> None:
@@ -95,6 +98,17 @@ def _look_at_shape(one: Trial) -> None:
             )
 
 
+def _look_at_dictionary(one: Trial) -> None:
+    for rank, report in enumerate(one.reports):
+        gone = report["steps"][0]["emptied"]
+        if gone:
+            raise Finding(
+                "input changed",
+                f"{gone[0]!r} is gone from the caller's dictionary on rank {rank}, {one.when}. "
+                "Read it, and return a dictionary with all names; the caller still needs its own.",
+            )
+
+
 def _look_at_gradients(one: Trial) -> None:
     found, when = one.found, one.when
     names = list(decoder.SHAPES)
@@ -110,7 +124,13 @@ def _look_at_gradients(one: Trial) -> None:
         if words == {RIGHT}:
             continue
         rank = max(range(len(found)), key=lambda r: found[r][1][name])
-        off = f"On rank {rank} it is off by {found[rank][1][name]:.0%} of its size, {when}."
+        off = f"On rank {rank} it is off by {found[rank][1][name]:.1%} of its size, {when}."
+        if words <= {ROUNDED, RIGHT}:
+            raise Finding(
+                general.ROUNDED,
+                f"The gradient of {name} is right but for rounding. {off} It went through a "
+                "narrower type than it has: sum in the dtype of the gradients.",
+            )
         if words <= {MEAN, RIGHT} and MEAN in words:
             raise Finding(
                 "mean",
@@ -132,6 +152,27 @@ def _look_at_gradients(one: Trial) -> None:
                 )
             raise Finding(
                 "a debt left", f"The gradient of {name} is a partial sum. {off} {ASK[name]}"
+            )
+        if words <= {TIMES, RIGHT} and TIMES in words:
+            raise Finding(
+                "summed twice",
+                f"The gradient of {name} comes back {len(found)} times too large: it was a "
+                f"complete sum already, and was summed once more. {off}",
+            )
+        fine = [r for r, (one, _) in enumerate(found) if one[name] == RIGHT]
+        if len(fine) == 1:
+            raise Finding(
+                "on one rank only",
+                f"The gradient of {name} is complete on rank {fine[0]} alone, and every rank needs "
+                f"it: a reduce to one rank? {off}",
+            )
+        if all(report["steps"][0]["mixed"] for report in one.reports):
+            raise Finding(
+                "mixed up",
+                f"The gradient of {name} is not the dense one's, and all five together have the "
+                f"right sum. {off} Either the ranks did not join the five in one order (a `set` of "
+                "names has another order in each process), or they were taken apart in another "
+                "order than they were joined in.",
             )
         raise Finding("wrong gradient", f"The gradient of {name} is not the dense one's. {off}")
 
@@ -165,6 +206,13 @@ def _look_at_traffic(one: Trial) -> None:
 def _look_at_steps(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         for step, seen in enumerate(report["steps"]):
+            if seen["overwritten"]:
+                raise Finding(
+                    "one buffer for all calls",
+                    f"After call {step + 1} on rank {rank}, {one.when}, the gradients that an "
+                    "earlier call returned hold other elements: all calls share one buffer. The "
+                    "caller may still need them.",
+                )
             if seen["problem"] or set(seen["found"].values()) != {RIGHT}:
                 raise another_step(one, rank, step, "another later step")
 
@@ -172,6 +220,7 @@ def _look_at_steps(one: Trial) -> None:
 LOOKS = Looks(
     returned=_look_at_returned,
     shape=_look_at_shape,
+    unchanged=_look_at_dictionary,
     gradients=_look_at_gradients,
     traffic=_look_at_traffic,
     later_steps=_look_at_steps,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_06 import uneven_trial as trial
+from course_lib.classroom.checks.lesson_06.uneven_values import Trial, losses
 from course_lib.classroom.checks.looking import (
     ITEM,
     THREE,
@@ -31,44 +31,11 @@ from course_lib.classroom.checks.looking import (
     fresh_seed,
     near,
     refuse_changed,
+    refuse_general,
     refuse_idea,
 )
 from course_lib.layout import cut
 from course_lib.ledger import forms
-
-
-class Trial:
-    """Two steps of the learner's function on a group, beside one process."""
-
-    def __init__(self, reports: list[dict], sizes: trial.Sizes, seed: int, when: str):
-        self.reports, self.sizes, self.when = reports, sizes, when
-        self.n = len(reports)
-        self.tokens = cut(sizes.s, self.n)
-        self.dense = trial.numbers(sizes, seed)
-
-    def errors(self, starts: list[int]) -> list[Tensor]:
-        """Of each rank's tokens, where its first one is taken to stand at `starts[rank]`."""
-        x, target = (t[0].split(self.tokens, 1) for t in (self.dense.xs, self.dense.targets))
-        return [
-            (x[r] + self.dense.table[a : a + self.tokens[r]] - target[r]).square()
-            for r, a in enumerate(starts)
-        ]
-
-    @cached_property
-    def starts(self) -> list[int]:
-        return [sum(self.tokens[:r]) for r in range(self.n)]
-
-    @cached_property
-    def steps(self) -> list[tuple[float, Tensor, Tensor]]:
-        """Of one process, for each step: the loss and the gradients of x and the table."""
-        table, found = self.dense.table, []
-        for x, target in zip(self.dense.xs, self.dense.targets, strict=True):
-            leaves = [t.clone().requires_grad_() for t in (x, table)]
-            loss = (leaves[0] + leaves[1][: self.sizes.s] - target).square().mean()
-            loss.backward()
-            found.append((loss.item(), leaves[0].grad, leaves[1].grad))
-            table = table - trial.RATE * leaves[1].grad
-        return found
 
 
 def judge_uneven(answer: Answer, judge: Judge) -> None:
@@ -80,9 +47,17 @@ def judge_uneven(answer: Answer, judge: Judge) -> None:
 
 
 def _try(answer: Answer, judge: Judge, members: list[int], s: int, seed: int) -> Trial:
-    sizes, when = trial.Sizes(2, s, 3 + seed % 2, 9), f"{on(members)} with {s} tokens"
+    sizes, when = trial.Sizes(4, s, 6, 9), f"{on(members)} with {s} tokens"
+    empty = [rank for rank, tokens in enumerate(cut(s, len(members))) if not tokens]
     reports = judge.trial(
-        answer, trial.run, sizes, seed, members=members, when=when, outside="the backward"
+        answer,
+        trial.run,
+        sizes,
+        seed,
+        members=members,
+        when=when,
+        outside="the backward",
+        empty=empty,
     )
     return Trial(reports, sizes, seed, when)
 
@@ -102,7 +77,7 @@ def _look_at_shape(one: Trial) -> None:
 
 
 def _look_at_inputs(one: Trial) -> None:
-    refuse_changed(one, "x or the table")
+    refuse_changed(one, "x, the table or the target")
 
 
 def _look_at_loss(one: Trial) -> None:
@@ -116,57 +91,16 @@ def _look_at_loss(one: Trial) -> None:
             f"Rank {empty[0]} has no token {one.when}, and the mean of nothing is NaN. Divide "
             "once, by what all ranks have together.",
         )
-    refuse_idea(outs, _losses(one), one.when)
+    refuse_idea(outs, losses(one), one.when)
+    b, s, h, _ = one.sizes
+    refuse_general(
+        outs,
+        [one.steps[0][0]] * one.n,
+        one.when,
+        sizes={"sequences": b, "tokens": s, "elements of a token": h},
+        what="loss",
+    )
     raise Finding("wrong loss", f"That is not the mean over all tokens, {one.when}.")
-
-
-def _losses(one: Trial) -> Iterator[Idea]:
-    """Wrong ideas about the value, and what each would give on every rank."""
-    n, count = one.n, one.sizes.b * one.sizes.s * one.sizes.h
-    sums = [float(e.sum()) for e in one.errors(one.starts)]
-    counts = [one.sizes.b * t * one.sizes.h for t in one.tokens]
-    means = [total / max(1, many) for total, many in zip(sums, counts, strict=True)]
-    yield Idea(
-        "own mean",
-        "Each rank has the mean over its own tokens. Wanted is one number, over all.",
-        means,
-    )
-    yield Idea(
-        "own share",
-        "Each rank has its own tokens' share of the mean. The shares have to be added up.",
-        [total / count for total in sums],
-    )
-    yield Idea(
-        "mean of means",
-        "That is the mean of the ranks' means. A token of a rank with few then counts more than "
-        "one of a rank with many.",
-        [sum(means) / n] * n,
-    )
-    yield Idea("sum of means", "The ranks' means were added up.", [sum(means)] * n)
-    yield Idea("sum", "That is the sum over all tokens, not their mean.", [sum(sums)] * n)
-    yield Idea(
-        "divided by n",
-        f"The mean over all tokens was divided by {n} again.",
-        [sum(sums) / count / n] * n,
-    )
-    for name, text, starts in (
-        ("from 0 everywhere", "Every rank took positions from 0 on.", [0] * n),
-        (
-            "places as if it divided",
-            "Rank r took its first token to stand at r times its own number of tokens. The ranks "
-            "before it may have more.",
-            [r * one.tokens[r] for r in range(n)],
-        ),
-        (
-            "places as if it divided",
-            "Rank r took its first token to stand at r·(s // n). The first ranks have more tokens "
-            "than that.",
-            [r * (one.sizes.s // n) for r in range(n)],
-        ),
-    ):
-        if starts != one.starts:
-            value = sum(float(e.sum()) for e in one.errors(starts)) / count
-            yield Idea(name, text, [value] * n)
 
 
 def _look_at_gradients(one: Trial) -> None:
@@ -200,6 +134,13 @@ def _look_at_gradients(one: Trial) -> None:
         own,
     )
     refuse_idea(tables, [unpaid], one.when)
+    mean = Idea(
+        "the table's mean",
+        f"The table's gradient is divided by {one.n}: the ranks' parts of it add up, and are no "
+        "estimates of one number.",
+        [dtable / one.n] * one.n,
+    )
+    refuse_idea(tables, [mean], one.when)
     wrong = [r for r in range(one.n) if not near(tables[r], dtable)]
     if wrong:
         raise Finding(
@@ -257,7 +198,9 @@ def _look_at_steps(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         for step, (loss, dx, dtable) in enumerate(one.steps):
             seen = report["steps"][step] if step < len(report["steps"]) else {"grads": None}
-            right = [loss, dx.split(one.tokens, 1)[rank], dtable]
+            if not near(seen.get("other", 4 * loss), 4 * loss):  # x, table and target, twice each
+                raise another_step(one, rank, step)
+            right = [loss, dx.split(cut(dx.shape[1], one.n), 1)[rank], dtable]
             if not all_near([seen.get("out"), *(seen["grads"] or [])], right):
                 raise another_step(one, rank, step)
 
