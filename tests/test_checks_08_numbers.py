@@ -66,6 +66,11 @@ MISREAD = [
     ("own tokens", {"j": 1}, "tokens counted by tp ranks"),
     ("masks by tp", {"k": 4}, "heads are a rank's own"),
     ("masks by dp", {"k": 3}, "heads are a rank's own"),
+    ("the rank itself", {"a": 7, "b": 7}, "a number, not a rank"),
+    ("the first of all", {"a": 0, "b": 0}, "another rank's group"),
+    ("no sum in sequence", {"g": 1}, "replicas never met"),
+    ("nothing to sum", {"d": 1}, "a partial sum within a replica"),
+    ("one mask", {"k": 1}, "heads are a rank's own"),
     ("tp for dp throughout", {"c": 4, "d": 3, "e": 4, "f": 4, "h": 3, "j": 4}, "several ideas"),
     ("unforeseen", {"d": 7}, "wrong number"),
 ]

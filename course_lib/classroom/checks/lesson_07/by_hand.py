@@ -17,7 +17,7 @@ from course_lib.classroom.checks.lesson_07 import ideas, looks, trial
 from course_lib.classroom.checks.lesson_07.case import APART, FAR, PLAIN, SILENT, Case, Plan
 from course_lib.classroom.checks.looking import THREE, TWO, Idea, fresh_seed
 
-TOKENS = 12  # divides by 2 and 3, so that a budget is a whole number
+TOKENS = 18  # divides by 2 and 3, so that a budget is a whole number; as wide as no shard
 
 
 def fresh() -> tuple[int, int]:
@@ -42,10 +42,13 @@ def judge_ignored(answer: Answer, judge: Judge) -> None:
     """Labels that are ignored: below all words, a word's own, all of them, beyond all words."""
     judge.take(answer, trial.__name__)
     seed, v = fresh()
-    cases = [(THREE, -100, "some"), (TWO, 4, "some"), (TWO, -100, "all"), (THREE, v + 1, "some")]
+    cases = [
+        (THREE, PLAIN, -100, "some"), (TWO, FAR, 4, "some"), (TWO, PLAIN, -100, "all"),
+        (THREE, SILENT, v + 1, "some"),
+    ]  # fmt: skip
     plans = [
-        (members, Plan(seed, TOKENS, v, v, ignore=label, ignored=which))
-        for members, label, which in cases
+        (members, Plan(seed, TOKENS, v, v, kind, ignore=label, ignored=which))
+        for members, kind, label, which in cases
     ]
     trials = (looks.tried(answer, judge, members, plan, (plan.ignore,)) for members, plan in plans)
     looks.looks_at_pair(ignored_losses, ignored_gradients, (3, "three")).at(answer, trials)
@@ -84,6 +87,13 @@ def ignored_losses(case: Case) -> Iterator[Idea]:
         "The sum is right and was divided by the number of all tokens. The mean is over those "
         "that count.",
         [losses / t] * n,
+    )
+    own = [p.kept[(p.y >= a) & (p.y < z)].sum() for a, z in case.spans]
+    yield Idea(
+        "counted on one rank",
+        "Each rank divides by the number of targets that it holds. The mean is over the tokens of "
+        "all entries.",
+        [losses / many for many in own],
     )
     yield Idea(
         "counted on every rank",
@@ -129,9 +139,9 @@ CUT_LOSS = exercise(
     judge_cut,
     when_right=(
         "Loss, gradient and three steps of training are those of one process in float64, on two "
-        "and three ranks: with targets at both edges of every shard, logits of 10,000, ranks far "
-        "apart, and a rank whose logits are all -inf. Sent were a few numbers a token, backward "
-        "nothing, and no tensor was as wide as the vocabulary."
+        "and three ranks: with targets at both edges of every shard, logits of 10,000 and "
+        "-10,000, ranks far apart, and a rank whose logits are all -inf. Sent were a few numbers a "
+        "token, backward nothing, and no tensor was as wide as the vocabulary."
     ),
     hints=(
         "Write the loss of one token with all its logits. Which three numbers does it read? For "

@@ -1,7 +1,7 @@
 """One trial of lesson 07's functions: logits, targets, the cut, and what torch makes of the whole.
 
 The ranks and the judge make the same numbers from a seed; the judge alone computes with all of
-them. Every rank's first and last word is a target.
+them. Every rank's first and last word is a target, but where a rank is to have none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch import Tensor
 from course_lib.layout import span
 
 STEPS, RATE, HIDDEN = 3, 0.3, 5
-PLAIN, FAR, APART, SILENT = "plain", "far", "apart", "silent"
+PLAIN, FAR, LOW, APART, SILENT = "plain", "far", "low", "apart", "silent"
+# What every other token's logits have on top.
+LIFTED = {FAR: (1e4, -1e4), LOW: (-1e5, 0.0), SILENT: (-1e5, 0.0)}
 
 
 class Plan(NamedTuple):
@@ -30,6 +32,7 @@ class Plan(NamedTuple):
     ignore: int | None = None  # the label that is ignored
     ignored: str = ""  # which tokens are: "some" or "all"
     smoothing: float = 0.0
+    padding: float = 0.0  # what the padding's logits have on top
     mean: bool = True  # over the tokens that count; else one loss a token
 
 
@@ -46,23 +49,32 @@ class Case:
         self.offset = self._offset()
         self.targets = torch.stack([self._targets(made) for _ in range(STEPS)])
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """What a mean may be taken over, beside the ranks."""
+        return {"tokens": self.plan.tokens, "entries": self.plan.words}
+
+    @property
+    def without_entries(self) -> list[int]:
+        """The ranks that hold padding alone."""
+        return [r for r, (a, _) in enumerate(self.spans) if a >= self.plan.words]
+
     def _offset(self) -> Tensor:
         """What is added to the logits of each row."""
         offset = torch.zeros(self.plan.rows, dtype=torch.float64)
         for r, (a, z) in enumerate(self.spans):
-            if self.plan.kind == FAR:
-                offset[a:z] = 1e4
-            elif self.plan.kind == APART:
+            if self.plan.kind == APART:
                 offset[a:z] = 900.0 if r == self.n - 1 else -900.0
             elif self.plan.kind == SILENT and r == self.n - 1:
                 offset[a:z] = -torch.inf
+        offset[self.plan.words :] += self.plan.padding
         return offset
 
     def _targets(self, made: torch.Generator) -> Tensor:
         """Each rank's first and last word among them, in a random order; some ignored."""
         plan = self.plan
         heard = [(a, min(z, plan.words)) for a, z in self.spans if a < plan.words]
-        if plan.kind == SILENT:
+        if plan.kind in (FAR, SILENT):  # the last rank has no target at all
             heard = heard[:-1]
         edges = [word for a, z in heard for word in (a, z - 1)]
         rest = plan.tokens - len(edges)
@@ -77,7 +89,9 @@ class Case:
     def logits(self, step: int, table: Tensor, rank: int | None = None) -> Tensor:
         """(t, rows), or a rank's own."""
         a, z = (0, self.plan.rows) if rank is None else self.spans[rank]
-        return self.states[step] @ table.t() + self.offset[a:z]
+        high, low = LIFTED.get(self.plan.kind, (0.0, 0.0))
+        lift = torch.where(torch.arange(self.plan.tokens) % 2 == 0, high, low).double()
+        return self.states[step] @ table.t() + self.offset[a:z] + lift[:, None]
 
     @cached_property
     def steps(self) -> list[tuple[Tensor, Tensor]]:

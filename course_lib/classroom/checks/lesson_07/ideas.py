@@ -6,13 +6,16 @@ belongs to ignored, padded and smoothed labels alone stands with those exercises
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
-from course_lib.classroom.checks.lesson_07.case import Case
+from course_lib.classroom.checks.lesson_07.case import PLAIN, Case
 from course_lib.classroom.checks.looking import Idea
+
+FILLS = (-1e2, -1e3, -1e4, -65504.0)  # float16's lowest among them
 
 
 class Parts:
@@ -141,12 +144,40 @@ def of_the_loss(case: Case) -> Iterator[Idea]:
         "taken as it is. What is subtracted in one place is missing in the other.",
         same(p.loss(p.lse - p.m, p.y_all)),
     )
+    everyone = p.real.max()
+    yield Idea(
+        "one largest logit for all tokens",
+        "Some token's sum of exponentials is 0: what was subtracted lies far above all logits of "
+        "that token. Every token has a largest logit of its own; that of all tokens together, or "
+        "of absolute values, will not do.",
+        same(p.loss((p.real - everyone).exp().sum(-1).log() + everyone, p.y_all)),
+    )
+    for low in FILLS if p.plan.kind != PLAIN else ():
+        yield Idea(
+            "logits cut off",
+            f"Logits below {low:,.0f} were made {low:,.0f}. They may be anything, also all of "
+            "them; only -inf as a largest logit needs care.",
+            same(p.loss(p.real.clamp(min=low).logsumexp(-1), p.y_all.clamp(min=low))),
+        )
+    yield Idea(
+        "another logarithm",
+        "The logarithm is to the base 2. The loss has the natural one.",
+        same(p.loss((p.lse - p.m) / math.log(2) + p.m, p.y_all)),
+    )
     loose = torch.stack([p.taken(part, a, strict=False) for part, a in p.each()]).sum(0)
     yield Idea(
         "a word on every rank",
         "Every rank contributes a logit for every target, and all but one of them that of some "
         "other entry. A rank that does not have the target contributes 0.",
         same(p.loss(p.lse, loose)),
+    )
+    counted = [rank * part.shape[-1] for rank, part in enumerate(p.own)]
+    odd = [p.taken(part, a, strict=True) for part, a in zip(p.own, counted, strict=True)]
+    yield Idea(
+        "start left out",
+        "Each rank took its entries to begin at rank · (the number of its own). Shards have "
+        "different lengths: where they begin is `start`.",
+        same(p.loss(p.lse, torch.stack(odd).sum(0))),
     )
     for first, more in ((0, 1), (1, 0), (1, 1)):
         odd = [p.taken(part, a, strict=True, first=first, more=more) for part, a in p.each()]
@@ -225,7 +256,32 @@ def of_the_gradient(case: Case) -> Iterator[Idea]:
             "token's share is smaller.",
             p.split(right * p.kept[:, None]),
         )
+        widths = [part.shape[-1] for part in p.split(right)]
+        for entries in (widths, [p.plan.words] * n):
+            for factor in (p.kept.sum(), 1):
+                parts = zip(p.weighed(right), entries, strict=True)
+                yield Idea(
+                    "divided by the entries",
+                    "It was divided by a number of entries. The mean is over the tokens.",
+                    [part * factor / w for part, w in parts],
+                )
     else:
+        for what, dy in (
+            ("mean", p.weight.mean()), ("sum", p.weight.sum()), ("first", p.weight[0])
+        ):  # fmt: skip
+            yield Idea(
+                "one gradient for all tokens",
+                f"The {what} of the gradients that arrive was multiplied in for every token. Each "
+                "token's loss has one of its own: `grad` is (t,).",
+                p.split(right * dy),
+            )
+        for dy in (1.0, p.weight[:, None]):
+            yield Idea(
+                "gradient of the mean",
+                "It is divided by the number of tokens, as if a mean had been returned. Each token "
+                "has a loss of its own; what a mean divides by is in the gradient that arrives.",
+                p.split(right * dy / p.plan.tokens),
+            )
         yield Idea(
             "incoming gradient left out",
             "That is the gradient of the sum of all losses. The gradient that arrives is another "

@@ -69,6 +69,20 @@ MISTAKES = (
         "one sum, and the loss a logarithm of that.",
         {EIGHT: log(7)},
     ),
+    *(
+        Mistake(
+            "another number of ranks",
+            f"That is {many} times log 2. The eight ranks' sums are added before the logarithm, "
+            "not their logarithms.",
+            {EIGHT: many * log(2)},
+        )
+        for many in (4, 7, 8)
+    ),
+    Mistake(
+        "the loss itself",
+        "That is what is logged. Asked is by how much it is too high.",
+        {EIGHT: log(8 * WORDS), PADDING: log(PADDED)},
+    ),
     Mistake(
         "shrinks with the loss",
         "You have made the error a share of the loss. What is added inside the logarithm as a "
@@ -94,6 +108,17 @@ MISTAKES = (
         {PADDING: log(PADDED - WORDS)},
     ),
     Mistake(
+        "a share of the rows",
+        "That is the padding's share of all rows. The loss is a logarithm of a sum: compare the "
+        "sum with the padding to that without.",
+        {PADDING: (PADDED - WORDS) / PADDED},
+    ),
+    Mistake(
+        "too low",
+        "By how much it is too *high* is asked: more exponentials in the sum, a higher loss.",
+        {PADDING: -log(PADDED / WORDS)},
+    ),
+    Mistake(
         "zero logits cost nothing",
         "A padded row takes part with an exponential of 1, like each of the entries at the start.",
         {PADDING: 0.0},
@@ -115,6 +140,12 @@ MISTAKES = (
         {RANK_1: P / 2 - 1},
     ),
     Mistake(
+        "target on both ranks",
+        "That is what one process has. The second rank takes its entries to begin after the last "
+        "one: it finds no target, and its softmax has the sum of both.",
+        {RANK_1: P - 1},
+    ),
+    Mistake(
         "the other rank does nothing",
         "Rank 1 has a logit for that entry too, and its own exponential over the sum of all.",
         {RANK_1: 0.0},
@@ -126,6 +157,18 @@ MISTAKES = (
         {DENSE: P, RANK_0: P / 2},
     ),
     Mistake(
+        "the loss, not its gradient",
+        "That is made from the loss, -log of the probability. Its gradient with respect to the "
+        "*logit* is softmax minus one-hot.",
+        {DENSE: log(P), RANK_0: log(P / 2)},
+    ),
+    Mistake(
+        "the loss, not its gradient",
+        "That is the derivative by the probability, or a loss. Asked is the one with respect to "
+        "the *logit*: softmax minus one-hot.",
+        {DENSE: -1 / P, RANK_0: -log(P / 2)},
+    ),
+    Mistake(
         "each rank's own softmax",
         "Rank 1 divides by the shared sum as well, and that is twice what it should be.",
         {RANK_1: P},
@@ -135,6 +178,11 @@ MISTAKES = (
         "The sign is turned: the gradient pushes the target's logit up, so it is negative there, "
         "and positive where only the softmax is.",
         {DENSE: 1 - P, RANK_0: 1 - P / 2, RANK_1: -P / 2},
+    ),
+    Mistake(
+        "sign",
+        "The softmax counts positive. At the target 1 is subtracted from it.",
+        {DENSE: -P, RANK_0: -P / 2, RANK_1: -P},
     ),
 )
 

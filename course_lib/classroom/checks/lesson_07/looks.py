@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
@@ -31,9 +32,10 @@ from course_lib.ledger import forms
 
 WHERE = {
     "plain": "",
-    "far": ", with logits of about 10,000",
+    "far": ", with logits of 10,000 and, every other token, of -10,000",
+    "low": ", with logits of -100,000 for every other token",
     "apart": ", where one rank's logits are far above all others'",
-    "silent": ", where all of one rank's logits are -inf",
+    "silent": ", where all of one rank's logits are -inf, and some tokens' about -100,000",
 }
 
 
@@ -63,14 +65,19 @@ def tried(
     """The answer on a group; `extras` are what it gets besides, None for one with a history; `also`
     is said of the trial after the kind of its logits."""
     said = "" if plan.kind == "plain" else WHERE[plan.kind]
+    if plan.padding:
+        said += f", with the padding's logits about {plan.padding:,.0f}"
     if plan.ignored == "all":
         said = ", where all tokens are ignored"
     elif plan.ignore is not None:
-        said = f", with ignore_index={plan.ignore}"
+        said += f", with ignore_index={plan.ignore}"
     when = f"{on(members)}{said}{also}"
     how, more = (trial.with_history, ()) if extras is None else (trial.by_hand, (extras,))
-    reports = judge.trial(answer, how, plan, *more, members=members, when=when)
-    return Trial(reports, Case(plan, len(members)), when)
+    case = Case(plan, len(members))
+    reports = judge.trial(
+        answer, how, plan, *more, members=members, when=when, empty=case.without_entries
+    )
+    return Trial(reports, case, when)
 
 
 def look_at_pair(one: Trial) -> None:
@@ -121,12 +128,12 @@ def look_at_loss(one: Trial, ideas: Ideas) -> None:
     """A Finding where some rank's loss is not that of one process."""
     found = [report["loss"] for report in one.reports]
     right = [loss for loss, _ in one.right]
-    if all_near(found, right):
+    if _only_logged(one, right) or all_near(found, right):
         return
     refuse_idea(found, ideas(one.case), one.when)
     if not all(bool(torch.isfinite(loss).all()) for loss in found):
         _refuse_not_finite(found, one)
-    _refuse_rounded(found, right, one, "loss")
+    looking.refuse_general(found, right, one.when, sizes=one.case.sizes, what="loss")
     spread = [rank for rank, loss in enumerate(found) if not near(loss, found[0])]
     if spread:
         raise Finding(
@@ -142,6 +149,15 @@ def look_at_loss(one: Trial, ideas: Ideas) -> None:
     raise Finding("wrong loss", f"The loss is not that of one process {one.when}{both}.")
 
 
+def _only_logged(one: Trial, right: list[Tensor]) -> bool:
+    """Whether the losses are right and were made float32 at the very end, as for a log."""
+    narrow = all(report.get("narrow") for report in one.reports)
+    return narrow and all(
+        torch.equal(report["loss"].float(), loss.float())
+        for report, loss in zip(one.reports, right, strict=True)
+    )
+
+
 def look_at_gradient(one: Trial, ideas: Ideas) -> None:
     found = [report["gradient"] for report in one.reports]
     right = [gradient for _, gradient in one.right]
@@ -151,21 +167,12 @@ def look_at_gradient(one: Trial, ideas: Ideas) -> None:
     refuse_idea(found, ideas(one.case), one.when, head)
     if not all(bool(torch.isfinite(gradient).all()) for gradient in found):
         _refuse_not_finite(found, one)
-    _refuse_rounded(found, right, one, "gradient")
+    looking.refuse_general(found, right, one.when, sizes=one.case.sizes, what="gradient")
     raise Finding(
         "wrong gradient",
         f"The loss is right, and its gradient is not that of one process {one.when}. For each "
         "logit it is softmax minus label.",
     )
-
-
-def _refuse_rounded(found: list[Tensor], right: list[Tensor], one: Trial, what: str) -> None:
-    if all(torch.allclose(a, b, rtol=1e-6, atol=1e-6) for a, b in zip(found, right, strict=True)):
-        raise Finding(
-            "rounded on the way",
-            f"The {what} is right to six digits or more and not to ten, {one.when}: something on "
-            "the way is in float32. A bool times a number is, for example.",
-        )
 
 
 def _refuse_not_finite(found: list[Tensor], one: Trial) -> None:
@@ -176,25 +183,41 @@ def _refuse_not_finite(found: list[Tensor], one: Trial) -> None:
             f"With every token ignored there is a NaN {one.when}: a mean over no token. It is "
             "defined as 0 here, with a gradient of zeros, so that training goes on.",
         )
-    if kind == "far" or kind == "apart":
+    if one.case.plan.padding > 0:
+        raise Finding(
+            "zero times infinity",
+            f"There is a NaN {one.when}. The padding's exponentials are infinite there, and "
+            "0 · inf is no number. Choose with torch.where, or fill the logits with -inf before "
+            "the exponential; do not multiply by a mask.",
+        )
+    empty = one.case.without_entries
+    if empty:
+        raise Finding(
+            "rank without a word",
+            f"There is a NaN, or an infinity, {one.when}: all rows of rank {empty[0]} are padding "
+            "there. A rank without a real entry still takes part, with nothing to add.",
+        )
+    if kind in ("far", "low", "apart"):
         raise Finding(
             "overflow",
             f"There is an infinity or a NaN {one.when}. An exponential is taken of something "
             "that was not made small first, or a sum of them has become 0 before its logarithm: "
             "what is subtracted has to be the largest logit of all ranks.",
         )
+    gradients = [report["gradient"] for report in one.reports]
+    if kind == "silent" and all(g is not None and g.isfinite().all() for g in gradients):
+        raise Finding(
+            "zero times infinity",
+            f"The loss is a NaN {one.when}, though the gradient has none: the sum of exponentials "
+            "is fine, and the target's logit is not. 0 · (-inf) is no number: choose with "
+            "torch.where, do not multiply by a mask.",
+        )
     if kind == "silent":
         raise Finding(
             "no largest logit",
-            f"There is a NaN {one.when}: there the rank's largest logit is -inf too, and "
-            "-inf - (-inf) is no number. Such a rank adds nothing to the sum.",
-        )
-    empty = [r for r, (a, _) in enumerate(one.case.spans) if a >= one.case.plan.words]
-    if empty:
-        raise Finding(
-            "rank without a word",
-            f"There is a NaN, or an infinity, {one.when}: all rows of rank {empty[0]} are padding "
-            "there. A rank without a real entry still takes part, with nothing to add.",
+            f"There is a NaN or an infinity {one.when}: there the rank's largest logit is -inf "
+            "too, and -inf - (-inf) is no number. Such a rank adds nothing to the sum, and no "
+            "other number may stand for its largest logit.",
         )
     raise Finding("not finite", f"There is a NaN or an infinity {one.when}.")
 
@@ -244,8 +267,17 @@ def look_at_steps(one: Trial) -> None:
     """A Finding where a later step goes another way than one process does."""
     for rank, report in enumerate(one.reports):
         for step, mine in enumerate(report["steps"]):
-            if not all_near((mine["loss"], mine["gradient"]), one.of(rank, step)):
+            loss, gradient = one.of(rank, step)
+            if mine.get("narrow"):
+                loss = loss.float().double()
+            if not (near(mine["loss"], loss) and near(mine["gradient"], gradient)):
                 raise another_step(one, rank, step)
+    if any(report["reused"] for report in one.reports):
+        raise Finding(
+            "one buffer for two results",
+            f"A gradient that your function had returned was another one after its next call, "
+            f"{one.when}. The caller may still need it: give each result memory of its own.",
+        )
 
 
 def looks_at_pair(loss: Ideas, gradient: Ideas, budget: tuple[int, str]) -> Looks:

@@ -31,7 +31,7 @@ class Made(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
         for one in tree_iter(out):
-            if isinstance(one, Tensor):
+            if bench.plain(one):
                 storage = one.untyped_storage()
                 self.seen[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
         return out
@@ -56,22 +56,28 @@ def by_hand(function: Callable, group: Group, plan: Plan, extras: tuple) -> dict
     """Call `function(logits, targets, start, *extras, group)` in three steps."""
     rank, case = group.rank(), Case(plan, group.size())
     a, z = case.spans[rank]
-    table, steps = case.table[a:z], []
+    table, steps, gradients = case.table[a:z], [], []
     for step in range(STEPS):
         logits, targets = case.logits(step, table, rank), case.targets[step].clone()
         call = _called(lambda x=logits, y=targets: function(x, y, a, *extras, group))
         with torch.no_grad():
             report = _looked_at(call, logits, targets)
-        report |= _pair(report.pop("out"), logits)
+        out = report.pop("out")
+        report |= _pair(out, logits)
         steps.append(report)
         if not _everywhere(report["gradient"] is not None, group):
             break
+        gradients.append((out[1], report["gradient"]))
         table = table - RATE * report["gradient"].t() @ case.states[step]
-    return {**steps[0], "steps": steps}
+    reused = any(not torch.equal(now.detach(), then) for now, then in gradients)
+    return {**steps[0], "steps": steps, "reused": reused}
 
 
 def with_history(function: Callable, group: Group, plan: Plan) -> dict:
-    """Call `function(logits, targets, start, group)`, and go back twice in every step."""
+    """Call `function(logits, targets, start, group)`, and go back twice in every step.
+
+    In the first step once more, after another use: what one use keeps is its own.
+    """
     rank, case = group.rank(), Case(plan, group.size())
     a, z = case.spans[rank]
     table, steps = case.table[a:z], []
@@ -80,13 +86,21 @@ def with_history(function: Callable, group: Group, plan: Plan) -> dict:
         call = _called(lambda x=leaf, y=targets: function(x, y, a, group))
         report = _looked_at(call, leaf, targets)
         out = report.pop("out")
-        report |= {"gradient": None, "again": None, "back": None, "loss": None}
+        report |= {"gradient": None, "again": None, "back": None, "loss": None, "reused": False}
+        back = _back_from(out, leaf, case.owed[step])
         if isinstance(out, Tensor) and out.shape == targets.shape and out.dtype == leaf.dtype:
             report["loss"] = out.detach().clone()
-            report |= _back(out, leaf, case.owed[step])
+            report |= _back(back) if out.requires_grad else {}
         steps.append(report)
         if not _everywhere(report["gradient"] is not None, group):
             break
+        first = report.pop("first")
+        if not step:
+            other = (0.5 * leaf.detach().flip(0)).requires_grad_()
+            found, _ = bench.watched(lambda x=other, y=targets: function(x, y.flip(0), a, group))
+            _again(_back_from(found, other, case.owed[1]))
+            report["reused"] = not torch.equal(first, report["gradient"])
+            report["later"] = _again(back)
         table = table - RATE * report["gradient"].t() @ case.states[step]
     return {**steps[0], "steps": steps}
 
@@ -124,35 +138,37 @@ def _looked_at(call: Callable, logits: Tensor, targets: Tensor) -> dict:
 def _pair(out: object, logits: Tensor) -> dict:
     """A loss and a gradient, where they are what they should be; and what they are if not."""
     found = {"parts": None, "loss": None, "gradient": None, "shape": None, "dtype": None}
+    found["narrow"] = False
     if not isinstance(out, (tuple, list)) or len(out) != 2:
         return found
     loss, gradient = out
     found["parts"] = [type(one).__name__ for one in out]
-    if (isinstance(loss, Tensor) and loss.numel() == 1) or isinstance(loss, float):
-        found["loss"] = torch.tensor(float(loss), dtype=torch.float64)
-    if isinstance(gradient, Tensor):
-        shape = bench.described(gradient)
-        found["shape"], found["dtype"] = shape["shape"], shape["dtype"]
-        if gradient.shape == logits.shape and gradient.dtype == logits.dtype:
-            found["gradient"] = gradient.detach().clone()
+    if bench.number(loss) is not None:
+        found["loss"] = torch.tensor(bench.number(loss), dtype=torch.float64)
+    found["narrow"] = isinstance(loss, Tensor) and loss.dtype == torch.float32
+    shape = bench.described(gradient)
+    found["shape"], found["dtype"] = shape["shape"], shape["dtype"] or shape["kind"]
+    plain = bench.plain(gradient)
+    if plain and gradient.shape == logits.shape and gradient.dtype == logits.dtype:
+        found["gradient"] = gradient.detach().clone()
     return found
 
 
-def _back(out: Tensor, leaf: Tensor, owed: Tensor) -> dict:
+def _back_from(out: Tensor, leaf: Tensor, owed: Tensor) -> Callable[[], Tensor | None]:
+    return lambda: torch.autograd.grad(out, leaf, owed, retain_graph=True, allow_unused=True)[0]
+
+
+def _back(once: Callable[[], Tensor | None]) -> dict:
     """The gradient of the logits, twice, and what was sent for it."""
-    if not out.requires_grad:
-        return {}
-
-    def once():
-        (found,) = torch.autograd.grad(out, leaf, owed, retain_graph=True, allow_unused=True)
-        return None if found is None else found.clone()
-
     first, facts = bench.watched(once)
-    return {"gradient": first, "back": facts["ops"], "again": _again(once)}
+    if first is None:
+        return {}
+    gradient = first.clone()
+    return {"first": first, "gradient": gradient, "back": facts["ops"], "again": _again(once)}
 
 
 def _again(once: Callable) -> Tensor | None:
     try:
-        return bench.watched(once)[0]
-    except RuntimeError:  # what was kept has been changed, and torch says so
+        return bench.watched(once)[0].clone()
+    except Exception:  # what was kept has been changed or is gone, whatever says so
         return None

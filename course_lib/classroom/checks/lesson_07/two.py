@@ -65,6 +65,13 @@ def _look_at_gradients(one: Trial) -> None:
                 f"{rank}, {one.when}, or an error: the first backward has changed what the "
                 "forward had kept.",
             )
+        if not near(report["later"], report["gradient"]):
+            raise Finding(
+                "another use in between",
+                f"Your function was called again before the backward of its first losses, and "
+                f"their gradient is another one then on rank {rank}, {one.when}, or an error. What "
+                "a forward keeps belongs to that one use: in `ctx`, not in a class or a global.",
+            )
 
 
 def _look_at_messages(one: Trial) -> None:

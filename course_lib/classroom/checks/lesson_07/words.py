@@ -1,7 +1,6 @@
-"""`padded_loss` and `smoothed_loss` of lesson 07: which words take part, and how much each.
+"""`padded_loss` of lesson 07: which rows take part.
 
-A padded vocabulary has rows that are no words, a whole rank of them in one trial; smoothing gives
-each word a share that has to be a share of all words, not of one rank's.
+A padded vocabulary has rows that are no entries, a whole rank of them in one trial.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.lesson_07 import ideas, looks, trial
 from course_lib.classroom.checks.lesson_07.by_hand import TOKENS, exercise, fresh
-from course_lib.classroom.checks.lesson_07.case import FAR, PLAIN, Case, Plan
+from course_lib.classroom.checks.lesson_07.case import FAR, LOW, Case, Plan
 from course_lib.classroom.checks.looking import THREE, TWO, Idea
 
 
@@ -22,11 +21,13 @@ def judge_padded(answer: Answer, judge: Judge) -> None:
     """Padding on one rank, on most of two, and a rank that holds nothing else."""
     judge.take(answer, trial.__name__)
     seed, v = fresh()
-    cases = [(THREE, v, v + 4), (TWO, v, v + 3), (THREE, v, 2 * v), (TWO, v, v)]
-    trials = (
-        looks.tried(answer, judge, members, Plan(seed, TOKENS, words, rows), (words,))
-        for members, words, rows in cases
-    )
+    plans = [
+        (THREE, Plan(seed, TOKENS, v, v + 4)),
+        (TWO, Plan(seed, TOKENS, v, v, FAR)),
+        (THREE, Plan(seed, TOKENS, v, 2 * v, LOW)),
+        (TWO, Plan(seed, TOKENS, v, v + 3, padding=1e4)),
+    ]
+    trials = (looks.tried(answer, judge, members, plan, (plan.words,)) for members, plan in plans)
     looks.looks_at_pair(padded_losses, padded_gradients, (3, "three")).at(answer, trials)
 
 
@@ -47,6 +48,41 @@ def padded_losses(case: Case) -> Iterator[Idea]:
             "like any entry. What has to become 0 is the exponential.",
             [p.loss(torch.cat((p.real, zeros), -1).logsumexp(-1), p.y_all)] * n,
         )
+        for fill in ideas.FILLS:
+            yield Idea(
+                "padding not low enough",
+                f"The padding's logits were set to {fill:,.0f}, and the largest logit of a token "
+                "may lie below that. What has no part has a logit of -inf.",
+                [p.loss(torch.cat((p.real, zeros + fill), -1).logsumexp(-1), p.y_all)] * n,
+            )
+        for largest in (p.all.amax(-1), p.m.clamp(min=0)):
+            yield Idea(
+                "padding in the largest logit",
+                "The padding takes no part in the sum, and it does in the largest logit, or a "
+                "number in its place: where that is far above the real ones, no exponential is "
+                "left. The largest of nothing is -inf.",
+                [p.loss((p.real - largest[:, None]).exp().sum(-1).log() + largest, p.y_all)] * n,
+            )
+        for entries in (case.plan.words - 1, case.plan.words + 1):
+            yield Idea(
+                "the border of the padding",
+                "One row too many or too few takes part: entries are the rows 0 to vocabulary - 1.",
+                [p.loss(p.all[:, :entries].logsumexp(-1), p.y_all)] * n,
+            )
+        a, _ = case.spans[-1]
+        yield Idea(
+            "padding on the last rank alone",
+            "The last rank's padding is left out, that of the rank before it takes part.",
+            [p.loss(p.all[:, : max(a, case.plan.words)].logsumexp(-1), p.y_all)] * n,
+        )
+        sliced = [p.all[:, a:z][:, : case.plan.words - a] for a, z in case.spans]
+        yield Idea(
+            "a slice from the end",
+            "On a rank that holds padding alone, vocabulary - start is negative, and "
+            "`logits[:, :negative]` leaves out as many columns from the end. The number of real "
+            "entries is never below 0.",
+            [p.loss(torch.cat(sliced, -1).logsumexp(-1), p.y_all)] * n,
+        )
     yield from ideas.of_the_loss(case)
 
 
@@ -59,154 +95,6 @@ def padded_gradients(case: Case) -> Iterator[Idea]:
         "one, and would not stay zero.",
         p.weighed(soft - hot),
     )
-    yield from ideas.of_the_gradient(case)
-
-
-def judge_smoothed(answer: Answer, judge: Judge) -> None:
-    judge.take(answer, trial.__name__)
-    seed, v = fresh()
-    cases = [(THREE, PLAIN, 0.1), (TWO, PLAIN, 0.4), (THREE, FAR, 0.1), (TWO, PLAIN, 0.0)]
-    trials = (
-        looks.tried(
-            answer,
-            judge,
-            members,
-            Plan(seed, TOKENS, v, v, kind, smoothing=e),
-            (v, e),
-            f"{' and' if kind == FAR else ', with'} ε = {e:g}",
-        )
-        for members, kind, e in cases
-    )
-    looks.looks_at_pair(smoothed_losses, smoothed_gradients, (4, "four")).at(answer, trials)
-
-
-def smoothed_losses(case: Case) -> Iterator[Idea]:
-    p, n = ideas.Parts(case), case.n
-    e, v = case.plan.smoothing, case.plan.words
-    if not e:
-        yield from ideas.of_the_loss(case)
-        return
-    widths = [part.shape[-1] for part in p.own]
-    plain = p.lse - p.y_all
-    yield Idea(
-        "no smoothing",
-        "That is the loss without smoothing: all of the target's share is still at one entry.",
-        [plain.mean()] * n,
-    )
-    yield Idea(
-        "sum of logits not shared",
-        "The uniform part reads every entry's logit, and each rank has put in those of its own "
-        "entries alone.",
-        [p.loss(p.lse, p.y_all, own) for own in p.sum_r],
-    )
-    for text, own in (("", p.sum_r), (", though the sum itself is shared", [p.sum] * n)):
-        yield Idea(
-            "share of one rank's words",
-            f"Each entry's share was computed as ε over the entries of one rank{text}. It is ε "
-            "over the whole vocabulary.",
-            [
-                (p.lse - (1 - e) * p.y_all - e / w * s).mean()
-                for w, s in zip(widths, own, strict=True)
-            ],
-        )
-    shared = torch.stack([s / w for s, w in zip(p.sum_r, widths, strict=True)]).sum(0)
-    for parts, how in ((1, "added up"), (n, "averaged")):
-        yield Idea(
-            "share of one rank's words",
-            f"Each rank's mean over its own entries was taken, and these were {how}. Shards have "
-            "different lengths, and an entry's share is ε over the whole vocabulary.",
-            [(p.lse - (1 - e) * p.y_all - e * shared / parts).mean()] * n,
-        )
-    others = e / (v - 1) * (p.sum - p.y_all)
-    yield Idea(
-        "other words only",
-        "The target keeps 1 - ε and the others share ε. That is smoothing too, and not torch's: "
-        "there all entries share ε, the target among them.",
-        [(p.lse - (1 - e) * p.y_all - others).mean()] * n,
-    )
-    yield Idea(
-        "log-sum-exp of the target alone",
-        "The uniform part is made of losses too, log-sum-exp minus logit, each entry's; the first "
-        "half of it is missing.",
-        [((1 - e) * plain - e / v * p.sum).mean()] * n,
-    )
-    yield Idea(
-        "target in full",
-        "The target's loss still counts in full, and the uniform part comes on top. The shares "
-        "have to add up to 1.",
-        [(plain + e * (p.lse - p.sum / v)).mean()] * n,
-    )
-    for text, sign in (
-        ("The sum over all entries is of l - m, while log S + m belongs to plain logits", 1),
-        ("The sum over all entries is of plain logits l, while log S alone belongs to l - m", -1),
-    ):
-        yield Idea(
-            "sum below another number",
-            f"{text}, with m the largest: one of the loss's terms is relative to m, another is "
-            "not. Take all of them plain, or all relative to m.",
-            [p.loss(p.lse + sign * e * p.m, p.y_all)] * n,
-        )
-    for text, share in (("1/v", e), ("ε", 1 / v), ("ε/v", 1.0)):
-        for losses in (
-            p.lse - (1 - e) * p.y_all - share * p.sum,  # of plain logits
-            p.lse - p.m - (1 - e) * (p.y_all - p.m) - share * (p.sum - v * p.m),  # of l - m
-            (1 - e) * plain + share * (v * p.lse - p.sum),  # of nll
-        ):
-            yield Idea(
-                "factor of the sum",
-                f"The sum over all entries was taken without its factor {text}: each entry's share "
-                "of the label is ε/v.",
-                [losses.mean()] * n,
-            )
-    yield from ideas.of_the_loss(case)
-
-
-def smoothed_gradients(case: Case) -> Iterator[Idea]:
-    p = ideas.Parts(case)
-    e, v = case.plan.smoothing, case.plan.words
-    soft, hot = p.softmax(), p.one_hot(ideas.here)
-    if e:
-        yield Idea(
-            "gradient without smoothing",
-            "That is the gradient of the loss without smoothing, softmax minus one-hot.",
-            p.weighed(soft - hot),
-        )
-        yield Idea(
-            "uniform share left out",
-            "The target's share is smaller, and what it lost went to no entry: from every logit's "
-            "gradient a small share is subtracted.",
-            p.weighed(soft - (1 - e) * hot),
-        )
-        yield Idea(
-            "uniform share left out",
-            "All of softmax minus one-hot was made smaller. The softmax itself counts in "
-            "full; only the label is spread out.",
-            p.weighed((1 - e) * (soft - hot)),
-        )
-        for text, share in (("1/v", e), ("ε", 1 / v)):
-            yield Idea(
-                "factor of the sum",
-                f"Each logit's share of the label lacks its factor {text}: it is ε/v.",
-                p.weighed(soft - (1 - e) * hot - share),
-            )
-        yield Idea(
-            "target in full",
-            "The label still has its 1, and the uniform share comes on top: together more than 1.",
-            p.weighed(soft - hot - p.uniform()),
-        )
-        near_by = torch.cat([torch.full_like(part, e / part.shape[-1]) for part in p.own], -1)
-        yield Idea(
-            "share of one rank's words",
-            "Each logit's share was computed as ε over the entries of one rank; it is ε over the "
-            "whole vocabulary.",
-            p.weighed(soft - (1 - e) * hot - near_by),
-        )
-        others = (1 - hot) * e / (v - 1)
-        yield Idea(
-            "other words only",
-            "The loss lets all entries share ε, its gradient all but the target.",
-            p.weighed(soft - (1 - e) * hot - others),
-        )
     yield from ideas.of_the_gradient(case)
 
 
@@ -226,23 +114,5 @@ PADDED_LOSS = exercise(
         "Or leave those columns out, and put a gradient in their place at the end.",
         "A rank without a real entry still calls every collective. What is the largest of nothing, "
         "as far as a maximum over ranks is concerned, and the sum?",
-    ),
-)
-SMOOTHED_LOSS = exercise(
-    "smoothed_loss",
-    "Label smoothing over a sharded vocabulary",
-    3,
-    judge_smoothed,
-    when_right=(
-        "Loss and gradient are torch's with label_smoothing, on two and three ranks, also with "
-        "logits of 10,000 and with no smoothing at all. The uniform part needed one number a token "
-        "more, the sum of the logits; its gradient is the same small number everywhere, and local."
-    ),
-    hints=(
-        "Write the uniform part of the loss out: a mean over all entries j of log Σ exp - lⱼ. What "
-        "of it is known already, and which sum is new?",
-        "The new sum has a term on each rank. Over how many entries is it, when it is complete?",
-        "The softmax does not know of smoothing. The label does: what stands in the place of the "
-        "one-hot now, at the target and everywhere else?",
     ),
 )

@@ -7,17 +7,19 @@ model; what it returns is also held against the numbers of known wrong ideas.
 from __future__ import annotations
 
 import math
-import os
+from functools import partial
 
+from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_08.ready import take
+from course_lib.classroom.checks.lesson_08 import clip_trial
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 
 TOLERANCE = 1e-10  # float64, relative
 ROUGHLY = 1e-5  # a sum that went through float32 is off by digits, and by no idea
-ALL = [0, 1, 2]
+ALONE = ", with gradients of no model, where rank 2 has empty shards"
 # What to say to a norm that is one of the readings of clip_trial.
 IDEAS = {
     "copies counted n times": (
@@ -63,30 +65,40 @@ IDEAS = {
         "It is the largest of the ranks' own norms. For the 2-norm the shards' squares are added.",
     ),
     "no root": ("no root", "It is the sum of squares; the norm is its root."),
+    "absolute values": ("another norm", "It is the sum of absolute values: the 1-norm."),
+    "largest element": ("another norm", "It is the largest absolute value: the maximum norm."),
 }
 IDEAS["a rank's own, tied twice"] = IDEAS["a rank's own"]
-IDEAS["norms of ranks added"] = IDEAS["norms added"]
+for _also in ("ranks", "shards", "both"):
+    IDEAS[f"norms of {_also} added"] = IDEAS["norms added"]
+IDEAS["root of the shards alone"] = IDEAS["norms added"]
 
 
 def judge_clip(answer: Answer, judge: Judge) -> None:
-    """Train three steps on three ranks, then on two that are not the notebook's first two."""
-    take(answer, judge, "clip_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
-    for members in (ALL, [1, 2]):
-        when = on(members)
-        call = f'bench.part("lesson_08.clip_trial").train(clip_as_one, {seed}, __trial__)'
-        reports = judge.trial(answer, call, members, when)
+    """Train three steps on three ranks and on two others, with gradients of no model between."""
+    judge.take(answer, clip_trial.__name__)
+    seed = fresh_seed()
+    trials = [(clip_trial.train, THREE, [], ""), (clip_trial.alone, THREE, [2], ALONE)]
+    for how, members, empty, also in [*trials, (clip_trial.train, TWO, [], "")]:
+        when = f"{on(members)}{also}"
+        reports = judge.trial(answer, how, seed, members=members, when=when, empty=empty)
         for k in range(len(reports[0]["steps"])):
             told = [report["steps"][k] for report in reports]
             where = f"{when}, in step {k + 1}"
             _look_at_results(told, where)
-            if len(members) == 2 and any(not _close(one["norm"], one["want"]) for one in told):
+            if len(members) == 2 and not all(map(_right, told)):
                 refuse_world_numbers(answer, where)
-            _look_at_norms(told, where)
+            _look_at_norms(told, where, k)
             for rank, one in enumerate(told):
                 _look_at_factors(one, f"{where}, rank {rank}")
             for rank, one in enumerate(told):
                 _look_at_traffic(one, len(members), f"{where}, rank {rank}")
+                if one["changed"]:
+                    raise Finding(
+                        "input changed",
+                        f"Your function changed the dictionary or the set that it was given "
+                        f"({where}, rank {rank}). The caller still needs them.",
+                    )
         gap = max(report["gap"] for report in reports)
         if not gap <= TOLERANCE:
             raise Finding(
@@ -94,6 +106,11 @@ def judge_clip(answer: Answer, judge: Judge) -> None:
                 f"Each step is right by itself, and after three of them the weights are off by "
                 f"{gap:.2g}, {when}.",
             )
+
+
+def _right(one: dict) -> bool:
+    """Whether the norm is right, if only as a float32, as for a log: its factor says the rest."""
+    return _close(one["norm"], one["want"], ROUGHLY if one.get("single") else 2.0**-23)
 
 
 def _close(a: float, b: float, bound: float = 1e-9) -> bool:
@@ -111,9 +128,9 @@ def _look_at_results(told: list[dict], where: str) -> None:
             )
 
 
-def _look_at_norms(told: list[dict], where: str) -> None:
+def _look_at_norms(told: list[dict], where: str, step: int = 0) -> None:
     """The idea that explains what all ranks have got, where one of them is wrong."""
-    off = [rank for rank, one in enumerate(told) if not _close(one["norm"], one["want"])]
+    off = [rank for rank, one in enumerate(told) if not _right(one)]
     if not off:
         return
     one = told[off[0]]
@@ -132,6 +149,14 @@ def _look_at_norms(told: list[dict], where: str) -> None:
             "and something on the way is not.",
         )
     _look_for_ideas(told, said, ROUGHLY)
+    found, right = ([each[key] for each in told] for key in ("norm", "want"))
+    looking.refuse_general(found, right, where, what="norm")
+    if step:
+        raise Finding(
+            "another second step",
+            f"{said} In the step before it was right. Does your function keep something between "
+            "calls, in a global or in a default argument?",
+        )
     raise Finding("wrong norm", said)
 
 
@@ -146,9 +171,22 @@ def _look_at_factors(one: dict, where: str) -> None:
     """The norm is right: by which factor was each gradient scaled?"""
     want = min(1.0, one["most"] / (one["want"] + 1e-6))
     found = {name: factor for name, factor in one["factors"].items() if factor is not None}
-    if all(_close(factor, want) for factor in found.values()):
+    close = partial(_close, bound=ROUGHLY if one["single"] else 1e-9)
+    if all(close(factor, want) for factor in found.values()):
         return
-    if want < 1 and all(_close(factor, 1.0) for factor in found.values()):
+    if want < 1 and all(close(f, one["most"] / one["want"]) for f in found.values()):
+        raise Finding(
+            "wrong factor",
+            f"The norm is right, and the gradients were multiplied by most / norm {where}. As in "
+            "torch it is most / (norm + 1e-6), which is never a division by 0.",
+        )
+    if all(_close(factor, want, 2.0**-22) for factor in found.values()):
+        raise Finding(
+            "rounded",
+            f"The gradients were scaled by a factor that is right to six digits {where}, and no "
+            "more: they are float64, and something on the way to the factor is not.",
+        )
+    if want < 1 and all(close(factor, 1.0) for factor in found.values()):
         raise Finding(
             "nothing scaled",
             f"The norm is right and no gradient has changed {where}. Scale them in place: the "
@@ -156,8 +194,8 @@ def _look_at_factors(one: dict, where: str) -> None:
         )
     others = {name: f for name, f in found.items() if name not in one["tied"]}
     tied = found.get(one["tied"][0])
-    if tied is not None and all(_close(f, want) for f in others.values()) and want < 1:
-        times = "twice" if _close(tied, want * want) else "not as the others"
+    if tied is not None and all(close(f, want) for f in others.values()) and want < 1:
+        times = "twice" if close(tied, want * want) else "not as the others"
         raise Finding(
             "tied scaled twice" if times == "twice" else "wrong factor",
             f"The gradient of the tied weight was scaled {times} {where}.",
@@ -168,17 +206,19 @@ def _look_at_factors(one: dict, where: str) -> None:
             f"The norm is below `most` {where}, and the gradients were scaled all the same. "
             "Clipping shortens what is too long and leaves the rest alone.",
         )
-    left = sorted(name for name, f in found.items() if _close(f, 1.0))
+    left = sorted(name for name, f in found.items() if close(f, 1.0))
     if left:
         raise Finding(
             "only some scaled",
             f"Scaled was a part of the gradients {where}; {left[0]}, for one, was left as it was. "
             "The direction of the whole gradient has to stay.",
         )
-    wrong = next(name for name, f in found.items() if not _close(f, want))
+    wrong = next(name for name, f in found.items() if not close(f, want))
+    by = f", but by {found[wrong]:.6g}" if math.isfinite(found[wrong]) else ""
     raise Finding(
         "wrong factor",
-        f"The norm is right, and {wrong} was not multiplied by most / (norm + 1e-6) {where}.",
+        f"The norm is right, and {wrong} was not multiplied by most / (norm + 1e-6), which is "
+        f"{want:.6g}{by} ({where}).",
     )
 
 

@@ -51,6 +51,16 @@ MISTAKES = (
         {"a": RANK // TP, "b": RANK // TP},
     ),
     Mistake(
+        "a number, not a rank",
+        "That is the rank itself. Asked is for the lowest rank in its group.",
+        {"a": RANK, "b": RANK},
+    ),
+    Mistake(
+        "another rank's group",
+        "That is the lowest rank of all, and rank 7 is in another group than it.",
+        {"a": 0, "b": 0},
+    ),
+    Mistake(
         "tp ranks read alike",
         "The ranks of a tp group work on one forward together, each on a part of the weights. They "
         "have to see the same tokens; replicas have to see others.",
@@ -78,6 +88,12 @@ MISTAKES = (
         {"d": ALL},
     ),
     Mistake(
+        "a partial sum within a replica",
+        "A rank has some columns of the weight: what its product gives is a part of the sum. The "
+        "rest is on the other ranks of its tp group.",
+        {"d": 1},
+    ),
+    Mistake(
         "shards are different numbers",
         "Tensor-parallel ranks hold *different* columns of `mlp.up`: their gradients belong to "
         "different parameters, and to add them makes no sense. The same columns are on one rank of "
@@ -93,7 +109,7 @@ MISTAKES = (
         "replicas never met",
         "Each replica has seen other rows. Without a sum over them every replica trains a model of "
         "its own.",
-        {"e": 1, "f": 1},
+        {"e": 1, "f": 1, "g": 1},
     ),
     Mistake(
         "a copy that saw the same",
@@ -177,6 +193,11 @@ MISTAKES = (
         "heads are a rank's own",
         "That is right for the residual stream, which tp ranks share. Heads are a rank's own.",
         {"k": DP},
+    ),
+    Mistake(
+        "heads are a rank's own",
+        "One stream for all would drop the same places in different heads and different rows.",
+        {"k": 1},
     ),
 )
 

@@ -6,14 +6,14 @@ ideas would give; the ledger says how much was sent for it.
 
 from __future__ import annotations
 
-import os
-
+from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_08 import mean_trial
 from course_lib.classroom.checks.lesson_08.mean_trial import MICRO
-from course_lib.classroom.checks.lesson_08.ready import take
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 
 TOLERANCE = 1e-10
 SLACK = 16  # numbers beside the gradients: sums and counts
@@ -53,31 +53,39 @@ IDEAS = {
         "The sum is that of all ranks and the divisor is this rank's own, so the ranks disagree. "
         "The count has to be summed like the loss.",
     ),
+    "the first micro-batch": (
+        "the first micro-batch alone",
+        "Only the first micro-batch is in it. All of a rank's batches count.",
+    ),
+    "nothing": ("no backward", "It is 0 everywhere: did a backward run?"),
     "the last micro-batch": (
         "the last micro-batch alone",
         "Only the last micro-batch is in it: gradients add up in `p.grad` until they are cleared.",
     ),
 }
+IDEAS["the first one's mean"] = IDEAS["the first micro-batch"]
 OWN = ("own mean", "own part", "own micro-means", "own sum")
 
 
 def judge_mean(answer: Answer, judge: Judge) -> None:
-    """Three steps on three ranks, then on two that are not the notebook's first two."""
-    take(answer, judge, "mean_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
-    for members in ([0, 1, 2], [1, 2]):
-        when = on(members)
-        call = f'bench.part("lesson_08.mean_trial").train(token_mean_step, {seed}, __trial__)'
-        reports = judge.trial(answer, call, members, when)
+    """Three steps on three ranks, then on two others; each time one more in float32."""
+    judge.take(answer, mean_trial.__name__)
+    seed = fresh_seed()
+    for members in (THREE, TWO):
+        when, last = on(members), len(members) - 1
+        reports = judge.trial(
+            answer, mean_trial.train, seed, members=members, when=when, empty=[last]
+        )
         for k in range(len(reports[0]["steps"])):
             told = [report["steps"][k] for report in reports]
-            where = f"{when}, in step {k + 1}"
+            where = f"{when}, in step {k + 1}{', with a model in float32' * (k == 3)}"
             if len(members) == 2 and any("right" not in one["gradients"] for one in told):
                 refuse_world_numbers(answer, where)
             _look_at_results(told, where)
             _look_at_gradients(told, where)
             _look_at_losses(told, where)
             _look_at_traffic(told, where)
+            _look_at_model(told, where)
         gap = max(report["gap"] for report in reports)
         if not gap <= TOLERANCE:
             raise Finding(
@@ -138,9 +146,16 @@ def _look_at_gradients(told: list[dict], where: str) -> None:
     if idea:
         name, text = IDEAS[idea]
         raise Finding(name, f"The gradient is not that of the mean over all tokens {where}. {text}")
-    raise Finding(
-        "wrong gradients", f"The gradient is not that of the mean over all tokens {where}."
-    )
+    said = f"The gradient is not that of the mean over all tokens {where}."
+    fine = set.intersection(*(set(one["fine"]) for one in told))
+    if fine:
+        raise Finding(
+            "only some parameters",
+            f"{said} It is for {' and '.join(sorted(fine))}, and not for the other parameters.",
+        )
+    found, right = [one["flat"] for one in told], [one["wanted"][1] for one in told]
+    looking.refuse_general(found, right, where, sizes={"micro-batches": MICRO}, what="gradient")
+    raise Finding("wrong gradients", said)
 
 
 def _look_at_losses(told: list[dict], where: str) -> None:
@@ -156,7 +171,33 @@ def _look_at_losses(told: list[dict], where: str) -> None:
     if idea:
         name, text = IDEAS[idea]
         raise Finding(name, f"The gradients are right and the loss is not {where}. {text}")
+    found, right = [one["loss"] for one in told], [one["wanted"][0] for one in told]
+    looking.refuse_general(found, right, where, sizes={"micro-batches": MICRO}, what="loss")
     raise Finding("wrong loss", f"The gradients are right and the loss is not {where}.")
+
+
+def _look_at_model(told: list[dict], where: str) -> None:
+    """Nothing but the gradients may have changed in the model, and they stay what they are."""
+    for rank, one in enumerate(told):
+        if one["moved"]:
+            raise Finding(
+                "other weights",
+                f"Gradients and loss are right, and your function changed the weights of rank "
+                f"{rank} {where}. The optimizer's step is the caller's.",
+            )
+        if one["left"]:
+            raise Finding(
+                "model changed",
+                f"Gradients and loss are right, and the model of rank {rank} is left "
+                f"{one['left']} {where}. Nothing but its gradients should change.",
+            )
+        if one["overwritten"]:
+            raise Finding(
+                "one buffer for two results",
+                "When your function had been called for another model, the gradients of the first "
+                f"had changed on rank {rank} {where}. Each model's gradients need memory of their "
+                "own.",
+            )
 
 
 def _look_at_traffic(told: list[dict], where: str) -> None:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from course_lib.classroom.checks import bench
 
-WORDS, WIDE, MICRO = 7, 4, 4  # as many micro-batches as no trial has ranks
-CLOSE = 1e-9  # float64, relative to the largest number
+WORDS, WIDE, MICRO = 17, 15, 4  # no two sizes are equal: of ranks, rows, tokens in a row, these
+CLOSE, ROUGHLY = 1e-9, 1e-6  # float64, relative to the largest number; float32
 Batch = tuple[Tensor, Tensor]
 
 
@@ -45,7 +45,7 @@ def batches(seed: int, n: int, step: int) -> list[list[Batch]]:
     for rank in range(n):
         own = []
         for micro in range(MICRO):
-            b, s = 1 + (rank + micro) % 2, 4 + micro + 2 * rank
+            b, s = 1 + 4 * ((rank + micro) % 2), 6 + micro + 2 * rank
             ids, targets = torch.randint(WORDS, (2, b, s), generator=made).unbind()
             targets = targets.clone()
             lengths = torch.randint(1, s, (b,), generator=made)
@@ -57,17 +57,19 @@ def batches(seed: int, n: int, step: int) -> list[list[Batch]]:
     return found
 
 
-def train(function: Callable, seed: int, group: dist.ProcessGroup) -> dict:
-    """Three steps of SGD by the answer, and the same by one process."""
+def train(function: Callable, group: dist.ProcessGroup, seed: int) -> dict:
+    """Three steps of SGD by the answer, and the same by one process; then one in float32.
+
+    Before the last step's gradients are looked at, the answer is used for another model.
+    """
     n, rank = group.size(), group.rank()
     mine = Net(seed)
     whole = copy.deepcopy(mine)
     steps = []
     for step in range(3):
         data = batches(seed, n, step)
-        steps.append(_step(function, mine, data, rank, group))
-        for one in whole.parameters():
-            one.grad = None
+        steps.append(_step(function, mine, data, rank, group, again=step == 2))
+        whole.zero_grad()
         _loss(whole, [batch for own in data for batch in own]).backward()
         with torch.no_grad():
             for net in (mine, whole):
@@ -78,6 +80,7 @@ def train(function: Callable, seed: int, group: dist.ProcessGroup) -> dict:
         float((a - b).abs().max())
         for a, b in zip(mine.parameters(), whole.parameters(), strict=True)
     )
+    steps.append(_step(function, mine.float(), batches(seed, n, 3), rank, group))
     return {"steps": steps, "gap": gap}
 
 
@@ -90,33 +93,75 @@ def _loss(net: Net, data: list[Batch]) -> Tensor:
 
 
 def _step(
-    function: Callable, net: Net, data: list[list[Batch]], rank: int, group: dist.ProcessGroup
+    function: Callable,
+    net: Net,
+    data: list[list[Batch]],
+    rank: int,
+    group: dist.ProcessGroup,
+    again: bool = False,
 ) -> dict:
-    wanted_loss, wanted = readings(copy.deepcopy(net), data, rank)
-    for p in net.parameters():
-        p.grad = None
-    net.rows = 0
+    wanted_loss, wanted = readings(_twin(net), data, rank)
+    single = next(net.parameters()).dtype == torch.float32
+    bound = 1e-4 if single else CLOSE
+    net.zero_grad()
+    net.rows, other, weights = 0, _twin(net), [p.detach().clone() for p in net.parameters()]
     given = [(ids.clone(), targets.clone()) for ids, targets in data[rank]]
     out, facts = bench.watched(lambda: function(net, given, group))
-    parts = [p.grad for p in net.parameters()]
-    missing = [name for name, p in net.named_parameters() if p.grad is None]
-    flat = None if missing else torch.cat([g.flatten() for g in parts])
-    one = isinstance(out, Tensor) and out.numel() == 1
-    loss = float(out.detach()) if one else out if isinstance(out, float) else None
+    rows, flat, loss = net.rows, _flat(net), bench.number(out)
+    left = "" if net.training else "in evaluation mode"
+    left = left if all(p.requires_grad for p in net.parameters()) else "without requires_grad"
+    net.train().requires_grad_()
+    if again:
+        bench.watched(lambda: function(other, data[rank][1:], group))
+    same = map(torch.equal, sum(given, ()), sum(data[rank], ()))
     return {
         "kind": type(out).__name__,
         "loss": loss,
-        "losses": [] if loss is None else [k for k, v in wanted_loss.items() if close(loss, v)],
-        "missing": missing,
+        "losses": _those(loss, wanted_loss, max(bound, ROUGHLY)),  # float32 will do for a log
+        "missing": [name for name, p in net.named_parameters() if p.grad is None],
         "nan": flat is not None and bool(flat.isnan().any()),
-        "gradients": [] if flat is None else [k for k, v in wanted.items() if close(flat, v)],
-        "rows": net.rows,
+        "gradients": _those(flat, wanted, bound),
+        "flat": None if flat is None else flat.double(),
+        "wanted": (wanted_loss["right"].double(), wanted["right"].double()),
+        "fine": _fine(net, wanted["right"], bound),
+        "overwritten": flat is not None and not torch.equal(_flat(net), flat),
+        "moved": not all(map(torch.equal, weights, net.parameters())),
+        "left": left,
+        "rows": rows,
         "own rows": sum(len(ids) for ids, _ in data[rank]),
-        "changed": not all(map(torch.equal, sum(given, ()), sum(data[rank], ()))),
+        "changed": not (len(given) == len(data[rank]) and all(same)),
         "bytes": facts["bytes"],
         "numbers": sum(p.numel() for p in net.parameters()),
         "tokens": sum(int((t != -100).sum()) for _, t in data[rank]),
     }
+
+
+def _twin(net: Net) -> Net:
+    """Another model with the same weights, and nothing else that an answer may have left in it."""
+    twin = Net(0).to(next(net.parameters()).dtype)
+    twin.load_state_dict({name: p.detach() for name, p in net.named_parameters()})
+    return twin
+
+
+def _those(seen: Tensor | float | None, ideas: dict[str, Tensor], bound: float) -> list[str]:
+    """The ideas that give what was seen, the right one among them."""
+    return [] if seen is None else [name for name, x in ideas.items() if close(seen, x, bound)]
+
+
+def _flat(net: Net) -> Tensor | None:
+    """A copy of all gradients in one tensor; None where one is missing."""
+    grads = [p.grad for p in net.parameters()]
+    return None if any(g is None for g in grads) else torch.cat([g.flatten() for g in grads])
+
+
+def _fine(net: Net, wanted: Tensor, bound: float) -> list[str]:
+    """The parameters whose gradient is right."""
+    named = list(net.named_parameters())
+    parts = zip(named, wanted.split([p.numel() for _, p in named]), strict=True)
+    return [
+        name for (name, p), part in parts
+        if p.grad is not None and close(p.grad.flatten(), part, bound)
+    ]  # fmt: skip
 
 
 def readings(
@@ -160,11 +205,14 @@ def readings(
             "own micro-means": (x[rank] / some[rank]).mean(0),
             "own sum": x[rank].sum(0),
             "the last micro-batch": x[:, -1].sum(0) / total,
+            "the first micro-batch": x[:, 0].sum(0) / total,
+            "the first one's mean": x[:, 0].sum(0) / count[:, 0].sum(),
+            "nothing": all_of_it * 0,
         }
 
     return by(torch.stack(losses)), by(torch.stack(gradients))
 
 
-def close(got: Tensor | float, want: Tensor) -> bool:
+def close(got: Tensor | float, want: Tensor, bound: float = CLOSE) -> bool:
     off = torch.as_tensor(got, dtype=torch.float64) - want
-    return bool(off.abs().max() <= CLOSE * max(1.0, float(want.abs().max())))
+    return bool(off.abs().max() <= bound * max(1.0, float(want.abs().max())))

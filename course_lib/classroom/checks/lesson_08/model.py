@@ -14,7 +14,9 @@ from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import shard_attention, shard_mlp
 from course_lib.tensor_parallel.parallelize import shard_vocabulary
 
-GPT2 = Config.gpt2(vocabulary=11, length=6, hidden=10, layers=2, heads=5, inner=7)
+# Over four ranks `cut` leaves the last one without a row of 6 or of 9; a balanced cut gives it one,
+# and torch.chunk makes three pieces. 5 heads, and 4 over three ranks, are spread evenly.
+GPT2 = Config.gpt2(vocabulary=9, length=6, hidden=10, layers=2, heads=5, inner=6)
 LLAMA = Config.llama(vocabulary=13, length=6, hidden=16, layers=1, heads=8, kv_heads=4, inner=9)
 
 

@@ -6,15 +6,13 @@ that they come from; then models made of the new pieces are trained on real rank
 
 from __future__ import annotations
 
-import os
-
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
-from course_lib.classroom.checks.lesson_08.ready import take
+from course_lib.classroom.checks.lesson_08 import reshard_trial
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 
-ALL = [0, 1, 2]
 TOLERANCE = 1e-10  # float64
 CASES = [
     ("GPT-2", 1, 4),
@@ -25,6 +23,8 @@ CASES = [
     ("Llama", 2, 1),
     ("GPT-2", 2, 3),
     ("Llama", 3, 2),
+    ("Llama", 2, 2),
+    ("GPT-2", 1, 1),
 ]
 IDEAS = {
     "fused straight across": (
@@ -67,25 +67,34 @@ IDEAS = {
         "it keeps everything. Give each piece memory of its own.",
     ),
     "kind": ("not a tensor", "It is no tensor."),
+    "shared": (
+        "shared memory",
+        "The values are right, and not in memory of their own: who trains one of the new models "
+        "changes another one, or the shards that you were given. `clone` gives memory of its own.",
+    ),
     "values": ("wrong numbers", "Its shape is right and its values are not."),
 }
 
 
 def judge_reshard(answer: Answer, judge: Judge) -> None:
     """Each case by itself, then models of the new pieces on three ranks and on two."""
-    take(answer, judge, "reshard_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
-    part = 'bench.part("lesson_08.reshard_trial")'
-    for family, m, n in CASES:
-        call = f"{part}.compare(reshard, {family!r}, {m}, {n}, {seed})"
+    judge.take(answer, reshard_trial.__name__)
+    seed = fresh_seed()
+    for case in CASES:
+        family, m, n = case
         where = f"{family}, from {m} rank{'s' * (m > 1)} to {n}"
-        reports = judge.trial(answer, call, ALL, f"({where})")
+        reports = judge.trial(
+            answer, reshard_trial.compare, *case, seed, members=THREE, when=f"({where})"
+        )
         for report in reports:
             _look_at_result(report, n, where)
             _look_at_pieces(report, where)
-    for members, family in ((ALL, "GPT-2"), ([1, 2], "Llama")):
-        call = f"{part}.run(reshard, {family!r}, 4, {seed}, __trial__)"
-        gap = max(judge.trial(answer, call, members, on(members)))
+    for members, family in ((THREE, "GPT-2"), (TWO, "Llama")):
+        gap = max(
+            judge.trial(
+                answer, reshard_trial.run, family, 4, seed, members=members, when=on(members)
+            )
+        )
         if not gap <= TOLERANCE:
             raise Finding(
                 "another model",
@@ -136,6 +145,18 @@ def _look_at_pieces(report: dict, where: str) -> None:
             )
         name, text = IDEAS[one["idea"]]
         raise Finding(name, f"{one['name']} ({where}): {text}{others}")
+    if report["overwritten"]:
+        raise Finding(
+            "one buffer for two results",
+            f"{report['overwritten']} of what came back was another tensor after the next call "
+            f"({where}). Each result needs memory of its own.",
+        )
+    if report["kept"]:
+        raise Finding(
+            "kept from the call before",
+            f"A second call, with other weights, did not give theirs ({where}). Does your function "
+            "keep something between calls?",
+        )
     if report["torn"]:
         raise Finding(
             "tied weight torn apart",

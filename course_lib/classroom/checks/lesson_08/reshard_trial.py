@@ -27,15 +27,22 @@ def state_of(config: Config, seed: int) -> dict[str, Tensor]:
     return {k: p.detach() for k, p in whole.named_parameters(remove_duplicate=False)}
 
 
-def compare(function: Callable, family: str, m: int, n: int, seed: int) -> dict:
-    """What the answer makes of m ranks' pieces, held against the n that there should be."""
+def compare(
+    function: Callable, _: dist.ProcessGroup, family: str, m: int, n: int, seed: int
+) -> dict:
+    """What the answer makes of m ranks' pieces, held against the n that there should be.
+
+    A Llama's weights are float32 here. What came back is looked at after another call.
+    """
     config = CONFIGS[family]
     state = state_of(config, seed)
+    if family == "Llama":
+        state = {name: whole.float() for name, whole in state.items()}
     given = reshard_cut.shards(state, config, m)
     kept = copy.deepcopy(given)
     out, facts = bench.watched(lambda: function(given, config, n))
     told = {"kind": type(out).__name__, "problem": "", "ops": facts["ops"], "wrong": []}
-    told["changed"] = _changed(given, kept)
+    told |= {"changed": _changed(given, kept), "overwritten": "", "kept": False}
     if isinstance(out, tuple):
         out = list(out)
     if not isinstance(out, list) or not all(isinstance(one, dict) for one in out):
@@ -46,27 +53,49 @@ def compare(function: Callable, family: str, m: int, n: int, seed: int) -> dict:
     if any(one != set(state) for one in names):
         off = next(one for one in names if one != set(state))
         return {**told, "problem": "names", "names": sorted(off ^ set(state))[:3]}
-    for name in state:
-        one = _wrong(name, [piece[name] for piece in out], given, state[name], config)
-        if one:
-            told["wrong"].append(one)
+    told["wrong"] = _all_wrong(out, kept, state, config)
+    if not told["wrong"]:
+        before = [{name: piece.clone() for name, piece in one.items()} for one in out]
+        state = {name: 2 * whole for name, whole in state.items()}
+        other = reshard_cut.shards(state, config, m)
+        again = bench.watched(lambda: function(other, config, n))[0]
+        told["kept"] = bool(_all_wrong(again, other, state, config))
+        told["overwritten"] = _changed(out, before)
+        told["wrong"] = [] if told["overwritten"] else _shared(out, given, config)
     told["torn"] = (
         config.tied
-        and not told["wrong"]
+        and all(one["idea"] == "shared" for one in told["wrong"])
         and any(_start(piece["tokens.weight"]) != _start(piece["head.weight"]) for piece in out)
     )
     return told
 
 
+def _all_wrong(
+    out: list, given: reshard_cut.Pieces, state: dict[str, Tensor], config: Config
+) -> list[dict]:
+    found = [_wrong(name, [one[name] for one in out], given, state[name], config) for name in state]
+    return [one for one in found if one]
+
+
 def _changed(given: reshard_cut.Pieces, kept: reshard_cut.Pieces) -> str:
-    """What of the pieces that were given is not as it was; nothing where all is."""
+    """What of some pieces is not as it was; nothing where all is."""
     if len(given) != len(kept):
         return "the list"
     for one, other in zip(given, kept, strict=True):
-        for name in other:
-            if name not in one or not torch.equal(one[name], other[name]):
+        for name in one.keys() | other.keys():
+            if name not in one or name not in other or not torch.equal(one[name], other[name]):
                 return name
     return ""
+
+
+def _shared(out: reshard_cut.Pieces, given: reshard_cut.Pieces, config: Config) -> list[dict]:
+    """The parameters that lie in the memory of another one, or of what was given."""
+    inputs = [piece for one in given for piece in one.values()]
+    twin = "head.weight" if config.tied else None
+    named = [(name, piece) for one in out for name, piece in one.items() if name != twin]
+    found = bench.shares([piece for _, piece in named], inputs)
+    names = [named[int(text.split()[1]) - 1][0] for text in found]
+    return [{"name": name, "idea": "shared"} for name in dict.fromkeys(names)]
 
 
 def _start(tensor: Tensor) -> tuple[int, int]:
@@ -79,7 +108,8 @@ def _wrong(
     """What is wrong with one parameter's new pieces; None where nothing is."""
     n = len(mine)
     right = reshard_cut.pieces_of(name, whole, config, n)
-    kinds = [type(piece).__name__ for piece in mine if not isinstance(piece, Tensor)]
+    dense = [bench.plain(piece) for piece in mine]
+    kinds = [type(piece).__name__ for piece, fine in zip(mine, dense, strict=True) if not fine]
     if kinds:
         return {"name": name, "idea": "kind", "kind": kinds[0]}
     if any(piece.dtype != whole.dtype for piece in mine):
@@ -109,7 +139,7 @@ def _same(mine: list[Tensor], other: list[Tensor], close: bool = False) -> bool:
     return all(torch.allclose(a, b) if close else torch.equal(a, b) for a, b in pairs)
 
 
-def run(function: Callable, family: str, m: int, seed: int, group: dist.ProcessGroup) -> float:
+def run(function: Callable, group: dist.ProcessGroup, family: str, m: int, seed: int) -> float:
     """From m ranks' pieces to this group's; the largest gap to the dense model in two steps."""
     config, n, rank = CONFIGS[family], group.size(), group.rank()
     whole = model.dense(config, seed)
