@@ -159,6 +159,9 @@ WRONG_WORDS = {
         changed(WORDS, ('config.get("zero_optimization", {})', 'config["zero_optimization"]')),
         "another error",
     ),
+    "fp16 left out": (changed(WORDS, ('"fp16": torch.float16, ', ""), ("half = SHORT[name]",
+                                      "half = SHORT.get(name, torch.float16)")),
+                      "communication type lost"),
     "types by their names": (
         changed(WORDS, ('{"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}',
                         '{"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}')),

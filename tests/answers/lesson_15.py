@@ -252,6 +252,8 @@ WRONG_CHEAP = {
     "never none": (cheap(("    if kept[0] is None:\n", "    if kept[0] is None:\n"
                           "        kept = ([0, 8, 0], 1, 1)\n    if kept[0] is None:\n")),
                    "choice wrong"),
+    "the first in time": (cheap(("and cost < kept[2]", "and kept[0] is None")),
+                          "the first in time"),
     "no stage 0": (cheap(("if held * p", "if not stage or held * p")), "no stage 0"),
     "stages up to 2": (
         cheap((", 2 + 14 / n, 16 / n)):", ", 2 + 14 / n)):")), "no stage 3"

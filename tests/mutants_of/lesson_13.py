@@ -225,4 +225,12 @@ MUTANTS = [
         ),
         "exercises without a lesson stand under nothing in `course status`",
     ),
+    Mutant(
+        "l13-no-fewer-samples-than-ranks",
+        HERE + "batch.py",
+        "        some += [few, {**few, TIMES: times}, {TRAIN: micro, MICRO: micro}]\n",
+        "",
+        (f"{WRONG}[fill_batch-a share of 0]",),
+        "a micro-batch of 0 passes, as no drawn batch is smaller than the ranks",
+    ),
 ]

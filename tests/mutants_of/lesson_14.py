@@ -289,4 +289,28 @@ MUTANTS = [
         ("tests/test_figures_logical.py::test_boxes_are_inside_and_do_not_overlap",),
         "a box that is too wide goes on in the next row",
     ),
+    Mutant(
+        "l14-always-more-than-stay",
+        HERE + "atomic.py",
+        "KEEP, PLENTY = {3: 2, 2: 1}, 4 ",
+        "KEEP, PLENTY = {3: 2, 2: 1}, 3 ",
+        (f"{WRONG}[atomic_save-keeps too few of few]",),
+        "there are never fewer than may stay, and who then counts from behind passes",
+    ),
+    Mutant(
+        "l14-prompts-without-stops",
+        HERE + "together_trial.py",
+        "            if (case + rank) % 2:\n",
+        "            if case > CASES:\n",
+        (f"{WRONG}[generate_together-ends at a stop of the prompt]",),
+        "no prompt has a stop in it, and who takes an old one for a new one passes",
+    ),
+    Mutant(
+        "l14-one-call-alone",
+        HERE + "old_ranks_trial.py",
+        "saved.times(BEFORE)",
+        "saved",
+        (f"{WRONG}[from_old_ranks-kept between calls]",),
+        "what an earlier call has read stands for this one's",
+    ),
 ]

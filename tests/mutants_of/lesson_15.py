@@ -152,4 +152,13 @@ MUTANTS = [
         (f"{NUMBERS}test_a_misreading_is_named[3h]",),
         "3h for every mesh goes by no name",
     ),
+    Mutant(
+        "l15-one-axis-inside",
+        HERE + "place.py",
+        """(8, 16, "dp"),
+         (8, 16, "both, tp"), (8, 16, "both, dp"))""",
+        """(8, 16, "dp"))""",
+        (f"{WRONG}[place_ranks-one axis inside]",),
+        "one axis inside a node is always best, and no rectangle is looked for",
+    ),
 ]

@@ -62,14 +62,14 @@ def drawn(seed: int) -> list[dict]:
         ({"stage": 2, **_of_2(r)}, {}),
         ({"stage": 3, **_of_3(r)}, {**_half(r, "bf16"), "fp16": {"enabled": False}}),
         ({"stage": 1, **_of_2(r)}, {**_half(r, "bf16"), "communication_data_type": "fp32"}),
-        ({"stage": 2, **_of_2(r)}, {"fp16": {"enabled": True}}),
-        ({"stage": 3, **_of_3(r)}, {"communication_data_type": "bf16"}),
+        ({"stage": 2, **_of_2(r)}, _on("fp16")),
+        ({"stage": 3, **_of_3(r)}, {"communication_data_type": "fp16"}),
         ({"stage": 3, "offload_optimizer": tight, "offload_param": loose, **_of_3(r)}, {}),
         ({"stage": 3, "offload_optimizer": loose, "offload_param": plain}, _half(r, "bf16")),
         ({"stage": 2, "offload_optimizer": host, **_of_2(r)}, _half(r, "bf16")),
         (
             {"stage": 3, "offload_param": host, **_of_3(r)},
-            {"fp16": {"enabled": True}, "bf16": {"enabled": False}},
+            {**_on("fp16"), "bf16": {"enabled": False}, "communication_data_type": "bf16"},
         ),
         ({"stage": 3, "offload_param": files, **_of_3(r)}, _half(r, "bf16")),
         ({"stage": 3, "offload_optimizer": files, "offload_param": host}, {}),
@@ -88,10 +88,14 @@ def _config(r: Random, section: dict | None, beside: dict) -> dict:
     return config if section is None else {**config, ZERO: section}
 
 
+def _on(name: str) -> dict:
+    return {name: {"enabled": True}}
+
+
 def _half(r: Random, name: str) -> dict:
     """One 16-bit type on; at times the other one is there and off."""
     other = {"bf16": "fp16", "fp16": "bf16"}[name]
-    return {name: {"enabled": True}} | ({other: {"enabled": False}} if r.random() < 0.5 else {})
+    return _on(name) | ({other: {"enabled": False}} if r.random() < 0.5 else {})
 
 
 def _size(r: Random) -> int:

@@ -29,6 +29,7 @@ class Found(NamedTuple):
     cost: float
     hourly: float
     single: float  # the cost of one of its GPUs
+    first: int = 0  # for who takes the first one
 
 
 def make(r: Random, k: int) -> Case:
@@ -150,6 +151,8 @@ _READINGS = (
     ("activations of all", "`activations` are the bytes on each GPU.", {"spread": 1.0}),
     ("states of 8 bytes", "States have 12 bytes a parameter: a copy in 32 bits, two moments.",
      {"states": 8}),
+    ("the first in time", "A later one of the plans that are in time costs less.",
+     {"by": "first"}),
     ("of one GPU", "The price is that of one GPU; all of them run.", {"by": "single"}),
     ("all of it hides", "Messages overlap with the backward, which is two thirds of the "
      "computing, and not with all of it.", {"hides": 1.0}),
