@@ -300,6 +300,18 @@ WRONG: dict = {
             ),
             "shared memory",
         ),
+        "the caller's head is another": (
+            reshard(
+                (
+                    "    return deal(join",
+                    "    for one in shards:\n"
+                    "        if config.tied:\n"
+                    "            one['head.weight'] = one['tokens.weight'].clone()\n"
+                    "    return deal(join",
+                )
+            ),
+            "input changed",
+        ),
         "torch.chunk": (
             reshard(
                 (
