@@ -204,6 +204,11 @@ WRONG_QKV = {
              "    bias = None\n")),
         "weights of an earlier call",
     ),
+    "a bias of single precision": (qkv((JOIN_BIAS, JOIN_BIAS + ".float()")), "wrong shape"),
+    "a bias through single precision": (
+        qkv((JOIN_BIAS, JOIN_BIAS + ".float().to(q.dtype)")),
+        "rounded on the way",
+    ),
     "a sparse one": (qkv((JOIN, JOIN + ".to_sparse()")), "not a pair"),
 }  # fmt: skip
 

@@ -240,6 +240,17 @@ WRONG_RECOMPUTE = {
                               "            ctx.y = block(x)\n        return ctx.y.clone()\n\n")),
         "kept all the same",
     ),
+    "its result kept beside x": (
+        changed(
+            BY_FUNCTION,
+            (
+                "            return block(x)\n\n",
+                "            y = block(x)\n        ctx.both = torch.stack((x, y))\n"
+                "        return y\n\n",
+            ),
+        ),
+        "kept all the same",
+    ),
     "nearly the same gradient": (
         changed(BY_FUNCTION, ("return x.grad, None", "return x.grad * (1 + 1e-15), None")),
         "other gradients",

@@ -169,6 +169,11 @@ WRONG_LOSS = {
         "another second step",
     ),
     "the sum over its own count": (loss((COUNT, " / max(1, x.numel())")), "its own count"),
+    "padding counted": (
+        loss((" * length * ", " * cut(length, group.size())[0] * group.size() * ")),
+        "padding counted",
+    ),
+    "n times its own": (loss((" * length * ", " * len(x[0]) * group.size() * ")), "its own count"),
     "divided by tokens": (
         loss((COUNT, " / (x.shape[0] * length)")),
         "a sum over the elements of a token",

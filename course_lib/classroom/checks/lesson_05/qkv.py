@@ -245,9 +245,20 @@ def _look_at_bias(case: Case, rank: int, told: dict, bias: Tensor | None, where:
         raise Finding(
             "wrong shape", f"The bias that came back {where} is not a vector of {len(wanted)}."
         )
+    if values.dtype != bias.dtype:
+        raise Finding(
+            "wrong shape",
+            f"The weight is right {where}, and the bias has dtype {told['dtype']}; wanted is that "
+            f"of the bias that came in, {case.dtype}.",
+        )
     rows = readings.names(values, bias)
     if rows == wanted:
         return
+    if readings.names(values, bias.float().to(bias.dtype)) == wanted:
+        raise Finding(
+            general.ROUNDED,
+            f"The weight is right {where}, and the bias is rounded: it went through float32.",
+        )
     if rows == list(range(case.rows)):
         raise Finding(
             "bias whole",

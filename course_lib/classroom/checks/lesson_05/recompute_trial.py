@@ -157,8 +157,7 @@ def _kept(memory: Watch, x: Tensor, out: Tensor) -> int:
     def counts(storage: torch.UntypedStorage) -> bool:
         if storage.nbytes() < x.nbytes or storage.nbytes() == state or storage._cdata == result:
             return False
-        held = torch.empty(0, dtype=torch.uint8).set_(storage)
-        return not torch.equal(held[: len(raw)], raw)
+        return not torch.equal(torch.empty(0, dtype=torch.uint8).set_(storage), raw)
 
     for _ in range(PATIENCE):
         found = sum(map(counts, memory.made_and_alive()))

@@ -78,6 +78,20 @@ def losses(one: Trial) -> Iterator[Idea]:
         "The sum over all tokens was divided by the count of a rank's own.",
         [sum(sums) / max(1, many) for many in counts],
     )
+    for name, text, tokens in (
+        (
+            "padding counted",
+            "The sum was divided as if every rank had as many tokens as the first.",
+            [max(one.tokens)] * n,
+        ),
+        (
+            "its own count",
+            "The sum was divided as if every rank had as many tokens as this one.",
+            one.tokens,
+        ),
+    ):
+        all_of_them = [n * one.sizes.b * t * one.sizes.h for t in tokens]
+        yield Idea(name, text, [sum(sums) / max(1, many) for many in all_of_them])
     yield Idea("sum of means", "The ranks' means were added up.", [sum(means)] * n)
     yield Idea("sum", "That is the sum over all tokens, not their mean.", [sum(sums)] * n)
     yield Idea(
