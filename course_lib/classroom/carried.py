@@ -76,7 +76,8 @@ def carried(name: str, sources: Mapping[str, str]) -> dict[str, str]:
 def _made_of(source: str, needed: set[str]) -> set[str]:
     """What the values that are needed are made of: the names may stand in other cells."""
     body = [n for n in ast.parse(source).body if bound_by([n]) & needed]
-    return set().union(*(_loaded(n) for n in body if _may_be_carried(n) and not _sends(n)))
+    made = (n for n in body if _may_be_carried(n) and not isinstance(n, DEFINITIONS))
+    return set().union(*(_loaded(n) for n in made if not _sends(n)))
 
 
 def _helps(source: str, name: str) -> bool:
@@ -111,14 +112,14 @@ def _kept_text(source: str, needed: set[str], known: set[str], stale: set[str]) 
 
 def _kept(body: list[ast.stmt], needed: set[str], known: set[str]) -> list[ast.stmt]:
     """Statements in their order, until no more is found to belong: a value may need another."""
-    chosen: dict[int, ast.stmt] = {i: n for i, n in enumerate(body) if _always(n)}
+    chosen = {i: n for i, n in enumerate(body) if isinstance(n, (*DEFINITIONS, *_IMPORTS))}
     needed = set(needed)
     while True:
         have = _READY | known | bound_by(chosen.values())
         more = {
             i: node
             for i, node in enumerate(body)
-            if i not in chosen and _belongs(node, needed, have)
+            if i not in chosen and (_is_constant(node, have) or _belongs(node, needed, have))
         }
         if not more:
             return [chosen[i] for i in sorted(chosen)]
@@ -127,13 +128,12 @@ def _kept(body: list[ast.stmt], needed: set[str], known: set[str]) -> list[ast.s
             needed |= _loaded(node)
 
 
-def _always(node: ast.stmt) -> bool:
-    """Definitions and imports, and the constants that have always gone with them."""
-    if isinstance(node, (*DEFINITIONS, *_IMPORTS)):
-        return True
+def _is_constant(node: ast.stmt, have: set[str]) -> bool:
+    """Whether it gives a name a value without a call: it goes with its cell, needed or not, unless
+    it rests on what is left out."""
     if not isinstance(node, (ast.Assign, ast.AnnAssign)) or _part_of_something(node):
         return False
-    return not any(_runs(part) for part in ast.walk(node))
+    return not any(map(_runs, ast.walk(node))) and not _at_once(node) - have - _HERE
 
 
 def _belongs(node: ast.stmt, needed: set[str], have: set[str]) -> bool:
@@ -161,7 +161,7 @@ def _may_stand(node: ast.stmt, have: set[str]) -> bool:
 
 
 def _may_be_carried(node: ast.stmt) -> bool:
-    return _always(node) or isinstance(node, (*_VALUES, *_BLOCKS))
+    return isinstance(node, (*DEFINITIONS, *_IMPORTS, *_VALUES, *_BLOCKS))
 
 
 def _sends(node: ast.AST) -> bool:

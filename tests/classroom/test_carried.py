@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import nbformat
 import pytest
+import torch
+import torch.distributed as dist
 
 from course_lib.classroom.carried import defined_names
 from course_lib.classroom.checks import answer
@@ -17,9 +22,6 @@ def read(*cells: str) -> answer.Answer:
 
 def result(found: answer.Answer, x: int) -> object:
     """What the answer makes of x where nothing but the carried cells has been run."""
-    import torch
-    import torch.distributed as dist
-
     namespace: dict = {"torch": torch, "dist": dist}
     for cell in found.cells:
         exec(compile(cell, "cell", "exec"), namespace)
@@ -151,6 +153,35 @@ CASES = {
 def test_what_an_answer_needs_goes_with_it(how):
     found = read(*CASES[how])
     assert found.attempted
+    assert result(found, 21) == 42
+
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "solutions").glob("*/*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_of_a_whole_notebook_nothing_is_carried_that_does_not_run(path):
+    """All `%%ranks` cells of a learner's notebook are there, the trials and helpers among them."""
+    sources: dict[str, str] = {}
+    for cell in nbformat.read(path, as_version=4).cells:
+        magic, _, body = cell.source.partition("\n")
+        if cell.cell_type == "code" and magic.startswith("%%ranks"):
+            sources.update(dict.fromkeys(defined_names(body), body))
+    if path.stem not in sources:
+        pytest.skip("a question")
+    namespace = {"torch": torch, "dist": dist, "rank": 0, "world": 1, "group": None}
+    for cell in answer.read(path.stem, sources).cells:
+        exec(compile(cell, "cell", "exec"), namespace)
+    assert callable(namespace[path.stem])
+
+
+def test_a_constant_that_rests_on_what_is_left_out_is_left_out():
+    trial = "x, sizes = torch.ones(3), cut(7, world)\npieces = (x, sizes)\n"
+    answers = "def double(x, sizes=2):\n    pieces = (x, x)\n    return sum(pieces)\n"
+    found = read(trial, answers)
+    assert "".join(found.cells).strip() == answers.strip()
+    found = read("pieces = (missing, 1)\nTWO = 2\n", "def double(x):\n    return TWO * x\n")
+    assert "missing" not in "".join(found.cells)
     assert result(found, 21) == 42
 
 
