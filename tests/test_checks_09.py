@@ -374,7 +374,7 @@ def test_what_breaks_costs_one_check(desk, name):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_no_idea_about_pieces_is_the_right_one(seed):
-    asked = [(c, n, r) for n in (2, 3) for c in pieces_trial.buckets(seed, n) for r in range(n)]
+    asked = [(c, n, r) for n in (2, 3, 7) for c in pieces_trial.buckets(seed, n) for r in range(n)]
     for n in (2, 3):
         for lengths in pieces_trial.buckets(seed, n):
             every = [pieces_trial.right(lengths, n, rank) for rank in range(n)]

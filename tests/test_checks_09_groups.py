@@ -14,6 +14,7 @@ from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_09 import proof_boxes
 from course_lib.classroom.checks.lesson_09.proof import PASSED, REFUSED
+from tests.answers import lesson_09
 from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "09_zero_1"
@@ -44,7 +45,7 @@ def shard_groups(groups, pieces, shard):
         found.append(one)
     return found
 """
-# Other styles: piece by piece; and views without a Parameter round them.
+# Another style: piece by piece.
 BY_PIECE = """
 def shard_groups(groups, pieces, shard):
     where = {id(p): i for i, group in enumerate(groups) for p in group["params"]}
@@ -55,6 +56,7 @@ def shard_groups(groups, pieces, shard):
             found[where[id(parameter)]]["params"].append(part)
     return found
 """
+# Views without a Parameter round them.
 PLAIN = """
 def shard_groups(groups, pieces, shard):
     def of(group):
@@ -147,6 +149,7 @@ WRONG_GROUPS = {
                 '        group["params"] = one["params"]\n    return groups')),
         "input changed",
     ),
+    "plain tensors": (PLAIN, "not parameters"),
     "parameters alone": (groups((END, '    return [p for one in found for p in one["params"]]')),
                          "not groups"),
     "nothing": (groups((END, "    return")), "nothing returned"),
@@ -286,7 +289,7 @@ WRONG_PROOF = {
 }  # fmt: skip
 NOT_TRIED = {"parameters averaged", "even"}  # a box that fails on two counts, and one on none
 
-RIGHT = {"shard_groups": (GROUPS, BY_PIECE, PLAIN), "is_sharded": (PROOF,)}
+RIGHT = {"shard_groups": (GROUPS, BY_PIECE), "is_sharded": (PROOF,)}
 WRONG = {"shard_groups": WRONG_GROUPS, "is_sharded": WRONG_PROOF}
 
 
@@ -339,7 +342,7 @@ def test_a_test_that_proves_nothing_is_refused_by_its_name(desk, mistake):
 def test_every_box_is_spoken_of_and_nearly_each_decides_some_answer():
     assert set(PASSED) == set(proof_boxes.OTHERS)
     assert set(REFUSED) == set(proof_boxes.SHARDED)
-    names = {name for _, name in WRONG_PROOF.values()}
+    names = {name for _, name in [*WRONG_PROOF.values(), *lesson_09.WRONG["is_sharded"].values()]}
     for kind, (name, _) in {**PASSED, **REFUSED}.items():
         assert name in names or kind in NOT_TRIED
 

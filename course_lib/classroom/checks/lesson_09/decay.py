@@ -32,8 +32,8 @@ TROUBLE = {
     ),
     "not parameters": (
         "not parameters",
-        "a part is the result of an operation that autograd records, or of another dtype; make an "
-        "nn.Parameter of each piece",
+        "a part is no `nn.Parameter` of one dim and of the shard's dtype; make an nn.Parameter of "
+        "each piece",
     ),
 }
 
@@ -73,12 +73,24 @@ def _look_at_groups(report: dict, where: str) -> None:
         raise Finding(
             "a message", f"Something was sent {where}. Every rank has what it needs for this."
         )
+    if report["spoiled"] or report["kept"]:
+        raise Finding(
+            "kept between calls",
+            f"Your function was called for another optimizer before, and the two share groups or "
+            f"parts {where}. Each call makes lists and dictionaries of its own.",
+        )
     if report["trouble"]:
         name, text = TROUBLE[report["trouble"]]
         raise Finding(name, f"What came back {where}: {text}.")
 
 
 def _look_at_count(report: dict, where: str) -> None:
+    if report["groups"] == 3 and not report["small"]:
+        raise Finding(
+            "other groups",
+            f"For an optimizer with two groups of one element each and an empty one, your groups "
+            f"hold something else than this rank's piece {where}. Keep a group without pieces.",
+        )
     if report["groups"] != 3:
         raise Finding(
             "other groups",
@@ -101,7 +113,11 @@ def _look_at_numbers(reports: list[dict], when: str) -> None:
             f"A parameter that is in no group is in yours {when}. It is not to be updated.",
         )
     if any(one["times"] > 1 for one in every):
-        raise Finding("twice", f"An element of the shard is in two parts {when}.")
+        raise Finding(
+            "twice",
+            f"An element of the shard is in two parts {when}. Two parameters may be alike, as "
+            "fresh biases are: `is` and `id` tell them apart, and a shape or a value does not.",
+        )
     trained = [one for one in every if one["owner"] >= 0]
     if any(not one["times"] for one in trained):
         raise Finding(
@@ -112,11 +128,11 @@ def _look_at_numbers(reports: list[dict], when: str) -> None:
     wrong = [one for one in trained if not one["right"]]
     if not wrong:
         return
-    if not any(one["as"] for one in trained):
+    if not any(one["as"] for one in wrong):
         raise Finding(
             "options lost",
-            f"Your groups do not have the options of those that were given, {when}: `lr` and "
-            "`weight_decay` stand beside `params`.",
+            f"Your groups do not have the options of those that were given, {when}: `lr`, "
+            "`weight_decay` and whatever else stands beside `params`.",
         )
     for kind, name in enumerate(("the first", "the second", "the last")):
         if all(one["as"] == [kind] for one in trained):

@@ -18,9 +18,11 @@ from course_lib.collectives import all_gather, all_reduce
 from course_lib.zero.partition import partition
 
 STEPS = 4
-OPTIONS = ("lr", "weight_decay")
-# Flat order is the reverse of this one.
-SHAPES = ((3, 5), (5,), (2, 2), (4, 6), (6,), (7, 3), (4,))
+OPTIONS = ("lr", "weight_decay", "betas")  # the last in one group only
+# Flat order is the reverse of this one. Two biases in different groups are alike, as they are in a
+# fresh model.
+SHAPES = ((3, 5), (5,), (2, 2), (4, 6), (6,), (5, 4), (5,))
+ALIKE = (1, 6)
 DECAYED, PLAIN, SLOW, FROZEN = (0, 3), (1, 4), (5, 6), (2,)
 
 
@@ -33,9 +35,8 @@ def warm() -> None:
 
 def parameters(seed: int) -> list[nn.Parameter]:
     made = torch.Generator().manual_seed(seed)
-    return [
-        nn.Parameter(torch.randn(shape, generator=made, dtype=torch.float64)) for shape in SHAPES
-    ]
+    drawn = [torch.randn(shape, generator=made, dtype=torch.float64) for shape in SHAPES]
+    return [nn.Parameter(x * (i not in ALIKE)) for i, x in enumerate(drawn)]
 
 
 def groups_of(params: list[nn.Parameter]) -> list[dict]:
@@ -43,7 +44,12 @@ def groups_of(params: list[nn.Parameter]) -> list[dict]:
     return [
         {"params": [params[i] for i in DECAYED], "weight_decay": 0.3, "lr": 0.05},
         {"params": [params[i] for i in PLAIN], "weight_decay": 0.0, "lr": 0.05},
-        {"params": [params[i] for i in SLOW], "weight_decay": 0.1, "lr": 0.01},
+        {
+            "params": [params[i] for i in SLOW],
+            "weight_decay": 0.1,
+            "lr": 0.01,
+            "betas": (0.8, 0.95),
+        },
     ]
 
 
@@ -70,10 +76,17 @@ def train(function: Callable, seed: int, group: dist.ProcessGroup) -> dict:
     pieces = [(p.slot.parameter, p.start, p.stop, p.at) for p in bucket.pieces(rank)]
     groups = groups_of(params)
     kept = [{**one, "params": list(one["params"])} for one in groups]
-    out, facts = bench.watched(lambda: function(groups, list(pieces), shard))
+    first = [torch.zeros(1, dtype=torch.float64) for _ in range(2)]
+    small, _ = bench.watched(lambda: function(*_small(first, rank)))
+    before = _parts(small)
+    handed = list(pieces)
+    out, facts = bench.watched(lambda: function(groups, handed, shard))
     told = {
-        "kind": type(out).__name__,
-        "changed": not _same(groups, kept),
+        "kind": bench.kind(out),
+        "changed": not _same(groups, kept) or list(map(id, handed)) != list(map(id, pieces)),
+        "spoiled": _parts(small) != before,
+        "kept": bool({p for one in _parts(out) for p in one} & {x.data_ptr() for x in first}),
+        "small": [len(one) for one in before] == [int(rank == i) for i in (0, 1, -1)],
         "ops": facts["ops"],
         **_look(out, kept, pieces, shard, buffer),
     }
@@ -100,11 +113,28 @@ def train(function: Callable, seed: int, group: dist.ProcessGroup) -> dict:
     return {**told, "gap": gap}
 
 
+def _small(values: list[Tensor], rank: int) -> tuple[list[dict], list[tuple], Tensor]:
+    """An earlier use, of two elements: the first two ranks have one each, the third padding."""
+    params = [nn.Parameter(x) for x in values]
+    pieces = [(params[rank], 0, 1, 0)] if rank < 2 else []
+    shard = values[rank] if rank < 2 else torch.zeros(1, dtype=torch.float64)
+    groups = [{"params": [p], "lr": 0.1, "weight_decay": i} for i, p in enumerate(params)]
+    return [*groups, {"params": [], "lr": 0.2, "weight_decay": 0}], pieces, shard
+
+
+def _parts(out: object) -> list[list[int]]:
+    """Where the parts of each group lie, as far as these are groups."""
+    found = out if isinstance(out, (list, tuple)) else []
+    lists = [one.get("params", ()) for one in found if isinstance(one, dict)]
+    return [[p.data_ptr() for p in one if bench.plain(p)] for one in lists
+            if isinstance(one, (list, tuple))]  # fmt: skip
+
+
 def _same(groups: object, kept: list[dict]) -> bool:
     if not isinstance(groups, list) or len(groups) != len(kept):
         return False
     for one, other in zip(groups, kept, strict=True):
-        if set(one) != set(other) or any(one[k] != other[k] for k in OPTIONS):
+        if set(one) != set(other) or any(one.get(k) != other.get(k) for k in OPTIONS):
             return False
         if list(map(id, one["params"])) != list(map(id, other["params"])):
             return False
@@ -118,13 +148,13 @@ def _look(out: object, groups: list[dict], pieces: list, shard: Tensor, buffer: 
         return {**told, "trouble": "not groups"}
     if not all(isinstance(g.get("params"), (list, tuple)) for g in out):
         return {**told, "trouble": "not groups"}
-    if any(not isinstance(p, Tensor) for g in out for p in g["params"]):
+    if any(not bench.plain(p) for g in out for p in g["params"]):
         return {**told, "trouble": "not groups"}
     owner = [-2] * len(shard)  # padding; -1 is frozen
     for parameter, start, stop, at in pieces:
         found = [i for i, g in enumerate(groups) if any(parameter is p for p in g["params"])]
         owner[at : at + stop - start] = [found[0] if found else -1] * (stop - start)
-    want = [{k: g[k] for k in OPTIONS} for g in groups]
+    want = [{k: g.get(k) for k in OPTIONS} for g in groups]
     first, last = shard.data_ptr(), shard.data_ptr() + 8 * len(shard)
     whole = buffer.data_ptr(), buffer.data_ptr() + 8 * len(buffer)
     times, options = [0] * len(shard), [None] * len(shard)
@@ -138,7 +168,8 @@ def _look(out: object, groups: list[dict], pieces: list, shard: Tensor, buffer: 
                 return {**told, "trouble": "copies"}
             if not (first <= start and stop <= last):
                 return {**told, "trouble": "beyond the shard"}
-            if part.dtype != shard.dtype or not part.is_leaf:
+            named = isinstance(part, nn.Parameter) and part.is_leaf and part.dim() == 1
+            if part.dtype != shard.dtype or not named:
                 return {**told, "trouble": "not parameters"}
             for i in range((start - first) // 8, (stop - first) // 8):
                 times[i] += 1

@@ -31,6 +31,16 @@ MASTERS = {
         "The master copy was read off the bf16 values again before the update. Everything too "
         "small for 16 bits was lost with that: the master copy is the only place that keeps it.",
     ),
+    "to bf16": (
+        "the master copy forgets",
+        "The master copy was rounded to bf16 after the update. Everything too small for 16 bits "
+        "was lost with that: the master copy is the only place that keeps it.",
+    ),
+    "added up": (
+        "gradients added up",
+        "The gradients of earlier steps are still in `master.grad`, and this one was added to "
+        "them. A step replaces the gradient.",
+    ),
     "another shard": (
         "another shard",
         "The gradient is that of the first rank's shard, on every rank.",
@@ -50,6 +60,24 @@ COUNTS = {
         "what rests is not lost",
         "Every element that has not changed is counted. Some had nothing to lose: their gradient "
         "and momentum are 0, and the master copy has not moved either.",
+    ),
+    "far": (
+        "small moves not counted",
+        "A master copy that moved by very little is said not to have moved. `isclose` and "
+        "`allclose` have a tolerance: asked is whether it is still *equal*.",
+    ),
+    "pulled": (
+        "the gradient looked at",
+        "Elements with a gradient are counted. One without a gradient moves as well, by its "
+        "momentum: compare the master weights before and after.",
+    ),
+    "so far": (
+        "kept between calls",
+        "It is the count of all steps so far. Asked for is that of this step.",
+    ),
+    "in bf16": (
+        "rounded on the way",
+        "It was rounded to bf16, which holds whole numbers up to 256 and then every second one.",
     ),
     "moved": (
         "everything that moved",
@@ -143,6 +171,10 @@ def _look_at_counts(told: list[dict], where: str) -> None:
     for idea, (name, text) in COUNTS.items():
         if all(one["out"] == one["counts"][idea] for one in told):
             raise Finding(name, f"{said} {text}")
+    if sum(one["out"] == one["counts"]["right"] for one in told) == 1:
+        raise Finding(
+            "on one rank only", f"{said} It is right on one rank, and every rank needs it."
+        )
     if all(one["out"] == 0 for one in told):
         raise Finding(
             "nothing counted",

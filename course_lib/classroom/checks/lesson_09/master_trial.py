@@ -20,7 +20,10 @@ from course_lib.memory import held, peak
 
 STEPS, RATE, MOMENTUM = 6, 2e-4, 0.9
 SLACK = 16  # numbers of 8 bytes beside the two messages: a count
-IDEAS = ("its own gradient", "a sum", "divided twice", "from bf16", "another shard")
+IDEAS = (
+    "its own gradient", "a sum", "divided twice", "from bf16", "to bf16", "added up",
+    "another shard",
+)  # fmt: skip
 
 
 def warm() -> None:
@@ -46,13 +49,15 @@ def start(seed: int, n: int) -> tuple[Tensor, int]:
 
 
 def gradients(seed: int, n: int, step: int) -> Tensor:
-    """(n, padded), bf16: each rank's own. Their sums have no rounding, and some numbers rest."""
+    """(n, padded), bf16: each rank's own. Their sums have no rounding; some numbers rest, and some
+    move by less than a hundred-thousandth of what they are."""
     _, total = start(seed, n)
     made = torch.Generator().manual_seed(seed * 31 + step)
     whole = torch.zeros(n, flat(total, n).padded)
     # Off the middle: updates that are lost would have added up.
     whole[:, :total] = torch.randint(-2, 13, (n, total), generator=made).float()
     whole[:, total // 4 : total // 2] = 0
+    whole[:, total // 2 : total * 5 // 8] /= 512
     return whole.bfloat16()
 
 
@@ -61,12 +66,14 @@ class Reading:
 
     def __init__(self, idea: str, values: Tensor, n: int):
         self.idea, self.n = idea, n
+        self.total: Tensor | None = None
         self.part = nn.Parameter(values.float())
         self.optimizer = optimizer_of(self.part)
 
     def step(self, own: Tensor) -> None:
         """`own` (n, padded) are the ranks' gradients."""
         mean = own.float().mean(0)
+        self.total = mean if self.total is None else self.total + mean
         shards = own.float().view(self.n, self.n, -1)  # of rank, of owner
         if self.idea == "its own gradient":
             mean = torch.stack([shards[r, r] for r in range(self.n)]).flatten()
@@ -79,8 +86,11 @@ class Reading:
         with torch.no_grad():
             if self.idea == "from bf16":
                 self.part.copy_(self.part.bfloat16().float())
-        self.part.grad = mean
+        self.part.grad = self.total if self.idea == "added up" else mean
         self.optimizer.step()
+        with torch.no_grad():
+            if self.idea == "to bf16":
+                self.part.copy_(self.part.bfloat16().float())
 
 
 def train(function: Callable, seed: int, group: dist.ProcessGroup, meter: bool) -> dict:
@@ -93,7 +103,7 @@ def train(function: Callable, seed: int, group: dist.ProcessGroup, meter: bool) 
     master = nn.Parameter(values[mine].float())
     optimizer = optimizer_of(master)
     known = {idea: Reading(idea, values, n) for idea in ("right", *IDEAS)}
-    steps, kept = [], 0
+    steps, kept, lost = [], 0, 0
     place = numbers.data_ptr()
     for step in range(STEPS):
         own = gradients(seed, n, step)
@@ -109,11 +119,15 @@ def train(function: Callable, seed: int, group: dist.ProcessGroup, meter: bool) 
             one.step(own)
         masters = all_gather(master.detach(), group)  # (padded,)
         moved = all_gather((master.detach() != old).to(torch.uint8), group).bool()
+        far = ~torch.isclose(master.detach(), old)
+        far = all_gather(far.to(torch.uint8), group).bool()
         want, stays = masters.bfloat16(), numbers == before
+        right = int((moved & (want == before)).sum())
+        lost += right
         most = float((known["right"].part.detach()[mine] - old).abs().max())
         steps.append(
             {
-                "kind": type(out).__name__,
+                "kind": bench.kind(out),
                 "out": _whole(out),
                 "master": [
                     idea for idea, one in known.items() if _close(master, one.part[mine], most)
@@ -127,6 +141,10 @@ def train(function: Callable, seed: int, group: dist.ProcessGroup, meter: bool) 
                     "own": int((moved & (want == before))[mine].sum()),
                     "unchanged": int((want == before).sum()),
                     "unchanged, no padding": int((want == before)[:total].sum()),
+                    "pulled": int(((own.float().mean(0) != 0) & (want == before)).sum()),
+                    "so far": lost,
+                    "in bf16": int(torch.tensor(float(right)).bfloat16()),
+                    "far": int((far & (want == before)).sum()),
                     "moved": int(moved.sum()),
                     "not lost": int((want != before).sum()),
                     "own, times n": n * int((moved & (want == before))[mine].sum()),
@@ -143,11 +161,8 @@ def train(function: Callable, seed: int, group: dist.ProcessGroup, meter: bool) 
 
 def _whole(out: object) -> int | None:
     """The count, if it is one."""
-    if isinstance(out, Tensor) and out.numel() == 1:
-        out = out.item()
-    if isinstance(out, bool) or not isinstance(out, (int, float)):
-        return None
-    return int(out) if out == out and abs(out) < 1e15 and int(out) == out else None
+    found = bench.number(out)
+    return int(found) if found is not None and abs(found) < 1e15 and int(found) == found else None
 
 
 def _close(got: Tensor, want: Tensor, moved: float) -> bool:

@@ -12,7 +12,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_09.pieces_trial import buckets, readings, right
+from course_lib.classroom.checks.lesson_09.pieces_trial import questions, readings, right
 from course_lib.classroom.checks.lesson_09.ready import take
 
 _LOST = (
@@ -36,6 +36,20 @@ IDEAS = {
         "The first ranks have one element more than the others. A message with equal pieces "
         "carries the bucket, so every shard is as long as the first, and the last ends in padding.",
     ),
+    "balanced, from the end": (
+        "shards of unequal length",
+        "The shards are as even as they can be, and not equally long. A message with equal pieces "
+        "carries the bucket: all shards are as long as the longest, and the last ends in padding.",
+    ),
+    "one more": (
+        "one element too long",
+        "A shard of total // n + 1 is too long where n divides the total: as short as they can be.",
+    ),
+    "to the nearest": (
+        "rounded to the nearest",
+        "The length of a shard was rounded to the nearest whole number. Where that is down, the "
+        "shards do not hold the whole bucket: round up.",
+    ),
     "one by one": ("parameters cut one by one", _ONE_BY_ONE),
     "one by one, from 0": ("parameters cut one by one", _ONE_BY_ONE),
     "whole": (
@@ -45,6 +59,8 @@ IDEAS = {
     ),
     "empty": ("empty pieces", _EMPTY),
     "empty, other": ("empty pieces", _EMPTY),
+    "empty, touching": ("empty pieces", _EMPTY),
+    "empty, of nothing": ("empty pieces", _EMPTY + " So is one without elements."),
     "at in the bucket": ("counted from the bucket", _PLACES),
     "start in the bucket": ("counted from the bucket", _PLACES),
     "all in the bucket": ("counted from the bucket", _PLACES),
@@ -70,6 +86,10 @@ IDEAS = {
         "The last piece reaches beyond its parameter. What fills the shard up is padding, and "
         "belongs to nothing.",
     ),
+    "padding by itself": (
+        "padding as a piece",
+        "There is a piece more than there are parameters, of the padding. Padding is no piece.",
+    ),
 }
 
 
@@ -83,18 +103,40 @@ def judge_pieces(answer: Answer, judge: Judge) -> None:
         reports = judge.trial(answer, call, members, when)
         for told in zip(*(report["told"] for report in reports), strict=True):
             _look_at_results(told, when)
-        n = len(members)
-        cases = buckets(seed, n)
+        asked = [questions(seed, len(members), rank) for rank in range(len(members))]
         got = [[one["pieces"] for one in report["told"]] for report in reports]
-        if got == [[right(lengths, n, rank) for lengths in cases] for rank in range(n)]:
+        refuse_kept(reports, when)
+        if got == [[right(*each) for each in of_rank] for of_rank in asked]:
             continue
-        if n == 2:
+        if len(members) == 2 or _right_of_own_group(got, asked):
             refuse_world_numbers(answer, when)
         for idea, (name, text) in IDEAS.items():
-            said = [[sorted(readings(c, n, rank)[idea]) for c in cases] for rank in range(n)]
+            said = [[sorted(readings(*each)[idea]) for each in of_rank] for of_rank in asked]
             if got == said:
                 raise Finding(name, f"These are other pieces than the rank holds, {when}. {text}")
-        _refuse_first(got, cases, when)
+        _refuse_first(got, asked, when)
+
+
+def _right_of_own_group(got: list, asked: list) -> bool:
+    """Whether only what is asked about larger groups is wrong."""
+    pairs = [pair for both in zip(got, asked, strict=True) for pair in zip(*both, strict=True)]
+    return all(p == right(*each) for p, each in pairs if each[1] == len(got))
+
+
+def refuse_kept(reports: list[dict], when: str) -> None:
+    """A Finding where one call leaves something behind for the next."""
+    if any(report["spoiled"] for report in reports):
+        raise Finding(
+            "one list reused",
+            f"A later call has changed the list that an earlier one returned, {when}. Each call "
+            "returns a list of its own.",
+        )
+    if not all(report["again"] for report in reports):
+        raise Finding(
+            "kept between calls",
+            f"Asked the same again, your function says something else, {when}. Does it keep "
+            "something between calls, such as a list that is a default argument?",
+        )
 
 
 def _look_at_results(told: tuple[dict, ...], when: str) -> None:
@@ -116,18 +158,15 @@ def _look_at_results(told: tuple[dict, ...], when: str) -> None:
             )
 
 
-def _refuse_first(got: list, cases: list, when: str) -> None:
+def _refuse_first(got: list, asked: list, when: str) -> None:
     """A Finding with the first bucket and rank for which something else is right."""
-    n = len(got)
-    for number, lengths in enumerate(cases):
-        for rank in range(n):
-            if got[rank][number] == right(lengths, n, rank):
-                continue
-            raise Finding(
-                "wrong pieces",
-                f"Not right on rank {rank} of {n} for lengths {lengths}: you have "
-                f"{got[rank][number]}.",
-            )
+    for found, these in zip(zip(*got, strict=True), zip(*asked, strict=True), strict=True):
+        for pieces, (lengths, n, rank) in zip(found, these, strict=True):
+            if pieces != right(lengths, n, rank):
+                raise Finding(
+                    "wrong pieces",
+                    f"Not right for rank {rank} of {n} and lengths {lengths}: you have {pieces}.",
+                )
 
 
 PIECES = Exercise(

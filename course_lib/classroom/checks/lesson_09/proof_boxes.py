@@ -5,6 +5,8 @@ What `is_sharded` is tried on; all of them run without an error, and all losses 
 
 from __future__ import annotations
 
+import itertools
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -13,23 +15,32 @@ from torch import Tensor, nn
 from course_lib.collectives import all_gather, all_reduce
 from course_lib.layout import flat
 
-IN, WIDE, OUT, ROWS = 3, 5, 2, 4
-NUMBERS = 37  # parameters of a net without spare ones
+IN, WIDE, OUT, ROWS = 3, 5, 2, 7
+IDLE = slice(20, 24)  # in the flat buffer: no other gradient depends on what a rank has there
+NUMBERS = 41  # parameters of a net without spare ones
+LARGEST, ABOVE = 26, 29  # elements of one rank: less and more than two thirds, in bytes of states
 SHARDED = ("even", "uneven", "momentum", "owners")
 # What is wrong with each of the others.
 OTHERS = (
     "replicas", "views of the whole", "whole on the others", "all on the last", "own rows",
-    "never gathered", "one shard", "parameters averaged", "forgets",
+    "never gathered", "one shard", "parameters averaged", "forgets", "above", "whole later",
+    "rounded", "idle", "one rank old",
 )  # fmt: skip
+# What two ranks are asked about; three are asked about everything.
+OF_TWO = (*SHARDED, "replicas", "all on the last", "own rows", "never gathered", "forgets")
 
 
 class Net(nn.Module):
-    """Two layers, and a number of parameters that neither two nor three ranks divide."""
+    """Two layers, and a number of parameters that neither two nor three ranks divide.
+
+    `idle` has no influence on the loss: its gradient is zero, and AdamW's decay all that moves it.
+    """
 
     def __init__(self, seed: int, spare: int = 0):
         super().__init__()
         made = torch.Generator().manual_seed(seed)
-        shapes = {"up": (WIDE, IN), "bias": (WIDE,), "down": (OUT, WIDE), "last": (OUT,)}
+        shapes = {"up": (WIDE, IN), "bias": (WIDE,), "idle": (4,), "down": (OUT, WIDE)}
+        shapes["last"] = (OUT,)
         for name, shape in shapes.items():
             value = torch.randn(shape, generator=made, dtype=torch.float64)
             self.register_parameter(name, nn.Parameter(value))
@@ -38,7 +49,8 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # (b, IN) -> (b, OUT)
         hidden = torch.tanh(F.linear(x, self.up, self.bias)) * self.scale[:5]
-        return F.linear(hidden, self.down, self.last) + 0.1 * self.scale.sin().sum()
+        more = 0.1 * self.scale.sin().sum() + 0.0 * self.idle.sum()
+        return F.linear(hidden, self.down, self.last) + more
 
 
 class Box:
@@ -50,20 +62,19 @@ class Box:
     """
 
     def __init__(self, kind: str, seed: int, group: dist.ProcessGroup):
-        self._kind, self._seed, self._group = kind, seed, group
+        self._kind, self._seed, self._group, self._taken = kind, seed, group, 0
         n, rank = group.size(), group.rank()
         self.model = Net(seed, spare=-NUMBERS % n if kind == "even" else 0)
         parameters = list(self.model.parameters())
         total = sum(p.numel() for p in parameters)
         cut = flat(total, n)
         self._flat = torch.zeros(cut.padded, dtype=torch.float64)
-        at, starts = 0, []
+        at = 0
         with torch.no_grad():
             for p in parameters:
                 view = self._flat[at : at + p.numel()].view(p.shape)
                 view.copy_(p)
                 p.data = view
-                starts.append(at)
                 at += p.numel()
         if kind in ("replicas", "parameters averaged"):
             self._own = (0, total)
@@ -73,18 +84,17 @@ class Box:
             self._own = (0, total) if rank == n - 1 else (0, 0)
         elif kind == "one shard":
             self._own = cut.span(0)
-        elif kind == "owners":  # whole parameters, as even as it goes
-            edges = [
-                0,
-                *(min(starts[1:], key=lambda s: abs(s - total * r / n)) for r in range(1, n)),
-            ]
-            self._own = (edges[rank], [*edges, total][rank + 1])
+        elif kind in ("owners", "above"):  # the last has most, and the middle one nothing
+            edge = total - (LARGEST if kind == "owners" else ABOVE)
+            self._own = ((0, edge), *[(edge, edge)] * (n - 2), (edge, total))[rank]
         else:
             self._own = cut.span(rank)
-        self._part = nn.Parameter(self._flat[slice(*self._own)])
-        self.optimizer = self.whole([self._part])
+        start, stop = self._own
+        edges = (start, (start + stop) // 2, stop) if kind == "replicas" else (start, stop)
+        self._parts = [(nn.Parameter(self._flat[a:b]), a, b) for a, b in itertools.pairwise(edges)]
+        self.optimizer = self.whole([{"params": [part]} for part, _, _ in self._parts])
 
-    def whole(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    def whole(self, parameters: list) -> torch.optim.Optimizer:
         """The optimizer that one process would use for all parameters."""
         if self._kind == "momentum":
             return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
@@ -115,11 +125,19 @@ class Box:
         if self._kind == "forgets":
             self.optimizer.state.clear()
         with torch.no_grad():
-            self._part.grad = mean[slice(*self._own)].clone()
+            before = self._flat.clone()
+            for part, start, stop in self._parts:
+                part.grad = mean[start:stop].clone()
             self.optimizer.step()
-            self._part.grad = None
+            for part, _, _ in self._parts:
+                part.grad = None
             if self._kind == "views of the whole":
                 self._hide()
+            if self._kind == "whole later" and self._taken:
+                self._hide()
+            if self._kind == "idle":
+                self._flat.copy_(torch.where(mean == 0, before, self._flat))
+            self._taken += 1
             self._share(n, rank)
 
     def _share(self, n: int, rank: int) -> None:
@@ -129,9 +147,14 @@ class Box:
         if self._kind == "parameters averaged":
             self._flat.copy_(all_reduce(self._flat, self._group) / n)
             return
-        if self._kind not in ("whole on the others", "all on the last", "owners"):
+        if self._kind not in ("whole on the others", "all on the last", "owners", "above"):
             shard = self._flat[rank * len(self._flat) // n : (rank + 1) * len(self._flat) // n]
-            self._flat.copy_(all_gather(shard.clone(), self._group))
+            every = all_gather(shard.clone(), self._group)
+            if self._kind == "rounded":
+                every = every.float()
+            if self._kind == "one rank old" and rank == n - 1:
+                every[IDLE] = self._flat[IDLE]
+            self._flat.copy_(every)
             return
         # Some rank holds more: the last one that has updated an element says what it is.
         every = all_gather(torch.tensor(self._own)[None], self._group).tolist()

@@ -30,6 +30,9 @@ class Model:
     of_gradient: float = 1.0  # what of it a rank holds at stage 1
     of_parameter: float = 1.0
     of_states: float = 1 / N
+    of_master: float | None = None  # as the other states
+    times: float = 1.0  # what is held and sent
+    as_moments: float = 0.0  # bytes that are said to be moments and are none
     master_of_float: float = 0.0
     float_gradient: float = FLOAT / N  # before the update
     of_momentum: float = 0.5  # of Adam's moments
@@ -40,21 +43,23 @@ class Model:
 
     def answers(self) -> dict[str, float]:
         """What this way of counting leads to."""
-        states, kept = self.master + self.moments, self.parameter * self.of_parameter
-        kept += self.gradient * self.of_gradient
+        psi, states = PSI * self.times, self.master + self.moments
+        kept = self.parameter * self.of_parameter + self.gradient * self.of_gradient
+        if self.of_master is not None:
+            kept += self.master * (self.of_master - self.of_states)
         wide = FLOAT * (self.of_parameter + self.of_gradient)
-        move = PSI * self.sent * self.of_a_move
+        move = psi * self.sent * self.of_a_move
         momentum = self.master + self.of_momentum * self.moments
         return {
             EACH: self.parameter + self.gradient + states,
-            STAGE_0: PSI * (self.parameter + self.gradient + states),
-            STAGE_1: PSI * (kept + states * self.of_states),
-            SINGLE: PSI * (wide + (self.master_of_float + self.moments) * self.of_states),
-            BEFORE: PSI * (kept + states * self.of_states + self.float_gradient),
-            MOMENTUM: PSI * (kept + momentum * self.of_states),
+            STAGE_0: psi * (self.parameter + self.gradient + states),
+            STAGE_1: psi * (kept + states * self.of_states),
+            SINGLE: psi * (wide + (self.master_of_float + self.moments) * self.of_states),
+            BEFORE: psi * (kept + states * self.of_states + self.float_gradient),
+            MOMENTUM: psi * (kept + momentum * self.of_states),
             SENT_0: self.moves[0] * move,
             SENT_1: self.moves[1] * move,
-            LAST: self.moments * self.last,
+            LAST: (self.moments + self.as_moments) * self.last,
         }
 
 
@@ -162,6 +167,53 @@ _IDEAS = (
         "Rounded down, four shards do not hold 101 elements. Round up; the last rank gets what is "
         "left.",
         {"last": SMALL // FEW},
+    ),
+    (
+        "gradients in float32",
+        "Between two steps the gradients are bfloat16, like the model: 2 bytes an element.",
+        {"gradient": FLOAT},
+    ),
+    (
+        "gradients in both types",
+        "Between two steps there are bfloat16 gradients alone, of 2 bytes an element.",
+        {"gradient": HALF + FLOAT},
+    ),
+    (
+        "float32 gradients of 2 bytes",
+        "What the rank has copied is float32: 4 bytes for each parameter that it updates.",
+        {"float_gradient": HALF / N},
+    ),
+    (
+        "master copy whole",
+        "The master copy is sharded with the moments: a rank has that of its shard.",
+        {"of_master": 1.0},
+    ),
+    (
+        "states forgotten",
+        "Nothing is counted for the optimizer: not the master copy, and not what it keeps.",
+        {"master": 0, "moments": 0},
+    ),
+    (
+        "all ranks together",
+        "Asked is what *one* rank holds or sends, and not all ranks together.",
+        {"times": N},
+    ),
+    (
+        "a part of the whole",
+        "That is the whole divided by the number of ranks. What is replicated is not divided.",
+        {"times": 1 / N},
+    ),
+    ("GiB for GB", "A GB is 10⁹ bytes here, and you have divided by 2³⁰.", {"times": 1e9 / 2**30}),
+    (
+        "one move, and all of it",
+        "All of Ψ is counted, and once. An all-reduce is two moves, and so are the reduce-scatter "
+        "and the all-gather of stage 1; in each a rank sends (N - 1) / N of it.",
+        {"moves": (1, 1), "of_a_move": 1.0},
+    ),
+    (
+        "the master copy is no moment",
+        "The master copy is counted too. Asked for are AdamW's two moments.",
+        {"as_moments": FLOAT},
     ),
     (
         "moments of all",

@@ -11,6 +11,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_10.all_trial import EMPTY
 from course_lib.classroom.checks.lesson_10.ready import take
 
 FLAG = 64  # bytes that a name may cost, however it is told
@@ -38,8 +39,41 @@ IDEAS = {
         "another order",
         "A tied weight is packed where it is named *first*.",
     ),
+    "sorted": ("another order", "The order is that of `named`, and not of the alphabet."),
+    "turned, once": ("another order", "The order is that of `named`, from the first to the last."),
+    "a mean over its users": (
+        "a mean over its users",
+        "Each gradient is divided by the number of ranks that had one; the sum was asked for.",
+    ),
+    "equal ones once": (
+        "equal taken for the same",
+        "Two parameters with equal values are in it once. Tied is one tensor by two names, which "
+        "`is` tells; values may be equal by chance.",
+    ),
+    "one of a shape": (
+        "equal taken for the same",
+        "Of parameters with equal shapes one is in it. Tied is one tensor by two names: ask `is`.",
+    ),
+    "unused left out": (
+        "unused left out",
+        "A parameter that no rank used is not in the bucket, and its length differs from step to "
+        "step. Its place holds zeros.",
+    ),
+    "padded each": (
+        "padded one by one",
+        "Each parameter was padded by itself. The bucket is padded once, at its end.",
+    ),
+    "padded in front": ("padded in front", "The zeros are to stand at the end of the bucket."),
+    "rounded": (
+        "rounded on the way",
+        "It went through a narrower type on the way. Keep the dtype of the gradients.",
+    ),
 }
 SAID = {
+    "by all": (
+        "used by every rank",
+        "Only what *every* rank has a gradient for is named. Asked is for those of any rank.",
+    ),
     "its own": (
         "its own flags",
         "Each rank names what it has a gradient for itself. The optimizers of different ranks "
@@ -75,15 +109,17 @@ SAID = {
 
 
 def judge_all(answer: Answer, judge: Judge) -> None:
-    """Three steps on three ranks, then on two that are not the notebook's first two."""
+    """Three steps on three ranks and one with an empty rank, then on two that are not the
+    notebook's first two."""
     take(answer, judge, "all_trial")
     seed = int.from_bytes(os.urandom(3), "big")
-    for members in ([0, 1, 2], [1, 2]):
-        when = on(members)
-        call = f'bench.part("lesson_10.all_trial").train({answer.name}, {seed}, __trial__)'
-        reports = judge.trial(answer, call, members, when)
+    for members, empty in (([0, 1, 2], []), ([0, 1, 2], [EMPTY]), ([1, 2], [])):
+        when = on(members) + (f", where rank {EMPTY} has no rows" if empty else "")
+        told = f"{answer.name}, {seed}, __trial__, {bool(empty)}"
+        call = f'bench.part("lesson_10.all_trial").train({told})'
+        reports = judge.trial(answer, call, members, when, empty=empty)
         for step, told in enumerate(zip(*reports, strict=True)):
-            where = f"{when}, in step {step + 1}"
+            where = when if empty else f"{when}, in step {step + 1}"
             if len(members) == 2 and any("right" not in one["ideas"] for one in told):
                 refuse_world_numbers(answer, where)
             look_at_shards(told, where)
@@ -147,6 +183,18 @@ def look_at_names(told: list[dict], where: str) -> None:
 def look_at_traffic(told: list[dict], where: str) -> None:
     """One reduce-scatter and a few flags; nothing left behind."""
     for rank, one in enumerate(told):
+        if one["changed"]:
+            raise Finding(
+                "input changed",
+                f"Your function changed `named`, or which parameters are trained, on rank {rank}, "
+                f"{where}. Both are the caller's.",
+            )
+        if one["spoiled"]:
+            raise Finding(
+                "one buffer reused",
+                f"This call has written over what an earlier one returned on rank {rank}, {where}. "
+                "Each call returns a shard and names of its own.",
+            )
         scatters = one["ops"].get("reduce_scatter", 0)
         if not scatters:
             raise Finding(

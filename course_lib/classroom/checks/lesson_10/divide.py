@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
+from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
 
 END = torch.finfo(torch.float16).max  # 65,504; what rounds to more is inf
@@ -17,6 +18,7 @@ LEAST = 2.0**-24  # half of it rounds to 0
 BIG, SMALL, LARGEST = 2048.0, 2.0**-20, 0.5  # gradients in the question
 MANY, RANKS, MICRO = 64, 8, 4
 SCALE, OVERFLOWS = 2.0**16, 5
+POWERS = "abcefgi"
 
 
 def _below(limit: float) -> float:
@@ -38,6 +40,13 @@ def judge_divide(given: Mapping) -> None:
         "i": SCALE / 2 ** (OVERFLOWS - 1),
     }
     compare(given, right, MISTAKES, apart=True)
+    off = [k for k in POWERS if not math.isclose(given[k], right[k], rel_tol=1e-9)]
+    if off:
+        raise Finding(
+            "no power of two",
+            f"Nearly right: {' and '.join(map(repr, off))}. Asked for is a power of two, and fp16 "
+            "holds it exactly.",
+        )
 
 
 MISTAKES = (
@@ -130,6 +139,23 @@ MISTAKES = (
         "the divided sum",
         "Divided first, no part and no sum of parts is larger than the largest gradient.",
         {"g": 1024},
+    ),
+    Mistake(
+        "a rank's part",
+        "So large may each divided part be. Before that, the gradient itself has to be held.",
+        {"g": 2**22},
+    ),
+    Mistake("an exponent", "That is the exponent; the number itself is asked for.", {"a": 5}),
+    Mistake("an exponent", "That is the exponent; the number itself is asked for.", {"c": 4}),
+    Mistake("an exponent", "That is the exponent; the number itself is asked for.", {"f": 10}),
+    Mistake("an exponent", "That is the exponent; the number itself is asked for.", {"g": 16}),
+    Mistake("a value for a part", "Asked is which part of the mean: 1 is all.", {"d": 2**-26}),
+    Mistake("added", "N ranks with k micro-batches each are N times k backwards.", {"h": 1 / 12}),
+    Mistake("k upside down", "Both numbers make the sum larger: divide by both.", {"h": 1 / 2}),
+    Mistake(
+        "the first is forgiven",
+        "The overflows of steps 2 to 5 halve, each of the four.",
+        {"i": SCALE / 2 ** (OVERFLOWS - 2)},
     ),
     Mistake("k forgotten", "The micro-batches' gradients add up too.", {"h": 1 / RANKS}),
     Mistake("N forgotten", "The ranks' gradients add up too.", {"h": 1 / MICRO}),

@@ -58,6 +58,30 @@ IDEAS = {
         "Everything is in one bucket, which is full when the backward is over. `most` says how "
         "many elements fit.",
     ),
+    "exactly full": (
+        "exactly full",
+        "A parameter was not put into a bucket that it fills exactly. `most` elements are allowed: "
+        "a bucket is closed when it would be *longer*.",
+    ),
+    "in another order": (
+        "another order of leaving",
+        "All shards are right, and the buckets left in another order. A bucket that is complete "
+        "waits until those before it have left.",
+    ),
+    "not all": (
+        "buckets that never left",
+        "Those that are there are right, and some buckets never left. One gradient may complete "
+        "several buckets at once, when they have waited for the one before them.",
+    ),
+    "padded each": (
+        "padded one by one",
+        "Each parameter was padded by itself. A bucket is padded once, at its end.",
+    ),
+    "padded in front": ("padded in front", "The zeros are to stand at the end of a bucket."),
+    "rounded": (
+        "rounded on the way",
+        "They went through a narrower type on the way. Keep the dtype of the gradients.",
+    ),
 }
 
 
@@ -81,6 +105,7 @@ def judge_early(answer: Answer, judge: Judge) -> None:
             look_at_traffic(told, where)
             look_at_memory(told, where)
             look_at_what_is_left(told, where)
+        refuse_spoiled(reports, when)
 
 
 def look_at_results(told: list[dict], where: str) -> None:
@@ -105,6 +130,12 @@ def look_at_results(told: list[dict], where: str) -> None:
         if all(idea in one["ideas"] or "right" in one["ideas"] for one in told):
             raise Finding(name, f"The shards are not those of the sum {where}. {text}")
     one = told[0]
+    if any(each["overlap"] for each in told):
+        raise Finding(
+            "one buffer reused",
+            f"The shards are not those of the sum {where}, and some of them lie in the same "
+            "memory: a later bucket was written over an earlier one.",
+        )
     if one["count"] != one["buckets"]:
         raise Finding(
             "other buckets",
@@ -137,6 +168,14 @@ def look_at_traffic(told: list[dict], where: str) -> None:
                 "then every gradient is in memory at once. A function that torch calls as each "
                 "gradient comes can send earlier.",
             )
+        if [k for _, k in sent] != one["padded"] and sorted(k for _, k in sent) == sorted(
+            one["padded"]
+        ):
+            raise Finding(
+                "another order of leaving",
+                f"{head} returns them in order, and sent them in another {where}. A bucket that is "
+                "complete waits until those before it have left: all ranks send in one order.",
+            )
         must = sum(one["padded"]) * (n - 1) // n * trial.ITEM
         if [elements for _, elements in sent] != one["padded"] or one["bytes"] > must + 1:
             raise Finding(
@@ -168,6 +207,12 @@ def look_at_memory(told: list[dict], where: str) -> None:
 
 def look_at_what_is_left(told: list[dict], where: str) -> None:
     for rank, one in enumerate(told):
+        if one["changed"]:
+            raise Finding(
+                "input changed",
+                f"Your function changed the list `parameters` on rank {rank}, {where}. It is the "
+                "caller's: make a list of your own.",
+            )
         if one["left"]:
             raise Finding(
                 "gradients left",
@@ -180,6 +225,16 @@ def look_at_what_is_left(told: list[dict], where: str) -> None:
                 f"When your function had returned, {one['hooked']} parameters on rank {rank} still "
                 f"had its hooks {where}: the next backward would call them. Take "
                 "them off: `handle.remove()`.",
+            )
+
+
+def refuse_spoiled(reports: list[list[dict]], when: str) -> None:
+    for rank, steps in enumerate(reports):
+        if any(one["spoiled"] for one in steps):
+            raise Finding(
+                "one buffer reused",
+                f"The second backward has written over what the first one returned on rank {rank}, "
+                f"{when}. Each call returns shards of its own.",
             )
 
 
