@@ -14,19 +14,10 @@ from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_09 import proof_boxes
 from course_lib.classroom.checks.lesson_09.proof import PASSED, REFUSED
-from tests.answers import lesson_09
+from tests.answers import changed, lesson_09
 from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "09_zero_1"
-
-
-def changed(text: str, *changes: tuple[str, str]) -> str:
-    """A right answer with a mistake in it."""
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
-
 
 # ---- shard_groups
 GROUPS = """

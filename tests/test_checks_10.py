@@ -12,6 +12,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.answers import changed
 from tests.likeliest import likeliest
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "10_zero_2"
@@ -100,14 +101,6 @@ def reduce_early(loss, parameters, most, group):
         under_way.popleft()[0].wait()
     return shards
 """
-
-
-def changed(text: str, *changes: tuple[str, str]) -> str:
-    """A right answer with a mistake in it."""
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
 
 
 def early(*changes: tuple[str, str]) -> str:

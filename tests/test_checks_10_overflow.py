@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from course_lib.classroom.checks import frame
+from tests.answers import changed
 from tests.likeliest import likeliest
-from tests.test_checks_10 import changed, judged, reference
+from tests.test_checks_10 import judged, reference
 
 NAME = "agreed_step"
 STEP = '''

@@ -214,6 +214,11 @@ WRONG: dict = {
              "import torch.distributed as dist\n"
              "    dist.reduce(lost, torch.distributed.get_global_rank(group, 0), "
              "group=group)\n    return int(lost")), "on one rank only"),
+        "keeps last numbers": (changed(MASTER,
+            ("\nfrom course_lib", "LAST = {}\n\nfrom course_lib"),
+            ("numbers.copy_(all_gather(now, group)",
+             "LAST['n'] = all_gather(now, group).float()\n    numbers.copy_(LAST['n']")),
+            "states of the whole"),
         "bf16 count": (changed(MASTER, (".sum()", ".sum().bfloat16()")), "rounded on the way"),
         "gradient instead of moved": (changed(MASTER,
             ("((before != after", "((master.grad != 0")), "the gradient looked at"),

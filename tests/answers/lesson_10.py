@@ -1,6 +1,4 @@
-"""Answers to lesson 10's exercises: right ones, and likely wrong ones with the name that each is
-refused by.
-"""
+"""Answers to lesson 10's exercises: right ones, and wrong ones by the name each is refused by."""
 
 from __future__ import annotations
 

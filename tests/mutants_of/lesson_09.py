@@ -64,7 +64,7 @@ MUTANTS = [
         "l09-ideas-about-pieces-unnamed",
         HERE + "pieces.py",
         "            if got == said:",
-        "            if got == said and n == 2:",
+        "            if got == said and len(members) == 2:",
         (f"{PIECES}[whole parameters]", f"{PIECES}[where it begins or ends]"),
         "wrong pieces go by no name",
     ),

@@ -17,6 +17,10 @@ from course_lib.classroom.checks.lesson_10.ready import take
 
 FEW = 4 * 8  # bytes: a norm, a flag and some more
 IDEAS = {
+    "held against the square": (
+        "a square for a norm",
+        "The sum of squares was held against `most`; its root is the norm.",
+    ),
     "not unscaled": (
         "not unscaled",
         "It went to the optimizer as large as the loss scale made it.",
@@ -40,10 +44,6 @@ IDEAS = {
         "its own norm",
         "Each rank clipped by the norm of its own shard, so every shard is shortened by another "
         "factor. The norm is that of all shards together.",
-    ),
-    "held against the square": (
-        "a square for a norm",
-        "The sum of squares was held against `most`; its root is the norm.",
     ),
     "always to most": (
         "made longer",
