@@ -288,6 +288,9 @@ WRONG: dict = {
             changed(RING, ("empty_like(chunks[into])", "zeros(len(chunks[into])).double()")),
             "room of another dtype",
         ),
+        "a step short": (
+            changed(RING, ("range(2 * (n - 1))", "range(2 * (n - 1) - 1)")), "one step too few",
+        ),
         "the largest": (
             changed(RING, ("chunks[into] + arriving", "torch.maximum(chunks[into], arriving)")),
             "largest",

@@ -28,15 +28,6 @@ MUTANTS = [
         "a result that the next call overwrites passes",
     ),
     Mutant(
-        "uneven-float64-alone",
-        FIRST + "uneven.py",
-        '_try(answer, judge, *case, seed, "int64")',
-        "_try(answer, judge, *case, seed)",
-        (f"{ANSWERS}[all_gather_uneven-only float64]",),
-        "an answer for one dtype passes",
-        "T29",
-    ),
-    Mutant(
         "ring-long-messages-pass",
         FIRST + "ring_budget.py",
         " and max(longest) <= chunk * item:\n        return",

@@ -215,11 +215,17 @@ def _wrong_values(wrong: list[Trial], trials: list[Trial]) -> Finding:
         )
     if "2 times" in evidence or "3 times" in evidence:
         return Finding("added twice", f"Some contributions were added more than once. {evidence}")
-    if _only_own_chunk(trial):
+    finished = _finished(trial)
+    if finished == {1}:
         return Finding(
             "half of the way",
             f"Each rank holds the finished sum in one of its {n} chunks, another one on each rank, "
             "and nowhere else: that is a reduce-scatter. The finished chunks have yet to go round.",
+        )
+    if finished == {n - 1}:
+        return Finding(
+            "one step too few",
+            f"On every rank one chunk is not finished. Each round has n−1 steps. {evidence}",
         )
     return Finding("wrong values", f"The results are not the sum. {evidence}")
 
@@ -230,12 +236,12 @@ def _whole_chunks_wrong(trial: Trial) -> bool:
     return not all(trial.right(r)[:whole].all() for r in range(trial.n))
 
 
-def _only_own_chunk(trial: Trial) -> bool:
+def _finished(trial: Trial) -> set[int]:
+    """How many of its chunks each rank has right; what divides is cut in chunks of one length."""
     if trial.length % trial.n:
-        return False
+        return set()
     done = [trial.right(r).view(trial.n, -1).all(1) for r in range(trial.n)]  # (chunk,)
-    each_has_one = all(int(chunks.sum()) == 1 for chunks in done)
-    return each_has_one and bool(torch.stack(done).any(0).all())
+    return {int(chunks.sum()) for chunks in done} if torch.stack(done).any(0).all() else set()
 
 
 def _counted(trial: Trial) -> str:

@@ -92,7 +92,8 @@ def _with_an_empty_one(answer: Answer, judge: Judge, cases: list, seed: int) -> 
         raise Finding(
             "empty piece",
             "Pieces that hold something come out right, whatever their lengths; an empty one does "
-            "not. If it is left out, sender and receiver both have to leave it out.\n"
+            "not. If it is left out, sender and receiver both have to leave it out; and the rank "
+            "whose piece is empty still passes on those of the others.\n"
             f"{_details(finding)}",
         ) from None
 
