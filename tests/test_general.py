@@ -32,6 +32,11 @@ def test_other_wrong_values_were_not_rounded(seen):
     assert narrower(seen, RIGHT) == []
 
 
+def test_a_count_that_is_off_by_one_in_a_million_was_not_rounded():
+    million = torch.tensor([1e6], dtype=torch.float64)
+    assert narrower(million + 1, million) == []
+
+
 def refused(seen, right, **sizes) -> str:
     with pytest.raises(Finding) as raised:
         looking.refuse_general(seen, right, "here", sizes=sizes)
