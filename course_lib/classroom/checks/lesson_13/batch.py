@@ -195,7 +195,8 @@ def _recognised(cases: Sequence[Case], seen: Tensor, wrong: Sequence[int]) -> Id
     idea = recognise([seen[plain]], _ideas([cases[k] for k in plain]))
     choices = ([j for j, case in enumerate(cases) if _named(case) == _named(cases[k])]
                for k in wrong)  # fmt: skip
-    some = (recognise([seen[alike]], _ideas([cases[j] for j in alike])) for alike in choices)
+    some = (recognise([seen[alike]], _ideas([cases[j] for j in alike])) for alike in choices
+            if not seen[alike].isnan().all())  # fmt: skip
     return idea or next(filter(None, some), None)
 
 

@@ -106,7 +106,7 @@ def _refuse_length(one: Trial, kind: str, rank: int, seen: int, wanted: int) -> 
             "own padding forgotten",
             f"{text}The shards of all ranks are equally long: the last ones are padded with zeros.",
         )
-    if seen == sum(total // one.n for total in totals):
+    if all(len(x) == sum(total // one.n for total in totals) for x in one.seen(kind)):
         raise Finding(
             "rounded down",
             f"{text}A group that does not divide is padded, and not truncated: round up.",
