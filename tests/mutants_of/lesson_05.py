@@ -185,8 +185,8 @@ MUTANTS = [
     Mutant(
         "l05-kept-passes",
         HERE + "recompute_trial.py",
-        "inside = any(",
-        "inside = not blocks and any(",
+        '"alive": inside or extra > 0',
+        '"alive": False',
         (f"{AGAIN}stored, and run once more]",),
         "what the first run computed may stay alive",
     ),

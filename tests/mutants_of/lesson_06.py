@@ -234,8 +234,8 @@ MUTANTS = [
         HERE + "half_block_trial.py",
         "    if twice:",
         "    if twice is None:",
-        (f"{HALF}saved in the class]",),
-        "state that two calls share passes",
+        (f"{RIGHT}[sequence_mlp-by conjugates]",),
+        "no second call is alive at once, and its output is missed",
         "T29",
     ),
     Mutant(
