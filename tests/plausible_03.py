@@ -282,7 +282,7 @@ PAIRS = {
             ('    """f and g."""\n', '    """f and g."""\n    seen = []\n'),
             (
                 "lambda p: G.apply(p, group)",
-                "lambda p: G.apply(p, group) if p.shape[-1] != 2 or seen.append(0) or len(seen) < 2"
+                "lambda p: G.apply(p, group) if p.shape[-1] != 9 or seen.append(0) or len(seen) < 2"
                 " else p",
             ),
         ),

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_04 import pays
+from course_lib.classroom.checks.lesson_04.pays_ideas import IDEAS
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = ROOT / "solutions" / "04_megatron_mlp"
@@ -172,10 +173,18 @@ def test_what_is_no_number_is_told_so(desk, name, value):
     assert answered(desk, name, given).name == "not a number"
 
 
-def test_every_idea_about_time_goes_by_its_own_name():
-    assert len({mistake.name for mistake in pays.mistakes()}) == len(pays.mistakes())
-    named = {called for name, _, _, called in MISREAD if name == "tp_pays"}
-    assert {mistake.name for mistake in pays.mistakes()} <= named
+@pytest.mark.parametrize("idea", range(len(IDEAS)))
+def test_every_idea_about_time_goes_by_its_own_name(desk, idea):
+    name, text, counts = IDEAS[idea]
+    verdict = answered(desk, "tp_pays", replace(pays.RIGHT, **counts).answers())
+    assert (verdict.outcome, verdict.name) == ("wrong", name)
+    assert text in verdict.text
+
+
+def test_the_numbers_of_the_other_link_are_known(desk):
+    given = {k.replace("NVLink", "?").replace("InfiniBand", "NVLink").replace("?", "InfiniBand"): v
+             for k, v in T.items()}  # fmt: skip
+    assert answered(desk, "tp_pays", given).name == "links exchanged"
 
 
 def spellings(value: float) -> set[str]:

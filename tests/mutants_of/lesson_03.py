@@ -14,7 +14,7 @@ MUTANTS = [
     Mutant(
         "f-and-g-conjugates-branch-beside-f-not-held",
         CHECKS + "pair_in_use.py",
-        'if not close(report["u"], FACTOR * c[rank]):',
+        'if not near(report["u"], FACTOR * c[rank]):',
         "if False:",
         (f"{PAIR}[f in place]", f"{PAIR}[f in place where it lies in one block]"),
         "a backward that sums in place goes by its name no more",
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant(
         "f-and-g-conjugates-one-block-only",
         CHECKS + "conjugates.py",
-        '    pair_in_use.look_layouts(tried("layouts", three))\n',
+        '    pair_in_use.look_layouts(tried("layouts", THREE))\n',
         "",
         (f"{PAIR}[strides kept]", f"{PAIR}[a hook on whatever comes]"),
         "a pair for tensors in one block that want a gradient passes for any",
@@ -91,7 +91,7 @@ MUTANTS = [
     Mutant(
         "f-and-g-conjugates-data-always-wants-a-gradient",
         CHECKS + "trial.py",
-        "f(x.detach()) + g(p.detach())",
+        "f(x.detach()) + g(data)",
         "(f(x) + g(p)).detach()",
         (f"{PAIR}[a hook on whatever comes]",),
         "what fails on data passes",
@@ -156,9 +156,9 @@ MUTANTS = [
     Mutant(
         "f-and-g-gather-pieces-all-even",
         CHECKS + "gathers.py",
-        "cases = [(three, 1, [few, some, many]), (two, -1, [many, few]), "
-        "(three, -2, [some, 0, many])]",
-        "cases = [(three, 0, [few] * 3)]",
+        "cases = [(THREE, 1, [few, many, some]), (TWO, -1, [many, few]), "
+        "(THREE, -2, [some, 0, many])]",
+        "cases = [(THREE, 0, [few] * 3)]",
         (
             f"{GATHER}[even pieces on the way there]",
             f"{GATHER}[even pieces on the way back]",
@@ -170,8 +170,8 @@ MUTANTS = [
     Mutant(
         "f-and-g-gather-two-are-the-first-two",
         CHECKS + "gathers.py",
-        "three, two = [0, 1, 2], [1, 2]",
-        "three, two = [0, 1, 2], [0, 1]",
+        '"members": members,',
+        '"members": list(range(len(members))),',
         (f"{GATHER}[the notebook's rank]",),
         "a rank of the world passes for a rank of the group where the two agree",
         "T29",

@@ -84,8 +84,8 @@ MUTANTS = [
     Mutant(
         "l04-five-every-group-is-the-world",
         FOURTH + "five.py",
-        "three, two = [0, 1, 2], [1, 2]",
-        "three, two = [0, 1, 2], [0, 1, 2]",
+        "(TWO, 2 * part + 1), (THREE, 2)]",
+        "(THREE, 2 * part + 1), (THREE, 2)]",
         (f"{WIRING}[the notebook's group]",),
         "the group is always the whole world",
     ),
@@ -117,8 +117,8 @@ MUTANTS = [
     Mutant(
         "l04-fuse-sizes-that-divide",
         FOURTH + "fuse.py",
-        "(three, 3 * part + 1), (two, 2 * part + 1)]",
-        "(three, 3 * part + 3), (two, 2 * part)]",
+        "(THREE, odd), (TWO, odd), (THREE, few)]",
+        "(THREE, twelve), (TWO, twelve), (THREE, twelve)]",
         (f"{FUSED}[the remainder dropped]", f"{FUSED}[the remainder to the last]"),
         "degenerate inputs: every size divides by the ranks",
         "T29",
@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant(
         "l04-fuse-two-are-the-first-two",
         FOURTH + "fuse.py",
-        "three, two = [0, 1, 2], [1, 2]",
-        "three, two = [0, 1, 2], [0, 1]",
+        "(TWO, twelve), (THREE, odd), (TWO, odd)",
+        "([0, 1], twelve), (THREE, odd), ([0, 1], odd)",
         (f"{FUSED}[the notebook's rank]",),
         "the notebook's rank passes for that of the group",
     ),
@@ -135,8 +135,7 @@ MUTANTS = [
         "l04-fuse-biases-not-tried",
         FOURTH + "fuse.py",
         "        _try_biases(answer, judge,",
-        "        _call(answer, trial.Sizes(2, 3, 5, f), seed, True)\n        continue\n"
-        "        _try_biases(answer, judge,",
+        "        continue\n        _try_biases(answer, judge,",
         (f"{FUSED}[good for two dims alone]", f"{FUSED}[biases whole]"),
         "a function that fails for biases passes",
     ),
@@ -232,10 +231,10 @@ MUTANTS = [
     ),
     Mutant(
         "l04-pays-two-ideas-one-name",
-        FOURTH + "pays.py",
+        FOURTH + "pays_ideas.py",
         '"one α for all",',
         '"no α",',
-        (f"{NUMBERS}test_every_idea_about_time_goes_by_its_own_name",),
+        (f"{NAMED}[tp_pays-one alpha]",),
         "two ideas go by one name",
     ),
     Mutant(

@@ -6,8 +6,8 @@ against dense results (values and gradients) and against one message each, in it
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,8 +17,15 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
 from course_lib.classroom.checks.lesson_03 import pair_in_use
-from course_lib.classroom.checks.lesson_03.pair_case import Trial, close, refuse_ready_made
-from course_lib.classroom.checks.looking import counted
+from course_lib.classroom.checks.lesson_03.pair_case import Trial, refuse_ready_made
+from course_lib.classroom.checks.looking import (
+    THREE,
+    TWO,
+    counted,
+    fresh_seed,
+    near,
+    refuse_general,
+)
 from course_lib.ledger import forms
 
 ITEM = 8  # bytes of a float64
@@ -29,25 +36,53 @@ def judge_conjugates(answer: Answer, judge: Judge) -> None:
     """Try f and g; raise the Finding that explains best what is wrong."""
     refuse_ready_made(answer)
     judge.take(answer)
-    seed = int.from_bytes(os.urandom(3), "big")
-    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
-    shape = [3 + seed % 3, 7 + seed % 2]
+    seed = fresh_seed()
+    shape = [4 + seed % 2, 7 + seed % 2]
 
     def tried(what: str, members: list[int], *more: object) -> Trial:
-        given = ", ".join(map(str, more or (shape,)))
+        given = ", ".join(map(repr, more or (shape,)))
         call = _CALL.format(what=what, name=answer.name, seed=seed, more=given)
         reports = judge.trial(answer, call, members, on(members))
         return Trial(members, seed, shape, reports, on(members))
 
-    first = [tried("alone", members) for members in (three, two)]
-    for trial in first:
-        _look_alone(answer, trial)
-    for members in (three, two):
-        pair_in_use.look_shared(tried("shared", members))
-    pair_in_use.look_layouts(tried("layouts", three))
-    for members, hidden in ((three, 7), (two, 5)):
-        dims = [4, 3 + seed % 2, hidden, 2]
+    _look_alone(answer, tried("alone", THREE))
+    try:
+        with _named(pair_in_use.two_at_once):
+            both = tried("at_once", THREE)
+        pair_in_use.look_at_once(both)
+    except Finding:
+        _refuse_no_group(lambda: _look_alone(answer, tried("alone", TWO)))
+        raise
+    _look_alone(answer, tried("alone", TWO))
+    pair_in_use.look_shared(tried("shared", THREE))
+    pair_in_use.look_layouts(tried("layouts", THREE))
+    kinds = [([], "float64"), ([5], "float64"), ([2, 5, 4], "float64"), ([6, 5], "float32")]
+    with _named(pair_in_use.another_shape):
+        several = tried("shapes", TWO, kinds)
+    pair_in_use.look_shapes(several, kinds)
+    for members, hidden in ((THREE, 7), (TWO, 5)):
+        dims = [6, 3 + seed % 2, hidden, 9]
         pair_in_use.look_net(tried("net", members, dims), dims)
+
+
+def _refuse_no_group(smaller_group: Callable[[], None]) -> None:
+    """A Finding where it is not a second pair that is in the way, but any smaller group."""
+    try:
+        smaller_group()
+    except Finding as found:
+        if found.name in ("group left out", "not of the group"):
+            raise
+
+
+@contextlib.contextmanager
+def _named(finding: Callable[[str], Finding]) -> Iterator[None]:
+    """An answer that was right before and fails in here, by what is tried here."""
+    try:
+        yield
+    except Finding as found:
+        if found.name not in ("raised", "deadlock", "not called by all", "group left out"):
+            raise
+        raise finding(found.text) from None
 
 
 def _look_alone(answer: Answer, trial: Trial) -> None:
@@ -106,7 +141,13 @@ def _refuse_changed(trial: Trial) -> None:
 def _all(trial: Trial, which: str, key: str, expected: Callable[[int], Tensor]) -> bool:
     """Whether on every rank a tensor of f's or g's report is what is expected there."""
     found = [report[which][key] for report in trial.reports]
-    return all(one is not None and close(one, expected(r)) for r, one in enumerate(found))
+    return all(near(one, expected(r)) for r, one in enumerate(found))
+
+
+def _refuse_general(trial: Trial, which: str, key: str, right: Callable[[int], Tensor]) -> None:
+    seen = [report[which][key] for report in trial.reports]
+    what = "sum" if key == "out" else "gradient"
+    refuse_general(seen, list(map(right, range(trial.n))), trial.when, what=what)
 
 
 def _look_at_values(answer: Answer, trial: Trial, x: Tensor, total: Tensor) -> None:
@@ -130,6 +171,7 @@ def _look_at_values(answer: Answer, trial: Trial, x: Tensor, total: Tensor) -> N
         )
     if trial.n == 2:
         refuse_world_numbers(answer, trial.when)
+    _refuse_general(trial, "g", "out", lambda r: total)
     raise Finding("not the sum", f"g(p) is not the sum of all ranks' p, {trial.when}.")
 
 
@@ -158,6 +200,7 @@ def _look_at_gradients(trial: Trial) -> None:
                 f"Through f comes the mean of the ranks' gradients, the sum divided by {n}. The "
                 "mean belongs to ranks that see different data; here all are parts of one net.",
             )
+        _refuse_general(trial, "f", "grad", lambda r: sum(w))
         raise Finding(
             "gradient of f",
             f"The gradient of x through f is not the sum of the ranks' gradients, {trial.when}.",
@@ -175,6 +218,7 @@ def _look_at_gradients(trial: Trial) -> None:
                 f"Through g comes the gradient divided by {n}. Each part of a sum has the whole "
                 "gradient of the sum.",
             )
+        _refuse_general(trial, "g", "grad", lambda r: v)
         raise Finding(
             "gradient of g",
             f"The gradient of a term of g's sum is not that of the sum, {trial.when}.",

@@ -6,7 +6,6 @@ behind it on every rank and with work of each rank's own.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,15 +16,28 @@ from torch import Tensor
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_03.pair_case import close, refuse_ready_made
+from course_lib.classroom.checks.judge import CHECKS, Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_03 import trial as run
+from course_lib.classroom.checks.lesson_03.gathers_at_once import (
+    REPLICATED,
+    SHARDED,
+    STOPPED,
+    try_at_once,
+)
+from course_lib.classroom.checks.lesson_03.pair_case import refuse_ready_made
 from course_lib.classroom.checks.lesson_03.trial import numbers
-from course_lib.classroom.checks.looking import counted
+from course_lib.classroom.checks.looking import (
+    THREE,
+    TWO,
+    counted,
+    fresh_seed,
+    near,
+    refuse_general,
+)
 from course_lib.ledger import forms
 
 ITEM = 8  # bytes of a float64
-REPLICATED, SHARDED = "replicated", "sharded"
-_KNOWN_BY_SIZES = ("raised", "deadlock")
+SHAPE = [7, 9, 8]  # of the whole, but for the dim that is joined
 
 
 class Trial(NamedTuple):
@@ -63,8 +75,7 @@ class Trial(NamedTuple):
 
     def gives(self, expected: Callable[[int], Tensor]) -> bool:
         """Whether the gradient on every rank is what `expected(rank)` says."""
-        found = [report["grad"] for report in self.reports]
-        return all(close(one, expected(r)) for r, one in enumerate(found) if expected(r).numel())
+        return all(near(report["grad"], expected(r)) for r, report in enumerate(self.reports))
 
     @property
     def gives_sum(self) -> bool:
@@ -82,23 +93,21 @@ class Trial(NamedTuple):
 def judge_gather(answer: Answer, judge: Judge) -> None:
     """Try gather_from; raise the Finding that explains best what is wrong."""
     refuse_ready_made(answer)
-    judge.take(answer)
-    seed = int.from_bytes(os.urandom(3), "big")
+    judge.take(answer, f"{CHECKS}.lesson_03.trial")
+    seed = fresh_seed()
     chance = random.Random(seed)
-    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
-    one, (few, some, many) = 2 + seed % 3, chance.sample(range(1, 6), 3)
-    shape = [3, 4, 2]
+    one, (few, some, many) = 4 + seed % 3, sorted(chance.sample((1, 2, 4, 5), 3))
 
     def tried(members: list[int], dim: int, sizes: list[int]) -> list[Trial]:
-        return _try(answer, judge, members, seed, shape, dim, sizes)
+        return _try(answer, judge, members, seed, dim, sizes)
 
-    even = [*tried(three, 0, [one] * 3), *tried(two, 0, [one] * 2)]
+    even = [*tried(THREE, 0, [one] * 3), *tried(TWO, 0, [one] * 2)]
     _look_at_gradients(answer, even)
-    cases = [(three, 1, [few, some, many]), (two, -1, [many, few]), (three, -2, [some, 0, many])]
+    cases = [(THREE, 1, [few, many, some]), (TWO, -1, [many, few]), (THREE, -2, [some, 0, many])]
     try:
         uneven = [trial for case in cases for trial in tried(*case)]
     except Finding as finding:
-        if finding.name not in _KNOWN_BY_SIZES:
+        if finding.name not in STOPPED:
             raise
         raise Finding(
             "sizes not used",
@@ -109,23 +118,18 @@ def judge_gather(answer: Answer, judge: Judge) -> None:
     _look_at_gradients(answer, uneven)
     for trial in even + uneven:
         _look_at_budget(trial)
+    try_at_once(answer, judge, seed, [few, many, some])
 
 
 def _try(
-    answer: Answer,
-    judge: Judge,
-    members: list[int],
-    seed: int,
-    shape: list[int],
-    dim: int,
-    sizes: list[int],
+    answer: Answer, judge: Judge, members: list[int], seed: int, dim: int, sizes: list[int]
 ) -> list[Trial]:
     """The same pieces with the same work on every rank after them, and with each rank's own."""
     when = f"{on(members)} with sizes {sizes} along dim {dim}"
-    given = f"{answer.name}, __trial__, {seed}, {shape}, {dim}, {sizes}, after"
-    call = f"[bench.part('lesson_03.trial').gathered({given}) for after in {(REPLICATED, SHARDED)}]"
-    reports = judge.trial(answer, call, members, when)
-    whole = list(shape)
+    empty = [rank for rank, size in enumerate(sizes) if not size]
+    how = {"members": members, "when": when, "empty": empty}
+    reports = judge.trial(answer, run.both_gathered, seed, SHAPE, dim, sizes, **how)
+    whole = list(SHAPE)
     whole[dim] = sum(sizes)
     trials = [
         Trial(members, seed, whole, dim, sizes, after, list(of_ranks), f"{when}, after={after!r}")
@@ -150,7 +154,13 @@ def _look_at_results(trial: Trial) -> None:
             )
         if report["changed"]:
             raise Finding("input changed", f"x was changed on rank {rank}, {trial.when}.")
-        if not close(report["out"], trial.x):
+        if not report["lengths"]:
+            raise Finding(
+                "input changed",
+                f"The list `sizes` was changed on rank {rank}, {trial.when}. It is the caller's: "
+                "take a copy, `list(sizes)`, to work with.",
+            )
+        if not near(report["out"], trial.x):
             raise Finding(
                 "pieces out of place",
                 f"The result on rank {rank} is not the pieces joined in rank order, {trial.when}.",
@@ -201,6 +211,16 @@ def _other_gradients(trial: Trial) -> None:
             f"The gradient is divided by {n}, {trial.when}. What the ranks send back are parts of "
             "one gradient, and parts add up.",
         )
+    seen = [report["grad"] for report in trial.reports]
+    right = [trial.piece(total, rank) for rank in range(n)]
+    refuse_general(seen, right, trial.when, what="gradient")
+    fine = [rank for rank in range(n) if near(seen[rank], right[rank])]
+    if trial.after == SHARDED and len(fine) == 1 < n - sum(not piece.numel() for piece in right):
+        raise Finding(
+            "on one rank only",
+            f"The gradient is right on rank {fine[0]} alone, {trial.when}. The sum has to come to "
+            "every rank, of its own piece: a reduce to one rank leaves the others without it.",
+        )
     if any(trial.gives(lambda r, k=k: trial.piece(total, (r + k) % n)) for k in range(1, n)):
         raise Finding(
             "another rank's piece",
@@ -236,8 +256,8 @@ def _look_at_budget(trial: Trial) -> None:
             raise Finding(
                 "kept for nothing",
                 f"The numbers are right, but {report['kept']} bytes of tensors are kept for the "
-                f"backward on rank {rank} ({trial.when}). Joining pieces is linear: its backward "
-                "needs lengths, and no value of x.",
+                f"backward on rank {rank} ({trial.when}): saved, on ctx, in a closure or in a "
+                "name. Joining pieces is linear: its backward needs lengths, and no value of x.",
             )
 
 

@@ -87,6 +87,11 @@ MISTAKES = (
         _answers(lambda graph, rank: 2 * math.sqrt(_summed(graph)), ("square",)),
     ),
     Mistake(
+        "the result kept",
+        "That is what g wrote, the sum of both results. A square's backward does not look at it.",
+        _answers(lambda graph, rank: _summed(graph), ("square",)),
+    ),
+    Mistake(
         "the branch without its factor",
         "What comes to u passes `5 * u` on its way: the gradient is five times what came there.",
         _answers(lambda graph, rank: sum(COMING), ("beside",)),
@@ -102,6 +107,28 @@ MISTAKES = (
         "relu keeps no number of its own to look at but its result: where that is above zero, the "
         "gradient passes as it is, times one.",
         _answers(lambda graph, rank: _summed(graph), ("relu",)),
+    ),
+    Mistake(
+        "summed on the way back as well",
+        "G's backward hands dy on as it is: the loss is one, computed twice, and nothing is summed "
+        "over its copies.",
+        _answers(lambda graph, rank: 2 * _in_place(graph, rank), ("exp", "relu", "square")),
+    ),
+    Mistake(
+        "mean",
+        "That is the mean over both ranks. What was written in its place is the sum.",
+        _answers(lambda graph, rank: _in_place(graph, rank) / 2, ("exp", "beside")),
+    ),
+    Mistake(
+        "ranks exchanged",
+        "That is what the other rank's numbers give. No rank ever sees the other's x or c alone.",
+        _answers(lambda graph, rank: _own(graph, 1 - rank)),
+    ),
+    Mistake(
+        "c counted twice",
+        "The gradient that comes is c itself, and the sum took its place. Nothing is multiplied "
+        "with c once more.",
+        _answers(lambda graph, rank: FACTOR * COMING[rank] * sum(COMING), ("beside",)),
     ),
 )
 

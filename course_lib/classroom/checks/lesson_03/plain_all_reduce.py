@@ -6,23 +6,22 @@ on alike. The right numbers and each misreading are worked out by the chain rule
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
 
 A, C = (1.0, 3.0), (8.0, 16.0)  # graph A: L = c · a / S on each rank, S = the sum of both a
 X, W = (2.0, 3.0), (1.0, 2.0)  # graph B: y = the sum of x · w, L = y² / 2
 RANKS = (0, 1)
-FIELDS = tuple(
-    f"{graph}, rank {rank}" for graph in ("A plain", "A right", "B plain") for rank in RANKS
-)
+_GRAPHS = ("A plain", "A right", "B plain")
+FIELDS = tuple(f"{graph}, rank {rank}" for graph in _GRAPHS for rank in RANKS)
 
 _S, _Y = sum(A), sum(x * w for x, w in zip(X, W, strict=True))
 DIRECT = tuple(c / _S for c in C)  # ∂L of this rank by its own a, with S held fast
 THROUGH = tuple(-c * a / _S**2 for a, c in zip(A, C, strict=True))  # and by S
 
 
-def _of_a(which: str, through: tuple[float, float]) -> dict[str, float]:
+def _of_a(which: str, through: Sequence[float]) -> dict[str, float]:
     return {f"A {which}, rank {r}": DIRECT[r] + through[r] for r in RANKS}
 
 
@@ -37,6 +36,76 @@ def _of_b(factor: float) -> dict[str, float]:
 
 ALL = (sum(THROUGH),) * 2
 RIGHT = {**_of_a("plain", THROUGH), **_of_a("right", ALL), **_of_b(1)}
+
+
+def _slips() -> tuple[Mistake, ...]:
+    """What goes wrong on paper, in either graph."""
+    away = {
+        f"{graph}, rank {r}": RIGHT[f"{graph}, rank {1 - r}"] for graph in _GRAPHS for r in RANKS
+    }
+    plus = [-t for t in THROUGH]
+    return (
+        Mistake(
+            "ranks exchanged",
+            "That is what the other rank gets. Each rank has the gradient of its own leaf.",
+            away,
+        ),
+        Mistake(
+            "mean of the losses",
+            "The loss of the program is the sum of both L, not their mean.",
+            {f"A right, rank {r}": RIGHT[f"A right, rank {r}"] / 2 for r in RANKS},
+        ),
+        Mistake(
+            "sign of the path through S",
+            "1 / S falls where S grows: what comes through S is taken away, not added.",
+            {**_of_a("plain", plus), **_of_a("right", (sum(plus),) * 2)},
+        ),
+        Mistake(
+            "S not squared",
+            "The derivative of 1 / S is −1 / S², with the square.",
+            {
+                **_of_a("plain", [_S * t for t in THROUGH]),
+                **_of_a("right", (_S * sum(THROUGH),) * 2),
+            },
+        ),
+        Mistake(
+            "only the path through S",
+            "That is what comes through S. This rank's a is in the numerator of its own L as well.",
+            {f"A plain, rank {r}": THROUGH[r] for r in RANKS}
+            | {f"A right, rank {r}": sum(THROUGH) for r in RANKS},
+        ),
+        Mistake(
+            "only what the other loss says",
+            "That is what the other rank's loss says of this a. This rank's own L says something "
+            "of it too: both are in the derivative of their sum.",
+            {f"A right, rank {r}": THROUGH[1 - r] for r in RANKS},
+        ),
+        Mistake(
+            "y forgotten",
+            "That is the gradient of y by w. The loss is y² / 2, and its derivative by y is y.",
+            {f"B plain, rank {r}": X[r] for r in RANKS},
+        ),
+        Mistake(
+            "the loss not derived",
+            "That has the value of the loss, or of y², in it. The derivative of y² / 2 is y.",
+            {f"B plain, rank {r}": _Y**2 * X[r] for r in RANKS},
+        ),
+        Mistake(
+            "the loss not derived",
+            "That has the value of the loss in it. The derivative of y² / 2 is y.",
+            {f"B plain, rank {r}": _Y**2 / 2 * X[r] for r in RANKS},
+        ),
+        Mistake(
+            "w for x",
+            "The gradient of w in x · w has the factor x; w is the factor of the gradient of x.",
+            {f"B plain, rank {r}": _Y * W[r] for r in RANKS},
+        ),
+        Mistake(
+            "plain gradients summed",
+            "Each rank has a w of its own: the gradients of two weights are not added up.",
+            {f"B plain, rank {r}": _Y * sum(X) for r in RANKS},
+        ),
+    )
 
 
 def judge_plain(given: Mapping) -> None:
@@ -112,6 +181,7 @@ def judge_plain(given: Mapping) -> None:
             "gradient passes.",
             {f"B plain, rank {r}": 0.0 for r in RANKS},
         ),
+        *_slips(),
     )
     compare(given, RIGHT, mistakes, apart=True)
 

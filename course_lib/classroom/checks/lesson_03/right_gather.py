@@ -99,6 +99,36 @@ def judge_right_gather(given: Mapping) -> None:
             "You have the gradient of the other rank's piece: X0 came from rank 0, X1 from rank 1.",
             swapped,
         ),
+        Mistake(
+            "weights of one rank",
+            "x0 is multiplied with the *first* weight of each rank, x1 with the second of each. "
+            "You have both weights of one rank, or the other rank's weight alone.",
+            {f"{g}, rank {r}": sum(W[r]) for g in "BD" for r in (0, 1)},
+        ),
+        Mistake(
+            "y of one rank",
+            "y is summed by g, and what each rank's own work sends back is summed too: here both "
+            "are this rank's alone.",
+            {
+                f"C, rank {r}": W[r][r] * sum(x * one for x, one in zip(X, W[r], strict=True))
+                for r in (0, 1)
+            },
+        ),
+        Mistake(
+            "the square forgotten",
+            "In L = X[0] · X[1]² the second factor stands there twice: its derivative is 2 · X[1].",
+            {"A, rank 0": X[1], "A, rank 1": X[0]},
+        ),
+        Mistake(
+            "the square forgotten",
+            "The derivative of X[1]² is 2 · X[1].",
+            {"A, rank 1": X[0] * X[1]},
+        ),
+        Mistake(
+            "the term, not its derivative",
+            "That has x itself in it. The derivative of X · w by X is w.",
+            {f"{g}, rank {r}": X[r] * RIGHT[f"{g}, rank {r}"] for g in "BD" for r in (0, 1)},
+        ),
     )
     compare(given, RIGHT, mistakes, apart=True)
 

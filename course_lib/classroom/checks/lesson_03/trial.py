@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.lesson_03 import kept
 from course_lib.layout import span
 
 STEPS, RATE = 3, 0.05
@@ -24,7 +25,7 @@ _NAMES = ("x", "w", "p", "v", "u", "c", "q", "A", "B", "t")
 def numbers(seed: int, name: str, rank: int, *shape: int) -> Tensor:
     """A tensor of one rank by its name; with rank 0 for all, one that all ranks hold."""
     made = torch.Generator().manual_seed(seed * 4099 + rank * 64 + _NAMES.index(name))
-    return torch.randn(*shape, generator=made, dtype=torch.float64)
+    return torch.randn(shape, generator=made, dtype=torch.float64)
 
 
 def leaf(x: Tensor) -> Tensor:
@@ -54,11 +55,9 @@ def _there_and_back(function: Callable, x: Tensor, weights: Tensor) -> dict:
     before = x.detach().clone()
     out, there = bench.watched(lambda: function(x))
     found = {
-        "kind": type(out).__name__,
+        **bench.described(out),
         "there": there,
         "changed": not torch.equal(x.detach(), before),
-        "shape": list(out.shape) if isinstance(out, Tensor) else None,
-        "dtype": str(out.dtype).removeprefix("torch.") if isinstance(out, Tensor) else None,
         "out": None,
     }
     if found["shape"] != list(x.shape) or out.dtype != x.dtype:
@@ -80,17 +79,74 @@ def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[
     r = group.rank()
     u, x = leaf(numbers(seed, "u", r, *shape)), leaf(numbers(seed, "x", 0, *shape))
     q, v = leaf(numbers(seed, "q", r, *shape)), numbers(seed, "v", 0, *shape)
-    c = numbers(seed, "c", r, *shape)
+    c, w = numbers(seed, "c", r, *shape), numbers(seed, "w", r, *shape)
 
-    def run() -> Tensor:
+    def run() -> tuple[Tensor, ...]:
         beside = FACTOR * u  # made before f, so that autograd comes to it after f
         (c * (beside + f(x))).sum().backward()
         p = q.exp()  # keeps its result for the backward
-        ((g(p) * v).sum() + (g(p) * v).sum() + (p * c).sum()).backward()
-        return p.detach()
+        first, second = g(p), g(2 * p)
+        ((first * v).sum() + (second * v).sum() + (p * c).sum()).backward()
+        return p.detach().clone(), first.detach().clone(), second.detach().clone()
 
-    p, _ = bench.watched(run)
-    return {"u": _grad(u), "x": _grad(x), "q": _grad(q), "p": p.clone()}
+    (p, first, second), _ = bench.watched(run)
+    found = {"u": _grad(u), "x": _grad(x), "q": _grad(q), "p": p, "sums": [first, second]}
+    x.grad = None
+    bench.watched(lambda: (f(x) * c + f(x) * w).sum().backward())
+    return {**found, "twice": _grad(x)}
+
+
+def at_once(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int]) -> dict:
+    """Two pairs alive at once: a second one, for a group of this rank alone, made before the first
+    is used, and used between the first's forward and its backward."""
+    own = alone_in_a_group()
+    (pair, _), (other, _) = pair_of(function, group), pair_of(function, own)
+    r = group.rank()
+    found = []
+
+    def use(f: Callable, g: Callable) -> tuple[Tensor, Tensor]:
+        x = leaf(numbers(seed, "x", 0, *shape))
+        return x, g(f(x) * numbers(seed, "w", r, *shape))
+
+    def run() -> None:
+        uses = [use(*pair), use(*other)]
+        for x, y in uses:
+            (y * numbers(seed, "v", 0, *shape)).sum().backward()
+            found.append((y.detach().clone(), _grad(x)))
+
+    bench.watched(run)
+    bench.end(own)
+    return {"mine": found[0], "other": found[1]}
+
+
+def alone_in_a_group() -> dist.ProcessGroup:
+    """A group of this rank and no other; all ranks call it."""
+    return [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
+
+
+def shapes(
+    function: Callable, group: dist.ProcessGroup, seed: int, kinds: list[tuple[list[int], str]]
+) -> list[dict]:
+    """Both in a row, on tensors of several shapes and dtypes."""
+    (f, g), _ = pair_of(function, group)
+    found = []
+    for shape, dtype in kinds:
+        x, w, v = (
+            numbers(seed, name, rank, *shape).to(getattr(torch, dtype))
+            for name, rank in (("x", 0), ("w", group.rank()), ("v", 0))
+        )
+        x = leaf(x)
+        y, _ = bench.watched(lambda x=x, w=w: g(f(x) * w))
+        report = {"dtype": _dtype(y), "y": y.detach().double(), "x": None}
+        if y.requires_grad and y.shape == v.shape:
+            bench.watched(lambda y=y, v=v: (y * v).sum().backward())
+            report["x"] = None if x.grad is None else x.grad.double()
+        found.append(report)
+    return found
+
+
+def _dtype(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def layouts(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int]) -> dict:
@@ -105,9 +161,18 @@ def layouts(function: Callable, group: dist.ProcessGroup, seed: int, shape: list
     bench.watched(lambda: f(x).sum().backward())  # its gradient is one 1, repeated
     ones, x.grad = _grad(x), None
     y, _ = bench.watched(lambda: g(p.t()).detach().clone())
-    data, _ = bench.watched(lambda: f(x.detach()) + g(p.detach()))  # no tensor wants a gradient
+    data, before = p.detach().clone(), p.detach().clone()
+    sums, _ = bench.watched(lambda: f(x.detach()) + g(data))  # no tensor wants a gradient
     bench.watched(lambda: (f(x.t()) * w).sum().backward())
-    return {"ones": ones, "y": y, "x": _grad(x), "data": data.clone()}
+    found = {"changed": not torch.equal(data, before), "data": sums.clone()}
+    found |= {"ones": ones, "y": y, "x": _grad(x)}
+    # Stored by columns on the first rank, by rows on the others.
+    stored, x.grad = p.detach().t().contiguous().t() if r == 0 else p.detach(), None
+    apart, _ = bench.watched(lambda: g(stored).clone())
+    out, _ = bench.watched(lambda: f(x))
+    product = out.t() * w if r == 0 else out * w.t().contiguous()
+    bench.watched(lambda: product.sum().backward())
+    return {**found, "apart": [apart, _grad(x)]}
 
 
 def net(function: Callable, group: dist.ProcessGroup, seed: int, dims: list[int]) -> dict:
@@ -145,6 +210,10 @@ def _train(
     return {"losses": losses, "A": a.detach(), "B": b.detach(), "x": _grad(x)}
 
 
+def both_gathered(function: Callable, group: dist.ProcessGroup, *more: object) -> list[dict]:
+    return [gathered(function, group, *more, after) for after in ("replicated", "sharded")]
+
+
 def gathered(
     function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int], dim: int,
     sizes: list[int], after: str,
@@ -156,20 +225,14 @@ def gathered(
     weights = numbers(seed, "v", 0, *whole) if after == "replicated" else (
         numbers(seed, "w", r, *whole)
     )  # fmt: skip
-    before, kept = x.detach().clone(), []
-
-    def keep(saved: Tensor) -> Tensor:
-        kept.append(saved.numel() * saved.element_size())
-        return saved
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-        out, there = bench.watched(lambda: function(x, group, dim, list(sizes), after))
+    before, lengths = x.detach().clone(), list(sizes)
+    out, there = bench.watched(lambda: function(x, group, dim, lengths, after))
     found = {
-        "kind": type(out).__name__,
+        **bench.described(out),
         "there": there,
-        "kept": sum(kept),
+        "kept": 0,
         "changed": not torch.equal(x.detach(), before),
-        "shape": list(out.shape) if isinstance(out, Tensor) else None,
+        "lengths": lengths == sizes,
         "out": None,
     }
     if found["shape"] != whole or out.dtype != x.dtype:
@@ -177,5 +240,41 @@ def gathered(
     found["out"] = out.detach().clone()
     if not out.requires_grad:
         return {**found, "grad": None}
-    _, back = bench.watched(lambda: (out**2 * weights).sum().backward())
-    return {**found, "back": back, "grad": _grad(x)}
+    weighted = (out**2 * weights).sum()
+    _, back = bench.watched(weighted.backward)
+    found["lengths"] = found["lengths"] and lengths == sizes
+    found |= {"back": back, "grad": _grad(x)}
+    del out, weighted
+    if 0 in sizes:  # the last case: of another x, that no other step needs
+        more = (group, dim, list(sizes), after)
+        (_, found["kept"]), _ = bench.watched(
+            lambda: kept.call(function, (one * 1 for one in [x]), *more)
+        )
+    return found
+
+
+def gathers_at_once(
+    function: Callable, group: dist.ProcessGroup, seed: int, uses: list[tuple]
+) -> list[dict]:
+    """Several gathers whose backwards come when all forwards have been: each with its own dtype,
+    dim, sizes and consumer; what has one size is in a group of this rank alone."""
+    own, made, found = alone_in_a_group(), [], []
+    for i, (dtype, whole, dim, sizes, after) in enumerate(uses):
+        where = own if len(sizes) == 1 else group
+        x = numbers(seed + i, "x", 0, *whole).to(getattr(torch, dtype))
+        x = leaf(x.split(sizes, dim)[where.rank()])
+        who = 0 if after == "replicated" else where.rank()
+        w = numbers(seed + i, "w", who, *whole).to(x.dtype)
+        u = leaf(torch.zeros_like(w))
+        beside = FACTOR * u  # made before the gather, so that autograd comes to it after the gather
+        out, _ = bench.watched(
+            lambda x=x, at=where, how=(dim, list(sizes), after): function(x, at, *how)
+        )
+        made.append((x, u, out, (beside + out) * w))
+    for x, u, out, product in made:
+        report = {"dtype": _dtype(out), "out": out.detach().double(), "grad": None}
+        bench.watched(lambda product=product: product.sum().backward())
+        report["beside"] = u.grad.double()
+        found.append({**report, "grad": None if x.grad is None else x.grad.double()})
+    bench.end(own)
+    return found

@@ -14,14 +14,10 @@ from torch import Tensor
 
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_04 import trial
+from course_lib.classroom.checks.looking import near, refuse_general
 from course_lib.layout import span
 
-TOLERANCE = 1e-10  # float64
 NAMES = ("x", *trial.PARAMETERS)
-
-
-def near(a: Tensor | None, b: Tensor) -> bool:
-    return a is not None and a.shape == b.shape and bool(((a - b).abs() <= TOLERANCE).all())
 
 
 class Trial:
@@ -45,7 +41,7 @@ class Trial:
     def steps(self) -> list[tuple[Tensor, tuple[Tensor, ...]]]:
         """Of the dense MLP, for each step: the output and the gradients of x and the weights."""
         weights, found = tuple(self.dense[:4]), []
-        for x, dy in zip(self.dense.xs, self.dense.dys, strict=True):
+        for x, dy in zip(*map(trial.batches, (self.dense.xs, self.dense.dys)), strict=True):
             leaves = [t.detach().clone().requires_grad_() for t in (x, *weights)]
             y = trial.swiglu(*leaves)
             y.backward(dy)
@@ -58,6 +54,18 @@ class Trial:
 
     def outputs_right(self) -> bool:
         return all(near(report["out"], self.steps[0][0]) for report in self.reports)
+
+    def first_step_right(self, tolerance: float) -> bool:
+        """Whether output and gradients are those of the first step, to a tolerance."""
+        y, grads = self.steps[0]
+        for rank, report in enumerate(self.reports):
+            wanted = (y, grads[0], *self.shards(rank, grads[1:]))
+            for seen, right in zip((report["out"], *report["grads"]), wanted, strict=True):
+                if seen is None or seen.shape != right.shape:
+                    return False
+                if not (seen - right).abs().max() <= tolerance * (1 + right.abs().max()):
+                    return False
+        return True
 
     def part(self, rank: int) -> Tensor:
         """A rank's part of the first output's sum, without the bias."""
@@ -91,6 +99,8 @@ def look_at_output(one: Trial) -> None:
             f"{one.when.capitalize()} the output is right on rank {' and '.join(map(str, right))} "
             "alone; the next layer needs it on every rank.",
         )
+    b, s, *_ = one.sizes
+    refuse_general(outs, [one.steps[0][0]] * one.n, one.when, sizes={"sequences": b, "tokens": s})
     raise Finding("wrong output", f"The output is not that of the dense MLP {one.when}.")
 
 
@@ -175,6 +185,11 @@ def look_at_gradients(one: Trial) -> None:
     head = f"The output is right, the gradient of {_listed(wrong)} is not ({one.when}). "
     for name, text in _gradient_ideas(one, wrong, found, wanted):
         raise Finding(name, head + text)
+    sizes = {"sequences": one.sizes.b, "tokens": one.sizes.b * one.sizes.s}
+    for i in map(NAMES.index, wrong):
+        seen, right = [f[i] for f in found], [w[i] for w in wanted]
+        what = f"gradient of {NAMES[i]}"
+        refuse_general(seen, right, one.when, sizes=sizes, what=what)
     raise Finding(
         "wrong gradient", f"{head}Which gradients are partial, and where are they summed?"
     )

@@ -6,8 +6,6 @@ Then it is trained with, and held against the dense layer.
 
 from __future__ import annotations
 
-import os
-
 import torch
 
 from course_lib.classroom.checks.answer import Answer
@@ -17,45 +15,92 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_wor
 from course_lib.classroom.checks.lesson_04 import trial
 from course_lib.classroom.checks.lesson_04.ready import take
 from course_lib.classroom.checks.lesson_04.rows import Rows, look_at_rows
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 from course_lib.layout import span
 
 TOLERANCE = 1e-10  # float64
 WHOLE = "this rank's fused part"
+_NO_ROWS = ("raised", "not returned everywhere", "wrong numbers")
 
 
 def judge_fuse(answer: Answer, judge: Judge) -> None:
     """Try fuse_gate_up; raise the Finding that explains best what is wrong."""
     take(answer, judge)
-    seed = int.from_bytes(os.urandom(3), "big")
-    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
-    part = 3 + seed % 3
-    # Sizes that divide come first: what is wrong there is the fusing, not the cut.
-    cases = [(three, 3 * part), (two, 2 * part + 2), (three, 3 * part + 1), (two, 2 * part + 1)]
+    seed = fresh_seed()
+    twelve, odd, few = 6 + 6 * (seed % 2), 7 + 6 * (seed % 2), 2 + 2 * (seed // 2 % 2)
+    # Sizes that divide come first: what is wrong there is the fusing, not the cut. 7 over 3 and 4
+    # over 3 tell the course's cut from an even one; of 4 and of 2 rows the last rank has none.
+    cases = [(THREE, twelve), (TWO, twelve), (THREE, odd), (TWO, odd), (THREE, few)]
     tried = []
     for members, f in cases:
-        tried.append(_try(answer, judge, members, trial.Sizes(2, 3, 5 + seed % 2, f), seed))
+        try:
+            tried.append(_try(answer, judge, members, _sizes(f, seed), seed))
+        except Finding as finding:
+            if f == few and tried[-2].right and finding.name in _NO_ROWS:
+                raise _no_rows(f, finding) from None
+            raise
     wrong = [one for one in tried if not one.right]
     if wrong and all(one.n == 2 for one in wrong):
         refuse_world_numbers(answer, wrong[0].when)
     for one in wrong:
         look_at_rows(one, [other for other in tried if other.right])
-    for one in tried:
+    for (_, f), one in zip(cases, tried, strict=True):
         _look_at_keeping(one)
-    for (members, f), one in zip(cases, tried, strict=True):
-        _try_biases(answer, judge, members, trial.Sizes(2, 3, 5 + seed % 2, f), seed, one.when)
+        _look_at_others(one, _sizes(f, seed), seed)
+    for k in (0, 3, 4):
+        members, f = cases[k]
+        _try_biases(answer, judge, members, _sizes(f, seed), seed, tried[k].when)
+
+
+def _sizes(f: int, seed: int) -> trial.Sizes:
+    return trial.Sizes(5, 11, 8 + seed % 2, f)
+
+
+def _no_rows(f: int, finding: Finding) -> Finding:
+    return Finding(
+        "no rows for a rank",
+        f"Where every rank has rows, they come out right. Of {f} rows over 3 ranks the last rank "
+        "has none: span gives it an empty slice, and its part is a tensor without rows. "
+        f"torch.chunk and split give fewer pieces than ranks there.\n{finding.text}",
+    )
 
 
 def _try(answer: Answer, judge: Judge, members: list[int], sizes: trial.Sizes, seed: int) -> Rows:
     when = f"{on(members)} with gate and up of {sizes.f} rows each"
-    reports = judge.trial(answer, _call(answer, sizes, seed, False), members, when)
+    reports = judge.trial(answer, trial.fuse, list(sizes), seed, False, members=members, when=when)
     _look_at_results(reports, when)
     dense = trial.numbers(sizes, seed)
     return Rows(reports, dense.gate, dense.up, when)
 
 
-def _call(answer: Answer, sizes: trial.Sizes, seed: int, biases: bool) -> str:
-    part = 'bench.part("lesson_04.trial")'
-    return f"{part}.fuse({answer.name}, {part}.{sizes!r}, {seed}, {biases}, __trial__)"
+def _look_at_others(one: Rows, sizes: trial.Sizes, seed: int) -> None:
+    """Other weights of the same size, then float32 ones: every bit is that of the checkpoint."""
+    dense = trial.numbers(sizes, seed)
+    singles = [t.float() for t in (dense.gate, dense.up)]
+    for k, given in enumerate((trial.wide(trial.numbers(sizes, seed + 1)), singles)):
+        again = Rows([report["others"][k] for report in one.reports], *given, one.when)
+        dtype = str(given[0].dtype).removeprefix("torch.")
+        for rank, report in enumerate(again.reports):
+            if report["dtype"] != dtype:
+                raise Finding(
+                    "another dtype",
+                    f"Rank {rank} got {report['dtype']} back {one.when}, for a gate and an up of "
+                    f"{dtype}; a weight keeps its dtype.",
+                )
+        if not again.right:
+            raise Finding(
+                "other training",
+                f"The first call gives the right rows; a call with other weights of the same size, "
+                f"{dtype} and far apart in size, does not ({one.when}). Does your function keep "
+                "something between calls, or compute with the values? They are to be copied, bit "
+                "by bit.",
+            )
+    if not all(report["still"] for report in one.reports):
+        raise Finding(
+            "one buffer for all",
+            f"After a second call the first part is not what it was ({one.when}): both lie in the "
+            "same memory. Each layer needs a weight of its own.",
+        )
 
 
 def _look_at_results(reports: list[dict], when: str) -> None:
@@ -102,6 +147,13 @@ def _look_at_keeping(one: Rows) -> None:
                 f"under them has {report['beside']} numbers more, and lives as long as they do. A "
                 "rank that keeps the whole has saved nothing. Let the part have memory of its own.",
             )
+        if report["kept"]:
+            raise Finding(
+                "keeps the whole",
+                f"The rows are right, but after the call {report['kept']} bytes besides them are "
+                f"kept alive on rank {rank} {one.when}: by a name outside of the function, an "
+                "attribute, a closure or the history of the result. A rank keeps its part alone.",
+            )
 
 
 def _try_biases(
@@ -110,7 +162,9 @@ def _try_biases(
     """The same function on biases, then two steps of training with both."""
     about = f"{on(members)} with the biases of gate and up, {sizes.f} numbers each"
     try:
-        reports = judge.trial(answer, _call(answer, sizes, seed, True), members, about)
+        reports = judge.trial(
+            answer, trial.fuse, list(sizes), seed, True, members=members, when=about
+        )
         _look_at_results(reports, about)
     except Finding as finding:
         details = finding.text.split("\n", 1)[-1]
@@ -123,7 +177,8 @@ def _try_biases(
     look_at_rows(Rows(reports, dense.gate_bias[:, None], dense.up_bias[:, None], about), [])
     for rank, report in enumerate(reports):
         right = _dense(sizes, seed, rank, len(members))
-        far = max((a - b).abs().max().item() for a, b in zip(report["trained"], right, strict=True))
+        pairs = zip(report["trained"], right, strict=True)
+        far = max(float((a - b).abs().max() / (1 + b.abs().max())) for a, b in pairs if b.numel())
         if not far <= TOLERANCE:
             raise Finding(
                 "other training",

@@ -41,7 +41,14 @@ def judge_gelu(given: Mapping) -> None:
     _refuse_equal(a, b)
     _refuse_larger(a, b)
     right = _values(a, b, gelu, relu)
-    compare({name: given[name] for name in VALUES}, right, _mistakes(a, b))
+    values = {name: given[name] for name in VALUES}
+    nearest = sorted(_mistakes(a, b), key=lambda idea: _away(values, idea.values))
+    compare(values, right, tuple(nearest))
+
+
+def _away(given: Mapping, idea: Mapping) -> float:
+    """How far an idea's first value is from the one that was given: some are nearly equal."""
+    return abs(given[VALUES[0]] - idea.get(VALUES[0], math.inf))
 
 
 def _values(a: float, b: float, bend: Bend, other: Bend) -> dict[str, float]:
@@ -125,6 +132,21 @@ def _mistakes(a: float, b: float) -> tuple[Mistake, ...]:
             "You have let GELU of a negative number be zero. It is small and negative there: x "
             "times the part of a standard normal below x.",
             _values(a, b, lambda x: relu(gelu(x)), relu),
+        ),
+        Mistake(
+            "√2 left out",
+            "P(x) is (1 + erf(x / √2)) / 2. Without the √2 it is another distribution's.",
+            _values(a, b, lambda x: x * (1 + math.erf(x)) / 2, relu),
+        ),
+        Mistake(
+            "an approximation",
+            "x · sigmoid(1.702 x) is an approximation of GELU, and differs in the second digit.",
+            _values(a, b, lambda x: x / (1 + math.exp(-1.702 * x)), relu),
+        ),
+        Mistake(
+            "absolute values",
+            "ReLU(x) is 0 for a negative x; that is |x|.",
+            _values(a, b, gelu, abs),
         ),
         Mistake(
             "SiLU's values",

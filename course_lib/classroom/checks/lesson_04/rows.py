@@ -82,13 +82,37 @@ def look_at_rows(one: Rows, right: Sequence[Rows]) -> None:
 
 def _nobodys(one: Rows) -> Finding:
     report = next(r for rank, r in enumerate(one.reports) if one.found(rank) is None)
-    h, shape = one.gate.shape[1], report["shape"]
+    h, shape, out = one.gate.shape[1], report["shape"], report["out"]
+    for kind in ("float32", "bfloat16", "float16"):
+        narrow = [t.to(getattr(torch, kind)).to(t.dtype) for t in (one.gate, one.up)]
+        rounded = Rows([{**report, "out": out}], *narrow, one.when)
+        if rounded.found(0):
+            return Finding(
+                "rounded on the way",
+                f"The rows went through {kind} {one.when}: they are near those of gate and up, and "
+                "not the same. A checkpoint's weights are copied bit by bit, in their own dtype.",
+            )
     if len(shape) == 2 and shape[0] in (one.f, 2 * one.f) and shape[1] != h:
         return Finding(
             "the other dim",
             f"A rank got shape {shape} {one.when}: cut or joined along the second dim, the inputs. "
             "Column-parallel means the outputs, and torch.nn.Linear keeps those in dim 0.",
         )
+    if out is not None and out.dim() == 2 and out.shape[1] == h:
+        both = torch.cat((one.gate, one.up))
+        if all((row - both).abs().amax(1).min() < 1e-6 for row in out):
+            return Finding(
+                "computed, not copied",
+                f"Each row is near a row of gate or of up, and not the same {one.when}. A "
+                "checkpoint's weights are copied bit by bit: nothing is computed with them.",
+            )
+        if any(not row.any() for row in out):
+            return Finding(
+                "padded",
+                f"A rank got a tensor of shape {shape} {one.when}, with rows of zeros in it. The "
+                "layer cuts its output in the middle and multiplies it with `down`, whose columns "
+                "are those of the rank's own units: every row has to be one of gate or up.",
+            )
     return Finding(
         "wrong numbers",
         f"A rank got a tensor of shape {shape} {one.when} in which not every row is a row of gate "
@@ -109,6 +133,15 @@ def _ideas(one: Rows, found: list[list[Row]]):
             "one part for all",
             "All ranks have the same rows. Which part is a rank's own follows from its number in "
             "the group.",
+        )
+    if n == 2 and all(
+        rows == one._replace(reports=[{}] * 3).wanted(rank)
+        for rank, rows in zip((1, 2), found)  # noqa: B905
+    ):
+        yield (
+            "kept from an earlier call",
+            "These are the rows that the rank had in the group of three, which was asked before. "
+            "What a rank's rows are follows from the group of this call.",
         )
     joined = [row for rows in found for row in rows]
     if joined == everything:

@@ -14,12 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.lesson_03 import kept
+from course_lib.classroom.checks.lesson_03.trial import alone_in_a_group
 from course_lib.collectives.call import Group
 from course_lib.layout import span
 from course_lib.ledger import ledger
 from course_lib.tensor_parallel.conjugates import copy, reduce
 
-STEPS, RATE = 2, 0.1
+STEPS, RATE = 2, 0.01
 PARAMETERS = ("gate", "up", "down", "bias")
 
 
@@ -57,20 +59,56 @@ def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> T
     return F.silu(x @ gate.t()) * (x @ up.t()) @ down.t() + bias
 
 
-def five(function: Callable, sizes: Sizes, seed: int, group: Group) -> dict:
-    """Call `function(x, gate, up, down, bias, group)` with this rank's shards, in two steps."""
-    dense, own = numbers(sizes, seed), slice(*span(sizes.f, group.size(), group.rank()))
-    parameters = [dense.gate[own], dense.up[own], dense.down[:, own], dense.bias]
+def five(function: Callable, group: Group, sizes: list[int], seed: int) -> dict:
+    """Call the answer with this rank's shards, in two steps of one layer: the optimizer moves its
+    parameters where they are, and the second step has fewer sequences."""
+    sizes = Sizes(*sizes)
+    dense, parameters = numbers(sizes, seed), shards(sizes, seed, group)
     steps = []
-    for x, dy in zip(dense.xs, dense.dys, strict=True):
-        leaves = [t.clone().requires_grad_() for t in (x, *parameters)]
+    for x, dy in zip(batches(dense.xs), batches(dense.dys), strict=True):
+        leaves = [x.clone().requires_grad_(), *parameters]
         step = _step(lambda leaves=leaves: function(*leaves, group), leaves, dy)
         steps.append(step)
         if step["grads"] is None:
             break
-        moved = zip(parameters, step["grads"][1:], strict=True)
-        parameters = [p if g is None else p - RATE * g for p, g in moved]
+        with torch.no_grad():
+            for p in parameters:
+                p -= 0 if p.grad is None else RATE * p.grad
+                p.grad = None
     return {**steps[0], "steps": steps}
+
+
+def batches(of_steps: Tensor) -> list[Tensor]:
+    """What goes in at each step: one sequence fewer every time."""
+    return [one[: len(one) - step] for step, one in enumerate(of_steps)]
+
+
+def shards(sizes: Sizes, seed: int, group: Group, dtype: torch.dtype = torch.float64) -> list:
+    """This rank's gate, up, down and bias, as leaves."""
+    dense, own = numbers(sizes, seed), slice(*span(sizes.f, group.size(), group.rank()))
+    mine = [dense.gate[own], dense.up[own], dense.down[:, own], dense.bias]
+    return [t.detach().to(dtype, copy=True).requires_grad_() for t in mine]
+
+
+def five_at_once(function: Callable, group: Group, uses: list[tuple], seed: int) -> list[dict]:
+    """Layers that are alive together: sizes, dtype, and whether its group is this rank alone. All
+    forwards first, then all backwards."""
+    own, made = alone_in_a_group(), []
+    for sizes, dtype, alone in uses:
+        sizes, dtype, where = Sizes(*sizes), getattr(torch, dtype), own if alone else group
+        dense = numbers(sizes, seed)
+        x = dense.xs[0].to(dtype, copy=True).requires_grad_()
+        leaves = [x, *shards(sizes, seed, where, dtype)]
+        out, _ = bench.watched(lambda leaves=leaves, at=where: function(*leaves, at))
+        made.append((out, leaves, dense.dys[0].to(dtype)))
+    found = []
+    for out, leaves, dy in made:
+        report = {"dtype": str(out.dtype).removeprefix("torch."), "out": out.detach().double()}
+        bench.watched(lambda out=out, dy=dy: out.backward(dy.to(out.dtype)))
+        grads = [None if t.grad is None else t.grad.double() for t in leaves]
+        found.append({**report, "grads": grads})
+    bench.end(own)
+    return found
 
 
 def _step(call: Callable[[], object], leaves: list[Tensor], dy: Tensor) -> dict:
@@ -79,7 +117,7 @@ def _step(call: Callable[[], object], leaves: list[Tensor], dy: Tensor) -> dict:
     with ledger() as book:
         out, forward = bench.watched(call)
     report = {
-        "kind": type(out).__name__,
+        **bench.described(out),
         "out": None,
         "grads": None,
         "forward": forward,
@@ -87,23 +125,28 @@ def _step(call: Callable[[], object], leaves: list[Tensor], dy: Tensor) -> dict:
         "backward": None,
         "changed": not all(map(torch.equal, before, (leaf.detach() for leaf in leaves))),
     }
-    if not isinstance(out, Tensor):
-        return report
-    report["shape"], report["dtype"] = list(out.shape), str(out.dtype).removeprefix("torch.")
-    if out.shape != dy.shape or out.dtype != dy.dtype:
+    if not bench.plain(out) or out.shape != dy.shape or out.dtype != dy.dtype:
         return report
     report["out"] = out.detach().clone()
     if out.requires_grad:
         _, report["backward"] = bench.watched(lambda: out.backward(dy))
         report["grads"] = [None if t.grad is None else t.grad.clone() for t in leaves]
+        now = (leaf.detach() for leaf in leaves)
+        report["changed"] = report["changed"] or not all(map(torch.equal, before, now))
     return report
 
 
-def fuse(function: Callable, sizes: Sizes, seed: int, biases: bool, group: Group) -> dict:
-    """Call `function(gate, up, group)` for the weights; with `biases` for those too, and train."""
+def fuse(function: Callable, group: Group, sizes: list[int], seed: int, biases: bool) -> dict:
+    """Call `function(gate, up, group)` for the weights, then for others and for float32 ones; with
+    `biases` for those instead, and train."""
+    sizes = Sizes(*sizes)
     dense = numbers(sizes, seed)
-    weight, report = _fused(function, dense.gate, dense.up, group)
+    weight, report = _fused(function, dense.gate, dense.up, group, keeping=not biases)
     if not biases:
+        before = report["out"]
+        others = [wide(numbers(sizes, seed + 1)), [t.float() for t in (dense.gate, dense.up)]]
+        report["others"] = [_fused(function, *other, group)[1] for other in others]
+        report["still"] = before is None or torch.equal(weight.detach(), before)
         return report
     bias, report = _fused(function, dense.gate_bias, dense.up_bias, group)
     start, stop = span(sizes.f, group.size(), group.rank())
@@ -113,26 +156,40 @@ def fuse(function: Callable, sizes: Sizes, seed: int, biases: bool, group: Group
     return report
 
 
-def _fused(function: Callable, gate: Tensor, up: Tensor, group: Group) -> tuple[object, dict]:
-    """What came back, and a description of it."""
-    given = (gate.clone(), up.clone())
+def wide(dense: Numbers) -> list[Tensor]:
+    """A gate and an up of values far apart: what is computed with them, and not copied, rounds."""
+    powers = torch.linspace(-200, 200, dense.gate.shape[1], dtype=torch.float64)
+    return [t * 10.0**powers for t in (dense.gate, dense.up)]
+
+
+def _fused(
+    function: Callable, gate: Tensor, up: Tensor, group: Group, keeping: bool = False
+) -> tuple[object, dict]:
+    """What came back, and a description of it; with `keeping` also what stays alive besides."""
+    given = [gate.clone(), up.clone()]
     out, facts = bench.watched(lambda: function(*given, group))
+    changed = not all(map(torch.equal, given, (gate, up)))
+    given.clear()
     parts = list(out) if isinstance(out, (list, tuple)) else []
     report = {
         **facts,
-        "kind": type(out).__name__,
+        **bench.described(out),
         "several": bool(parts) and all(isinstance(part, Tensor) for part in parts),
-        "changed": not all(map(torch.equal, given, (gate, up))),
-        "shape": None,
+        "changed": changed,
         "out": None,
+        "beside": 0,
+        "kept": 0,
         "trained": None,
     }
-    if isinstance(out, Tensor):
-        kept = out.detach()
-        report["shape"], report["dtype"] = list(kept.shape), str(kept.dtype)[len("torch.") :]
-        report["beside"] = kept.untyped_storage().nbytes() // kept.element_size() - kept.numel()
+    if bench.plain(out):
+        mine = out.detach()
+        report["beside"] = mine.untyped_storage().nbytes() // mine.element_size() - mine.numel()
         # Nobody has more than the whole to give: what is larger is not looked at.
-        report["out"] = kept.clone() if kept.numel() <= 2 * gate.numel() else None
+        report["out"] = mine.clone() if mine.numel() <= 2 * gate.numel() else None
+        if keeping:
+            (_, report["kept"]), _ = bench.watched(
+                lambda: kept.call(function, (t.clone() for t in (gate, up)), group)
+            )
     return out, report
 
 

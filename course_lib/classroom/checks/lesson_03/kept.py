@@ -1,0 +1,71 @@
+"""What memory an answer keeps once its caller has let go: of its inputs, and of its own making.
+
+A tensor may be kept by the backward, on ctx, in a closure, in a module or on a result; it is found
+wherever it is. For `gather_from` of lesson 03 and `fuse_gate_up` of lesson 04.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import warnings
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+LITTLE = 32  # bytes: some lengths or places, and no values
+PATIENCE = 1.0  # seconds: the backend's threads may let go of a message a little later
+
+
+def call(function: Callable, given: Iterable[Tensor], *more: object) -> tuple[object, int]:
+    """What `function(*given, *more)` returned, and the bytes that are kept besides.
+
+    `given` should make its tensors as it is read: what the caller holds is not counted.
+    """
+    saved: list[int] = []
+
+    def keep(one: Tensor) -> Tensor:
+        saved.append(one.nbytes if one.nbytes > LITTLE else 0)
+        return one
+
+    before = set(_alive())
+    tensors = list(given)
+    inputs = [(StorageWeakRef(one.untyped_storage()), one.nbytes) for one in tensors]
+    own = {one.untyped_storage()._cdata for one in tensors}
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
+        out = function(*tensors, *more)
+    tensors.clear()
+    known = {one.untyped_storage()._cdata for one in _tensors(out)} | own | before
+    end = time.monotonic() + PATIENCE
+    while True:
+        gc.collect()
+        held = sum(size for reference, size in inputs if not reference.expired())
+        held += sum(n for place, n in _alive().items() if place not in known and n > LITTLE)
+        if not held or time.monotonic() > end:
+            return out, max(sum(saved), held)
+        time.sleep(0.02)
+
+
+def _tensors(out: object) -> list[Tensor]:
+    found = out if isinstance(out, (list, tuple)) else [out]
+    return [one for one in found if _has_memory(one)]
+
+
+def _has_memory(thing: object) -> bool:
+    try:
+        return issubclass(type(thing), Tensor) and thing.layout == torch.strided
+    except Exception:  # a subclass of a learner's that answers nothing
+        return False
+
+
+def _alive() -> dict[int, int]:
+    """The memory under each tensor that lives: where it is, and how much of it is used."""
+    found: dict[int, int] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for thing in gc.get_objects():
+            if _has_memory(thing) and thing.device.type == "cpu":
+                found[thing.untyped_storage()._cdata] = thing.untyped_storage().nbytes()
+    return found
