@@ -168,7 +168,7 @@ PAIRS = {
             ),
         ),
         "sends where nothing is owed",
-        "1 × all_reduce on the way there",
+        "1 all_reduce on the way there",
     ),
     "g checks its gradient": (
         changed(
@@ -217,7 +217,7 @@ PAIRS = {
             ),
         ),
         "more than one all-reduce",
-        "2 × all_reduce",
+        "2 all_reduce",
     ),
     "cut off from autograd": (
         changed(PAIR, ("lambda x: F.apply(x, group)", "lambda x: x.detach()")),
@@ -282,8 +282,8 @@ PAIRS = {
             ('    """f and g."""\n', '    """f and g."""\n    seen = []\n'),
             (
                 "lambda p: G.apply(p, group)",
-                "lambda p: G.apply(p, group) if p.shape[-1] != 9 or seen.append(0) or len(seen) < 2"
-                " else p",
+                "lambda p: G.apply(p, group) if p.shape[-1:] != (9,) or seen.append(0) "
+                "or len(seen) < 2 else p",
             ),
         ),
         "not the dense net",

@@ -299,12 +299,12 @@ IN_A_ROW = body(
     "    parts = [p for pair in zip(gate.split(sizes), up.split(sizes)) for p in pair]\n"
     "    return torch.cat(parts).split([2 * s for s in sizes])[r]{}\n",
 )
-# A rank is asked four times at most before there are biases; then its weights are other ones.
+# From the third call with weights on they are other ones.
 ONLY_AT_FIRST = "ASKED = []\n" + fuse(
     (
         "    return",
         "    ASKED.extend([0] * (gate.dim() - 1))\n"
-        "    gate = gate * 2 if len(ASKED) > 4 and gate.dim() == 2 else gate\n"
+        "    gate = gate * 2 if len(ASKED) > 2 and gate.dim() == 2 else gate\n"
         "    return",
     )
 )

@@ -92,7 +92,7 @@ MUTANTS = [
     Mutant(
         "l04-fuse-a-view-passes",
         FOURTH + "fuse.py",
-        'if report["beside"]:',
+        'if report["beside"] and one.f > one.n:',
         'if report["beside"] < 0:',
         (f"{FUSED}[a view of the whole]",),
         "a rank that keeps the whole weight in memory passes",
@@ -117,8 +117,8 @@ MUTANTS = [
     Mutant(
         "l04-fuse-sizes-that-divide",
         FOURTH + "fuse.py",
-        "(THREE, odd), (TWO, odd), (THREE, few)]",
-        "(THREE, twelve), (TWO, twelve), (THREE, twelve)]",
+        "(THREE, uneven), (TWO, odd), (THREE, few)]",
+        "(THREE, even), (TWO, even), (THREE, even)]",
         (f"{FUSED}[the remainder dropped]", f"{FUSED}[the remainder to the last]"),
         "degenerate inputs: every size divides by the ranks",
         "T29",
@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant(
         "l04-fuse-two-are-the-first-two",
         FOURTH + "fuse.py",
-        "(TWO, twelve), (THREE, odd), (TWO, odd)",
-        "([0, 1], twelve), (THREE, odd), ([0, 1], odd)",
+        "(TWO, even), (THREE, uneven), (TWO, odd)",
+        "([0, 1], even), (THREE, uneven), ([0, 1], odd)",
         (f"{FUSED}[the notebook's rank]",),
         "the notebook's rank passes for that of the group",
     ),
@@ -213,7 +213,7 @@ MUTANTS = [
     Mutant(
         "l04-fuse-its-own-memory-is-too-much",
         FOURTH + "fuse.py",
-        'if report["beside"]:',
+        'if report["beside"] and one.f > one.n:',
         'if report["beside"] >= 0:',
         (
             "tests/test_checks_04.py::test_another_right_fused_weight_is_accepted[slices]",

@@ -90,6 +90,11 @@ def judge_right_gather(given: Mapping) -> None:
             {f"C, rank {r}": 2 * y * (W[0][r] + W[1][r]) for r in (0, 1)},
         ),
         Mistake(
+            "the square forgotten",
+            "The derivative of X[1]² is 2 · X[1].",
+            {"A, rank 1": X[0] * X[1]},
+        ),
+        Mistake(
             "mean",
             "That is divided by the number of ranks. The terms of one gradient add up.",
             {name: value / 2 for name, value in RIGHT.items()},
@@ -118,11 +123,6 @@ def judge_right_gather(given: Mapping) -> None:
             "the square forgotten",
             "In L = X[0] · X[1]² the second factor stands there twice: its derivative is 2 · X[1].",
             {"A, rank 0": X[1], "A, rank 1": X[0]},
-        ),
-        Mistake(
-            "the square forgotten",
-            "The derivative of X[1]² is 2 · X[1].",
-            {"A, rank 1": X[0] * X[1]},
         ),
         Mistake(
             "the term, not its derivative",

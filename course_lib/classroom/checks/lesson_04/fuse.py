@@ -27,26 +27,28 @@ def judge_fuse(answer: Answer, judge: Judge) -> None:
     """Try fuse_gate_up; raise the Finding that explains best what is wrong."""
     take(answer, judge)
     seed = fresh_seed()
-    twelve, odd, few = 6 + 6 * (seed % 2), 7 + 6 * (seed % 2), 2 + 2 * (seed // 2 % 2)
-    # Sizes that divide come first: what is wrong there is the fusing, not the cut. 7 over 3 and 4
+    even, uneven, odd = 6 + 6 * (seed % 2), 10 + 3 * (seed % 2), 9 + 4 * (seed % 2)
+    few = 2 + 2 * (seed // 2 % 2)
+    # Sizes that divide come first: what is wrong there is the fusing, not the cut. 10 over 3 and 4
     # over 3 tell the course's cut from an even one; of 4 and of 2 rows the last rank has none.
-    cases = [(THREE, twelve), (TWO, twelve), (THREE, odd), (TWO, odd), (THREE, few)]
+    cases = [(THREE, even), (TWO, even), (THREE, uneven), (TWO, odd), (THREE, few)]
     tried = []
     for members, f in cases:
         try:
             tried.append(_try(answer, judge, members, _sizes(f, seed), seed))
         except Finding as finding:
-            if f == few and tried[-2].right and finding.name in _NO_ROWS:
+            if f == few and tried[2].right and finding.name in _NO_ROWS:
                 raise _no_rows(f, finding) from None
             raise
+        if tried[-1].right:
+            _look_at_others(tried[-1], _sizes(f, seed), seed)
     wrong = [one for one in tried if not one.right]
     if wrong and all(one.n == 2 for one in wrong):
         refuse_world_numbers(answer, wrong[0].when)
     for one in wrong:
         look_at_rows(one, [other for other in tried if other.right])
-    for (_, f), one in zip(cases, tried, strict=True):
+    for one in tried:
         _look_at_keeping(one)
-        _look_at_others(one, _sizes(f, seed), seed)
     for k in (0, 3, 4):
         members, f = cases[k]
         _try_biases(answer, judge, members, _sizes(f, seed), seed, tried[k].when)
@@ -140,7 +142,7 @@ def _look_at_keeping(one: Rows) -> None:
                 f"The rows are right, but rank {rank} called {' and '.join(report['ops'])} "
                 f"{one.when}. Every rank has read gate and up: no rank has to send anything.",
             )
-        if report["beside"]:
+        if report["beside"] and one.f > one.n:  # a view of one row is a block like any other
             raise Finding(
                 "keeps the whole",
                 f"The rows are right, but on rank {rank} they are a view {one.when}: the memory "

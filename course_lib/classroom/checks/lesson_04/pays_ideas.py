@@ -101,7 +101,7 @@ IDEAS = (
         "whole messages",
         "You have let each message of the ring carry the whole tensor. It is cut into as many "
         "pieces as there are ranks, and a message carries one of them: the number of ranks is "
-        "missing there.",
+        "missing there. (Or a bandwidth was divided by eight: GB are bytes already.)",
         {"sent": 2 * (N - 1)},
     ),
     (
@@ -185,11 +185,6 @@ IDEAS = (
         "bits for bytes",
         "You have taken 200 Gb/s for bytes. Eight bits are a byte.",
         {"rates": (1, 8)},
-    ),
-    (
-        "bits for bytes",
-        "You have divided the bandwidth by eight. 300 and 25 GB/s are bytes already.",
-        {"rates": (1 / 8, 1 / 8)},
     ),
     (
         "GiB for GB",
