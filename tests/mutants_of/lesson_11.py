@@ -4,11 +4,8 @@ from tests.mutation import Mutant
 
 HERE = "course_lib/classroom/checks/lesson_11/"
 FIRST = "tests/test_checks_11.py::"
-PROMISE = f"{FIRST}test_a_wrong_promise_is_refused_by_its_name"
-SECOND = "tests/test_checks_11_ways.py::"
-WAY = f"{SECOND}test_a_wrong_way_is_refused_by_its_name"
-HEAD = f"{SECOND}test_a_wrong_head_is_refused_by_its_name"
-RIGHT = f"{SECOND}test_right_answers_are_right_whatever_their_style"
+WRONG = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
+RIGHT = "tests/test_checks.py::test_a_right_answer_is_right"
 NUMBERS = "tests/test_checks_11_numbers.py::"
 MISREAD = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
 FIGURE = "tests/test_figures_zero_3.py::"
@@ -21,10 +18,10 @@ MUTANTS = [
         "look_at_values, look_at_memory, look_at_traffic",
         "look_at_values, look_at_traffic",
         (
-            f"{PROMISE}[never freed]",
-            f"{PROMISE}[the tensor replaced]",
-            f"{PROMISE}[not freed in the backward]",
-            f"{PROMISE}[the shard is a view]",
+            f"{WRONG}[promise-never freed]",
+            f"{WRONG}[promise-the tensor replaced]",
+            f"{WRONG}[promise-not freed in the backward]",
+            f"{WRONG}[promise-the shard is a view]",
         ),
         "an answer that runs and does not shard passes",
         "T23",
@@ -34,7 +31,7 @@ MUTANTS = [
         HERE + "promise.py",
         '            if max(first["complete"]) <= 1:',
         '            if max(first["complete"]) < 0:',
-        (f"{PROMISE}[the tensor replaced]",),
+        (f"{WRONG}[promise-the tensor replaced]",),
         "who replaced the tensor is told that he has not freed it",
     ),
     Mutant(
@@ -42,7 +39,7 @@ MUTANTS = [
         HERE + "promise.py",
         '        if max(first["in_backward"], default=0) > 2 or first["after"]:',
         "        if False:",
-        (f"{PROMISE}[whole gradients kept]",),
+        (f"{WRONG}[promise-whole gradients kept]",),
         "what stays in a backward and behind it is not asked",
     ),
     Mutant(
@@ -50,7 +47,7 @@ MUTANTS = [
         HERE + "promise_trial.py",
         '        report["held"] = meter.now(0)',
         '        report["held"] = 0',
-        (f"{PROMISE}[the shard is a view]",),
+        (f"{WRONG}[promise-the shard is a view]",),
         "a shard that keeps the whole buffer alive goes by another name",
     ),
     Mutant(
@@ -59,9 +56,9 @@ MUTANTS = [
         "        if _all_near(one, grads, total, rank):\n            continue",
         "        if grads:\n            continue",
         (
-            f"{PROMISE}[own rows]",
-            f"{PROMISE}[a mean]",
-            f"{PROMISE}[sent at the first gradient]",
+            f"{WRONG}[promise-own rows]",
+            f"{WRONG}[promise-a mean]",
+            f"{WRONG}[promise-sent at the first gradient]",
         ),
         "gradients are not held against the dense ones",
         "T22",
@@ -69,8 +66,8 @@ MUTANTS = [
     Mutant(
         "l11-same-rows-for-all",
         HERE + "promise_trial.py",
-        "_step(layers, entries, x[rank], dy[rank], meter)",
-        "_step(layers, entries, x[0], dy[0], meter)",
+        "_step(layers, entries, x[rank], dy[rank], meter, beside)",
+        "_step(layers, entries, x[0], dy[0], meter, beside)",
         (f"{FIRST}test_the_solution_is_right",),
         "all ranks see the rows of one",
         "T20",
@@ -80,7 +77,7 @@ MUTANTS = [
         HERE + "promise.py",
         '        if "all_reduce" in back:',
         '        if "all_reduce" in there:',
-        (f"{PROMISE}[all-reduce, then cut]",),
+        (f"{WRONG}[promise-all-reduce, then cut]",),
         "twice the bytes go by another name",
         "T4",
     ),
@@ -89,7 +86,7 @@ MUTANTS = [
         HERE + "promise.py",
         '        if there.get("all_gather", 0) > one.layers or many:',
         "        if False:",
-        (f"{PROMISE}[a message for each parameter]",),
+        (f"{WRONG}[promise-a message for each parameter]",),
         "a gather for each parameter is not called by its name",
         "T4",
     ),
@@ -98,7 +95,7 @@ MUTANTS = [
         HERE + "promise.py",
         "look_at_traffic, look_at_steps)",
         "look_at_traffic)",
-        (f"{PROMISE}[a copy is gathered]",),
+        (f"{WRONG}[promise-a copy is gathered]",),
         "what is right once is right",
         "T29",
     ),
@@ -107,7 +104,7 @@ MUTANTS = [
         HERE + "promise.py",
         "            if not near(got, one.piece(flat, rank)):",
         "            if got is None:",
-        (f"{PROMISE}[bias before weight]", f"{PROMISE}[another's piece]"),
+        (f"{WRONG}[promise-bias before weight]", f"{WRONG}[promise-another's piece]"),
         "a shard may hold any numbers",
     ),
     Mutant(
@@ -115,7 +112,7 @@ MUTANTS = [
         HERE + "promise.py",
         '            if sum(report["sizes"]) >= sum(whole):',
         '            if sum(report["sizes"]) > 9 * sum(whole):',
-        (f"{PROMISE}[not cut at all]",),
+        (f"{WRONG}[promise-not cut at all]",),
         "who keeps everything hears of a size",
     ),
     Mutant(
@@ -123,7 +120,7 @@ MUTANTS = [
         HERE + "promise.py",
         '        if max(first["in_forward"]) > 1:',
         '        if max(first["in_forward"]) > 0:',
-        (f"{FIRST}test_right_answers_are_right_whatever_their_style",),
+        (f"{RIGHT}[promise-asked ahead]",),
         "a last layer that stays for its backward is refused",
     ),
     Mutant(
@@ -131,7 +128,7 @@ MUTANTS = [
         HERE + "promise.py",
         '        if report["kind"] not in ("list", "tuple") or others:',
         "        if others:",
-        (f"{PROMISE}[a dictionary]", f"{FIRST}test_what_breaks_costs_one_check"),
+        (f"{WRONG}[promise-a dictionary]", f"{FIRST}test_what_breaks_costs_one_check[promise]"),
         "what is no list is looked into",
     ),
     Mutant(
@@ -139,7 +136,7 @@ MUTANTS = [
         HERE + "promise.py",
         "The lesson has a cell for that.",
         "Call `buffer.untyped_storage().resize_(0)`.",
-        (f"{FIRST}test_neither_a_hint_nor_a_verdict_gives_the_answer_away",),
+        (f"{FIRST}test_neither_a_hint_nor_a_verdict_gives_the_answer_away[promise]",),
         "a hint is the answer",
     ),
     Mutant(
@@ -147,7 +144,7 @@ MUTANTS = [
         HERE + "same_way.py",
         '        if did["mixed"]:',
         '        if len(did["mixed"]) > 9:',
-        (f"{WAY}[each its own way]",),
+        (f"{WRONG}[same_way-each its own way]",),
         "ranks that part are told something about their numbers",
         "T30",
     ),
@@ -156,7 +153,7 @@ MUTANTS = [
         HERE + "same_way_trial.py",
         "        if set(asked) != {self.number}:",
         "        if not asked:",
-        (f"{WAY}[each its own way]",),
+        (f"{WRONG}[same_way-each its own way]",),
         "a gather of two layers at once looks like any other",
         "T30",
     ),
@@ -165,7 +162,7 @@ MUTANTS = [
         HERE + "same_way.py",
         "        if extra > 0:",
         "        if extra > 9:",
-        (f"{WAY}[gathered for nobody]",),
+        (f"{WRONG}[same_way-gathered for nobody]",),
         "every layer may be gathered for every batch",
     ),
     Mutant(
@@ -174,9 +171,9 @@ MUTANTS = [
         '        if did["most"] > 1 or did["now"]:',
         '        if did["most"] > 9:',
         (
-            f"{WAY}[all gathered first]",
-            f"{WAY}[never freed]",
-            f"{WAY}[freed where it was used]",
+            f"{WRONG}[same_way-all gathered first]",
+            f"{WRONG}[same_way-never freed]",
+            f"{WRONG}[same_way-freed where it was used]",
         ),
         "an answer that runs and does not shard passes",
         "T23",
@@ -186,7 +183,7 @@ MUTANTS = [
         HERE + "same_way.py",
         "        if others > 1:",
         "        if others > 9:",
-        (f"{WAY}[asked one by one]",),
+        (f"{WRONG}[same_way-asked one by one]",),
         "a message for each layer passes",
         "T4",
     ),
@@ -195,7 +192,7 @@ MUTANTS = [
         HERE + "same_way.py",
         '        if did["sent"]["bytes"] > budget:',
         '        if did["sent"]["bytes"] > 99 * budget:',
-        (f"{WAY}[rows sent along]",),
+        (f"{WRONG}[same_way-rows sent along]",),
         "the small message may be a large one",
     ),
     Mutant(
@@ -203,7 +200,7 @@ MUTANTS = [
         HERE + "same_way_trial.py",
         "[_first(n, order), _second(n, order), [[False] * LAYERS] * n]",
         "[_first(n, order)] * 3",
-        (f"{WAY}[agreed once for all]",),
+        (f"{WRONG}[same_way-agreed once for all]",),
         "wishes are the same in each batch",
         "T29",
     ),
@@ -212,7 +209,7 @@ MUTANTS = [
         HERE + "same_way.py",
         "one.through(call, rank, one.given.wanted[call][rank]))",
         "one.through(call, rank, one.union(call)))",
-        (f"{RIGHT}[same_way]", f"{WAY}[somebody else's layer]"),
+        (f"{RIGHT}[same_way-a vote]", f"{WRONG}[same_way-somebody else's layer]"),
         "rows are meant to go through other ranks' layers",
     ),
     Mutant(
@@ -220,7 +217,7 @@ MUTANTS = [
         HERE + "same_way.py",
         '        if did["changed"]:',
         '        if did["changed"] is None:',
-        (f"{WAY}[in place]",),
+        (f"{WRONG}[same_way-in place]",),
         "the caller's rows may be changed",
     ),
     Mutant(
@@ -228,7 +225,7 @@ MUTANTS = [
         HERE + "same_way.py",
         "one all-reduce. Then",
         "one all_reduce(wishes, group). Then",
-        (f"{SECOND}test_neither_a_hint_nor_a_verdict_gives_the_answer_away[same_way]",),
+        (f"{FIRST}test_neither_a_hint_nor_a_verdict_gives_the_answer_away[same_way]",),
         "a hint is the answer",
     ),
     Mutant(
@@ -236,7 +233,7 @@ MUTANTS = [
         HERE + "same_way.py",
         '            raise Finding(\n                "wrong shape"',
         '            raise Finding(\n                "wrong output"',
-        (f"{SECOND}test_what_breaks_costs_one_check[same_way]",),
+        (f"{FIRST}test_what_breaks_costs_one_check[same_way]",),
         "what is no tensor goes by the name of wrong numbers",
     ),
     Mutant(
@@ -244,7 +241,7 @@ MUTANTS = [
         HERE + "tied_trial.py",
         '            report["promise"] = PROMISED in str(error)',
         '            report["promise"] = not str(error)',
-        (f"{HEAD}[the table's module for a member]",),
+        (f"{WRONG}[tied_head-the table's module for a member]",),
         "a table used outside its module is one error of many",
         "T31",
     ),
@@ -253,7 +250,7 @@ MUTANTS = [
         HERE + "tied.py",
         "        if extra:",
         "        if extra < 0:",
-        (f"{HEAD}[a second parameter]", f"{HEAD}[a bias]"),
+        (f"{WRONG}[tied_head-a second parameter]", f"{WRONG}[tied_head-a bias]"),
         "lookup and head may be two parameters that begin alike",
         "T17",
     ),
@@ -262,7 +259,7 @@ MUTANTS = [
         HERE + "tied.py",
         '            if near(torch.cat(first["table"]), half[use][0][1]):',
         "            if not half:",
-        (f"{HEAD}[detached]",),
+        (f"{WRONG}[tied_head-detached]",),
         "half of a tied gradient goes by no name",
         "T17",
     ),
@@ -271,7 +268,7 @@ MUTANTS = [
         HERE + "tied.py",
         '        if report["whole"].get("before"):',
         '        if report["whole"].get("never"):',
-        (f"{HEAD}[a copy on the side]",),
+        (f"{WRONG}[tied_head-a copy on the side]",),
         "a whole copy beside the shards goes by another name",
         "T23",
     ),
@@ -280,7 +277,7 @@ MUTANTS = [
         HERE + "tied.py",
         '        if report["whole"]["kept"] > 1:',
         '        if report["whole"]["kept"] > 9:',
-        (f"{HEAD}[all words looked up]", f"{HEAD}[a copy in the forward]"),
+        (f"{WRONG}[tied_head-all words looked up]", f"{WRONG}[tied_head-a copy in the forward]"),
         "a head that keeps a copy of the whole table passes",
         "T23",
     ),
@@ -289,15 +286,15 @@ MUTANTS = [
         HERE + "tied.py",
         '        if report["whole"]["kept"] > 1:',
         '        if report["whole"]["kept"] > 0:',
-        (f"{RIGHT}[tied_head]",),
+        (f"{RIGHT}[tied_head-a Linear]",),
         "the unit that ends the forward is not allowed to stay",
     ),
     Mutant(
         "l11-logits-not-compared",
         HERE + "tied.py",
-        '        if not near(first["logits"], one.steps[0][0][rank]):',
-        '        if first["logits"] is None:',
-        (f"{HEAD}[scaled]",),
+        "        if not near(logits, wanted):",
+        "        if logits is None:",
+        (f"{WRONG}[tied_head-scaled]",),
         "wrong logits go by another name",
     ),
     Mutant(
@@ -305,7 +302,7 @@ MUTANTS = [
         HERE + "tied.py",
         '        if not report["module"]:',
         '        if report["module"] is None:',
-        (f"{HEAD}[a function]", f"{SECOND}test_what_breaks_costs_one_check[tied_head]"),
+        (f"{WRONG}[tied_head-a function]", f"{FIRST}test_what_breaks_costs_one_check[tied_head]"),
         "what is no module has no hooks, and nobody says so",
     ),
     Mutant(
@@ -313,7 +310,7 @@ MUTANTS = [
         HERE + "tied.py",
         "Its weight can be replaced ",
         "Write `head.weight = tokens.weight`: it can be replaced ",
-        (f"{SECOND}test_neither_a_hint_nor_a_verdict_gives_the_answer_away[tied_head]",),
+        (f"{FIRST}test_neither_a_hint_nor_a_verdict_gives_the_answer_away[tied_head]",),
         "a hint is the answer",
     ),
     Mutant(

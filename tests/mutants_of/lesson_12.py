@@ -5,9 +5,8 @@ from tests.mutation import Mutant
 HERE = "course_lib/classroom/checks/lesson_12/"
 PICTURE = "course_lib/figures/crossings.py"
 CHECKS = "tests/test_checks_12.py::"
-PICK = f"{CHECKS}test_a_wrong_choice_is_refused_by_its_name"
-WALK = f"{CHECKS}test_a_wrong_walk_is_refused_by_its_name"
-RIGHT = f"{CHECKS}test_right_answers_are_right_whatever_their_style"
+WRONG = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
+RIGHT = "tests/test_checks.py::test_a_right_answer_is_right"
 NUMBERS = "tests/test_checks_12_numbers.py::"
 NAMED = f"{NUMBERS}test_a_misreading_is_named"
 LIKELY = f"{NUMBERS}test_what_is_likely_in_one_field_is_named"
@@ -20,16 +19,16 @@ MUTANTS = [
         HERE + "pick.py",
         "    if chosen[0] != right:",
         "    if chosen[0] is None and right is not None:",
-        (f"{PICK}[never cut]", f"{PICK}[no host]"),
+        (f"{WRONG}[pick_stage-never cut]", f"{WRONG}[pick_stage-no host]"),
         "what runs and does not shard passes",
         "T23",
     ),
     Mutant(
         "l12-roomy-machines",
-        HERE + "pick_trial.py",
+        HERE + "pick_machines.py",
         "        rooms[tight] = {tier: need[t][tight][tier] for tier in TIERS}",
         "        rooms[tight] = {tier: 20 * need[0][0]['device'] for tier in TIERS}",
-        (f"{PICK}[never cut]",),
+        (f"{WRONG}[pick_stage-never cut]",),
         "every rank has room for everything",
     ),
     Mutant(
@@ -37,7 +36,7 @@ MUTANTS = [
         HERE + "pick.py",
         "    if len(set(chosen)) > 1:",
         "    if len(set(chosen)) > 3:",
-        (f"{PICK}[nobody asked]",),
+        (f"{WRONG}[pick_stage-nobody asked]",),
         "ranks that chose two stages pass, or wait for each other",
         "T30",
     ),
@@ -46,15 +45,15 @@ MUTANTS = [
         HERE + "pick.py",
         '    name="pick_stage",',
         '    name="pick_a_stage",',
-        (f"{CHECKS}test_a_blank_is_not_attempted", RIGHT),
+        (f"{CHECKS}test_a_blank_is_not_attempted", f"{RIGHT}[pick_stage-rooms around]"),
         "the check looks for another function",
     ),
     Mutant(
         "l12-no-budget",
-        HERE + "ladder_trial.py",
+        HERE + "ladder_walk.py",
         "        if most > self.limit:",
         "        if most < 0:",
-        (f"{WALK}[not back up]", f"{WALK}[not caught]"),
+        (f"{WRONG}[walk_ladder-not back up]", f"{WRONG}[walk_ladder-not caught]"),
         "every rung fits",
     ),
     Mutant(
@@ -62,15 +61,15 @@ MUTANTS = [
         HERE + "ladder.py",
         "    if got == right:",
         "    if one['needs'] <= one['limit']:",
-        (f"{WALK}[to the bottom]", f"{WALK}[not back up]"),
+        (f"{WRONG}[walk_ladder-to the bottom]", f"{WRONG}[walk_ladder-not back up]"),
         "whoever goes to the bottom at once passes",
     ),
     Mutant(
         "l12-batch-may-change",
         HERE + "ladder.py",
-        "    if batch != ROWS:",
-        "    if batch > ROWS:",
-        (f"{WALK}[another batch]",),
+        '        if batch_of(settings) != one["rows"]:',
+        "        if not settings:",
+        (f"{WRONG}[walk_ladder-another batch]",),
         "a smaller batch passes for a remedy",
     ),
     # ---- numbers

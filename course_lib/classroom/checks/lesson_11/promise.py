@@ -6,8 +6,6 @@ rows, against the messages of the ledger, and against what the meter finds betwe
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor
 
@@ -16,18 +14,11 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.lesson_11 import promise_trial as trial
-from course_lib.classroom.checks.lesson_11.ready import take
-
-ITEM = 8  # bytes of a float64
-TOLERANCE = 1e-10
-
-
-def near(a: Tensor | None, b: Tensor) -> bool:
-    return a is not None and a.shape == b.shape and bool(((a - b).abs() <= TOLERANCE).all())
+from course_lib.classroom.checks.looking import ITEM, THREE, TWO, counted, fresh_seed, near
 
 
 class Trial:
-    """Two steps of the learner's stack on a group, beside the dense one."""
+    """Three steps of the learner's stack on a group, beside the dense one."""
 
     def __init__(self, reports: list[dict], sizes: trial.Sizes, seed: int, when: str):
         self.reports, self.sizes, self.when, self.n = reports, sizes, when, len(reports)
@@ -65,32 +56,25 @@ class Trial:
 
 def judge_promise(answer: Answer, judge: Judge) -> None:
     """Try promise; raise the Finding that explains best what is wrong."""
-    take(answer, judge, "promise_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
     w = 11 + seed % 2
     cases = [
-        ([0, 1, 2], trial.Sizes(2, (w, w + 2, w + 1, w + 3, w))),
-        ([1, 2], trial.Sizes(3, (w + 3, w, w + 1, w + 2, w))),  # not the notebook's first two
+        (THREE, trial.Sizes(2, (w, w + 2, w + 1, w + 3, w))),
+        (TWO, trial.Sizes(3, (w + 3, w, w + 1, w + 2, w))),  # not the notebook's first two
     ]
-    looks = (look_at_shards, look_at_values, look_at_memory, look_at_traffic, look_at_steps)
     for members, sizes in cases:
-        one = _try(answer, judge, members, sizes, seed)
-        for look in looks:
+        when, data = on(members), (list(sizes.widths), sizes.b, seed)
+        reports = judge.trial(answer, trial.run, *data, members=members, when=when)
+        refuse_none(reports, when, "the list of its shards")
+        one = Trial(reports, sizes, seed, when)
+        for look in LOOKS:
             try:
                 look(one)
             except Finding:
                 if one.n == 2:  # right on all ranks of the world, and wrong on some of them
                     refuse_world_numbers(answer, one.when)
                 raise
-
-
-def _try(answer: Answer, judge: Judge, members: list[int], sizes: trial.Sizes, seed: int) -> Trial:
-    when = on(members)
-    part = 'bench.part("lesson_11.promise_trial")'
-    call = f"{part}.run({answer.name}, {part}.{sizes!r}, {seed}, __trial__)"
-    reports = judge.trial(answer, call, members, when)
-    refuse_none(reports, when, "the list of its shards")
-    return Trial(reports, sizes, seed, when)
 
 
 def look_at_shards(one: Trial) -> None:
@@ -104,6 +88,8 @@ def look_at_shards(one: Trial) -> None:
                 "tensor for each layer, this rank's shard of it.",
             )
         wanted = [one.piece(flat, rank).numel() for flat in one.start]
+        if not report["plain"]:
+            raise Finding("not a list of tensors", f"A shard is no dense tensor, {one.when}.")
         if report["shards"] is None:
             whole = [flat.numel() for flat in one.start]
             text = (
@@ -156,14 +142,21 @@ def look_at_values(one: Trial) -> None:
          "is the sum."),
         ("n times", [[g * one.n for g in total]] * one.n, f"{one.n} times the sum."),
     )  # fmt: skip
-    for rank, report in enumerate(one.reports):
-        grads = report["steps"][0]["grads"]
+    every = [report["steps"][0]["grads"] for report in one.reports]
+    fine = [rank for rank, grads in enumerate(every) if _all_near(one, grads, total, rank)]
+    for rank, grads in enumerate(every):
         if _all_near(one, grads, total, rank):
             continue
         for name, flats, text in ideas:
             if _all_near(one, grads, flats[rank], rank):
                 raise Finding(name, f"What rank {rank} finds in its shards' gradients, {one.when}, "
                                     f"is {text}")  # fmt: skip
+        if len(fine) == 1:
+            raise Finding(
+                "on one rank only",
+                f"The gradients are right on rank {fine[0]} alone, {one.when}. Every rank needs "
+                "its piece of the sum: a reduce to one rank, or something that one rank does?",
+            )
         raise Finding(
             "wrong gradient",
             f"The outputs are right. The gradients of the shards on rank {rank} are not this "
@@ -219,8 +212,8 @@ def look_at_traffic(one: Trial) -> None:
         forward, backward = (report["steps"][0][way] for way in ("forward", "backward"))
         there, back = forward["ops"], backward["ops"]
         head = (
-            f"Values and memory are right. In a step rank {rank} sends {_told(there)} forward and "
-            f"{_told(back)} backward {one.when}. "
+            f"Values and memory are right. In a step rank {rank} sends {counted(there)} forward "
+            f"and {counted(back)} backward {one.when}. "
         )
         if "all_reduce" in back:
             raise Finding(
@@ -246,35 +239,42 @@ def look_at_traffic(one: Trial) -> None:
 
 
 def look_at_steps(one: Trial) -> None:
-    """The second step, with the shards that have moved."""
+    """The later steps, with the shards that have moved; in the last there are two stacks."""
     for rank, report in enumerate(one.reports):
-        outs, alone = one.steps[1]
-        total = [sum(parts) for parts in zip(*alone, strict=True)]
-        second = report["steps"][1]
-        if not (
-            near(second["out"], outs[rank])
-            and None not in second["grads"]
-            and _all_near(one, second["grads"], total, rank)
-        ):
+        for step in range(1, len(one.steps)):
+            outs, alone = one.steps[step]
+            total = [sum(parts) for parts in zip(*alone, strict=True)]
+            did, last = report["steps"][step], step == len(one.steps) - 1
+            if (
+                near(did["out"], outs[rank])
+                and None not in did["grads"]
+                and _all_near(one, did["grads"], total, rank)
+                and not (last and report["again"] != one.layers)
+            ):
+                continue
+            if last:
+                raise Finding(
+                    "two stacks at once",
+                    f"With one stack all is right. With a second one at work at the same time, the "
+                    f"first is not the dense one on rank {rank}, {one.when}. What belongs to a "
+                    "stack stays with it: not in a global, a class or a default argument.",
+                )
             raise Finding(
                 "another second step",
-                f"Step 1 is right. In step 2, when the optimizer has moved the shards, output or "
-                f"gradients on rank {rank} are not the dense ones, {one.when}. Do you gather the "
-                "shards that you gave back, or a copy of them? Does something of step 1 remain?",
+                "Step 1 is right. In step 2, with shards that have moved, output or gradients on "
+                f"rank {rank} are not the dense ones, {one.when}. Do you gather the shards that "
+                "you gave back, or a copy of them? Does something of step 1 remain?",
             )
 
 
-def _told(ops: dict) -> str:
-    return " and ".join(f"{count} {op}" for op, count in ops.items()) or "nothing"
-
-
+LOOKS = (look_at_shards, look_at_values, look_at_memory, look_at_traffic, look_at_steps)
 PROMISE = Exercise(
     name="promise",
     title="The hooks and their frees",
     points=5,
     judge=judge_promise,
     when_right=(
-        "Outputs, gradients and two steps of training are those of the whole stack on all ranks' "
+        "Outputs, gradients and three steps of training are those of the whole stack on all ranks' "
         "rows, on two ranks and on three. Between any two layers nothing whole was in memory, "
         "forward or backward, and between steps each rank held its shards alone. Three moves of "
         "the parameters went over the wire: that is stage 3."

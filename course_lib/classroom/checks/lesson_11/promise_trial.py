@@ -6,19 +6,18 @@ what is in memory and as large as a whole weight. Lesson 11.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.lesson_11.meter import Meter, is_plain
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
-STEPS, RATE = 2, 0.1
-PATIENCE = 20  # times 10 ms
+STEPS, RATE = 3, 0.1  # in the third step there is another stack at the same time
 
 
 class Sizes(NamedTuple):
@@ -68,29 +67,10 @@ def cut(flat: Tensor, n: int) -> list[Tensor]:
     return list(nn.functional.pad(flat, (0, -flat.numel() % n)).chunk(n))
 
 
-class Meter:
-    """How many storages as large as a whole weight there are now, and where that was asked."""
-
-    def __init__(self, watch: Watch, least: int):
-        self.watch, self.least, self.patience = watch, least, PATIENCE
-        self.forward: list[int] = []
-        self.backward: list[int] = []
-
-    def now(self, most: int) -> int:
-        """A backend's thread may hold its copy of a message a moment longer: look again."""
-        for _ in range(self.patience):
-            found = sum(one.nbytes() >= self.least for one in self.watch.made_and_alive())
-            if found <= most:
-                return found
-            time.sleep(0.01)
-        self.patience = 1  # what has stayed once is no thread's copy
-        return found
-
-
-def run(function: Callable, sizes: Sizes, seed: int, group: Group) -> dict:
-    """Two steps of SGD with the shards that `function(layers, group)` has given back."""
+def run(function: Callable, group: Group, widths: Sequence[int], b: int, seed: int) -> dict:
+    """Three steps of SGD with the shards that `function(layers, group)` has given back."""
     n, rank = group.size(), group.rank()
-    given = numbers(sizes, n, seed)
+    given = numbers(Sizes(b, tuple(widths)), n, seed)
     with Watch() as watch:
         layers = stack(given)
         meter = Meter(watch, min(8 * weight.numel() for weight in given.weights))
@@ -100,16 +80,21 @@ def run(function: Callable, sizes: Sizes, seed: int, group: Group) -> dict:
         entries = list(shards) if isinstance(shards, (list, tuple)) else []
         report["kinds"] = [type(one).__name__ for one in entries]
         report["sizes"] = [one.numel() for one in entries if isinstance(one, Tensor)]
-        if report["sizes"] != wanted or len(entries) != len(wanted):
+        report["plain"] = all(is_plain(one) for one in entries if isinstance(one, Tensor))
+        if report["sizes"] != wanted or len(entries) != len(wanted) or not report["plain"]:
             return report
         report["leaves"] = [one.requires_grad and one.is_leaf for one in entries]
         report["shards"] = [one.detach().flatten().clone() for one in entries]
         report["held"] = meter.now(0)
         if not all(report["leaves"]):
             return report
-        for x, dy in zip(given.xs, given.dys, strict=True):
-            meter.forward, meter.backward = [], []
-            report["steps"].append(_step(layers, entries, x[rank], dy[rank], meter))
+        for step, (x, dy) in enumerate(zip(given.xs, given.dys, strict=True)):
+            beside = None
+            if step == STEPS - 1:
+                beside, other = stack(given), None
+                other, _ = bench.watched(lambda made=beside: function(made, group))
+                report["again"] = len(other) if isinstance(other, (list, tuple)) else None
+            report["steps"].append(_step(layers, entries, x[rank], dy[rank], meter, beside))
             if report["steps"][-1]["grads"] is None or None in report["steps"][-1]["grads"]:
                 break
             with torch.no_grad():
@@ -127,31 +112,50 @@ def _flat(weight: Tensor, bias: Tensor) -> Tensor:
     return torch.cat((weight.flatten(), bias))
 
 
-def _step(layers: list[nn.Linear], shards: list[Tensor], x: Tensor, dy: Tensor, meter: Meter):
+def _step(
+    layers: list[nn.Linear],
+    shards: list[Tensor],
+    x: Tensor,
+    dy: Tensor,
+    meter: Meter,
+    beside: list[nn.Linear] | None,
+) -> dict:
+    """A step; between its forward and its backward there is the forward of another stack."""
+    in_forward, in_backward = [], []
     complete = []  # how many layers have a complete weight, after each layer's forward
 
     def forward() -> Tensor:
         y = x.clone().requires_grad_()
         for layer in layers:
             y = torch.tanh(layer(y))
-            y.register_hook(lambda grad: meter.backward.append(meter.now(2)))
-            meter.forward.append(meter.now(1))
+            y.register_hook(lambda grad: in_backward.append(meter.now(2)))
+            in_forward.append(meter.now(1))
             complete.append(sum(_complete(layer.weight) for layer in layers))
         return y
 
     y, there = bench.watched(forward)
+    if beside:
+        more, _ = bench.watched(lambda: _through(beside, 1 - x))
     _, back = bench.watched(lambda: y.backward(dy))
+    if beside:
+        bench.watched(lambda: more.backward(dy))
     grads = [None if s.grad is None else s.grad.detach().flatten().clone() for s in shards]
     return {
         "out": y.detach().clone(),
         "grads": grads,
         "forward": there,
         "backward": back,
-        "in_forward": meter.forward,
-        "in_backward": meter.backward,
+        "in_forward": in_forward,
+        "in_backward": in_backward,
         "complete": complete,
         "after": meter.now(0),
     }
+
+
+def _through(layers: list[nn.Linear], x: Tensor) -> Tensor:
+    for layer in layers:
+        x = torch.tanh(layer(x))
+    return x
 
 
 def _complete(weight: Tensor) -> bool:

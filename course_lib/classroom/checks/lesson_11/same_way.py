@@ -6,8 +6,7 @@ the layers, against the gathers that were due, and against how many layers were 
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,14 +16,25 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.lesson_11 import same_way_trial as trial
-from course_lib.classroom.checks.lesson_11.ready import take
+from course_lib.classroom.checks.looking import (
+    THREE,
+    TWO,
+    Idea,
+    came_back,
+    fresh_seed,
+    near,
+    refuse_general,
+    refuse_idea,
+)
 
-TOLERANCE = 1e-10
 SMALL = 8 * trial.LAYERS  # bytes: a number for each layer
 
-
-def near(a: Tensor | None, b: Tensor) -> bool:
-    return a is not None and a.shape == b.shape and bool(((a - b).abs() <= TOLERANCE).all())
+LAYERS_BY_MISTAKE = (
+    ("W not transposed", lambda x, w: x + torch.tanh(x @ w), "The layers use W and not W.T."),
+    ("x left out", lambda x, w: torch.tanh(x @ w.T), "A layer adds its tanh to x: x was left out."),
+    ("tanh of all", lambda x, w: torch.tanh(x + x @ w.T), "The tanh is of x @ W.T alone; x is "
+     "added to it."),
+)  # fmt: skip
 
 
 class Trial:
@@ -34,11 +44,19 @@ class Trial:
         self.reports, self.sizes, self.when, self.n = reports, sizes, when, len(reports)
         self.given = trial.numbers(sizes, self.n, seed)
 
-    def through(self, call: int, rank: int, layers: list[bool]) -> Tensor:
+    def through(
+        self, call: int, rank: int, layers: Sequence[bool], layer: Callable = trial.layer
+    ) -> Tensor:
         x = self.given.xs[call, rank]
         for weight, goes in zip(self.given.weights, layers, strict=True):
-            x = trial.layer(x, weight) if goes else x
+            x = layer(x, weight) if goes else x
         return x
+
+    def own_where(self, enough: Callable[[int], bool]) -> list[list[bool]]:
+        """For each rank of the first batch: its own wishes, where `enough` ranks share them."""
+        wishes = self.given.wanted[0]
+        votes = [sum(some) for some in zip(*wishes, strict=True)]
+        return [[w and enough(k) for w, k in zip(own, votes, strict=True)] for own in wishes]
 
     def union(self, call: int) -> list[bool]:
         return [any(some) for some in zip(*self.given.wanted[call], strict=True)]
@@ -53,14 +71,15 @@ class Trial:
 
 def judge_same_way(answer: Answer, judge: Judge) -> None:
     """Try same_way; raise the Finding that explains best what is wrong."""
-    take(answer, judge, "same_way_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
     h = 5 + seed % 3
-    for members, sizes in (([0, 1, 2], trial.Sizes(2, h)), ([1, 2], trial.Sizes(3, h + 1))):
+    for members, sizes in ((THREE, trial.Sizes(2, h)), (TWO, trial.Sizes(3, h + 1))):
         when = on(members)
-        part = 'bench.part("lesson_11.same_way_trial")'
-        call = f"{part}.run({answer.name}, {part}.{sizes!r}, {seed}, __trial__)"
-        reports = judge.trial(answer, call, members, when)
+        # In the second batch rank 0 wants nothing.
+        reports = judge.trial(
+            answer, trial.run, list(sizes), seed, members=members, when=when, empty=[0]
+        )
         refuse_none(reports, when, "the rows that have gone through their layers")
         one = Trial(reports, sizes, seed, when)
         for look in (look_at_ways, look_at_values, look_at_traffic):
@@ -87,13 +106,13 @@ def look_at_ways(one: Trial) -> None:
         if did["changed"]:
             raise Finding(
                 "input changed",
-                f"Your function changed x or the list of wishes on rank {rank}, {one.when}. Work "
-                "out of place.",
+                f"Your function changed x, the list of wishes or the list of units on rank "
+                f"{rank}, {one.when}. Work out of place.",
             )
         if did["out"] is None:
             raise Finding(
                 "wrong shape",
-                f"Rank {rank} got a {did['kind']} of shape {did['shape']} back {one.when}; "
+                f"Rank {rank} got {came_back(did)} back {one.when}; "
                 f"expected is a tensor of shape {[one.sizes.b, one.sizes.h]} and dtype float64.",
             )
 
@@ -107,6 +126,7 @@ def look_at_values(one: Trial) -> None:
     first = [did["out"] for call, _, did in one.calls() if call == 0]
     wishes = one.given.wanted[0]
     both = [all(some) for some in zip(*wishes, strict=True)]
+    firsts = [[own and first for own, first in zip(o, wishes[0], strict=True)] for o in wishes]
     ideas = (
         ("somebody else's layer", [one.union(0)] * one.n,
          "The rows went through every layer that *some* rank wants. To take part in a gather and "
@@ -117,17 +137,31 @@ def look_at_values(one: Trial) -> None:
         ("a rank of its own decides", [wishes[0]] * one.n,
          "All rows went through the layers that the group's first rank wants. Every rank's wishes "
          "count."),
+        ("a rank of its own decides", firsts,
+         "A layer came where the group's first rank wants it, and nowhere else. Every rank's "
+         "wishes count."),
+        ("only where most agree", one.own_where(lambda votes: votes > 1),
+         "A layer that one rank alone wants was left out. It has to come as well."),
+        ("one vote exactly", one.own_where(lambda votes: votes == 1),
+         "The rows went through the layers that exactly one rank wants. Compare the sum of the "
+         "wishes with 0, and not with 1."),
         ("none", [[False] * trial.LAYERS] * one.n, "The rows went through no layer."),
     )  # fmt: skip
-    for name, layers, text in ideas:
-        if all(near(out, one.through(0, r, layers[r])) for r, out in enumerate(first)):
-            raise Finding(name, f"{text} ({one.when})")
+    gives = [
+        Idea(name, text, [one.through(0, r, goes) for r, goes in enumerate(layers)])
+        for name, layers, text in ideas
+    ]
+    for name, layer, text in LAYERS_BY_MISTAKE:
+        gives.append(Idea(name, text, [one.through(0, r, w, layer) for r, w in enumerate(wishes)]))
+    refuse_idea(first, gives, one.when)
     if all(near(out, one.through(0, r, wishes[r])) for r, out in enumerate(first)):
         raise Finding(
             "another later batch",
             f"The first batch is right, and a later one with other wishes is not, {one.when}. The "
             "wishes come anew with each batch, and so must the agreement about them.",
         )
+    right = [one.through(0, r, w) for r, w in enumerate(wishes)]
+    refuse_general(first, right, one.when, sizes={"rows": one.sizes.b, "layers": trial.LAYERS})
     raise Finding(
         "wrong output",
         f"The output is not each rank's own rows through the layers that it wants, {one.when}. The "
@@ -146,6 +180,14 @@ def look_at_traffic(one: Trial) -> None:
                 f"and {did['now']} are left whole in the end, {one.when}. It runs, and does not "
                 "shard: free a layer before the next is gathered, on ranks that have no use for it "
                 "too.",
+            )
+        if did["kept"] > 1 or did["left"]:
+            raise Finding(
+                "copies kept whole",
+                f"Values are right, and every unit is freed. Yet on rank {rank} there are "
+                f"{max(did['kept'], did['left'])} tensors as large as a complete weight in memory "
+                f"before a gather or when your function has returned, {one.when}: copies of "
+                "weights, which `free` cannot free.",
             )
         extra = len(did["gathered"]) - len(due)
         others = sum(did["sent"]["ops"].values()) - len(did["gathered"])

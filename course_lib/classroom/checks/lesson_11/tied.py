@@ -6,8 +6,6 @@ one, against the messages of a head of the check's own, and against what is whol
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor
 
@@ -16,13 +14,16 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_11 import tied_trial as trial
-from course_lib.classroom.checks.lesson_11.ready import take
-
-TOLERANCE = 1e-10
-
-
-def near(a: Tensor | None, b: Tensor) -> bool:
-    return a is not None and a.shape == b.shape and bool(((a - b).abs() <= TOLERANCE).all())
+from course_lib.classroom.checks.looking import (
+    THREE,
+    TWO,
+    Idea,
+    came_back,
+    fresh_seed,
+    near,
+    refuse_general,
+    refuse_idea,
+)
 
 
 class Trial:
@@ -31,6 +32,7 @@ class Trial:
     def __init__(self, reports: list[dict], sizes: trial.Sizes, seed: int, when: str):
         self.reports, self.when, self.n = reports, when, len(reports)
         self.given = trial.numbers(sizes, self.n, seed)
+        self.last: list[Tensor] = []  # what the head is given on each rank, in the first step
         self.steps = self.dense()
 
     def dense(self, only: str = "") -> list[tuple[list[Tensor], Tensor]]:
@@ -43,12 +45,14 @@ class Trial:
             looked, head = (
                 leaves[0].detach() if only == other else leaves[0] for other in ("head", "lookup")
             )
-            logits = []
+            logits, last = [], []
             for rows in ids:
                 x = looked[rows]
                 for weight in leaves[1]:
                     x = torch.tanh(x @ weight.T)
                 logits.append(x @ head.T)
+                last.append(x.detach())
+            self.last = self.last or last
             loss = sum((y * dy).sum() for y, dy in zip(logits, dys, strict=True)) / self.n
             grads = torch.autograd.grad(loss, leaves)
             table, blocks = table - trial.RATE * grads[0], blocks - trial.RATE * grads[1]
@@ -58,17 +62,15 @@ class Trial:
 
 def judge_tied(answer: Answer, judge: Judge) -> None:
     """Try tied_head; raise the Finding that explains best what is wrong."""
-    take(answer, judge, "tied_trial")
-    seed = int.from_bytes(os.urandom(3), "big")
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
     h = 6 + seed % 3
     for members, sizes in (
-        ([0, 1, 2], trial.Sizes(2, 2, 37, h)),
-        ([1, 2], trial.Sizes(1, 4, 41, h + 1)),
+        (THREE, trial.Sizes(2, 2, 37, h)),
+        (TWO, trial.Sizes(1, 4, 41, h + 1)),
     ):
         when = on(members)
-        part = 'bench.part("lesson_11.tied_trial")'
-        call = f"{part}.run({answer.name}, {part}.{sizes!r}, {seed}, __trial__)"
-        reports = judge.trial(answer, call, members, when)
+        reports = judge.trial(answer, trial.run, list(sizes), seed, members=members, when=when)
         refuse_none(reports, when, "a module")
         one = Trial(reports, sizes, seed, when)
         for look in (look_at_module, look_at_values, look_at_memory, look_at_traffic):
@@ -83,6 +85,19 @@ def look_at_module(one: Trial) -> None:
                 "not a module",
                 f"Rank {rank} got a {report['kind']} back {one.when}; expected is an nn.Module. "
                 "Hooks belong to modules: the engine cannot see when a plain function runs.",
+            )
+        if report["shared"]:
+            raise Finding(
+                "one head for all",
+                f"Rank {rank} got the same module back for two embeddings, {one.when}. Each model "
+                "has a table and a head of its own: keep nothing between calls.",
+            )
+        if not report["same"]:
+            raise Finding(
+                "another table",
+                f"After your function the embedding has another table than before on rank {rank}, "
+                f"{one.when}: its values are gone. The head takes the embedding's weight, and not "
+                "the embedding the head's.",
             )
         if report["promise"]:
             raise Finding(
@@ -101,22 +116,48 @@ def look_at_module(one: Trial) -> None:
             )
 
 
-def look_at_values(one: Trial) -> None:
-    """Logits and the table after each of three steps."""
-    half = {name: one.dense(name) for name in ("lookup", "head")}
+def look_at_logits(one: Trial) -> None:
+    """The first logits: of every entry, and with the model's own table."""
+    seen, right = [], one.steps[0][0]
     for rank, report in enumerate(one.reports):
         first = report["steps"][0]
         if first["logits"] is None:
             raise Finding(
                 "wrong shape",
-                f"The head gives {first['shape']} on rank {rank}, {one.when}; expected are logits "
-                "for every vocabulary entry, (b, s, v).",
+                f"The head gives {came_back(first)} on rank {rank}, {one.when}; expected are "
+                "logits for every vocabulary entry, (b, s, v).",
             )
-        if not near(first["logits"], one.steps[0][0][rank]):
+        seen.append(first["logits"])
+    others = trial.other_tables(one.given)
+    refuse_idea(
+        seen,
+        [
+            Idea(
+                "one head for all",
+                "The logits are those of another model's table, whose head was made before this "
+                "one's or after it. Keep each table with its own module, not in a class, a global "
+                "or a cache.",
+                [y @ table.T for y in one.last],
+            )
+            for table in others
+        ],
+        one.when,
+    )
+    for rank, (logits, wanted) in enumerate(zip(seen, right, strict=True)):
+        if not near(logits, wanted):
+            refuse_general(seen, right, one.when, what="logits")
             raise Finding(
                 "wrong logits",
                 f"The logits on rank {rank} are not x times the embedding's rows, {one.when}.",
             )
+
+
+def look_at_values(one: Trial) -> None:
+    """Logits and the table after each of three steps."""
+    look_at_logits(one)
+    half = {name: one.dense(name) for name in ("lookup", "head")}
+    for rank, report in enumerate(one.reports):
+        first = report["steps"][0]
         if report["whole"].get("before"):
             raise Finding(
                 "a copy kept whole",

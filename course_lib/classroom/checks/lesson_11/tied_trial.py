@@ -6,8 +6,7 @@ what is in memory and as large as the whole table. Lesson 11.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,11 +15,11 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import zero
 from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.lesson_11.meter import Meter, is_plain
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
 STEPS, RATE, BLOCKS = 3, 0.05, 2
-PATIENCE = 20  # times 10 ms
 PROMISED = "gathered only while its unit runs"  # the library's words
 
 
@@ -73,14 +72,29 @@ class Small(nn.Module):
         return self.head(x)  # (b, s, v)
 
 
+def other_tables(given: Numbers) -> list[Tensor]:
+    """Of two more models, whose heads are made before this one's and after it."""
+    return [given.table + k for k in (1, 2)]
+
+
+def in_float64(function: Callable, tokens: nn.Embedding) -> object:
+    """Parameters that the answer makes have the table's dtype, as in a model of this dtype."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        return function(tokens)
+    finally:
+        torch.set_default_dtype(before)
+
+
 def our_head(tokens: nn.Embedding) -> nn.Module:
     head = nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False, device="meta")
     head.weight = tokens.weight
     return head
 
 
-def run(function: Callable, sizes: Sizes, seed: int, group: Group) -> dict:
-    given = numbers(sizes, group.size(), seed)
+def run(function: Callable, group: Group, sizes: Sequence[int], seed: int) -> dict:
+    given = numbers(Sizes(*sizes), group.size(), seed)
     return {**_train(function, given, group), "ours": _train(our_head, given, group)["sent"]}
 
 
@@ -88,25 +102,37 @@ def _train(function: Callable, given: Numbers, group: Group) -> dict:
     rank, least = group.rank(), given.table.numel() * given.table.element_size()
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))
     report = {"steps": [], "sent": {}, "promise": False, "parameters": 0, "whole": {}}
+    others = [nn.Embedding(*given.table.shape, dtype=torch.float64) for _ in range(2)]
+    for other, table in zip(others, other_tables(given), strict=True):
+        other.weight = nn.Parameter(table)
     with Watch() as watch:
         made: list = []
 
         def head(tokens: nn.Embedding) -> nn.Module:
-            out, report["built"] = bench.watched(lambda: function(tokens))
-            made.append(out)
-            return out if isinstance(out, nn.Module) else nn.Identity()
+            # Another model's head before this one and one after it: what is kept is met again.
+            for each in (others[0], tokens, others[1]):
+                out, _ = bench.watched(lambda each=each: in_float64(function, each))
+                made.append(out)
+            return made[1] if isinstance(made[1], nn.Module) else nn.Identity()
 
         model = Small(given, head)
-        report["kind"] = type(made[0]).__name__
-        report["module"] = isinstance(made[0], nn.Module)
+        report["same"] = torch.equal(model.tokens.weight, given.table)
+        report["shared"] = made[1] is not None and any(made[1] is made[k] for k in (0, 2))
+        report["kind"] = type(made[1]).__name__
+        report["module"] = isinstance(made[1], nn.Module)
         if not report["module"]:
             return report
         report["parameters"] = sum(p.numel() for p in model.parameters())
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         options = {"units": list(model.blocks), "prefetch": 0, "persist": 0}
         engine = zero.engine(model, optimizer, stage=3, mesh=mesh, **options)
-        meter = _Meter(watch, least)
-        hooks = [block.register_forward_hook(meter.inside) for block in model.blocks]
+        meter = Meter(watch, least)
+        in_blocks = [0]
+
+        def inside(*_) -> None:
+            in_blocks.append(meter.now(0))
+
+        hooks = [block.register_forward_hook(inside) for block in model.blocks]
         try:
             for ids, dy in zip(given.ids, given.dys, strict=True):
                 report["steps"].append(_step(engine, ids[rank], dy[rank], report, meter))
@@ -117,41 +143,18 @@ def _train(function: Callable, given: Numbers, group: Group) -> dict:
         finally:
             for hook in hooks:
                 hook.remove()
-        report["whole"]["in the blocks"] = meter.most
+        report["whole"]["in the blocks"] = max(in_blocks)
     engine.close()
     return report
 
 
-class _Meter:
-    """How many storages are as large as the whole table."""
-
-    def __init__(self, watch: Watch, least: int):
-        self.watch, self.least, self.most = watch, least, 0
-        self.patience = PATIENCE
-
-    def now(self, most: int) -> int:
-        """A backend's thread may hold its copy of a message a moment longer: look again."""
-        for _ in range(self.patience):
-            found = sum(one.nbytes() >= self.least for one in self.watch.made_and_alive())
-            if found <= most:
-                return found
-            time.sleep(0.01)
-        self.patience = 1  # what has stayed once is no thread's copy
-        return found
-
-    def inside(self, *_) -> None:
-        self.most = max(self.most, self.now(0))
-
-
-def _step(engine: zero.Engine, ids: Tensor, dy: Tensor, report: dict, meter: _Meter) -> dict:
+def _step(engine: zero.Engine, ids: Tensor, dy: Tensor, report: dict, meter: Meter) -> dict:
     first = not report["steps"]
     if first:
         report["whole"]["before"] = meter.now(0)
     logits, there = bench.watched(lambda: engine(ids))
-    found = {
-        "shape": list(logits.shape),
-        "logits": logits.detach().clone() if logits.shape == dy.shape else None,
-    }
+    good = is_plain(logits) and logits.shape == dy.shape
+    found = {**bench.described(logits), "logits": logits.detach().clone() if good else None}
     if found["logits"] is None:
         return found
     # Behind the forward the unit that ends it may stay.

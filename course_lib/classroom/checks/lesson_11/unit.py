@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_11.unit_count import (
     BLOCK,
     FIELDS,
@@ -138,6 +139,20 @@ def _gb(numbers: float) -> float:
 # Wrong ideas about some of the fields, which change no count elsewhere.
 _ALONE = (
     Mistake(
+        "as at stage 2",
+        "That is stage 2's: a reduce-scatter for each micro-batch, and one gather after the step. "
+        "At stage 3 the parameters are gathered in the forward, and again in the backward.",
+        {
+            "sent, block": _gb(2 * PSI * _MOVED),
+            "sent, block, k = 4": _gb(5 * PSI * _MOVED),
+        },
+    ),
+    Mistake(
+        "all ranks together",
+        "That is for all ranks together; the question is about one.",
+        {name: N * RIGHT.answers()[name] for name in FIELDS if name.startswith(("gat", "sent"))},
+    ),
+    Mistake(
         "gradients once",
         "Stage 3 keeps no whole gradient until the last micro-batch: each of the four sends its "
         "own.",
@@ -241,6 +256,12 @@ _ALONE = (
 def judge_unit(given: Mapping) -> None:
     """Hold the numbers against the model, and against what each other count leads to."""
     compare(given, RIGHT.answers(), mistakes(), apart=True)
+    for name in ("gathers, block", "gathers, layer"):  # whole, and not to three digits
+        if given[name] != RIGHT.answers()[name]:
+            theirs = ((*idea[:2], replace(RIGHT, **idea[2]).answers()) for idea in _IDEAS)
+            of_it = [(idea, text) for idea, text, all_ in theirs if all_[name] == given[name]]
+            idea, text = (*of_it, ("wrong number", "Count the units one by one."))[0]
+            raise Finding(idea, f"{text} That is in {name!r}. The rest is right.")
 
 
 def mistakes() -> tuple[Mistake, ...]:

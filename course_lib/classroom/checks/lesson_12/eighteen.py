@@ -133,6 +133,16 @@ _ALONE = (
         {"GPU, states away": (4 * Q + 16 * P / (GPUS * NODES)) / 1e9},
     ),
     Mistake(
+        "cut over the nodes alone",
+        "The states are cut over all GPUs of all nodes, not over the nodes alone.",
+        {"GPU, nothing away": (4 * Q + 18 * P / NODES) / 1e9},
+    ),
+    Mistake(
+        "a reserve on the GPU",
+        "The reserve of a half is for the host. On a GPU the estimator counts none.",
+        {name: 1.5 * RIGHT.answers()[name] for name in FIELDS if name.startswith("GPU")},
+    ),
+    Mistake(
         "nothing has gone",
         "That is with nothing offloaded.",
         {

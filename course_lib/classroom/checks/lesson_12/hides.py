@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import ceil
 
+from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
 
 PSI, N, TOKENS = 6e9, 8, 4096  # parameters; ranks; tokens of a rank's micro-batch
@@ -184,6 +185,38 @@ _ALONE = (
         {"update": _READ + 2 * _BUS},
     ),
     Mistake(
+        "with both ends",
+        "The first bucket's read and the last one's write are left out here: count the time in "
+        "which both go on.",
+        {"update": _READ + 12 * BUCKET / DISK},
+    ),
+    Mistake(
+        "with both ends",
+        "The first bucket's read and the last one's write, which nothing overlaps, are left out.",
+        {"update": _READ + 2 * 12 * BUCKET / DISK},
+    ),
+    Mistake(
+        "reading and writing",
+        "The disk reads and writes at the same time, each at full speed. This is reading alone.",
+        {"read": 2 * _READ},
+    ),
+    Mistake(
+        "the tokens of all ranks",
+        "Each rank computes on its own tokens, and all ranks at the same time.",
+        {"backward": N * RIGHT.answers()["backward"]},
+    ),
+    Mistake(
+        "the copy up in it",
+        "The copy up comes afterwards, and is no part of the update that is asked for.",
+        {"micro-batches": ceil((_READ + _BUS) * (1 / PART - 1) / _MICRO)},
+    ),
+    Mistake(
+        "all of a rank's states",
+        "Those are all states of a rank. The update goes through them in buckets, and reuses the "
+        "memory.",
+        {"window": 12 * PSI / N / 1e9},
+    ),
+    Mistake(
         "three in a row",
         "Reading, updating and writing go on at the same time. The slowest counts, not the sum.",
         {"update": 3 * _READ},
@@ -219,6 +252,15 @@ _ALONE = (
 def judge_hides(given: Mapping) -> None:
     """Hold the numbers against the model, and against what each other count leads to."""
     compare(given, RIGHT.answers(), mistakes(), apart=True)
+    for name, what in (("tokens", "tokens"), ("micro-batches", "micro-batches")):
+        seen, right = given[name], RIGHT.answers()[name]
+        if seen == right:
+            continue
+        if seen != int(seen):
+            raise Finding("not rounded", f"{seen:g} is no whole number of {what}: round up.")
+        if seen == right - 1:
+            raise Finding("rounded down", f"With {seen:g} {what} it is not yet enough: round up.")
+        raise Finding("wrong number", f"Not right: {seen:g} {what}. The rest is right.")
 
 
 def mistakes() -> tuple[Mistake, ...]:

@@ -12,15 +12,16 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_12.ladder_trial import MOST, ROWS, rung_of
+from course_lib.classroom.checks.lesson_12.ladder_walk import batch_of, rung_of
 from course_lib.classroom.checks.lesson_12.ready import take
 from course_lib.classroom.crew import START_LIMIT
 
+WAY = "It came to the right settings"
 NO_SHARDING = "Stage 0 runs, on a large enough machine, and every rank holds everything"
 
 
 def judge_ladder(answer: Answer, judge: Judge) -> None:
-    """Five budgets on two ranks, then on three."""
+    """Five budgets and machines of paper, on two ranks, then on three."""
     take(answer, judge, "ladder_trial")
     seed = int.from_bytes(os.urandom(2), "big")
     for members in ([1, 2], [0, 1, 2]):
@@ -30,14 +31,28 @@ def judge_ladder(answer: Answer, judge: Judge) -> None:
         judge.everywhere(lambda rank, code=measured: code, START_LIMIT)
         call = f"{part}.run(walk_ladder, {seed}, __needs__, __trial__)"
         reports = judge.trial(answer, call, members, when)
-        for k in range(len(reports[0]["walks"])):
-            told = [report["walks"][k] for report in reports]
-            limit = told[0]["limit"]
-            _look(told, f"{when}, with a budget of {limit:,} bytes")
+        for k, one in enumerate(reports[0]["walks"]):
+            _look(
+                [r["walks"][k] for r in reports], f"{when}, with a budget of {one['limit']:,} bytes"
+            )
+        for k, one in enumerate(reports[0]["paper"]):
+            where = f"on a machine of paper with room for {one['limit']:,} bytes and a batch of "
+            _look(
+                [r["paper"][k] for r in reports],
+                f"{where}{one['rows']} row{'s'[: one['rows'] != 1]}",
+            )
 
 
 def _look(told: list[dict], where: str) -> None:
     one = told[0]
+    for settings in one["tried"]:
+        if batch_of(settings) != one["rows"]:
+            raise Finding(
+                "another batch",
+                f"It tried {settings['rows']} rows, {settings['accumulate']} times, {where}; the "
+                f"batch has {one['rows']} rows. That trains another model: fewer rows need more "
+                "micro-batches, and more rows need fewer.",
+            )
     if one["right"] is None:
         if one["raised"]:
             raise Finding(
@@ -67,17 +82,16 @@ def _look(told: list[dict], where: str) -> None:
 
 def _look_at_settings(one: dict, where: str) -> None:
     got, right = one["settings"], one["right"]
-    try:
-        batch = got["rows"] * got["accumulate"]
-    except TypeError:
+    batch = batch_of(got)
+    if batch is None:
         raise Finding(
             "not settings", f"{got} came back {where}: rows and accumulate have to be integers."
-        ) from None
-    if batch != ROWS:
+        )
+    if batch != one["rows"]:
         raise Finding(
             "another batch",
             f"{got['rows']} rows, {got['accumulate']} times, make a batch of {batch} {where}; it "
-            f"has {ROWS}. That trains another model: fewer rows need more micro-batches.",
+            f"has {one['rows']}. That trains another model: fewer rows need more micro-batches.",
         )
     if one["needs"] is None:
         raise Finding("not settings", f"{got} came back {where}: no engine takes these settings.")
@@ -109,25 +123,74 @@ def _look_at_settings(one: dict, where: str) -> None:
 
 
 def _look_at_the_way(one: dict, where: str) -> None:
-    rungs, stop = one["rungs"], rung_of(one["right"])
+    tried, short, stop = one["tried"], one["short"], rung_of(one["right"])
+    rungs = [rung_of(settings) for settings in tried]
     if None in rungs:
         raise Finding(
             "beside the ladder",
-            f"It came to the right settings {where}, and on its way tried some that are on no "
-            "rung: each rung changes what it names and keeps the rest.",
+            f"{WAY} {where}, and on its way tried some that are on no rung: each rung changes what "
+            "it names and keeps the rest.",
         )
     if any(rung > stop for rung in rungs):
         raise Finding(
             "went on after it fit",
-            f"It came to the right settings {where}, and tried rungs below them too. Each attempt "
-            "is a run on the whole machine: stop at the first that fits.",
+            f"{WAY} {where}, and tried rungs below them too. Each attempt is a run on the whole "
+            "machine: stop at the first that fits.",
         )
-    if len(one["tried"]) > MOST:
+    _look_at_the_order(_once(tried), _once(short), where)
+    if len(tried) > len(short):
         raise Finding(
             "too many attempts",
-            f"It took {len(one['tried'])} attempts {where}, some of them twice; "
-            f"{len(one['short'])} do.",
+            f"It took {len(tried)} attempts {where}, some of them twice; {len(short)} do.",
         )
+
+
+def _look_at_the_order(tried: list[dict], short: list[dict], where: str) -> None:
+    """The right way's attempts and no others, in its order; a repeated one may be left out."""
+    left = [settings for settings in short if settings not in tried]
+    more = [settings for settings in tried if settings not in short]
+    up = [settings for settings in left or more if _is_up(settings, short)]
+    between = more and more[0]["rows"] > 1 and rung_of(more[0]) == 1
+    if short[1:2] == left[:1] and between:
+        raise Finding(
+            "rows step by step",
+            f"{WAY} {where}, and tried this on its way down: {_shown(more[0])}. The first rung is "
+            "one row at a time, at once; more rows are tried when a step fits.",
+        )
+    if up and not any(_is_up(settings, short) for settings in tried):
+        raise Finding(
+            "not back up",
+            f"{WAY} {where}, and never tried {up[0]['rows']} rows there. Once a step fits, raise "
+            "the rows again as far as they go.",
+        )
+    if up:
+        raise Finding(
+            "not twice as many",
+            f"{WAY} {where}, and on the way back up it {'left out' if left else 'also tried'} "
+            f"{up[0]['rows']} rows. Go up in steps: twice as many rows, as long as that fits.",
+        )
+    if left:
+        raise Finding(
+            "a rung left out",
+            f"{WAY} {where}, and it never tried this on its way: {_shown(left[0])}. Where that "
+            "fits, it is faster.",
+        )
+    if more or tried != short:
+        odd = next(settings for settings in tried if settings != short[tried.index(settings)])
+        raise Finding(
+            "another order",
+            f"{WAY} {where}, and not in the ladder's order. Attempt {tried.index(odd) + 1} was "
+            f"this: {_shown(odd)}. Begin with all rows at once, and take one rung after another.",
+        )
+
+
+def _once(tried: list[dict]) -> list[dict]:
+    return [settings for i, settings in enumerate(tried) if settings not in tried[:i]]
+
+
+def _is_up(settings: dict, short: list[dict]) -> bool:
+    """Whether it is an attempt of the way back up: on the last rung, with more than one row."""
+    return settings["rows"] > 1 and rung_of(settings) == rung_of(short[-1]) and settings != short[0]
 
 
 def _shown(settings: dict) -> str:
@@ -144,9 +207,9 @@ LADDER = Exercise(
     points=4,
     judge=judge_ladder,
     when_right=(
-        "Under five budgets, on two ranks and on three, it went down rung by rung, stopped at the "
-        "first that fits, and went up again in rows as far as they go; where nothing fits it said "
-        "so. Every attempt was a step of a real engine."
+        "Under five budgets of real engines, on two ranks and on three, and on machines of paper "
+        "with up to 64 rows, it went down rung by rung, stopped at the first that fits, and went "
+        "up again in rows as far as they go; where nothing fits it said so."
     ),
     hints=(
         "Keep one dict of settings. A rung changes what it names in it, and the rest stays.",

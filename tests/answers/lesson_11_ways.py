@@ -1,21 +1,8 @@
-"""The checks of `same_way` and `tied_head` on real ranks: wrong answers go by their name.
-
-Ranks that want other layers, and a table that is a head too; lesson 11. `test_checks_11.py` has the
-hooks and their frees.
-"""
+"""Answers to `same_way` and `tied_head` of lesson 11, right and likely wrong ones."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import nbformat
-import pytest
-
-from course_lib.classroom.checks import frame
-from course_lib.classroom.checks.desk import Desk
-from tests.likeliest import likeliest
-
-FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "11_zero_3"
+from tests.answers import changed
 
 WAY = """
 from course_lib.collectives import all_gather, all_reduce, broadcast
@@ -65,32 +52,12 @@ AGREED = """    wishes = torch.tensor(wanted, dtype=torch.uint8)
 """
 
 
-def changed(text: str, *changes: tuple[str, str]) -> str:
-    """A right answer with a mistake in it."""
-    for old, new in changes:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return text
-
-
 def way(*changes: tuple[str, str]) -> str:
     return changed(WAY, *changes)
 
 
 WRONG_WAY = {
     "each its own way": (way((AGREED, ""), ("somebody[i]", "wanted[i]")), "ranks that part"),
-    "gathered for nobody": (way((AGREED, ""), ("if somebody[i]:", "if True:")),
-                            "gathered for nobody"),
-    "somebody else's layer": (way(("            if wanted[i]:\n                x =",
-                                   "            if True:\n                x =")),
-                              "somebody else's layer"),
-    "only where all agree": (way(('"max"', '"min"')), "only where all agree"),
-    "the first rank decides": (
-        way(('all_reduce(wishes, group, "max")', "broadcast(wishes, group)"),
-            ("            if wanted[i]:\n                x =",
-             "            if True:\n                x =")),
-        "a rank of its own decides",
-    ),
     "all gathered first": (
         way(("    for i, unit in", "    whole = [u.gather() if some else None "
              "for u, some in zip(units, somebody)]\n    for i, unit in"),
@@ -98,6 +65,18 @@ WRONG_WAY = {
         "all whole at once",
     ),
     "never freed": (way(("            unit.free()\n", "")), "all whole at once"),
+    "only where all agree": (way(('"max"', '"min"')), "only where all agree"),
+    "gathered for nobody": (way((AGREED, ""), ("if somebody[i]:", "if True:")),
+                            "gathered for nobody"),
+    "somebody else's layer": (way(("            if wanted[i]:\n                x =",
+                                   "            if True:\n                x =")),
+                              "somebody else's layer"),
+    "the first rank decides": (
+        way(('all_reduce(wishes, group, "max")', "broadcast(wishes, group)"),
+            ("            if wanted[i]:\n                x =",
+             "            if True:\n                x =")),
+        "a rank of its own decides",
+    ),
     "freed where it was used": (
         way(("            unit.free()\n", "                unit.free()\n")),
         "all whole at once",
@@ -124,6 +103,39 @@ WRONG_WAY = {
     "no layer at all": (way(("    x = x + torch.tanh(x @ W.T)", "    x + 0")), "none"),
     "another order": (way(("enumerate(units)", "reversed([*enumerate(units)])")), "wrong output"),
     "nothing": (way(("    return x", "    x")), "nothing returned"),
+    "a copy of each weight": (
+        way(
+            ("\n\ndef same", "\n\nkept = {}\n\n\ndef same"),
+            ("W = unit.gather()", "W = kept[i] = unit.gather().clone()"),
+        ),
+        "copies kept whole",
+    ),
+    "units taken out of the list": (
+        way(("enumerate(units)", "enumerate([units.pop(0) for _ in wanted])")),
+        "input changed",
+    ),
+    "only where the first rank wants": (
+        way(('all_reduce(wishes, group, "max")', "broadcast(wishes, group)")),
+        "a rank of its own decides",
+    ),
+    "more than half": (
+        way(("if somebody[i]:", "if somebody[i] > 1:"), (', "max"', "")),
+        "only where most agree",
+    ),
+    "one vote": (
+        way(("if somebody[i]:", "if somebody[i] == 1:"), (', "max"', "")),
+        "one vote exactly",
+    ),
+    "W as it is": (way(("x @ W.T", "x @ W")), "W not transposed"),
+    "no residual": (way(("x = x + torch.tanh", "x = torch.tanh")), "x left out"),
+    "nothing to do": (
+        way(("    wishes =", "    if not any(wanted):\n        return x\n    wishes =")),
+        "left out by an empty rank",
+    ),
+    "in float32": (
+        way(("torch.tanh(x @ W.T)", "torch.tanh(x.float() @ W.float().T).double()")),
+        "rounded on the way",
+    ),
 }  # fmt: skip
 
 HEAD = """
@@ -172,6 +184,12 @@ WRONG_HEAD = {
         "def tied_head(tokens):\n    return lambda x: x @ tokens.weight.T\n",
         "not a module",
     ),
+    "detached": (head(("(x, self.weight)", "(x, self.weight.detach())")), "half of the gradient"),
+    "a copy on the side": (
+        head(("self.weight = tokens.weight",
+              'self.register_buffer("weight", tokens.weight.detach().clone())')),
+        "a copy kept whole",
+    ),
     "a second parameter": (
         head(("= tokens.weight", "= torch.nn.Parameter(tokens.weight.detach().clone())")),
         "untied",
@@ -181,12 +199,6 @@ WRONG_HEAD = {
               "torch.nn.Parameter(torch.zeros(len(tokens.weight), dtype=torch.float64))"),
              ("self.weight)", "self.weight, self.bias)")),
         "untied",
-    ),
-    "detached": (head(("(x, self.weight)", "(x, self.weight.detach())")), "half of the gradient"),
-    "a copy on the side": (
-        head(("self.weight = tokens.weight",
-              'self.register_buffer("weight", tokens.weight.detach().clone())')),
-        "a copy kept whole",
     ),
     "all words looked up": (
         head(("self.weight = tokens.weight", "self.tokens = tokens"),
@@ -203,73 +215,34 @@ WRONG_HEAD = {
                "wrong logits"),
     "one word too few": (head(("(x, self.weight)", "(x, self.weight[1:])")), "wrong shape"),
     "nothing": (head(("    return Head(tokens)", "    Head(tokens)")), "nothing returned"),
+    "the table of the last": (
+        head(
+            ("self.weight = tokens.weight", "Head.last = self.weight = tokens.weight"),
+            ("(x, self.weight)", "(x, Head.last)"),
+        ),
+        "one head for all",
+    ),
+    "a head for each size": (
+        head(
+            ("class Head", "heads = {}\n\n\nclass Head"),
+            ("return Head(tokens)", "return heads.setdefault(tokens.weight.shape, Head(tokens))"),
+        ),
+        "one head for all",
+    ),
+    "the other way round": (
+        "def tied_head(tokens):\n"
+        "    head = torch.nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False)\n"
+        "    tokens.weight = head.weight\n    return head\n",
+        "another table",
+    ),
+    "in float32": (
+        head(("(x, self.weight)", "(x.float(), self.weight.float()).double()")),
+        "rounded on the way",
+    ),
 }  # fmt: skip
 
-RIGHT = {"same_way": (WAY, BY_GATHER, BY_SUM), "tied_head": (HEAD, BY_LINEAR, REGISTERED)}
-
-
-def judged(desk: Desk, name: str, source: str) -> frame.Verdict:
-    return desk.check(name, dict.fromkeys((name, "Head", "Words"), source))
-
-
-def reference(name: str) -> str:
-    cells = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
-    return next(c.source for c in cells if f"def {name}" in c.source).split("\n", 1)[1]
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_right_answers_are_right_whatever_their_style(desk, name):
-    for source in RIGHT[name]:
-        verdict = judged(desk, name, source)
-        assert verdict.outcome == "right", str(verdict)
-        assert verdict.points == frame.find(name).points
-
-
-@pytest.mark.slow  # its notebook, which each run executes, says the same
-@pytest.mark.parametrize("name", RIGHT)
-def test_the_reference_is_right(desk, name):
-    assert judged(desk, name, reference(name)).outcome == "right"
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    likeliest(
-        WRONG_WAY,
-        first=("each its own way", "all gathered first", "never freed", "only where all agree"),
-    ),
-)
-def test_a_wrong_way_is_refused_by_its_name(desk, mistake):
-    source, name = WRONG_WAY[mistake]
-    verdict = judged(desk, "same_way", source)
-    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    likeliest(
-        WRONG_HEAD,
-        first=("the table's module for a member", "a function", "detached", "a copy on the side"),
-    ),
-)
-def test_a_wrong_head_is_refused_by_its_name(desk, mistake):
-    source, name = WRONG_HEAD[mistake]
-    verdict = judged(desk, "tied_head", source)
-    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_what_breaks_costs_one_check(desk, name):
-    inputs = {"same_way": "x, wanted, units, group", "tied_head": "tokens"}[name]
-    strange = {"same_way": "wrong shape", "tied_head": "not a module"}[name]
-    for body, found in (("return 1 / 0", "raised"), ("...", ""), ("return 'words'", strange)):
-        verdict = judged(desk, name, f"def {name}({inputs}):\n    {body}\n")
-        assert verdict.name == found, str(verdict)
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_neither_a_hint_nor_a_verdict_gives_the_answer_away(desk, name):
-    wrong = {"same_way": WRONG_WAY, "tied_head": WRONG_HEAD}[name]
-    said = " ".join([*frame.find(name).hints, frame.find(name).when_right])
-    said += judged(desk, name, next(iter(wrong.values()))[0]).text
-    for piece in ('"max"', "all_reduce(", "= tokens.weight", "head.weight =", "register_parameter"):
-        assert piece not in said
+RIGHT: dict = {
+    "same_way": {"a vote": WAY, "wishes gathered": BY_GATHER, "a sum": BY_SUM},
+    "tied_head": {"a module": HEAD, "a Linear": BY_LINEAR, "registered": REGISTERED},
+}
+WRONG: dict = {"same_way": WRONG_WAY, "tied_head": WRONG_HEAD}

@@ -1,0 +1,34 @@
+"""How many storages as large as a complete weight are in memory, for the trials of lesson 11."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from course_lib.memory.watch import Watch
+
+PATIENCE = 20  # times 10 ms
+
+
+class Meter:
+    """Counts what was made under `watch`, is alive, and has `least` bytes or more."""
+
+    def __init__(self, watch: Watch, least: int):
+        self.watch, self.least, self.patience = watch, least, PATIENCE
+
+    def now(self, most: int) -> int:
+        """A backend's thread may hold its copy of a message a moment longer: look again."""
+        for _ in range(self.patience):
+            found = sum(one.nbytes() >= self.least for one in self.watch.made_and_alive())
+            if found <= most:
+                return found
+            time.sleep(0.01)
+        self.patience = 1  # what has stayed once is no thread's copy
+        return found
+
+
+def is_plain(x: object) -> bool:
+    """Whether it is a tensor with its numbers in this process's memory: one that can be sent."""
+    return isinstance(x, Tensor) and x.layout == torch.strided and x.device.type == "cpu"

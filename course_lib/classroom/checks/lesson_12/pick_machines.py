@@ -1,0 +1,176 @@
+"""Machines for `pick_stage`, what fits on them, and what each known wrong idea would choose.
+
+The small ones are run; those of a model with many bytes are counted alone. Lesson 12.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+
+from course_lib.classroom.checks.lesson_12 import runs
+from course_lib.estimate import per_parameter, states
+from course_lib.gpt import Config
+
+# From the fastest to the one that keeps least on the device.
+SETTINGS = (
+    {"stage": 0},
+    {"stage": 1},
+    {"stage": 2},
+    {"stage": 2, "offload": "cpu"},
+    {"stage": 3, "persist": 0},
+    {"stage": 3, "persist": 0, "offload": "cpu"},
+    {"stage": 3, "persist": 0, "offload": runs.BOTH},
+)
+TIERS = ("device", "host")
+Room = dict[str, float]
+Needs = list[list[Room]]  # [setting][rank]
+ORDER, ANOTHER_ORDER = tuple(range(len(SETTINGS))), (3, 4, 0, 6, 5, 2, 1)
+# (which setting fits exactly on the tight rank; what is missing there: bytes, or a part of all)
+MACHINES = ((2, 0), (2, 1), (4, 0), (3, 0), (0, 0), (2, 0.05), (6, 1))
+
+
+class Machine(NamedTuple):
+    """The room of every rank, the settings' order by their numbers, and which model it is for."""
+
+    rooms: list[Room]
+    order: tuple[int, ...] = ORDER
+    large: bool = False
+
+
+def config_of(seed: int, *, large: bool) -> Config:
+    """The large one has bytes that no float32 can count, and no engine is made of it."""
+    if large:
+        return Config.gpt2(hidden=7168, layers=2, heads=56, vocabulary=50_261, length=64)
+    return runs.config_of(seed)
+
+
+def needs(config: Config, n: int, *, alive: bool = True, **how) -> Needs:
+    def of(rank: int, setting: dict) -> Room:
+        tiers = states(config, n=n, rank=rank, **setting, **how).by_tier(alive=alive)
+        return {tier: tiers[tier] for tier in TIERS}
+
+    return [[of(rank, setting) for rank in range(n)] for setting in SETTINGS]
+
+
+def first(
+    need: Needs,
+    rooms: Sequence[dict[str, int]],
+    tiers: Sequence[str] = TIERS,
+    order: Sequence[int] = range(len(SETTINGS)),
+) -> int | None:
+    """The first setting that fits on every rank; None where none does."""
+    return next((i for i in order if all(_fit(need, rooms, i, tiers))), None)
+
+
+def machines(seed: int, n: int) -> list[Machine]:
+    """On each of the first seven one rank is tight."""
+    need, found = needs(config_of(seed, large=False), n), []
+    for number, (t, missing) in enumerate(MACHINES):
+        tight, rooms = (number + 1) % n, _much(need)
+        rooms[tight] = {tier: need[t][tight][tier] for tier in TIERS}
+        short = "host" if t == 6 else "device"  # the last one keeps nothing on the device
+        part = math.ceil(missing * rooms[tight][short]) if isinstance(missing, float) else missing
+        rooms[tight][short] -= part
+        found.append(Machine(rooms))
+    return [*found, *_more(need), *_large(needs(config_of(seed, large=True), n))]
+
+
+def _much(need: Needs) -> list[Room]:
+    return [dict.fromkeys(TIERS, 20 * need[0][0]["device"]) for _ in need[0]]
+
+
+def _more(need: Needs) -> Iterator[Machine]:
+    rooms = _much(need)
+    # Rank 0 has no host, the last rank little on its device: what comes after a rank's first
+    # setting need not fit there.
+    rooms[0]["host"] = 0
+    rooms[-1] = {tier: max(need[k][-1][tier] for k in (3, 4)) * 51 // 50 for tier in TIERS}
+    yield Machine(rooms)
+    yield Machine([dict(room) for room in need[1]], ANOTHER_ORDER)
+    yield Machine([dict(need[2 if rank else 1][rank]) for rank in range(len(need[0]))])
+    rooms = _much(need)
+    for rank in (0, -1):  # stage 0 counts its gradients between steps too
+        rooms[rank]["device"] = need[0][rank]["device"] * 19 // 20
+    yield Machine(rooms)
+
+
+def _large(need: Needs) -> Iterator[Machine]:
+    padded = need[0][0]["device"] - closed_form(config_of(0, large=True), 1)[0][0]["device"]
+    for setting, missing in ((2, 0), (2, 1), (0, int(padded) + 1)):
+        rooms = _much(need)
+        rooms[-1] = {tier: need[setting][-1][tier] for tier in TIERS}
+        rooms[-1]["device"] -= missing
+        yield Machine(rooms, large=True)
+
+
+def closed_form(config: Config, n: int) -> list[list[dict[str, float]]]:
+    """Bytes for a parameter, times the parameters."""
+    psi = states(config, stage=0, n=1).partition.numel
+    rough = []
+    for one in SETTINGS:
+        stage, away = one["stage"], one.get("offload")
+        whole = per_parameter(stage, n, alive=True)
+        kept = {None: whole, "cpu": 4 if stage < 3 else 4 / n}.get(_key(away), 0.0)
+        rough.append([{"device": kept * psi, "host": (whole - kept) * psi}] * n)
+    return rough
+
+
+def readings(machine: Machine, config: Config, need: Needs) -> dict[str, int | None]:
+    """What each known wrong idea would choose: the number of the setting."""
+    rooms, order, n = machine.rooms, machine.order, len(machine.rooms)
+    least = {tier: min(room[tier] for room in rooms) for tier in TIERS}
+    mean = {tier: sum(room[tier] for room in rooms) / n for tier in TIERS}
+    nearly = [{tier: 1.002 * room[tier] for tier in TIERS} for room in rooms]
+    single = [{t: float(torch.tensor(float(room[t])).float()) for t in TIERS} for room in rooms]
+    under = [{tier: room[tier] - 1 for tier in TIERS} for room in rooms]
+
+    def choice(need: Sequence, rooms: Sequence, tiers: Sequence[str] = TIERS) -> int | None:
+        return first(need, rooms, tiers, order)
+
+    return {
+        "gradients forgotten": choice(needs(config, n, alive=False), rooms),
+        "the host forgotten": choice(need, rooms, ("device",)),
+        "the device forgotten": choice(need, rooms, ("host",)),
+        "one sum for all tiers": _in_all(need, rooms, order),
+        "sixteen bytes": choice(closed_form(config, n), rooms),
+        "nearly": choice(need, nearly),
+        "less than": choice(need, under),
+        "in float32": choice(need, single),
+        "rank 0 decides": next((i for i in order if _fit(need, rooms, i)[0]), None),
+        "rank 0's room": choice(need, [rooms[0]] * n),
+        "some rank": next((i for i in order if any(_fit(need, rooms, i))), None),
+        "the least room": choice(need, [least] * n),
+        "the mean room": choice(need, [mean] * n),
+        "another optimizer": choice(needs(config, n, optimizer="sgd"), rooms),
+        "momentum": choice(needs(config, n, optimizer="momentum"), rooms),
+        "the last first": _last_first(need, rooms, order),
+        "sorted": first(need, rooms),
+    }
+
+
+def _fit(need: Needs, rooms: Sequence[dict], setting: int, tiers: Sequence[str] = TIERS):
+    """Of each rank, whether the setting fits there."""
+    pairs = zip(need[setting], rooms, strict=True)
+    return [all(one[tier] <= room[tier] for tier in tiers) for one, room in pairs]
+
+
+def _last_first(need: Needs, rooms: Sequence[dict], order: Sequence[int]) -> int | None:
+    """The last of the ranks' first ones, each in its own room."""
+    own = [
+        next((k for k, i in enumerate(order) if _fit(need, rooms, i)[rank]), None)
+        for rank in range(len(rooms))
+    ]
+    return None if None in own else order[max(own)]
+
+
+def _key(away: object) -> object:
+    return away if away is None or isinstance(away, str) else "both"
+
+
+def _in_all(need: Needs, rooms: list[dict[str, int]], order: Sequence[int]) -> int | None:
+    both = [[{"all": sum(one[t] for t in TIERS)} for one in ranks] for ranks in need]
+    return first(both, [{"all": sum(room.values())} for room in rooms], ("all",), order)
