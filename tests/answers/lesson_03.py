@@ -124,6 +124,40 @@ IN_PLACE = filled("exp,relu,square,beside", 5, 5, 1, 1, 6, 10, 25, 25)
 PLAIN = filled("A plain,A right,B plain", 1.5, 1, -1.5, 0.5, 16, 24)
 PIECES = filled("A,B,C,D", 25, 30, 4, 1, 68, 17, 4, 1)
 
+PADDED = """
+class Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, group, dim, sizes, after):
+        ctx.group, ctx.dim, ctx.sizes, ctx.after = group, dim, sizes, after
+        m = max(sizes)
+        shape = list(x.shape); shape[dim] = m
+        padded = x.new_zeros(shape)
+        padded.narrow(dim, 0, x.shape[dim]).copy_(x)
+        out = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(out, padded, group=group)
+        return torch.cat([o.narrow(dim, 0, s) for o, s in zip(out, sizes)], dim)
+
+    @staticmethod
+    def backward(ctx, dy):
+        if ctx.after == "replicated":
+            mine = dy.split(ctx.sizes, ctx.dim)[ctx.group.rank()].contiguous()
+        else:
+            parts = dy.split(ctx.sizes, ctx.dim)
+            m = max(ctx.sizes)
+            shape = list(dy.shape); shape[ctx.dim] = m
+            big = []
+            for p in parts:
+                big.append(dy.new_zeros(shape))
+                big[-1].narrow(ctx.dim, 0, p.shape[ctx.dim]).copy_(p)
+            mine = torch.empty_like(big[0])
+            dist.reduce_scatter(mine, big, group=ctx.group)
+            mine = mine.narrow(ctx.dim, 0, ctx.sizes[ctx.group.rank()]).contiguous()
+        return mine, None, None, None, None
+
+
+def gather_from(x, group, dim, sizes, after):
+    return Gather.apply(x, group, dim, sizes, after)
+"""
 RIGHT: dict = {
     "conjugates": {
         "classes of one call": CLOSURES,
@@ -135,6 +169,7 @@ RIGHT: dict = {
     },
     "gather_from": {
         "a local class": LOCAL,
+        "padded to the longest": PADDED,
         "without a Function where no gradient is wanted": changed(
             GATHER, (APPLY, f"    if not x.requires_grad:\n        {THERE}\n{APPLY}")
         ),

@@ -100,10 +100,12 @@ def compare(
     right: Mapping[Hashable, float],
     mistakes: tuple[Mistake, ...],
     apart: bool = False,
+    units: bool = True,
 ) -> None:
     """Raise the Finding that explains best what differs from `right`.
 
     Where each field is a question `apart`, several of the mistakes may have been made at once.
+    Without `units`, a factor of eight or a thousand has no meaning of its own.
     """
     wrong = [name for name in right if not close(given[name], right[name])]
     if not wrong:
@@ -115,7 +117,7 @@ def compare(
         if about == wrong:
             more = f" That is in {told}.{rest}" if rest else ""
             raise Finding(mistake.name, mistake.text + more)
-    for factor, word in _FACTORS.items():
+    for factor, word in _FACTORS.items() if units else ():
         for scale, larger in ((factor, "large"), (1 / factor, "small")):
             if all(close(given[name], right[name] * scale) for name in wrong):
                 what = f"{told} {'are' if wrong[1:] else 'is'} too {larger} by {word}"

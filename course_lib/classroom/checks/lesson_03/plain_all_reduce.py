@@ -183,7 +183,7 @@ def judge_plain(given: Mapping) -> None:
         ),
         *_slips(),
     )
-    compare(given, RIGHT, mistakes, apart=True)
+    compare(given, RIGHT, mistakes, apart=True, units=False)
 
 
 PLAIN = Thought(

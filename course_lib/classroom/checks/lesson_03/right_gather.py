@@ -130,7 +130,7 @@ def judge_right_gather(given: Mapping) -> None:
             {f"{g}, rank {r}": X[r] * RIGHT[f"{g}, rank {r}"] for g in "BD" for r in (0, 1)},
         ),
     )
-    compare(given, RIGHT, mistakes, apart=True)
+    compare(given, RIGHT, mistakes, apart=True, units=False)
 
 
 RIGHT_GATHER = Thought(
