@@ -98,7 +98,7 @@ def test_a_number_is_a_number_whatever_its_type(kind):
         (float("inf"), "inf"),
         (10**400, "of type int"),
         (10**5000, "of type int"),
-        (torch.tensor([70.0]), "tensor([70.])"),
+        (torch.tensor([70.0, 1.0]), "tensor([70.,  1.])"),
         (torch.ones(3, 5), "of type Tensor"),
         (torch.tensor(70.0, device="meta"), "meta"),
         ([70.0], "[70.0]"),

@@ -132,15 +132,15 @@ MUTANTS = [
     Mutant(
         "f-and-g-gather-whole-sum-passes",
         CHECKS + "gathers.py",
-        'if sum(back["ops"].values()) == 1 and back["bytes"] <= may:',
-        'if sum(back["ops"].values()) == 1:',
+        'not _once(back, "reduce_scatter", may, padded):',
+        'sum(back["ops"].values()) != 1:',
         (f"{GATHER}[all of the sum, then a piece]",),
         "an all-reduce where a reduce-scatter does passes",
     ),
     Mutant(
         "f-and-g-gather-zeros-pass",
         CHECKS + "gathers.py",
-        'if sum(there["ops"].values()) != 1 or there["bytes"] > may:',
+        'if not _once(there, "all_gather", may, (trial.n - 1) * longest):',
         'if sum(there["ops"].values()) != 1:',
         (f"{GATHER}[zeros on the way there]",),
         "pieces filled up with zeros and summed pass for a gather",
