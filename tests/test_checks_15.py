@@ -13,8 +13,10 @@ import pytest
 from course_lib.classroom.checks import by_cases, frame
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_15 import cheapest, mfu, place
-from tests.answers.lesson_15 import RIGHT, WRONG
+from tests.answers import lesson_15, lesson_15_cheap
 
+RIGHT = lesson_15.RIGHT | lesson_15_cheap.RIGHT
+WRONG = lesson_15.WRONG | lesson_15_cheap.WRONG
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "15_both_at_once"
 PARTS = {"place_ranks": place, "mfu_of_log": mfu, "cheapest_plan": cheapest}
 MISTAKES = [(name, mistake) for name, wrong in WRONG.items() for mistake in wrong]

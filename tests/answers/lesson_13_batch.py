@@ -145,6 +145,29 @@ WRONG_FILL = {
                                           "            raise ValueError('no product')\n")),
         "rounded down",
     ),
+    "each divides by itself": (
+        changed(
+            FILL,
+            ("        micro = train // (world * k)\n",
+             "        if train % world or train % k:\n            raise ValueError('left over')\n"
+             "        return config | dict(\n"
+             "            train_micro_batch_size_per_gpu=train // (world * k),\n"
+             "            gradient_accumulation_steps=k,\n"
+             "        )\n"),
+        ),
+        "each divides by itself",
+    ),
+    "each of both by itself": (
+        changed(
+            FILL,
+            (CHECKED, ""),
+            (NONE, NONE + ALL_THREE + "        if train != micro * k * world:\n"
+                                      "            raise ValueError('no product')\n"
+                   "    if train and (train % world or train % (micro or k or 1)):\n"
+                   "        raise ValueError('left over')\n"),
+        ),
+        "each divides by itself",
+    ),
     "a share of 0": (
         changed(FILL, (CHECKED, "    if micro and k and train != micro * k * world:\n"
                                 "        raise ValueError('no product')\n")),

@@ -16,7 +16,7 @@ def in_fsdp2(config):
     if stage == 0:
         raise ValueError("nothing is sharded")
     param, states = zero.get("offload_param", {}), zero.get("offload_optimizer", {})
-    where = [block.get("device") for block in (param, states)]
+    where = [block.get("device", "none") for block in (param, states)]
     if "nvme" in where:
         raise ValueError("no files")
     half = None
@@ -29,6 +29,7 @@ def in_fsdp2(config):
         "mp_policy": MixedPrecisionPolicy(param_dtype=half, reduce_dtype=reduced),
     }
     unsaid = set(zero) - {"stage"}
+    unsaid -= {n for n in unsaid if zero.get(n) == {"device": "none"}}
     if where == ["cpu", "cpu"]:
         pinned = param.get("pin_memory", True)
         arguments["offload_policy"] = CPUOffloadPolicy(pin_memory=pinned)
@@ -48,6 +49,9 @@ def dtype_of(config):
 
 def in_fsdp2(config):
     zero = dict(config.get("zero_optimization", {}))
+    for name in ("offload_param", "offload_optimizer"):
+        if name in zero and zero[name]["device"] == "none":
+            del zero[name]
     stage = zero.pop("stage", 0)
     devices = {k: zero[k]["device"] for k in ("offload_param", "offload_optimizer") if k in zero}
     if not stage or "nvme" in devices.values():
@@ -65,6 +69,7 @@ def in_fsdp2(config):
         said["mp_policy"] = MixedPrecisionPolicy(computed, reduced)
     return said, [f"zero_optimization.{name}" for name in sorted(zero)]
 """
+NO_OFFLOAD = '    unsaid -= {n for n in unsaid if zero.get(n) == {"device": "none"}}\n'
 STAGE_3 = '        "reshard_after_forward": stage == 3,\n'
 WRONG_WORDS = {
     "always frees": (changed(WORDS, (STAGE_3, '        "reshard_after_forward": True,\n')),
@@ -136,6 +141,20 @@ WRONG_WORDS = {
     "in place": (
         changed(WORDS, ('stage = zero.get("stage", 0)', 'stage = zero.pop("stage", 0)')),
         "input changed",
+    ),
+    "sections that are there": (
+        changed(WORDS, ('where == ["cpu", "cpu"]', "param and states")), "none is no offload"
+    ),
+    "both are there and one is on the host": (
+        changed(WORDS, ('where == ["cpu", "cpu"]', 'param and states and "cpu" in where')),
+        "parameters moved as well",
+    ),
+    "both of them none": (
+        changed(WORDS, ('where == ["cpu", "cpu"]', "param and where[0] == where[1]")),
+        "none is no offload",
+    ),
+    "none is lost too": (
+        changed(WORDS, (NO_OFFLOAD, "")), "none is no offload"
     ),
     "pinned as the states are": (
         changed(WORDS, ('param.get("pin_memory", True)', 'states.get("pin_memory", True)')),

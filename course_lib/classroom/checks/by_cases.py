@@ -37,6 +37,12 @@ class Idea(NamedTuple):
     gives: Callable[[Case], object]
 
 
+class AnyOf(NamedTuple):
+    """What an idea gives where several values are equally good by it."""
+
+    values: Sequence[object]
+
+
 @dataclass(frozen=True)
 class Cases:
     """`make(random, k)` draws the k-th of `count` cases; `right` gives every key of one.
@@ -140,7 +146,11 @@ def explains(idea: Idea, seen: Sequence[object], drawn: Sequence[Case]) -> bool:
 
 
 def same(seen: object, wanted: object, close: float = CLOSE) -> bool:
-    """Equal: numbers to rounding, lists item by item."""
+    """Equal: numbers to rounding, lists item by item; of AnyOf one of its values."""
+    if isinstance(seen, AnyOf):
+        return any(same(one, wanted, close) for one in seen.values)
+    if isinstance(wanted, AnyOf):
+        return any(same(seen, one, close) for one in wanted.values)
     if isinstance(wanted, list | tuple):
         alike = isinstance(seen, list | tuple) and len(seen) == len(wanted)
         return alike and all(same(s, w, close) for s, w in zip(seen, wanted, strict=True))

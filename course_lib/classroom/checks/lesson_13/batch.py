@@ -6,6 +6,7 @@ what it gives on all of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import NamedTuple
@@ -56,9 +57,18 @@ def drawn(seed: int) -> list[Case]:
             some += [right, {**right, odd: more}, {**right, odd: wrong}]
         few = {TRAIN: r.randint(1, world - 1)}  # fewer samples than ranks: a share is below 1
         some += [few, {**few, TIMES: times}, {TRAIN: micro, MICRO: micro}]
+        some += [_by_each(r, world, name) for name in (TIMES, MICRO)]
         cases += [(_dressed(r, one), world) for one in some]
     r.shuffle(cases)
     return cases
+
+
+def _by_each(r: Random, world: int, name: str) -> dict:
+    """A batch that divides by the other size and by the world, and not by their product."""
+    prime = next(p for p in (2, 3) if world % p == 0)
+    other = prime * r.randint(1, 4)
+    least, shared = math.lcm(other, world), math.gcd(other, world)
+    return {TRAIN: least * (shared * r.randint(0, 2) + 1), name: other}
 
 
 def _dressed(r: Random, sizes: dict) -> dict:

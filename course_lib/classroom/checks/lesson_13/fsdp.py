@@ -65,6 +65,7 @@ ALONE = (  # moved to the host by a config: what the policy would move as well
     ("offload_optimizer", "parameters moved as well", "states"),
     ("offload_param", "states moved as well", "parameters"),
 )
+NONE = 'The device "none" is no offload: take the section as if it were not there.'
 ABOUT = ("fp16", "bf16", "communication_data_type", "stage", "offload_param", "offload_optimizer")
 
 
@@ -220,21 +221,20 @@ def _look_at_offload(one: Trial) -> None:
         away = isinstance(policy, dict) and policy["policy"] == "cpu"
         if away and said.pinned is None:
             for key, name, moved in ALONE:
-                if key in config[ZERO]:
+                if config[ZERO].get(key, {}).get("device") == "cpu":
                     raise Finding(
                         name,
                         "`CPUOffloadPolicy` moves parameters, gradients and states together "
                         f"({where}). The config moves the {moved} alone. {short(config)}",
                     )
+            if said.off:
+                raise Finding("none is no offload", f"{NONE} ({where}). {short(config)}")
             raise Finding("offloaded by itself", f"Nothing is to be offloaded ({where}).")
         if said.pinned is None:
             continue
         if not away:
-            raise Finding(
-                "left on the device",
-                f"Parameters and states are to be on the host ({where}), and no policy says so. "
-                f"{short(config)}",
-            )
+            text = f"Parameters and states are to be on the host ({where}), and no policy says so."
+            raise Finding("left on the device", f"{text} {short(config)}")
         if policy["pinned"] != said.pinned:
             raise Finding(
                 "pinned memory",
@@ -255,16 +255,15 @@ def _look_at_names(one: Trial) -> None:
                 f"`{missing[0]}` has no argument in `fully_shard`, and is not in your list "
                 f"({where}). A reader of the translation would believe that it was translated.",
             )
+        if said.off & set(extra):
+            text = f"{NONE} Nothing of it is lost, and it is in your list ({where})."
+            raise Finding("none is no offload", text)
         if extra and extra[0] in config[ZERO]:
-            raise Finding(
-                "said after all",
-                f"`{extra[0]}` is in your list, and your arguments express it ({where}).",
-            )
+            text = f"`{extra[0]}` is in your list, and your arguments express it ({where})."
+            raise Finding("said after all", text)
         if extra:
-            raise Finding(
-                "not in the section",
-                f"`{extra[0]}` is in your list and no key of this config's `{ZERO}` ({where}).",
-            )
+            text = f"`{extra[0]}` is in your list and no key of this config's `{ZERO}` ({where})."
+            raise Finding("not in the section", text)
 
 
 LOOKS = Looks(
@@ -294,6 +293,6 @@ IN_FSDP2 = Exercise(
         "`offload_param` and `offload_optimizer` together, and for neither of them alone. "
         "Without `pin_memory` both libraries pin.",
         "The list: all keys of `zero_optimization` except `stage`, and except what a policy "
-        "expresses.",
+        "expresses, and a section whose device is `none`.",
     ),
 )

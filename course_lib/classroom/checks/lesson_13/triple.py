@@ -128,6 +128,23 @@ def _rounds_down_seen(config: Mapping, world: int) -> dict[str, int]:
     return sizes
 
 
+def _by_each(config: Mapping, world: int, divisors: tuple[str, ...] = (TIMES,)) -> dict[str, int]:
+    """The batch is divided by a named size and by the world, and each is tested by itself."""
+    named = [name for name in divisors if name in config]
+    three = all(name in config for name in TRIPLE)
+    if TRAIN not in config or three or any(config.get(name, 1) <= 0 for name in TRIPLE):
+        return filled(config, world)
+    if len(named) != 1:
+        return filled(config, world)
+    if config[TRAIN] % config[named[0]] or config[TRAIN] % world:
+        raise Refused("something is left over")
+    return dict(zip(TRIPLE, guessed(config, world), strict=True))
+
+
+def _by_each_of_both(config: Mapping, world: int) -> dict[str, int]:
+    return _by_each(config, world, (TIMES, MICRO))
+
+
 def _nothing_is_fine(config: Mapping, world: int) -> dict[str, int]:
     """A share of 0, where there are fewer samples than ranks take at once."""
     sizes = dict(zip(TRIPLE, guessed(config, world), strict=True))
@@ -174,6 +191,10 @@ IDEAS: tuple[tuple[str, str, Fill], ...] = (
      "than the file names; refuse it.", _rounds_down),
     ("rounded down", "A division that leaves something over was rounded down. That trains less "
      "than the file names; refuse it.", _rounds_down_seen),
+    ("each divides by itself", "A batch may divide by a size and by the world size, and not by "
+     "their product: 40 divides by 4 and by 8, and not by 32.", _by_each),
+    ("each divides by itself", "A batch may divide by a size and by the world size, and not by "
+     "their product: 40 divides by 4 and by 8, and not by 32.", _by_each_of_both),
     ("a share of 0", "There are fewer samples than the ranks take at once, and a size of 0 came "
      "of it. A size that is worked out has to be above zero too.", _nothing_is_fine),
     ("accumulation changed in silence", "Where all three are there you work accumulation out "

@@ -29,6 +29,7 @@ class Words(NamedTuple):
     reductions: str | None
     pinned: bool | None
     unsaid: frozenset[str]
+    off: frozenset[str]  # sections that are there, and whose device is none
 
 
 def words(config: Mapping) -> Words:
@@ -45,15 +46,17 @@ def words(config: Mapping) -> Words:
     on = [short for short in ("fp16", "bf16") if config.get(short, {}).get("enabled")]
     computed = DTYPES[on[0]] if on else None
     reduced = DTYPES.get(config.get("communication_data_type", ""), computed)
-    said = SAID | ({"offload_param", "offload_optimizer"} if both else set())
+    off = {name for name, device in devices.items() if device == "none"}  # as if not there
+    said = SAID | off | (set(devices) if both else set())
     pinned = away["offload_param"].get("pin_memory", True) if both else None
-    return Words(stage == 3, computed, reduced, pinned, frozenset(section) - said)
+    there = frozenset(section)
+    return Words(stage == 3, computed, reduced, pinned, there - said, there & off)
 
 
 def drawn(seed: int) -> list[dict]:
     """Configs of every stage and precision, with and without offload; two that have no word."""
     r = Random(seed)
-    plain = {"device": "cpu"}
+    plain, none = {"device": "cpu"}, {"device": "none"}
     loose, tight = ({**plain, "pin_memory": pinned} for pinned in (False, True))
     host = {"device": "cpu", "pin_memory": r.choice((True, False))}
     files = {"device": "nvme", "nvme_path": "/scratch", "pin_memory": True}
@@ -71,6 +74,10 @@ def drawn(seed: int) -> list[dict]:
             {"stage": 3, "offload_param": host, **_of_3(r)},
             {**_on("fp16"), "bf16": {"enabled": False}, "communication_data_type": "bf16"},
         ),
+        ({"stage": 3, "offload_param": none, "offload_optimizer": none, **_of_3(r)}, {}),
+        ({"stage": 3, "offload_param": none, "offload_optimizer": host}, _half(r, "bf16")),
+        ({"stage": 3, "offload_param": host, "offload_optimizer": none, **_of_3(r)}, {}),
+        ({"stage": 2, "offload_optimizer": none, **_of_2(r)}, _half(r, "bf16")),
         ({"stage": 3, "offload_param": files, **_of_3(r)}, _half(r, "bf16")),
         ({"stage": 3, "offload_optimizer": files, "offload_param": host}, {}),
         ({"stage": 0, "reduce_bucket_size": _size(r)}, _half(r, "bf16")),

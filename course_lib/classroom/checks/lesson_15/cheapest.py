@@ -10,7 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.by_cases import Case, Cases, Idea, judge_cases
+from course_lib.classroom.checks.by_cases import AnyOf, Case, Cases, Idea, judge_cases
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 
@@ -45,11 +45,13 @@ def _drawn(r: Random, k: int) -> Case:
     params = r.randint(10, 60) * 10**8
     machines = []
     for memory, flops, link, price in ((24, 60, 4, 0.5), (80, 140, 12, 1.6), (80, 400, 25, 3.6)):
-        first = r.choice((4, 6, 8))  # each kind in numbers of its own
+        first = r.choice((4, 6, 8))  # each kind in numbers of its own, in any order
+        # Near neighbours: the smaller number may need stage 3 where the larger has stage 2.
+        sizes = [first, first + 2, 2 * first, 4 * first]
         machines.append({
             "memory": memory * 10**9, "flops": r.uniform(0.6, 1.4) * flops * 1e12,
             "link": r.uniform(0.4, 1.6) * link * 1e9, "price": r.uniform(0.6, 1.4) * price,
-            "sizes": [first * 2**i for i in range(4)],
+            "sizes": r.sample(sizes, len(sizes)),
         })  # fmt: skip
     case = {
         "parameters": params, "tokens": r.randint(10, 40) * params,
@@ -99,9 +101,20 @@ def ways(
             yield Found(i, n, stage, days, cost, hourly, cost / n)
 
 
-def cheapest(case: Case, *, late: bool = False, by: str = "cost", **how: object) -> Found | None:
+def cheapest(case: Case, *, by: str = "cost", **how: object) -> Found | None:
+    return min(considered(case, **how), key=lambda way: getattr(way, by), default=None)
+
+
+def considered(case: Case, *, late: bool = False, one: str = "", **how: object) -> list[Found]:
+    """`one`: of each machine only the `first` size of the list in time, or only the `fewest`."""
     found = [way for way in ways(case, **how) if late or way.days <= case["days"]]
-    return min(found, key=lambda way: getattr(way, by), default=None)
+    if one:
+        if one == "first":
+            found.reverse()  # of equal keys the last one stays
+        else:
+            found.sort(key=lambda way: -way.gpus)
+        found = list({way.machine: way for way in found}.values())
+    return found
 
 
 def right(case: Case) -> dict[str, object]:
@@ -153,6 +166,10 @@ _READINGS = (
      {"states": 8}),
     ("the first in time", "A later one of the plans that are in time costs less.",
      {"by": "first"}),
+    ("the first size in time", "Of a machine you look at no size after the first that is in time. "
+     "A later one may cost less: sizes come in any order.", {"one": "first"}),
+    ("the fewest in time", "Of a machine you take the smallest number that is in time. A larger "
+     "one may cost less: it may fit at a stage that sends less.", {"one": "fewest"}),
     ("of one GPU", "The price is that of one GPU; all of them run.", {"by": "single"}),
     ("all of it hides", "Messages overlap with the backward, which is two thirds of the "
      "computing, and not with all of it.", {"hides": 1.0}),
@@ -164,7 +181,17 @@ _READINGS = (
 
 
 def _reading(how: dict):
-    return lambda case: _choice(cheapest(case, **how))
+    """Its choice; where messages take no time, all numbers of a machine may cost the same."""
+    by, rest = how.get("by", "cost"), {key: value for key, value in how.items() if key != "by"}
+
+    def gives(case: Case) -> object:
+        best = cheapest(case, **how)
+        if best is None or by == "first":
+            return _choice(best)
+        most = (1 + 1e-9) * getattr(best, by)
+        return AnyOf([_choice(way) for way in considered(case, **rest) if getattr(way, by) <= most])
+
+    return gives
 
 
 IDEAS = (

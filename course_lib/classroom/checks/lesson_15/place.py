@@ -6,6 +6,7 @@ placement that sends the least out of its busiest node is right.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -18,17 +19,21 @@ from course_lib.classroom.checks.judge import Judge
 RANKS, SENT = KEYS = ("ranks", "sent")
 Place = Sequence[tuple[int, int]]  # (dp, tp) of each rank
 # GPUs of a node, tp, which axis sends more. The first three are 64 ranks on 8 nodes.
-# On the last two neither axis is best inside: a node holds some neighbours of both.
+# Of "both" neither axis is best inside: a node holds some neighbours of both. Of "near" one axis
+# is, and would not be if the bytes of its groups, which stay inside, were counted as sent.
 KINDS = ((8, 4, "tp"), (8, 8, "tp"), (8, 4, "dp"), (4, 8, "tp"), (4, 2, "dp"), (8, 16, "dp"),
-         (8, 16, "both, tp"), (8, 16, "both, dp"))  # fmt: skip
+         (8, 16, "both, tp"), (8, 16, "both, dp"),
+         (8, 4, "near, dp"), (8, 16, "near, tp"))  # fmt: skip
 
 
 def make(r: Random, k: int) -> Case:
     gpus, tp, more = KINDS[k % len(KINDS)]
-    nodes = 8 if k < 3 else r.choice((4, 8))
+    nodes = 8 if k < 3 or more.startswith("near") else r.choice((4, 8))
     large, small = r.randint(4000, 9000) * 10**6, r.randint(100, 900) * 10**6
     if more.startswith("both"):
         nodes, small = 32, round(large / r.uniform(1.6, 2.6))
+    if more.startswith("near"):
+        small = round(large / r.uniform(1.1, 1.7))
     sent = {"tp": large, "dp": small} if more.endswith("tp") else {"tp": small, "dp": large}
     return {
         "nodes": nodes, "gpus": gpus, "tp": tp, "dp": nodes * gpus // tp,
@@ -104,12 +109,23 @@ def _all_nodes(case: Case) -> int:
 
 
 def _inside_too(case: Case) -> int:
-    place = best(case)
+    return _with_inside(case, best(case), ("tp", "dp"))
+
+
+def _with_inside(case: Case, place: Place, axes: Sequence[str]) -> int:
+    """Bytes of the first node, where rings of these axes count also if they stay inside."""
     first = place[: case["gpus"]]
-    tp, dp = len({d for d, _ in first}), len({t for _, t in first})
-    return tp * case["tp_bytes"] + dp * case["dp_bytes"]
+    rings = {"tp": len({d for d, _ in first}), "dp": len({t for _, t in first})}
+    inside = {"tp": len({t for _, t in first}), "dp": len({d for d, _ in first})}
+    counted = [axis for axis in rings if axis in axes or inside[axis] < case[axis]]
+    return sum(rings[axis] * case[f"{axis}_bytes"] for axis in counted)
 
 
+def chosen_with_inside(case: Case, axes: Sequence[str]) -> Place:
+    return min(boxes(case), key=lambda place: _with_inside(case, place, axes))
+
+
+INSIDE = "A group whose ranks are all on one node sends nothing out of it."
 IDEAS = (
     Idea(SENT, "one ring", "Several rings leave a node, one for each group that has some of its "
          "ranks there, but not all. They share the node's links.", _one_ring),
@@ -117,8 +133,7 @@ IDEAS = (
          "others send to a neighbour on the same node.", _each_rank),
     Idea(SENT, "all nodes", "That is what all nodes send together. Asked is for the busiest one.",
          _all_nodes),
-    Idea(SENT, "rings inside counted", "A group whose ranks are all on one node sends nothing "
-         "out of it.", _inside_too),
+    Idea(SENT, "rings inside counted", INSIDE, _inside_too),
 )  # fmt: skip
 
 
@@ -147,9 +162,18 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
             f"{text}. Neighbours in rank share a dp group in every case, so the ranks of one model "
             f"are on several nodes, also where tp sends more{tail}",
         )
+    busiest = [max(out_of_nodes(*pair)) for pair in zip(cases, places, strict=True)]
+    for axes in (("tp", "dp"), ("tp",), ("dp",)):
+        chosen = [max(out_of_nodes(case, chosen_with_inside(case, axes))) for case in cases]
+        if chosen == busiest:
+            raise Finding(
+                "rings inside counted",
+                f"{text}. You choose as if rings that stay inside a node counted. {INSIDE} The "
+                f"first such case{tail}",
+            )
     ends = [min(max(out_of_nodes(case, ends)) for ends in (tp_inside(case), dp_inside(case)))
             for case in cases]  # fmt: skip
-    if all(max(out_of_nodes(*pair)) <= end for *pair, end in zip(cases, places, ends, strict=True)):
+    if all(map(operator.le, busiest, ends)):
         raise Finding(
             "one axis inside, always",
             f"{text}. You have as many neighbours of one axis on a node as fit, and choose which "
@@ -185,7 +209,7 @@ def _refuse_malformed(case: Case, place: object) -> None:
     raise Finding("outside the mesh", f"A pair is not of this mesh: {about(case)}.")
 
 
-CASES = Cases(KEYS, 8, make, right, IDEAS, {RANKS: judge_placements})
+CASES = Cases(KEYS, len(KINDS), make, right, IDEAS, {RANKS: judge_placements})
 
 
 def judge_place(answer: Answer, judge: Judge) -> None:
