@@ -80,7 +80,7 @@ def work(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("COURSE_WORK", str(work))
     monkeypatch.setenv("COURSE_RUNTIME_DIR", str(tmp_path_factory.mktemp("r")))
 
-    def busy(self) -> None:
+    def busy(self, *modules: str) -> None:
         raise NotJudged(BUSY)
 
     monkeypatch.setattr(Judge, "ready", busy)

@@ -137,7 +137,8 @@ READ_BY_A_PERSON = {"['os', 'signal']", "['all_gather_object']"}
 
 def test_no_answer_that_the_checks_are_tried_on_is_suspected():
     found, suspected = 0, set()
-    for path in (*ROOT.glob("tests/test_checks_*.py"), *ROOT.glob("tests/plausible_*.py")):
+    places = ("tests/test_checks_*.py", "tests/plausible_*.py", "tests/answers/*.py")
+    for path in (path for place in places for path in ROOT.glob(place)):
         for node in ast.walk(ast.parse(path.read_text())):
             text = node.value if isinstance(node, ast.Constant) else None
             if isinstance(text, str) and "def " in text:

@@ -104,7 +104,7 @@ MUTANTS = [
     _mutant(
         "link-to-no-cell",
         SHEET,
-        'ipynb#cell-id=99b9aa678f)|\\n",\n    "|Z1|',
+        'ipynb#cell-id=b2629ae7bb)|\\n",\n    "|Z1|',
         'ipynb#cell-id=0000000000)|\\n",\n    "|Z1|',
         T + "test_a_link_to_another_notebook_leads_to_a_cell_of_it[appendix_d_formula_sheet]",
         T + "test_each_line_of_the_sheet_is_linked_to_a_cell_that_asserts_something[Z0]",
