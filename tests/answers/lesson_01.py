@@ -64,11 +64,11 @@ def ring_all_reduce(x, group):
     for step in range(2 * n - 2):
         sent, got = rows[(rank - step) % n], rows[(rank - step - 1) % n]
         arriving = torch.empty_like(got)
-        ops = [
+        calls = [
             dist.P2POp(dist.isend, sent, group=group, group_peer=(rank + 1) % n),
             dist.P2POp(dist.irecv, arriving, group=group, group_peer=(rank - 1) % n),
         ]
-        for work in dist.batch_isend_irecv(ops):
+        for work in dist.batch_isend_irecv(calls):
             work.wait()
         if step < n - 1:
             got += arriving
