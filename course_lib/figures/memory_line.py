@@ -127,15 +127,18 @@ def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
     return draw((8.4, PANEL * len(runs) + 1.0), _in_words(runs, title), paint)
 
 
-def phases(points: Sequence[tuple[float, int, str]], end: float) -> list[tuple[str, float, float]]:
-    """The phases of a step: which, from when, until when; one that takes no time is left out."""
+def phases(
+    points: Sequence[tuple[float, int, str]], end: float, least: float = 0.002
+) -> list[tuple[str, float, float]]:
+    """The phases of a step: which, from when, until when; one that takes no more than `least` of
+    the whole is left out."""
     begun = [(0.0, "forward")]
     begun += [(p[0], p[2].removeprefix(PHASE)) for p in points if p[2].startswith(PHASE)]
     ends = [*(begin for begin, _ in begun[1:]), end]
     return [
         (name, begin, until)
         for (begin, name), until in zip(begun, ends, strict=True)
-        if until - begin > 0.002 * end
+        if until - begin > least * end
     ]
 
 
