@@ -6,7 +6,6 @@ check and no more.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -194,9 +193,7 @@ def test_the_reference_answer_is_right(desk):
 
 
 def test_the_right_ring_of_these_tests_is_right(desk):
-    began = time.monotonic()
     assert judged(desk, RING).outcome == "right"
-    assert time.monotonic() - began < 15  # seconds, on a busy machine with ranks to start
 
 
 @pytest.mark.parametrize("mistake", likeliest(WRONG))

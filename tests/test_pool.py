@@ -153,12 +153,20 @@ def test_seeds_differ_by_rank_and_repeat(pool):
     assert not torch.equal(pool.run(2, draw, seed=1)[0], first[0])
 
 
-def test_the_cause_comes_first_and_at_once(pool):
+@pytest.fixture
+def patient(monkeypatch) -> float:
+    """Neighbours get long to end after a rank has failed: what takes less has not waited for them.
+    What it gives is less than that, and more than a busy machine needs."""
+    monkeypatch.setattr("tests.pool.GRACE", 60.0)
+    return 40.0
+
+
+def test_the_cause_comes_first_and_at_once(pool, patient):
     pool.run(3, total, 1)  # the ranks are there
     began = time.monotonic()
     with pytest.raises(RanksFailed) as caught:
         pool.run(3, raise_on, 2)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < patient
     text = str(caught.value)
     assert text.index("ValueError: the cause") < text.index("rank 0, after it")
     assert 'raise ValueError("the cause")' in text
@@ -176,13 +184,13 @@ def keep_the_group(me):
     KEPT.append(dist.group.WORLD)
 
 
-def test_a_group_that_something_holds_does_not_hide_the_cause(pool):
+def test_a_group_that_something_holds_does_not_hide_the_cause(pool, patient):
     """As a mesh in a cache of torch's may: its sockets would stay open, and neighbours wait."""
     pool.run(3, keep_the_group)
     began = time.monotonic()
     with pytest.raises(RanksFailed) as caught:
         pool.run(3, raise_on, 2)
-    assert time.monotonic() - began < 5, "less than the grace that neighbours have"
+    assert time.monotonic() - began < patient
     text = str(caught.value)
     assert text.index("ValueError: the cause") < text.index("rank 0, after it")
     assert [f.consequence for f in caught.value.failures[1:]] == [True, True]
@@ -240,12 +248,12 @@ def test_a_rank_that_cannot_answer_is_asked_by_a_signal(pool):
     ("how", "name"),
     [("kill", "SIGKILL (signal 9)"), ("segfault", "SIGSEGV (signal 11)"), ("exit", "exit code 7")],
 )
-def test_a_dead_rank_is_named_at_once(pool, how, name):
+def test_a_dead_rank_is_named_at_once(pool, patient, how, name):
     before = pool.pids(2)
     began = time.monotonic()
     with pytest.raises(RanksFailed) as caught:
         pool.run(2, die, 1, how)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < patient
     assert caught.value.first.rank == 1
     assert name in caught.value.first.summary
     if how == "segfault":  # the fault handler's stack is part of the story

@@ -163,10 +163,11 @@ class Referee(LightMode, WaitListener):
     def _open_receive(self, meeting: Appointment, peer: int) -> dict | None:
         """A receive from any rank that this send may meet: one that fits and is not yet due to an
         earlier send of this rank. Where none fits, the receiver is the one to refuse."""
-        key = any_source.open_key(meeting.call)
-        receives = any_source.still_open(self.inbox.posts(peer), key)
         earlier = range(meeting.number - 1, 0, -1)
         met = next((n for n in earlier if self.inbox.find(peer, meeting.key, n) is not None), 0)
+        # Read after what is met: a message that arrives in between is then counted as neither, and
+        # not as both.
+        receives = any_source.still_open(self.inbox.posts(peer), any_source.open_key(meeting.call))
         if len(receives) < meeting.number - met:
             return None
         return next((post for post in receives if self._one_fits(meeting, [post])), None)

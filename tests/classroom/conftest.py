@@ -49,6 +49,16 @@ def told(ended: Ended) -> str:
     return explain(ended, 30.0)
 
 
+def freed(ended: Ended) -> str:
+    """What the learner reads where the referee ended the waits, and no time limit had to: neither
+    the cell's deadline nor the group's timeout. No clock is asked, so a busy machine is no fault.
+    """
+    text = told(ended)
+    late = [fact for fact in ended.scene.facts if fact.kind in ("transport", "interrupted")]
+    assert not ended.timed_out and late == [], text
+    return text
+
+
 def works(cluster: Cluster) -> None:
     """The ranks are all there and their group carries a sum."""
     ended = cluster.run("works = torch.full((3,), rank + 1.0)\ndist.all_reduce(works)")

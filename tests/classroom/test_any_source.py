@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-import time
+from types import SimpleNamespace
 
 import pytest
 
-from tests.classroom.conftest import printed, told, works
+from course_lib.classroom import any_source
+from course_lib.classroom.calls import Call
+from course_lib.classroom.inbox import Inbox
+from course_lib.classroom.referee import Appointment, Referee
+from tests.classroom.conftest import freed, printed, told, works
 
 ORDERLY = """
 box, late = torch.empty(3), torch.empty(5)
@@ -62,31 +66,26 @@ def test_a_named_message_beside_an_open_receive_passes(two):
 
 @pytest.mark.parametrize("world", [2, 3])
 def test_a_receive_that_no_rank_sends_to_ends_at_once(clusters, world):
-    cluster, began = clusters(world), time.monotonic()
-    text = told(cluster.run("if rank == 1:\n    dist.recv(torch.empty(3))", deadline=20.0))
-    assert time.monotonic() - began < 8
+    cluster = clusters(world)
+    text = freed(cluster.run("if rank == 1:\n    dist.recv(torch.empty(3))", deadline=20.0))
     assert "rank 1 waited in recv(from any rank) of float32[3]" in text and "line 2" in text
     works(cluster)
 
 
 def test_ranks_that_all_receive_from_any_are_freed_before_the_deadline(two):
-    began = time.monotonic()
-    text = told(two.run("dist.recv(torch.empty(3))", deadline=20.0))
+    text = freed(two.run("dist.recv(torch.empty(3))", deadline=20.0))
     assert text.count("waited in recv(from any rank) of float32[3]") == 2
-    assert time.monotonic() - began < 12
     works(two)
 
 
 def test_a_message_of_another_shape_is_told_on_both_ranks(two):
-    began = time.monotonic()
     code = "if rank == 0: dist.send(torch.ones(3), 1)\nelse: dist.recv(torch.ones(4))"
     ended = two.run(code, deadline=20.0)
-    text = told(ended)
+    text = freed(ended)
     assert [outcome.ename for outcome in ended.outcomes] == ["CollectiveMismatch"] * 2
     assert "the ranks disagree about a collective" in text
     assert "rank 0 calls send(to rank 1) of float32[3] in line 1" in text
     assert "rank 1 calls recv(from any rank) of float32[4] in line 2" in text
-    assert time.monotonic() - began < 8
     works(two)
 
 
@@ -104,7 +103,7 @@ if rank == 0:
 else:
     dist.recv(torch.empty(3))
 """
-    text = told(two.run(code, deadline=20.0))
+    text = freed(two.run(code, deadline=20.0))
     assert "rank 0 waited in send(to rank 1) of float32[3]" in text and "line 4" in text
     works(two)
 
@@ -117,10 +116,8 @@ else:
     handles = [dist.irecv(torch.empty(3)) for _ in range(2)]
     [handle.wait() for handle in reversed(handles)]
 """
-    began = time.monotonic()
-    text = told(two.run(code, deadline=20.0))
+    text = freed(two.run(code, deadline=20.0))
     assert "rank 1 waited in recv(from any rank) of float32[3]" in text
-    assert time.monotonic() - began < 8
     works(two)
 
 
@@ -132,8 +129,39 @@ if rank == 0:
 else:
     dist.recv(torch.empty(3))
 """
-    began = time.monotonic()
-    text = told(two.run(code, deadline=20.0))
+    text = freed(two.run(code, deadline=20.0))
     assert "rank 0 waited in send(to rank 1) of float32[3]" in text
-    assert time.monotonic() - began < 8
     works(two)
+
+
+class Arriving:
+    """A board of rank 1 with one receive from any rank; the call after it, that this has arrived,
+    is there from the `late`-th look on."""
+
+    def __init__(self, call: Call, late: int):
+        key = any_source.open_key(call)
+        opened = {"cell": 1, "key": key, "n": 1, "compare": call.compare}
+        met = {"key": any_source.message_key(call.group_name, 0, 1), "arrived": [key, 1]}
+        self.posts, self.late, self.looks = [opened, opened | met], late, 0
+
+    def call(self, peer: int, number: int) -> dict | None:
+        self.looks += 1
+        there = self.posts if self.looks >= self.late else self.posts[:1]
+        return there[number - 1] if number <= len(there) else None
+
+    def newest(self, peer: int) -> int:
+        return 0
+
+
+@pytest.mark.parametrize("late", range(1, 8))
+def test_a_receive_that_arrives_while_a_second_send_looks_is_not_open_as_well(late):
+    """Counted as met and as open, it would free the second send, which then waits inside gloo."""
+    call = Call("g", [0, 1], "send", "float32[3]", True, True, peer=(0, 1))
+    inbox = Inbox(Arriving(call, late))
+    inbox.open(1)
+    key = any_source.message_key("g", 0, 1)
+    referee = SimpleNamespace(inbox=inbox)
+    referee._one_fits = lambda meeting, posts: Referee._one_fits(referee, meeting, posts)
+    second = Appointment(call, key, 2, {"compare": "float32[3]"}, {1})
+    inbox.find(1, key, 2)  # as the referee does before it looks for an open one
+    assert Referee._open_receive(referee, second, 1) is None

@@ -84,9 +84,8 @@ def test_a_rank_that_sends_something_else_sends_no_program(two, capfd):
 
 def test_a_pulled_view_does_not_bring_its_storage_along(two):
     two.run("large = torch.zeros(1_000_000)")
-    began = time.monotonic()
     (piece,) = two.pull("large[:3]", [0])
-    assert piece.untyped_storage().nbytes() == 12 and time.monotonic() - began < 2
+    assert piece.untyped_storage().nbytes() == 12
 
 
 def test_only_the_named_ranks_run(two):
@@ -121,7 +120,7 @@ def test_the_deadline_frees_sleep_and_loop_and_keeps_variables(two):
     for body in ("import time\nif rank: time.sleep(60)", "while rank:\n    pass"):
         began = time.monotonic()
         ended = two.run(body, deadline=1.0)
-        assert ended.timed_out and time.monotonic() - began < 4
+        assert ended.timed_out and time.monotonic() - began < 30  # of 60, and of for ever
         assert "rank 1 was still busy in line" in told(ended)
     assert two.pull("kept") == [5, 5] and pids(two) == before
     works(two)
@@ -134,7 +133,7 @@ def test_a_rank_that_no_interrupt_reaches_is_replaced(two):
     assert "rank 0 did not come back from line 4: time.sleep(60)" in text
     assert text.endswith("The ranks were started again: their variables are gone.")
     works(two)
-    assert time.monotonic() - began < 1.0 + 8.0 + 10.0  # the last on a busy machine
+    assert time.monotonic() - began < 45  # of 60: on a busy machine a start takes its time
 
 
 @pytest.mark.parametrize(
@@ -146,13 +145,13 @@ def test_a_rank_that_no_interrupt_reaches_is_replaced(two):
     ],
 )
 def test_a_dead_rank_is_named_and_replaced(two, body, how):
-    began = time.monotonic()
     code = f"import os, ctypes\nif rank == 1:\n    {body}\ndist.barrier()"
-    text = told(two.run(code))
+    ended = two.run(code)
+    text = told(ended)
+    assert not ended.timed_out
     assert text.splitlines()[0].startswith(f"rank 1 {how}")
     assert "their variables are gone" in text
     works(two)
-    assert time.monotonic() - began < 25
 
 
 def test_a_rank_that_died_between_cells_is_replaced_and_said(two):

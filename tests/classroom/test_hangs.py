@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
-from tests.classroom.conftest import printed, told, works
+from tests.classroom.conftest import freed, printed, told, works
 
 RAW = ("x = torch.ones(3, 2)", "\nif rank == 0:\n    dist.all_reduce(x)\n")
 DDP = (
@@ -35,13 +33,13 @@ FSDP = (
 def test_who_waits_where_and_who_never_came(two, cells, call, line, checked):
     made, hangs = cells
     assert not two.run(made, deadline=60.0).failed
-    began = time.monotonic()
-    text = told(two.run(hangs, deadline=4.0, checked=checked))
+    ended = two.run(hangs, deadline=4.0, checked=checked)
+    text = freed(ended) if checked else told(ended)  # checked: no need to wait
     waiting, absent = text.splitlines()[:2]
     assert waiting.startswith("rank 0 waited in ") and call in waiting and line in waiting
     assert absent.startswith("rank 1 finished the cell")
     if checked:
-        assert "for rank 1" in waiting and time.monotonic() - began < 3.5, "no need to wait"
+        assert "for rank 1" in waiting
     works(two)
 
 
@@ -54,11 +52,9 @@ def test_three_ranks_the_missing_one_is_named(clusters):
 
 
 def test_ranks_that_wait_for_each_other_are_freed_before_the_deadline(two):
-    began = time.monotonic()
-    text = told(two.run("dist.recv(torch.empty(3), (rank + 1) % world)", deadline=20.0))
+    text = freed(two.run("dist.recv(torch.empty(3), (rank + 1) % world)", deadline=20.0))
     assert "rank 0 waited in recv(from rank 1) of float32[3] for rank 1" in text
     assert "rank 1 waited in recv(from rank 0) of float32[3] for rank 0" in text
-    assert time.monotonic() - began < 12
     works(two)
 
 
@@ -69,10 +65,8 @@ first, second = (a, b) if rank == 0 else (b, a)
 dist.all_reduce(torch.ones(2), group=first)
 dist.all_reduce(torch.ones(2), group=second)
 """
-    began = time.monotonic()
-    text = told(two.run(code, deadline=20.0))
+    text = freed(two.run(code, deadline=20.0))
     assert text.count("waited in all_reduce(sum) of float32[2]") == 2 and "line 4" in text
-    assert time.monotonic() - began < 12
     works(two)
 
 
@@ -115,9 +109,7 @@ dist.all_reduce(torch.ones(2), group=second)
 )
 def test_ranks_that_disagree_are_told_at_once_and_keep_their_group(two, code, said):
     two.run("kept = group")
-    began = time.monotonic()
-    text = told(two.run(code))
-    assert time.monotonic() - began < 5
+    text = freed(two.run(code))
     assert "the ranks disagree about a collective" in text
     for part in said:
         assert part in text
@@ -198,11 +190,9 @@ def test_what_holds_a_dead_group_is_named_and_says_so_when_used(two):
         "dist.all_reduce(torch.ones(1), group=mesh.get_group())",
     ):
         for checked in (True, False):
-            began = time.monotonic()
-            text = told(two.run(use, checked=checked))
+            text = freed(two.run(use, checked=checked))
             assert "this group did not survive the failure in cell [4]" in text, use
             assert "`group` is the new group of all ranks" in text
-            assert time.monotonic() - began < 3
     works(two)
     two.run("del model, mine, mesh")
 

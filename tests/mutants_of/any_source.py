@@ -81,6 +81,23 @@ MUTANTS = [
         "the second send waits inside gloo, where nobody can free it",
     ),
     mutant(
+        "arrived-and-open-at-once",
+        "referee.py",
+        """        earlier = range(meeting.number - 1, 0, -1)
+        met = next((n for n in earlier if self.inbox.find(peer, meeting.key, n) is not None), 0)
+        # Read after what is met: a message that arrives in between is then counted as neither, and
+        # not as both.
+        receives = any_source.still_open(self.inbox.posts(peer), any_source.open_key(meeting.call))
+""",
+        """        key = any_source.open_key(meeting.call)
+        receives = any_source.still_open(self.inbox.posts(peer), key)
+        earlier = range(meeting.number - 1, 0, -1)
+        met = next((n for n in earlier if self.inbox.find(peer, meeting.key, n) is not None), 0)
+""",
+        TESTS + "a_receive_that_arrives_while_a_second_send_looks_is_not_open_as_well",
+        "a receive that arrives between two looks frees a second send, which waits inside gloo",
+    ),
+    mutant(
         "waits-for-each-other-unseen",
         "any_source.py",
         """return f"{call.group_name}:{','.join(map(str, call.members))}>{call.peer[1]}\"""",

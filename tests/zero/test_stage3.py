@@ -520,7 +520,7 @@ def test_a_rank_killed_in_a_step_ends_the_step_on_all(pool, stage):
     said = pool.raises(
         2, killed, stage, "backward", match="SIGKILL|waited in|closed|reset", timeout=9
     )
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 45  # on a busy machine; a step that hangs is ended by nobody
     if stage == 3 and said[0]:
         assert "rank 0 waited in" in said[0] and "rank 1 never came" in said[0]
 
