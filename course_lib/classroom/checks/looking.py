@@ -20,6 +20,7 @@ from course_lib.classroom.checks import general
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import WORLD, refuse_world_numbers
+from course_lib.classroom.checks.words import Words
 
 # What comparisons with `near` have met since `rounded` was entered: dtypes that were too narrow.
 _met: ContextVar[list[str] | None] = ContextVar("met", default=None)
@@ -83,6 +84,14 @@ class Idea(NamedTuple):
     name: str
     text: str
     gives: Sequence[Tensor | float]
+
+
+def ideas(
+    says: Words, gives: Mapping[str, Sequence] | Iterable[tuple[str, Sequence]], **about: object
+) -> Iterator[Idea]:
+    """Ideas by their entries in `says`, with what each gives on each rank, in this order."""
+    for entry, given in gives.items() if isinstance(gives, Mapping) else gives:
+        yield Idea(*says.of(entry, **about), given)
 
 
 def recognise(seen: Sequence, ideas: Iterable[Idea]) -> Idea | None:

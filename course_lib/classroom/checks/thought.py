@@ -10,11 +10,12 @@ import math
 import numbers
 import re
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.words import Words
 
 CLOSE = 0.005  # relative: three digits are enough
 _FACTORS = {1e3: "a thousand", 1e6: "a million", 1e9: "a billion", 8.0: "eight"}
@@ -93,6 +94,33 @@ def _advice(given: object) -> str:
     if isinstance(given, list | tuple | set):
         return ": one number, not a collection of them"
     return ""
+
+
+class Model(Protocol):
+    """A way of counting, as a dataclass whose fields are the counts."""
+
+    def answers(self) -> dict: ...
+
+
+def counted(says: Words, right: Model, ideas: Mapping[str, Mapping]) -> tuple[Mistake, ...]:
+    """Wrong ideas as other counts in one model: each by its entry in `says`, the counts that it
+    changes, and the numbers that come out different. First those about few numbers, which say more
+    about these."""
+    known, found = right.answers(), []
+    for entry, counts in ideas.items():
+        theirs = replace(right, **counts).answers()
+        differing = {field: value for field, value in theirs.items() if value != known[field]}
+        found.append(Mistake(*says.of(entry), differing))
+    return tuple(sorted(found, key=lambda mistake: len(mistake.values)))
+
+
+def held_against(
+    right: Callable[[], Mapping[Hashable, float]],
+    mistakes: Callable[[], tuple[Mistake, ...]],
+    **how: bool,
+) -> Callable[[Mapping[Hashable, float]], None]:
+    """The `judge` of a question that is all `compare`."""
+    return lambda given: compare(given, right(), mistakes(), **how)
 
 
 def compare(
