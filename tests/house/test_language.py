@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import nbformat
 import pytest
 
+from course_lib.classroom.checks.words import Words
+
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 LESSONS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
@@ -132,14 +134,21 @@ def messages(path: Path) -> list[str]:
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
+    blocks = [
+        node.args[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Words"
+        if isinstance(node.args[0], ast.Constant)
+    ]
     strings = [
         node.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if id(node) not in documents
+        if id(node) not in documents and node not in blocks
     ]
     # The name of a misconception is for tests; a learner does not see it.
-    return [text for text in strings if len(text.split()) > 6]
+    said = [text for block in blocks for text in Words(block.value).entries.values()]
+    return [text for text in [*strings, *said] if len(text.split()) > 6]
 
 
 def test_messages_speak_the_fields_language():

@@ -16,7 +16,8 @@ from course_lib.classroom import checks
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.words import Words
 
-FILES = sorted(Path(checks.__file__).parent.rglob("*.py"))
+ROOT = Path(checks.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
 
 
 def modules() -> list:
@@ -34,9 +35,11 @@ SAID = [
 
 @cache
 def texts_of(folder: Path) -> str:
-    """The code of an exercise's neighbours, without the blocks of words themselves."""
+    """The code of an exercise's neighbours and of the frame, without the blocks of words."""
     blocks = re.compile(r'Words\(\s*"""(.*?)"""', re.DOTALL)
-    return "".join(blocks.sub("", file.read_text()) for file in FILES if folder in file.parents)
+    return "".join(
+        blocks.sub("", file.read_text()) for file in FILES if file.parent in (folder, ROOT)
+    )
 
 
 def placeholders(text: str) -> set[str]:

@@ -129,10 +129,11 @@ def refuse_general(
         raise Finding(found[0], f"{found[1]} ({when}.)")
 
 
-def near(seen: Tensor | float | None, wanted: Tensor | float) -> bool:
-    """Whether two are equal to rounding; a NaN is like a NaN, an infinity like itself."""
-    if seen is None:
-        return False
+def near(seen: Tensor | float | None, wanted: Tensor | float | None) -> bool:
+    """Whether two are equal to rounding; a NaN is like a NaN, an infinity like itself, and nothing
+    at all like nothing at all."""
+    if seen is None or wanted is None:
+        return seen is wanted
     seen, wanted = (
         x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in (seen, wanted)
     )

@@ -1,168 +1,230 @@
-"""`sequence_mlp` of lesson 06: half a block whose tokens are cut, within a budget.
+"""`sequence_mlp` of lesson 06: half a block whose tokens are sharded, within a budget.
 
-An answer is tried in two steps of training, on lengths that divide and that do not, and held
-against the dense half block, against the messages and bytes of the ledger, and against the meter.
+Declared: the interface, the dense half block, lengths that divide and that do not, what each wrong
+idea gives, and a budget of messages, bytes and memory.
 """
 
 from __future__ import annotations
 
-from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_06 import half_block_trial as trial
-from course_lib.classroom.checks.lesson_06.half_block_values import (
-    Trial,
-    look_at_gradients,
-    look_at_output,
-    look_at_steps,
-)
-from course_lib.classroom.checks.looking import (
-    ITEM,
-    THREE,
-    TWO,
-    Looks,
-    came_back,
-    counted,
-    fresh_seed,
-    refuse_changed,
-)
+from course_lib.classroom.checks.layer_looks import Budget, Declared, Seen
+from course_lib.classroom.checks.layers import Layer, Use
+from course_lib.classroom.checks.looking import ITEM, THREE, TWO
+from course_lib.classroom.checks.words import Words
+from course_lib.layout import cut
 from course_lib.ledger import forms
 
 PAIR = {"all_gather": 1, "reduce_scatter": 1}
 AGAIN = {"all_gather": 2, "reduce_scatter": 1}
+EPSILON = 1e-5
+SAYS = Words("""
+bias n times: The bias was added {n} times: every rank added it before the sum.
+bias left out: The bias is missing.
+residual n times: x was added {n} times: before the sum, on every rank, and the sum took all of
+  them.
+residual left out: x itself is missing: the branch is added to it.
+mean: The branch is divided by {n}. Each rank's part is a part of a sum; they add up.
+own columns alone: Each token has passed the columns of its own rank alone. It has to pass all of
+  them: the other ranks' columns make parts of the same sum, and they have not been added up.
+norm left out: The norm is missing.
+weight left out: The norm is there, without its weight.
+another epsilon: The norm adds something else than 1e-5 to the mean of squares.
+another norm: That is LayerNorm, which subtracts the mean. Wanted is RMSNorm, which does not.
+activation left out: The GELU is missing.
+GELU by tanh: That is GELU's approximation by tanh; wanted is GELU itself, as in the wiring above.
+activation after the sum: GELU stands after the product by rows. It stands between the two products,
+  on each rank's own columns.
+residual normed: The residual is the norm's output. It is x, as it came in.
+all tokens: Rank {rank} returned all {s} tokens {when}. The next norm works on its own alone: leave
+  the sum scattered.
+no way back: No gradient finds back to up and down. `course_lib.collectives` sends and keeps no
+  graph; the pairs of `tensor_parallel.conjugates` do both.
+the other backward of a gather: After the gather each rank works with its own columns, so what comes
+  back is a partial sum. You have split it up, and not summed it. A gather has two right backwards;
+  which one is meant here?
+no way back by the residual: It has come back by the branch alone. x is also the residual, and what
+  comes back by it is the output's gradient itself.
+a copy's debt: Each rank has it from its own tokens alone. Every rank has a copy and uses it on
+  other tokens: the gradient is the sum of all ranks'. Without it the copies drift from the first
+  step on, and the loss still falls.
+n times: It is {n} times what it should be: it was summed, and what was summed was a whole gradient
+  already.
+divided by n: It is divided by {n}. Every token is on one rank alone: what the ranks have adds up,
+  and is no mean.
+all-reduce, then cut: The branch's sum goes to every rank in full, and each throws away what is not
+  its own tokens: twice the bytes of a reduce-scatter.
+gathered twice: In the forward one gather will do: what of the gathered tokens is needed that does
+  not come after the norm?
+scattered twice: Add up the terms of x's gradient before you scatter it: one message.
+over budget: The budget is one all-gather and one reduce-scatter forward; backward the same, with
+  one more all-gather where X is gathered again; and sums for weight and bias.
+another second step: One call after the other comes out right. Several that are alive at once, as in
+  any net, and of which one has a group of its own, do not. Does your function keep something
+  between calls?
+
+  {what}
+all tokens kept: Values and messages are right. Between forward and backward rank {rank} keeps
+  {wide} tensors of all {s} tokens, as wide as x, {when}. One is allowed, the input of `up`. Is
+  something that treats each token by itself done after the gather? Then every rank does it for all
+  tokens, and keeps what it needs for its backward.
+""")
 
 
-def judge_half_block(answer: Answer, judge: Judge) -> None:
-    """Try sequence_mlp; raise the Finding that explains best what is wrong."""
-    judge.take(answer, trial.__name__)
-    seed = fresh_seed()
-    cases = [
-        (THREE, trial.Sizes(2, 7, 5, 10)),
-        (TWO, trial.Sizes(3, 5, 8, 7)),
-        (THREE, trial.Sizes(4, 6, 9, 8)),
-    ]
-    LOOKS.at(answer, (_try(answer, judge, members, sizes, seed) for members, sizes in cases))
+def half(x: Tensor, weight: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> Tensor:
+    normed = F.rms_norm(x, x.shape[-1:], weight, EPSILON)
+    return x + F.gelu(normed @ up.t()) @ down.t() + bias
 
 
-def _try(answer: Answer, judge: Judge, members: list[int], sizes: trial.Sizes, seed: int) -> Trial:
-    when = f"{on(members)} with {sizes.s} tokens"
-    reports = judge.trial(answer, trial.run, sizes, seed, members=members, when=when)
-    return Trial(reports, sizes, seed, when)
+def tokens(s: int, n: int) -> list[int]:
+    """How many each rank has: not as `cut` has it, where they differ, and no rank without."""
+    return cut(s, n)[::-1]
 
 
-def look_at_returned(one: Trial) -> None:
-    refuse_none(one.reports, one.when, "the output for its own tokens")
+def drawn(name: str, tensor: Tensor) -> Tensor:
+    if name == "x":
+        tensor[:, 0] *= 0.01  # so small a token that the norm's 1e-5 is seen
+    return tensor
 
 
-def look_at_shape(one: Trial) -> None:
-    """A Finding where a rank's output is not shaped like its x."""
-    b, s, h, _ = one.sizes
-    for rank, report in enumerate(one.reports):
-        if report["out"] is not None:
-            continue
-        if report["shape"] == [b, s, h]:
-            raise Finding(
-                "all tokens",
-                f"Rank {rank} returned all {s} tokens {one.when}. The next norm works on its own "
-                "alone: leave the sum scattered.",
-            )
-        raise Finding(
-            "wrong shape",
-            f"Rank {rank} got {came_back(report)} back {one.when}; expected is a tensor of shape "
-            f"{[b, one.tokens[rank], h]} and dtype float64, like its x.",
-        )
+LAYER = Layer(
+    text="x[b, s@tp, h] weight[h] up[f@tp, h] down[h, f@tp] bias[h] -> y[b, s@tp, h]",
+    dense=half,
+    grows={"s": 1},
+    shares={"s": tokens},
+    also=lambda sizes, n: (tokens(sizes["s"], n),),
+    drawn=drawn,
+    counts_wide=True,
+)
 
 
-def look_at_inputs(one: Trial) -> None:
-    refuse_changed(one, "x, a weight or the list of sizes")
+def outputs(c: Seen) -> Iterator[tuple[str, list[Tensor]]]:
+    """What each wrong idea about the forward gives."""
+    n, (x, weight, up, down, bias) = c.n, c.inputs
+    whole, normed = c.steps[0][0], normed_of(c)
+
+    def block(normed: Tensor, bend: Callable[[Tensor], Tensor] = F.gelu) -> list[Tensor]:
+        return c.cut("y", x + bend(normed @ up.t()) @ down.t() + bias)
+
+    yield "bias n times", c.cut("y", whole + (n - 1) * bias)
+    yield "bias left out", c.cut("y", whole - bias)
+    yield "residual n times", c.cut("y", whole + (n - 1) * x)
+    yield "residual left out", c.cut("y", whole - x)
+    yield "mean", c.cut("y", x + (whole - x - bias) / n + bias)
+    mine = [(c.part("x", x, r), c.part("x", normed, r), *c.shards(r)[2:4]) for r in c.ranks]
+    yield "own columns alone", [x + F.gelu(z @ a.t()) @ b.t() + bias for x, z, a, b in mine]
+    yield "norm left out", block(x)
+    yield "weight left out", block(normed / weight)
+    for epsilon in (0, 1e-8, 1e-6, 1e-4, torch.finfo(x.dtype).eps):
+        yield "another epsilon", block(F.rms_norm(x, x.shape[-1:], weight, epsilon))
+    yield "another norm", block(F.layer_norm(x, x.shape[-1:], weight, None, EPSILON))
+    yield "activation left out", block(normed, lambda wide: wide)
+    yield "GELU by tanh", block(normed, lambda wide: F.gelu(wide, approximate="tanh"))
+    yield "activation after the sum", c.cut("y", x + F.gelu(normed @ up.t() @ down.t()) + bias)
+    yield "residual normed", c.cut("y", whole - x + normed)
 
 
-def look_at_traffic(one: Trial) -> None:
-    """Hold the moves of tokens and the parameters' sums of both directions against the budget."""
-    for rank, report in enumerate(one.reports):
-        forward, backward = report["forward"], report["backward"]
-        there, back = dict(forward["ops"]), dict(backward["ops"])
-        sums = back.pop("all_reduce", 0)
-        head = (
-            f"Values and gradients are right. Rank {rank} sends {counted(forward['ops'])} forward "
-            f"and {counted(backward['ops'])} backward {one.when}. "
-        )
-        if there != PAIR or back not in (PAIR, AGAIN):
-            raise Finding(*_idea(there, back, head))
-        b, s, h, _ = one.sizes
-        row, t = b * h * ITEM, one.tokens[rank]
-        gathers, scatter = (one.n - 1) * t * row, (s - t) * row
-        sums_of_two = forms.all_reduce(one.n, 2 * h * ITEM)
-        if (
-            sums > 2
-            or forward["bytes"] > gathers + scatter
-            or backward["bytes"] > (back["all_gather"] * gathers + scatter + sums_of_two)
-        ):
-            raise Finding(
-                "more bytes",
-                f"{head}Some of these messages carry more than they need to, or there are more "
-                f"sums than weight and bias have: {forward['bytes']} bytes forward and "
-                f"{backward['bytes']} backward. A move carries tokens as wide as x; the sums carry "
-                f"{2 * h} elements in all.",
-            )
+def normed_of(c: Seen) -> Tensor:
+    x, weight = c.inputs[:2]
+    return F.rms_norm(x, x.shape[-1:], weight, EPSILON)
 
 
-def _idea(there: dict, back: dict, head: str) -> tuple[str, str]:
-    """Name and text for a wiring over the budget."""
-    if "all_reduce" in there and "reduce_scatter" not in there:
-        return (
-            "all-reduce, then cut",
-            f"{head}The branch's sum goes to every rank in full, and each throws away what is not "
-            "its own tokens: twice the bytes of a reduce-scatter.",
-        )
-    if there.get("all_gather", 0) > 1:
-        return (
-            "gathered twice",
-            f"{head}In the forward one gather will do: what of the gathered tokens is needed that "
-            "does not come after the norm?",
-        )
-    if there == PAIR and back.get("reduce_scatter", 0) > 1:
-        return (
-            "scattered twice",
-            f"{head}Add up the terms of x's gradient before you scatter it: one message.",
-        )
-    return (
-        "over budget",
-        f"{head}The budget is one all-gather and one reduce-scatter forward; backward the same, "
-        "with one more all-gather where X is gathered again; and sums for weight and bias.",
-    )
+def through(c: Seen, rank: int) -> Tensor:
+    """The part of the norm's output's gradient that comes back by this rank's columns."""
+    normed, (up, down) = normed_of(c).requires_grad_(), c.shards(rank)[2:4]
+    return torch.autograd.grad(F.gelu(normed @ up.t()) @ down.t(), normed, c.dy)[0]
 
 
-def look_at_memory(one: Trial) -> None:
-    """At most the gathered X may be as wide and as long as all tokens."""
-    for rank, report in enumerate(one.reports):
-        if report["wide"] > 1:
-            raise Finding(
-                "all tokens kept",
-                f"Values and messages are right. Between forward and backward rank {rank} keeps "
-                f"{report['wide']} tensors of all {one.sizes.s} tokens, as wide as x, {one.when}. "
-                "One is allowed, the input of `up`. Is something that treats each token by itself "
-                "done after the gather? Then every rank does it for all tokens, and keeps what it "
-                "needs for its backward.",
-            )
+def split_not_summed(c: Seen, name: str) -> list[Tensor]:
+    """x's gradient after the other backward of a gather."""
+    given = []
+    for rank in c.ranks:
+        leaf = c.shards(rank)[0].clone().requires_grad_()
+        normed = F.rms_norm(leaf, leaf.shape[-1:], c.inputs[1], EPSILON)
+        (back,) = torch.autograd.grad(normed, leaf, c.part("x", through(c, rank), rank))
+        given.append(back + c.part("y", c.dy, rank))
+    return given
 
 
-LOOKS = Looks(
-    returned=look_at_returned,
-    shape=look_at_shape,
-    unchanged=look_at_inputs,
-    value=look_at_output,
-    gradients=look_at_gradients,
-    traffic=look_at_traffic,
-    memory=look_at_memory,
-    later_steps=look_at_steps,
+def of_own_tokens(c: Seen, name: str) -> list[Tensor]:
+    """The gradient of weight or bias from each rank's own tokens."""
+    terms = c.dy
+    if name == "weight":
+        terms = sum(through(c, rank) for rank in c.ranks) * normed_of(c) / c.inputs[1]
+    return [part.sum((0, 1)) for part in c.cut("y", terms)]
+
+
+def most(c: Seen, rank: int, back: Mapping[str, int]) -> tuple[float, float]:
+    """A move carries tokens as wide as x; the sums carry weight and bias."""
+    b, s, h = (c.sizes[dim] for dim in "bsh")
+    row, own = b * h * ITEM, tokens(s, c.n)[rank]
+    gather, scatter = (c.n - 1) * own * row, (s - own) * row
+    sums = forms.all_reduce(c.n, 2 * h * ITEM)
+    return gather + scatter, back["all_gather"] * gather + scatter + sums
+
+
+DECLARED = Declared(
+    module=__name__,
+    layer=LAYER,
+    says=SAYS,
+    owed="the output for its own tokens",
+    cases=lambda seed: [
+        (THREE, {"b": 2, "s": 7, "h": 5, "f": 10}),
+        (TWO, {"b": 3, "s": 5, "h": 8, "f": 7}),
+        (THREE, {"b": 4, "s": 6, "h": 9, "f": 8}),
+    ],
+    uses=(
+        *[Use({"b": 2, "s": 7, "h": 5, "f": 10})] * 2,
+        Use({"b": 4, "s": 5, "h": 6, "f": 9}, alone=True),
+        Use({"b": 2, "s": 8, "h": 5, "f": 7}, "float32"),
+    ),
+    outputs=outputs,
+    gradients=(
+        ("no way back", "up", lambda c, name: [None] * c.n),
+        ("no way back", "down", lambda c, name: [None] * c.n),
+        ("the other backward of a gather", "x", split_not_summed),
+        (
+            "no way back by the residual",
+            "x",
+            lambda c, name: c.cut("x", c.steps[0][1][0] - c.dy),
+        ),
+        ("a copy's debt", "weight", of_own_tokens),
+        ("a copy's debt", "bias", of_own_tokens),
+        ("n times", "", lambda c, name: [c.n * right for right in c.gradients(name)]),
+        ("divided by n", "", lambda c, name: [right / c.n for right in c.gradients(name)]),
+    ),
+    budget=Budget(
+        forward=[PAIR],
+        backward=[PAIR, AGAIN],
+        beside={"all_reduce": 2},
+        most=most,
+        wirings=(
+            (
+                "all-reduce, then cut",
+                lambda there, back: "all_reduce" in there and "reduce_scatter" not in there,
+            ),
+            ("gathered twice", lambda there, back: there.get("all_gather", 0) > 1),
+            (
+                "scattered twice",
+                lambda there, back: there == PAIR and back.get("reduce_scatter", 0) > 1,
+            ),
+        ),
+    ),
+    means={"sequences": "b", "tokens": "s", "elements of a token": "h"},
+    whole="all tokens",
+    at_once="another second step",
+    kept="all tokens kept",
 )
 SEQUENCE_MLP = Exercise(
     name="sequence_mlp",
     title="Half a block with its tokens sharded",
     points=4,
-    judge=judge_half_block,
+    judge=DECLARED.judge,
     when_right=(
         "Output, five gradients and two steps of training are those of the dense half block, on "
         "two ranks and on three, for lengths that divide and that do not. The tokens moved as "

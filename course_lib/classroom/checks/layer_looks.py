@@ -1,0 +1,249 @@
+"""Is it the layer of one process: output, gradients, messages, memory, steps? Or which idea?
+
+The looks at an answer that a `Layer` declares, in one order for every exercise; what an exercise
+adds are the values of its wrong ideas and its budget. From lesson 04 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks import layers, looking
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.layers import Layer, Seen, Sizes, Use
+from course_lib.classroom.checks.looking import THREE, all_near, counted, near
+from course_lib.classroom.checks.words import Words
+
+SINGLE = 1e-4  # relative, of a layer in float32
+_BROKEN = ("raised", "deadlock", "not called by all", "left out by an empty rank")
+_AT_ONCE = "with {count} layers whose backwards begin after all forwards"
+SAYS = Words("""
+wrong shape: Rank {rank} got {got} back {when}; expected is a tensor of shape {shape} and dtype
+  {dtype}, like x.
+wrong output: The output is not that of one process {when}.
+no way back: The output is right, and nothing leads back from it on rank {rank}, {when}: it has no
+  history, so no weight would learn. Was something detached?
+wrong gradient: Which gradients are partial sums, and where are they completed?
+over budget: Which of these messages does no result need?
+more bytes: Some of these messages carry more than they need to: {forward} bytes forward and
+  {backward} backward; {most_forward:g} and {most_backward:g} would do.
+two at once: One layer after the other comes out right. Several of them, whose backwards begin after
+  all forwards, as in any net, and of which one has a group of its own, do not. Does something of
+  one call (in a class, a global name) reach another?
+
+  {what}
+""")
+
+
+Gives = Callable[[Seen, str], Sequence[Tensor]]
+Wirings = Sequence[tuple[str, Callable[[Mapping, Mapping], bool]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Which messages each direction may have, and how many bytes of them a rank may send."""
+
+    forward: Sequence[Mapping[str, int]]
+    backward: Sequence[Mapping[str, int]]
+    # Of a rank, from what it sends backward: bytes forward and backward.
+    most: Callable[[Seen, int, Mapping[str, int]], tuple[float, float]]
+    beside: Mapping[str, int] = field(default_factory=dict)  # and at most so many of these backward
+    wirings: Wirings = ()  # entries of the exercise's words, by what is sent forward and backward
+    more: str = "more bytes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """An exercise whose answer is a layer over ranks; `says` has an entry for each of its ideas."""
+
+    module: str  # where the ranks find LAYER
+    layer: Layer
+    says: Words
+    owed: str  # what every rank returns, in words
+    cases: Callable[[int], Sequence[tuple[list[int], Sizes]]]
+    uses: Sequence[Use]
+    outputs: Callable[[Seen], Mapping[str, Sequence[Tensor]] | Iterable]
+    # Of each idea its entry, the gradients that it bends ("" for any), and what it gives for one.
+    gradients: Sequence[tuple[str, str, Gives]]
+    budget: Budget
+    means: Mapping[str, str] = field(default_factory=dict)  # what a mean may be over: dims' names
+    whole: str = ""  # the entry for a result of all ranks' parts
+    at_once: str = "two at once"  # the entry for layers that do not go together
+    kept: str = ""  # the entry for more than one tensor as large as the whole x, left alive
+
+    def judge(self, answer: Answer, judge: Judge) -> None:
+        """Try the answer; raise the Finding that explains best what is wrong."""
+        judge.take(answer, self.module)
+        seed = looking.fresh_seed()
+        right: list[Seen] = []
+        for members, sizes in self.cases(seed):
+            one = self._tried(answer, judge, members, sizes, seed)
+            try:
+                for look in (self._returned, self._shape, self._unchanged, self._output):
+                    look(one)
+            except Finding:
+                if right and one.n == 2:
+                    refuse_world_numbers(answer, one.when)
+                for before in right[:1]:  # right where it was called first, and once
+                    self._gradients(before)
+                    self._later(before)
+                raise
+            right.append(one)
+        for look in (self._gradients, self._traffic, self._memory, self._later):
+            for one in right:
+                look(one)
+        self._at_once(answer, judge, seed)
+
+    def _tried(self, answer: Answer, judge: Judge, members: list, sizes: Sizes, seed: int) -> Seen:
+        told = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
+        how = {"members": members, "when": f"{on(members)} with {told}"}
+        empty = self.layer.empty(sizes, len(members))
+        given = (self.module, dict(sizes), seed)
+        reports = judge.trial(answer, layers.run, *given, **how, empty=empty)
+        return Seen(self.layer, sizes, seed, reports, how["when"])
+
+    def _say(self, entry: str, **about: object) -> Finding:
+        return (self.says if entry in self.says.entries else SAYS)(entry, **about)
+
+    def _returned(self, one: Seen) -> None:
+        refuse_none(one.reports, one.when, self.owed)
+
+    def _shape(self, one: Seen) -> None:
+        for rank, (report, right) in enumerate(zip(one.reports, one.outputs(), strict=True)):
+            if report["out"] is not None:
+                continue
+            whole = list(one.steps[0][0].shape)
+            if self.whole and report["shape"] == whole != list(right.shape):
+                raise self._say(self.whole, rank=rank, **one.about())
+            got, shape = looking.came_back(report), list(right.shape)
+            about = {"rank": rank, "got": got, "shape": shape, "dtype": "float64"}
+            raise self._say("wrong shape", **about, when=one.when)
+
+    def _unchanged(self, one: Seen) -> None:
+        looking.refuse_changed(one, "x, a weight or a list that it was given")
+
+    def _output(self, one: Seen) -> None:
+        outs, right = [report["out"] for report in one.reports], one.outputs()
+        if all_near(outs, right):
+            return
+        known = looking.ideas(self.says, self.outputs(one), **one.about())
+        looking.refuse_idea(outs, known, one.when)
+        fine = [rank for rank in one.ranks if near(outs[rank], right[rank])]
+        if fine and "not on every rank" in self.says.entries:
+            raise self.says("not on every rank", ranks=" and ".join(map(str, fine)), when=one.when)
+        looking.refuse_general(outs, right, one.when, sizes=self._sizes(one), what="output")
+        raise self._say("wrong output", when=one.when)
+
+    def _sizes(self, one: Seen) -> dict[str, int]:
+        return {
+            what: torch.Size([one.sizes[dim] for dim in dims.split()]).numel()
+            for what, dims in self.means.items()
+        }
+
+    def _gradients(self, one: Seen) -> None:
+        for rank, report in enumerate(one.reports):
+            if report["grads"] is None:
+                raise self._say("no way back", rank=rank, when=one.when)
+        names = self.layer.names
+        wrong = [name for name in names if not all_near(one.seen(name), one.gradients(name))]
+        if not wrong:
+            return
+        *first, last = wrong
+        listed = f"{', '.join(first)} and {last}" if first else last
+        head = f"The output is right, the gradient of {listed} is not ({one.when}). "
+        for entry, about, gives in self.gradients:
+            meant = about.split() if about else wrong
+            if not set(meant) <= set(wrong):
+                continue
+            name, text = self.says.of(entry, **one.about())
+            known = [looking.Idea(name, text, gives(one, tensor)) for tensor in meant]
+            if all(map(looking.explains, known, map(one.seen, meant))):
+                raise Finding(name, head + text)
+        for name in wrong:
+            seen, what = one.seen(name), f"gradient of {name}"
+            sizes = self._sizes(one)
+            looking.refuse_general(seen, one.gradients(name), one.when, sizes=sizes, what=what)
+        raise self._headed(head, "wrong gradient")
+
+    def _traffic(self, one: Seen) -> None:
+        for rank, report in enumerate(one.reports):
+            forward, backward = report["forward"], report["backward"]
+            there, back = dict(forward["ops"]), dict(backward["ops"])
+            over = [op for op, most in self.budget.beside.items() if back.pop(op, 0) > most]
+            head = (
+                f"Values and gradients are right. Rank {rank} sends {counted(forward['ops'])} "
+                f"forward and {counted(backward['ops'])} backward, {one.when}. "
+            )
+            if there not in self.budget.forward or back not in self.budget.backward:
+                fits = (entry for entry, sent in self.budget.wirings if sent(there, back))
+                raise self._headed(head, next(fits, "over budget"))
+            most = self.budget.most(one, rank, back)
+            sent = (forward["bytes"], backward["bytes"])
+            if over or sent[0] > most[0] or sent[1] > most[1]:
+                about = dict(zip(("forward", "backward"), sent, strict=True))
+                about |= {"most_forward": most[0], "most_backward": most[1], **one.about()}
+                raise self._headed(head, self.budget.more, **about)
+
+    def _headed(self, head: str, entry: str, **about: object) -> Finding:
+        found = self._say(entry, **about)
+        return Finding(found.name, head + found.text)
+
+    def _memory(self, one: Seen) -> None:
+        for rank, report in enumerate(one.reports):
+            if self.kept and report["wide"] > 1:
+                raise self._say(self.kept, rank=rank, wide=report["wide"], **one.about())
+
+    def _later(self, one: Seen) -> None:
+        for rank, report in enumerate(one.reports):
+            for step in range(layers.STEPS):
+                seen = report["steps"][step] if step < len(report["steps"]) else {}
+                found = [seen.get("out"), *(seen.get("grads") or [None] * len(one.layer.names))]
+                right = [one.outputs(step)[rank]]
+                right += [one.gradients(name, step)[rank] for name in one.layer.names]
+                if not all_near(found, right):
+                    raise looking.another_step(one, rank, step)
+
+    def _at_once(self, answer: Answer, judge: Judge, seed: int) -> None:
+        """Try layers that are alive together, of other sizes and dtypes, one in its own group."""
+        when = _AT_ONCE.format(count=len(self.uses))
+        given = (self.module, [tuple(use) for use in self.uses], seed)
+        try:
+            reports = judge.trial(answer, layers.at_once, *given, members=THREE, when=when)
+        except Finding as finding:
+            if finding.name not in _BROKEN:
+                raise
+            raise self._say(self.at_once, what=finding.text) from None
+        for number, (sizes, dtype, alone) in enumerate(self.uses):
+            mine = [report[number] for report in reports]
+            for group in [[report] for report in mine] if alone else [mine]:
+                one = Seen(self.layer, sizes, seed + number, group, when)
+                self._dtype(one, dtype)
+                if not _first_step_right(one, looking.TOLERANCE if dtype == "float64" else SINGLE):
+                    told = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
+                    what = f"The one of {dtype} with {told} is not right."
+                    raise self._say(self.at_once, what=what)
+
+    def _dtype(self, one: Seen, dtype: str) -> None:
+        for rank, (report, right) in enumerate(zip(one.reports, one.outputs(), strict=True)):
+            if report["dtype"] not in (None, dtype):
+                about = {"got": looking.came_back(report), "shape": list(right.shape)}
+                raise self._say("wrong shape", rank=rank, **about, dtype=dtype, when=one.when)
+
+
+def _first_step_right(one: Seen, tolerance: float) -> bool:
+    for rank, report in enumerate(one.reports):
+        wanted = [one.outputs()[rank], *(one.gradients(name)[rank] for name in one.layer.names)]
+        for seen, right in zip((report["out"], *report["grads"]), wanted, strict=True):
+            if seen is None or seen.shape != right.shape:
+                return False
+            if right.numel() and not float((seen - right).abs().max()) <= tolerance * float(
+                1 + right.abs().max()
+            ):
+                return False
+    return True

@@ -1,0 +1,273 @@
+"""Layers over ranks as exercises declare them: an interface in the notation, and one process.
+
+From the declaration follow what each rank is given, what it should give back and which part of each
+gradient is its own; the trial that runs on the judge's ranks stands here too. From lesson 04 on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from course_lib.classroom.checks import bench
+from course_lib.collectives import all_gather
+from course_lib.collectives.call import Group
+from course_lib.layout import cut
+from course_lib.layout.notation import Layout, Statement
+from course_lib.memory.watch import Watch
+
+STEPS = 2
+PATIENCE = 20  # times 10 ms: a backend may hold the copy that it made for a message a moment longer
+Sizes = Mapping[str, int]
+
+
+class Use(NamedTuple):
+    """One of several layers that are alive at once; each has numbers of its own."""
+
+    sizes: Sizes
+    dtype: str = "float64"
+    alone: bool = False  # in a group of this rank alone
+
+
+class Numbers(NamedTuple):
+    """The parameters, and what goes in and comes back at each step, whole."""
+
+    parameters: list[Tensor]
+    xs: list[Tensor]
+    dys: list[Tensor]
+
+
+def _nothing(sizes: Sizes, n: int) -> tuple:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """`answer(x, *parameters, *also, group)` is `dense(x, *parameters)`, sharded as `text` says."""
+
+    text: str  # "x[b, h] weight[f@tp, h] -> y[b, f@tp]": x is new at each step, the rest is trained
+    dense: Callable[..., Tensor]
+    grows: Sizes = field(default_factory=dict)  # by how much a dim differs from step to step
+    # How many of a dim each rank has, from its size and n, where that is not `cut`.
+    shares: Mapping[str, Callable[[int, int], list[int]]] = field(default_factory=dict)
+    also: Callable[[Sizes, int], tuple] = _nothing  # what the answer is given besides
+    drawn: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
+    rate: float = 0.1
+    counts_wide: bool = False  # whether tensors as large as the whole x are counted
+
+    @cached_property
+    def inputs(self) -> tuple[Layout, ...]:
+        return Statement.parse(self.text).inputs
+
+    @cached_property
+    def out(self) -> Layout:
+        return Statement.parse(self.text).outputs[0]
+
+    @property
+    def names(self) -> list[str]:
+        return [layout.name for layout in self.inputs]
+
+    def at(self, sizes: Sizes, step: int) -> dict[str, int]:
+        """The sizes of a step."""
+        return {dim: size + step * self.grows.get(dim, 0) for dim, size in sizes.items()}
+
+    def numbers(self, sizes: Sizes, seed: int) -> Numbers:
+        """The same on every rank, and on the judge."""
+        made = torch.Generator().manual_seed(seed)
+
+        def some(layout: Layout, step: int) -> Tensor:
+            now = self.at(sizes, step)
+            shape = [now[dim.name] for dim in layout.dims]
+            drawn = torch.randn(shape, generator=made, dtype=torch.float64)
+            return self.drawn(layout.name, drawn)
+
+        x, *rest = self.inputs
+        xs, dys = ([some(one, k) for k in range(STEPS)] for one in (x, self.out))
+        return Numbers([some(one, 0) for one in rest], xs, dys)
+
+    def lengths(self, dim: str, size: int, n: int) -> list[int]:
+        """How many of a sharded dim each rank has."""
+        return self.shares.get(dim, cut)(size, n)
+
+    def part(self, layout: Layout, whole: Tensor, n: int, rank: int) -> Tensor:
+        """What a rank has of a tensor, or of its gradient."""
+        for place, dim in enumerate(layout.dims):
+            if dim.axes:
+                whole = whole.split(self.lengths(dim.name, whole.shape[place], n), place)[rank]
+        return whole
+
+    def empty(self, sizes: Sizes, n: int) -> list[int]:
+        """The ranks that hold nothing of some dim."""
+        dims = {dim.name for layout in self.inputs for dim in layout.dims if dim.axes}
+        shares = [self.lengths(dim, sizes[dim], n) for dim in dims]
+        return [rank for rank in range(n) if any(not share[rank] for share in shares)]
+
+
+class Seen:
+    """Steps of the answer on a group, beside those of one process."""
+
+    def __init__(self, layer: Layer, sizes: Sizes, seed: int, reports: list[dict], when: str):
+        self.layer, self.sizes, self.reports, self.when = layer, sizes, reports, when
+        self.n = len(reports)
+        self.ranks = range(self.n)
+        self.numbers = layer.numbers(sizes, seed)
+        self.inputs = [self.numbers.xs[0], *self.numbers.parameters]
+        self.dy = self.numbers.dys[0]
+        self._layouts = {one.name: one for one in (*layer.inputs, layer.out)}
+
+    def part(self, name: str, whole: Tensor, rank: int) -> Tensor:
+        return self.layer.part(self._layouts[name], whole, self.n, rank)
+
+    def cut(self, name: str, whole: Tensor) -> list[Tensor]:
+        """What each rank has of a whole tensor that lies as `name` does."""
+        return [self.part(name, whole, rank) for rank in self.ranks]
+
+    def shards(self, rank: int) -> list[Tensor]:
+        """What a rank is given in the first step."""
+        given = zip(self.layer.names, self.inputs, strict=True)
+        return [self.part(name, whole, rank) for name, whole in given]
+
+    @cached_property
+    def steps(self) -> list[tuple[Tensor, list[Tensor]]]:
+        """Of one process, for each step: the output and the gradients."""
+        weights, found = self.numbers.parameters, []
+        for x, dy in zip(self.numbers.xs, self.numbers.dys, strict=True):
+            leaves = [t.detach().clone().requires_grad_() for t in (x, *weights)]
+            y = self.layer.dense(*leaves)
+            grads = list(torch.autograd.grad(y, leaves, dy))
+            found.append((y.detach(), grads))
+            trained = zip(leaves[1:], grads[1:], strict=True)
+            weights = [w.detach() - self.layer.rate * g for w, g in trained]
+        return found
+
+    def outputs(self, step: int = 0) -> list[Tensor]:
+        """What each rank should give."""
+        return self.cut(self.layer.out.name, self.steps[step][0])
+
+    def gradients(self, name: str, step: int = 0) -> list[Tensor]:
+        """What each rank should have of a gradient: it lies as its tensor does."""
+        return self.cut(name, self.steps[step][1][self.layer.names.index(name)])
+
+    def seen(self, name: str) -> list[Tensor | None]:
+        place = self.layer.names.index(name)
+        return [report["grads"][place] for report in self.reports]
+
+    def about(self) -> dict:
+        """What words may be filled in with."""
+        return {"when": self.when, "n": self.n, **self.sizes}
+
+
+def run(function: Callable, group: Group, module: str, sizes: Sizes, seed: int) -> dict:
+    """Train the answer for some steps with this rank's parts; what came back in each."""
+    layer, n, rank = _layer(module), group.size(), group.rank()
+    made = layer.numbers(sizes, seed)
+    parts = map(layer.part, layer.inputs[1:], made.parameters, [n] * 9, [rank] * 9)
+    parameters = [part.clone().requires_grad_() for part in parts]
+    steps: list[dict] = []
+    for step, (x, dy) in enumerate(zip(made.xs, made.dys, strict=True)):
+        mine = layer.part(layer.inputs[0], x, n, rank).clone().requires_grad_()
+        wide = x.nbytes if layer.counts_wide else None
+        dy = layer.part(layer.out, dy, n, rank)
+        also = layer.also(layer.at(sizes, step), n)
+        steps.append(_step(function, group, [mine, *parameters], also, dy, wide))
+        if steps[-1]["grads"] is None:
+            break
+        with torch.no_grad():
+            for p in parameters:
+                p -= 0 if p.grad is None else layer.rate * p.grad
+                p.grad = None
+    return {**steps[0], "steps": steps}
+
+
+def _step(
+    function: Callable,
+    group: Group,
+    leaves: list[Tensor],
+    also: tuple,
+    dy: Tensor,
+    wide: int | None,
+) -> dict:
+    """One forward and, where something came back that leads back, one backward."""
+    before, given = [leaf.detach().clone() for leaf in leaves], deepcopy(also)
+    with contextlib.nullcontext() if wide is None else Watch() as memory:
+        out, forward = bench.watched(lambda: function(*leaves, *given, group))
+    report = {
+        **bench.described(out),
+        "out": None,
+        "grads": None,
+        "forward": forward,
+        "backward": None,
+        "wide": 0 if wide is None else _alive(memory, wide),
+    }
+    if _fits(out, dy):
+        report["out"] = out.detach().clone()
+    if agreed(report["out"] is not None and out.requires_grad, group):
+        _, report["backward"] = bench.watched(lambda: out.backward(dy))
+        report["grads"] = [None if t.grad is None else t.grad.clone() for t in leaves]
+    now = [leaf.detach() for leaf in leaves]
+    report["changed"] = given != also or not all(map(torch.equal, before, now))
+    return report
+
+
+def at_once(function: Callable, group: Group, module: str, uses: Sequence, seed: int) -> list[dict]:
+    """Layers that are alive together: all forwards first, then all backwards."""
+    layer, own, made = _layer(module), alone_in_a_group(), []
+    for number, (sizes, dtype, alone) in enumerate(uses):
+        kind, where = getattr(torch, dtype), own if alone else group
+        n, rank = where.size(), where.rank()
+        whole = layer.numbers(sizes, seed + number)
+        given = zip(layer.inputs, [whole.xs[0], *whole.parameters], strict=True)
+        leaves = [
+            layer.part(one, t, n, rank).to(kind, copy=True).requires_grad_() for one, t in given
+        ]
+        also = layer.also(sizes, n)
+        out, _ = bench.watched(lambda x=leaves, a=also, g=where: function(*x, *a, g))
+        made.append((out, leaves, layer.part(layer.out, whole.dys[0], n, rank).to(kind)))
+    found = []
+    for out, leaves, dy in made:
+        report = {**bench.described(out), "out": None, "grads": [None] * len(leaves)}
+        if agreed(_fits(out, dy) and out.requires_grad, group):
+            bench.watched(lambda out=out, dy=dy: out.backward(dy))
+            report["out"] = out.detach().double()
+            report["grads"] = [None if t.grad is None else t.grad.double() for t in leaves]
+        found.append(report)
+    bench.end(own)
+    return found
+
+
+def agreed(fine: bool, group: Group) -> bool:
+    """Whether all ranks can go on; where one cannot, none does, and none waits for it."""
+    return bool(all_gather(torch.tensor([int(fine)]), group).all())
+
+
+def alone_in_a_group() -> dist.ProcessGroup:
+    """A group of this rank alone; every rank of the world has to call this."""
+    return [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
+
+
+def _layer(module: str) -> Layer:
+    return importlib.import_module(module).LAYER
+
+
+def _fits(out: object, dy: Tensor) -> bool:
+    return bench.plain(out) and out.shape == dy.shape and out.dtype == dy.dtype
+
+
+def _alive(memory: Watch, least: int) -> int:
+    """How many storages of `least` bytes or more are left."""
+    for _ in range(PATIENCE):
+        found = sum(one.nbytes() >= least for one in memory.made_and_alive())
+        if found <= 1:
+            break
+        time.sleep(0.01)
+    return found
