@@ -28,7 +28,7 @@ from course_lib.classroom.checks.lesson_02.step import (
     refuse_y,
 )
 from course_lib.classroom.checks.lesson_02.trial import STEPS, Product, product, steps
-from course_lib.classroom.checks.looking import fresh_seed
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 
 
 def judge_row_step(answer: Answer, judge: Judge) -> None:
@@ -36,11 +36,10 @@ def judge_row_step(answer: Answer, judge: Judge) -> None:
     judge.take(answer, "course_lib.classroom.checks.lesson_02.trial")
     seed = fresh_seed()
     b = 5 + 6 * (seed % 2)  # no size is another, or a number of ranks
-    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two
-    even = _try(answer, judge, three, (b, 12, 7), seed)
+    even = _try(answer, judge, THREE, (b, 12, 7), seed)
     _look(answer, even)
-    uneven = _try(answer, judge, three, (b, 4, 7), seed)  # the last rank has nothing
-    uneven += _try(answer, judge, two, (b, 13, 8), seed, "float32")
+    uneven = _try(answer, judge, THREE, (b, 4, 7), seed)  # the last rank has nothing
+    uneven += _try(answer, judge, TWO, (b, 13, 8), seed, "float32")
     _look(answer, uneven)
     for step in even + uneven:
         _look_at_bytes(step)

@@ -12,12 +12,10 @@ import torch
 from torch import Tensor
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
 from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_second
 from course_lib.classroom.checks.lesson_02.results import (
-    Gives,
     Owed,
     fair,
     look_at_results,
@@ -27,9 +25,38 @@ from course_lib.classroom.checks.lesson_02.results import (
     where,
 )
 from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Product, gradients, product
-from course_lib.classroom.checks.looking import all_near, fresh_seed, near, refuse_general
+from course_lib.classroom.checks.looking import (
+    THREE,
+    TWO,
+    all_near,
+    fresh_seed,
+    near,
+    refuse_general,
+)
+from course_lib.classroom.checks.words import Words
 
 NAMES = ("dX", "dW", "db")
+SAYS = Words("""
+sum left out: {head} It is this rank's own part of a sum. Every rank has multiplied with the same X,
+  so X has a gradient from each of them, and they add up.
+mean: It is the sum divided by {n}. The ranks' parts are parts of one sum, not estimates of the same
+  gradient.
+counted on every rank: It is {n} times what it should be: every rank has computed the whole {name}
+  already, and the ranks' copies were added up.
+parts of different things added: It is a mixture of all ranks' {name}, and theirs belong to other
+  parts of the whole. Which dim does its product run over, and is that dim cut?
+mean over the rows: It is divided by the {b} rows of X. The gradient sums over them; a mean, where
+  one is wanted, is in dY already.
+sign: It has the opposite sign.
+wrong values: {head} Write the product with its dims, such as dY[b, f] and W[h, f]: the dim that the
+  result has not is the one that is summed over.
+head: The gradients are right, but rank {rank} has to send {bytes} bytes {when} ({ops}); allowed are
+  {allowed:g}.
+sent for nothing: {head} By rows every rank holds all that its own gradients need.
+gathered: {head} Whole tensors came to every rank, and each worked on all of them. A rank needs no
+  other's part of W or dY, and only the sum of their parts of dX.
+over budget: {head} One all-reduce is needed: of what?
+""")
 
 
 class Trial(NamedTuple):
@@ -53,16 +80,15 @@ def judge_gradients(answer: Answer, judge: Judge) -> None:
     judge.take(answer, "course_lib.classroom.checks.lesson_02.trial")
     seed = fresh_seed()
     b = 5 + 6 * (seed % 2)  # no size is another, or a number of ranks
-    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two
-    even = _try(answer, judge, COLUMNS, three, (b, 7, 12), seed)
-    even += _try(answer, judge, ROWS, three, (b, 12, 7), seed)
+    even = _try(answer, judge, COLUMNS, THREE, (b, 7, 12), seed)
+    even += _try(answer, judge, ROWS, THREE, (b, 12, 7), seed)
     _look_at_values(answer, even)
     uneven = []
     for way, members, sizes, dtype in (
-        (COLUMNS, three, (b, 7, 4), "float64"),  # four over three ranks: the last has nothing
-        (COLUMNS, two, (b, 8, 13), "float32"),
-        (ROWS, three, (b, 4, 7), "float64"),
-        (ROWS, two, (b, 13, 8), "float32"),
+        (COLUMNS, THREE, (b, 7, 4), "float64"),  # four over three ranks: the last has nothing
+        (COLUMNS, TWO, (b, 8, 13), "float32"),
+        (ROWS, THREE, (b, 4, 7), "float64"),
+        (ROWS, TWO, (b, 13, 8), "float32"),
     ):
         uneven += _try(answer, judge, way, members, sizes, seed, dtype)
     _look_at_values(answer, uneven)
@@ -122,70 +148,43 @@ def _first_wrong(trial: Trial, part: int) -> int | None:
 
 def _refuse_value(trial: Trial, part: int) -> None:
     """Raise what is wrong with one of the three gradients."""
-    rank = _first_wrong(trial, part)
-    name, n, b = NAMES[part], trial.n, len(trial.whole.x)
+    rank, name, n, b = _first_wrong(trial, part), NAMES[part], trial.n, len(trial.whole.x)
     seen = [report["entries"][part] for report in trial.reports]
     owed = [entries[part].part for entries in trial.owed]
-    got, right = seen[rank], owed[rank]
-    head = f"{name} on rank {rank} is not right {trial.when}."
+    right, head = owed[rank], f"{name} on rank {rank} is not right {trial.when}."
     refuse_second(trial.second, trial.when)
     ideas = []
     if trial.way == COLUMNS and part == 0:
         local = [_by_hand(trial.whole.mine(COLUMNS, n, r))[0] for r in range(n)]
         if all_near(seen, local):
-            raise Finding(
-                "sum left out",
-                f"{head} It is this rank's own part of a sum. Every rank has multiplied with the "
-                "same X, so X has a gradient from each of them, and they add up.",
-            )
-        about = f"It is the sum divided by {n}. The ranks' parts are parts of one sum, not "
-        ideas.append(Gives("mean", f"{about}estimates of the same gradient.", right / n))
+            raise SAYS("sum left out", head=head)
+        ideas.append(("mean", right / n))
     elif all(near(one, owed[0]) for one in owed):
-        about = f"It is {n} times what it should be: every rank has computed the whole {name} "
-        about += "already, and the ranks' copies were added up."
-        ideas.append(Gives("counted on every rank", about, n * right))
+        ideas.append(("counted on every rank", n * right))
     elif all(one.shape == right.shape for one in owed):
-        about = f"It is a mixture of all ranks' {name}, and theirs belong to other parts of the "
-        about += "whole. Which dim does its product run over, and is that dim cut?"
         mixed = torch.stack(owed).sum(0)
-        ideas += [Gives("parts of different things added", about, mixed / k) for k in (1, n)]
-    about = f"It is divided by the {b} rows of X. The gradient sums over them; a mean, where one "
-    ideas.append(Gives("mean over the rows", f"{about}is wanted, is in dY already.", right / b))
-    ideas.append(Gives("sign", "It has the opposite sign.", -right))
-    refuse_first(got, ideas, head)
+        ideas += [("parts of different things added", mixed / k) for k in (1, n)]
+    ideas += [("mean over the rows", right / b), ("sign", -right)]
+    refuse_first(seen[rank], SAYS, ideas, head, n=n, b=b, name=name)
     refuse_general(seen, owed, trial.when, sizes={"rows of X": b}, what=name)
-    raise Finding(
-        "wrong values",
-        f"{head} Write the product with its dims, such as dY[b, f] and W[h, f]: the dim that the "
-        "result has not is the one that is summed over.",
-    )
+    raise SAYS("wrong values", head=head)
 
 
 def _look_at_bytes(trial: Trial) -> None:
     """Hold what was sent against one all-reduce of dX, or against nothing."""
-    n, (b, h) = trial.n, trial.whole.x.shape
     item = getattr(torch, trial.dtype).itemsize
-    allowed = fair(n, (b, h), item) if trial.way == COLUMNS else 0
+    allowed = fair(trial.n, trial.whole.x.shape, item) if trial.way == COLUMNS else 0
     for rank, report in enumerate(trial.reports):
         if report["bytes"] <= allowed:
             continue
         ops = " and ".join(f"{count} × {op}" for op, count in report["ops"].items())
-        head = (
-            f"The gradients are right, but rank {rank} has to send {report['bytes']} bytes "
-            f"{trial.when} ({ops}); allowed are {allowed:g}."
-        )
+        entry = "over budget"
         if trial.way == ROWS:
-            raise Finding(
-                "sent for nothing",
-                f"{head} By rows every rank holds all that its own gradients need.",
-            )
-        if set(report["ops"]) == {"all_gather"}:
-            raise Finding(
-                "gathered",
-                f"{head} Whole tensors came to every rank, and each worked on all of them. A rank "
-                "needs no other's part of W or dY, and only the sum of their parts of dX.",
-            )
-        raise Finding("over budget", f"{head} One all-reduce is needed: of what?")
+            entry = "sent for nothing"
+        elif set(report["ops"]) == {"all_gather"}:
+            entry = "gathered"
+        about = {"rank": rank, "bytes": report["bytes"], "allowed": allowed, "ops": ops}
+        raise SAYS(entry, head=SAYS.of("head", **about, when=trial.when)[1])
 
 
 GRADIENTS = Exercise(

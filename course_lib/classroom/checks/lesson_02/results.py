@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_01.pieces import listed
-from course_lib.classroom.checks.looking import near
+from course_lib.classroom.checks.words import Words
 from course_lib.layout import cut
 from course_lib.ledger import forms
 
@@ -113,19 +114,14 @@ def _look_at_shapes(rank: int, report: dict, owed: list[Owed], when: str, asked:
         )
 
 
-class Gives(NamedTuple):
-    """An idea by its name and words for it, and what it gives on the rank that is looked at."""
-
-    name: str
-    text: str
-    value: Tensor
-
-
-def refuse_first(got: Tensor, ideas: Iterable[Gives], head: str) -> None:
-    """A Finding of the first idea that gives what a rank got."""
-    for idea in ideas:
-        if near(got, idea.value):
-            raise Finding(idea.name, f"{head} {idea.text}")
+def refuse_first(
+    got: Tensor, says: Words, ideas: Iterable[tuple[str, Tensor]], head: str, **about: object
+) -> None:
+    """A Finding of the first idea, by its entry in `says`, that gives what a rank got."""
+    for entry, value in ideas:
+        name, text = says.of(entry, **{"head": head, **about})
+        if looking.explains(looking.Idea(name, text, [value]), [got]):
+            raise Finding(name, f"{head} {text}")
 
 
 def refuse_overwritten(reports: list[dict], owed: list[list[Owed]], when: str) -> None:
