@@ -6,15 +6,14 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from course_lib.classroom.checks import answer, by_text, frame
+from course_lib.classroom.checks import answer, frame
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import CHECKS, Judge, _told, reference
+from course_lib.classroom.checks.judge import CHECKS, WORLD, Judge, _told, reference
 from course_lib.classroom.checks.lesson_06 import uneven_trial
 from course_lib.classroom.checks.lesson_07 import trial as loss_trial
 from course_lib.classroom.hangs import Fact
@@ -100,8 +99,6 @@ def test_a_trial_is_a_function_with_data_and_its_reports_are_data(judge):
 
 
 SIZES = uneven_trial.Sizes(2, 5, 3, 9)
-PART = 'bench.part("lesson_06.uneven_trial")'
-TEXT = f"{PART}.run(uneven_loss, __trial__, {PART}.{SIZES}, 7)"
 ALL = [0, 1, 2]
 BREAKS = {
     "another signature": ("def uneven_loss(x):\n    return x\n", "takes 1 positional argument"),
@@ -110,18 +107,12 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("how", BREAKS)
-@pytest.mark.parametrize("by", ["function", "text"])
-def test_an_error_speaks_of_the_answer_and_of_no_plumbing(judge, how, by):
+def test_an_error_speaks_of_the_answer_and_of_no_plumbing(judge, how):
     body, words = BREAKS[how]
     found = read(f"%%ranks\nfrom course_lib.collectives import all_reduce\n\n\n{body}")
     judge.take(found, uneven_trial.__name__)
-    call = partial(judge.trial, found, TEXT, ALL, "on 3 ranks")
-    if by == "function":
-        call = partial(
-            judge.trial, found, uneven_trial.run, SIZES, 7, members=ALL, when="on 3 ranks"
-        )
     with pytest.raises(Finding) as raised:
-        call()
+        judge.trial(found, uneven_trial.run, SIZES, 7, members=ALL, when="on 3 ranks")
     text = raised.value.text
     assert raised.value.name == "raised" and words in text
     assert "__" not in text and "bench" not in text and "lambda" not in text
@@ -159,6 +150,9 @@ class Recorder(Judge):
     def everywhere(self, code, *args, **kwargs):
         return []
 
+    def measured(self, function, *args):
+        return [{}] * WORLD
+
     def trial(self, found, function, *args, **kwargs):
         self.asked = function
         raise Stop
@@ -181,25 +175,8 @@ def test_an_answer_meets_ranks_that_were_cleared_once(first_trials):
 
 
 def test_what_tries_an_answer_is_loaded_before_the_answer_comes(first_trials):
-    moved = {name: r for name, r in first_trials.items() if not isinstance(r.asked, str)}
-    assert len(moved) >= 8, "lessons 06 and 07"
-    for name, recorder in moved.items():
+    for name, recorder in first_trials.items():
         assert recorder.readied[0][0] == reference(recorder.asked)[0], name
-
-
-def test_a_text_s_modules_are_loaded_before_its_time_begins(first_trials):
-    """Whatever its quotes: those of lesson 03 were once overlooked."""
-    texts = {name: r.asked for name, r in first_trials.items() if isinstance(r.asked, str)}
-    assert {"conjugates", "gather_from"} & set(texts), sorted(texts)
-    for name, text in texts.items():
-        named = {part.strip("\"'") for part in text.replace(")", "(").split("(")}
-        expected = sorted(part for part in named if part.startswith("lesson_"))
-        assert by_text.parts(text) == expected, name
-        assert f"map(bench.part, {expected})" in by_text.arrangement(text, [0])
-    assert by_text.parts("f(bench.part('a.b').C, bench.part(\"c.d\").g(1), bench.parted('e'))") == [
-        "a.b",
-        "c.d",
-    ]
 
 
 def test_a_module_is_warmed_when_it_is_loaded(judge):

@@ -24,15 +24,6 @@ MUTANTS = [
         "the first trial pays for an import, and an answer may have bent what it imports",
     ),
     Mutant(
-        "judging-one-kind-of-quotes",
-        CHECKS + "by_text.py",
-        '    named = [node.args[0] for node in calls if ast.unparse(node.func) == "bench.part"]',
-        '    named = [node.args[0] for node in calls if ast.unparse(node.func) == "bench.part"\n'
-        "             and ast.get_source_segment(call, node.args[0])[0] == '\"']",
-        (f"{JUDGE}test_a_text_s_modules_are_loaded_before_its_time_begins",),
-        "a lesson that quotes with ' is never loaded before its time begins",
-    ),
-    Mutant(
         "judging-outside-said-for-each",
         CHECKS + "judge.py",
         "    if text.endswith(at):",

@@ -15,8 +15,8 @@ MUTANTS = [
     Mutant(
         "l02-cuts-no-rank-empty",
         SECOND + "gradients.py",
-        '(COLUMNS, three, (b, 7, 4), "float64")',
-        '(COLUMNS, three, (b, 7, 13), "float64")',
+        '(COLUMNS, THREE, (b, 7, 4), "float64")',
+        '(COLUMNS, THREE, (b, 7, 13), "float64")',
         (f"{JUDGED}[cut_gradients-an empty rank returns]",),
         "a rank that holds nothing may leave its collective out",
         "T29",
@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "l02-cuts-two-are-the-first-three",
         SECOND + "gradients.py",
-        "three, two = [0, 1, 2], [1, 2]",
-        "three, two = [0, 1, 2], [0, 1, 2]",
+        "    TWO,\n",
+        "    THREE as TWO,\n",
         (f"{JUDGED}[cut_gradients-the notebook's own group]",),
         "a group left out passes where it is everybody",
     ),

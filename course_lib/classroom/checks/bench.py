@@ -11,7 +11,6 @@ import importlib
 import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from types import ModuleType
 
 import torch
 import torch.distributed as dist
@@ -71,6 +70,13 @@ def arrange(namespace: dict, text: str) -> None:
     namespace["__tried__"] = lambda: function(namespace[plan["answer"]], made, *plan["args"])
 
 
+def measured(text: str) -> object:
+    """What a packed function returns that is no trial's."""
+    plan = values.unpack(text)
+    module, name = plan["function"]
+    return getattr(importlib.import_module(module), name)(*plan["args"])
+
+
 def unawaited() -> list[str]:
     """The calls under `watched`, since the trial was arranged, that nobody has waited for."""
     return [f"{record.op} ({record.site})" for record in _begun if not record.waits]
@@ -120,11 +126,6 @@ def inputs(length: int, seed: int, rank: int) -> torch.Tensor:
     """The numbers of one rank in a trial; the judge makes the same ones to compare with."""
     made = torch.Generator().manual_seed(seed * 1009 + rank)
     return torch.randn(length, generator=made, dtype=torch.float64)
-
-
-def part(name: str) -> ModuleType:
-    """A module of the checks by its name, "lesson_02.trial": what a lesson runs on the ranks."""
-    return importlib.import_module(f"course_lib.classroom.checks.{name}")
 
 
 def report(function: Callable, x: torch.Tensor, made: dist.ProcessGroup) -> dict:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from course_lib.classroom import values
-from course_lib.classroom.checks import by_text, left_out
+from course_lib.classroom.checks import left_out
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.cluster import Cluster, Ended
@@ -94,7 +94,7 @@ class Judge(Cluster):
     def trial(
         self,
         answer: Answer,
-        function: Callable | str,
+        function: Callable,
         *args: object,
         members: Sequence[int] = (),
         when: str = "",
@@ -105,17 +105,12 @@ class Judge(Cluster):
 
         The ranks find `function`, at the top of a module of the checks, by its name; `args` and
         what it returns are data. Each trial has a fresh group of `members`: no message of an
-        earlier one can reach it. A text in the place of a function is of `by_text.py`. `outside`
-        says what goes on where a rank stands in none of the answer's lines; `empty` are the ranks
-        of the group whose piece holds nothing.
+        earlier one can reach it. `outside` says what goes on where a rank stands in none of the
+        answer's lines; `empty` are the ranks of the group whose piece holds nothing.
         """
-        if isinstance(function, str):
-            members, when = args
-            arrange = by_text.arrangement(function, members)
-        else:
-            plan = {"answer": answer.name, "function": reference(function), "args": args}
-            text = values.pack(plan | {"members": list(members)})
-            arrange = f"{_BENCH}.arrange(globals(), {text!r})"
+        plan = {"answer": answer.name, "function": reference(function), "args": args}
+        text = values.pack(plan | {"members": list(members)})
+        arrange = f"{_BENCH}.arrange(globals(), {text!r})"
         self.everywhere(lambda r: arrange, START_LIMIT)
         ended = self.run(_CALL, ranks=list(members), deadline=LIMIT, label="the check")
         if ended.failed:
@@ -133,6 +128,12 @@ class Judge(Cluster):
         except RuntimeError:
             raise Finding("broke its ranks", f"{_BROKEN} ({when}).") from None
         return reports
+
+    def measured(self, function: Callable, *args: object) -> list:
+        """What `function(*args)` returns on each rank: before a trial, on no answer's time."""
+        text = values.pack({"function": reference(function), "args": args})
+        self.everywhere(lambda r: f"__measured__ = {_BENCH}.measured({text!r})", START_LIMIT)
+        return self.pull("__measured__")
 
     def _refuse_replaced(self, members: Sequence[int], when: str) -> None:
         """A Finding where the answer has replaced what it is measured with."""

@@ -79,7 +79,7 @@ class Declared:
 
     def judge(self, answer: Answer, judge: Judge) -> None:
         """Try the answer; raise the Finding that explains best what is wrong."""
-        judge.take(answer, self.module)
+        judge.take(answer, layers.__name__, self.module)
         seed = looking.fresh_seed()
         right: list[Seen] = []
         for members, sizes in self.cases(seed):

@@ -16,7 +16,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
-from course_lib.classroom.checks.lesson_03 import pair_in_use
+from course_lib.classroom.checks.lesson_03 import pair_in_use, trial
 from course_lib.classroom.checks.lesson_03.pair_case import Trial, refuse_ready_made
 from course_lib.classroom.checks.looking import (
     THREE,
@@ -29,20 +29,18 @@ from course_lib.classroom.checks.looking import (
 from course_lib.ledger import forms
 
 ITEM = 8  # bytes of a float64
-_CALL = "bench.part('lesson_03.trial').{what}({name}, __trial__, {seed}, {more})"
 
 
 def judge_conjugates(answer: Answer, judge: Judge) -> None:
     """Try f and g; raise the Finding that explains best what is wrong."""
     refuse_ready_made(answer)
-    judge.take(answer)
+    judge.take(answer, trial.__name__)
     seed = fresh_seed()
     shape = [4 + seed % 2, 7 + seed % 2]
 
     def tried(what: str, members: list[int], *more: object) -> Trial:
-        given = ", ".join(map(repr, more or (shape,)))
-        call = _CALL.format(what=what, name=answer.name, seed=seed, more=given)
-        reports = judge.trial(answer, call, members, on(members))
+        given, how = more or (shape,), {"members": members, "when": on(members)}
+        reports = judge.trial(answer, getattr(trial, what), seed, *given, **how)
         return Trial(members, seed, shape, reports, on(members))
 
     _look_alone(answer, tried("alone", THREE))

@@ -13,7 +13,6 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.lesson_04 import trial
-from course_lib.classroom.checks.lesson_04.ready import take
 from course_lib.classroom.checks.lesson_04.rows import Rows, look_at_rows
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 from course_lib.layout import span
@@ -25,7 +24,7 @@ _NO_ROWS = ("raised", "not returned everywhere", "wrong numbers")
 
 def judge_fuse(answer: Answer, judge: Judge) -> None:
     """Try fuse_gate_up; raise the Finding that explains best what is wrong."""
-    take(answer, judge)
+    judge.take(answer, trial.__name__)
     seed = fresh_seed()
     even, uneven, odd = 6 + 6 * (seed % 2), 10 + 3 * (seed % 2), 9 + 4 * (seed % 2)
     few = 2 + 2 * (seed // 2 % 2)

@@ -12,8 +12,8 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.lesson_05 import kv_trial
 from course_lib.classroom.checks.lesson_05.kv_trial import Plan, played
-from course_lib.classroom.checks.lesson_05.ready import take
 from course_lib.tensor_parallel.qkv_layout import shares
 
 ALL = [0, 1, 2]
@@ -28,11 +28,11 @@ IMPOSSIBLE = [(6, 2, 3), (6, 3, 4), (6, 2, 5), (9, 3, 5)]
 
 def judge_kv_heads(answer: Answer, judge: Judge) -> None:
     """Ask for the plans, hold heads against the rule, then carry the plans out."""
-    take(answer, judge, "kv_trial")
+    judge.take(answer, kv_trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     possible = SHARED + OWNED + ALONE
-    call = f'bench.part("lesson_05.kv_trial").plans(kv_heads_on_ranks, {possible + IMPOSSIBLE})'
-    found = judge.trial(answer, call, ALL, on(ALL))
+    cases = possible + IMPOSSIBLE
+    found = judge.trial(answer, kv_trial.plans, cases, members=ALL, when=on(ALL))
     if found[1:] != found[:-1]:
         raise Finding(
             "ranks disagree",
@@ -166,8 +166,8 @@ def _look_at_sums(case: tuple, plan: Plan, seed: int, judge: Judge, answer: Answ
     real = case in REAL
     if real:
         members = ALL[-n:]
-        call = f'bench.part("lesson_05.kv_trial").run({plan}, {heads}, {kv}, {seed}, __trial__)'
-        gaps = judge.trial(answer, call, members, on(members))
+        given = (plan, heads, kv, seed)
+        gaps = judge.trial(answer, kv_trial.run, *given, members=members, when=on(members))
     else:
         gaps = played(plan, heads, kv, seed)
     worst = max(range(n), key=lambda r: gaps[r])

@@ -22,7 +22,9 @@ MOST = 100  # numbers that are read of one part of a triple
 Plan = list[tuple[list[int], list[int], list[int]]]  # of each rank: q heads, kv heads, partners
 
 
-def plans(function: Callable, cases: list[tuple[int, int, int]]) -> list[dict]:
+def plans(
+    function: Callable, group: dist.ProcessGroup, cases: list[tuple[int, int, int]]
+) -> list[dict]:
     """What the function says for each (heads, kv_heads, n), or the ValueError that it raised."""
     return [plan(function, *case) for case in cases]
 
@@ -118,8 +120,11 @@ def played(plan: Plan, heads: int, kv_heads: int, seed: int) -> list[float]:
     return [gap(own, attention, plan, rank) for rank in range(len(plan))]
 
 
-def run(plan: Plan, heads: int, kv_heads: int, seed: int, group: dist.ProcessGroup) -> float:
-    """The gap on this rank, where each rank of the group computes its own heads."""
+def run(
+    function: Callable, group: dist.ProcessGroup, plan: Plan, heads: int, kv_heads: int, seed: int
+) -> float:
+    """The gap on this rank, where each rank of the group computes its own heads by a plan that the
+    answer has given before."""
     attention, me = Attention(heads, kv_heads, seed), group.rank()
     mine = attention.gradients(plan[me][0])
     own = list(all_gather(mine[None], group).unbind())  # the sum over *some* ranks, by hand

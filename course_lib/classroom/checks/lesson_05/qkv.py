@@ -18,16 +18,15 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_05 import qkv_readings as readings
+from course_lib.classroom.checks.lesson_05 import qkv_trial
 from course_lib.classroom.checks.lesson_05.qkv_readings import Case
-from course_lib.classroom.checks.lesson_05.qkv_trial import whole
-from course_lib.classroom.checks.lesson_05.ready import take
 
 ALL = [0, 1, 2]
 
 
 def judge_shard_qkv(answer: Answer, judge: Judge) -> None:
     """Ask for the pieces of both layouts: head counts that divide, then some that do not."""
-    take(answer, judge, "qkv_trial")
+    judge.take(answer, qkv_trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     chance = random.Random(seed)
     size = chance.choice([3, 5, 7])
@@ -63,11 +62,8 @@ def _uneven(answer: Answer, judge: Judge, cases: list[Case], seed: int) -> list[
 
 def _try(answer: Answer, judge: Judge, cases: list[Case], seed: int, when: str) -> list[dict]:
     asked = [tuple(case) for case in cases]
-    call = (
-        f'bench.part("lesson_05.qkv_trial").pieces(shard_qkv, {asked}, {seed}, '
-        "__trial__.rank(), __trial__.size())"
-    )
-    found = judge.trial(answer, call, ALL, f"{on(ALL)}, {when}")
+    when = f"{on(ALL)}, {when}"
+    found = judge.trial(answer, qkv_trial.pieces, asked, seed, members=ALL, when=when)
     reports = sorted((one for some in found for one in some), key=lambda r: (r["case"], r["rank"]))
     return [{**report, "of": asked[report["case"]]} for report in reports]
 
@@ -81,14 +77,14 @@ def _look_at(case: Case, report: dict, seed: int) -> None:
             f"A collective was called {where}. The whole weights are at hand and rank and n say "
             "which piece is wanted: no rank needs to be asked.",
         )
-    weight, bias = whole(case, seed)
+    weight, bias = qkv_trial.whole(case, seed)
     if report["overwritten"]:
         raise Finding(
             "one buffer for all calls",
             f"After the call {where} the result of the call before it holds other numbers: both "
             "share one buffer. One process may ask for all parts, and keep them.",
         )
-    former, _ = whole(case, seed + 1)
+    former, _ = qkv_trial.whole(case, seed + 1)
     _refuse_remembered(report["weight"]["values"], former, weight, where)
     _look_at_weight(case, rank, report["weight"]["values"], weight, where)
     _look_at_bias(case, rank, report["bias"], bias, where)

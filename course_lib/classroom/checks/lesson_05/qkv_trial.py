@@ -12,6 +12,7 @@ from torch import Tensor
 
 from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.lesson_05.qkv_readings import Case
+from course_lib.collectives.call import Group
 
 
 def whole(case: Case, seed: int) -> tuple[Tensor, Tensor | None]:
@@ -33,12 +34,12 @@ def published(case: Case, seed: int) -> dict[str, Tensor]:
     return {f"{name}_proj.weight": part.clone() for name, part in zip("qkv", parts, strict=True)}
 
 
-def pieces(function: Callable, cases: list[tuple], seed: int, me: int, world: int) -> list[dict]:
-    """Every world-th piece of all cases, from rank `me` on: (case number, rank, what came back)."""
+def pieces(function: Callable, group: Group, cases: list[tuple], seed: int) -> list[dict]:
+    """This rank's share of the pieces of all cases: (case number, rank, what came back)."""
     asked = [(number, rank) for number, case in enumerate(cases) for rank in range(Case(*case).n)]
     return [
         {"case": number, "rank": rank, **piece(function, Case(*cases[number]), seed, rank)}
-        for number, rank in asked[me::world]
+        for number, rank in asked[group.rank() :: group.size()]
     ]
 
 

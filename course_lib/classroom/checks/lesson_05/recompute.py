@@ -13,22 +13,20 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
-from course_lib.classroom.checks.lesson_05.ready import take
+from course_lib.classroom.checks.lesson_05 import recompute_trial as trial
 
 SHARED, PRIVATE = "torch's own generator", "`private`"
 
 
 def judge_recompute(answer: Answer, judge: Judge) -> None:
     """Train on three ranks and on two, and compare with the stored run."""
-    take(answer, judge, "recompute_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     for members, shape, dtype in (([0, 1, 2], (2, 5), "float64"), ([1, 2], (6,), "float32")):
         when = on(members)
-        call = (
-            f'bench.part("lesson_05.recompute_trial").compare(recompute_dropout, {seed}, '
-            f'__trial__, {shape}, "{dtype}")'
-        )
-        for rank, report in enumerate(judge.trial(answer, call, members, when)):
+        given = (seed, shape, dtype)
+        reports = judge.trial(answer, trial.compare, *given, members=members, when=when)
+        for rank, report in enumerate(reports):
             where = f"{when}, rank {rank}"
             _look_at_result(report, where)
             first, second = report["steps"]

@@ -69,7 +69,7 @@ class Block:
 
 
 def compare(
-    function: Callable, seed: int, group: dist.ProcessGroup, shape: Sequence[int], dtype: str
+    function: Callable, group: dist.ProcessGroup, seed: int, shape: Sequence[int], dtype: str
 ) -> dict:
     """Two training steps with everything stored, the same two by the answer, side by side."""
     kind = getattr(torch, dtype)

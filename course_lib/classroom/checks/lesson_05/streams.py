@@ -15,7 +15,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import WORLD, Judge, on
-from course_lib.classroom.checks.lesson_05.ready import take
+from course_lib.classroom.checks.lesson_05 import streams_trial as trial
 from course_lib.classroom.checks.lesson_05.streams_trial import (
     COMMON,
     COPIES,
@@ -34,16 +34,13 @@ BOUND = 6.0
 
 def judge_streams(answer: Answer, judge: Judge) -> None:
     """Seed three replicas on three tp ranks, then on two, and compare all masks."""
-    take(answer, judge, "streams_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     for members in ([0, 1, 2], [1, 2]):
         n = len(members)
-        call = (
-            f'bench.part("lesson_05.streams_trial").masks(dropout_streams, {seed}, {REPLICAS}, '
-            "__trial__.rank())"
-        )
         where = f"on {n} tp ranks and {REPLICAS} replicas"
-        reports = judge.trial(answer, call, members, f"{on(members)}, as tp ranks")
+        how = {"members": members, "when": f"{on(members)}, as tp ranks"}
+        reports = judge.trial(answer, trial.masks, seed, REPLICAS, **how)
         _look_at_results(reports, where)
         copies = torch.stack([report["copies"] for report in reports])  # (tp, dp, 4, ELEMENTS)
         heads = torch.stack([report["heads"] for report in reports])  # (tp, dp, 3, ELEMENTS)
@@ -53,11 +50,8 @@ def judge_streams(answer: Answer, judge: Judge) -> None:
         _look_at_heads(copies, heads, where)
         _look_at_seeds(reports, where)
         _look_at_replicas(copies, heads, where)
-    call = (
-        f'bench.part("lesson_05.streams_trial").seeds(dropout_streams, {seed}, '
-        "__trial__.rank(), __trial__.size())"
-    )
-    reports = judge.trial(answer, call, [0, 1, 2], "with ranks up to 1,000 on both axes")
+    how = {"members": [0, 1, 2], "when": "with ranks up to 1,000 on both axes"}
+    reports = judge.trial(answer, trial.seeds, seed, **how)
     _look_at_processes([report["common"] for report in reports])
     parts = [PAIRS[rank::WORLD] for rank in range(WORLD)]
     drawn = [report["drawn"] for report in reports]

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from course_lib.classroom.checks import bench
+from course_lib.collectives.call import Group
 
 ELEMENTS = 4000  # of a mask; half of them are dropped
 COPIES = ("first", "after heads", "after uneven heads", "after an error")
@@ -32,11 +33,12 @@ class Stumble(Exception):
     """Raised by the check inside a private block."""
 
 
-def masks(function: Callable, seed: int, replicas: int, tp_rank: int) -> dict:
+def masks(function: Callable, group: Group, seed: int, replicas: int) -> dict:
     """The masks of each replica on this tp rank; then those of replica 0 again, and of a new seed.
 
     Copies' and heads' masks are (number, ELEMENTS), by replica.
     """
+    tp_rank = group.rank()
     out, facts = bench.watched(lambda: [one(function, seed, dp, tp_rank) for dp in range(replicas)])
     told = {"ops": facts["ops"], "problem": next((p for _, _, p in out if p), "")}
     if told["problem"]:
@@ -52,13 +54,13 @@ def masks(function: Callable, seed: int, replicas: int, tp_rank: int) -> dict:
     }
 
 
-def seeds(function: Callable, seed: int, me: int, world: int) -> dict:
+def seeds(function: Callable, group: Group, seed: int) -> dict:
     """The first numbers of the streams of many ranks, of which this process plays some.
 
     `drawn` is (pairs, 2, 2): of each pair two numbers of the shared stream, then two of a private
     block. What is `common` is played by every process, and has a second block.
     """
-    pairs = PAIRS[me::world]
+    pairs = PAIRS[group.rank() :: group.size()]
     drawn, _ = bench.watched(lambda: [_first(function, seed, *pair, 1) for pair in pairs])
     common, _ = bench.watched(lambda: [_first(function, seed, *pair, 2) for pair in COMMON])
     return {"drawn": torch.stack(drawn), "common": torch.stack(common)}

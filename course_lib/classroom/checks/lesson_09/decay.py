@@ -11,7 +11,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_09.ready import take
+from course_lib.classroom.checks.lesson_09 import decay_trial as trial
 
 TOLERANCE = 1e-10
 TROUBLE = {
@@ -40,12 +40,11 @@ TROUBLE = {
 
 def judge_decay(answer: Answer, judge: Judge) -> None:
     """On three ranks, then on two that are not the notebook's first two."""
-    take(answer, judge, "decay_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     for members in ([0, 1, 2], [1, 2]):
         when = on(members)
-        call = f'bench.part("lesson_09.decay_trial").train(shard_groups, {seed}, __trial__)'
-        reports = judge.trial(answer, call, members, when)
+        reports = judge.trial(answer, trial.train, seed, members=members, when=when)
         refuse_none(reports, when, "a list of groups")
         if len(members) == 2 and not all(report["clean"] for report in reports):
             refuse_world_numbers(answer, when)

@@ -59,7 +59,7 @@ def gradients(seed: int, step: int) -> list[Tensor]:
     return [torch.randn(shape, generator=made, dtype=torch.float64) for shape in SHAPES]
 
 
-def train(function: Callable, seed: int, group: dist.ProcessGroup) -> dict:
+def train(function: Callable, group: dist.ProcessGroup, seed: int) -> dict:
     """Ask for the groups, look at them, and train with them."""
     n, rank = group.size(), group.rank()
     params = parameters(seed)

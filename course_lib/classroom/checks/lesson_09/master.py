@@ -12,8 +12,8 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_09 import master_trial as trial
 from course_lib.classroom.checks.lesson_09.master_trial import SLACK
-from course_lib.classroom.checks.lesson_09.ready import take
 
 MASTERS = {
     "its own gradient": (
@@ -91,14 +91,13 @@ COUNTS["unchanged, no padding"] = COUNTS["unchanged"]
 
 def judge_master(answer: Answer, judge: Judge) -> None:
     """Six steps on three ranks, then on two that are not the notebook's first two."""
-    take(answer, judge, "master_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     for members in ([0, 1, 2], [1, 2]):
         when = on(members)
         n = len(members)
-        told = f"{seed}, __trial__, {n == 3}"  # measured where no earlier call has left anything
-        call = f'bench.part("lesson_09.master_trial").train(master_step, {told})'
-        reports = judge.trial(answer, call, members, when)
+        given = (seed, n == 3)  # measured where no earlier call has left anything
+        reports = judge.trial(answer, trial.train, *given, members=members, when=when)
         for k in range(len(reports[0]["steps"])):
             told = [report["steps"][k] for report in reports]
             where = f"{when}, in step {k + 1}"

@@ -93,7 +93,7 @@ class Reading:
                 self.part.copy_(self.part.bfloat16().float())
 
 
-def train(function: Callable, seed: int, group: dist.ProcessGroup, meter: bool) -> dict:
+def train(function: Callable, group: dist.ProcessGroup, seed: int, meter: bool) -> dict:
     """Steps by the answer, each with what it left behind and sent; by `meter`, what it keeps."""
     n, rank = group.size(), group.rank()
     values, total = start(seed, n)

@@ -12,8 +12,8 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_09 import pieces_trial as trial
 from course_lib.classroom.checks.lesson_09.pieces_trial import questions, readings, right
-from course_lib.classroom.checks.lesson_09.ready import take
 
 _LOST = (
     "Shards of total // n elements do not hold the whole bucket: some elements at its end belong "
@@ -95,12 +95,11 @@ IDEAS = {
 
 def judge_pieces(answer: Answer, judge: Judge) -> None:
     """Ask for every bucket on three ranks, then on two that are not the notebook's first two."""
-    take(answer, judge, "pieces_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     for members in ([0, 1, 2], [1, 2]):
         when = on(members)
-        call = f'bench.part("lesson_09.pieces_trial").ask(pieces_of, {seed}, __trial__)'
-        reports = judge.trial(answer, call, members, when)
+        reports = judge.trial(answer, trial.ask, seed, members=members, when=when)
         for told in zip(*(report["told"] for report in reports), strict=True):
             _look_at_results(told, when)
         asked = [questions(seed, len(members), rank) for rank in range(len(members))]

@@ -44,7 +44,7 @@ def buckets(seed: int, n: int) -> list[list[int]]:
     return [uneven, long, [1] * (n - 1) if n > 2 else [1], [5 * n, 3, 5 * n - 3]]
 
 
-def ask(function: Callable, seed: int, group: dist.ProcessGroup) -> dict:
+def ask(function: Callable, group: dist.ProcessGroup, seed: int) -> dict:
     """What the answer says of each bucket for this rank, and how it was said."""
     told, kept = [], []
     asked = questions(seed, group.size(), group.rank())

@@ -12,8 +12,8 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
+from course_lib.classroom.checks.lesson_09 import proof_trial as trial
 from course_lib.classroom.checks.lesson_09.proof_boxes import SHARDED
-from course_lib.classroom.checks.lesson_09.ready import take
 
 # What to say where something passes that should not. The first that fits counts: put first what
 # explains most.
@@ -110,12 +110,11 @@ REFUSED = {
 
 def judge_proof(answer: Answer, judge: Judge) -> None:
     """Every box on three ranks, then on two that are not the notebook's first two."""
-    take(answer, judge, "proof_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(2), "big")
     for members in ([0, 1, 2], [1, 2]):
         when = on(members)
-        call = f'bench.part("lesson_09.proof_trial").ask(is_sharded, {seed}, __trial__)'
-        reports = judge.trial(answer, call, members, when)
+        reports = judge.trial(answer, trial.ask, seed, members=members, when=when)
         said = [report["verdicts"] for report in reports]
         right = {kind: kind in SHARDED for kind in said[0]}
         wrong = [k for k in right if any(one[k][1] is not right[k] for one in said)]

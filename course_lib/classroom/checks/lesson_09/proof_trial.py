@@ -25,7 +25,7 @@ def warm() -> None:
     held(optimizer)
 
 
-def ask(function: Callable, seed: int, group: dist.ProcessGroup) -> dict:
+def ask(function: Callable, group: dist.ProcessGroup, seed: int) -> dict:
     """The verdict on each box, in an order that is no pattern and the same on all ranks."""
     kinds = OF_TWO if group.size() == 2 else (*SHARDED, *OTHERS)
     made = torch.Generator().manual_seed(seed)

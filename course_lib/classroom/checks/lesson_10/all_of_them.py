@@ -11,8 +11,8 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_10 import all_trial as trial
 from course_lib.classroom.checks.lesson_10.all_trial import EMPTY
-from course_lib.classroom.checks.lesson_10.ready import take
 
 FLAG = 64  # bytes that a name may cost, however it is told
 TIED = (
@@ -111,13 +111,12 @@ SAID = {
 def judge_all(answer: Answer, judge: Judge) -> None:
     """Three steps on three ranks and one with an empty rank, then on two that are not the
     notebook's first two."""
-    take(answer, judge, "all_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     for members, empty in (([0, 1, 2], []), ([0, 1, 2], [EMPTY]), ([1, 2], [])):
         when = on(members) + (f", where rank {EMPTY} has no rows" if empty else "")
-        told = f"{answer.name}, {seed}, __trial__, {bool(empty)}"
-        call = f'bench.part("lesson_10.all_trial").train({told})'
-        reports = judge.trial(answer, call, members, when, empty=empty)
+        how = {"members": members, "when": when, "empty": empty}
+        reports = judge.trial(answer, trial.train, seed, bool(empty), **how)
         for step, told in enumerate(zip(*reports, strict=True)):
             where = when if empty else f"{when}, in step {step + 1}"
             if len(members) == 2 and any("right" not in one["ideas"] for one in told):

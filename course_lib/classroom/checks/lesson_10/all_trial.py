@@ -66,7 +66,7 @@ def loss_of(net: Net, seed: int, step: int, rank: int, n: int) -> Tensor:
     return F.cross_entropy(net(ids, (rank + step) % (n + 1)), targets)
 
 
-def train(function: Callable, seed: int, group: Group, empty: bool = False) -> list[dict]:
+def train(function: Callable, group: Group, seed: int, empty: bool = False) -> list[dict]:
     """Three steps, each after a plain descent by the right sums; or one with an empty rank."""
     net, told, kept = Net(seed), [], []
     for step in [STEPS] if empty else range(STEPS):

@@ -13,7 +13,6 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.lesson_10 import early_trial as trial
-from course_lib.classroom.checks.lesson_10.ready import take
 
 IDEAS = {
     "a mean": ("a mean", "They are divided by the number of ranks; the sum was asked for."),
@@ -87,16 +86,14 @@ IDEAS = {
 
 def judge_early(answer: Answer, judge: Judge) -> None:
     """Two steps on three ranks, then on two that are not the notebook's first two."""
-    take(answer, judge, "early_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
-    part = 'bench.part("lesson_10.early_trial")'
     for members, case in (
         ([0, 1, 2], trial.Case(29 + seed % 5, 1900)),
         ([1, 2], trial.Case(31 + seed % 4, 2101)),
     ):
         when = on(members)
-        call = f"{part}.train({answer.name}, {part}.{case!r}, {seed}, __trial__)"
-        reports = judge.trial(answer, call, members, when)
+        reports = judge.trial(answer, trial.train, case, seed, members=members, when=when)
         for step, told in enumerate(zip(*reports, strict=True)):
             where = f"{when}, in backward {step + 1}"
             if len(members) == 2 and any("right" not in one["ideas"] for one in told):

@@ -80,7 +80,7 @@ def plan(parameters: Sequence[Tensor], most: int) -> list[list[Tensor]]:
     return buckets
 
 
-def train(function: Callable, case: Case, seed: int, group: Group) -> list[dict]:
+def train(function: Callable, group: Group, case: Case, seed: int) -> list[dict]:
     """Two steps: what the answer gave in each; then plain gradient descent by all ranks' sums."""
     net, most = chain(case, seed)
     case, told, kept = case._replace(most=most), [], []

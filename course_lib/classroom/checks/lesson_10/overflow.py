@@ -13,7 +13,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_10.ready import take
+from course_lib.classroom.checks.lesson_10 import overflow_trial as trial
 
 FEW = 4 * 8  # bytes: a norm, a flag and some more
 IDEAS = {
@@ -72,13 +72,13 @@ IDEAS = {
 
 def judge_overflow(answer: Answer, judge: Judge) -> None:
     """Six steps on three ranks, then on two that are not the notebook's first two."""
-    take(answer, judge, "overflow_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(3), "big")
     for members in ([0, 1, 2], [1, 2]):
         when = on(members)
-        call = f'bench.part("lesson_10.overflow_trial").train({answer.name}, {seed}, __trial__)'
         empty = [1] if len(members) == 3 else []
-        reports = judge.trial(answer, call, members, when, empty=empty)
+        how = {"members": members, "when": when, "empty": empty}
+        reports = judge.trial(answer, trial.train, seed, **how)
         for step, told in enumerate(zip(*reports, strict=True)):
             where = f"{when}, in step {step + 1}"
             if len(members) == 2 and told[0]["step"] == "good" and not _good(told):

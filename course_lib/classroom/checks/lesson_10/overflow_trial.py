@@ -38,7 +38,7 @@ def sizes(n: int) -> list[list[int]]:
     return [[5, 3], [0], [4, 2]][:n] if n > 2 else [[5, 3], [6, 2]]
 
 
-def train(function: Callable, seed: int, group: Group) -> list[dict]:
+def train(function: Callable, group: Group, seed: int) -> list[dict]:
     """Six steps of the answer, beside one process's."""
     n, rank = group.size(), group.rank()
     made = torch.Generator().manual_seed(seed)

@@ -12,9 +12,8 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
+from course_lib.classroom.checks.lesson_12 import ladder_trial as trial
 from course_lib.classroom.checks.lesson_12.ladder_walk import batch_of, rung_of
-from course_lib.classroom.checks.lesson_12.ready import take
-from course_lib.classroom.crew import START_LIMIT
 
 WAY = "It came to the right settings"
 NO_SHARDING = "Stage 0 runs, on a large enough machine, and every rank holds everything"
@@ -22,15 +21,14 @@ NO_SHARDING = "Stage 0 runs, on a large enough machine, and every rank holds eve
 
 def judge_ladder(answer: Answer, judge: Judge) -> None:
     """Five budgets and machines of paper, on two ranks, then on three."""
-    take(answer, judge, "ladder_trial")
+    judge.take(answer, trial.__name__)
     seed = int.from_bytes(os.urandom(2), "big")
     for members in ([1, 2], [0, 1, 2]):
-        when, part = on(members), 'bench.part("lesson_12.ladder_trial")'
+        when = on(members)
         # Each setting is trained before the answer's time begins: a busy machine takes a while.
-        measured = f"__needs__ = {part}.measure({seed}, {members})"
-        judge.everywhere(lambda rank, code=measured: code, START_LIMIT)
-        call = f"{part}.run(walk_ladder, {seed}, __needs__, __trial__)"
-        reports = judge.trial(answer, call, members, when)
+        needs = judge.measured(trial.measure, seed, members)
+        known = [needs[rank] for rank in members]
+        reports = judge.trial(answer, trial.run, seed, known, members=members, when=when)
         for k, one in enumerate(reports[0]["walks"]):
             _look(
                 [r["walks"][k] for r in reports], f"{when}, with a budget of {one['limit']:,} bytes"

@@ -60,8 +60,8 @@ def measure(seed: int, members: list[int]) -> dict[str, int]:
     return needs.known
 
 
-def run(function: Callable, seed: int, known: dict[str, int], group: dist.ProcessGroup) -> dict:
+def run(function: Callable, group: dist.ProcessGroup, seed: int, known: list[dict]) -> dict:
     """The answer's walk under each budget, beside the right one; then on machines of paper."""
-    needs = Needs(seed, group, known)
+    needs = Needs(seed, group, known[group.rank()])
     engines = [report(function, machine) for machine in machines(needs)]
     return {"walks": engines, "paper": ladder_paper.walks(function, seed)}
