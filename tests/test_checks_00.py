@@ -53,7 +53,7 @@ def test_a_group_of_two_is_not_called_two_ranks(desk):
         "mean_over_ranks",
         {"mean_over_ranks": lesson_00.WRONG["mean_over_ranks"]["the notebook's world"][0]},
     ).text
-    assert "It fails on a group of 2 out of 3 ranks. It reads `world`, which counts" in text
+    assert "It fails on a group of 2 out of 3 ranks. It reads `world`, of all ranks" in text
     assert "it is the wrong number." in text
 
 

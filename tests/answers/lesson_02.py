@@ -746,6 +746,10 @@ WRONG: dict = {
     "sharded_init": {
         **{how: WRONG_INITS[how] for how in LIKELIEST},
         **WRONG_INITS,
+        "the notebook's rank": (
+            changed(INIT, ("group.rank())", "dist.get_rank())")),
+            "not of the group",
+        ),
         "torch.chunk": (changed(INIT, (OWN, CHUNKS)), "uneven sizes"),
         "not detached": (
             changed(INIT, (".weight.detach()", ".weight"), (".bias.detach()", ".bias")),

@@ -64,6 +64,9 @@ def stock(*changes: tuple[str, str]) -> str:
 
 
 WRONG_STOCK = {
+    "the notebook's rank 0 writes": (
+        STOCK.replace("group.rank()", "dist.get_rank()"), "not of the group"
+    ),
     "the state_dict as it is": (
         stock(("            for other, x in state.items():\n" + WRITE, ""),
               ("    for name, x in model.named_buffers():\n        if group.rank() == 0:\n"

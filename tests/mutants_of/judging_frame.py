@@ -11,6 +11,19 @@ LEFT_OUT, GENERAL = "tests/classroom/test_left_out.py::test_", "tests/test_gener
 
 MUTANTS = [
     Mutant(
+        "judging-the-world-s-numbers-unnamed",
+        "course_lib/classroom/checks/frame.py",
+        "            if smaller and finding.name not in _OF_THE_GROUP:\n",
+        "            if not finding.text:\n",
+        (
+            "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
+            "[take_stock-the notebook's rank 0 writes]",
+            "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
+            "[sharded_init-the notebook's rank]",
+        ),
+        "a rank of the notebook in the place of one of the group goes by what comes of it",
+    ),
+    Mutant(
         "carried-functions-alone",
         ROOM + "carried.py",
         "        more = {\n            i: node\n            for i, node in enumerate(body)\n",

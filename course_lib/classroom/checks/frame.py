@@ -14,14 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from course_lib.classroom.checks import answer, general, looking, thought
 from course_lib.classroom.checks.finding import Finding, NotJudged
+from course_lib.classroom.checks.judge import A_SMALLER_GROUP, Judge, refuse_world_numbers
 from course_lib.classroom.checks.thought import Thought
-
-if TYPE_CHECKING:
-    from course_lib.classroom.checks.judge import Judge
 
 NOT_ATTEMPTED, WRONG, RIGHT, NOT_JUDGED = "not attempted", "wrong", "right", "not judged"
 MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓", NOT_JUDGED: "–"}  # never by colour alone
@@ -29,6 +26,7 @@ _LINES = {NOT_ATTEMPTED: "dotted", WRONG: "dashed", RIGHT: "solid", NOT_JUDGED: 
 _LONGEST = 300  # characters of an error that is no answer's
 
 
+_OF_THE_GROUP = ("group left out", "left out by an empty rank")  # named, and by a better reason
 _BROKE_OFF = ("raised", "killed", "no end", "deadlock")  # what a hash has nothing to do with
 HASHED = "hash of a text"
 _HASHED = (
@@ -172,6 +170,9 @@ def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) 
         try:
             exercise.judge(found, judge)
         except Finding as finding:
+            smaller = A_SMALLER_GROUP.search(finding.text)
+            if smaller and finding.name not in _OF_THE_GROUP:
+                refuse_world_numbers(found, smaller[0])
             if found.hashes_text and finding.name not in _BROKE_OFF:
                 raise Finding(HASHED, f"{_HASHED} What came of it: {finding.text}") from None
             if met and finding.name not in _BROKE_OFF and "rounded" not in finding.name:

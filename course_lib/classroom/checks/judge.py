@@ -31,6 +31,7 @@ _BROKEN = (
 )
 _OURS = ("rank", "world", "me")
 _GAVE_UP = "until torch gave up: Timed out"  # both ends of the message had been called for
+A_SMALLER_GROUP = re.compile(r"on a group of \d+ out of \d+ ranks")  # as `on` says it
 _POINT_TO_POINT = re.compile(r"waited in (send|recv)\(")
 _BEYOND = "but this cell runs on ranks"  # in the referee's words
 
@@ -164,13 +165,11 @@ def refuse_world_numbers(answer: Answer, when: str) -> None:
     misused = sorted(answer.free_names.intersection(_OURS) | answer.world_calls)
     if misused:
         names = " and ".join(f"`{name}`" for name in misused)
-        count, are = ("count", "they are the wrong numbers")
-        if len(misused) == 1:
-            count, are = ("counts", "it is the wrong number")
+        are = "they are the wrong numbers" if misused[1:] else "it is the wrong number"
         raise Finding(
             "not of the group",
-            f"It fails {when}. It reads {names}, which {count} all ranks of the notebook; in a "
-            f"smaller group {are}. Ask the group: group.rank(), group.size().",
+            f"It fails {when}. It reads {names}, of all ranks of the notebook; in a smaller group "
+            f"{are}. Ask the group: group.rank(), group.size().",
         )
 
 
