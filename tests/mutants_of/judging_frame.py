@@ -18,8 +18,6 @@ MUTANTS = [
         (
             "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
             "[take_stock-the notebook's rank 0 writes]",
-            "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
-            "[sharded_init-the notebook's rank]",
         ),
         "a rank of the notebook in the place of one of the group goes by what comes of it",
     ),
