@@ -315,7 +315,7 @@ MUTANTS = [
     ),
     Mutant(
         "l11-a-block-is-the-largest",
-        HERE + "unit_count.py",
+        HERE + "unit.py",
         "    largest_block: int = TABLE  #",
         "    largest_block: int = BLOCK  #",
         (
@@ -328,8 +328,8 @@ MUTANTS = [
     Mutant(
         "l11-ideas-in-one",
         HERE + "unit.py",
-        "compare(given, RIGHT.answers(), mistakes(), apart=True)",
-        "compare(given, RIGHT.answers(), mistakes()[4:], apart=True)",
+        "compare(given, right, mistakes(), apart=True)",
+        "compare(given, right, ALONE, apart=True)",
         (f"{MISREAD}[shards not cut]", f"{MISREAD}[shards forgotten]"),
         "some misreadings go by no name",
     ),
@@ -344,16 +344,16 @@ MUTANTS = [
     Mutant(
         "l11-a-field-without-its-ideas",
         HERE + "unit.py",
-        "    return (*made, *_ALONE)",
-        "    return tuple(made)",
+        "    return (*counted(SAYS, RIGHT, IDEAS), *ALONE)",
+        "    return counted(SAYS, RIGHT, IDEAS)",
         (f"{NUMBERS}test_what_is_likely_in_one_field_is_named",),
         "a likely mistake is only called wrong",
     ),
     Mutant(
         "l11-shards-by-another-unit",
-        HERE + "unit_count.py",
-        "            gb(shards),\n",
-        "            gb(shards) * 1e3,\n",
+        HERE + "unit.py",
+        "for n in (shards, *most)",
+        "for n in (1e3 * shards, *most)",
         (f"{NUMBERS}test_the_model_agrees_with_a_count_unit_by_unit",),
         "megabytes are asked for where gigabytes are said",
     ),

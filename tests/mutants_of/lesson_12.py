@@ -75,7 +75,7 @@ MUTANTS = [
     # ---- numbers
     Mutant(
         "l12-sixteen-and-two",
-        HERE + "eighteen_model.py",
+        HERE + "eighteen.py",
         "    update: float = 16",
         "    update: float = 14",
         (SURE,),
@@ -92,16 +92,16 @@ MUTANTS = [
     Mutant(
         "l12-no-name-for-one-after-the-other",
         HERE + "hides.py",
-        '        {"both_ways": 2},',
-        '        {"both_ways": 3},',
+        '{"both_ways": 2},',
+        '{"both_ways": 3},',
         (f"{NAMED}[hides-one after the other]",),
         "who adds reading and writing hears nothing of it",
     ),
     Mutant(
         "l12-eighteen-only-called-wrong",
         HERE + "eighteen.py",
-        "    return (*made, *_ALONE)",
-        "    return tuple(made)",
+        "    return (*counted(SAYS, RIGHT, IDEAS), *alone)",
+        "    return counted(SAYS, RIGHT, IDEAS)",
         (
             f"{LIKELY}[eighteen-GPU, both away]",
             f"{LIKELY}[eighteen-node, nothing away, sharded while built]",
@@ -111,16 +111,16 @@ MUTANTS = [
     Mutant(
         "l12-hides-only-called-wrong",
         HERE + "hides.py",
-        "    return (*made, *_ALONE)",
-        "    return (*made, *_ALONE[:1])",
+        "for entry, values in ALONE)",
+        "for entry, values in ALONE[:1])",
         (f"{LIKELY}[hides-micro-batches]", f"{LIKELY}[hides-window]"),
         "a likely mistake is only called wrong",
     ),
     Mutant(
         "l12-an-idea-that-is-right",
         HERE + "hides.py",
-        '        {"sets": 2},',
-        '        {"sets": 3.001},',
+        '{"sets": 2},',
+        '{"sets": 3.001},',
         (f"{NUMBERS}test_every_idea_is_tried_and_none_is_the_right_number",),
         "a right number is called a mistake",
     ),
