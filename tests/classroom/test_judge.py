@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom.checks import answer, frame
+from course_lib.classroom.checks import answer, frame, layers
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import CHECKS, WORLD, Judge, _told, reference
-from course_lib.classroom.checks.lesson_06 import uneven_trial
 from course_lib.classroom.checks.lesson_07 import trial as loss_trial
 from course_lib.classroom.hangs import Fact
 
@@ -89,16 +88,16 @@ def read(source: str) -> answer.Answer:
 
 def test_a_trial_is_a_function_with_data_and_its_reports_are_data(judge):
     found = read(LOSS)
-    judge.take(found, uneven_trial.__name__)
-    reports = judge.trial(found, uneven_trial.run, SIZES, 7, members=[1, 2], when="on 2")
+    judge.take(found, layers.__name__)
+    reports = judge.trial(found, layers.run, *CASE, members=[1, 2], when="on 2")
     assert [report["kind"] for report in reports] == ["Tensor", "Tensor"]
     assert reports[0]["out"] == reports[1]["out"] > 0
     assert [report["forward"]["ops"] for report in reports] == [{"all_reduce": 1}] * 2
-    (alone,) = judge.trial(found, uneven_trial.run, SIZES, 7, members=[2], when="alone")
+    (alone,) = judge.trial(found, layers.run, *CASE, members=[2], when="alone")
     assert alone["forward"]["bytes"] == 0, "each trial has a group of its own"
 
 
-SIZES = uneven_trial.Sizes(2, 5, 3, 9)
+CASE = (f"{CHECKS}.lesson_06.uneven", {"b": 2, "s": 5, "h": 3, "longest": 9}, 7)
 ALL = [0, 1, 2]
 BREAKS = {
     "another signature": ("def uneven_loss(x):\n    return x\n", "takes 1 positional argument"),
@@ -110,9 +109,9 @@ BREAKS = {
 def test_an_error_speaks_of_the_answer_and_of_no_plumbing(judge, how):
     body, words = BREAKS[how]
     found = read(f"%%ranks\nfrom course_lib.collectives import all_reduce\n\n\n{body}")
-    judge.take(found, uneven_trial.__name__)
+    judge.take(found, layers.__name__)
     with pytest.raises(Finding) as raised:
-        judge.trial(found, uneven_trial.run, SIZES, 7, members=ALL, when="on 3 ranks")
+        judge.trial(found, layers.run, *CASE, members=ALL, when="on 3 ranks")
     text = raised.value.text
     assert raised.value.name == "raised" and words in text
     assert "__" not in text and "bench" not in text and "lambda" not in text
@@ -121,7 +120,7 @@ def test_an_error_speaks_of_the_answer_and_of_no_plumbing(judge, how):
 
 
 def test_ranks_find_a_function_only_at_the_top_of_a_module_of_the_checks():
-    assert reference(uneven_trial.run) == (f"{CHECKS}.lesson_06.uneven_trial", "run")
+    assert reference(layers.run) == (f"{CHECKS}.layers", "run")
 
     def inner():
         pass

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -71,10 +72,12 @@ class Declared:
     outputs: Callable[[Seen], Mapping[str, Sequence[Tensor]] | Iterable]
     # Of each idea its entry, the gradients that it bends ("" for any), and what it gives for one.
     gradients: Sequence[tuple[str, str, Gives]]
-    budget: Budget
+    budget: Budget | Callable[[Seen], None]
     means: Mapping[str, str] = field(default_factory=dict)  # what a mean may be over: dims' names
+    # The exercise's own names for what the frame says: "wrong output": "wrong loss".
+    named: Mapping[str, str] = field(default_factory=dict)
+    outside: str = "the check's call"  # where a rank stands that is in none of the answer's lines
     whole: str = ""  # the entry for a result of all ranks' parts
-    at_once: str = "two at once"  # the entry for layers that do not go together
     kept: str = ""  # the entry for more than one tensor as large as the whole x, left alive
 
     def judge(self, answer: Answer, judge: Judge) -> None:
@@ -105,10 +108,12 @@ class Declared:
         how = {"members": members, "when": f"{on(members)} with {told}"}
         empty = self.layer.empty(sizes, len(members))
         given = (self.module, dict(sizes), seed)
-        reports = judge.trial(answer, layers.run, *given, **how, empty=empty)
+        how |= {"empty": empty, "outside": self.outside}
+        reports = judge.trial(answer, layers.run, *given, **how)
         return Seen(self.layer, sizes, seed, reports, how["when"])
 
     def _say(self, entry: str, **about: object) -> Finding:
+        entry = self.named.get(entry, entry)
         return (self.says if entry in self.says.entries else SAYS)(entry, **about)
 
     def _returned(self, one: Seen) -> None:
@@ -150,7 +155,7 @@ class Declared:
         for rank, report in enumerate(one.reports):
             if report["grads"] is None:
                 raise self._say("no way back", rank=rank, when=one.when)
-        names = self.layer.names
+        names = self.layer.trained
         wrong = [name for name in names if not all_near(one.seen(name), one.gradients(name))]
         if not wrong:
             return
@@ -169,9 +174,12 @@ class Declared:
             seen, what = one.seen(name), f"gradient of {name}"
             sizes = self._sizes(one)
             looking.refuse_general(seen, one.gradients(name), one.when, sizes=sizes, what=what)
-        raise self._headed(head, "wrong gradient")
+        own = f"wrong gradient of {wrong[0]}"
+        raise self._headed(head, own if own in self.named else "wrong gradient")
 
     def _traffic(self, one: Seen) -> None:
+        if not isinstance(self.budget, Budget):
+            return self.budget(one)
         for rank, report in enumerate(one.reports):
             forward, backward = report["forward"], report["backward"]
             there, back = dict(forward["ops"]), dict(backward["ops"])
@@ -200,13 +208,15 @@ class Declared:
                 raise self._say(self.kept, rank=rank, wide=report["wide"], **one.about())
 
     def _later(self, one: Seen) -> None:
-        for rank, report in enumerate(one.reports):
-            for step in range(layers.STEPS):
-                seen = report["steps"][step] if step < len(report["steps"]) else {}
-                found = [seen.get("out"), *(seen.get("grads") or [None] * len(one.layer.names))]
-                right = [one.outputs(step)[rank]]
-                right += [one.gradients(name, step)[rank] for name in one.layer.names]
-                if not all_near(found, right):
+        for step in range(layers.STEPS):
+            if any(len(report["steps"]) <= step for report in one.reports):
+                raise looking.another_step(one, 0, step)
+            outs = [report["steps"][step]["out"] for report in one.reports]
+            found = [outs, *(one.seen(name, step) for name in self.layer.trained)]
+            right = [one.outputs(step)]
+            right += [one.gradients(name, step) for name in self.layer.trained]
+            for rank in one.ranks:
+                if not all_near([f[rank] for f in found], [r[rank] for r in right]):
                     raise looking.another_step(one, rank, step)
 
     def _at_once(self, answer: Answer, judge: Judge, seed: int) -> None:
@@ -218,7 +228,7 @@ class Declared:
         except Finding as finding:
             if finding.name not in _BROKEN:
                 raise
-            raise self._say(self.at_once, what=finding.text) from None
+            raise self._say("two at once", what=finding.text) from None
         for number, (sizes, dtype, alone) in enumerate(self.uses):
             mine = [report[number] for report in reports]
             for group in [[report] for report in mine] if alone else [mine]:
@@ -227,7 +237,7 @@ class Declared:
                 if not _first_step_right(one, looking.TOLERANCE if dtype == "float64" else SINGLE):
                     told = ", ".join(f"{dim} = {size}" for dim, size in sizes.items())
                     what = f"The one of {dtype} with {told} is not right."
-                    raise self._say(self.at_once, what=what)
+                    raise self._say("two at once", what=what)
 
     def _dtype(self, one: Seen, dtype: str) -> None:
         for rank, (report, right) in enumerate(zip(one.reports, one.outputs(), strict=True)):
@@ -237,13 +247,12 @@ class Declared:
 
 
 def _first_step_right(one: Seen, tolerance: float) -> bool:
-    for rank, report in enumerate(one.reports):
-        wanted = [one.outputs()[rank], *(one.gradients(name)[rank] for name in one.layer.names)]
-        for seen, right in zip((report["out"], *report["grads"]), wanted, strict=True):
-            if seen is None or seen.shape != right.shape:
-                return False
-            if right.numel() and not float((seen - right).abs().max()) <= tolerance * float(
-                1 + right.abs().max()
-            ):
-                return False
+    found = [[report["out"] for report in one.reports], *map(one.seen, one.layer.trained)]
+    right = [one.outputs(), *map(one.gradients, one.layer.trained)]
+    for seen, wanted in zip(chain(*found), chain(*right), strict=True):
+        if seen is None or seen.shape != wanted.shape:
+            return False
+        most = tolerance * float(1 + wanted.abs().max()) if wanted.numel() else 0.0
+        if wanted.numel() and not float((seen - wanted).abs().max()) <= most:
+            return False
     return True

@@ -40,27 +40,27 @@ class Use(NamedTuple):
 
 
 class Numbers(NamedTuple):
-    """The parameters, and what goes in and comes back at each step, whole."""
+    """Whole tensors by name: the parameters, what else goes in at each step, what comes back."""
 
-    parameters: list[Tensor]
-    xs: list[Tensor]
+    parameters: dict[str, Tensor]
+    fresh: list[dict[str, Tensor]]
     dys: list[Tensor]
 
-
-def _nothing(sizes: Sizes, n: int) -> tuple:
-    return ()
+    def at(self, step: int) -> dict[str, Tensor]:
+        return {**self.parameters, **self.fresh[step]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """`answer(x, *parameters, *also, group)` is `dense(x, *parameters)`, sharded as `text` says."""
+    """`answer(*inputs, *also, group)` is `dense(*inputs)`, sharded as `text` says."""
 
     text: str  # "x[b, h] weight[f@tp, h] -> y[b, f@tp]": x is new at each step, the rest is trained
     dense: Callable[..., Tensor]
+    fixed: tuple[str, ...] = ()  # inputs that are new at each step as well, and have no gradient
     grows: Sizes = field(default_factory=dict)  # by how much a dim differs from step to step
     # How many of a dim each rank has, from its size and n, where that is not `cut`.
     shares: Mapping[str, Callable[[int, int], list[int]]] = field(default_factory=dict)
-    also: Callable[[Sizes, int], tuple] = _nothing  # what the answer is given besides
+    also: Callable[[Sizes, int], tuple] = lambda sizes, n: ()  # what the answer is given besides
     drawn: Callable[[str, Tensor], Tensor] = lambda name, tensor: tensor
     rate: float = 0.1
     counts_wide: bool = False  # whether tensors as large as the whole x are counted
@@ -73,9 +73,14 @@ class Layer:
     def out(self) -> Layout:
         return Statement.parse(self.text).outputs[0]
 
-    @property
+    @cached_property
     def names(self) -> list[str]:
         return [layout.name for layout in self.inputs]
+
+    @cached_property
+    def trained(self) -> list[str]:
+        """The inputs with a gradient, x the first of them."""
+        return [name for name in self.names if name not in self.fixed]
 
     def at(self, sizes: Sizes, step: int) -> dict[str, int]:
         """The sizes of a step."""
@@ -91,20 +96,35 @@ class Layer:
             drawn = torch.randn(shape, generator=made, dtype=torch.float64)
             return self.drawn(layout.name, drawn)
 
-        x, *rest = self.inputs
-        xs, dys = ([some(one, k) for k in range(STEPS)] for one in (x, self.out))
-        return Numbers([some(one, 0) for one in rest], xs, dys)
+        new = (self.names[0], *self.fixed)
+        fresh = [
+            {one.name: some(one, step) for one in self.inputs if one.name in new}
+            for step in range(STEPS)
+        ]
+        parameters = {one.name: some(one, 0) for one in self.inputs if one.name not in new}
+        return Numbers(parameters, fresh, [some(self.out, step) for step in range(STEPS)])
 
     def lengths(self, dim: str, size: int, n: int) -> list[int]:
         """How many of a sharded dim each rank has."""
         return self.shares.get(dim, cut)(size, n)
 
-    def part(self, layout: Layout, whole: Tensor, n: int, rank: int) -> Tensor:
-        """What a rank has of a tensor, or of its gradient."""
+    def part(self, name: str, whole: Tensor, n: int, rank: int) -> Tensor:
+        """What a rank has of a tensor, or of its gradient, which lies as the tensor does."""
+        (layout,) = (one for one in (*self.inputs, self.out) if one.name == name)
         for place, dim in enumerate(layout.dims):
             if dim.axes:
                 whole = whole.split(self.lengths(dim.name, whole.shape[place], n), place)[rank]
         return whole
+
+    def leaves(
+        self, whole: Mapping[str, Tensor], n: int, rank: int, dtype: torch.dtype = torch.float64
+    ) -> dict[str, Tensor]:
+        """What a rank is given, by name."""
+        parts = {name: self.part(name, tensor, n, rank) for name, tensor in whole.items()}
+        return {
+            name: part.to(dtype, copy=True).contiguous().requires_grad_(name not in self.fixed)
+            for name, part in parts.items()
+        }
 
     def empty(self, sizes: Sizes, n: int) -> list[int]:
         """The ranks that hold nothing of some dim."""
@@ -121,12 +141,11 @@ class Seen:
         self.n = len(reports)
         self.ranks = range(self.n)
         self.numbers = layer.numbers(sizes, seed)
-        self.inputs = [self.numbers.xs[0], *self.numbers.parameters]
+        self.inputs = [self.numbers.at(0)[name] for name in layer.names]
         self.dy = self.numbers.dys[0]
-        self._layouts = {one.name: one for one in (*layer.inputs, layer.out)}
 
     def part(self, name: str, whole: Tensor, rank: int) -> Tensor:
-        return self.layer.part(self._layouts[name], whole, self.n, rank)
+        return self.layer.part(name, whole, self.n, rank)
 
     def cut(self, name: str, whole: Tensor) -> list[Tensor]:
         """What each rank has of a whole tensor that lies as `name` does."""
@@ -134,20 +153,19 @@ class Seen:
 
     def shards(self, rank: int) -> list[Tensor]:
         """What a rank is given in the first step."""
-        given = zip(self.layer.names, self.inputs, strict=True)
-        return [self.part(name, whole, rank) for name, whole in given]
+        return [self.part(*one, rank) for one in zip(self.layer.names, self.inputs, strict=True)]
 
     @cached_property
-    def steps(self) -> list[tuple[Tensor, list[Tensor]]]:
+    def steps(self) -> list[tuple[Tensor, dict[str, Tensor]]]:
         """Of one process, for each step: the output and the gradients."""
-        weights, found = self.numbers.parameters, []
-        for x, dy in zip(self.numbers.xs, self.numbers.dys, strict=True):
-            leaves = [t.detach().clone().requires_grad_() for t in (x, *weights)]
-            y = self.layer.dense(*leaves)
-            grads = list(torch.autograd.grad(y, leaves, dy))
+        weights, trained, found = self.numbers.parameters, self.layer.trained, []
+        for fresh, dy in zip(self.numbers.fresh, self.numbers.dys, strict=True):
+            given = {name: t.detach().clone() for name, t in {**weights, **fresh}.items()}
+            leaves = [given[name].requires_grad_() for name in trained]
+            y = self.layer.dense(*(given[name] for name in self.layer.names))
+            grads = dict(zip(trained, torch.autograd.grad(y, leaves, dy), strict=True))
             found.append((y.detach(), grads))
-            trained = zip(leaves[1:], grads[1:], strict=True)
-            weights = [w.detach() - self.layer.rate * g for w, g in trained]
+            weights = {name: w - self.layer.rate * grads[name] for name, w in weights.items()}
         return found
 
     def outputs(self, step: int = 0) -> list[Tensor]:
@@ -156,11 +174,15 @@ class Seen:
 
     def gradients(self, name: str, step: int = 0) -> list[Tensor]:
         """What each rank should have of a gradient: it lies as its tensor does."""
-        return self.cut(name, self.steps[step][1][self.layer.names.index(name)])
+        return self.cut(name, self.steps[step][1][name])
 
-    def seen(self, name: str) -> list[Tensor | None]:
-        place = self.layer.names.index(name)
-        return [report["grads"][place] for report in self.reports]
+    def seen(self, name: str, step: int = 0) -> list[Tensor | None]:
+        """What each rank has of a gradient; none at all stands for zeros where those are right."""
+        right = self.gradients(name, step)
+        steps = [report["steps"][step] if "steps" in report else report for report in self.reports]
+        found = [(one["grads"] or {}).get(name) for one in steps]
+        pairs = zip(found, right, strict=True)
+        return [r if one is None and not r.any() else one for one, r in pairs]
 
     def about(self) -> dict:
         """What words may be filled in with."""
@@ -171,19 +193,19 @@ def run(function: Callable, group: Group, module: str, sizes: Sizes, seed: int) 
     """Train the answer for some steps with this rank's parts; what came back in each."""
     layer, n, rank = _layer(module), group.size(), group.rank()
     made = layer.numbers(sizes, seed)
-    parts = map(layer.part, layer.inputs[1:], made.parameters, [n] * 9, [rank] * 9)
-    parameters = [part.clone().requires_grad_() for part in parts]
+    parameters = layer.leaves(made.parameters, n, rank)
     steps: list[dict] = []
-    for step, (x, dy) in enumerate(zip(made.xs, made.dys, strict=True)):
-        mine = layer.part(layer.inputs[0], x, n, rank).clone().requires_grad_()
-        wide = x.nbytes if layer.counts_wide else None
-        dy = layer.part(layer.out, dy, n, rank)
+    for step, (fresh, dy) in enumerate(zip(made.fresh, made.dys, strict=True)):
+        given = {**parameters, **layer.leaves(fresh, n, rank)}
+        leaves = {name: given[name] for name in layer.names}
+        wide = fresh[layer.names[0]].nbytes if layer.counts_wide else None
+        dy = layer.part(layer.out.name, dy, n, rank)
         also = layer.also(layer.at(sizes, step), n)
-        steps.append(_step(function, group, [mine, *parameters], also, dy, wide))
+        steps.append(_step(function, group, leaves, also, dy, wide))
         if steps[-1]["grads"] is None:
             break
         with torch.no_grad():
-            for p in parameters:
+            for p in parameters.values():
                 p -= 0 if p.grad is None else layer.rate * p.grad
                 p.grad = None
     return {**steps[0], "steps": steps}
@@ -192,15 +214,15 @@ def run(function: Callable, group: Group, module: str, sizes: Sizes, seed: int) 
 def _step(
     function: Callable,
     group: Group,
-    leaves: list[Tensor],
+    leaves: Mapping[str, Tensor],
     also: tuple,
     dy: Tensor,
     wide: int | None,
 ) -> dict:
     """One forward and, where something came back that leads back, one backward."""
-    before, given = [leaf.detach().clone() for leaf in leaves], deepcopy(also)
+    before, given = [leaf.detach().clone() for leaf in leaves.values()], deepcopy(also)
     with contextlib.nullcontext() if wide is None else Watch() as memory:
-        out, forward = bench.watched(lambda: function(*leaves, *given, group))
+        out, forward = bench.watched(lambda: function(*leaves.values(), *given, group))
     report = {
         **bench.described(out),
         "out": None,
@@ -210,11 +232,11 @@ def _step(
         "wide": 0 if wide is None else _alive(memory, wide),
     }
     if _fits(out, dy):
-        report["out"] = out.detach().clone()
+        report["out"] = out.detach().clone().reshape(dy.shape)
     if agreed(report["out"] is not None and out.requires_grad, group):
-        _, report["backward"] = bench.watched(lambda: out.backward(dy))
-        report["grads"] = [None if t.grad is None else t.grad.clone() for t in leaves]
-    now = [leaf.detach() for leaf in leaves]
+        _, report["backward"] = bench.watched(lambda: out.backward(dy.reshape(out.shape)))
+        report["grads"] = _grads(leaves)
+    now = [leaf.detach() for leaf in leaves.values()]
     report["changed"] = given != also or not all(map(torch.equal, before, now))
     return report
 
@@ -226,23 +248,25 @@ def at_once(function: Callable, group: Group, module: str, uses: Sequence, seed:
         kind, where = getattr(torch, dtype), own if alone else group
         n, rank = where.size(), where.rank()
         whole = layer.numbers(sizes, seed + number)
-        given = zip(layer.inputs, [whole.xs[0], *whole.parameters], strict=True)
-        leaves = [
-            layer.part(one, t, n, rank).to(kind, copy=True).requires_grad_() for one, t in given
-        ]
+        given = layer.leaves(whole.at(0), n, rank, kind)
+        leaves = {name: given[name] for name in layer.names}
         also = layer.also(sizes, n)
-        out, _ = bench.watched(lambda x=leaves, a=also, g=where: function(*x, *a, g))
-        made.append((out, leaves, layer.part(layer.out, whole.dys[0], n, rank).to(kind)))
+        out, _ = bench.watched(lambda x=leaves, a=also, g=where: function(*x.values(), *a, g))
+        made.append((out, leaves, layer.part(layer.out.name, whole.dys[0], n, rank).to(kind)))
     found = []
     for out, leaves, dy in made:
-        report = {**bench.described(out), "out": None, "grads": [None] * len(leaves)}
+        report = {**bench.described(out), "out": None, "grads": None}
         if agreed(_fits(out, dy) and out.requires_grad, group):
-            bench.watched(lambda out=out, dy=dy: out.backward(dy))
-            report["out"] = out.detach().double()
-            report["grads"] = [None if t.grad is None else t.grad.double() for t in leaves]
+            bench.watched(lambda out=out, dy=dy: out.backward(dy.reshape(out.shape)))
+            report["out"] = out.detach().double().reshape(dy.shape)
+            report["grads"] = _grads(leaves)
         found.append(report)
     bench.end(own)
     return found
+
+
+def _grads(leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: t.grad.double().clone() for name, t in leaves.items() if t.grad is not None}
 
 
 def agreed(fine: bool, group: Group) -> bool:
@@ -260,7 +284,8 @@ def _layer(module: str) -> Layer:
 
 
 def _fits(out: object, dy: Tensor) -> bool:
-    return bench.plain(out) and out.shape == dy.shape and out.dtype == dy.dtype
+    alike = bench.plain(out) and out.dtype == dy.dtype and out.numel() == dy.numel()
+    return alike and (out.shape == dy.shape or not dy.shape)  # one number in whatever shape
 
 
 def _alive(memory: Watch, least: int) -> int:

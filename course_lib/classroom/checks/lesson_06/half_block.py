@@ -191,7 +191,7 @@ DECLARED = Declared(
         (
             "no way back by the residual",
             "x",
-            lambda c, name: c.cut("x", c.steps[0][1][0] - c.dy),
+            lambda c, name: c.cut("x", c.steps[0][1]["x"] - c.dy),
         ),
         ("a copy's debt", "weight", of_own_tokens),
         ("a copy's debt", "bias", of_own_tokens),
@@ -217,7 +217,7 @@ DECLARED = Declared(
     ),
     means={"sequences": "b", "tokens": "s", "elements of a token": "h"},
     whole="all tokens",
-    at_once="another second step",
+    named={"two at once": "another second step"},
     kept="all tokens kept",
 )
 SEQUENCE_MLP = Exercise(

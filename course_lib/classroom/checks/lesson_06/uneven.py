@@ -1,224 +1,189 @@
 """`uneven_loss` of lesson 06: positions and a mean over pieces of several lengths, one of them 0.
 
-An answer is tried in two steps of training the table of positions; each wrong idea is worked out
-and compared, and the ledger holds messages and bytes against a budget.
+Declared: the interface, one process, lengths that do not divide, what each wrong idea about the
+mean or the positions gives, and a budget of messages and bytes.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_06 import uneven_trial as trial
-from course_lib.classroom.checks.lesson_06.uneven_values import Trial, losses
-from course_lib.classroom.checks.looking import (
-    ITEM,
-    THREE,
-    TWO,
-    Idea,
-    Looks,
-    all_near,
-    another_step,
-    came_back,
-    counted,
-    fresh_seed,
-    near,
-    refuse_changed,
-    refuse_general,
-    refuse_idea,
-)
-from course_lib.layout import cut
+from course_lib.classroom.checks.layer_looks import Declared
+from course_lib.classroom.checks.layers import Layer, Seen, Use
+from course_lib.classroom.checks.looking import ITEM, THREE, TWO, counted
+from course_lib.classroom.checks.words import Words
+from course_lib.layout import cut, span
 from course_lib.ledger import forms
 
+SAYS = Words("""
+not a loss: Rank {rank} got {got} back {when}; expected is a {dtype} tensor with one number in it.
+no tokens: A rank has no token there, and the mean of nothing is NaN. Divide once, by what all ranks
+  have together.
+own mean: Each rank has the mean over its own tokens. Wanted is one number, over all.
+own share: Each rank has its own tokens' share of the mean. The shares have to be added up.
+mean of means: That is the mean of the ranks' means. A token of a rank with few then counts more
+  than one of a rank with many.
+its own count #1: The sum over all tokens was divided by the count of a rank's own.
+padding counted: The sum was divided as if every rank had as many tokens as the first.
+its own count #2: The sum was divided as if every rank had as many tokens as this one.
+sum of means: The ranks' means were added up.
+sum: That is the sum over all tokens, not their mean.
+divided by n: The mean over all tokens was divided by {n} again.
+from 0 everywhere: Every rank took positions from 0 on.
+places as if it divided #1: Rank r took its first token to stand at r times its own number of
+  tokens. The ranks before it may have more.
+places as if it divided #2: Rank r took its first token to stand at r·(s // n). The first ranks have
+  more tokens than that.
+balanced for cut: Positions were counted as if tokens were spread evenly. `course_lib.layout.cut`
+  fills the first ranks.
+the table cut: The table was cut over the ranks by its own length. It is longer than the sequence: a
+  position is a place in the sequence.
+wrong loss: That is not the mean over all tokens, {when}.
+no way back: The loss is right on rank {rank}, and no gradient finds back from it, {when}. A plain
+  sum over the ranks keeps no graph; g of lesson 03 does.
+n times the gradient: It is {n} times too large. The sum's backward has summed once more: every rank
+  starts its backward from the same loss, and each summand's gradient is that of the sum.
+gradient divided by n: It is divided by {n}. The value is a mean over tokens, and no mean over
+  ranks.
+the table's debt: Each rank has the gradient of the rows that its own tokens read, and zeros in the
+  others. The table is replicated: after the first step its copies differ.
+the table's mean: It is divided by {n}: the ranks' parts of it add up, and are no estimates of one
+  number.
+wrong table #1: It is {n} times what it should be: the sum of all ranks' rows was summed once more.
+wrong table #2: It is not that of one process.
+another second step: One call after the other comes out right. Several that are alive at once, of
+  which one has a group of its own, do not. Does your function keep something between calls?
 
-def judge_uneven(answer: Answer, judge: Judge) -> None:
-    """Try uneven_loss; raise the Finding that explains best what is wrong."""
-    judge.take(answer, trial.__name__)
-    seed = fresh_seed()
-    cases = [(THREE, 7), (TWO, 5), (THREE, 2)]
-    LOOKS.at(answer, (_try(answer, judge, members, s, seed) for members, s in cases))
-
-
-def _try(answer: Answer, judge: Judge, members: list[int], s: int, seed: int) -> Trial:
-    sizes, when = trial.Sizes(4, s, 6, 9), f"{on(members)} with {s} tokens"
-    empty = [rank for rank, tokens in enumerate(cut(s, len(members))) if not tokens]
-    reports = judge.trial(
-        answer,
-        trial.run,
-        sizes,
-        seed,
-        members=members,
-        when=when,
-        outside="the backward",
-        empty=empty,
-    )
-    return Trial(reports, sizes, seed, when)
-
-
-def _look_at_returned(one: Trial) -> None:
-    refuse_none(one.reports, one.when, "the mean over all tokens")
-
-
-def _look_at_shape(one: Trial) -> None:
-    for rank, report in enumerate(one.reports):
-        if report["out"] is None:
-            raise Finding(
-                "not a loss",
-                f"Rank {rank} got {came_back(report)} back {one.when}; expected is a float64 "
-                "tensor with one number in it.",
-            )
-
-
-def _look_at_inputs(one: Trial) -> None:
-    refuse_changed(one, "x, the table or the target")
-
-
-def _look_at_loss(one: Trial) -> None:
-    outs = [report["out"] for report in one.reports]
-    if all_near(outs, [one.steps[0][0]] * one.n):
-        return
-    empty = [rank for rank, t in enumerate(one.tokens) if not t]
-    if empty and any(math.isnan(out) for out in outs):
-        raise Finding(
-            "no tokens",
-            f"Rank {empty[0]} has no token {one.when}, and the mean of nothing is NaN. Divide "
-            "once, by what all ranks have together.",
-        )
-    refuse_idea(outs, losses(one), one.when)
-    b, s, h, _ = one.sizes
-    refuse_general(
-        outs,
-        [one.steps[0][0]] * one.n,
-        one.when,
-        sizes={"sequences": b, "tokens": s, "elements of a token": h},
-        what="loss",
-    )
-    raise Finding("wrong loss", f"That is not the mean over all tokens, {one.when}.")
+  {what}
+tokens on the way: {head} That is {bytes} bytes for a mean. Which number does another rank need of
+  all your tokens?
+two messages: {head} One will do: what each rank knows about the lengths need not be sent, and
+  elements that are sent may travel together.
+over budget backward: {head} Backward it sends {bytes} bytes in {messages} messages; one sum of the
+  table's gradient is {table:g} bytes.
+""")
 
 
-def _look_at_gradients(one: Trial) -> None:
-    _, dx, dtable = one.steps[0]
-    for rank, report in enumerate(one.reports):
-        if report["grads"] is None:
-            raise Finding(
-                "no way back",
-                f"The loss is right on rank {rank}, and no gradient finds back from it, "
-                f"{one.when}. A plain sum over the ranks keeps no graph; g of lesson 03 does.",
-            )
-    mine = dx.split(one.tokens, 1)
-    dxs, tables = zip(*(report["grads"] for report in one.reports), strict=True)
-    refuse_idea(dxs, _factors(one, mine), one.when)
-    wrong = [r for r in range(one.n) if not near(dxs[r], mine[r])]
-    if wrong:
-        raise Finding(
-            "wrong gradient",
-            f"The loss is right. The gradient of x on rank {wrong[0]} is not that of one process, "
-            f"{one.when}.",
-        )
-    own = []
-    for start, part in zip(one.starts, mine, strict=True):
-        alone = torch.zeros_like(dtable)
-        alone[start : start + part.shape[1]] = part.sum(0)
-        own.append(alone)
-    unpaid = Idea(
-        "the table's debt",
-        "Each rank has the gradient of the rows that its own tokens read, and zeros in the others. "
-        "The table is replicated: after the first step its copies differ.",
-        own,
-    )
-    refuse_idea(tables, [unpaid], one.when)
-    mean = Idea(
-        "the table's mean",
-        f"The table's gradient is divided by {one.n}: the ranks' parts of it add up, and are no "
-        "estimates of one number.",
-        [dtable / one.n] * one.n,
-    )
-    refuse_idea(tables, [mean], one.when)
-    wrong = [r for r in range(one.n) if not near(tables[r], dtable)]
-    if wrong:
-        raise Finding(
-            "wrong table",
-            f"The gradient of the table on rank {wrong[0]} is not that of one process, {one.when}.",
-        )
+def mean_square(x: Tensor, table: Tensor, target: Tensor) -> Tensor:
+    return (x + table[: x.shape[1]] - target).square().mean()
 
 
-def _factors(one: Trial, mine: Sequence[Tensor]) -> Iterator[Idea]:
-    yield Idea(
-        "n times the gradient",
-        f"The gradient of x is {one.n} times too large. The sum's backward has summed once more: "
-        "every rank starts its backward from the same loss, and each summand's gradient is that of "
-        "the sum.",
-        [one.n * part for part in mine],
-    )
-    yield Idea(
-        "gradient divided by n",
-        f"The gradient of x is divided by {one.n}. The value is a mean over tokens, and no mean "
-        "over ranks.",
-        [part / one.n for part in mine],
-    )
+LAYER = Layer(
+    text="x[b, s@tp, h] table[longest, h] target[b, s@tp, h] -> loss[]",
+    dense=mean_square,
+    fixed=("target",),
+    grows={"s": 1},
+    also=lambda sizes, n: (sizes["s"],),
+    rate=0.3,
+)
 
 
-def _look_at_traffic(one: Trial) -> None:
-    n, (*_, h, longest) = one.n, one.sizes
-    two = forms.all_reduce(n, 2 * ITEM)
-    table = forms.all_reduce(n, longest * h * ITEM)
-    for rank, report in enumerate(one.reports):
+def sizes(s: int, b: int = 4) -> dict[str, int]:
+    """The table is longer than the sequence."""
+    return {"b": b, "s": s, "h": 6, "longest": 9}
+
+
+def errors(c: Seen, starts: Sequence[int]) -> list[Tensor]:
+    """Of each rank's tokens, where its first one is taken to stand at `starts[rank]`."""
+    found = []
+    for rank, start in enumerate(starts):
+        x, table, target = c.shards(rank)
+        rows = torch.arange(start, start + x.shape[1]) % c.sizes["longest"]
+        found.append((x + table[rows] - target).square())
+    return found
+
+
+def losses(c: Seen) -> Iterator[tuple[str, list]]:
+    """What wrong ideas about the value give on every rank."""
+    n, s, each = c.n, c.sizes["s"], c.sizes["b"] * c.sizes["h"]
+    tokens, count = cut(s, n), s * each
+    outs = [report["out"] for report in c.reports]
+    if 0 in tokens and any(map(torch.isnan, outs)):
+        yield "no tokens", outs
+    right = [sum(tokens[:rank]) for rank in c.ranks]
+    sums = [float(error.sum()) for error in errors(c, right)]
+    means = [total / max(1, t * each) for total, t in zip(sums, tokens, strict=True)]
+    yield "own mean", means
+    yield "own share", [total / count for total in sums]
+    yield "mean of means", [sum(means) / n] * n
+    yield "its own count #1", [sum(sums) / max(1, t * each) for t in tokens]
+    yield "padding counted", [sum(sums) / max(1, n * max(tokens) * each)] * n
+    yield "its own count #2", [sum(sums) / max(1, n * t * each) for t in tokens]
+    yield "sum of means", [sum(means)] * n
+    yield "sum", [sum(sums)] * n
+    yield "divided by n", [sum(sums) / count / n] * n
+    for entry, starts in {
+        "from 0 everywhere": [0] * n,
+        "places as if it divided #1": [r * tokens[r] for r in c.ranks],
+        "places as if it divided #2": [r * (s // n) for r in c.ranks],
+        "balanced for cut": [r * (s // n) + min(r, s % n) for r in c.ranks],
+        "the table cut": [span(c.sizes["longest"], n, r)[0] for r in c.ranks],
+    }.items():
+        if starts != right:
+            yield entry, [sum(float(error.sum()) for error in errors(c, starts)) / count] * n
+
+
+def of_own_tokens(c: Seen, name: str) -> list[Tensor]:
+    """The table's gradient from each rank's own tokens."""
+    found, start = [], 0
+    for part in c.gradients("x"):
+        found.append(torch.zeros_like(c.inputs[1]))
+        found[-1][start : start + part.shape[1]] = part.sum(0)
+        start += part.shape[1]
+    return found
+
+
+def look_at_traffic(c: Seen) -> None:
+    """One small message forward, one sum of the table backward."""
+    two = forms.all_reduce(c.n, 2 * ITEM)
+    table = forms.all_reduce(c.n, c.sizes["longest"] * c.sizes["h"] * ITEM)
+    for rank, report in enumerate(c.reports):
         forward, backward = report["forward"], report["backward"]
         sent = counted(forward["ops"])
-        head = f"Values are right. Rank {rank} sends {sent} forward, {one.when}. "
+        head = f"Values are right. Rank {rank} sends {sent} forward, {c.when}."
         if forward["bytes"] > two:
-            raise Finding(
-                "tokens on the way",
-                f"{head}That is {forward['bytes']} bytes for a mean. Which number does another "
-                "rank need of all your tokens?",
-            )
+            raise SAYS("tokens on the way", head=head, bytes=forward["bytes"])
         if sum(forward["ops"].values()) > 1:
-            raise Finding(
-                "two messages",
-                f"{head}One will do: what each rank knows about the lengths need not be sent, and "
-                "elements that are sent may travel together.",
-            )
-        if backward["bytes"] > table or sum(backward["ops"].values()) > 1:
-            raise Finding(
-                "over budget backward",
-                f"{head}Backward it sends {backward['bytes']} bytes in "
-                f"{sum(backward['ops'].values())} messages; one sum of the table's gradient is "
-                f"{table:g} bytes.",
-            )
+            raise SAYS("two messages", head=head)
+        messages = sum(backward["ops"].values())
+        if backward["bytes"] > table or messages > 1:
+            about = {"bytes": backward["bytes"], "messages": messages, "table": table}
+            raise SAYS("over budget backward", head=head, **about)
 
 
-def _look_at_steps(one: Trial) -> None:
-    for rank, report in enumerate(one.reports):
-        for step, (loss, dx, dtable) in enumerate(one.steps):
-            seen = report["steps"][step] if step < len(report["steps"]) else {"grads": None}
-            if not near(seen.get("other", 4 * loss), 4 * loss):  # x, table and target, twice each
-                raise another_step(one, rank, step)
-            right = [loss, dx.split(cut(dx.shape[1], one.n), 1)[rank], dtable]
-            if not all_near([seen.get("out"), *(seen["grads"] or [])], right):
-                raise another_step(one, rank, step)
-
-
-LOOKS = Looks(
-    returned=_look_at_returned,
-    shape=_look_at_shape,
-    unchanged=_look_at_inputs,
-    value=_look_at_loss,
-    gradients=_look_at_gradients,
-    traffic=_look_at_traffic,
-    later_steps=_look_at_steps,
-)
 UNEVEN_LOSS = Exercise(
     name="uneven_loss",
     title="A length that does not divide",
     points=3,
-    judge=judge_uneven,
+    judge=Declared(
+        module=__name__,
+        layer=LAYER,
+        says=SAYS,
+        owed="the mean over all tokens",
+        cases=lambda seed: [(THREE, sizes(7)), (TWO, sizes(5)), (THREE, sizes(2))],
+        uses=(Use(sizes(7)), Use(sizes(7)), Use(sizes(5, b=3), alone=True)),
+        outputs=losses,
+        gradients=(
+            ("n times the gradient", "x", lambda c, name: [c.n * g for g in c.gradients(name)]),
+            ("gradient divided by n", "x", lambda c, name: [g / c.n for g in c.gradients(name)]),
+            ("the table's debt", "table", of_own_tokens),
+            ("the table's mean", "table", lambda c, name: [g / c.n for g in c.gradients(name)]),
+            ("wrong table #1", "table", lambda c, name: [c.n * g for g in c.gradients(name)]),
+        ),
+        budget=look_at_traffic,
+        means={"sequences": "b", "tokens": "s", "elements of a token": "h"},
+        named={
+            "wrong shape": "not a loss",
+            "wrong output": "wrong loss",
+            "wrong gradient of table": "wrong table #2",
+            "two at once": "another second step",
+        },
+        outside="the backward",
+    ).judge,
     when_right=(
         "Every token stood at its own position and counted once, on whichever rank it was; a rank "
         "without tokens gave a zero to the sum and no NaN. Gradients and two steps of training "
