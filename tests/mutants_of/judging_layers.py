@@ -96,8 +96,8 @@ MUTANTS = [
     Mutant(
         "layers-later-steps-not-held",
         LOOKS,
-        "            for step in range(layers.STEPS):\n",
-        "            for step in range(1):\n",
+        "        for step in range(layers.STEPS):\n",
+        "        for step in range(1):\n",
         (f"{WIRING}[something is kept]",),
         "an answer that is right in the first step alone passes",
         "T29",

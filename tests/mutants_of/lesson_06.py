@@ -102,8 +102,8 @@ MUTANTS = [
     Mutant(
         "l06-n-times-passes",
         HERE + "uneven.py",
-        '            ("n times the gradient", "x",',
-        '            ("n times the gradient", "table",',
+        '"n times the gradient", "x", lambda c, name: [c.n * g for',
+        '"n times the gradient", "x", lambda c, name: [c.n**2 * g for',
         (f"{MEAN}summed backward too]",),
         "a gradient n times too large goes by no name",
         "T2",
