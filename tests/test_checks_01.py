@@ -15,7 +15,7 @@ import pytest
 
 from course_lib.classroom.checks import answer, bench, frame, judge
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_01 import ring
+from course_lib.classroom.checks.lesson_01 import ring, trial
 from tests.likeliest import likeliest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -295,7 +295,7 @@ def test_counting_finds_whose_numbers_were_added_how_often():
     wrong = inputs[0] + inputs[1] + inputs[2]
     wrong[4:8] += inputs[2][4:8] - inputs[0][4:8]
     reports = [{"out": wrong}] * 3
-    told = ring._counted(ring.Trial([0, 1, 2], inputs, reports, "here"))
+    told = ring._counted(trial.Call(inputs, reports, "here"))
     assert told == (
         "Here, elements 4 to 7 on rank 0 do not contain those of rank 0 at all and count "
         "those of rank 2 2 times, instead of once."

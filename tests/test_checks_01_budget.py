@@ -80,7 +80,7 @@ RINGS = {
     "torch's rank": (
         changed("group.rank()", "dist.get_rank()"),
         "not of the group",
-        "on a group of 2 out of 3 ranks with",
+        "on a group of 2 out of 3 ranks",
     ),
     "no group": (
         RING.replace("group=group, group_dst", "dst").replace("group=group, group_src", "src"),

@@ -755,6 +755,11 @@ WRONG: dict = {
             changed(INIT, (".weight.detach()", ".weight"), (".bias.detach()", ".bias")),
             "whole kept alive",
         ),
+        "kept in a list": (
+            changed(INIT, ("\n\ndef", "\n\nALL = []\n\n\ndef"),
+                ("    lo", "    ALL.append(layer)\n    lo")),
+            "whole kept alive",
+        ),
         "contiguous is no copy": (
             changed(INIT, (OWN, "weight[lo:hi].contiguous(), bias[lo:hi].clone()")),
             "whole kept alive",

@@ -12,16 +12,16 @@ MUTANTS = [
     Mutant(
         "lesson-00-one-idea-alone",
         CHECKS,
-        "        apart=True,\n",
-        "",
+        "known, apart=True)",
+        "known)",
         (f"{ANSWERS}[who_knows-several at once]", f"{TESTS}test_several_ideas_are_told_one_by_one"),
         "several ideas at once go by no name",
     ),
     Mutant(
         "lesson-00-elements-unnamed",
         CHECKS,
-        "inputs.sum(0) / inputs[0].numel()",
-        "inputs.sum(0) / inputs[0].numel() / 2",
+        "total / total.numel()",
+        "total / total.numel() / 2",
         (f"{ANSWERS}[mean_over_ranks-divided by the elements]",),
         "the mean over the elements goes by no name",
     ),
@@ -45,8 +45,8 @@ MUTANTS = [
     Mutant(
         "lesson-00-only-three-ranks",
         CHECKS,
-        "for members in ([0, 1, 2], [1, 2]):",
-        "for members in ([0, 1, 2],):",
+        '        (TWO, [4, 5 + 2 * (seed % 2)], "float32"),\n',
+        "",
         (
             f"{ANSWERS}[mean_over_ranks-the notebook's world]",
             f"{ANSWERS}[mean_over_ranks-a third of it]",
@@ -57,7 +57,7 @@ MUTANTS = [
     Mutant(
         "lesson-00-traffic-not-held",
         CHECKS,
-        'if report["bytes"] > allowed:',
+        "if sent > allowed:",
         "if False:",
         (f"{ANSWERS}[mean_over_ranks-everybody's x]",),
         "gathering everybody's tensor passes for an all-reduce",

@@ -12,7 +12,7 @@ PROGRESS = "tests/classroom/test_progress.py::"
 MUTANTS = [
     Mutant(
         "checks-budget-not-held",
-        FIRST + "ring_budget.py",
+        FIRST + "ring.py",
         "if all(len(sizes) <= may_send for sizes in messages) and",
         "if",
         (f"{JUDGED}[twice as many pieces]",),
@@ -30,8 +30,8 @@ MUTANTS = [
     Mutant(
         "checks-two-are-the-first-two",
         FIRST + "ring.py",
-        "three, two = [0, 1, 2], [1, 2]",
-        "three, two = [0, 1, 2], [0, 1]",
+        "even = [(THREE, 3 * part",
+        "TWO = [0, 1]\n    even = [(THREE, 3 * part",
         (f"{JUDGED}[the notebook's own rank]",),
         "ranks of the world pass for ranks of the group where the two agree",
         "T29",
@@ -39,9 +39,9 @@ MUTANTS = [
     Mutant(
         "checks-only-lengths-that-divide",
         FIRST + "ring.py",
-        '        (three, 3 * part + 1 + seed % 2, "float64"),\n'
-        '        (two, 2 * part + 1, "float32"),\n        (three, 2, "float64"),\n',
-        '        (three, 3 * part, "float64"),\n        (two, 2 * part, "float32"),\n',
+        '        (THREE, 3 * part + 1 + seed % 2, "float64"),\n'
+        '        (TWO, 2 * part + 1, "float32"),\n        (THREE, 2, "float64"),\n',
+        '        (THREE, 3 * part, "float64"),\n        (TWO, 2 * part, "float32"),\n',
         (f"{JUDGED}[the remainder dropped]", f"{JUDGED}[chunks all of one length]"),
         "degenerate inputs: nothing is ever left over",
         "T29",
@@ -49,8 +49,8 @@ MUTANTS = [
     Mutant(
         "checks-only-two-ranks",
         FIRST + "ring.py",
-        'even = [(three, 3 * part, "float64"), (two, 2 * part, "float64")]',
-        'even = [(two, 2 * part, "float64")]',
+        'even = [(THREE, 3 * part, "float64"), (TWO, 2 * part, "float64")]',
+        'even = [(TWO, 2 * part, "float64")]',
         (f"{JUDGED}[counting up]",),
         "two ranks do not tell left from right",
         "T29",

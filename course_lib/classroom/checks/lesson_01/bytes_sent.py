@@ -6,110 +6,70 @@ The right numbers come from the ledger's closed form; each misreading of the cou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.words import Words
 from course_lib.ledger import forms
 
 RANKS = (2, 3, 4, 8)
-NUMBERS, ITEM = 600_000, 4  # float32, in the question
-PAYLOAD = NUMBERS * ITEM
+B = 600_000 * 4  # float32, in the question
+
+SAYS = Words("""
+half of the way: You have the bytes of one round. An all-reduce goes round twice: once until the
+  sums are finished, and once more until every rank has them all.
+sent and received: You have counted what a rank sends and what it receives. What it receives is what
+  its neighbour sends, and is counted there. (Or is it 8 bytes for an element? A float32 has 4.)
+all ranks together: That is either a whole tensor in each step, or what all ranks send together:
+  which was it? Wanted is what one rank sends, and in a step it sends one chunk of n.
+whole tensors: That is the plan from each to each: a full tensor for each of the ranks. On the ring
+  a rank sends one chunk in a step, one n-th of it.
+a tree: Those are the levels of a tree, up and down, with the full tensor at each. On the ring a
+  rank sends one chunk in a step.
+upside down: That grows smaller with more ranks: your factor is upside down. How many steps are
+  there, and which part of the tensor is sent in each?
+one step too many: That is n steps in a round. n−1 are enough in both: a chunk has met every rank
+  one step earlier, and need not come home.
+the tensor once: That is the whole tensor, whatever n is. It is right for one n only: count the
+  steps, and the bytes of the chunk that is sent in each.
+one message: Those are the bytes of one message, or of one in each round. How many messages does a
+  rank send in a round?
+unit: Those are MiB; whole bytes are asked for.
+numbers, not bytes: Those are elements. A float32 takes more than one byte.
+several ideas: Those are elements, where bytes are asked for; and they are those of one round, where
+  an all-reduce goes round twice.
+""")
 
 
-def judge_ring_bytes(given: Mapping) -> None:
-    """Hold the bytes against the closed form, and against what each misreading leads to."""
-    mistakes = (
-        _mistake(
-            "half of the way",
-            "You have the bytes of one round. An all-reduce goes round twice: once until the sums "
-            "are finished, and once more until every rank has them all.",
-            lambda n: forms.reduce_scatter(PAYLOAD, PAYLOAD // n),
-        ),
-        _mistake(
-            "sent and received",
-            "You have counted what a rank sends and what it receives. What it receives is what "
-            "its neighbour sends, and is counted there. (Or is it 8 bytes for an element? A "
-            "float32 has 4.)",
-            lambda n: 2 * forms.all_reduce(n, PAYLOAD),
-        ),
-        _mistake(
-            "all ranks together",
-            "That is either a whole tensor in each step, or what all ranks send together: which "
-            "was it? Wanted is what one rank sends, and in a step it sends one chunk of n.",
-            lambda n: n * forms.all_reduce(n, PAYLOAD),
-        ),
-        _mistake(
-            "whole tensors",
-            "That is the plan from each to each: a full tensor for each of the other ranks. On the "
-            "ring a rank sends one chunk in a step, and there are n chunks.",
-            lambda n: (n - 1) * PAYLOAD,
-        ),
-        _mistake(
-            "whole tensors",
-            "That is n full tensors. On the ring a rank sends one chunk in a step, one n-th of it.",
-            lambda n: n * PAYLOAD,
-        ),
-        _mistake(
-            "a tree",
-            "Those are the levels of a tree, up and down, with the full tensor at each. On the "
-            "ring a rank sends one chunk in a step.",
-            lambda n: 2 * math.ceil(math.log2(n)) * PAYLOAD,
-        ),
-        _mistake(
-            "upside down",
-            "That grows smaller with more ranks: your factor is upside down. How many steps are "
-            "there, and which part of the tensor is sent in each?",
-            lambda n: 2 * n / (n - 1) * PAYLOAD,
-        ),
-        _mistake(
-            "one step too many",
-            "That is n steps in each round. A chunk has met every rank one step earlier: it need "
-            "not come home.",
-            lambda n: 2 * PAYLOAD,
-        ),
-        _mistake(
-            "one step too many",
-            "That is n steps in one of the rounds. n−1 are enough in both.",
-            lambda n: (2 * n - 1) / n * PAYLOAD,
-        ),
-        _mistake(
-            "the tensor once",
-            "That is the whole tensor, whatever n is. It is right for one n only: count the steps, "
-            "and the bytes of the chunk that is sent in each.",
-            lambda n: PAYLOAD,
-        ),
-        _mistake(
-            "one message",
-            "Those are the bytes of one message. How many messages does a rank send?",
-            lambda n: PAYLOAD / n,
-        ),
-        _mistake(
-            "one message",
-            "That is one message in each round. How many messages does a rank send in a round?",
-            lambda n: 2 * PAYLOAD / n,
-        ),
-        _mistake(
-            "unit",
-            "Those are MiB; whole bytes are asked for.",
-            lambda n: forms.all_reduce(n, PAYLOAD) / 1024**2,
-        ),
-        _mistake(
-            "numbers, not bytes",
-            "Those are elements. A float32 takes more than one byte.",
-            lambda n: forms.all_reduce(n, NUMBERS),
-        ),
-        _mistake(
-            "several ideas",
-            "Those are elements, where bytes are asked for; and they are those of one round, where "
-            "an all-reduce goes round twice.",
-            lambda n: forms.reduce_scatter(NUMBERS, NUMBERS // n),
-        ),
-    )
-    compare(given, {n: forms.all_reduce(n, PAYLOAD) for n in RANKS}, mistakes)
+def _per_n(sent: Callable[[int], float]) -> dict[int, float]:
+    return {n: sent(n) for n in RANKS}
 
 
-def _mistake(name: str, text: str, sent: Callable[[int], float]) -> Mistake:
-    return Mistake(name, text, {n: sent(n) for n in RANKS})
+def right(n: int) -> float:
+    """The bytes that one of n ranks sends."""
+    return forms.all_reduce(n, B)
+
+
+def _mistakes() -> tuple[Mistake, ...]:
+    """What each misreading leads to, for every n."""
+    wrong: list[tuple[str, Callable[[int], float]]] = [
+        ("half of the way", lambda n: right(n) / 2),
+        ("sent and received", lambda n: 2 * right(n)),
+        ("all ranks together", lambda n: n * right(n)),
+        ("whole tensors", lambda n: (n - 1) * B),
+        ("whole tensors", lambda n: n * B),
+        ("a tree", lambda n: 2 * math.ceil(math.log2(n)) * B),
+        ("upside down", lambda n: 2 * n / (n - 1) * B),
+        ("one step too many", lambda n: 2 * B),
+        ("one step too many", lambda n: (2 * n - 1) / n * B),
+        ("the tensor once", lambda n: B),
+        ("one message", lambda n: B / n),
+        ("one message", lambda n: 2 * B / n),
+        ("unit", lambda n: right(n) / 1024**2),
+        ("numbers, not bytes", lambda n: right(n) / 4),
+        ("several ideas", lambda n: right(n) / 8),
+    ]
+    return tuple(Mistake(*SAYS.of(entry), {n: sent(n) for n in RANKS}) for entry, sent in wrong)
 
 
 RING_BYTES = Thought(
@@ -117,7 +77,7 @@ RING_BYTES = Thought(
     title="Bytes on the ring, predicted",
     points=2,
     fields=RANKS,
-    judge=judge_ring_bytes,
+    judge=held_against(lambda: {n: right(n) for n in RANKS}, _mistakes),
     when_right=(
         "2(n−1) messages of B/n bytes. From two ranks to eight the bytes grow by three quarters, "
         "the messages sevenfold: what a ring costs on many ranks is latency. The measurement "

@@ -11,8 +11,23 @@ from typing import NamedTuple
 
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Thought
+from course_lib.classroom.checks.words import Words
 
-RANKS = (0, 1, 2)
+SAYS = Words("""
+counted from one: You have numbered the ranks from 1. The first of them is rank 0.
+no such rank: In {name!r}: there are ranks 0 to 2.
+the first that is listed: You have named the rank in the first line, three times. Ranks are listed
+  by number, or as their output arrived; neither says who began.
+the one that waits #1: It waits in a call that it was right to make, and would go on at once if the
+  others came: it is held up itself. Look for the rank that does not come.
+the one that waits #2: It waits for a message, and the rank that has to send it has not come to its
+  send. What is that one doing?
+ahead, so it skipped one: It is further than the others, and has left out nothing: what stands
+  before its line is done, by the condition that holds for it. Being ahead holds no rank up. Which
+  ranks have not come to that line yet, and what does each of them wait for?
+the loudest error: Its error says that it gave up waiting. Look at the times: something had happened
+  on another rank long before, and this is what followed from it.
+""")
 
 
 class Case(NamedTuple):
@@ -20,63 +35,29 @@ class Case(NamedTuple):
 
     culprit: int
     listed_first: int
-    misreadings: Mapping[int, tuple[str, str]]  # by the rank that was named
+    misreadings: Mapping[int, str]  # by the rank that was named, the entry
 
 
-_VICTIM = (
-    "the one that waits",
-    "It waits in a call that it was right to make, and would go on at once if the others came: it "
-    "is held up itself. Look for the rank that does not come.",
-)
-_LOUDEST = (
-    "the loudest error",
-    "Its error says that it gave up waiting. Look at the times: something had happened on another "
-    "rank long before, and this is what followed from it.",
-)
 CASES = {
-    "A": Case(2, 0, {0: _VICTIM, 1: _VICTIM}),
-    "B": Case(
-        1,
-        0,
-        {
-            0: (
-                "ahead, so it skipped one",
-                "It is further than the others, and has left out nothing: what stands before its "
-                "line is done, by the condition that holds for it. Being ahead holds no rank up. "
-                "Which ranks have not come to that line yet, and what does each of them wait for?",
-            ),
-            2: (
-                "the one that waits",
-                "It waits for a message, and the rank that has to send it has not come to its "
-                "send. What is that one doing?",
-            ),
-        },
-    ),
-    "C": Case(0, 2, {1: _LOUDEST, 2: _LOUDEST}),
+    "A": Case(2, 0, dict.fromkeys((0, 1), "the one that waits #1")),
+    "B": Case(1, 0, {0: "ahead, so it skipped one", 2: "the one that waits #2"}),
+    "C": Case(0, 2, dict.fromkeys((1, 2), "the loudest error")),
 }
 
 
 def judge_who_hangs(given: Mapping) -> None:
     """Hold the ranks named against the culprits, and against five tempting readings."""
     if all(given[name] == case.culprit + 1 for name, case in CASES.items()):
-        raise Finding(
-            "counted from one", "You have numbered the ranks from 1. The first of them is rank 0."
-        )
+        raise SAYS("counted from one")
     for name, rank in given.items():
-        if rank not in RANKS:
-            raise Finding(
-                "no such rank", f"In {name!r}: there are ranks {RANKS[0]} to {RANKS[-1]}."
-            )
+        if rank not in (0, 1, 2):
+            raise SAYS("no such rank", name=name)
     wrong = [name for name, case in CASES.items() if given[name] != case.culprit]
     if not wrong:
         return
     if all(given[name] == case.listed_first for name, case in CASES.items()):
-        raise Finding(
-            "the first that is listed",
-            "You have named the rank in the first line, three times. Ranks are listed by number, "
-            "or as their output arrived; neither says who began.",
-        )
-    read = {case: CASES[case].misreadings[int(given[case])] for case in wrong}
+        raise SAYS("the first that is listed")
+    read = {case: SAYS.of(CASES[case].misreadings[int(given[case])]) for case in wrong}
     told = [f"Case {case}, rank {given[case]:g}: {text}" for case, (_, text) in read.items()]
     right = [repr(case) for case in CASES if case not in wrong]
     rest = f" Right so far: {' and '.join(right)}." if right else ""

@@ -1,12 +1,13 @@
 """`ring_all_reduce` of lesson 01: what right means, and how wrong answers are recognised.
 
 An answer is tried on two and on three ranks with fresh numbers, and held against the sum (values)
-and against the ring's budget (messages and bytes, from the ledger).
+and against the ring's budget: so many messages, and none longer than a chunk. One that is too long
+costs time that shorter ones elsewhere do not give back.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import itertools
 
 import torch
 from torch import Tensor
@@ -15,258 +16,256 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_01.chunks import refuse_chunks
-from course_lib.classroom.checks.lesson_01.ring_budget import look_at_traffic
-from course_lib.classroom.checks.lesson_01.rules import of_two_dtypes, refuse_changed
-from course_lib.classroom.checks.lesson_01.trial import (
-    CALLS,
-    numbers,
-    refuse_overwritten,
-    refuse_second,
-    twice,
+from course_lib.classroom.checks.lesson_01 import trial
+from course_lib.classroom.checks.lesson_01.trial import Call
+from course_lib.classroom.checks.looking import (
+    THREE,
+    TOLERANCE,
+    TWO,
+    came_back,
+    fresh_seed,
+    ideas,
+    near,
+    refuse_changed,
+    refuse_idea,
 )
-from course_lib.classroom.checks.looking import all_near, fresh_seed, near
+from course_lib.classroom.checks.words import Words
 from course_lib.layout import cut
 
-TOLERANCE = 1e-10  # float64
+SAYS = Words("""
+uneven lengths: Lengths that divide by the number of ranks come out right. {details}
+room of another length: Lengths that divide by the number of ranks come out right. Otherwise chunks
+  differ: if the receiver makes room as long as what it sends, the chunk that comes may have another
+  length.
 
+  {details}
+room of another dtype: Room that is made ready has another dtype than what is sent, {when}. It
+  should be like x, here {dtype}: x.new_empty(k), or torch.empty(k, dtype=x.dtype).
 
-class Trial(NamedTuple):
-    """One call of the learner's function on a group, and what it gave on each rank."""
-
-    members: list[int]
-    inputs: list[Tensor]
-    reports: list[dict]
-    when: str
-    dtype: str = "float64"
-    call: int = 0
-
-    @property
-    def n(self) -> int:
-        return len(self.members)
-
-    @property
-    def length(self) -> int:
-        return len(self.inputs[0])
-
-    @property
-    def total(self) -> Tensor:
-        return torch.stack(self.inputs).sum(0)
-
-    def right(self, rank: int) -> Tensor:
-        """For each element, whether this rank has the sum."""
-        return (self.reports[rank]["out"] - self.total).abs() <= TOLERANCE * self.total.abs().max()
-
-    @property
-    def wrong(self) -> bool:
-        return not all(near(report["out"], self.total) for report in self.reports)
+  {details}
+wrong shape: Rank {rank} got {got} back {when}; expected is a tensor of shape [{length}] and dtype
+  {dtype}, like x.
+read too early: {at}, rank {rank} holds values that no rank had: what was in the room for an
+  arrival. Was it read before its wait(), or did nothing come?
+mean: Every rank has the mean, the sum divided by {n}. An all-reduce here is the sum.
+largest: Every rank has the largest of the ranks' values, element by element. Wanted is their sum.
+not on every rank: {at} the sum is on rank {have} and not on rank {lack}: that is a reduce. In an
+  all-reduce every rank ends with the whole sum.
+remainder dropped: Lengths that divide by the number of ranks come out right. {at} the last {rest}
+  of each result are wrong: cutting in whole n-ths leaves them out.
+one buffer: {at}, chunks {b} and {a} on rank {rank} hold the same numbers. Was one buffer used for
+  several arrivals? An arrival that is kept needs room of its own; otherwise the next one overwrites
+  it.
+chunks in another order: {at}, each chunk holds the finished sum of some chunk, but not each its
+  own. A chunk keeps its number on its way round.
+never added: {at}, each chunk holds the numbers of one rank, and no sum has come to it. In the first
+  round an arrival is added to what is there; the second begins with the chunk that is finished by
+  then.
+right for two only: Two ranks come out right and three do not: on two, the neighbour to the left is
+  also the one to the right, and counting up or down is the same (mod 2): an index is off.
+  {evidence}
+added twice: Some contributions were added more than once. {evidence}
+half of the way: Each rank holds the finished sum in one of its {n} chunks, another one on each
+  rank, and nowhere else: that is a reduce-scatter. The finished chunks have yet to go round.
+one step too few: On every rank one chunk is not finished. Each round has n−1 steps. {evidence}
+wrong values: The results are not the sum. {evidence}
+all through one rank: {head} {most} bytes, and one of the others only {least}. {fair} All roads lead
+  through rank {rank}: the more ranks, the longer all wait for it.
+whole tensors: {head} a whole tensor of {length} elements {count} times, and so does every other.
+  {fair} A rank needs the sum, not all tensors.
+one step too many: {head} {count} messages instead of {may_send}, which is one step too many
+  {where}.
+message too long: {head} a message of {longest:g} elements. {fair} That is ⌈{length}/{n}⌉.{asked}
+over budget: {head} {count} messages. {fair}
+""")
 
 
 def judge_ring(answer: Answer, judge: Judge) -> None:
     """Try ring_all_reduce; raise the Finding that explains best what is wrong."""
-    judge.take(answer, "course_lib.classroom.checks.lesson_01.trial")
+    judge.take(answer, trial.__name__)
     seed = fresh_seed()
-    three, two = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
     part = 4 + seed % 5
     # Lengths that divide come first: what is wrong there is the ring, not the cut.
-    even = [(three, 3 * part, "float64"), (two, 2 * part, "float64")]
+    even = [(THREE, 3 * part, "float64"), (TWO, 2 * part, "float64")]
     # In the last of these, with fewer elements than ranks, one rank's chunk is empty.
     uneven = [
-        (three, 3 * part + 1 + seed % 2, "float64"),
-        (two, 2 * part + 1, "float32"),
-        (three, 2, "float64"),
+        (THREE, 3 * part + 1 + seed % 2, "float64"),
+        (TWO, 2 * part + 1, "float32"),
+        (THREE, 2, "float64"),
     ]
-    trials = [trial for case in even for trial in _try(answer, judge, *case, seed)]
-    _look_at_values(answer, trials)
+    calls = [call for case in even for call in _try(answer, judge, *case, seed)]
+    _look_at_values(answer, calls)
     try:
-        more = [trial for case in uneven for trial in _try(answer, judge, *case, seed)]
+        more = [call for case in uneven for call in _try(answer, judge, *case, seed)]
     except Finding as finding:
         if finding.name not in ("raised", "deadlock"):
             raise
-        raise _about_lengths(finding) from None
+        if "the ranks disagree" not in finding.text:
+            raise SAYS("uneven lengths", details=finding.text) from None
+        raise SAYS("room of another length", details=trial.details(finding)) from None
     _look_at_values(answer, more)
-    for trial in trials + more:
-        look_at_traffic(trial.reports, trial.length, trial.when, getattr(torch, trial.dtype))
-        refuse_overwritten(trial.reports, "The sum", trial.when)
-
-
-def _about_lengths(finding: Finding) -> Finding:
-    """What stops an answer only where the chunks differ in length."""
-    head = "Lengths that divide by the number of ranks come out right."
-    if "the ranks disagree" not in finding.text:
-        return Finding("uneven lengths", f"{head} {finding.text}")
-    details = finding.text.split("\n", 1)[-1]
-    return Finding(
-        "room of another length",
-        f"{head} Otherwise chunks differ: if the receiver makes room as long as what it sends, the "
-        f"chunk that comes may have another length.\n{details}",
-    )
+    for call in calls + more:
+        _look_at_traffic(call)
+        trial.refuse_overwritten(call.reports, "The sum", call.when)
 
 
 def _try(
     answer: Answer, judge: Judge, members: list[int], length: int, dtype: str, seed: int
-) -> list[Trial]:
+) -> list[Call]:
     when = f"{on(members)} with {length} elements"
-    shapes = [[[length]] * len(members) for _ in CALLS]
+    shapes = [[[length]] * len(members)] * 2
     try:
-        reports = judge.trial(answer, twice, shapes, seed, dtype, members=members, when=when)
+        calls = trial.calls(answer, judge, members, shapes, seed, dtype, [when] * 2)
     except Finding as finding:
-        if not of_two_dtypes(finding):
+        if not trial.of_two_dtypes(finding):
             raise
-        raise Finding(
-            "room of another dtype",
-            f"Room that is made ready has another dtype than what is sent, {when}. It should be "
-            f"like x, here {dtype}: x.new_empty(k), or torch.empty(k, dtype=x.dtype).\n"
-            f"{finding.text.split(chr(10), 1)[-1]}",
-        ) from None
-    trials = []
-    for k, said in enumerate(CALLS):
-        inputs = [numbers([length], seed + k, r, dtype) for r in range(len(members))]
-        of_call = [calls[k] for calls in reports]
-        trials.append(Trial(members, inputs, of_call, when + said, dtype, k))
-        _look_at_results(trials[-1])
-    return trials
+        about = {"dtype": dtype, "details": trial.details(finding)}
+        raise SAYS("room of another dtype", when=when, **about) from None
+    for call in calls:
+        refuse_none(call.reports, call.when, "the sum")
+        for rank, report in enumerate(call.reports):
+            if report["out"] is None:
+                about = {"rank": rank, "got": came_back(report), "dtype": dtype}
+                raise SAYS("wrong shape", length=length, when=call.when, **about)
+        refuse_changed(call, "its input x (a chunk or slice of x is a view of x)")
+    return calls
 
 
-def _look_at_results(trial: Trial) -> None:
-    """Refuse what is no result at all, and a changed input, whatever the values are."""
-    refuse_none(trial.reports, trial.when, "the sum")
-    for rank, report in enumerate(trial.reports):
-        if report["out"] is None:
-            got = report["kind"]
-            if report["shape"] is not None:
-                got = f"a tensor of shape {report['shape']} and dtype {report['dtype']}"
-            raise Finding(
-                "wrong shape",
-                f"Rank {rank} got {got} back {trial.when}; "
-                f"expected is a tensor of shape [{trial.length}] and dtype {trial.dtype}, like x.",
-            )
-    refuse_changed(trial.reports, "x", trial.when)
+def _look_at_values(answer: Answer, calls: list[Call]) -> None:
+    """Hold what every rank got against the sum; of several wrong calls the first is explained."""
+    wrong = [c for c in calls if not all(near(report["out"], c.total) for report in c.reports)]
+    if not wrong:
+        return
+    if all(call.n == 2 for call in wrong):
+        refuse_world_numbers(answer, wrong[0].when)
+    call, three = wrong[0], all(call.n == 3 for call in wrong)
+    n, length, at = call.n, len(call.total), call.when.capitalize()
+    trial.refuse_second(call.number > 0, call.when)
+    results = [report["out"] for report in call.reports]
+    for rank, out in enumerate(results):
+        if out.isnan().any():  # as the bench fills what torch.empty gives
+            raise SAYS("read too early", at=at, rank=rank)
+    everywhere = {"mean": call.total / n, "largest": torch.stack(call.inputs).max(0).values}
+    known = {entry: [value] * n for entry, value in everywhere.items()}
+    refuse_idea(results, ideas(SAYS, known, n=n), call.when)
+    right = [_right(call, rank) for rank in range(n)]
+    if any(bool(mask.all()) for mask in right):
+        have, lack = (
+            ", ".join(str(rank) for rank in range(n) if bool(right[rank].all()) is whole)
+            for whole in (True, False)
+        )
+        raise SAYS("not on every rank", at=at, have=have, lack=lack)
+    rest = length % n
+    if all(len(c.total) % c.n for c in wrong) and all(m[: length - rest].all() for m in right):
+        raise SAYS("remainder dropped", at=at, rest=rest)
+    _refuse_chunks(call.inputs, results, at)
+    evidence = _counted(call)
+    finished = _finished(call)
+    named = {
+        "right for two only": three and any(c.n == 2 for c in calls),
+        "added twice": "2 times" in evidence or "3 times" in evidence,
+        "half of the way": finished == {1},
+        "one step too few": finished == {n - 1},
+        "wrong values": True,
+    }
+    raise SAYS(next(entry for entry, holds in named.items() if holds), n=n, evidence=evidence)
+
+
+def _right(call: Call, rank: int) -> Tensor:
+    """For each element, whether this rank has the sum."""
+    total = call.total
+    return (call.reports[rank]["out"] - total).abs() <= TOLERANCE * total.abs().max()
+
+
+def _refuse_chunks(inputs: list[Tensor], results: list[Tensor], at: str) -> None:
+    """A Finding where chunks hold what belongs to another chunk, or to one rank."""
+    sizes = [size for size in cut(len(inputs[0]), len(inputs)) if size]
+    sums, own = torch.stack(inputs).sum(0).split(sizes), [x.split(sizes) for x in inputs]
+    chunks, places = [out.split(sizes) for out in results], range(len(sizes))
+    for rank, (b, a) in itertools.product(range(len(chunks)), itertools.combinations(places, 2)):
+        size = min(sizes[a], sizes[b])
+        first, second = chunks[rank][b][:size], chunks[rank][a][:size]
+        if size > 1 and first.any() and near(first, second):
+            raise SAYS("one buffer", at=at, rank=rank, a=a, b=b)
+    if all(any(near(one, right) for right in sums) for row in chunks for one in row):
+        raise SAYS("chunks in another order", at=at)
+    if all(any(near(row[k], x[k]) for x in own) for row in chunks for k in places):
+        raise SAYS("never added", at=at)
+
+
+def _finished(call: Call) -> set[int]:
+    """How many of its chunks each rank has right; what divides is cut in chunks of one length."""
+    if len(call.total) % call.n:
+        return set()
+    done = [_right(call, r).view(call.n, -1).all(1) for r in range(call.n)]  # (chunk,)
+    return {int(chunks.sum()) for chunks in done} if torch.stack(done).any(0).all() else set()
+
+
+def _counted(call: Call) -> str:
+    """Whose contributions are counted how often in a wrong piece, where the values show it."""
+    sizes = cut(len(call.total), call.n)
+    starts = itertools.accumulate(sizes[:-1], initial=0)
+    pieces = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    for rank, piece in itertools.product(range(call.n), pieces):
+        if _right(call, rank)[piece].all():
+            continue
+        at = f"{call.when.capitalize()}, elements {piece.start} to {piece.stop - 1} on rank {rank}"
+        out, columns = call.reports[rank]["out"][piece], torch.stack(call.inputs, 1)[piece]
+        times = torch.linalg.lstsq(columns, out[:, None]).solution[:, 0]
+        if len(out) > call.n and (columns @ times - out).abs().max() > 1e-8:
+            return f"{at} are no mixture of these elements of the ranks: chunks were mixed up."
+        if len(out) <= call.n or (times - times.round()).abs().max() > 1e-6:
+            return f"{at} are wrong."
+        return f"{at} {_how_often(times)}, instead of once."
+    return ""
 
 
 def _how_often(times: Tensor) -> str:
     """What was not counted once: by rank, how often."""
-    counted = dict(enumerate(map(int, times.round())))
-    missing = " and ".join(f"rank {r}" for r, t in counted.items() if t == 0)
+    counts = dict(enumerate(map(int, times.round())))
+    missing = " and ".join(f"rank {r}" for r, t in counts.items() if t == 0)
     extra = " and ".join(
-        f"those of rank {r} {t} times" for r, t in counted.items() if t not in (0, 1)
+        f"those of rank {r} {t} times" for r, t in counts.items() if t not in (0, 1)
     )
     parts = [f"do not contain those of {missing} at all"] if missing else []
     return " and ".join([*parts, *([f"count {extra}"] if extra else [])])
 
 
-def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
-    wrong = [trial for trial in trials if trial.wrong]
-    if not wrong:
+def _look_at_traffic(call: Call) -> None:
+    """Hold the number of messages and each message's length against the ring's budget."""
+    trial.refuse_ready_made(call.reports, "The sum is right")
+    n, length, item = call.n, len(call.total), call.total.itemsize
+    messages = [report["messages"] for report in call.reports]  # of each rank, the bytes of each
+    may_send, chunk = 2 * (n - 1), max(cut(length, n))
+    longest = [max(sizes, default=0) for sizes in messages]
+    if all(len(sizes) <= may_send for sizes in messages) and max(longest) <= chunk * item:
         return
-    if all(t.n == 2 for t in wrong):
-        refuse_world_numbers(answer, wrong[0].when)
-    refuse_second(wrong[0].call > 0, wrong[0].when)
-    raise _wrong_values(wrong, trials)
-
-
-def _wrong_values(wrong: list[Trial], trials: list[Trial]) -> Finding:
-    trial = wrong[0]
-    n, total = trial.n, trial.total
-    for rank, report in enumerate(trial.reports):
-        if report["out"].isnan().any():  # as the bench fills what torch.empty gives
-            return Finding(
-                "read too early",
-                f"{trial.when.capitalize()}, rank {rank} holds values that no rank had: what was "
-                "in the room for an arrival. Was it read before its wait(), or did nothing "
-                "come?",
-            )
-    results = [report["out"] for report in trial.reports]
-    if all_near(results, [total / n] * n):
-        return Finding(
-            "mean",
-            f"Every rank has the mean, the sum divided by {n}. An all-reduce here is the sum.",
-        )
-    largest = torch.stack(trial.inputs).max(0).values
-    if all_near(results, [largest] * n):
-        return Finding(
-            "largest",
-            "Every rank has the largest of the ranks' values, element by element. Wanted is their "
-            "sum.",
-        )
-    whole = [bool(trial.right(r).all()) for r in range(n)]
-    if any(whole):
-        have, lack = (", ".join(str(r) for r in range(n) if whole[r] is w) for w in (True, False))
-        return Finding(
-            "not on every rank",
-            f"{trial.when.capitalize()} the sum is on rank {have} and not on rank {lack}: that is "
-            "a reduce. In an all-reduce every rank ends with the whole sum.",
-        )
-    if all(t.length % t.n for t in wrong) and not _whole_chunks_wrong(trial):
-        return Finding(
-            "remainder dropped",
-            "Lengths that divide by the number of ranks come out right. "
-            f"{trial.when.capitalize()} the last {trial.length % n} of each result are wrong: "
-            "cutting in whole n-ths leaves them out.",
-        )
-    refuse_chunks(trial.inputs, results, trial.when)
-    evidence = _counted(trial)
-    if all(t.n == 3 for t in wrong) and any(t.n == 2 for t in trials):
-        return Finding(
-            "right for two only",
-            "Two ranks come out right and three do not: on two, the neighbour to the left is also "
-            "the one to the right, and counting up or down is the same (mod 2): an index is off. "
-            f"{evidence}",
-        )
-    if "2 times" in evidence or "3 times" in evidence:
-        return Finding("added twice", f"Some contributions were added more than once. {evidence}")
-    finished = _finished(trial)
-    if finished == {1}:
-        return Finding(
-            "half of the way",
-            f"Each rank holds the finished sum in one of its {n} chunks, another one on each rank, "
-            "and nowhere else: that is a reduce-scatter. The finished chunks have yet to go round.",
-        )
-    if finished == {n - 1}:
-        return Finding(
-            "one step too few",
-            f"On every rank one chunk is not finished. Each round has n−1 steps. {evidence}",
-        )
-    return Finding("wrong values", f"The results are not the sum. {evidence}")
-
-
-def _whole_chunks_wrong(trial: Trial) -> bool:
-    """Whether anything is wrong before the remainder."""
-    whole = trial.length - trial.length % trial.n
-    return not all(trial.right(r)[:whole].all() for r in range(trial.n))
-
-
-def _finished(trial: Trial) -> set[int]:
-    """How many of its chunks each rank has right; what divides is cut in chunks of one length."""
-    if trial.length % trial.n:
-        return set()
-    done = [trial.right(r).view(trial.n, -1).all(1) for r in range(trial.n)]  # (chunk,)
-    return {int(chunks.sum()) for chunks in done} if torch.stack(done).any(0).all() else set()
-
-
-def _counted(trial: Trial) -> str:
-    """Whose contributions are counted how often in a wrong piece, where the values show it."""
-    for rank, report in enumerate(trial.reports):
-        start = 0
-        for size in cut(trial.length, trial.n):
-            piece = slice(start, start + size)
-            start += size
-            if trial.right(rank)[piece].all():
-                continue
-            place = f"elements {piece.start} to {piece.stop - 1} on rank {rank}"
-            place = f"{trial.when.capitalize()}, {place}"
-            columns = torch.stack([x[piece] for x in trial.inputs], 1)  # (size, n)
-            if size <= trial.n:
-                return f"{place} are wrong."
-            times = torch.linalg.lstsq(columns, report["out"][piece, None]).solution[:, 0]
-            if (columns @ times - report["out"][piece]).abs().max() > 1e-8:
-                return (
-                    f"{place} are no mixture of these elements of the ranks: chunks were mixed up."
-                )
-            if (times - times.round()).abs().max() > 1e-6:
-                return f"{place} are wrong."
-            return f"{place} {_how_often(times)}, instead of once."
-    return ""
+    sent, counts = [sum(sizes) for sizes in messages], [len(sizes) for sizes in messages]
+    smallest = min(min(sizes, default=0) for sizes in messages)
+    limit, elements = may_send * chunk * item, max(longest) / item
+    steps = set(counts) in ({2 * n - 1}, {2 * n}) and elements <= chunk
+    named = {
+        "all through one rank": sum(bytes_ > limit for bytes_ in sent) == 1,
+        "whole tensors": chunk < length and smallest >= length * item,
+        "one step too many": steps,
+        "message too long": elements > chunk,
+        "over budget": True,
+    }
+    entry = next(entry for entry, holds in named.items() if holds)
+    worst = {"all through one rank": sent, "over budget": counts}.get(entry, longest)
+    rank, asked = worst.index(max(worst)), ""
+    if elements == length // n + length % n:
+        asked = " Is all that does not divide in one chunk?"
+    elif elements == 2 * chunk:
+        asked = " Or is it as many, in a wider dtype than x has?"
+    raise SAYS(
+        entry,
+        head=f"The sum is right, but not within the budget {call.when}: rank {rank} sends",
+        fair=f"Allowed are {may_send} messages a rank, none longer than {chunk} elements.",
+        **{"rank": rank, "most": sent[rank], "least": min(sent), "length": length, "n": n},
+        **{"count": counts[rank], "may_send": may_send, "longest": elements, "asked": asked},
+        where="in each round" if counts[0] == 2 * n else "in one of the rounds",
+    )
 
 
 RING = Exercise(

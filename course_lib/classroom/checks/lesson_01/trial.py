@@ -6,8 +6,10 @@ the first shows in that.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,8 +17,21 @@ from torch import Tensor
 from torch.distributed import ProcessGroup as Group
 
 from course_lib.classroom.checks import bench, untouched
+from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.looking import near
+from course_lib.classroom.checks.words import Words
 
+SAYS = Words("""
+one buffer: {what} that rank {rank} got back {when} has changed when your function was called again:
+  both calls gave the same memory. Every call needs room of its own.
+another second call: What comes back {when} is not right; the call before it, with other numbers,
+  was right. Does your function keep something between calls?
+ready-made collective: {right}, but rank {rank} called {calls}: build it from sends and receives,
+  which is what such a call is made of.
+""")
+POINT_TO_POINT = {"send", "recv", "barrier"}
 CALLS = ("", " in a second call")  # in words: what is said after where a trial ran
 Shape = Sequence[int]
 
@@ -68,35 +83,78 @@ def spoilt(group: Group) -> bool:
 
 def _overwritten(report: dict, out: object) -> bool:
     """Whether what came back is no longer what it was when it came."""
-    now = list(out) if isinstance(out, list | tuple) else [out]
+    now = [one for one in (out if isinstance(out, list | tuple) else [out]) if bench.plain(one)]
     then = report["entries"] if "entries" in report else [report["out"]]
-    now = [one for one in now if isinstance(one, Tensor)]
-    if len(now) != len(then):
-        return False
-    pairs = zip(now, then, strict=True)
-    return any(was is not None and not _alike(one.detach(), was) for one, was in pairs)
+    pairs = zip(now, then, strict=False)  # what is no tensor is refused before this is looked at
+    return any(was is not None and not near(one.detach(), was) for one, was in pairs)
 
 
-def _alike(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and torch.equal(a.nan_to_num(), b.nan_to_num())
+class Call(NamedTuple):
+    """One call of the learner's function on a group, and what it gave on each rank."""
+
+    inputs: list[Tensor]
+    reports: list[dict]
+    when: str
+    dtype: str = "float64"
+    number: int = 0
+
+    @property
+    def n(self) -> int:
+        return len(self.inputs)
+
+    @property
+    def total(self) -> Tensor:
+        return torch.stack(self.inputs).sum(0)
+
+
+def calls(
+    answer: Answer,
+    judge: Judge,
+    members: list[int],
+    shapes: Sequence[Sequence[Shape]],
+    seed: int,
+    dtype: str,
+    when: Sequence[str],
+    report: str = "report",
+) -> list[Call]:
+    """Try an answer on a group, once with each row of `shapes`; `when` says where each is."""
+    given = (shapes, seed, dtype, report)
+    reports = judge.trial(answer, twice, *given, members=members, when=when[0])
+    found = []
+    for k, row in enumerate(shapes):
+        inputs = [numbers(shape, seed + k, rank, dtype) for rank, shape in enumerate(row)]
+        found.append(Call(inputs, [each[k] for each in reports], when[k] + CALLS[k], dtype, k))
+    return found
 
 
 def refuse_overwritten(reports: Sequence[dict], what: str, when: str) -> None:
     """A Finding where `what` an earlier call gave has changed in a later one."""
     for rank, report in enumerate(reports):
         if report["overwritten"]:
-            raise Finding(
-                "one buffer",
-                f"{what} that rank {rank} got back {when} has changed when your function was "
-                "called again: both calls gave the same memory. Every call needs room of its own.",
-            )
+            raise SAYS("one buffer", what=what, rank=rank, when=when)
 
 
 def refuse_second(later: bool, when: str) -> None:
     """A Finding where what is wrong is a later call: the first, with other numbers, was right."""
     if later:
-        raise Finding(
-            "another second call",
-            f"What comes back {when} is not right; the call before it, with other numbers, was "
-            "right. Does your function keep something between calls?",
-        )
+        raise SAYS("another second call", when=when)
+
+
+def refuse_ready_made(reports: Sequence[dict], right: str) -> None:
+    """A Finding where a collective of torch does the work; `right` says what is right so far."""
+    for rank, report in enumerate(reports):
+        ready_made = sorted(set(report["ops"]) - POINT_TO_POINT)
+        if ready_made:
+            named = " and ".join(ready_made)
+            raise SAYS("ready-made collective", right=right, rank=rank, calls=named)
+
+
+def of_two_dtypes(finding: Finding) -> bool:
+    """Whether two ranks disagree about a message, of which one end has another dtype."""
+    kinds = set(re.findall(r"\) of (\w+)\[", finding.text))
+    return "the ranks disagree" in finding.text and len(kinds) > 1
+
+
+def details(finding: Finding) -> str:
+    """What the ranks did, without the general words before it."""
+    return finding.text.split("\n", 1)[-1]

@@ -6,19 +6,21 @@ generator's state afterwards, against what it keeps in memory and against sendin
 
 from __future__ import annotations
 
+import gc
+import itertools
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup as Group
 
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.general import ROUNDED
 from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
-from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_second
-from course_lib.classroom.checks.lesson_02.dense import dense, own_seeds, parts, ratio, same
+from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_second, spoilt
 from course_lib.classroom.checks.lesson_02.results import (
     Owed,
     look_at_results,
@@ -26,8 +28,52 @@ from course_lib.classroom.checks.lesson_02.results import (
     tried,
     where,
 )
-from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, initial
-from course_lib.classroom.checks.looking import fresh_seed
+from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Called, alive, called
+from course_lib.classroom.checks.looking import THREE, TWO, counted, fresh_seed
+from course_lib.classroom.checks.words import Words
+from course_lib.layout import span
+from course_lib.memory.watch import Watch
+
+SAYS = Words("""
+head: The {name} on rank {rank} is not the dense layer's {when}.
+fan-in of the part: {head} It is {scaled:.3g} times too large. The bound of the values is one over
+  the square root of h, the number of inputs that are summed: of the whole layer, not of this rank's
+  part.
+zeros: {head} It is all zeros.
+another scale: {head} It is {scaled:.3g} times the right one.
+bias differs by rank: {head} By rows every rank holds the same whole bias, and these differ.
+bias drawn otherwise: {head} torch.nn.Linear draws the whole weight, then the bias, with the
+  weight's bound: one over the square root of all h inputs.
+rank 0's part everywhere: {head} All ranks hold the same part, as one of them has sent it. Each
+  needs its own.
+same numbers on every rank: {head} All ranks hold the same values. With one seed, ranks that each
+  draw a part of their own draw the same part: then the layer repeats itself.
+a seed for each rank: {head} Each rank has set a seed of its own. Then the parts differ, but the
+  model depends on how many ranks there are; and whatever is to be drawn alike later on, such as a
+  mask of dropout, no longer is.
+another rank's part: {head} It is the part of another rank. Which rank begins where is the same for
+  all.
+every n-th: {head} It is every {n}-th column or row of the layer. A rank's part is one piece:
+  course_lib.layout.span says where it begins and ends.
+rounded on the way: {head} It was rounded to a narrower type on the way; the layer is float32.
+another distribution: {head} Some values are beyond the bound that torch.nn.Linear has: one over the
+  square root of the number of inputs.
+other numbers: {head} The values come from elsewhere in the generator's stream, or from another
+  seed: another number of ranks would give another model. Which numbers of the whole layer are this
+  rank's, and how many does the generator give before them?
+sent: The values are right, but rank {rank} calls {ops} {when}. All ranks have the same seed: what
+  one of them can draw, each can draw.
+generator out of step: The values are right, but afterwards the generator of rank {rank} is not in
+  the state in which the dense layer would have left it, {when}. The next layer would be another
+  one; ranks whose generators differ also drop different neurons. Every rank has to draw as much as
+  the whole.
+whole kept alive #1: The values are right, but rank {rank} still keeps {kept} bytes for a {name} of
+  {size}, {when}. A slice is a view: as long as it lives, so does the full layer whose memory it
+  shares.
+whole kept alive #2: The values are right, but a full parameter of {left} bytes is still in memory
+  on rank {rank}, {when}. What holds it: a graph of autograd behind a part (a part of a layer begins
+  a graph of its own: detach it), a list, an attribute?
+""")
 
 
 class Trial(NamedTuple):
@@ -43,44 +89,63 @@ class Trial(NamedTuple):
     when: str
     second: bool  # whether a call with the same sizes came before it
 
-    @property
-    def n(self) -> int:
-        return len(self.reports)
+    def wrong_ranks(self, part: int) -> list[int]:
+        got = [report["entries"][part] for report in self.reports]
+        return [r for r, owed in enumerate(self.owed) if not same(got[r], owed[part].part)]
 
 
 def judge_init(answer: Answer, judge: Judge) -> None:
     """Try sharded_init; raise the Finding that explains best what is wrong."""
-    judge.take(answer, "course_lib.classroom.checks.lesson_02.trial")
+    judge.take(answer, __name__)
     seed = fresh_seed()
-    three, two = [0, 1, 2], [1, 2]
     p = 7 + 3 * (seed % 2)  # no size is another, or a number of ranks
-    even = _try(answer, judge, COLUMNS, three, p, 12, seed)
-    even += _try(answer, judge, ROWS, three, 12, p, seed)
+    even = _try(answer, judge, COLUMNS, THREE, p, 12, seed)
+    even += _try(answer, judge, ROWS, THREE, 12, p, seed)
     _look_at_values(answer, even)
     uneven = []
     for way, members, h, f in (
-        (COLUMNS, three, p, 4),  # four over three ranks: the last has nothing
-        (ROWS, three, 4, p),
-        (ROWS, two, 2 * p + 1, p + 2),
+        (COLUMNS, THREE, p, 4),  # four over three ranks: the last has nothing
+        (ROWS, THREE, 4, p),
+        (ROWS, TWO, 2 * p + 1, p + 2),
     ):
         uneven += _try(answer, judge, way, members, h, f, seed)
     _look_at_values(answer, uneven)
     for trial in even + uneven:
-        _look_at_traffic(trial)
+        for rank, report in enumerate(trial.reports):
+            if report["ops"]:
+                raise SAYS("sent", rank=rank, ops=counted(report["ops"]), when=trial.when)
     for trial in even + uneven:
-        _look_at_generator(trial)
-        _look_at_memory(trial)
+        _look_at_what_is_left(trial)
         refuse_overwritten(trial.reports, trial.owed, trial.when)
 
 
+def initial(function: Callable, group: Group, h: int, f: int, way: str, seed: int) -> list[dict]:
+    """Call `function(h, f, way, group)` twice, each time with the generator set alike everywhere.
+
+    `next` are the values that the generator gives after it, `left` the bytes of full parameters
+    that are in memory still.
+    """
+    calls: list[Called] = []
+    while len(calls) < len(CALLS) and not (calls and spoilt(group)):
+        torch.manual_seed(seed + len(calls))
+        memory = Watch()
+
+        def draw(memory: Watch = memory) -> object:
+            with memory:
+                return function(h, f, way, group)
+
+        call = called(draw, {})
+        call.report["next"] = torch.rand(3, dtype=torch.float64)
+        parts = {one.untyped_storage()._cdata for one in call.tensors}
+        gc.collect()
+        others = [one.nbytes() for one in memory.made_and_alive() if one._cdata not in parts]
+        call.report["left"] = [size for size in others if size == 4 * f or size >= 4 * h * f]
+        calls.append(call)
+    return alive(calls)
+
+
 def _try(
-    answer: Answer,
-    judge: Judge,
-    way: str,
-    members: list[int],
-    h: int,
-    f: int,
-    seed: int,
+    answer: Answer, judge: Judge, way: str, members: list[int], h: int, f: int, seed: int
 ) -> list[Trial]:
     when = where(members, f"W[{h}, {f}] cut by {way}")
     length = f if way == COLUMNS else h
@@ -96,152 +161,112 @@ def _try(
 
 
 def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
-    wrong = [(t, part) for t in trials for part in range(2) if _wrong_ranks(t, part)]
+    wrong = [(trial, part) for trial in trials for part in (0, 1) if trial.wrong_ranks(part)]
     if not wrong:
         return
-    if all(trial.n == 2 for trial, _ in wrong):
+    if all(len(trial.reports) == 2 for trial, _ in wrong):
         refuse_world_numbers(answer, wrong[0][0].when)
     refuse_second(all(trial.second for trial, _ in wrong), wrong[0][0].when)
     wrong = [(trial, part) for trial, part in wrong if not trial.second]
     # The bias is drawn after the weight. And one of the two cuts may say more than the other.
     first = min(part for _, part in wrong)
-    found = [_wrong_value(trial, first) for trial, part in wrong if part == first]
+    found = [_explained(trial, first) for trial, part in wrong if part == first]
     raise next((one for one in found if one.name != "other numbers"), found[0])
 
 
-def _wrong_ranks(trial: Trial, part: int) -> list[int]:
-    return [
-        rank
-        for rank, report in enumerate(trial.reports)
-        if not same(report["entries"][part], trial.owed[rank][part].part)
-    ]
-
-
-def _wrong_value(trial: Trial, part: int) -> Finding:
-    wrong = _wrong_ranks(trial, part)
-    rank, n = wrong[0], trial.n
-    name = trial.owed[0][part].name
+def _explained(trial: Trial, part: int) -> Finding:
+    """What the weight (part 0) or the bias on the first rank where it is wrong is instead."""
+    rank, n, name = trial.wrong_ranks(part)[0], len(trial.reports), trial.owed[0][part].name
     got = [report["entries"][part] for report in trial.reports]
     right = [owed[part].part for owed in trial.owed]
-    head = f"The {name} on rank {rank} is not the dense layer's {trial.when}."
-    scaled = ratio(got[rank], right[rank])
+    scaled, alike = ratio(got[rank], right[rank]), all(same(one, got[0]) for one in got)
     if scaled is not None:
-        if trial.way == ROWS and math.isclose(scaled, math.sqrt(n), rel_tol=0.05):
-            return Finding(
-                "fan-in of the part",
-                f"{head} It is {scaled:.3g} times too large. The bound of the values is one over "
-                "the square root of h, the number of inputs that are summed: of the whole layer, "
-                "not of this rank's part.",
-            )
-        if scaled == 0:
-            return Finding("zeros", f"{head} It is all zeros.")
-        return Finding("another scale", f"{head} It is {scaled:.3g} times the right one.")
-    alike = all(one.shape == got[0].shape and same(one, got[0]) for one in got)
-    if part == 1:
-        if trial.way == ROWS and not alike:
-            return Finding(
-                "bias differs by rank",
-                f"{head} By rows every rank holds the same whole bias, and these differ.",
-            )
-        return Finding(
-            "bias drawn otherwise",
-            f"{head} torch.nn.Linear draws the whole weight, then the bias, with the weight's "
-            "bound: one over the square root of all h inputs.",
-        )
-    if alike and any(report["ops"] for report in trial.reports):
-        return Finding(
-            "rank 0's part everywhere",
-            f"{head} All ranks hold the same part, as one of them has sent it. Each needs its own.",
-        )
-    if alike:
-        return Finding(
-            "same numbers on every rank",
-            f"{head} All ranks hold the same values. With one seed, ranks that each draw a part "
-            "of their own draw the same part: then the layer repeats itself.",
-        )
-    if own_seeds(trial.h, trial.f, trial.way, trial.seed, got):
-        return Finding(
-            "a seed for each rank",
-            f"{head} Each rank has set a seed of its own. Then the parts differ, but the model "
-            "depends on how many ranks there are; and whatever is to be drawn alike later on, such "
-            "as a mask of dropout, no longer is.",
-        )
-    others = [part for part in right if same(got[rank], part)]
-    if others:
-        return Finding(
-            "another rank's part",
-            f"{head} It is the part of another rank. Which rank begins where is the same for all.",
-        )
-    whole, dim = trial.owed[rank][0].whole, 0 if trial.way == COLUMNS else 1
-    mine = torch.arange(rank, whole.shape[dim], n)
-    if same(got[rank], whole.index_select(dim, mine)):
-        return Finding(
-            "every n-th",
-            f"{head} It is every {n}-th column or row of the layer. A rank's part is one piece: "
-            "course_lib.layout.span says where it begins and ends.",
-        )
-    off = (got[rank] - right[rank]).abs().max()
-    if off < 1e-2 * whole.abs().max():
-        return Finding(
-            ROUNDED, f"{head} It was rounded to a narrower type on the way; the layer is float32."
-        )
-    h_part = trial.owed[rank][0].part.shape[1]
-    if got[rank].abs().max() > 1.001 / math.sqrt(max(1, min(h_part, trial.h))):
-        return Finding(
-            "another distribution",
-            f"{head} Some values are beyond the bound that torch.nn.Linear has: one over the "
-            "square root of the number of inputs.",
-        )
-    return Finding(
-        "other numbers",
-        f"{head} The values come from elsewhere in the generator's stream, or from another seed: "
-        "another number of ranks would give another model. Which numbers of the whole layer are "
-        "this rank's, and how many does the generator give before them?",
-    )
+        by_part = trial.way == ROWS and math.isclose(scaled, math.sqrt(n), rel_tol=0.05)
+        named = {"fan-in of the part": by_part, "zeros": scaled == 0, "another scale": True}
+    elif part == 1:
+        differs = trial.way == ROWS and not alike
+        named = {"bias differs by rank": differs, "bias drawn otherwise": True}
+    else:
+        whole, dim = trial.owed[rank][0].whole, 0 if trial.way == COLUMNS else 1
+        every_nth = whole.index_select(dim, torch.arange(rank, whole.shape[dim], n))
+        fan_in = max(1, min(right[rank].shape[1], trial.h))
+        named = {
+            "rank 0's part everywhere": alike and any(report["ops"] for report in trial.reports),
+            "same numbers on every rank": alike,
+            "a seed for each rank": own_seeds(trial, got),
+            "another rank's part": any(same(got[rank], one) for one in right),
+            "every n-th": same(got[rank], every_nth),
+            "rounded on the way": (got[rank] - right[rank]).abs().max() < 1e-2 * whole.abs().max(),
+            "another distribution": got[rank].abs().max() > 1.001 / math.sqrt(fan_in),
+            "other numbers": True,
+        }
+    entry = next(entry for entry, holds in named.items() if holds)
+    head = SAYS.of("head", name=name, rank=rank, when=trial.when)[1]
+    return SAYS(entry, head=head, n=n, scaled=scaled)
 
 
-def _look_at_traffic(trial: Trial) -> None:
-    for rank, report in enumerate(trial.reports):
-        if report["ops"]:
-            ops = " and ".join(f"{count} × {op}" for op, count in report["ops"].items())
-            raise Finding(
-                "sent",
-                f"The values are right, but rank {rank} calls {ops} {trial.when}. All ranks have "
-                "the same seed: what one of them can draw, each can draw.",
-            )
-
-
-def _look_at_generator(trial: Trial) -> None:
+def _look_at_what_is_left(trial: Trial) -> None:
+    """Hold the generator and the memory against those of one process that has drawn the layer."""
     for rank, report in enumerate(trial.reports):
         if not torch.equal(report["next"], trial.following):
-            raise Finding(
-                "generator out of step",
-                f"The values are right, but afterwards the generator of rank {rank} is not "
-                f"in the state in which the dense layer would have left it, {trial.when}. The next "
-                "layer would be another one; ranks whose generators differ also drop different "
-                "neurons. Every rank has to draw as much as the whole.",
-            )
-
-
-def _look_at_memory(trial: Trial) -> None:
+            raise SAYS("generator out of step", rank=rank, when=trial.when)
     for rank, report in enumerate(trial.reports):
         for kept, owed in zip(report["kept"], trial.owed[rank], strict=True):
-            if kept > owed.part.nbytes and owed.part.numel() < owed.whole.numel():
-                raise Finding(
-                    "whole kept alive",
-                    f"The values are right, but rank {rank} still keeps {kept} bytes for a "
-                    f"{owed.name} of {owed.part.nbytes}, {trial.when}. A slice "
-                    "is a view: as long as it lives, so does the full layer whose memory it "
-                    "shares.",
-                )
-        for graph, owed in zip(report["in_graph"], trial.owed[rank], strict=True):
-            if graph and owed.part.numel() < owed.whole.numel():
-                raise Finding(
-                    "whole kept alive",
-                    f"The values are right, but the {owed.name} of rank {rank} has a graph of "
-                    f"autograd behind it, {trial.when}, and the graph keeps the full parameter of "
-                    f"{graph} bytes. A part of a layer begins a graph of its own: detach it.",
-                )
+            size = owed.part.nbytes
+            if kept > size and owed.part.numel() < owed.whole.numel():
+                about = {"rank": rank, "when": trial.when, "name": owed.name}
+                raise SAYS("whole kept alive #1", kept=kept, size=size, **about)
+        if report["left"]:
+            left = max(report["left"])
+            raise SAYS("whole kept alive #2", rank=rank, left=left, when=trial.when)
+
+
+def dense(h: int, f: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What one process has: weight, bias, and what the generator gives after them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = nn.Linear(h, f)
+        following = torch.rand(3, dtype=torch.float64)
+    return layer.weight.detach(), layer.bias.detach(), following
+
+
+def parts(weight: Tensor, bias: Tensor, way: str, n: int, rank: int) -> list[Owed]:
+    """What one rank holds, in torch.nn.Linear's shapes: weight[f, h]."""
+    f, h = weight.shape
+    if way == COLUMNS:
+        own = slice(*span(f, n, rank))
+        return [Owed("weight", weight[own], weight), Owed("bias", bias[own], bias)]
+    own = slice(*span(h, n, rank))
+    return [Owed("weight", weight[:, own], weight), Owed("bias", bias, bias)]
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Drawn by the same generator in the same order: equal but for the last bit of a scaling."""
+    return a.shape == b.shape and torch.allclose(a.float(), b.float(), rtol=1e-6, atol=1e-9)
+
+
+def own_seeds(trial: Trial, got: list[Tensor]) -> bool:
+    """Whether each rank drew a layer of its part's size, or the whole, from the seed plus r."""
+    n = len(got)
+    for step, plus in itertools.product((1, 10, 100, 1000), (0, 1)):
+        seeds = [trial.seed + step * rank + plus for rank in range(n)]
+        small = [dense(*one.shape[::-1], seed)[0] for one, seed in zip(got, seeds, strict=True)]
+        wholes = [dense(trial.h, trial.f, seed)[:2] for seed in seeds]
+        large = [parts(*whole, trial.way, n, rank)[0].part for rank, whole in enumerate(wholes)]
+        if any(all(map(same, got, drawn)) for drawn in (small, large)):
+            return True
+    return False
+
+
+def ratio(got: Tensor, right: Tensor) -> float | None:
+    """How many times `right` a tensor is, where it is that throughout."""
+    if got.shape != right.shape or not right.numel():
+        return None
+    scale = float(got.double().norm() / right.double().norm())
+    for signed in (scale, -scale):
+        if torch.allclose(got.double(), signed * right.double(), rtol=1e-5, atol=1e-8):
+            return signed
+    return None
 
 
 SHARDED_INIT = Exercise(

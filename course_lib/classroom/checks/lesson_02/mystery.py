@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.classroom.checks.words import Words
 from course_lib.collectives import all_gather, all_reduce
 from course_lib.layout import cut, span
 from course_lib.ledger import ledger
@@ -52,13 +53,29 @@ def run(case: str, group: dist.ProcessGroup) -> str:
         for shape in ((layer.b, layer.h), (layer.h, layer.f), (layer.b, layer.f))
     )
     own = slice(*span({COLUMNS: layer.f, ROWS: layer.h, BATCH: layer.b}[layer.cut], n, rank))
+    seen = {"X": x}
+    if layer.cut == COLUMNS:
+        weight, dy = weight[:, own], dy[:, own]
+    elif layer.cut == ROWS:
+        x, weight = x[:, own], weight[own]
+    else:
+        x, dy = x[own], dy[own]
     with ledger() as book:
-        if layer.cut == COLUMNS:
-            seen = _columns(book, layer, x, weight[:, own], dy, own, group)
-        elif layer.cut == ROWS:
-            seen = _rows(book, layer, x, weight[own], dy, own, group)
-        else:
-            seen = _batch(book, x[own], weight, dy[own], group)
+        with book.phase("forward"):
+            y = x @ weight
+            if layer.cut == ROWS:
+                y = all_reduce(y, group)  # (b, f)
+            elif layer.cut == COLUMNS and layer.whole_ends:
+                y = all_gather(y, group, 1, cut(layer.f, n))
+        with book.phase("backward"):
+            dx = dy @ weight.T
+            if layer.cut == COLUMNS:
+                all_reduce(dx, group)  # (b, h)
+            elif layer.cut == BATCH:
+                all_reduce(x.T @ dy, group)  # (h, f)
+            elif layer.whole_ends:
+                all_gather(dx, group, 1, cut(layer.h, n))
+    seen |= {"W": weight, "Y": y} if layer.whole_ends else {"X": x, "W": weight, "Y": y}
     shapes = "  ".join(f"{name} {list(tensor.shape)}" for name, tensor in seen.items())
     sent = [
         f"  {phase:8} {record.op} of {record.elements} elements, "
@@ -70,132 +87,61 @@ def run(case: str, group: dist.ProcessGroup) -> str:
     return "\n".join([f"layer {case}: {shapes}", *(sent or ["  nothing sent"])])
 
 
-def _columns(book, layer, x, weight, dy, own, group) -> dict:
-    with book.phase("forward"):
-        y = x @ weight  # (b, f/n)
-        if layer.whole_ends:
-            y = all_gather(y, group, 1, cut(layer.f, group.size()))  # (b, f)
-    with book.phase("backward"):
-        all_reduce(dy[:, own] @ weight.T, group)  # (b, h)
-    return {"X": x, "W": weight, "Y": y}
-
-
-def _rows(book, layer, x, weight, dy, own, group) -> dict:
-    with book.phase("forward"):
-        y = all_reduce(x[:, own] @ weight, group)  # (b, f)
-    with book.phase("backward"):
-        dx = dy @ weight.T  # (b, h/n)
-        if layer.whole_ends:
-            all_gather(dx, group, 1, cut(layer.h, group.size()))  # (b, h)
-    return {"X": x if layer.whole_ends else x[:, own], "W": weight, "Y": y}
-
-
-def _batch(book, x, weight, dy, group) -> dict:
-    with book.phase("backward"):
-        all_reduce(x.T @ dy, group)  # (h, f)
-    return {"X": x, "W": weight, "Y": x @ weight}
-
-
-def _numbers(layers: Mapping[str, Layer]) -> dict[str, float]:
-    """The cut and the elements of the whole weight, for every layer."""
-    found: dict[str, float] = {}
-    for case, layer in layers.items():
-        found[f"{case}: cut"], found[f"{case}: weight"] = layer.cut, layer.h * layer.f
-    return found
-
-
-RIGHT = _numbers(LAYERS)
-CUTS = FIELDS[::2]
+RIGHT = {
+    f"{case}: {what}": number
+    for case, layer in LAYERS.items()
+    for what, number in (("cut", layer.cut), ("weight", layer.h * layer.f))
+}
+SAYS = Words("""
+no such cut: In {name!r}: the cuts are numbered from 1 to 3.
+one rank's part: That is what one rank holds of the weight. If the layer is cut by columns or rows,
+  the other ranks hold the rest.
+three times the weight: Where each rank has other rows of X, all ranks hold the same whole weight:
+  it is not cut, and counts once.
+cut both ways: That would be cut by columns and by rows at once. Three ranks hold three parts, and
+  each part has the size that is shown.
+the sum, not the weight: That is how many elements are all-reduced. What is summed is X's gradient
+  or Y here, and neither has the size of W.
+bytes, not elements: Those are bytes. How many elements has the full weight?
+forward and backward swapped: By columns the partial sum is in the backward, dX; by rows it is in
+  the forward, Y.
+misled by the ends: The all-gather is about the end of the layer, where a full tensor is handed
+  over. Look at the sum: is it taken forward or backward, and has it the shape of Y or of X?
+a sum of another size: Count the elements of the sum: as many as X, Y or W has? A gradient of W is
+  summed where b is cut.
+nothing sent forward: Nothing is sent forward in either of the other two. What is summed backward
+  tells them apart: count its elements.
+""")
 
 
 def judge_mystery(given: Mapping) -> None:
     """Hold cuts and sizes against the layers, and name the sign that was misread."""
-    odd = [name for name in CUTS if given[name] not in (COLUMNS, ROWS, BATCH)]
-    if odd:
-        raise Finding("wrong number", f"In {odd[0]!r}: the cuts are numbered from 1 to 3.")
-    compare(given, RIGHT, _mistakes(), apart=True)
-
-
-def _cuts(name: str, text: str, **codes: int) -> Mistake:
-    return Mistake(name, text, {f"{case}: cut": code for case, code in codes.items()})
-
-
-def _mistakes() -> tuple[Mistake, ...]:
-    weights = {f"{case}: weight" for case in LAYERS}
-    local = {name: 4 * 4 for name in weights if RIGHT[name] != 4 * 4}
-    return (
-        Mistake(
-            "one rank's part",
-            "That is what one rank holds of the weight. If the layer is cut by columns or rows, "
-            "the other ranks hold the rest.",
-            local,
-        ),
-        Mistake(
-            "three times the weight",
-            "Where each rank has other rows of X, all ranks hold the same whole weight: it is not "
-            "cut, and counts once.",
-            {name: 3 * 4 * 4 for name in weights if RIGHT[name] == 4 * 4},
-        ),
-        Mistake(
-            "cut both ways",
-            "That would be cut by columns and by rows at once. Three ranks hold three parts, and "
-            "each part has the size that is shown.",
-            dict.fromkeys(weights, 9 * 4 * 4),
-        ),
-        Mistake(
-            "the sum, not the weight",
-            "That is how many elements are all-reduced. What is summed is X's gradient or Y here, "
-            "and neither has the size of W.",
-            dict.fromkeys(local, 24),
-        ),
-        Mistake(
-            "bytes, not elements",
-            "Those are bytes. How many elements has the weight?",
-            {name: 4 * RIGHT[name] for name in weights},
-        ),
-        Mistake(
-            "bytes, not elements",
-            "Those are the bytes of one rank's part. How many elements has the full weight?",
-            {name: 4 * count for name, count in local.items()},
-        ),
-        _cuts(
-            "forward and backward swapped",
-            "By columns the partial sum is in the backward, dX; by rows it is in the forward, Y.",
-            A=COLUMNS,
-            C=ROWS,
-        ),
-        _cuts(
-            "misled by the ends",
-            "The all-gather is about the end of the layer, where a full tensor is handed over. "
-            "Look at the sum: is it taken forward or backward, and has it the shape of Y or of X?",
-            D=COLUMNS,
-            E=ROWS,
-        ),
-        _cuts(
-            "forward and backward swapped",
-            "By columns the partial sum is in the backward, dX; by rows it is in the forward, Y.",
-            A=COLUMNS,
-            C=ROWS,
-            D=COLUMNS,
-            E=ROWS,
-        ),
-        _cuts(
-            "a sum of another size",
-            "Count the elements of the sum: as many as X, Y or W has? A gradient of W is summed "
-            "where b is cut.",
-            A=BATCH,
-            B=COLUMNS,
-            C=BATCH,
-            D=BATCH,
-            E=BATCH,
-        ),
-        _cuts(
-            "nothing sent forward",
-            "Nothing is sent forward in either of the other two. What is summed backward tells "
-            "them apart: count its elements.",
-            B=ROWS,
-        ),
+    for name in FIELDS[::2]:
+        if given[name] not in (COLUMNS, ROWS, BATCH):
+            raise Finding("wrong number", SAYS.of("no such cut", name=name)[1])
+    weights = {name: RIGHT[name] for name in FIELDS[1::2]}
+    part = 4 * 4  # of every weight, on a rank
+    whole = [name for name, count in weights.items() if count == part]
+    local = {name: part for name in weights if name not in whole}
+    wrong = (
+        ("one rank's part", local),
+        ("three times the weight", dict.fromkeys(whole, RANKS * part)),
+        ("cut both ways", dict.fromkeys(weights, RANKS**2 * part)),
+        ("the sum, not the weight", dict.fromkeys(local, 24)),
+        ("bytes, not elements", {name: 4 * count for name, count in weights.items()}),
+        ("bytes, not elements", dict.fromkeys(local, 4 * part)),
+        ("forward and backward swapped", _cuts(A=COLUMNS, C=ROWS)),
+        ("misled by the ends", _cuts(D=COLUMNS, E=ROWS)),
+        ("forward and backward swapped", _cuts(A=COLUMNS, C=ROWS, D=COLUMNS, E=ROWS)),
+        ("a sum of another size", _cuts(A=BATCH, B=COLUMNS, C=BATCH, D=BATCH, E=BATCH)),
+        ("nothing sent forward", _cuts(B=ROWS)),
     )
+    mistakes = tuple(Mistake(*SAYS.of(entry), values) for entry, values in wrong)
+    compare(given, RIGHT, mistakes, apart=True)
+
+
+def _cuts(**codes: int) -> dict[str, int]:
+    return {f"{case}: cut": code for case, code in codes.items()}
 
 
 MYSTERY_CUT = Thought(
