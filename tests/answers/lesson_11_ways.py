@@ -110,6 +110,10 @@ WRONG_WAY = {
         ),
         "copies kept whole",
     ),
+    "a copy until the next one": (
+        way(("W = unit.gather()", "W = unit.gather().clone()")),
+        "copies kept whole",
+    ),
     "units taken out of the list": (
         way(("enumerate(units)", "enumerate([units.pop(0) for _ in wanted])")),
         "input changed",

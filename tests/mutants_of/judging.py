@@ -10,8 +10,8 @@ MUTANTS = [
     Mutant(
         "judging-cleared-twice",
         CHECKS + "lesson_11/same_way.py",
-        "    judge.take(answer, trial.__name__)",
-        "    judge.ready()\n    judge.take(answer, trial.__name__)",
+        "    judge.take(answer, __name__)",
+        "    judge.ready()\n    judge.take(answer, __name__)",
         (f"{JUDGE}test_an_answer_meets_ranks_that_were_cleared_once",),
         "every check clears the ranks twice, and sums twice to see whether they work",
     ),

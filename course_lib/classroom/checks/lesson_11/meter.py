@@ -1,12 +1,11 @@
-"""How many storages as large as a complete weight are in memory, for the trials of lesson 11."""
+"""What the looks and trials of lesson 11 share: a meter of whole weights, a table of conditions."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
-import torch
-from torch import Tensor
-
+from course_lib.classroom.checks.words import Words
 from course_lib.memory.watch import Watch
 
 PATIENCE = 20  # times 10 ms
@@ -29,6 +28,8 @@ class Meter:
         return found
 
 
-def is_plain(x: object) -> bool:
-    """Whether it is a tensor with its numbers in this process's memory: one that can be sent."""
-    return isinstance(x, Tensor) and x.layout == torch.strided and x.device.type == "cpu"
+def refuse_first(says: Words, holds: Mapping[str, object], **about: object) -> None:
+    """Raise the first entry whose condition holds; `about` fills in the words of all of them."""
+    for entry, condition in holds.items():
+        if condition:
+            raise says(entry, **about)

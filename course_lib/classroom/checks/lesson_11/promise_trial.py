@@ -1,4 +1,4 @@
-"""What runs on the judge's ranks for `promise`: two steps of a stack of layers at stage 3.
+"""What runs on the judge's ranks for `promise`: three steps of a stack of layers at stage 3.
 
 Each rank has rows of its own. Between any two layers, in both directions, the meter's watch counts
 what is in memory and as large as a whole weight. Lesson 11.
@@ -6,25 +6,19 @@ what is in memory and as large as a whole weight. Lesson 11.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from course_lib.classroom.checks import bench
-from course_lib.classroom.checks.lesson_11.meter import Meter, is_plain
+from course_lib.classroom.checks.lesson_11.meter import Meter
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
 STEPS, RATE = 3, 0.1  # in the third step there is another stack at the same time
-
-
-class Sizes(NamedTuple):
-    """Of one trial: rows of a rank, and the width before and behind each layer."""
-
-    b: int
-    widths: tuple[int, ...]
 
 
 class Numbers(NamedTuple):
@@ -36,30 +30,33 @@ class Numbers(NamedTuple):
     dys: Tensor  # (step, n, b, last)
 
 
-def numbers(sizes: Sizes, n: int, seed: int) -> Numbers:
+def numbers(widths: list[int], b: int, n: int, seed: int) -> Numbers:
+    """For layers with these widths before and after each, and b rows on each rank."""
     made = torch.Generator().manual_seed(seed)
-    pairs = list(zip(sizes.widths, sizes.widths[1:], strict=False))
 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=made, dtype=torch.float64)
 
     return Numbers(
-        [random(wide, narrow) / 3 for narrow, wide in pairs],
-        [random(wide) for _, wide in pairs],
-        random(STEPS, n, sizes.b, sizes.widths[0]),
-        random(STEPS, n, sizes.b, sizes.widths[-1]),
+        [random(wide, narrow) / 3 for narrow, wide in pairwise(widths)],
+        [random(wide) for wide in widths[1:]],
+        random(STEPS, n, b, widths[0]),
+        random(STEPS, n, b, widths[-1]),
     )
 
 
-def stack(numbers: Numbers) -> list[nn.Linear]:
+def stack(given: Numbers) -> list[nn.Linear]:
     """The layers, whole."""
     layers = []
-    for weight, bias in zip(numbers.weights, numbers.biases, strict=True):
-        layer = nn.Linear(1, 1, device="meta")
-        layer.weight = nn.Parameter(weight.clone())
-        layer.bias = nn.Parameter(bias.clone())
-        layers.append(layer)
+    for weight, bias in zip(given.weights, given.biases, strict=True):
+        layers.append(nn.Linear(1, 1, device="meta"))
+        layers[-1].weight, layers[-1].bias = (nn.Parameter(t.clone()) for t in (weight, bias))
     return layers
+
+
+def flat(weight: Tensor, bias: Tensor) -> Tensor:
+    """Weight and bias end to end."""
+    return torch.cat((weight.flatten(), bias))
 
 
 def cut(flat: Tensor, n: int) -> list[Tensor]:
@@ -67,49 +64,61 @@ def cut(flat: Tensor, n: int) -> list[Tensor]:
     return list(nn.functional.pad(flat, (0, -flat.numel() % n)).chunk(n))
 
 
-def run(function: Callable, group: Group, widths: Sequence[int], b: int, seed: int) -> dict:
+def dense(given: Numbers) -> list[tuple[Tensor, list[list[Tensor]]]]:
+    """(outputs of each rank, each rank's own gradients, a flat one for each layer) of each step."""
+    layers, steps = stack(given), []
+    parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
+    for xs, dys in zip(given.xs, given.dys, strict=True):
+        outs = [through(layers, x) for x in xs]
+        alone = [torch.autograd.grad(y, parameters, dy) for y, dy in zip(outs, dys, strict=True)]
+        flats = [list(map(flat, grads[::2], grads[1::2])) for grads in alone]
+        steps.append((torch.stack(outs).detach(), flats))
+        with torch.no_grad():
+            for p, *grads in zip(parameters, *alone, strict=True):
+                p -= RATE * sum(grads)
+    return steps
+
+
+def run(function: Callable, group: Group, widths: list[int], b: int, seed: int) -> dict:
     """Three steps of SGD with the shards that `function(layers, group)` has given back."""
     n, rank = group.size(), group.rank()
-    given = numbers(Sizes(b, tuple(widths)), n, seed)
+    given = numbers(widths, b, n, seed)
     with Watch() as watch:
         layers = stack(given)
-        meter = Meter(watch, min(8 * weight.numel() for weight in given.weights))
-        shards, built = bench.watched(lambda: function(layers, group))
-        report = {"kind": type(shards).__name__, "built": built, "steps": [], "shards": None}
-        wanted = [cut(_flat(w, b), n)[rank].numel() for w, b in _pairs(given)]
-        entries = list(shards) if isinstance(shards, (list, tuple)) else []
-        report["kinds"] = [type(one).__name__ for one in entries]
-        report["sizes"] = [one.numel() for one in entries if isinstance(one, Tensor)]
-        report["plain"] = all(is_plain(one) for one in entries if isinstance(one, Tensor))
-        if report["sizes"] != wanted or len(entries) != len(wanted) or not report["plain"]:
+        meter = Meter(watch, min(weight.nbytes for weight in given.weights))
+        out, _ = bench.watched(lambda: function(layers, group))
+        shards = list(out) if isinstance(out, (list, tuple)) else []
+        tensors = [one for one in shards if isinstance(one, Tensor)]
+        report = {
+            "kind": type(out).__name__,
+            "kinds": [type(one).__name__ for one in shards],
+            "sizes": [one.numel() for one in tensors],
+            "plain": all(map(bench.plain, tensors)),
+            "leaves": all(one.requires_grad and one.is_leaf for one in tensors),
+            "shards": None,
+            "steps": [],
+        }
+        pairs = zip(given.weights, given.biases, strict=True)
+        wanted = [cut(flat(*pair), n)[rank].numel() for pair in pairs]
+        if report["sizes"] != wanted or len(shards) != len(wanted) or not report["plain"]:
             return report
-        report["leaves"] = [one.requires_grad and one.is_leaf for one in entries]
-        report["shards"] = [one.detach().flatten().clone() for one in entries]
+        report["shards"] = [one.detach().flatten().clone() for one in shards]
         report["held"] = meter.now(0)
-        if not all(report["leaves"]):
+        if not report["leaves"]:
             return report
-        for step, (x, dy) in enumerate(zip(given.xs, given.dys, strict=True)):
-            beside = None
-            if step == STEPS - 1:
-                beside, other = stack(given), None
+        for step, (x, dy) in enumerate(zip(given.xs[:, rank], given.dys[:, rank], strict=True)):
+            beside = stack(given) if step == STEPS - 1 else []
+            if beside:
                 other, _ = bench.watched(lambda made=beside: function(made, group))
                 report["again"] = len(other) if isinstance(other, (list, tuple)) else None
-            report["steps"].append(_step(layers, entries, x[rank], dy[rank], meter, beside))
-            if report["steps"][-1]["grads"] is None or None in report["steps"][-1]["grads"]:
+            report["steps"].append(_step(layers, shards, x, dy, meter, beside))
+            if None in report["steps"][-1]["grads"]:
                 break
             with torch.no_grad():
-                for one in entries:
+                for one in shards:
                     one -= RATE * one.grad.view_as(one)
                     one.grad = None
     return report
-
-
-def _pairs(given: Numbers):
-    return zip(given.weights, given.biases, strict=True)
-
-
-def _flat(weight: Tensor, bias: Tensor) -> Tensor:
-    return torch.cat((weight.flatten(), bias))
 
 
 def _step(
@@ -118,45 +127,33 @@ def _step(
     x: Tensor,
     dy: Tensor,
     meter: Meter,
-    beside: list[nn.Linear] | None,
+    beside: list[nn.Linear],
 ) -> dict:
     """A step; between its forward and its backward there is the forward of another stack."""
-    in_forward, in_backward = [], []
+    notes = {"in_forward": [], "in_backward": []}
     complete = []  # how many layers have a complete weight, after each layer's forward
 
-    def forward() -> Tensor:
-        y = x.clone().requires_grad_()
-        for layer in layers:
-            y = torch.tanh(layer(y))
-            y.register_hook(lambda grad: in_backward.append(meter.now(2)))
-            in_forward.append(meter.now(1))
-            complete.append(sum(_complete(layer.weight) for layer in layers))
-        return y
+    def after_layer(y: Tensor) -> None:
+        y.register_hook(lambda grad: notes["in_backward"].append(meter.now(2)))
+        notes["in_forward"].append(meter.now(1))
+        weights = [layer.weight for layer in layers if layer.weight.numel()]
+        complete.append(sum(w.untyped_storage().nbytes() > 0 for w in weights))
 
-    y, there = bench.watched(forward)
+    start = x.clone().requires_grad_()
+    y, there = bench.watched(lambda: through(layers, start, after_layer))
     if beside:
-        more, _ = bench.watched(lambda: _through(beside, 1 - x))
+        more, _ = bench.watched(lambda: through(beside, 1 - x))
     _, back = bench.watched(lambda: y.backward(dy))
     if beside:
         bench.watched(lambda: more.backward(dy))
     grads = [None if s.grad is None else s.grad.detach().flatten().clone() for s in shards]
-    return {
-        "out": y.detach().clone(),
-        "grads": grads,
-        "forward": there,
-        "backward": back,
-        "in_forward": in_forward,
-        "in_backward": in_backward,
-        "complete": complete,
-        "after": meter.now(0),
-    }
+    values = {"out": y.detach().clone(), "grads": grads, "complete": complete}
+    return {**values, **notes, "forward": there, "backward": back, "after": meter.now(0)}
 
 
-def _through(layers: list[nn.Linear], x: Tensor) -> Tensor:
+def through(layers: list[nn.Linear], x: Tensor, after_layer: Callable = lambda y: None) -> Tensor:
+    """The rows after the stack, with a tanh after each layer."""
     for layer in layers:
         x = torch.tanh(layer(x))
+        after_layer(x)
     return x
-
-
-def _complete(weight: Tensor) -> bool:
-    return weight.numel() > 0 and weight.untyped_storage().nbytes() > 0

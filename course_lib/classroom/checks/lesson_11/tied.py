@@ -6,214 +6,272 @@ one, against the messages of a head of the check's own, and against what is whol
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from typing import NamedTuple
 
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from course_lib import zero
+from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_11 import tied_trial as trial
-from course_lib.classroom.checks.looking import (
-    THREE,
-    TWO,
-    Idea,
-    came_back,
-    fresh_seed,
-    near,
-    refuse_general,
-    refuse_idea,
-)
+from course_lib.classroom.checks.lesson_11.meter import Meter, refuse_first
+from course_lib.classroom.checks.words import Words
+from course_lib.collectives.call import Group
+from course_lib.memory.watch import Watch
+
+SAYS = Words("""
+not a module: Rank {rank} got a {kind} back {when}; expected is an nn.Module. Hooks belong to
+  modules: the engine cannot see when a plain function runs.
+one head for all #1: Rank {rank} got the same module back for two embeddings, {when}. Each table has
+  a head of its own: keep nothing between calls.
+one head for all #2: The logits are those of another model's table, whose head was made before this
+  one's or after it. Keep nothing in a class, a global or a cache.
+another table: After your function the embedding has lost its values on rank {rank}, {when}. The
+  head takes the embedding's weight, and not the embedding the head's.
+used outside its module: On rank {rank} the embedding's weight was read where its unit does not run,
+  {when}: the engine's hooks are on the modules that *have* the parameter as their own, and yours
+  does not. What makes a parameter a module's own?
+untied: The model has {extra} parameters too many on rank {rank}, {when}. Lookup and head are one
+  parameter, with one gradient and one update. No second one that begins alike, and no bias.
+wrong shape: The head gives {got} on rank {rank}, {when}; expected are logits (b, s, v).
+wrong logits: The logits on rank {rank} are not x times the embedding's rows, {when}.
+a copy kept whole: The first logits are right. Before the first forward {before} whole table is in
+  memory on rank {rank}, {when}: a copy of your head's own, not cut, that no optimizer will change.
+half of the gradient: After one step the table on rank {rank} has moved by the gradient of the {use}
+  alone, {when}. Its gradient is the sum over both uses: where is that of the {other} lost?
+another step: In step {step} logits or table on rank {rank} are not the dense model's, {when}.
+whole all the way: Values are right. While the blocks run, the whole table is in memory on rank
+  {rank}, {when}. Between its two uses it has to go.
+a second whole table: Values are right. Between forward and backward {kept} tensors as large as the
+  whole table are in memory on rank {rank}, {when}, and one is allowed. Something as large was
+  computed from the table, and the graph keeps it: it runs, and does not shard.
+over budget: Values and memory are right. In a step rank {rank} takes part in {all_gather} gathers
+  and {reduce_scatter} reduce-scatters, {bytes} bytes {when}; {ours[all_gather]} and
+  {ours[reduce_scatter]} will do.
+""")
+STEPS, RATE, BLOCKS = 3, 0.05, 2
+PROMISED = "gathered only while its unit runs"  # the library's words
+GATHERS = ("all_gather", "reduce_scatter")
 
 
-class Trial:
-    """Three steps with the learner's head, beside the dense model."""
+class Numbers(NamedTuple):
+    """The same on every rank, and on the judge; b·s is smaller than h: logits than the table."""
 
-    def __init__(self, reports: list[dict], sizes: trial.Sizes, seed: int, when: str):
-        self.reports, self.when, self.n = reports, when, len(reports)
-        self.given = trial.numbers(sizes, self.n, seed)
-        self.last: list[Tensor] = []  # what the head is given on each rank, in the first step
-        self.steps = self.dense()
+    table: Tensor  # (v, h)
+    blocks: Tensor  # (block, h, h)
+    ids: Tensor  # (step, n, b, s)
+    dys: Tensor  # (step, n, b, s, v)
 
-    def dense(self, only: str = "") -> list[tuple[list[Tensor], Tensor]]:
-        """(logits of each rank, the table after it) of each step; `only` one of the table's two
-        uses has a gradient."""
-        table, blocks = self.given.table.clone(), self.given.blocks.clone()
-        steps = []
-        for ids, dys in zip(self.given.ids, self.given.dys, strict=True):
+    def other_tables(self) -> list[Tensor]:
+        """Of two more models, whose heads are made before this one's and after it."""
+        return [self.table + k for k in (1, 2)]
+
+    def dense(self, only: str = "") -> list[tuple[list[Tensor], Tensor, list[Tensor]]]:
+        """(logits of each rank, the table after it, the head's inputs) of each step; `only` one of
+        the table's two uses has a gradient."""
+        table, blocks, steps = self.table.clone(), self.blocks.clone(), []
+        for ids, dys in zip(self.ids, self.dys, strict=True):
             leaves = [table.clone().requires_grad_(), blocks.clone().requires_grad_()]
             looked, head = (
                 leaves[0].detach() if only == other else leaves[0] for other in ("head", "lookup")
             )
-            logits, last = [], []
-            for rows in ids:
-                x = looked[rows]
-                for weight in leaves[1]:
-                    x = torch.tanh(x @ weight.T)
-                logits.append(x @ head.T)
-                last.append(x.detach())
-            self.last = self.last or last
-            loss = sum((y * dy).sum() for y, dy in zip(logits, dys, strict=True)) / self.n
-            grads = torch.autograd.grad(loss, leaves)
-            table, blocks = table - trial.RATE * grads[0], blocks - trial.RATE * grads[1]
-            steps.append(([y.detach() for y in logits], table))
+            xs = looked[ids]  # (n, b, s, h)
+            for weight in leaves[1]:
+                xs = torch.tanh(xs @ weight.T)
+            logits = xs @ head.T
+            grads = torch.autograd.grad((logits * dys).sum() / len(ids), leaves)
+            table, blocks = table - RATE * grads[0], blocks - RATE * grads[1]
+            steps.append(([*logits.detach()], table, [*xs.detach()]))
         return steps
+
+
+def numbers(b: int, s: int, v: int, h: int, n: int, seed: int) -> Numbers:
+    """Fresh numbers from a seed."""
+    made = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=made, dtype=torch.float64)
+
+    table, blocks = random(v, h) / 2, random(BLOCKS, h, h) / 2
+    ids = torch.randint(v, (STEPS, n, b, s), generator=made)
+    return Numbers(table, blocks, ids, random(STEPS, n, b, s, v))
+
+
+class Small(nn.Module):
+    """A table, some blocks, and a head that is made of the table."""
+
+    def __init__(self, given: Numbers, head: Callable[[nn.Embedding], nn.Module]):
+        super().__init__()
+        self.tokens = nn.Embedding(*given.table.shape, _weight=given.table.clone())
+        self.blocks = nn.ModuleList(nn.Linear(*w.shape, bias=False) for w in given.blocks)
+        for block, weight in zip(self.blocks, given.blocks, strict=True):
+            block.weight = nn.Parameter(weight.clone())
+        self.head = head(self.tokens)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)  # (b, s, h)
+        for block in self.blocks:
+            x = torch.tanh(block(x))
+        return self.head(x)  # (b, s, v)
+
+
+def our_head(tokens: nn.Embedding) -> nn.Module:
+    """The head whose messages are the budget."""
+    head = nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False, device="meta")
+    head.weight = tokens.weight
+    return head
+
+
+def run(function: Callable, group: Group, *sizes: int) -> dict:
+    """Train with the answer's head, then with the check's own."""
+    given = numbers(*sizes[:4], group.size(), sizes[4])
+    return {**_train(function, given, group), "ours": _train(our_head, given, group)["sent"]}
+
+
+def _train(function: Callable, given: Numbers, group: Group) -> dict:
+    rank, made = group.rank(), []
+    mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))
+    report = {"steps": [], "sent": {}, "promise": False, "parameters": 0, "kept": 0}
+    others = [nn.Embedding.from_pretrained(t, freeze=False) for t in given.other_tables()]
+    with Watch() as watch:
+
+        def head(tokens: nn.Embedding) -> nn.Module:
+            # Another model's head before this one and one after it: what is kept is met again.
+            # Parameters that the answer makes have the tables' dtype.
+            torch.set_default_dtype(torch.float64)
+            try:
+                for each in (others[0], tokens, others[1]):
+                    made.append(bench.watched(lambda each=each: function(each))[0])
+            finally:
+                torch.set_default_dtype(torch.float32)
+            return made[1] if isinstance(made[1], nn.Module) else nn.Identity()
+
+        model = Small(given, head)
+        report["same"] = torch.equal(model.tokens.weight, given.table)
+        report["shared"] = made[1] is not None and any(made[1] is made[k] for k in (0, 2))
+        report["kind"], report["module"] = type(made[1]).__name__, isinstance(made[1], nn.Module)
+        if not report["module"]:
+            return report
+        report["parameters"] = sum(p.numel() for p in model.parameters())
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        options = {"units": list(model.blocks), "prefetch": 0, "persist": 0}
+        engine = zero.engine(model, optimizer, stage=3, mesh=mesh, **options)
+        meter, in_blocks = Meter(watch, given.table.nbytes), [0]
+        report["before"] = meter.now(0)
+        for block in model.blocks:
+            block.register_forward_hook(lambda *_: in_blocks.append(meter.now(0)))
+        try:
+            for ids, dy in zip(given.ids, given.dys, strict=True):
+                report["steps"].append(_step(engine, ids[rank], dy[rank], report, meter))
+        except RuntimeError as error:
+            report["promise"] = PROMISED in str(error)
+            if not report["promise"]:
+                raise
+        report["in the blocks"] = max(in_blocks)
+    engine.close()
+    return report
+
+
+def _step(engine: zero.Engine, ids: Tensor, dy: Tensor, report: dict, meter: Meter) -> dict:
+    logits, there = bench.watched(lambda: engine(ids))
+    found = {**bench.described(logits), "logits": None}
+    if not (bench.plain(logits) and logits.shape == dy.shape):
+        return found
+    found["logits"] = logits.detach().clone()
+    if len(report["steps"]) == 1:  # after the forward the unit that ends it may stay
+        report["kept"] = meter.now(1)
+    _, back = bench.watched(lambda: engine.backward((logits * dy).sum()))
+    sent = {op: there["ops"].get(op, 0) + back["ops"].get(op, 0) for op in GATHERS}
+    report["sent"] = {**sent, "bytes": there["bytes"] + back["bytes"]}  # of the last step
+    engine.step()
+    with engine.gathered(engine.model):
+        # In halves: a copy of the whole one would be found in the next step.
+        found["table"] = [half.clone() for half in engine.model.tokens.weight.detach().chunk(2)]
+    return found
 
 
 def judge_tied(answer: Answer, judge: Judge) -> None:
     """Try tied_head; raise the Finding that explains best what is wrong."""
-    judge.take(answer, trial.__name__)
-    seed = fresh_seed()
+    judge.take(answer, __name__)
+    seed = looking.fresh_seed()
     h = 6 + seed % 3
-    for members, sizes in (
-        (THREE, trial.Sizes(2, 2, 37, h)),
-        (TWO, trial.Sizes(1, 4, 41, h + 1)),
-    ):
+    for members, *sizes in ((looking.THREE, 2, 2, 37, h), (looking.TWO, 1, 4, 41, h + 1)):
         when = on(members)
-        reports = judge.trial(answer, trial.run, list(sizes), seed, members=members, when=when)
+        reports = judge.trial(answer, run, *sizes, seed, members=members, when=when)
         refuse_none(reports, when, "a module")
-        one = Trial(reports, sizes, seed, when)
-        for look in (look_at_module, look_at_values, look_at_memory, look_at_traffic):
-            look(one)
+        given = numbers(*sizes, len(members), seed)
+        ranks = [({"rank": r, "when": when}, report) for r, report in enumerate(reports)]
+        for look in (look_at_module, look_at_logits, look_at_steps, look_at_budget):
+            look(ranks, given)
 
 
-def look_at_module(one: Trial) -> None:
+Ranks = list[tuple[dict, dict]]  # of each: where it was, what it reports
+
+
+def look_at_module(ranks: Ranks, given: Numbers) -> None:
     """A module, that has the table for a parameter, and no other."""
-    for rank, report in enumerate(one.reports):
-        if not report["module"]:
-            raise Finding(
-                "not a module",
-                f"Rank {rank} got a {report['kind']} back {one.when}; expected is an nn.Module. "
-                "Hooks belong to modules: the engine cannot see when a plain function runs.",
-            )
-        if report["shared"]:
-            raise Finding(
-                "one head for all",
-                f"Rank {rank} got the same module back for two embeddings, {one.when}. Each model "
-                "has a table and a head of its own: keep nothing between calls.",
-            )
-        if not report["same"]:
-            raise Finding(
-                "another table",
-                f"After your function the embedding has another table than before on rank {rank}, "
-                f"{one.when}: its values are gone. The head takes the embedding's weight, and not "
-                "the embedding the head's.",
-            )
-        if report["promise"]:
-            raise Finding(
-                "used outside its module",
-                f"On rank {rank} the embedding's weight was read where its unit does not run, "
-                f"{one.when}: the engine has put hooks on the modules that *have* the parameter "
-                "as their own, and yours does not. What makes a parameter a module's own?",
-            )
-        extra = report["parameters"] - one.given.table.numel() - one.given.blocks.numel()
-        if extra:
-            raise Finding(
-                "untied",
-                f"The model has {extra} parameters too many on rank {rank}, {one.when}. Lookup and "
-                "head are meant to be one parameter: one gradient, one update. Not a second one "
-                "that begins with the same values, and no bias.",
-            )
+    whole = given.table.numel() + given.blocks.numel()
+    for where, report in ranks:
+        extra = report["parameters"] - whole
+        holds = {
+            "not a module": not report["module"],
+            "one head for all #1": report["shared"],
+            "another table": not report["same"],
+            "used outside its module": report["promise"],
+            "untied": extra,
+        }
+        refuse_first(SAYS, holds, **where, kind=report["kind"], extra=extra)
 
 
-def look_at_logits(one: Trial) -> None:
+def look_at_logits(ranks: Ranks, given: Numbers) -> None:
     """The first logits: of every entry, and with the model's own table."""
-    seen, right = [], one.steps[0][0]
-    for rank, report in enumerate(one.reports):
-        first = report["steps"][0]
-        if first["logits"] is None:
-            raise Finding(
-                "wrong shape",
-                f"The head gives {came_back(first)} on rank {rank}, {one.when}; expected are "
-                "logits for every vocabulary entry, (b, s, v).",
-            )
-        seen.append(first["logits"])
-    others = trial.other_tables(one.given)
-    refuse_idea(
-        seen,
-        [
-            Idea(
-                "one head for all",
-                "The logits are those of another model's table, whose head was made before this "
-                "one's or after it. Keep each table with its own module, not in a class, a global "
-                "or a cache.",
-                [y @ table.T for y in one.last],
-            )
-            for table in others
-        ],
-        one.when,
+    right, _, xs = given.dense()[0]
+    for where, report in ranks:
+        if report["steps"][0]["logits"] is None:
+            raise SAYS("wrong shape", got=looking.came_back(report["steps"][0]), **where)
+    seen, when = [report["steps"][0]["logits"] for _, report in ranks], ranks[0][0]["when"]
+    theirs = ([x @ table.T for x in xs] for table in given.other_tables())
+    looking.refuse_idea(
+        seen, looking.ideas(SAYS, (("one head for all #2", gives) for gives in theirs)), when
     )
-    for rank, (logits, wanted) in enumerate(zip(seen, right, strict=True)):
-        if not near(logits, wanted):
-            refuse_general(seen, right, one.when, what="logits")
-            raise Finding(
-                "wrong logits",
-                f"The logits on rank {rank} are not x times the embedding's rows, {one.when}.",
-            )
+    for where, report in ranks:
+        if not looking.near(report["steps"][0]["logits"], right[where["rank"]]):
+            looking.refuse_general(seen, right, when, what="logits")
+            raise SAYS("wrong logits", **where)
 
 
-def look_at_values(one: Trial) -> None:
+def look_at_steps(ranks: Ranks, given: Numbers) -> None:
     """Logits and the table after each of three steps."""
-    look_at_logits(one)
-    half = {name: one.dense(name) for name in ("lookup", "head")}
-    for rank, report in enumerate(one.reports):
-        first = report["steps"][0]
-        if report["whole"].get("before"):
-            raise Finding(
-                "a copy kept whole",
-                f"The first logits are right. Before the first forward {report['whole']['before']} "
-                f"whole table is in memory on rank {rank}, {one.when}: a copy of your head's own. "
-                "It is not cut, and no optimizer will ever change it.",
-            )
+    half = {use: given.dense(use)[0][1] for use in ("lookup", "head")}
+    for where, report in ranks:
+        if report["before"]:
+            raise SAYS("a copy kept whole", before=report["before"], **where)
+        tables = [torch.cat(did["table"]) for did in report["steps"]]
         for use, other in (("lookup", "head"), ("head", "lookup")):
-            if near(torch.cat(first["table"]), half[use][0][1]):
-                raise Finding(
-                    "half of the gradient",
-                    f"After one step the table on rank {rank} has moved by the gradient of the "
-                    f"{use} alone, {one.when}. It has two uses, and its gradient is the sum of "
-                    f"both. Where is the gradient of the {other} lost?",
-                )
-        for step, (logits, table) in enumerate(one.steps):
-            did = report["steps"][step]
-            if not (near(did["logits"], logits[rank]) and near(torch.cat(did["table"]), table)):
-                raise Finding(
-                    "another step",
-                    f"In step {step + 1} logits or table on rank {rank} are not those of the dense "
-                    f"model, {one.when}.",
-                )
+            if looking.near(tables[0], half[use]):
+                raise SAYS("half of the gradient", use=use, other=other, **where)
+        for step, (logits, table, _) in enumerate(given.dense()):
+            seen = report["steps"][step]["logits"]
+            if not (
+                looking.near(seen, logits[where["rank"]]) and looking.near(tables[step], table)
+            ):
+                raise SAYS("another step", step=step + 1, **where)
 
 
-def look_at_memory(one: Trial) -> None:
-    """The table is whole while it is used, once."""
-    for rank, report in enumerate(one.reports):
-        if report["whole"]["in the blocks"]:
-            raise Finding(
-                "whole all the way",
-                f"Values are right. While the blocks run, the whole table is in memory on rank "
-                f"{rank}, {one.when}. Between its two uses it has to go.",
-            )
-        if report["whole"]["kept"] > 1:
-            raise Finding(
-                "a second whole table",
-                f"Values are right. Between forward and backward {report['whole']['kept']} tensors "
-                f"as large as the whole table are in memory on rank {rank}, {one.when}, where one "
-                "is allowed. Something as large as the table was computed from it, and the graph "
-                "keeps it: it runs, and does not shard.",
-            )
-
-
-def look_at_traffic(one: Trial) -> None:
-    """No more messages than a head of the check's own sends."""
-    for rank, report in enumerate(one.reports):
-        ours, sent = report["ours"], report["sent"]
-        if any(sent[op] > ours[op] for op in trial.GATHERS) or sent["bytes"] > ours["bytes"] + 64:
-            raise Finding(
-                "over budget",
-                f"Values and memory are right. In a step rank {rank} takes part in "
-                f"{sent['all_gather']} gathers and {sent['reduce_scatter']} reduce-scatters, "
-                f"{sent['bytes']} bytes {one.when}; {ours['all_gather']} and "
-                f"{ours['reduce_scatter']} will do.",
-            )
+def look_at_budget(ranks: Ranks, given: Numbers) -> None:
+    """The table is whole while it is used, once; no messages beyond those of our own head."""
+    for where, report in ranks:
+        sent, ours = report["sent"], report["ours"]
+        holds = {
+            "whole all the way": report["in the blocks"],
+            "a second whole table": report["kept"] > 1,
+            "over budget": any(sent[k] > ours[k] + 64 * (k == "bytes") for k in sent),
+        }
+        refuse_first(SAYS, holds, **where, **sent, kept=report["kept"], ours=ours)
 
 
 TIED_HEAD = Exercise(
