@@ -17,8 +17,8 @@ MUTANTS = [
     Mutant(
         "l12-any-choice-passes",
         HERE + "pick.py",
-        "    if chosen[0] != right:",
-        "    if chosen[0] is None and right is not None:",
+        "            if chosen != right[k]:",
+        "            if chosen is None and right[k] is not None:",
         (f"{WRONG}[pick_stage-never cut]", f"{WRONG}[pick_stage-no host]"),
         "what runs and does not shard passes",
         "T23",

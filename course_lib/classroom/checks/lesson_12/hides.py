@@ -15,16 +15,7 @@ from course_lib.classroom.checks.words import Words
 PSI, N, TOKENS = 6e9, 8, 4096  # parameters; ranks; tokens of a rank's micro-batch
 BUS, DISK, FLOPS = 12e9, 2e9, 100e12  # bytes a second, each way, of each rank; operations a second
 BUCKET, PART = 50e6, 0.1  # parameters of a bucket; what the update may take of a step
-FIELDS = (
-    "down",
-    "backward",
-    "tokens",
-    "up",
-    "read",
-    "update",
-    "micro-batches",
-    "window",
-)
+FIELDS = ("down", "backward", "tokens", "up", "read", "update", "micro-batches", "window")
 
 
 @dataclass(frozen=True)
@@ -50,16 +41,9 @@ class Model:
         update = self.both_ways * read
         micro = self.all_of_it * PSI * TOKENS * self.computing / FLOPS
         rest = 1 / PART - 1 if self.of_the_whole else 1 / PART
-        values = (
-            bus,
-            back,
-            ceil(self.half * self.tokens_share / BUS * FLOPS / self.backward / self.computing),
-            bus,
-            read,
-            update,
-            ceil(update * rest / micro),
-            self.sets * self.states * BUCKET / 1e9,
-        )
+        tokens = ceil(self.half * self.tokens_share / BUS * FLOPS / self.backward / self.computing)
+        window = self.sets * self.states * BUCKET / 1e9
+        values = (bus, back, tokens, bus, read, update, ceil(update * rest / micro), window)
         return dict(zip(FIELDS, values, strict=True))
 
 
@@ -188,8 +172,7 @@ HIDES = Thought(
     when_right=(
         "The number of tokens does not depend on the model's size: bytes and operations both grow "
         "with Ψ, and what remains is the ratio of a GPU's speed to a bus's bandwidth. A few "
-        "hundred "
-        "tokens hide what the bus carries. For a disk that is not enough: there only many "
+        "hundred tokens hide what the bus carries. For a disk that is not enough: there only many "
         "micro-batches to one update help."
     ),
     hints=(

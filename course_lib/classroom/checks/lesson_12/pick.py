@@ -8,7 +8,7 @@ from __future__ import annotations
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
+from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_12 import pick_trial as trial
 from course_lib.classroom.checks.lesson_12.pick_machines import (
     MACHINES,
@@ -22,70 +22,49 @@ from course_lib.classroom.checks.lesson_12.pick_machines import (
     readings,
 )
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.words import Words
 
 SMALL = 2048  # bytes: a few flags, and not a model
-CLOSED = (
-    "This choice takes the closed form, bytes times Ψ. A rank also holds padding, and one step "
-    "counter for each part of a parameter; and where Ψ does not divide, ranks differ."
-)
-EXACT = "Bytes are whole numbers: a setting fits if it needs as many as there are, or fewer."
-MOMENTS = "Training is with AdamW, which keeps two moments for each parameter, and counters."
-LADDER = "The settings come in the order of the list, whatever their stages: the first that fits."
-# What would choose like this (`pick_machines.readings`): the name of the idea, and words for it.
-IDEAS = {
-    "gradients forgotten": (
-        "gradients forgotten",
-        "This choice counts what is held *between* steps. After a backward there are gradients as "
-        "well.",
-    ),
-    "the host forgotten": (
-        "the host forgotten",
-        "What is offloaded is stored on the host, and the host has its own room.",
-    ),
-    "the device forgotten": ("the device forgotten", "The device has its own room as well."),
-    "one sum for all tiers": (
-        "one sum for all tiers",
-        "Room on the host is no room on the device: each tier is held to its own.",
-    ),
-    "sixteen bytes": ("sixteen bytes a number", CLOSED),
-    "nearly": ("not to the byte", f"It comes close, and it is more than there is. {EXACT}"),
-    "less than": ("not to the byte", f"It would fit to the byte. {EXACT}"),
-    "in float32": (
-        "rounded on the way",
-        "The bytes went through float32, which counts in steps of 2,048 at 2 · 10¹⁰. Send whole "
-        "numbers as int64.",
-    ),
-    "rank 0's room": (
-        "one rank's room",
-        "The choice fits on the ranks with much room, and not on the rank with the least.",
-    ),
-    "rank 0 decides": (
-        "one rank's room",
-        "The choice fits on the ranks with much room, and not on the rank with the least.",
-    ),
-    "some rank": (
-        "one rank is enough",
-        "The choice fits on *some* rank. It has to fit on every rank.",
-    ),
-    "the least room": (
-        "the least room",
-        "What one rank needs was held against another rank's room: the least room of all, or rank "
-        "0's needs on every rank. Shards are not equal: each rank counts its own bytes (`rank=`), "
-        "and holds them against its own room.",
-    ),
-    "the mean room": (
-        "the mean room",
-        "This choice shares the room out over the ranks. A rank cannot use the room of another.",
-    ),
-    "another optimizer": ("another optimizer", MOMENTS),
-    "momentum": ("another optimizer", MOMENTS),
-    "the last first": (
-        "the last of the first ones",
-        "Each rank found its own first setting, and you took the last of these. It need not fit "
-        "on a rank whose first came earlier: another setting needs another tier.",
-    ),
-    "sorted": ("another order", LADDER),
-}
+SAYS = Words("""
+input changed: Your function changed what rank {rank} was given.
+not one of the settings: Rank {rank} got a {kind} back {where}, which is none of the settings that
+  it was given. Return one of them as it is, or None.
+the ranks disagree: The ranks chose {choices} {where}. Each has looked at its own room alone, and an
+  engine of two stages waits for ever. Tell each other what fits.
+kept from another machine: {got} is right on machine 1, and was chosen {where} too. There is another
+  room, or another model: keep nothing between calls.
+too much sent: Rank {rank} sent {bytes} bytes {where}. One flag for each setting is enough.
+further than needed #1: It is the last setting on every machine: the slowest, and the one that needs
+  most of the host. Take the first that fits.
+further than needed #2: Take the first that fits.
+it does not shard: Stage 0 runs where there is room, and every rank holds everything.
+gave up: Return the first that does.
+does not fit: It has to fit on every rank, on each tier.
+wrong setting: It is not the first that fits.
+gradients forgotten: This counts what is held *between* steps. After a backward there are gradients
+  as well.
+the host forgotten: What is offloaded is stored on the host, and the host has its own room.
+the device forgotten: The device has its own room as well.
+one sum for all tiers: Room on the host is no room on the device: each tier is held to its own.
+sixteen bytes a number: This takes the closed form, bytes times Ψ. A rank also holds padding, and a
+  step counter for each part of a parameter; and where Ψ does not divide, ranks differ.
+not to the byte #1: It is a little more than there is. Bytes are whole numbers: a setting fits if it
+  needs as many as there are, or fewer.
+not to the byte #2: It would fit to the byte. A setting fits if it needs as many bytes as there are,
+  or fewer.
+rounded on the way: The bytes went through float32, which counts in steps of 2,048 at 2 · 10¹⁰. Send
+  whole numbers as int64.
+one rank's room: It fits on the ranks with much room, and not on the rank with the least.
+one rank is enough: It fits on *some* rank, and has to fit on every rank.
+the least room: What one rank needs was held against another rank's room: the least of all, or rank
+  0's needs on every rank. Each rank counts its own bytes (`rank=`), against its own room.
+the mean room: This shares the room out over the ranks. A rank cannot use the room of another.
+another optimizer: Training is with AdamW, which keeps two moments for each parameter, and counters.
+the last of the first ones: Each rank found its own first setting, and you took the last of these.
+  It need not fit on a rank whose first came earlier: another setting needs another tier.
+another order: The settings come in the order of the list, whatever their stages: the first that
+  fits.
+""")
 
 
 def judge_pick(answer: Answer, judge: Judge) -> None:
@@ -103,103 +82,80 @@ def judge_pick(answer: Answer, judge: Judge) -> None:
         idea = None
         if any(chosen != right for chosen in choices):
             read = [readings(p, known[p.large], need[p.large]) for p in plans]
-            idea = next((n for n in IDEAS if [one[n] for one in read] == choices[0]), None)
-        always = set(choices[0][: len(MACHINES)])
+            ways = (zip(*pairs, strict=True) for pairs in zip(*read, strict=True))
+            idea = next((entry for (entry, *_), way in ways if list(way) == choices[0]), None)
         for k, plan in enumerate(plans):
-            told = [{**report["machines"][k]} for report in reports]
-            for rank, one in enumerate(told):
-                one["room"] = plan.rooms[rank]
+            notes = [report["machines"][k] for report in reports]
+            for rank, one in enumerate(notes):
                 if plan.large and isinstance(one["chosen"], int):
                     one["holds"] = need[True][one["chosen"]][rank]
             where = f"{when}, on machine {k + 1}"
-            if len(members) == 2 and any(one["chosen"] != right[k] for one in told):
-                refuse_world_numbers(answer, where)
-            _look(told, plan, right, k, where, idea, always)
+            look_at_choices(notes, where)
+            chosen = choices[0][k]
+            if chosen != right[k]:
+                always = set(choices[0][: len(MACHINES)])
+                if k and always == {right[0]}:
+                    raise SAYS("kept from another machine", got=shown(chosen), where=where)
+                raise why(notes, plan, right[k], where, idea, always)
+            for rank, one in enumerate(notes):
+                if one["bytes"] > SMALL:
+                    raise SAYS("too much sent", rank=rank, bytes=one["bytes"], where=where)
 
 
-def _look(
-    told: list[dict],
-    plan: Machine,
-    every: list[int | None],
-    k: int,
-    where: str,
-    idea: str | None,
-    always: set,
-) -> None:
-    for rank, one in enumerate(told):
+def look_at_choices(notes: list[dict], where: str) -> None:
+    """One of the settings on each rank, the same on all, and nothing else changed."""
+    for rank, one in enumerate(notes):
         if one["changed"]:
-            raise Finding("input changed", f"Your function changed what rank {rank} was given.")
+            raise SAYS("input changed", rank=rank)
         if one["chosen"] == "strange":
-            raise Finding(
-                "not one of the settings",
-                f"Rank {rank} got a {one['kind']} back {where}, which is none of the settings "
-                "that it was given. Return one of them as it is, or None.",
-            )
-    chosen, right = [one["chosen"] for one in told], every[k]
+            raise SAYS("not one of the settings", rank=rank, kind=one["kind"], where=where)
+    chosen = [one["chosen"] for one in notes]
     if len(set(chosen)) > 1:
-        raise Finding(
-            "the ranks disagree",
-            f"The ranks chose {', '.join(map(_shown, chosen))} {where}. Each has looked at its own "
-            "room alone; an engine of two stages waits for ever. Tell each other what fits.",
-        )
-    if chosen[0] != right:
-        if k and always == {every[0]}:
-            raise Finding(
-                "kept from another machine",
-                f"{_shown(chosen[0])} is right on machine 1, and was chosen {where} too. There is "
-                "another room, or another model: keep nothing between calls.",
-            )
-        _refuse(told, plan, chosen[0], right, where, idea, always)
-    for rank, one in enumerate(told):
-        if one["bytes"] > SMALL:
-            raise Finding(
-                "too much sent",
-                f"Rank {rank} sent {one['bytes']} bytes {where}. To agree on a setting, one "
-                "flag for each setting is enough.",
-            )
+        raise SAYS("the ranks disagree", choices=", ".join(map(shown, chosen)), where=where)
 
 
-def _refuse(
-    told: list[dict],
+def why(
+    notes: list[dict],
     plan: Machine,
-    chosen: int | None,
     right: int | None,
     where: str,
     idea: str | None,
     always: set,
-) -> None:
-    name, more = IDEAS.get(idea, ("", ""))
+) -> Finding:
+    """What was chosen on a machine and what came of it; then the idea that would choose so."""
+    chosen = notes[0]["chosen"]
     if chosen is None:
-        text = f"None was returned {where}, and one of the settings fits."
-        raise Finding(name or "gave up", f"{text} {more}".rstrip())
+        return explained(idea or "gave up", f"None was returned {where}, and a setting fits.")
     if always == {len(SETTINGS) - 1}:
-        raise Finding(
-            "further than needed",
-            "It is the last setting on every machine. That keeps least on the device, is the "
-            "slowest, and needs the most of the host: take the first that fits.",
-        )
-    for rank, one in enumerate(told):
-        over = [tier for tier in TIERS if one["holds"][tier] > one["room"][tier]]
-        if over:
-            text = (
-                f"{_shown(chosen)} was {'counted' if plan.large else 'run'} {where}: rank {rank} "
-                f"held {one['holds'][over[0]]:,} bytes on its {over[0]} and had room for "
-                f"{one['room'][over[0]]:,}."
-            )
-            if always == {0} and not name:
-                more = "Stage 0 runs where there is room, and every rank holds everything."
-                raise Finding("it does not shard", f"{text} {more}")
-            raise Finding(name or "does not fit", f"{text} {more}".rstrip())
+        return SAYS("further than needed #1")
+    for rank, one in enumerate(notes):
+        for tier in TIERS:
+            held, room = one["holds"][tier], plan.rooms[rank][tier]
+            if held > room:
+                done = "counted" if plan.large else "run"
+                text = (
+                    f"{shown(chosen)} was {done} {where}: rank {rank} held {held:,} bytes on its "
+                    f"{tier} and had room for {room:,}."
+                )
+                general = "it does not shard" if always == {0} else "does not fit"
+                return explained(idea or general, text)
     if right is not None and plan.order.index(chosen) > plan.order.index(right):
         text = (
-            f"{_shown(chosen)} was tried {where}, and it fits. So does {_shown(right)}, which "
-            "comes before it and is faster."
+            f"{shown(chosen)} was tried {where}, and it fits. So does {shown(right)}, which comes "
+            "before it and is faster."
         )
-        raise Finding(name or "further than needed", f"{text} {more}".rstrip())
-    raise Finding("wrong setting", f"{_shown(chosen)} is not the first that fits {where}.")
+        return explained(idea or "further than needed #2", text)
+    return explained(idea or "wrong setting", f"{shown(chosen)} was chosen {where}.")
 
 
-def _shown(chosen: int | None) -> str:
+def explained(entry: str, text: str) -> Finding:
+    """What came of a choice, and then the words of an entry."""
+    name, more = SAYS.of(entry)
+    return Finding(name, f"{text} {more}")
+
+
+def shown(chosen: int | None) -> str:
+    """A setting in words."""
     if chosen is None:
         return "None"
     one = SETTINGS[chosen]

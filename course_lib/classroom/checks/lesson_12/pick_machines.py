@@ -6,7 +6,7 @@ The small ones are run; those of a model with many bytes are counted alone. Less
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -114,42 +114,44 @@ def closed_form(config: Config, n: int) -> list[list[dict[str, float]]]:
     for one in SETTINGS:
         stage, away = one["stage"], one.get("offload")
         whole = per_parameter(stage, n, alive=True)
-        kept = {None: whole, "cpu": 4 if stage < 3 else 4 / n}.get(_key(away), 0.0)
+        kept = whole if away is None else 0.0 if away == runs.BOTH else 4 if stage < 3 else 4 / n
         rough.append([{"device": kept * psi, "host": (whole - kept) * psi}] * n)
     return rough
 
 
-def readings(machine: Machine, config: Config, need: Needs) -> dict[str, int | None]:
-    """What each known wrong idea would choose: the number of the setting."""
+def readings(machine: Machine, config: Config, need: Needs) -> list[tuple[str, int | None]]:
+    """What each known wrong idea, by its entry in the words, would choose: the setting's number."""
     rooms, order, n = machine.rooms, machine.order, len(machine.rooms)
     least = {tier: min(room[tier] for room in rooms) for tier in TIERS}
     mean = {tier: sum(room[tier] for room in rooms) / n for tier in TIERS}
-    nearly = [{tier: 1.002 * room[tier] for tier in TIERS} for room in rooms]
-    single = [{t: float(torch.tensor(float(room[t])).float()) for t in TIERS} for room in rooms]
-    under = [{tier: room[tier] - 1 for tier in TIERS} for room in rooms]
+    both = [[{"all": sum(one[t] for t in TIERS)} for one in ranks] for ranks in need]
+    sums = [{"all": sum(room.values())} for room in rooms]
 
     def choice(need: Sequence, rooms: Sequence, tiers: Sequence[str] = TIERS) -> int | None:
         return first(need, rooms, tiers, order)
 
-    return {
-        "gradients forgotten": choice(needs(config, n, alive=False), rooms),
-        "the host forgotten": choice(need, rooms, ("device",)),
-        "the device forgotten": choice(need, rooms, ("host",)),
-        "one sum for all tiers": _in_all(need, rooms, order),
-        "sixteen bytes": choice(closed_form(config, n), rooms),
-        "nearly": choice(need, nearly),
-        "less than": choice(need, under),
-        "in float32": choice(need, single),
-        "rank 0 decides": next((i for i in order if _fit(need, rooms, i)[0]), None),
-        "rank 0's room": choice(need, [rooms[0]] * n),
-        "some rank": next((i for i in order if any(_fit(need, rooms, i))), None),
-        "the least room": choice(need, [least] * n),
-        "the mean room": choice(need, [mean] * n),
-        "another optimizer": choice(needs(config, n, optimizer="sgd"), rooms),
-        "momentum": choice(needs(config, n, optimizer="momentum"), rooms),
-        "the last first": _last_first(need, rooms, order),
-        "sorted": first(need, rooms),
-    }
+    def each(change: Callable[[float], float]) -> list[Room]:
+        return [{tier: change(room[tier]) for tier in TIERS} for room in rooms]
+
+    return [
+        ("gradients forgotten", choice(needs(config, n, alive=False), rooms)),
+        ("the host forgotten", choice(need, rooms, ("device",))),
+        ("the device forgotten", choice(need, rooms, ("host",))),
+        ("one sum for all tiers", choice(both, sums, ("all",))),
+        ("sixteen bytes a number", choice(closed_form(config, n), rooms)),
+        ("not to the byte #1", choice(need, each(lambda room: 1.002 * room))),
+        ("not to the byte #2", choice(need, each(lambda room: room - 1))),
+        ("rounded on the way", choice(need, each(lambda room: float(torch.tensor(float(room)))))),
+        ("one rank's room", choice(need, [rooms[0]] * n)),
+        ("one rank's room", next((i for i in order if _fit(need, rooms, i)[0]), None)),
+        ("one rank is enough", next((i for i in order if any(_fit(need, rooms, i))), None)),
+        ("the least room", choice(need, [least] * n)),
+        ("the mean room", choice(need, [mean] * n)),
+        ("another optimizer", choice(needs(config, n, optimizer="sgd"), rooms)),
+        ("another optimizer", choice(needs(config, n, optimizer="momentum"), rooms)),
+        ("the last of the first ones", _last_first(need, rooms, order)),
+        ("another order", first(need, rooms)),
+    ]
 
 
 def _fit(need: Needs, rooms: Sequence[dict], setting: int, tiers: Sequence[str] = TIERS):
@@ -165,12 +167,3 @@ def _last_first(need: Needs, rooms: Sequence[dict], order: Sequence[int]) -> int
         for rank in range(len(rooms))
     ]
     return None if None in own else order[max(own)]
-
-
-def _key(away: object) -> object:
-    return away if away is None or isinstance(away, str) else "both"
-
-
-def _in_all(need: Needs, rooms: list[dict[str, int]], order: Sequence[int]) -> int | None:
-    both = [[{"all": sum(one[t] for t in TIERS)} for one in ranks] for ranks in need]
-    return first(both, [{"all": sum(room.values())} for room in rooms], ("all",), order)

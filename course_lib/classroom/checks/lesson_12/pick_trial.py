@@ -32,26 +32,20 @@ def warm() -> None:
 
 def run(function: Callable, group: dist.ProcessGroup, seed: int, plans: Sequence[dict]) -> dict:
     """The answer's choice on every machine, and what that setting really holds on this rank."""
-    mesh, told, measured = runs.mesh_of(group), [], {}
+    mesh, notes, measured = runs.mesh_of(group), [], {}
     for machine in (Machine(**plan) for plan in plans):
-        room = machine.rooms[group.rank()]
-        config = config_of(seed, large=machine.large)
-        given, own = copy.deepcopy([SETTINGS[i] for i in machine.order]), dict(room)
+        config, room = config_of(seed, large=machine.large), machine.rooms[group.rank()]
+        settings = [SETTINGS[i] for i in machine.order]
+        given, own = copy.deepcopy(settings), dict(room)
         out, facts = bench.watched(lambda c=config, g=given, o=own: function(c, g, o, group))
         chosen = _index(out)
         number = chosen if isinstance(chosen, int) else -1
         if _agreed(number, group) and not machine.large and number >= 0 and number not in measured:
             measured[number] = _holds(config, mesh, number)
-        told.append(
-            {
-                "kind": type(out).__name__,
-                "chosen": chosen,
-                "holds": None if machine.large else measured.get(number),
-                "bytes": facts["bytes"],
-                "changed": own != room or given != [SETTINGS[i] for i in machine.order],
-            }
-        )
-    return {"machines": told}
+        note = {"kind": type(out).__name__, "chosen": chosen, "bytes": facts["bytes"]}
+        note["holds"] = None if machine.large else measured.get(number)
+        notes.append({**note, "changed": own != room or given != settings})
+    return {"machines": notes}
 
 
 def _index(out: object) -> int | str | None:
