@@ -12,9 +12,9 @@ import torch
 
 from course_lib.classroom.checks import bench, frame, judge
 from course_lib.classroom.hangs import Fact, Scene
+from tests.answers.lesson_01 import GATHER, PIECES_ROUND
 from tests.likeliest import likeliest
 from tests.test_checks_01 import RING, changed
-from tests.test_checks_01_more import RIGHT as GATHER
 
 SEND = "sending = dist.isend(chunks[going], group=group, group_dst=(rank + 1) % n)"
 RECEIVE = "dist.irecv(arrival, group=group, group_src=(rank - 1) % n).wait()"
@@ -95,7 +95,6 @@ RINGS = {
         "Only rank 0 returned something",
     ),
 }
-PIECES_ROUND = GATHER[GATHER.rindex("    for step") :]
 GATHERS = {
     "torch's own, with room like mine": (
         "def all_gather_uneven(piece, group):\n"

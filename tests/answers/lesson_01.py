@@ -1,6 +1,6 @@
 """Answers to lesson 01's exercises: right ones, and likely wrong ones with the name of each.
 
-More of them stand in the `tests/test_checks_01*.py`.
+More of them, each with words that have to be said, stand in `tests/test_checks_01_budget.py`.
 """
 
 from __future__ import annotations
@@ -138,6 +138,52 @@ def ring_all_reduce(x, group):
             got.copy_(arriving)
     return total
 """
+THROUGH_RANK_0 = """
+def ring_all_reduce(x, group):
+    n, rank = group.size(), group.rank()
+    total = x.clone()
+    if rank == 0:
+        for other in range(1, n):
+            arrival = torch.empty_like(x)
+            dist.recv(arrival, group=group, group_src=other)
+            total += arrival
+        for other in range(1, n):
+            dist.send(total, group=group, group_dst=other)
+    else:
+        dist.send(x, group=group, group_dst=0)
+        dist.recv(total, group=group, group_src=0)
+    return total
+"""
+WHOLE_TENSORS = """
+def ring_all_reduce(x, group):
+    n, rank = group.size(), group.rank()
+    total, passing = x.clone(), x.clone()
+    for _ in range(n - 1):
+        arrival = torch.empty_like(x)
+        sending = dist.isend(passing, group=group, group_dst=(rank + 1) % n)
+        dist.irecv(arrival, group=group, group_src=(rank - 1) % n).wait()
+        sending.wait()
+        total += arrival
+        passing = arrival
+    return total
+"""
+ONLY_A_REDUCE = """
+def ring_all_reduce(x, group):
+    n, rank = group.size(), group.rank()
+    total = x.clone()
+    if rank != n - 1:
+        arrival = torch.empty_like(x)
+        dist.recv(arrival, group=group, group_src=rank + 1)
+        total += arrival
+    if rank != 0:
+        dist.send(total, group=group, group_dst=rank - 1)
+    return total
+"""
+TWO_HALVES = """
+def ring_all_reduce(x, group):
+    front, back = x[: len(x) // 2], x[len(x) // 2 :]
+    return torch.cat([ring(front, group), ring(back, group)])
+""" + RING.replace("ring_all_reduce", "ring")
 UNEVEN = """
 def all_gather_uneven(piece, group):
     n, rank = group.size(), group.rank()
@@ -153,6 +199,27 @@ def all_gather_uneven(piece, group):
         first.wait()
         second.wait()
         pieces[(rank - step - 1) % n] = arriving
+    return pieces
+"""
+GATHER = """
+def all_gather_uneven(piece, group):
+    n, rank = group.size(), group.rank()
+
+    def pass_on(going, room):
+        sending = dist.isend(going, group=group, group_dst=(rank + 1) % n)
+        dist.irecv(room, group=group, group_src=(rank - 1) % n).wait()
+        sending.wait()
+        return room
+
+    lengths, pieces = [None] * n, [None] * n
+    lengths[rank], pieces[rank] = torch.tensor([len(piece)]), piece
+    for step in range(n - 1):
+        going, coming = (rank - step) % n, (rank - step - 1) % n
+        lengths[coming] = pass_on(lengths[going], torch.empty(1, dtype=torch.long))
+    lengths = [int(k) for k in lengths]
+    for step in range(n - 1):
+        going, coming = (rank - step) % n, (rank - step - 1) % n
+        pieces[coming] = pass_on(pieces[going], piece.new_empty(lengths[coming]))
     return pieces
 """
 SHIFT = """
@@ -215,6 +282,40 @@ def all_gather_uneven(piece, group, pieces=[]):
     return [pieces[(rank - r) % n] for r in range(n)]
 """
 
+ROUND_OF_LENGTHS = GATHER[GATHER.index("    for step") : GATHER.index("    lengths = [int(")]
+PIECES_ROUND = GATHER[GATHER.rindex("    for step") : GATHER.index("    return pieces")]
+FILLED = (
+    "    filler = max(lengths) - len(piece)\n"
+    "    pieces[rank] = torch.cat([piece, piece.new_zeros(filler)])\n"
+) + PIECES_ROUND.replace("lengths[coming]", "max(lengths)")
+STRAIGHT = """
+    flight = [dist.isend(piece, group=group, group_dst=r) for r in range(n) if r != rank]
+    for r in range(n):
+        if r != rank:
+            pieces[r] = piece.new_empty(lengths[r])
+            dist.recv(pieces[r], group=group, group_src=r)
+    [one.wait() for one in flight]
+"""
+GATHERED_UP = """
+    passing = piece
+    for step in range(n - 1):
+        owner = (rank + step + 1) % n
+        pieces[owner] = passing = pass_on(passing, piece.new_empty(lengths[owner]))
+"""
+PIECES_THROUGH_0 = """
+    if rank == 0:
+        for r in range(1, n):
+            pieces[r] = piece.new_empty(lengths[r])
+            dist.recv(pieces[r], group=group, group_src=r)
+        for r in range(1, n):
+            dist.send(torch.cat(pieces), group=group, group_dst=r)
+    else:
+        dist.send(piece, group=group, group_dst=0)
+        whole = piece.new_empty(sum(lengths))
+        dist.recv(whole, group=group, group_src=0)
+        pieces = list(whole.split(lengths))
+"""
+CLONES = "[chunk.clone() for chunk in x.split(cut(len(x), n))]"
 OUT_INTO = "(rank - step) % n, (rank - step - 1) % n"
 ADDED = "chunks[into] + arriving if step < n - 1 else arriving"
 WAITS, CUT = "    for work in works:\n        work.wait()\n", "cut(len(x), n)"
@@ -237,6 +338,10 @@ def tree(**fields: float) -> dict:
     """The right numbers, but for these: `ring_1=…` is for "ring 1 kB"."""
     names = dict(zip(("ring_1", "tree_1", "ring_100", "tree_100", "meet"), TREE, strict=True))
     return TREE | {names[name]: number for name, number in fields.items()}
+
+
+def gather(*pairs: tuple[str, str]) -> str:
+    return changed(GATHER, *pairs)
 
 
 RIGHT: dict = {
@@ -295,6 +400,49 @@ WRONG: dict = {
             changed(RING, ("chunks[into] + arriving", "torch.maximum(chunks[into], arriving)")),
             "largest",
         ),
+        "everything through rank 0": (THROUGH_RANK_0, "all through one rank"),
+        "everybody's whole tensor round the ring": (WHOLE_TENSORS, "whole tensors"),
+        "torch's own": (
+            "def ring_all_reduce(x, group):\n"
+            "    y = x.clone()\n    dist.all_reduce(y, group=group)\n    return y\n",
+            "ready-made collective",
+        ),
+        "a reduce": (ONLY_A_REDUCE, "not on every rank"),
+        "half of the way": (changed(RING, ("2 * (n - 1)", "n - 1")), "half of the way"),
+        "the remainder dropped": (
+            changed(
+                RING,
+                ("x.split(cut(len(x), n))", "x[: len(x) // n * n].split([len(x) // n] * n)"),
+                ("cat(chunks)", "cat([*chunks, x[len(x) // n * n :]])"),
+            ),
+            "remainder dropped",
+        ),
+        "added in both rounds": (
+            changed(RING, (" if step < n - 1 else arriving", "")), "added twice",
+        ),
+        "counting up": (
+            changed(RING, (OUT_INTO, "(rank + step) % n, (rank + step + 1) % n")),
+            "right for two only",
+        ),
+        "in place": (
+            changed(
+                RING,
+                (CLONES, f"x.split({CUT})"),
+                (f"chunks[into] = {ADDED}", f"chunks[into].copy_({ADDED})"),
+            ),
+            "input changed",
+        ),
+        "the mean": (changed(RING, ("cat(chunks)", "cat(chunks) / n")), "mean"),
+        "chunks all of one length": (changed(RING, (CUT, "-(-len(x) // n)")), "uneven lengths"),
+        "twice as many pieces": (TWO_HALVES, "over budget"),
+        "the notebook's own rank": (
+            changed(RING, ("n, rank = group.size(), group.rank()", "n = group.size()")),
+            "not of the group",
+        ),
+        "nothing returned": (changed(RING, ("return torch", "torch")), "nothing returned"),
+        "padded and not trimmed": (
+            changed(RING, ("cat(chunks)", "cat([*chunks, x[:1]])")), "wrong shape",
+        ),
         "back to front": (changed(RING, ("cat(chunks)", "cat(chunks[::-1])")),
             "chunks in another order"),
         "torch.chunk": (changed(RING, (f"x.split({CUT})", "x.chunk(n)")), "uneven lengths"),
@@ -316,6 +464,114 @@ WRONG: dict = {
         "through float32": (
             changed(UNEVEN, (GIVES, "    return [one.float().to(one.dtype) for one in pieces]\n")),
             "rounded on the way",
+        ),
+        "torch's own, with objects": (
+            "def all_gather_uneven(piece, group):\n"
+            "    pieces = [None] * group.size()\n"
+            "    dist.all_gather_object(pieces, piece, group=group)\n    return pieces\n",
+            "ready-made collective",
+        ),
+        "everybody's is as long as mine": (
+            gather((ROUND_OF_LENGTHS, ""), ("    lengths = [int(k) for k in lengths]\n", ""))
+            .replace("lengths[coming])", "len(piece))"),
+            "lengths not sent",
+        ),
+        "the length of another": (
+            gather(("piece.new_empty(lengths[coming])", "piece.new_empty(lengths[going])")),
+            "length of another piece",
+        ),
+        "padded to the longest": (
+            gather(
+                (PIECES_ROUND, FILLED),
+                ("return pieces", "return [p[:k] for p, k in zip(pieces, lengths)]"),
+            ),
+            "padded",
+        ),
+        "padded and left so": (gather((PIECES_ROUND, FILLED)), "padding left in"),
+        "straight to everybody": (gather((PIECES_ROUND, STRAIGHT)), "straight to everybody"),
+        "all through rank 0": (gather((PIECES_ROUND, PIECES_THROUGH_0)), "all through one rank"),
+        "all lengths in each message": (
+            gather(
+                (
+                    ROUND_OF_LENGTHS,
+                    "    known = torch.zeros(n, dtype=torch.long)\n"
+                    "    known[rank] = len(piece)\n"
+                    "    for step in range(n - 1):\n"
+                    "        known += pass_on(known, torch.empty_like(known)) * (known == 0)\n"
+                    "    lengths = known\n",
+                )
+            ),
+            "over budget",
+        ),
+        "each piece in two halves": (
+            gather(
+                (
+                    "pieces[coming] = pass_on(pieces[going], piece.new_empty(lengths[coming]))",
+                    "k, room = lengths[going] // 2, piece.new_empty(lengths[coming])\n"
+                    "        pass_on(pieces[going][:k], room[: len(room) // 2])\n"
+                    "        pass_on(pieces[going][k:], room[len(room) // 2 :])\n"
+                    "        pieces[coming] = room",
+                )
+            ),
+            "too many messages",
+        ),
+        "in the order of arrival": (
+            gather(
+                ("return pieces", "return [pieces[(rank - step) % n] for step in range(n)]"),
+            ),
+            "order of arrival",
+        ),
+        "one buffer for all": (
+            gather(
+                ("    lengths = [int(", "    room = piece.new_empty(100)\n    lengths = [int("),
+                ("piece.new_empty(lengths[coming])", "room[: lengths[coming]]"),
+                ("pass_on(pieces[going],", "pass_on(pieces[going].clone(),"),
+            ),
+            "one buffer",
+        ),
+        "counting up": (gather((PIECES_ROUND, GATHERED_UP)), "right for two only"),
+        "joined": (gather(("return pieces", "return torch.cat(pieces)")), "joined into one"),
+        "without its own": (
+            gather(("return pieces", "return pieces[:rank] + pieces[rank + 1 :]")),
+            "not a piece of each rank",
+        ),
+        "nothing returned": (gather(("return pieces", "pieces")), "nothing returned"),
+        "rounded to float32": (
+            gather(("return pieces", "return [one.float() for one in pieces]")),
+            "another dtype",
+        ),
+        "room of another dtype": (
+            gather(("piece.new_empty(lengths[coming])", "torch.empty(lengths[coming])")),
+            "no room",
+        ),
+        "the input made longer": (
+            gather(
+                (
+                    PIECES_ROUND,
+                    "    piece.resize_(max(lengths))\n"
+                    + PIECES_ROUND.replace("lengths[coming]", "max(lengths)"),
+                ),
+                ("return pieces", "return [p[:k].clone() for p, k in zip(pieces, lengths)]"),
+            ),
+            "input changed",
+        ),
+        "lengths in a byte": (
+            gather(
+                ("tensor([len(piece)])", "tensor([len(piece)]).byte()"),
+                ("dtype=torch.long", "dtype=torch.uint8"),
+            ),
+            "length of another piece",
+        ),
+        "an empty one is not sent": (
+            gather(
+                ("        sending =", "        if len(going):\n            sending ="),
+                ("        sending.wait", "        if len(going):\n            sending.wait"),
+            ),
+            "empty piece",
+        ),
+        "the notebook's own rank": (
+            gather(("n, rank = group.size(), group.rank()", "n = group.size()")),
+            "not of the group",
         ),
         "a dict": (changed(UNEVEN, (GIVES, "    return dict(enumerate(pieces))\n")),
             "not a piece of each rank"),

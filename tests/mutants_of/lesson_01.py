@@ -4,8 +4,6 @@ from tests.mutation import Mutant
 
 CHECKS = "course_lib/classroom/checks/"
 FIRST = CHECKS + "lesson_01/"
-JUDGED = "tests/test_checks_01.py::test_a_plausible_mistake_is_refused_by_its_name"
-UNEVEN = "tests/test_checks_01_more.py::test_a_plausible_mistake_is_refused_by_its_name"
 NUMBERS = "tests/test_checks_01_numbers.py::"
 BOOKS = "tests/test_exercises.py::"
 
@@ -34,7 +32,7 @@ MUTANTS = [
         "sizes in messages):",
         (
             f"{LIKELY}[the rest in the last chunk]",
-            f"{JUDGED}[everybody's whole tensor round the ring]",
+            f"{ANSWERS}[ring_all_reduce-everybody's whole tensor round the ring]",
         ),
         "a message longer than the budget passes where their number is right",
     ),
@@ -151,10 +149,10 @@ MUTANTS = [
         "sent[rank] > rightward[rank] or counts",
         "counts",
         (
-            f"{UNEVEN}[padded to the longest]",
-            f"{UNEVEN}[straight to everybody]",
-            f"{UNEVEN}[all through rank 0]",
-            f"{UNEVEN}[all lengths in each message]",
+            f"{ANSWERS}[all_gather_uneven-padded to the longest]",
+            f"{ANSWERS}[all_gather_uneven-straight to everybody]",
+            f"{ANSWERS}[all_gather_uneven-all through rank 0]",
+            f"{ANSWERS}[all_gather_uneven-all lengths in each message]",
         ),
         "an answer that sends fillers, or one piece again and again, passes",
     ),
@@ -163,7 +161,7 @@ MUTANTS = [
         FIRST + "pieces.py",
         "sent[rank] > rightward[rank] or counts[rank] > most]",
         "sent[rank] > rightward[rank]]",
-        (f"{UNEVEN}[each piece in two halves]",),
+        (f"{ANSWERS}[all_gather_uneven-each piece in two halves]",),
         "twice as many messages pass",
     ),
     Mutant(
@@ -172,10 +170,19 @@ MUTANTS = [
         "apart = chance.sample([few, some, many], 3)",
         "apart, few, some = [many] * 3, many, many",
         (
-            f"{UNEVEN}[everybody's is as long as mine]",
-            f"{UNEVEN}[the length of another]",
+            f"{ANSWERS}[all_gather_uneven-everybody's is as long as mine]",
+            f"{ANSWERS}[all_gather_uneven-the length of another]",
         ),
         "degenerate inputs: all pieces have one length",
+        "T29",
+    ),
+    Mutant(
+        "uneven-lengths-all-short",
+        FIRST + "uneven.py",
+        "many = 2305 + 2 *",
+        "many = 45 + 2 *",
+        (f"{ANSWERS}[all_gather_uneven-lengths in a byte]",),
+        "a length that does not fit the dtype that it is sent in passes",
         "T29",
     ),
     Mutant(
@@ -183,7 +190,7 @@ MUTANTS = [
         FIRST + "uneven.py",
         "((THREE, [some, 0, few]), (TWO, [0, many]))",
         "((THREE, [some, many, few]), (TWO, [few, many]))",
-        (f"{UNEVEN}[an empty one is not sent]",),
+        (f"{ANSWERS}[all_gather_uneven-an empty one is not sent]",),
         "no piece is ever empty",
         "T29",
     ),
@@ -192,7 +199,7 @@ MUTANTS = [
         FIRST + "uneven.py",
         "import THREE, TWO, fresh_seed\n",
         "import THREE, fresh_seed\n\nTWO = [0, 1]\n",
-        (f"{UNEVEN}[the notebook's own rank]",),
+        (f"{ANSWERS}[all_gather_uneven-the notebook's own rank]",),
         "ranks of the world pass for ranks of the group where the two agree",
         "T29",
     ),
@@ -201,7 +208,10 @@ MUTANTS = [
         FIRST + "pieces.py",
         'if not all(all_near(r["entries"], c.inputs) for r in c.reports)]',
         "if not c.reports]",
-        (f"{UNEVEN}[in the order of arrival]", f"{UNEVEN}[one buffer for all]"),
+        (
+            f"{ANSWERS}[all_gather_uneven-in the order of arrival]",
+            f"{ANSWERS}[all_gather_uneven-one buffer for all]",
+        ),
         "a list of the right lengths is right, whatever is in it",
     ),
     Mutant(
@@ -209,7 +219,7 @@ MUTANTS = [
         CHECKS + "bench.py",
         '"one_buffer": len(set(starts)) < len(starts),',
         '"one_buffer": False,',
-        (f"{UNEVEN}[one buffer for all]",),
+        (f"{ANSWERS}[all_gather_uneven-one buffer for all]",),
         "the likeliest mistake goes by no name",
     ),
     Mutant(
@@ -217,7 +227,10 @@ MUTANTS = [
         FIRST + "trial.py",
         'POINT_TO_POINT = {"send", "recv", "barrier"}',
         'POINT_TO_POINT = {"send", "recv", "barrier", "all_gather", "all_reduce"}',
-        (f"{UNEVEN}[torch's own, with objects]", f"{JUDGED}[torch's own]"),
+        (
+            f"{ANSWERS}[all_gather_uneven-torch's own, with objects]",
+            f"{ANSWERS}[ring_all_reduce-torch's own]",
+        ),
         "torch's own collective passes for an answer",
     ),
     Mutant(

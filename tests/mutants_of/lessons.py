@@ -4,7 +4,7 @@ from tests.mutation import Mutant
 
 CHECKS = "course_lib/classroom/checks/"
 FIRST = CHECKS + "lesson_01/"
-JUDGED = "tests/test_checks_01.py::test_a_plausible_mistake_is_refused_by_its_name"
+ANSWERS = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 NUMBERS = "tests/test_checks_01_numbers.py::"
 THOUGHT = "tests/test_thought.py::"
 PROGRESS = "tests/classroom/test_progress.py::"
@@ -15,7 +15,7 @@ MUTANTS = [
         FIRST + "ring.py",
         "if all(len(sizes) <= may_send for sizes in messages) and",
         "if",
-        (f"{JUDGED}[twice as many pieces]",),
+        (f"{ANSWERS}[ring_all_reduce-twice as many pieces]",),
         "a right sum in too many messages passes",
     ),
     Mutant(
@@ -23,7 +23,7 @@ MUTANTS = [
         CHECKS + "bench.py",
         '"changed": not torch.equal(x, before)}',
         '"changed": False}',
-        (f"{JUDGED}[in place]",),
+        (f"{ANSWERS}[ring_all_reduce-in place]",),
         "an answer that destroys the caller's tensor passes",
         "T1",
     ),
@@ -32,7 +32,7 @@ MUTANTS = [
         FIRST + "ring.py",
         "even = [(THREE, 3 * part",
         "TWO = [0, 1]\n    even = [(THREE, 3 * part",
-        (f"{JUDGED}[the notebook's own rank]",),
+        (f"{ANSWERS}[ring_all_reduce-the notebook's own rank]",),
         "ranks of the world pass for ranks of the group where the two agree",
         "T29",
     ),
@@ -42,7 +42,10 @@ MUTANTS = [
         '        (THREE, 3 * part + 1 + seed % 2, "float64"),\n'
         '        (TWO, 2 * part + 1, "float32"),\n        (THREE, 2, "float64"),\n',
         '        (THREE, 3 * part, "float64"),\n        (TWO, 2 * part, "float32"),\n',
-        (f"{JUDGED}[the remainder dropped]", f"{JUDGED}[chunks all of one length]"),
+        (
+            f"{ANSWERS}[ring_all_reduce-the remainder dropped]",
+            f"{ANSWERS}[ring_all_reduce-chunks all of one length]",
+        ),
         "degenerate inputs: nothing is ever left over",
         "T29",
     ),
@@ -51,7 +54,7 @@ MUTANTS = [
         FIRST + "ring.py",
         'even = [(THREE, 3 * part, "float64"), (TWO, 2 * part, "float64")]',
         'even = [(TWO, 2 * part, "float64")]',
-        (f"{JUDGED}[counting up]",),
+        (f"{ANSWERS}[ring_all_reduce-counting up]",),
         "two ranks do not tell left from right",
         "T29",
     ),

@@ -19,18 +19,16 @@ no room: What one rank sends does not fit what another has made ready {when}. Bo
   length and dtype; torch.empty(k) is float32, whatever the piece is.
 
   {details}
-lengths not sent: Pieces of one length come out right, pieces of different lengths do not. A rank
-  has to know how long the piece is that comes, and was not told: the lengths have to travel first.
+lengths not sent: {head} A rank has to know how long the piece is that comes, and was not told: the
+  lengths have to travel first.
 
   {details}
-another second call: Pieces of one length come out right, pieces of different lengths do not. In a
-  second call your function sends no lengths any more, and they may be others. What does it keep
-  between calls?
+another second call: {head} In a second call your function sends no lengths any more, and they may
+  be others. What does it keep between calls?
 
   {details}
-length of another piece: Pieces of one length come out right, pieces of different lengths do not. Is
-  the room that is made ready as long as the piece that comes in that step? And is a length sent in
-  a dtype that can hold it?
+length of another piece: {head} Is the room that is made ready as long as the piece that comes in
+  that step? And is a length sent in a dtype that can hold it?
 
   {details}
 empty piece: Pieces that hold something come out right, whatever their lengths; an empty one does
@@ -52,21 +50,19 @@ one buffer: Several entries of the list are the same memory: each arrival overwr
   Every piece needs room of its own. {evidence}
 order of arrival: All pieces are there, in the order in which they came: each rank's own first.
   Entry r of the list has to be rank r's piece, on every rank. {evidence}
-right for two only: Two ranks come out right and three do not: among two, the only other rank is
-  both neighbours at once, and one step reaches every rank. {evidence}
+right for two only: Two ranks come out right and three do not: among two, one step reaches every
+  rank. {evidence}
 wrong pieces: Not every piece is where it should be. {evidence}
 head: The pieces are right, but not within the budget {when}: rank {rank} sends {count} messages,
   {bytes} bytes; allowed are {most} messages and {allowed} bytes.
-too many messages: {head} The bytes are right; each message costs an α of its own. One for a length
-  and one for a piece are enough.
+too many messages: {head} Each message costs an α: one for a length and one for a piece are enough.
 one step too many: {head} n−1 steps are enough in a round; the n-th brings each rank its own home.
-padded: {head} Every rank sends pieces as long as the longest, whatever they hold: what fills them
-  up is sent as well. The lengths are known; send that much.
+padded: {head} Every rank sends pieces as long as the longest. The lengths are known; send that
+  much.
 straight to everybody: {head} Each rank sends its own piece to every other, so the rank with the
   longest piece sends the most and all wait for it. On a ring a piece leaves its owner once, and the
   others pass it on.
-all through one rank: {head} The others send little: all roads lead through rank {rank}. The more
-  ranks, the longer all wait for it.
+all through one rank: {head} The others send little: the more ranks, the longer all wait for this.
 over budget: {head} Is a piece, or a length, sent again that was there?
 """)
 

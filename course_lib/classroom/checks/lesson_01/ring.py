@@ -39,8 +39,8 @@ room of another length: Lengths that divide by the number of ranks come out righ
   length.
 
   {details}
-room of another dtype: Room that is made ready has another dtype than what is sent, {when}. It
-  should be like x, here {dtype}: x.new_empty(k), or torch.empty(k, dtype=x.dtype).
+room of another dtype: Room that is made ready has another dtype than what is sent, {when}. Make it
+  like x, here {dtype}: x.new_empty(k).
 
   {details}
 wrong shape: Rank {rank} got {got} back {when}; expected is a tensor of shape [{length}] and dtype
@@ -53,20 +53,18 @@ not on every rank: {at} the sum is on rank {have} and not on rank {lack}: that i
   all-reduce every rank ends with the whole sum.
 remainder dropped: Lengths that divide by the number of ranks come out right. {at} the last {rest}
   of each result are wrong: cutting in whole n-ths leaves them out.
-one buffer: {at}, chunks {b} and {a} on rank {rank} hold the same numbers. Was one buffer used for
-  several arrivals? An arrival that is kept needs room of its own; otherwise the next one overwrites
-  it.
+one buffer: {at}, chunks {a} and {b} on rank {rank} hold the same numbers. Was one buffer used for
+  several arrivals? An arrival that is kept needs room of its own, or the next one overwrites it.
 chunks in another order: {at}, each chunk holds the finished sum of some chunk, but not each its
   own. A chunk keeps its number on its way round.
 never added: {at}, each chunk holds the numbers of one rank, and no sum has come to it. In the first
   round an arrival is added to what is there; the second begins with the chunk that is finished by
   then.
-right for two only: Two ranks come out right and three do not: on two, the neighbour to the left is
-  also the one to the right, and counting up or down is the same (mod 2): an index is off.
-  {evidence}
+right for two only: Two ranks come out right and three do not: an index is off. On two, left and
+  right are one neighbour, and counting up or down is the same (mod 2). {evidence}
 added twice: Some contributions were added more than once. {evidence}
-half of the way: Each rank holds the finished sum in one of its {n} chunks, another one on each
-  rank, and nowhere else: that is a reduce-scatter. The finished chunks have yet to go round.
+half of the way: Each rank holds the finished sum in one of its {n} chunks and nowhere else: that is
+  a reduce-scatter. The finished chunks have yet to go round.
 one step too few: On every rank one chunk is not finished. Each round has n−1 steps. {evidence}
 wrong values: The results are not the sum. {evidence}
 all through one rank: {head} {most} bytes, and one of the others only {least}. {fair} All roads lead

@@ -36,16 +36,13 @@ def judge_uneven(answer: Answer, judge: Judge) -> None:
     apart = chance.sample([few, some, many], 3)
     even = [call for m in (THREE, TWO) for call in _try(answer, judge, m, [one] * len(m), seed)]
     look_at_values(answer, even)
-    uneven, stopped = [], None
+    uneven, empty = [], []
     try:
         for case in ((THREE, apart), (TWO, [few, many])):
             uneven += _try(answer, judge, *case, seed, "int64")
-    except Finding as finding:  # nearly always about lengths
-        stopped = finding
-    if stopped:
-        _refuse_lengths(stopped, even)
+    except Finding as finding:
+        _refuse_lengths(finding, even)
     look_at_values(answer, uneven)
-    empty = []
     try:
         for case in ((THREE, [some, 0, few]), (TWO, [0, many])):
             empty += _try(answer, judge, *case, seed, "float32")
@@ -71,7 +68,8 @@ def _refuse_lengths(finding: Finding, even: list[Call]) -> None:
         entry = "lengths not sent"
     elif all(without for call, without in zip(even, alone, strict=True) if call.number):
         entry = "another second call"
-    raise SAYS(entry, details=trial.details(finding))
+    head = "Pieces of one length come out right, pieces of different lengths do not."
+    raise SAYS(entry, head=head, details=trial.details(finding))
 
 
 def _sent_pieces_alone(report: dict, n: int) -> bool:
