@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_07.case import Case, Plan
+from course_lib.classroom.checks.lesson_07.trial import Case, Plan
 from tests.answers.lesson_07 import BASE, body
 
 ROOT = Path(__file__).resolve().parent.parent

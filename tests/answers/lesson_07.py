@@ -293,6 +293,7 @@ IGNORED = {
     "only -100": ([("targets != ignore_index", "targets != -100")], "only a negative label"),
     "nothing over nothing": ([("counts.sum().clamp(min=1)", "counts.sum()")],
                              "nothing over nothing"),
+    "two at the least": ([("clamp(min=1)", "clamp(min=2)")], "another number of tokens"),
     "nothing over nothing, by torch's mean": (
         [("losses.sum() / many", "losses[counts].mean()")],
         "nothing over nothing",
@@ -332,6 +333,11 @@ PADDED = {
     ),
     "masked in place": ([(CAT, "    x = logits\n    x[:, real:] = -torch.inf\n")],
                         "input changed"),
+    "one entry too few": (
+        [("width, vocabulary - start))", "width, vocabulary - start - 1))"),
+         ("torch.where(here, logits.gather", "torch.where(here, x.gather")],
+        "the border of the padding",
+    ),
     "columns left out": ([("return loss, d / t", "return loss, d[:, :real] / t")], "wrong shape"),
     "the edge": ([(HERE, "here = (local >= 0) & (local <= width)")], "the edge of a shard"),
 }  # fmt: skip
@@ -359,6 +365,29 @@ SMOOTHED = {
     "the others alone": (
         [("smoothing / vocabulary * every", "smoothing / (vocabulary - 1) * (every - y)")],
         "other words only",
+    ),
+    "a logarithm of the softmax": (
+        [("all_reduce(logits.sum(-1), group)",
+          "all_reduce((e / S[:, None]).log().sum(-1), group) + vocabulary * (S.log() + m)")],
+        "overflow",
+    ),
+    "one entry less, below the largest": (
+        [(LOSSES, "S.log() - (1 - smoothing) * (y - m) "
+          "- smoothing / (vocabulary - 1) * (every - vocabulary * m)")],
+        "over one entry less",
+    ),
+    "the target in full, below the largest": (
+        [(LOSSES, "S.log() - (y - m) - smoothing / vocabulary * (every - vocabulary * m)")],
+        "target in full",
+    ),
+    "its own logits, below the largest": (
+        [(LOSSES, "S.log() - (1 - smoothing) * (y - m) - smoothing / vocabulary * every"),
+         ("all_reduce(logits.sum(-1), group)", "(logits - m[:, None]).sum(-1)")],
+        "sum of logits not shared",
+    ),
+    "the uniform part added": (
+        [("y - smoothing / vocabulary * every", "y + smoothing / vocabulary * every")],
+        "sign of the uniform part",
     ),
     "half of the uniform part": (
         [("S.log() + m - (1 - smoothing) * y", "(1 - smoothing) * (S.log() + m - y)")],

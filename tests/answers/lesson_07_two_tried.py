@@ -125,6 +125,29 @@ WRONG: dict = {
             two(("p * grad[:, None]", "p * grad[:, None] / len(p)")),
             "gradient of the mean",
         ),
+        "its start kept in a global": (
+            two(
+                (
+                    "ctx.save_for_backward(e, here, local)",
+                    "ctx.save_for_backward(e, targets)\n        STATE.update(start=start)",
+                ),
+                (
+                    "p, here, local = ctx.saved_tensors",
+                    "p, targets = ctx.saved_tensors\n        local = targets - STATE['start']\n"
+                    "        here = (local >= 0) & (local < p.shape[1])\n"
+                    "        local = local.clamp(0, p.shape[1] - 1)",
+                ),
+                before="STATE = {}",
+            ),
+            "another use in between",
+        ),
+        "the one-hot not weighed": (
+            two(
+                ("        p = p.clone()\n", "        p = p * grad[:, None]\n"),
+                ("return p * grad[:, None], None", "return p, None"),
+            ),
+            "half of it scaled",
+        ),
         "popped in the backward": (
             two(
                 ("ctx.save_for_backward(e, here, local)", "ctx.kept = [local, here, e]"),

@@ -17,7 +17,7 @@ MUTANTS = [
     ),
     Mutant(
         "judging-loaded-in-the-answer-s-time",
-        CHECKS + "lesson_07/two.py",
+        CHECKS + "lesson_07/looks.py",
         "    judge.take(answer, trial.__name__)",
         "    judge.take(answer)",
         (f"{JUDGE}test_what_tries_an_answer_is_loaded_before_the_answer_comes",),

@@ -6,7 +6,7 @@ computed from the trial's own numbers, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -14,29 +14,63 @@ from torch import Tensor
 
 from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_07 import trial
-from course_lib.classroom.checks.lesson_07.case import Case, Plan
-from course_lib.classroom.checks.looking import (
-    ITEM,
-    Idea,
-    Looks,
-    all_near,
-    another_step,
-    near,
-    refuse_changed,
-    refuse_idea,
-)
+from course_lib.classroom.checks.lesson_07.trial import APART, FAR, LOW, PLAIN, SILENT, Case, Plan
+from course_lib.classroom.checks.looking import ITEM, Idea, Looks, all_near, near, refuse_idea
+from course_lib.classroom.checks.words import Words
 from course_lib.ledger import forms
 
 WHERE = {
-    "plain": "",
-    "far": ", with logits of 10,000 and, every other token, of -10,000",
-    "low": ", with logits of -100,000 for every other token",
-    "apart": ", where one rank's logits are far above all others'",
-    "silent": ", where all of one rank's logits are -inf, and some tokens' about -100,000",
+    PLAIN: "",
+    FAR: ", with logits of 10,000 and, every other token, of -10,000",
+    LOW: ", with logits of -100,000 for every other token",
+    APART: ", where one rank's logits are far above all others'",
+    SILENT: ", where all of one rank's logits are -inf, and some tokens' about -100,000",
 }
+SAYS = Words("""
+not a pair: Rank {rank} got a {kind} back {when}; wanted is a pair: the loss, one number, and the
+  gradient of this rank's logits.
+no single loss: The first of the pair on rank {rank} is not one number {when}. The loss is the mean
+  over the tokens, the same on every rank.
+gradient of all words: Rank {rank} got the gradient of all logits back, {shape}, {when}; wanted is
+  that of its own, {wanted}. No rank has a use for the others'.
+wrong shape: The gradient on rank {rank} has shape {shape} and dtype {dtype} {when}; wanted is
+  {wanted} and float64, like the logits.
+ranks disagree: The ranks have different losses {when}. Every rank needs the loss over all entries.
+wrong loss: The loss is not that of one process {when}{both}.
+wrong gradient: The loss is right, and its gradient is not that of one process {when}. For each
+  logit it is softmax minus label.
+nothing over nothing: With every token ignored there is a NaN {when}: a mean over no token is 0/0.
+  It is defined as 0 here, with a gradient of zeros, so that training goes on.
+zero times infinity #1: There is a NaN {when}. The padding's exponentials are infinite there, and
+  0 · inf is no number. Choose with torch.where, or fill the logits with -inf before the
+  exponential; do not multiply by a mask.
+rank without a word: There is a NaN, or an infinity, {when}: all rows of rank {rank} are padding
+  there. A rank without a real entry still takes part, with nothing to add.
+overflow: There is an infinity or a NaN {when}. An exponential is taken of something that was not
+  made small first, or a logarithm of a sum, or of a softmax, that has become 0: what is subtracted
+  has to be the largest logit of all ranks, and a difference of logits needs no exponential.
+zero times infinity #2: The loss is a NaN {when}, though the gradient has none: the sum of
+  exponentials is fine, and the target's logit is not. 0 · (-inf) is no number: choose with
+  torch.where, do not multiply by a mask.
+no largest logit: There is a NaN or an infinity {when}: there the rank's largest logit is -inf too,
+  and -inf - (-inf) is no number. Such a rank adds nothing to the sum, and no other number may stand
+  for its largest logit.
+not finite: There is a NaN or an infinity {when}.
+over budget: The values are right. Rank {rank} sends {bytes} bytes {when}; the budget is {fair:g},
+  {numbers} numbers a token. The backward needs no message at all.
+logits on the way: The values are right. Rank {rank} sends something as large as its logits,
+  {bytes} bytes in all {when}: it grows with v, the vocabulary. What a token's loss needs of another
+  rank is a few numbers.
+not sharded: The values are right, and rank {rank} made a tensor of {largest} bytes {when}; a shard
+  of the logits has {shard}. Something there is as wide as the whole vocabulary: a sharding that
+  saves no memory.
+one buffer for two results: A gradient that your function had returned was another one after its
+  next call, {when}. The caller may still need it: give each result memory of its own.
+""")
+Ideas = Callable[[Case], Iterable[Idea]]
+Plans = Callable[[int, int], Sequence[tuple[list[int], Plan]]]
 
 
 class Trial(NamedTuple):
@@ -44,223 +78,161 @@ class Trial(NamedTuple):
     case: Case
     when: str
 
-    @property
-    def right(self) -> list[list[Tensor]]:
-        """For each rank, its loss and gradient at the first step."""
-        return [self.of(rank, 0) for rank in range(self.case.n)]
+    def right(self, which: int) -> list[Tensor]:
+        """What each rank should have at the first step: its loss, 0, or its gradient, 1."""
+        return [self.of(rank, 0)[which] for rank in range(self.case.n)]
 
-    def of(self, rank: int, step: int) -> list[Tensor]:
+    def of(self, rank: int, step: int) -> tuple[Tensor, Tensor]:
         loss, gradient = self.case.steps[step]
-        return [loss, gradient[:, slice(*self.case.spans[rank])]]
+        return loss, gradient[:, slice(*self.case.spans[rank])]
 
 
 def tried(
-    answer: Answer,
-    judge: Judge,
-    members: list[int],
-    plan: Plan,
-    extras: tuple | None,
-    also: str = "",
-) -> Trial:
-    """The answer on a group; `extras` are what it gets besides, None for one with a history; `also`
-    is said of the trial after the kind of its logits."""
-    said = "" if plan.kind == "plain" else WHERE[plan.kind]
-    if plan.padding:
-        said += f", with the padding's logits about {plan.padding:,.0f}"
-    if plan.ignored == "all":
-        said = ", where all tokens are ignored"
-    elif plan.ignore is not None:
-        said += f", with ignore_index={plan.ignore}"
-    when = f"{on(members)}{said}{also}"
+    answer: Answer, judge: Judge, plans: Plans, extras: tuple | None, wide: int = 1
+) -> Iterable[Trial]:
+    """The answer on its plans; `extras` are the fields of a plan that it gets besides, None for a
+    function with a history; shards are `wide` times as wide as usual."""
+    judge.take(answer, trial.__name__)
+    seed = looking.fresh_seed()
     how, more = (trial.with_history, ()) if extras is None else (trial.by_hand, (extras,))
-    case = Case(plan, len(members))
-    reports = judge.trial(
-        answer, how, plan, *more, members=members, when=when, empty=case.without_entries
+    for members, plan in plans(seed, wide * (19, 23, 25, 29)[seed % 4]):  # no shards are equal
+        also = ""
+        if plan.padding:
+            also += f", with the padding's logits about {plan.padding:,.0f}"
+        if plan.ignore is not None:
+            also += f", with ignore_index={plan.ignore}"
+            also += {"some": "", "all": " for all tokens"}.get(plan.ignored, " for all but one")
+        if extras and "smoothing" in extras:
+            also += f", with ε = {plan.smoothing:g}"
+        when = f"{on(members)}{WHERE[plan.kind]}{also}"
+        case = Case(plan, len(members))
+        reports = judge.trial(
+            answer, how, plan, *more, members=members, when=when, empty=case.without_entries
+        )
+        yield Trial(reports, case, when)
+
+
+def judged(
+    plans: Plans, extras: tuple, numbers: int, losses: Ideas, gradients: Ideas
+) -> Callable[[Answer, Judge], None]:
+    """The judge of a loss and a gradient by hand, for so many numbers a token."""
+    looks = Looks(
+        returned=look_at_pair,
+        shape=look_at_shape,
+        unchanged=look_at_inputs,
+        value=lambda one: look_at_loss(one, losses),
+        gradients=lambda one: look_at_gradient(one, gradients),
+        traffic=lambda one: look_at_traffic(one, numbers),
+        memory=look_at_largest,
+        later_steps=look_at_steps,
     )
-    return Trial(reports, case, when)
+    return lambda answer, judge: looks.at(answer, tried(answer, judge, plans, extras))
+
+
+def refuse(says: Words, entry: str, one: Trial, met: Callable[[dict], bool], **about) -> None:
+    """Raise a Finding of the first rank whose report has `met`; the report fills in the words."""
+    for rank, report in enumerate(one.reports):
+        if met(report):
+            raise says(entry, **{**report, **about, "rank": rank, "when": one.when})
 
 
 def look_at_pair(one: Trial) -> None:
-    """A Finding where a rank did not get a pair back."""
     refuse_none(one.reports, one.when, "a loss and a gradient")
-    for rank, report in enumerate(one.reports):
-        if report["parts"] is None:
-            raise Finding(
-                "not a pair",
-                f"Rank {rank} got a {report['kind']} back {one.when}; wanted is a pair: the loss, "
-                "one number, and the gradient of this rank's logits.",
-            )
+    refuse(SAYS, "not a pair", one, lambda r: not r["pair"])
 
 
 def look_at_shape(one: Trial) -> None:
     """A Finding where the pair is not one number and a gradient shaped like the logits."""
-    plan = one.case.plan
-    for rank, (report, (a, z)) in enumerate(zip(one.reports, one.case.spans, strict=True)):
-        wanted, every = [plan.tokens, z - a], [plan.tokens, plan.rows]
-        if report["loss"] is None:
-            raise Finding(
-                "no single loss",
-                f"The first of the pair on rank {rank} is not one number {one.when}. The loss is "
-                "the mean over the tokens, the same on every rank.",
-            )
-        if report["gradient"] is None and report["shape"] == every:
-            raise Finding(
-                "gradient of all words",
-                f"Rank {rank} got the gradient of all logits back, {every}, {one.when}; wanted is "
-                f"that of its own, {wanted}. No rank has a use for the others'.",
-            )
-        if report["gradient"] is None:
-            raise Finding(
-                "wrong shape",
-                f"The gradient on rank {rank} has shape {report['shape']} and dtype "
-                f"{report['dtype']} {one.when}; wanted is {wanted} and float64, like the logits.",
-            )
+    every = [one.case.plan.tokens, one.case.plan.rows]
+    refuse(SAYS, "no single loss", one, lambda r: r["loss"] is None)
+    missing = [r for r in one.reports if r["gradient"] is None]
+    entry = "gradient of all words" if every in [r["shape"] for r in missing] else "wrong shape"
+    refuse(SAYS, entry, one, lambda r: r["gradient"] is None)
 
 
 def look_at_inputs(one: Trial) -> None:
-    refuse_changed(one, "the caller's logits or targets")
-
-
-Ideas = Callable[[Case], Iterable[Idea]]
+    looking.refuse_changed(one, "the caller's logits or targets")
 
 
 def look_at_loss(one: Trial, ideas: Ideas) -> None:
     """A Finding where some rank's loss is not that of one process."""
-    found = [report["loss"] for report in one.reports]
-    right = [loss for loss, _ in one.right]
+    found, right = [report["loss"] for report in one.reports], one.right(0)
     if _only_logged(one, right) or all_near(found, right):
         return
-    refuse_idea(found, ideas(one.case), one.when)
-    if not all(bool(torch.isfinite(loss).all()) for loss in found):
-        _refuse_not_finite(found, one)
-    looking.refuse_general(found, right, one.when, sizes=one.case.sizes, what="loss")
-    spread = [rank for rank, loss in enumerate(found) if not near(loss, found[0])]
-    if spread:
-        raise Finding(
-            "ranks disagree",
-            f"The ranks have different losses {one.when}. Every rank needs the loss over all "
-            "entries.",
-        )
-    rank = next(r for r in range(one.case.n) if not near(found[r], right[r]))
+    _look_for_ideas(one, found, right, ideas, "loss")
+    if any(not near(loss, found[0]) for loss in found):
+        raise SAYS("ranks disagree", when=one.when)
     both = ""
-    if right[rank].dim() == 0:  # one number, not one for each token
-        yours, wanted = float(found[rank]), float(right[rank])
-        both = f": rank {rank} has {yours:.6g}, wanted is {wanted:.6g}"
-    raise Finding("wrong loss", f"The loss is not that of one process {one.when}{both}.")
+    if right[0].dim() == 0:  # one number, not one for each token
+        both = f": wanted is {float(right[0]):.6g}, and there is {float(found[0]):.6g}"
+    raise SAYS("wrong loss", when=one.when, both=both)
 
 
 def _only_logged(one: Trial, right: list[Tensor]) -> bool:
     """Whether the losses are right and were made float32 at the very end, as for a log."""
-    narrow = all(report.get("narrow") for report in one.reports)
-    return narrow and all(
-        torch.equal(report["loss"].float(), loss.float())
+    return all(
+        report.get("narrow") and torch.equal(report["loss"].float(), loss.float())
         for report, loss in zip(one.reports, right, strict=True)
     )
 
 
 def look_at_gradient(one: Trial, ideas: Ideas) -> None:
-    found = [report["gradient"] for report in one.reports]
-    right = [gradient for _, gradient in one.right]
-    if all_near(found, right):
-        return
-    head = "The loss is right, its gradient is not. "
+    found, right = [report["gradient"] for report in one.reports], one.right(1)
+    if not all_near(found, right):
+        _look_for_ideas(one, found, right, ideas, "gradient")
+        raise SAYS("wrong gradient", when=one.when)
+
+
+def _look_for_ideas(one: Trial, found: list, right: list, ideas: Ideas, what: str) -> None:
+    """A Finding where an idea, or something not finite, or what any exercise may meet explains."""
+    head = "The loss is right, its gradient is not. " if what == "gradient" else ""
     refuse_idea(found, ideas(one.case), one.when, head)
-    if not all(bool(torch.isfinite(gradient).all()) for gradient in found):
-        _refuse_not_finite(found, one)
-    looking.refuse_general(found, right, one.when, sizes=one.case.sizes, what="gradient")
-    raise Finding(
-        "wrong gradient",
-        f"The loss is right, and its gradient is not that of one process {one.when}. For each "
-        "logit it is softmax minus label.",
-    )
+    if not all(bool(values.isfinite().all()) for values in found):
+        _refuse_not_finite(one)
+    sizes = {"tokens": one.case.plan.tokens, "entries": one.case.plan.words}
+    looking.refuse_general(found, right, one.when, sizes=sizes, what=what)
 
 
-def _refuse_not_finite(found: list[Tensor], one: Trial) -> None:
-    kind = one.case.plan.kind
-    if one.case.plan.ignored == "all":
-        raise Finding(
-            "nothing over nothing",
-            f"With every token ignored there is a NaN {one.when}: a mean over no token. It is "
-            "defined as 0 here, with a gradient of zeros, so that training goes on.",
-        )
-    if one.case.plan.padding > 0:
-        raise Finding(
-            "zero times infinity",
-            f"There is a NaN {one.when}. The padding's exponentials are infinite there, and "
-            "0 · inf is no number. Choose with torch.where, or fill the logits with -inf before "
-            "the exponential; do not multiply by a mask.",
-        )
-    empty = one.case.without_entries
-    if empty:
-        raise Finding(
-            "rank without a word",
-            f"There is a NaN, or an infinity, {one.when}: all rows of rank {empty[0]} are padding "
-            "there. A rank without a real entry still takes part, with nothing to add.",
-        )
-    if kind in ("far", "low", "apart"):
-        raise Finding(
-            "overflow",
-            f"There is an infinity or a NaN {one.when}. An exponential is taken of something "
-            "that was not made small first, or a sum of them has become 0 before its logarithm: "
-            "what is subtracted has to be the largest logit of all ranks.",
-        )
+def _refuse_not_finite(one: Trial) -> None:
+    plan, empty = one.case.plan, one.case.without_entries
     gradients = [report["gradient"] for report in one.reports]
-    if kind == "silent" and all(g is not None and g.isfinite().all() for g in gradients):
-        raise Finding(
-            "zero times infinity",
-            f"The loss is a NaN {one.when}, though the gradient has none: the sum of exponentials "
-            "is fine, and the target's logit is not. 0 · (-inf) is no number: choose with "
-            "torch.where, do not multiply by a mask.",
-        )
-    if kind == "silent":
-        raise Finding(
-            "no largest logit",
-            f"There is a NaN or an infinity {one.when}: there the rank's largest logit is -inf "
-            "too, and -inf - (-inf) is no number. Such a rank adds nothing to the sum, and no "
-            "other number may stand for its largest logit.",
-        )
-    raise Finding("not finite", f"There is a NaN or an infinity {one.when}.")
+    fine = all(g is not None and g.isfinite().all() for g in gradients)
+    reasons = {
+        "nothing over nothing": plan.ignored == "all",
+        "zero times infinity #1": plan.padding > 0,
+        "rank without a word": bool(empty),
+        "overflow": plan.kind in (FAR, LOW, APART),
+        "zero times infinity #2": plan.kind == SILENT and fine,
+        "no largest logit": plan.kind == SILENT,
+        "not finite": True,
+    }
+    entry = next(entry for entry, met in reasons.items() if met)
+    raise SAYS(entry, when=one.when, rank=empty[0] if empty else 0)
 
 
-def look_at_traffic(one: Trial, numbers: int, words: str) -> None:
+def look_at_traffic(one: Trial, numbers: int) -> None:
     """So many numbers a token may be summed, and no logits."""
-    n, plan = one.case.n, one.case.plan
-    fair = numbers * forms.all_reduce(n, plan.tokens * ITEM)
-    for rank, report in enumerate(one.reports):
-        if report["bytes"] <= fair:
-            continue
-        refuse_logits_on_the_way(one, rank, report)
-        raise Finding(
-            "over budget",
-            f"The values are right. Rank {rank} sends {report['bytes']} bytes {one.when}; the "
-            f"budget is {fair:g}, {words} numbers a token. The backward needs no message at all.",
-        )
+    fair = numbers * forms.all_reduce(one.case.n, one.case.plan.tokens * ITEM)
+    refuse_logits_on_the_way(one, fair)
+    said = {3: "three", 4: "four"}[numbers]
+    refuse(SAYS, "over budget", one, lambda r: r["bytes"] > fair, fair=fair, numbers=said)
 
 
-def refuse_logits_on_the_way(one: Trial, rank: int, report: dict) -> None:
-    plan, (a, z) = one.case.plan, one.case.spans[rank]
-    wide = [op for op, elements in report["sent"] if elements >= plan.tokens * (z - a) > 0]
-    if wide:
-        raise Finding(
-            "logits on the way",
-            f"The values are right. Rank {rank} sends something as large as its logits "
-            f"({wide[0]}), {report['bytes']} bytes in all {one.when}: it grows with v, the "
-            "vocabulary. What a token's loss needs of another rank is a few numbers.",
-        )
+def refuse_logits_on_the_way(one: Trial, fair: float) -> None:
+    """A Finding where more was sent than is fair, and something was as large as a rank's logits."""
+
+    def met(report: dict) -> bool:
+        own = report["wanted"][0] * report["wanted"][1]
+        return report["bytes"] > fair and any(own and many >= own for many in report["sent"])
+
+    refuse(SAYS, "logits on the way", one, met)
 
 
 def look_at_largest(one: Trial) -> None:
     """No tensor may be larger than the largest shard, but for a column or two."""
-    plan, (a, z) = one.case.plan, one.case.spans[0]
-    fair = plan.tokens * (z - a + 2) * ITEM
-    for rank, report in enumerate(one.reports):
-        if report["largest"] > fair:
-            raise Finding(
-                "not sharded",
-                f"The values are right, and rank {rank} made a tensor of {report['largest']} bytes "
-                f"{one.when}; a shard of the logits has {plan.tokens * (z - a) * ITEM}. Something "
-                "there is as wide as the whole vocabulary: a sharding that saves no memory.",
-            )
+    column, (a, z) = one.case.plan.tokens * ITEM, one.case.spans[0]
+    most = column * (z - a + 2)
+    refuse(SAYS, "not sharded", one, lambda r: r["largest"] > most, shard=column * (z - a))
 
 
 def look_at_steps(one: Trial) -> None:
@@ -268,27 +240,8 @@ def look_at_steps(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         for step, mine in enumerate(report["steps"]):
             loss, gradient = one.of(rank, step)
-            if mine.get("narrow"):
-                loss = loss.float().double()
+            loss = loss.float().double() if mine.get("narrow") else loss
             if not (near(mine["loss"], loss) and near(mine["gradient"], gradient)):
-                raise another_step(one, rank, step)
+                raise looking.another_step(one, rank, step)
     if any(report["reused"] for report in one.reports):
-        raise Finding(
-            "one buffer for two results",
-            f"A gradient that your function had returned was another one after its next call, "
-            f"{one.when}. The caller may still need it: give each result memory of its own.",
-        )
-
-
-def looks_at_pair(loss: Ideas, gradient: Ideas, budget: tuple[int, str]) -> Looks:
-    """The looks at a loss and a gradient that were worked out by hand."""
-    return Looks(
-        returned=look_at_pair,
-        shape=look_at_shape,
-        unchanged=look_at_inputs,
-        value=lambda one: look_at_loss(one, loss),
-        gradients=lambda one: look_at_gradient(one, gradient),
-        traffic=lambda one: look_at_traffic(one, *budget),
-        memory=look_at_largest,
-        later_steps=look_at_steps,
-    )
+        raise SAYS("one buffer for two results", when=one.when)

@@ -5,229 +5,147 @@ A share has to be one of all entries, not of one rank's; what each wrong share g
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
-from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.checks.lesson_07 import ideas, looks, trial
-from course_lib.classroom.checks.lesson_07.by_hand import TOKENS, exercise, fresh
-from course_lib.classroom.checks.lesson_07.case import FAR, PLAIN, Case, Plan
-from course_lib.classroom.checks.looking import THREE, TWO, Idea
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.lesson_07.ideas import Parts, of_the_gradient, of_the_loss
+from course_lib.classroom.checks.lesson_07.looks import judged
+from course_lib.classroom.checks.lesson_07.trial import APART, FAR, PLAIN, TOKENS, Case, Plan
+from course_lib.classroom.checks.looking import THREE, TWO, Idea, ideas
+from course_lib.classroom.checks.words import Words
 
-
-def judge_smoothed(answer: Answer, judge: Judge) -> None:
-    judge.take(answer, trial.__name__)
-    seed, v = fresh()
-    cases = [(THREE, PLAIN, 0.1), (TWO, PLAIN, 0.4), (THREE, FAR, 0.1), (TWO, PLAIN, 0.0)]
-    trials = (
-        looks.tried(
-            answer,
-            judge,
-            members,
-            Plan(seed, TOKENS, v, v, kind, smoothing=e),
-            (v, e),
-            f"{' and' if kind == FAR else ', with'} ε = {e:g}",
-        )
-        for members, kind, e in cases
-    )
-    looks.looks_at_pair(smoothed_losses, smoothed_gradients, (4, "four")).at(answer, trials)
-
-
-def smoothed_losses(case: Case) -> Iterator[Idea]:
-    p, n = ideas.Parts(case), case.n
-    e, v = case.plan.smoothing, case.plan.words
-    if not e:
-        yield from ideas.of_the_loss(case)
-        return
-    widths = [part.shape[-1] for part in p.own]
-    plain = p.lse - p.y_all
-    yield Idea(
-        "no smoothing",
-        "That is the loss without smoothing: all of the target's share is still at one entry.",
-        [plain.mean()] * n,
-    )
-    yield Idea(
-        "sum of logits not shared",
-        "The uniform part reads every entry's logit, and each rank has put in those of its own "
-        "entries alone.",
-        [p.loss(p.lse, p.y_all, own) for own in p.sum_r],
-    )
-    for text, own in (("", p.sum_r), (", though the sum itself is shared", [p.sum] * n)):
-        yield Idea(
-            "share of one rank's words",
-            f"Each entry's share was computed as ε over the entries of one rank{text}. It is ε "
-            "over the whole vocabulary.",
-            [
-                (p.lse - (1 - e) * p.y_all - e / w * s).mean()
-                for w, s in zip(widths, own, strict=True)
-            ],
-        )
-    yield Idea(
-        "share of one rank's words",
-        "Each rank took the vocabulary for n times its own entries. Shards have different lengths; "
-        "how many entries there are is `vocabulary`.",
-        [(p.lse - (1 - e) * p.y_all - e / (w * n) * p.sum).mean() for w in widths],
-    )
-    shared = torch.stack([s / w for s, w in zip(p.sum_r, widths, strict=True)]).sum(0)
-    for parts, how in ((1, "added up"), (n, "averaged")):
-        yield Idea(
-            "share of one rank's words",
-            f"Each rank's mean over its own entries was taken, and these were {how}. Shards have "
-            "different lengths, and an entry's share is ε over the whole vocabulary.",
-            [(p.lse - (1 - e) * p.y_all - e * shared / parts).mean()] * n,
-        )
-    others = e / (v - 1) * (p.sum - p.y_all)
-    yield Idea(
-        "other words only",
-        "The target keeps 1 - ε and the others share ε. That is smoothing too, and not torch's: "
-        "there all entries share ε, the target among them.",
-        [(p.lse - (1 - e) * p.y_all - others).mean()] * n,
-    )
-    for losses in (
-        p.lse - (1 - e) * p.y_all - e / (v - 1) * p.sum,
-        (1 - e) * plain + e / (v - 1) * (v * p.lse - p.sum),
-    ):
-        yield Idea(
-            "over one entry less",
-            "ε was divided by v - 1, and the target has a share of it as well. All v entries share "
-            "ε, so each has ε/v.",
-            [losses.mean()] * n,
-        )
-    for losses in (
-        p.lse - (1 - e) * p.y_all - e / v * (p.sum - p.y_all),
-        (1 - e) * plain + e / v * ((v - 1) * p.lse - p.sum + p.y_all),
-    ):
-        yield Idea(
-            "no share for the target",
-            "Each of the other entries has ε/v, and the target 1 - ε alone: together less than 1. "
-            "The target has its ε/v as well.",
-            [losses.mean()] * n,
-        )
-    yield Idea(
-        "the shares turned round",
-        "The target has ε, and the uniform part 1 - ε. It is the other way round.",
-        [(p.lse - e * p.y_all - (1 - e) / v * p.sum).mean()] * n,
-    )
-    yield Idea(
-        "log-sum-exp of the target alone",
-        "The uniform part is made of losses too, log-sum-exp minus logit, each entry's; the first "
-        "half of it is missing.",
-        [((1 - e) * plain - e / v * p.sum).mean()] * n,
-    )
-    yield Idea(
-        "target in full",
-        "The target's loss still counts in full, and the uniform part comes on top. The shares "
-        "have to add up to 1.",
-        [(plain + e * (p.lse - p.sum / v)).mean()] * n,
-    )
-    yield Idea(
-        "target in full",
-        "The target's logit still counts in full, and the uniform part comes on top. The shares "
-        "have to add up to 1.",
-        [(plain - e * p.sum / v).mean()] * n,
-    )
-    for text, sign in (
-        ("The sum over all entries is of l - m, while log S + m belongs to plain logits", 1),
-        ("The sum over all entries is of plain logits l, while log S alone belongs to l - m", -1),
-    ):
-        yield Idea(
-            "sum below another number",
-            f"{text}, with m the largest: one of the loss's terms is relative to m, another is "
-            "not. Take all of them plain, or all relative to m.",
-            [p.loss(p.lse + sign * e * p.m, p.y_all)] * n,
-        )
-    for text, share in (("1/v", e), ("ε", 1 / v), ("ε/v", 1.0)):
-        for losses in (
-            p.lse - (1 - e) * p.y_all - share * p.sum,  # of plain logits
-            p.lse - p.m - (1 - e) * (p.y_all - p.m) - share * (p.sum - v * p.m),  # of l - m
-            (1 - e) * plain + share * (v * p.lse - p.sum),  # of nll
-        ):
-            yield Idea(
-                "factor of the sum",
-                f"The sum over all entries was taken without its factor {text}: each entry's share "
-                "of the label is ε/v.",
-                [losses.mean()] * n,
-            )
-    yield from ideas.of_the_loss(case)
+SAYS = Words("""
+no smoothing: That is the loss without smoothing: all of the target's share is still at one entry.
+sum of logits not shared: The uniform part reads every entry's logit, and each rank has put in those
+  of its own entries alone.
+share of one rank's words #1: Each entry's share was computed as ε over the entries of one rank. It
+  is ε over the whole vocabulary.
+share of one rank's words #2: Each rank took the vocabulary for n times its own entries. Shards have
+  different lengths; how many entries there are is `vocabulary`.
+share of one rank's words #3: Each rank's mean over its own entries was taken, and these were added
+  up or averaged. Shards have different lengths, and an entry's share is ε over the whole
+  vocabulary.
+other words only: The target keeps 1 - ε and the others share ε. That is smoothing too, and not
+  torch's: there all entries share ε, the target among them.
+over one entry less: ε was divided by v - 1, and the target has a share of it as well. All v entries
+  share ε, so each has ε/v.
+no share for the target: Each of the other entries has ε/v, and the target 1 - ε alone: together
+  less than 1. The target has its ε/v as well.
+the shares turned round: The target has ε, and the uniform part 1 - ε. It is the other way round.
+log-sum-exp of the target alone: The uniform part is made of losses too, log-sum-exp minus logit,
+  each entry's; the first half of it is missing.
+target in full: The target still counts in full, and the uniform part comes on top. The shares of
+  the label have to add up to 1.
+sum below another number: One of the loss's terms is relative to the largest logit m, another is
+  not. Take all of them plain, or all relative to m: the sum over all entries is of l - m where
+  log S stands alone, and of l where it is log S + m.
+factor of the sum: The sum over all entries was taken without all of its factor: each entry's share
+  of the label is ε/v.
+sign of the uniform part: The sum over all entries is taken off, like the target's logit: each
+  entry's loss is log-sum-exp minus its logit.
+gradient without smoothing: That is the gradient of the loss without smoothing, softmax minus
+  one-hot.
+uniform share left out #1: The target's share is smaller, and what it lost went to no entry: from
+  every logit's gradient a small share is subtracted.
+uniform share left out #2: All of softmax minus one-hot was made smaller. The softmax itself counts
+  in full; only the label is spread out.
+softmax made smaller: The softmax was multiplied by 1 - ε as well. It counts in full: only the label
+  is spread out.
+""")
 
 
-def smoothed_gradients(case: Case) -> Iterator[Idea]:
-    p = ideas.Parts(case)
-    e, v = case.plan.smoothing, case.plan.words
-    soft, hot = p.softmax(), p.one_hot(ideas.here)
+def plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
+    cases = [(THREE, PLAIN, 0.1), (TWO, PLAIN, 0.4), (THREE, FAR, 0.1), (TWO, APART, 0.1)]
+    return [
+        (members, Plan(seed, TOKENS, v, v, kind, smoothing=e))
+        for members, kind, e in [*cases, (TWO, PLAIN, 0.0)]
+    ]
+
+
+def losses(case: Case) -> Iterator[Idea]:
+    if case.plan.smoothing:
+        yield from ideas(SAYS, _wrong(Parts(case)))
+    yield from of_the_loss(case)
+
+
+def _wrong(p: Parts) -> Iterator[tuple[str, list[Tensor]]]:
+    """Wrong shares of the label and wrong sums of logits, with the loss on each rank."""
+    n, e, v = p.n, p.plan.smoothing, p.plan.words
+    every, own = ([p.sum] * n, [v] * n), (p.sum_r, p.widths)
+    others = ([p.sum - p.y_all] * n, [v - 1] * n)
+    means = ([sum(s / w for s, w in zip(p.sum_r, p.widths, strict=True))] * n, [n] * n)
+    near_by = [e / w for w in p.widths]
+    table = [  # the target's share, and of a sum over so many entries another's
+        ("no smoothing", 1, [0.0] * n, every),
+        ("sum of logits not shared", 1 - e, [e / v] * n, own),
+        ("share of one rank's words #1", 1 - e, near_by, own),
+        ("share of one rank's words #1", 1 - e, near_by, every),
+        ("share of one rank's words #2", 1 - e, [share / n for share in near_by], every),
+        ("share of one rank's words #3", 1 - e, [e] * n, means),
+        ("share of one rank's words #3", 1 - e, [e / n] * n, means),
+        ("other words only", 1 - e, [e / (v - 1)] * n, others),
+        ("over one entry less", 1 - e, [e / (v - 1)] * n, every),
+        ("no share for the target", 1 - e, [e / v] * n, others),
+        ("the shares turned round", e, [(1 - e) / v] * n, every),
+        ("target in full", 1, [e / v] * n, every),
+        *(("factor of the sum", 1 - e, [share] * n, every) for share in (e, 1 / v, 1.0)),
+        ("sign of the uniform part", 1 - e, [-e / v] * n, every),
+    ]
+    for entry, target, shares, sums in table:
+        for gives in _ways(p, target, shares, *sums):
+            yield entry, gives
+    short = (1 - e) * (p.lse - p.y_all) - e / v * p.sum
+    yield "log-sum-exp of the target alone", [short.mean()] * n
+    for sign in (1, -1):
+        yield "sum below another number", [p.loss(p.lse + sign * e * p.m, p.y_all)] * n
+
+
+def _ways(
+    p: Parts, target: float, shares: Sequence, sums: Sequence, counts: Sequence
+) -> Iterator[list[Tensor]]:
+    """Each rank's loss: of plain logits, of logits relative to the largest, of log-sum-exps."""
+    each = list(zip(shares, sums, counts, strict=True))
+    lse, y, m = p.lse, p.y_all, p.m
+    yield [(lse - target * y - share * x).mean() for share, x, _ in each]
+    yield [(lse - m - target * (y - m) - share * (x - k * m)).mean() for share, x, k in each]
+    yield [(target * (lse - y) + share * (k * lse - x)).mean() for share, x, k in each]
+
+
+def gradients(case: Case) -> Iterator[Idea]:
+    p, e, v = Parts(case), case.plan.smoothing, case.plan.words
+    soft, hot = p.over_entries(p.real.softmax(-1)), p.one_hot()
+    near_by = torch.cat([torch.full_like(part, e / part.shape[-1]) for part in p.own], -1)
+    label = (1 - e) * hot
+    found = [
+        ("gradient without smoothing", soft - hot),
+        ("uniform share left out #1", soft - label),
+        ("uniform share left out #2", (1 - e) * soft - label),
+        ("softmax made smaller", (1 - e) * soft - label - e / v),
+        ("over one entry less", soft - label - e / (v - 1)),
+        ("no share for the target", soft - label - e / v * (1 - hot)),
+        *(("factor of the sum", soft - label - share) for share in (e, 1 / v)),
+        ("target in full", soft - hot - e / v),
+        ("share of one rank's words #1", soft - label - near_by),
+        ("other words only", soft - label - (1 - hot) * e / (v - 1)),
+    ]
     if e:
-        yield Idea(
-            "gradient without smoothing",
-            "That is the gradient of the loss without smoothing, softmax minus one-hot.",
-            p.weighed(soft - hot),
-        )
-        yield Idea(
-            "uniform share left out",
-            "The target's share is smaller, and what it lost went to no entry: from every logit's "
-            "gradient a small share is subtracted.",
-            p.weighed(soft - (1 - e) * hot),
-        )
-        yield Idea(
-            "uniform share left out",
-            "All of softmax minus one-hot was made smaller. The softmax itself counts in "
-            "full; only the label is spread out.",
-            p.weighed((1 - e) * (soft - hot)),
-        )
-        yield Idea(
-            "softmax made smaller",
-            "The softmax was multiplied by 1 - ε as well. It counts in full: only the label is "
-            "spread out.",
-            p.weighed((1 - e) * soft - (1 - e) * hot - p.uniform()),
-        )
-        spread = torch.full_like(soft, e / (v - 1))
-        yield Idea(
-            "over one entry less",
-            "The loss divides ε by v, its gradient by v - 1.",
-            p.weighed(soft - (1 - e) * hot - spread),
-        )
-        yield Idea(
-            "no share for the target",
-            "The target has its ε/v in the loss, and not in the gradient.",
-            p.weighed(soft - (1 - e) * hot - p.uniform() * (1 - hot)),
-        )
-        for text, share in (("1/v", e), ("ε", 1 / v)):
-            yield Idea(
-                "factor of the sum",
-                f"Each logit's share of the label lacks its factor {text}: it is ε/v.",
-                p.weighed(soft - (1 - e) * hot - share),
-            )
-        yield Idea(
-            "target in full",
-            "The label still has its 1, and the uniform share comes on top: together more than 1.",
-            p.weighed(soft - hot - p.uniform()),
-        )
-        near_by = torch.cat([torch.full_like(part, e / part.shape[-1]) for part in p.own], -1)
-        yield Idea(
-            "share of one rank's words",
-            "Each logit's share was computed as ε over the entries of one rank; it is ε over the "
-            "whole vocabulary.",
-            p.weighed(soft - (1 - e) * hot - near_by),
-        )
-        others = (1 - hot) * e / (v - 1)
-        yield Idea(
-            "other words only",
-            "The loss lets all entries share ε, its gradient all but the target.",
-            p.weighed(soft - (1 - e) * hot - others),
-        )
-    yield from ideas.of_the_gradient(case)
+        yield from ideas(SAYS, ((entry, p.weighed(gives)) for entry, gives in found))
+    yield from of_the_gradient(case)
 
 
-SMOOTHED_LOSS = exercise(
+SMOOTHED_LOSS = Exercise(
     "smoothed_loss",
     "Label smoothing over a sharded vocabulary",
     3,
-    judge_smoothed,
+    judged(plans, ("words", "smoothing"), 4, losses, gradients),
     when_right=(
         "Loss and gradient are torch's with label_smoothing, on two and three ranks, also with "
-        "logits of 10,000 and with no smoothing at all. The uniform part needed one number a token "
-        "more, the sum of the logits; its gradient is the same small number everywhere, and local."
+        "logits of 10,000, with ranks far apart and with no smoothing at all. The uniform part "
+        "needed one number a token more, the sum of the logits; its gradient is the same small "
+        "number everywhere, and local."
     ),
     hints=(
         "Write the uniform part of the loss out: a mean over all entries j of log Σ exp - lⱼ. What "

@@ -7,141 +7,106 @@ of messages, of bytes, and of what stays alive between forward and backward.
 from __future__ import annotations
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, refuse_none
-from course_lib.classroom.checks.lesson_07 import ideas, looks, trial
-from course_lib.classroom.checks.lesson_07.by_hand import TOKENS, exercise, fresh
-from course_lib.classroom.checks.lesson_07.case import APART, FAR, PLAIN, SILENT, Plan
-from course_lib.classroom.checks.lesson_07.looks import Trial
-from course_lib.classroom.checks.looking import ITEM, THREE, TWO, Looks, came_back, counted, near
+from course_lib.classroom.checks.lesson_07 import looks
+from course_lib.classroom.checks.lesson_07.by_hand import KINDS
+from course_lib.classroom.checks.lesson_07.ideas import of_the_gradient, of_the_loss
+from course_lib.classroom.checks.lesson_07.looks import Trial, refuse
+from course_lib.classroom.checks.lesson_07.trial import TOKENS, Plan
+from course_lib.classroom.checks.looking import ITEM, Looks, came_back, counted, near
+from course_lib.classroom.checks.words import Words
 from course_lib.ledger import forms
 
 KEPT = 9  # numbers a token that may be kept beside a shard of logits
+SAYS = Words("""
+wrong shape: Rank {rank} got {got} back {when}; wanted is one loss for each token, a tensor of shape
+  {shape} and dtype float64.
+no way back: The losses are right, and nothing leads back from them to the logits on rank {rank},
+  {when}. Was something detached? A Function of your own has a backward.
+second backward: A second backward (retain_graph=True) gives another gradient on rank {rank},
+  {when}, or an error: the first backward has changed what the forward had kept.
+another use in between: Your function was called again before the backward of its first losses, with
+  other tokens and another `start`, and their gradient is another one then on rank {rank}, {when},
+  or an error. What a forward keeps belongs to that one use: in `ctx`, not in a class or a global.
+a message in the backward: Values and gradients are right, and rank {rank} sends something in
+  the backward, {when}. What it needs is known on every rank by then.
+three messages: {head} No byte too many, one message. What keeps the sum of exponentials from
+  travelling with the target's logit, and can a rank sum before it knows the maximum?
+gathered, then reduced: {head} Each rank gets every other rank's numbers and makes the sum itself:
+  more ranks are more bytes. An all-reduce sums on the way.
+more than three numbers: {head} Something travels that no loss needs. It is three numbers a token.
+over budget: {head} Which of these messages does no loss need?
+keeps too much: The values are right, and from forward to backward rank {rank} keeps {held} bytes
+  {when}, beside the caller's logits. A shard of these has {shard}: one tensor of that size may
+  stay, and none has to.
+""")
+
+
+def plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
+    return [(members, Plan(seed, TOKENS, v, v, kind, mean=False)) for members, kind in KINDS]
 
 
 def judge_two(answer: Answer, judge: Judge) -> None:
-    """Try two_collectives; raise the Finding that explains best what is wrong."""
-    judge.take(answer, trial.__name__)
-    seed, v = fresh()
-    v *= 3  # wide enough that a shard is far more than a few numbers a token
-    cases = [(THREE, PLAIN), (TWO, PLAIN), (THREE, FAR), (TWO, APART), (THREE, SILENT)]
-    trials = (
-        looks.tried(answer, judge, members, Plan(seed, TOKENS, v, v, kind, mean=False), None)
-        for members, kind in cases
-    )
-    LOOKS.at(answer, trials)
-
-
-def _look_at_returned(one: Trial) -> None:
-    refuse_none(one.reports, one.when, "one loss for each token")
+    """Try two_collectives on shards far wider than a few numbers a token."""
+    LOOKS.at(answer, looks.tried(answer, judge, plans, None, wide=3))
 
 
 def _look_at_shape(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         if report["loss"] is None:
-            raise Finding(
-                "wrong shape",
-                f"Rank {rank} got {came_back(report)} back {one.when}; wanted is one loss for each "
-                f"token, a tensor of shape {[one.case.plan.tokens]} and dtype float64.",
-            )
+            got, shape = came_back(report), [one.case.plan.tokens]
+            raise SAYS("wrong shape", rank=rank, got=got, when=one.when, shape=shape)
 
 
 def _look_at_gradients(one: Trial) -> None:
     """There is a way back, it is right, and it can be gone twice."""
-    for rank, report in enumerate(one.reports):
-        if report["gradient"] is None:
-            raise Finding(
-                "no way back",
-                f"The losses are right, and nothing leads back from them to the logits on rank "
-                f"{rank}, {one.when}. Was something detached? A Function of your own has a "
-                "backward.",
-            )
-    looks.look_at_gradient(one, ideas.of_the_gradient)
-    for rank, report in enumerate(one.reports):
-        if not near(report["again"], report["gradient"]):
-            raise Finding(
-                "second backward",
-                f"A second backward (retain_graph=True) gives another gradient on rank "
-                f"{rank}, {one.when}, or an error: the first backward has changed what the "
-                "forward had kept.",
-            )
-        if not near(report["later"], report["gradient"]):
-            raise Finding(
-                "another use in between",
-                f"Your function was called again before the backward of its first losses, and "
-                f"their gradient is another one then on rank {rank}, {one.when}, or an error. What "
-                "a forward keeps belongs to that one use: in `ctx`, not in a class or a global.",
-            )
+    refuse(SAYS, "no way back", one, lambda r: r["gradient"] is None)
+    looks.look_at_gradient(one, of_the_gradient)
+    refuse(SAYS, "second backward", one, lambda r: not near(r["again"], r["gradient"]))
+    refuse(SAYS, "another use in between", one, lambda r: not near(r["later"], r["gradient"]))
 
 
 def _look_at_messages(one: Trial) -> None:
-    n, tokens = one.case.n, one.case.plan.tokens
-    fair = 3 * forms.all_reduce(n, tokens * ITEM)
+    fair = 3 * forms.all_reduce(one.case.n, one.case.plan.tokens * ITEM)
+    refuse(SAYS, "a message in the backward", one, lambda r: r["back"])
+    looks.refuse_logits_on_the_way(one, fair)
     for rank, report in enumerate(one.reports):
-        if report["back"]:
-            raise Finding(
-                "a message in the backward",
-                f"Values and gradients are right, and rank {rank} sends {counted(report['back'])} "
-                f"in the backward, {one.when}. What it needs is known on every rank by then.",
-            )
-        if report["ops"] == {"all_reduce": 2} and report["bytes"] == fair:
+        ops, exact = report["ops"], report["bytes"] == fair
+        if ops == {"all_reduce": 2} and exact:
             continue
-        looks.refuse_logits_on_the_way(one, rank, report)
+        reasons = {
+            "three messages": ops == {"all_reduce": 3} and exact,
+            "gathered, then reduced": "all_gather" in ops,
+            "more than three numbers": ops == {"all_reduce": 2},
+            "over budget": True,
+        }
         head = (
-            f"The values are right. Rank {rank} sends {counted(report['ops'])} and "
-            f"{report['bytes']} bytes {one.when}; the budget is 2 all_reduce and {fair:g} bytes. "
+            f"The values are right. Rank {rank} sends {counted(ops)} and {report['bytes']} bytes "
+            f"{one.when}; the budget is 2 all_reduce and {fair:g} bytes."
         )
-        raise Finding(*_idea(report, head, fair))
-
-
-def _idea(report: dict, head: str, fair: float) -> tuple[str, str]:
-    ops = report["ops"]
-    if ops == {"all_reduce": 3} and report["bytes"] == fair:
-        return (
-            "three messages",
-            f"{head}No byte too many, one message. What keeps the sum of exponentials from "
-            "travelling with the target's logit, and can a rank sum before it knows the maximum?",
-        )
-    if "all_gather" in ops:
-        return (
-            "gathered, then reduced",
-            f"{head}Each rank gets every other rank's numbers and makes the sum itself: more ranks "
-            "are more bytes. An all-reduce sums on the way.",
-        )
-    if ops == {"all_reduce": 2}:
-        return (
-            "more than three numbers",
-            f"{head}Something travels that no loss needs. It is three numbers a token.",
-        )
-    return "over budget", f"{head}Which of these messages does no loss need?"
+        raise SAYS(next(entry for entry, met in reasons.items() if met), head=head)
 
 
 def _look_at_memory(one: Trial) -> None:
-    plan, (a, z) = one.case.plan, one.case.spans[0]
-    fair = plan.tokens * (z - a + KEPT) * ITEM
-    for rank, report in enumerate(one.reports):
-        if report["held"] > fair:
-            raise Finding(
-                "keeps too much",
-                f"The values are right, and from forward to backward rank {rank} keeps "
-                f"{report['held']} bytes {one.when}, beside the caller's logits. A shard of these "
-                f"has {plan.tokens * (z - a) * ITEM}: one tensor of that size may stay, and none "
-                "has to.",
-            )
+    tokens, (a, z) = one.case.plan.tokens, one.case.spans[0]
+    fair = tokens * (z - a + KEPT) * ITEM
+    shard = tokens * (z - a) * ITEM
+    refuse(SAYS, "keeps too much", one, lambda r: r["held"] > fair, shard=shard)
     looks.look_at_largest(one)
 
 
 LOOKS = Looks(
-    returned=_look_at_returned,
+    returned=lambda one: refuse_none(one.reports, one.when, "one loss for each token"),
     shape=_look_at_shape,
     unchanged=looks.look_at_inputs,
-    value=lambda one: looks.look_at_loss(one, ideas.of_the_loss),
+    value=lambda one: looks.look_at_loss(one, of_the_loss),
     gradients=_look_at_gradients,
     traffic=_look_at_messages,
     memory=_look_at_memory,
     later_steps=looks.look_at_steps,
 )
-TWO_COLLECTIVES = exercise(
+TWO_COLLECTIVES = Exercise(
     "two_collectives",
     "From three collectives to two",
     4,
