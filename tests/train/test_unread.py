@@ -60,6 +60,11 @@ def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path, more):
     assert len(losses(tmp_path)) == 3 and (tmp_path / "checkpoints/latest").exists()
 
 
+def hears_hangups() -> None:
+    """As in a terminal, though the tests themselves may run under nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def test_a_terminal_that_closes_ends_a_run_after_the_step_with_a_checkpoint(tmp_path):
     """The kernel sends SIGHUP to the launcher, and all that is written fails from then on."""
     out, (reads, writes) = tmp_path / "run", pty.openpty()
@@ -67,7 +72,7 @@ def test_a_terminal_that_closes_ends_a_run_after_the_step_with_a_checkpoint(tmp_
         [*COURSE, *SMALL, "--tp", "2", "--steps", "9999", "--out", str(out)],
         env=environment("slow:0.3:", COLUMNS="80", TERM="xterm"),
         stdin=writes, stdout=writes, stderr=writes, start_new_session=True,
-        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        preexec_fn=lambda: (fcntl.ioctl(0, termios.TIOCSCTTY, 0), hears_hangups()),
     )  # fmt: skip
     os.close(writes)
     limit = time.monotonic() + LIMIT
@@ -101,7 +106,7 @@ print(stop.signal)
 def test_a_hangup_is_one_request_however_often_and_none_under_nohup(how, heard):
     done = subprocess.run(
         [sys.executable, "-c", STOPS, how], env=environment(), capture_output=True, text=True,
-        timeout=LIMIT, check=False,
+        timeout=LIMIT, check=False, preexec_fn=hears_hangups,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{heard}\n"
