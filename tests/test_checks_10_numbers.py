@@ -88,6 +88,7 @@ MISREAD = [
     ("a sum of both", {"h": 1 / 12}, "added"),
     ("k over N", {"h": 0.5}, "k upside down"),
     ("two forgiven", {"i": 8192}, "the first is forgiven"),
+    ("halved once", {"i": 32768}, "the first is forgiven"),
     ("the largest value", {"g": 65504}, "no power of two"),
     ("one less", {"f": 1023}, "no power of two"),
     ("two at once", {"h": 1 / 8, "i": 2048}, "several ideas"),
@@ -122,7 +123,8 @@ def test_each_question_is_answered_in_its_own_words(desk):
     assert "scale" in lines[1] and "all 64" in lines[1].lower()
     assert "scale" in lines[2] and "the largest gradient itself" in lines[2]
     shared = [m for m in divide.MISTAKES if len(m.values) > 1]
-    assert {tuple(m.values) for m in shared} == {("c", "e")}, "both ask what becomes of small parts"
+    both = {("c", "e"), ("a", "c", "f", "g")}  # what becomes of small parts; an exponent
+    assert {tuple(m.values) for m in shared} == both
 
 
 def test_every_idea_is_tried_and_none_is_the_right_number():

@@ -1,171 +1,235 @@
 """`pieces_of` of lesson 09: which elements of which parameter a rank's shard of a bucket holds.
 
-Asked for four buckets on three ranks and on two; what is wrong everywhere in the same way goes by
-the name of the idea.
+Asked for buckets of many shapes on three ranks and on two; what is wrong everywhere in the same way
+goes by the name of the idea.
 """
 
 from __future__ import annotations
 
-import os
+import operator
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 
+import torch
+
+from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_09 import pieces_trial as trial
-from course_lib.classroom.checks.lesson_09.pieces_trial import questions, readings, right
+from course_lib.classroom.checks.lesson_09.each import refuse_each
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.words import Words
+from course_lib.collectives.call import Group
+from course_lib.layout import flat
 
-_LOST = (
-    "Shards of total // n elements do not hold the whole bucket: some elements at its end belong "
-    "to no rank, or the last rank has a longer shard than the message has. Round up."
+Question = tuple[list[int], int, int]  # lengths, n, rank
+Pieces = list[tuple[int, int, int, int]]  # index, start, stop, at
+SAYS = Words("""
+a message: Rank {rank} sent something {when}. Every rank knows all lengths and works its pieces out
+  alone.
+input changed: Your function changed `lengths`, {when}.
+not pieces: Rank {rank} got a {kind} back {when} that is no list of pieces of four whole numbers
+  each: (index, start, stop, at).
+one list reused: A later call has changed the list that an earlier one returned, {when}. Return a
+  new one each time.
+kept between calls: Asked the same again, your function says something else, {when}. Does it keep
+  something between calls, such as a list that is a default argument?
+rounded down: Shards of total // n elements do not hold the whole bucket: elements at its end belong
+  to no rank, or the last shard is longer than the message. Round up.
+shards of unequal length: The shards are as even as they can be. A message with equal pieces carries
+  the bucket: all are as long as the longest, and the last ends in padding.
+one element too long: A shard of total // n + 1 is too long where n divides the total.
+rounded to the nearest: Rounded to the nearest whole number, the shards may not hold the whole
+  bucket: round up.
+parameters cut one by one: Each parameter was cut by itself. The bucket is cut as one, and padding
+  comes once, at the end.
+whole parameters: Each parameter was taken whole, by the rank in whose shard it begins or lies. One
+  that crosses the cut is on two ranks, or on more.
+empty pieces: What has no element on the rank is no piece: leave it out.
+counted from the bucket: `start` and `stop` count from the beginning of the *parameter*, `at` from
+  the beginning of the rank's *shard*. You have counted from the beginning of the bucket.
+everything at 0: `at` says where in the shard a piece begins: after the pieces before it.
+the last instead of the end: `stop` is the first element that is *not* in the piece, as in a slice.
+a length for an end: `stop` is where the piece ends in the parameter, and not how long it is.
+a rank in the middle: A parameter longer than a shard can be on three ranks. On the middle one it
+  neither begins nor ends, and it is there all the same.
+padding as part of a parameter: The last piece reaches beyond its parameter. Padding belongs to
+  nothing.
+padding as a piece: There is a piece more than there are parameters. Padding is no piece.
+wrong pieces: Not right for rank {rank} of {n} and lengths {lengths}: you have {pieces} ({when}).
+""")
+# A piece as it would be told of a parameter that begins at s of the bucket.
+MISTOLD = (
+    ("counted from the bucket", lambda i, a, b, at, s: (i, a, b, s + a)),
+    ("counted from the bucket", lambda i, a, b, at, s: (i, s + a, s + b, at)),
+    ("counted from the bucket", lambda i, a, b, at, s: (i, s + a, s + b, s + a)),
+    ("everything at 0", lambda i, a, b, at, s: (i, a, b, 0)),
+    ("the last instead of the end", lambda i, a, b, at, s: (i, a, b - 1, at)),
+    ("a length for an end", lambda i, a, b, at, s: (i, a, b - a, at)),
 )
-_EMPTY = "A parameter of which the rank holds nothing is no piece: leave it out."
-_PLACES = (
-    "`start` and `stop` count from the beginning of the *parameter*, `at` from the beginning of "
-    "the rank's *shard*. You have counted from the beginning of the bucket."
-)
-_ONE_BY_ONE = (
-    "Each parameter was cut by itself. The bucket is cut as one: most parameters then belong to a "
-    "single rank, and padding comes once, at the end."
-)
-IDEAS = {
-    "rounded down": ("rounded down", _LOST),
-    "the last takes the rest": ("rounded down", _LOST),
-    "balanced": (
-        "shards of unequal length",
-        "The first ranks have one element more than the others. A message with equal pieces "
-        "carries the bucket, so every shard is as long as the first, and the last ends in padding.",
-    ),
-    "balanced, from the end": (
-        "shards of unequal length",
-        "The shards are as even as they can be, and not equally long. A message with equal pieces "
-        "carries the bucket: all shards are as long as the longest, and the last ends in padding.",
-    ),
-    "one more": (
-        "one element too long",
-        "A shard of total // n + 1 is too long where n divides the total: as short as they can be.",
-    ),
-    "to the nearest": (
-        "rounded to the nearest",
-        "The length of a shard was rounded to the nearest whole number. Where that is down, the "
-        "shards do not hold the whole bucket: round up.",
-    ),
-    "one by one": ("parameters cut one by one", _ONE_BY_ONE),
-    "one by one, from 0": ("parameters cut one by one", _ONE_BY_ONE),
-    "whole": (
-        "whole parameters",
-        "Each parameter went whole to the rank in whose shard it begins. The cut does not care "
-        "where parameters begin: one that crosses it is on two ranks, or on more.",
-    ),
-    "empty": ("empty pieces", _EMPTY),
-    "empty, other": ("empty pieces", _EMPTY),
-    "empty, touching": ("empty pieces", _EMPTY),
-    "empty, of nothing": ("empty pieces", _EMPTY + " So is one without elements."),
-    "at in the bucket": ("counted from the bucket", _PLACES),
-    "start in the bucket": ("counted from the bucket", _PLACES),
-    "all in the bucket": ("counted from the bucket", _PLACES),
-    "at always 0": (
-        "everything at 0",
-        "`at` says where in the shard a piece begins: after the pieces before it.",
-    ),
-    "stop is the last": (
-        "the last instead of the end",
-        "`stop` is the first element that is *not* in the piece, as in a Python slice.",
-    ),
-    "a length for stop": (
-        "a length for an end",
-        "`stop` is where the piece ends in the parameter, and not how long it is.",
-    ),
-    "ends only": (
-        "a rank in the middle",
-        "A parameter that is longer than a shard can be on three ranks or more. On those in the "
-        "middle it neither begins nor ends, and it is there all the same.",
-    ),
-    "padding": (
-        "padding as part of a parameter",
-        "The last piece reaches beyond its parameter. What fills the shard up is padding, and "
-        "belongs to nothing.",
-    ),
-    "padding by itself": (
-        "padding as a piece",
-        "There is a piece more than there are parameters, of the padding. Padding is no piece.",
-    ),
-}
+
+
+def questions(seed: int, size: int, rank: int) -> list[Question]:
+    """What rank `rank` of a group of `size` is asked, of its own group and of a larger one."""
+    n = size + 4
+    asked = [(lengths, size, rank) for lengths in buckets(seed, size)]
+    return asked + [(lengths, n, rank * 2 + 1) for lengths in buckets(seed, n)]
+
+
+def buckets(seed: int, n: int) -> list[list[int]]:
+    """Lengths of parameters: uneven ones, also turned, one over several ranks and one of nothing,
+    few elements, and a clean cut."""
+    made = torch.Generator().manual_seed(seed)
+
+    def numbers(count: int, most: int) -> list[int]:
+        return torch.randint(2, most, (count,), generator=made).tolist()
+
+    uneven = numbers(7, 30)
+    uneven[3] += (1 - sum(uneven)) % n  # one more than divides: nearly a whole row of zeros
+    long = [*numbers(2, 5), 40 + n * 9, 0, *numbers(2, 5)]
+    long[0] += (2 - sum(long)) % n if n > 2 else (1 - sum(long)) % n
+    few = [1] * (n - 1) if n > 2 else [1]
+    return [uneven, uneven[::-1], long, few, [5 * n, 3, 5 * n - 3]]
+
+
+def ask(function: Callable, group: Group, seed: int) -> dict:
+    """What the answer says of each bucket for this rank, and whether it says it again."""
+    told, kept = [], []
+    asked = questions(seed, group.size(), group.rank())
+    for lengths, n, rank in asked:
+        given = list(lengths)
+        out, facts = bench.watched(lambda a=given, b=n, c=rank: function(a, b, c))
+        kept.append(out)
+        told.append({"kind": bench.kind(out), "pieces": read(out), "ops": facts["ops"]})
+        told[-1]["changed"] = given != lengths
+    lengths, n, rank = asked[0]
+    again, _ = bench.watched(lambda: function(list(lengths), n, rank))
+    return {
+        "told": told,
+        "again": read(again) == told[0]["pieces"],
+        "spoiled": [read(out) for out in kept] != [one["pieces"] for one in told],
+    }
+
+
+def read(out: object) -> Pieces | None:
+    """The pieces as tuples of four whole numbers; None where they are something else."""
+    if not isinstance(out, (list, tuple)):
+        return None
+    found = []
+    for one in out:
+        if not isinstance(one, (list, tuple)) or [type(x) is bool for x in one] != [False] * 4:
+            return None
+        try:
+            found.append(tuple(map(operator.index, one)))
+        except (TypeError, RuntimeError):  # no whole numbers
+            return None
+    return sorted(found)
 
 
 def judge_pieces(answer: Answer, judge: Judge) -> None:
     """Ask for every bucket on three ranks, then on two that are not the notebook's first two."""
-    judge.take(answer, trial.__name__)
-    seed = int.from_bytes(os.urandom(3), "big")
-    for members in ([0, 1, 2], [1, 2]):
-        when = on(members)
-        reports = judge.trial(answer, trial.ask, seed, members=members, when=when)
+    judge.take(answer, __name__)
+    seed = fresh_seed()
+    for members in (THREE, TWO):
+        n, when = len(members), on(members)
+        reports = judge.trial(answer, ask, seed, members=members, when=when)
+        looks = {
+            "a message": lambda one: one["ops"],
+            "input changed": lambda one: one["changed"],
+            "not pieces": lambda one: one["pieces"] is None,
+        }
         for told in zip(*(report["told"] for report in reports), strict=True):
-            _look_at_results(told, when)
-        asked = [questions(seed, len(members), rank) for rank in range(len(members))]
-        got = [[one["pieces"] for one in report["told"]] for report in reports]
-        refuse_kept(reports, when)
-        if got == [[right(*each) for each in of_rank] for of_rank in asked]:
+            refuse_none(list(told), when, "a list of pieces")
+            refuse_each(SAYS, told, looks, when=when)
+        again = {
+            "one list reused": lambda one: one["spoiled"],
+            "kept between calls": lambda one: not one["again"],
+        }
+        refuse_each(SAYS, reports, again, when=when)
+        asked = [each for rank in range(n) for each in questions(seed, n, rank)]
+        got = [one["pieces"] for report in reports for one in report["told"]]
+        wrong = [(*each, p) for each, p in zip(asked, got, strict=True) if p != right(*each)]
+        if not wrong:
             continue
-        if len(members) == 2 or _right_of_own_group(got, asked):
+        if all(one[1] != n for one in wrong):
             refuse_world_numbers(answer, when)
-        for idea, (name, text) in IDEAS.items():
-            said = [[sorted(readings(*each)[idea]) for each in of_rank] for of_rank in asked]
-            if got == said:
+        for ideas in zip(*map(readings, asked), strict=True):
+            if got == [sorted(pieces) for _, pieces in ideas]:
+                name, text = SAYS.of(ideas[0][0])
                 raise Finding(name, f"These are other pieces than the rank holds, {when}. {text}")
-        _refuse_first(got, asked, when)
+        lengths, of, rank, pieces = wrong[0]
+        raise SAYS("wrong pieces", lengths=lengths, n=of, rank=rank, pieces=pieces, when=when)
 
 
-def _right_of_own_group(got: list, asked: list) -> bool:
-    """Whether only what is asked about larger groups is wrong."""
-    pairs = [pair for both in zip(got, asked, strict=True) for pair in zip(*both, strict=True)]
-    return all(p == right(*each) for p, each in pairs if each[1] == len(got))
+def right(lengths: Sequence[int], n: int, rank: int) -> Pieces:
+    """The pieces by the library's rule."""
+    return between(lengths, *flat(sum(lengths), n).span(rank))
 
 
-def refuse_kept(reports: list[dict], when: str) -> None:
-    """A Finding where one call leaves something behind for the next."""
-    if any(report["spoiled"] for report in reports):
-        raise Finding(
-            "one list reused",
-            f"A later call has changed the list that an earlier one returned, {when}. Each call "
-            "returns a list of its own.",
+def between(lengths: Sequence[int], first: int, last: int) -> Pieces:
+    """What lies from `first` to `last` of the bucket."""
+    found, begin = [], 0
+    for index, length in enumerate(lengths):
+        start, stop = max(first, begin), min(last, begin + length)
+        if start < stop:
+            found.append((index, start - begin, stop - begin, start - first))
+        begin += length
+    return found
+
+
+def readings(question: Question) -> list[tuple[str, Pieces]]:
+    """What each known wrong idea would answer."""
+    lengths, n, rank = question
+    total, want, begins = sum(lengths), right(*question), [0, *accumulate(lengths)]
+    down, up, near = total // n, -(-total // n), round(total / n)
+    first, last = rank * up, (rank + 1) * up
+    more = [down + (r < total % n) for r in range(n)]
+    found = [
+        (entry, between(lengths, a, b))
+        for entry, a, b in (
+            ("rounded down", rank * down, rank * down + down),
+            ("rounded down", rank * down, rank * down + down if rank < n - 1 else total),
+            ("shards of unequal length", sum(more[:rank]), sum(more[: rank + 1])),
+            ("shards of unequal length", rank * total // n, (rank + 1) * total // n),
+            ("one element too long", rank * (down + 1), (rank + 1) * (down + 1)),
+            ("rounded to the nearest", rank * near, rank * near + near),
         )
-    if not all(report["again"] for report in reports):
-        raise Finding(
-            "kept between calls",
-            f"Asked the same again, your function says something else, {when}. Does it keep "
-            "something between calls, such as a list that is a default argument?",
-        )
-
-
-def _look_at_results(told: tuple[dict, ...], when: str) -> None:
-    refuse_none(list(told), when, "a list of pieces")
-    for rank, one in enumerate(told):
-        if one["ops"]:
-            raise Finding(
-                "a message",
-                f"Rank {rank} sent something {when}. Every rank knows all lengths and can work out "
-                "its own pieces alone.",
-            )
-        if one["changed"]:
-            raise Finding("input changed", f"Your function changed `lengths`, {when}.")
-        if one["pieces"] is None:
-            raise Finding(
-                "not pieces",
-                f"Rank {rank} got a {one['kind']} back {when} that is no list of pieces of four "
-                "whole numbers each: (index, start, stop, at).",
-            )
-
-
-def _refuse_first(got: list, asked: list, when: str) -> None:
-    """A Finding with the first bucket and rank for which something else is right."""
-    for found, these in zip(zip(*got, strict=True), zip(*asked, strict=True), strict=True):
-        for pieces, (lengths, n, rank) in zip(found, these, strict=True):
-            if pieces != right(lengths, n, rank):
-                raise Finding(
-                    "wrong pieces",
-                    f"Not right for rank {rank} of {n} and lengths {lengths}: you have {pieces}.",
-                )
+    ]
+    alone, at = [], 0
+    for i, length in enumerate(lengths):
+        a, b = flat(length, n).span(rank)
+        alone += [(i, a, b, at)] if a < b else []
+        at += b - a
+    found.append(("parameters cut one by one", alone))
+    found.append(("parameters cut one by one", [(i, a, b, 0) for i, a, b, _ in alone]))
+    every = list(zip(range(len(lengths)), begins, lengths, strict=False))
+    begun = [(i, 0, k, s - first) for i, s, k in every if first <= s < last]
+    found.append(("whole parameters", begun))
+    inside = [(i, 0, k, s - first) for i, s, k in every if first <= s and s + k <= last]
+    found.append(("whole parameters", inside))
+    found.append(("whole parameters", [p for p in inside if p[2]]))
+    low, high = min(total, first), min(total, last)
+    clipped = [(i, max(low, s) - s, min(high, s + k) - s, max(low, s) - low) for i, s, k in every]
+    touched = [(i, max(first, s) - s, min(last, s + k) - s, max(first, s) - first)
+               for i, s, k in every if max(first, s) <= min(last, s + k)]  # fmt: skip
+    within = [(i, min(a, lengths[i]), b, at) for i, a, b, at in clipped]
+    for empty in (
+        [(i, a, max(a, b), at) for i, a, b, at in clipped],
+        [(i, a, max(a, b), at) for i, a, b, at in within],
+        touched,
+        [p for p in touched if p[1] < p[2] or not lengths[p[0]]],
+    ):
+        found.append(("empty pieces", empty))
+    found += [(entry, [tell(*p, begins[p[0]]) for p in want]) for entry, tell in MISTOLD]
+    ends = [p for p in want if first <= begins[p[0]] or begins[p[0] + 1] <= last]
+    found.append(("a rank in the middle", ends))
+    fills = want and last >= total
+    longer = [(*want[-1][:2], want[-1][2] + last - total, want[-1][3])] if fills else want[-1:]
+    found.append(("padding as part of a parameter", want[:-1] + longer))
+    padding = (len(lengths), max(0, first - total), last - total, max(0, total - first))
+    found.append(("padding as a piece", [*want, padding] if last > total else want))
+    return found
 
 
 PIECES = Exercise(

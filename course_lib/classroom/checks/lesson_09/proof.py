@@ -1,172 +1,149 @@
 """`is_sharded` of lesson 09: a test that tells sharded optimizers from those that only run.
 
-The answer is tried on eighteen optimizers on three ranks, and on half of them on two; what it lets
-pass says what it has not looked at.
+The answer is tried on one box after another; what it lets pass says what it has not looked at.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 
+import torch
+
+from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
-from course_lib.classroom.checks.lesson_09 import proof_trial as trial
-from course_lib.classroom.checks.lesson_09.proof_boxes import SHARDED
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.lesson_09 import each
+from course_lib.classroom.checks.lesson_09.each import refuse_each, value_of
+from course_lib.classroom.checks.lesson_09.proof_boxes import Box
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.words import Words
+from course_lib.collectives.call import Group
 
-# What to say where something passes that should not. The first that fits counts: put first what
+SAYS = Words("""
+nothing returned: Rank {rank} got None back {when}; every rank has to return True or False.
+no verdict: Rank {rank} got a {got} back {when}; return True or False.
+always true: Every optimizer passes, {when}: what could fail your test?
+always false: No optimizer passes, and some are sharded, {when}. Does your one process start from
+  the same weights, and does its loss take the mean over the rows of all ranks?
+ranks disagree: Your ranks come to different verdicts on {divided} of {count} optimizers, {when}.
+  Tell the others what one rank has seen: a verdict is an all-reduce.
+whole states pass: One that does not shard: every rank has the moments of all elements, as in plain
+  data parallelism. Right training says nothing about where the states are.
+wrong training passes: One whose ranks all update the first shard, and no rank the others. Small
+  states are no proof: compare the weights with those of one process.
+agreement taken for training: One whose ranks update their shards by the gradient of their own rows.
+  They agree on wrong weights: compare with one process that reads all rows.
+never gathered: One that never gathers what the others have updated. Compare all parameters, on
+  every rank.
+one step: One that forgets its moments after each step: the first is right, later ones are not.
+  Train several.
+parameters averaged: One that averages parameters where gradients were meant, with moments of all
+  elements.
+one rank asked: One whose first rank holds little, and the others states of everything. Ask every
+  rank, and let the ranks agree.
+the sum of all ranks: One whose last rank holds all states and the others none. Together that is the
+  whole once: look at the largest.
+numel believed: One whose moments are views of memory for all elements. Count storages, not
+  elements: `course_lib.memory.held` does.
+more than two thirds pass: One whose last rank holds more than two thirds of the states' bytes that
+  one process keeps.
+counted too early: One whose states grow in the second step, to views of memory for all elements.
+  Count when several steps are over.
+loose comparison: One that gathers a parameter in float32: it is off by some 10⁻⁸, which is more
+  than 10⁻⁹. `torch.allclose` has a relative tolerance of its own unless you set it.
+not all weights compared: One whose losses are right, and its first and last parameter, and which
+  forgets AdamW's decay where a gradient is zero. Compare all weights, not losses.
+sums compared: One that has exchanged elements of a parameter: every sum, mean and norm is right.
+  Compare element by element.
+one rank compared: One whose last rank alone does not take over a parameter that another has
+  updated. Compare on every rank.
+uneven shards refused: One whose shards are uneven, since the ranks do not divide the parameters: a
+  shard is the whole over n, rounded up, and step counters take a few bytes more.
+owners refused: One that gives whole parameters to ranks, and to none more than two thirds of the
+  states. (Count states alone, not parameters.)
+another optimizer refused: One that is SGD with momentum, whose states are not Adam's. `box.whole`
+  tells what one process keeps.
+a sharded one refused: A plain ZeRO-1.
+""")
+# What to say where a kind of box passes that should not. The first that fits counts: put first what
 # explains most.
 PASSED = {
-    "replicas": (
-        "whole states pass",
-        "One that runs and does not shard: every rank has the moments of all elements, as in plain "
-        "data parallelism. That the training is right says nothing about where the states are.",
-    ),
-    "one shard": (
-        "wrong training passes",
-        "One whose ranks all update the first shard, and no rank the others. Small states are no "
-        "proof: compare the weights with those of one process.",
-    ),
-    "own rows": (
-        "agreement taken for training",
-        "One in which each rank updates its shard by the gradient of its own rows. All ranks agree "
-        "on the weights, and they are wrong: compare with one process that reads all rows.",
-    ),
-    "never gathered": (
-        "never gathered",
-        "One that never gathers what the others have updated: each rank's model is right in its "
-        "own shard and old in the others. Compare all parameters, on every rank.",
-    ),
-    "forgets": (
-        "one step",
-        "One that forgets its moments after each step. The first step is right, and later ones "
-        "are not: train several.",
-    ),
-    "parameters averaged": (
-        "parameters averaged",
-        "One that averages parameters where gradients were meant, with moments of all elements.",
-    ),
-    "whole on the others": (
-        "one rank asked",
-        "One whose first rank holds little while the others hold states of everything. Ask every "
-        "rank, and let the ranks agree on the verdict.",
-    ),
-    "all on the last": (
-        "the sum of all ranks",
-        "One whose last rank holds all states and the others none. Together that is the whole "
-        "once, and one rank needs the memory of a replica: look at the largest.",
-    ),
-    "views of the whole": (
-        "numel believed",
-        "One whose moments have as many elements as a shard, and are views of memory for all "
-        "elements. Count storages, not elements: `course_lib.memory.held` does.",
-    ),
-    "above": (
-        "more than two thirds pass",
-        "One whose last rank holds more than two thirds of the states in bytes, and less than all. "
-        "The limit is two thirds of what one process keeps.",
-    ),
-    "whole later": (
-        "counted too early",
-        "One whose states grow in the second step: from then on each moment is a view of memory "
-        "for all elements. Count when several steps are over.",
-    ),
-    "rounded": (
-        "loose comparison",
-        "One that gathers parameters in float32: its weights are off by some 10⁻⁸, which is more "
-        "than 10⁻⁹. `torch.allclose` has a relative tolerance of its own unless you set it.",
-    ),
-    "idle": (
-        "not all weights compared",
-        "One whose losses are right, and its first and last parameter too, and which forgets "
-        "AdamW's decay where a gradient is zero. Compare all weights, not losses.",
-    ),
-    "one rank old": (
-        "one rank compared",
-        "One whose last rank does not take over a parameter that another rank has updated. The "
-        "other ranks are right: compare the weights on every rank.",
-    ),
+    "replicas": "whole states pass",
+    "one shard": "wrong training passes",
+    "own rows": "agreement taken for training",
+    "never gathered": "never gathered",
+    "forgets": "one step",
+    "parameters averaged": "parameters averaged",
+    "whole on the others": "one rank asked",
+    "all on the last": "the sum of all ranks",
+    "views of the whole": "numel believed",
+    "above": "more than two thirds pass",
+    "whole later": "counted too early",
+    "idle": "not all weights compared",
+    "exchanged": "sums compared",
+    "rounded": "loose comparison",
+    "one rank old": "one rank compared",
 }
 REFUSED = {
-    "uneven": (
-        "uneven shards refused",
-        "One whose shards are uneven, as they are where the ranks do not divide the parameters. "
-        "A shard is the whole over n, rounded up; step counters take a few bytes more.",
-    ),
-    "owners": (
-        "owners refused",
-        "One that gives whole parameters to ranks: more to one than to another, and to none more "
-        "than two thirds of the states. It is sharded too. (Count states alone, not parameters.)",
-    ),
-    "momentum": (
-        "another optimizer refused",
-        "One that is SGD with momentum, whose states have another name and another size than "
-        "Adam's. `box.whole` tells what one process would keep.",
-    ),
-    "even": ("a sharded one refused", "A plain ZeRO-1."),
+    "uneven": "uneven shards refused",
+    "owners": "owners refused",
+    "momentum": "another optimizer refused",
+    "even": "a sharded one refused",
 }
+# What two ranks are asked about; three are asked about everything.
+OF_TWO = (*REFUSED, "replicas", "all on the last", "own rows", "never gathered", "forgets")
+
+
+def ask(function: Callable, group: Group, seed: int) -> dict:
+    """The verdict on each box, in an order that is no pattern and the same on all ranks."""
+    kinds = OF_TWO if group.size() == len(TWO) else (*REFUSED, *PASSED)
+    made = torch.Generator().manual_seed(seed)
+    verdicts = {}
+    for number in torch.randperm(len(kinds), generator=made).tolist():
+        box = Box(kinds[number], seed + number, group)
+        out, _ = bench.watched(lambda box=box: function(box, group))
+        verdict = value_of(out)
+        verdicts[kinds[number]] = verdict if isinstance(verdict, bool) else bench.kind(out)
+    return verdicts
 
 
 def judge_proof(answer: Answer, judge: Judge) -> None:
-    """Every box on three ranks, then on two that are not the notebook's first two."""
-    judge.take(answer, trial.__name__)
-    seed = int.from_bytes(os.urandom(2), "big")
-    for members in ([0, 1, 2], [1, 2]):
+    """Every box on three ranks, then half of them on two that are not the notebook's first two."""
+    judge.take(answer, __name__, each.__name__)
+    seed = fresh_seed() % 2**16
+    for members in (THREE, TWO):
         when = on(members)
-        reports = judge.trial(answer, trial.ask, seed, members=members, when=when)
-        said = [report["verdicts"] for report in reports]
-        right = {kind: kind in SHARDED for kind in said[0]}
-        wrong = [k for k in right if any(one[k][1] is not right[k] for one in said)]
-        if not wrong:
+        reports = judge.trial(answer, ask, seed, members=members, when=when)
+        verdicts = {kind: [report[kind] for report in reports] for kind in reports[0]}
+        if all(set(said) == {kind in REFUSED} for kind, said in verdicts.items()):
             continue
-        for kind in right:
-            _look_at_kind(kind, [one[kind] for one in said], when)
-        if len(members) == 2:
-            refuse_world_numbers(answer, when)
-        _refuse(wrong, said, when)
+        for said in verdicts.values():
+            looks = {
+                "nothing returned": lambda one: one["got"] == "NoneType",
+                "no verdict": lambda one: not isinstance(one["got"], bool),
+            }
+            refuse_each(SAYS, [{"got": got} for got in said], looks, when=when)
+        _refuse({kind: set(said) for kind, said in verdicts.items()}, when)
 
 
-def _look_at_kind(kind: str, said: list[tuple], when: str) -> None:
-    for rank, (called, verdict) in enumerate(said):
-        if verdict is None:
-            if called == "NoneType":
-                raise Finding(
-                    "nothing returned",
-                    f"Rank {rank} got None back {when}; every rank has to return True or False.",
-                )
-            raise Finding(
-                "no verdict", f"Rank {rank} got a {called} back {when}; return True or False."
-            )
-
-
-def _refuse(wrong: list[str], said: list[dict], when: str) -> None:
-    verdicts = {kind: {one[kind][1] for one in said} for kind in said[0]}
-    if all(found == {True} for found in verdicts.values()):
-        raise Finding("always true", f"Every optimizer passes, {when}: what could fail your test?")
-    if all(found == {False} for found in verdicts.values()):
-        raise Finding(
-            "always false",
-            f"No optimizer passes, and some are sharded, {when}. Does your one process start from "
-            "the same weights, and does its loss take the mean over the rows of all ranks?",
-        )
+def _refuse(verdicts: dict[str, set[bool]], when: str) -> None:
+    for entry, verdict in (("always true", True), ("always false", False)):
+        if all(said == {verdict} for said in verdicts.values()):
+            raise SAYS(entry, when=when)
+    wrong = [kind for kind, said in verdicts.items() if said != {kind in REFUSED}]
     divided = [kind for kind in wrong if len(verdicts[kind]) > 1]
-    if divided and len(divided) == len(wrong):
-        raise Finding(
-            "ranks disagree",
-            f"Your ranks come to different verdicts on {len(divided)} of {len(verdicts)} "
-            f"optimizers, {when}. Tell the others what one rank has seen: a verdict is an "
-            "all-reduce.",
-        )
-    for kind, (name, text) in PASSED.items():
-        if verdicts.get(kind) == {True}:
-            raise Finding(name, f"Your test lets something pass, {when}. {text}")
-    for kind, (name, text) in REFUSED.items():
-        if verdicts.get(kind) == {False}:
-            raise Finding(name, f"Your test refuses something that is sharded, {when}. {text}")
-    raise Finding(
-        "ranks disagree", f"Your ranks come to different verdicts on an optimizer, {when}."
-    )
+    if divided != wrong:
+        for kinds, verdict, what in (
+            (PASSED, True, "lets something pass"),
+            (REFUSED, False, "refuses something that is sharded"),
+        ):
+            for kind, entry in kinds.items():
+                if verdicts.get(kind) == {verdict}:
+                    name, text = SAYS.of(entry)
+                    raise Finding(name, f"Your test {what}, {when}. {text}")
+    raise SAYS("ranks disagree", divided=len(divided), count=len(verdicts), when=when)
 
 
 PROOF = Exercise(

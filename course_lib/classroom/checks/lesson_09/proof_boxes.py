@@ -18,16 +18,10 @@ from course_lib.layout import flat
 IN, WIDE, OUT, ROWS = 3, 5, 2, 7
 IDLE = slice(20, 24)  # in the flat buffer: no other gradient depends on what a rank has there
 NUMBERS = 41  # parameters of a net without spare ones
-LARGEST, ABOVE = 26, 29  # elements of one rank: less and more than two thirds, in bytes of states
-SHARDED = ("even", "uneven", "momentum", "owners")
-# What is wrong with each of the others.
-OTHERS = (
-    "replicas", "views of the whole", "whole on the others", "all on the last", "own rows",
-    "never gathered", "one shard", "parameters averaged", "forgets", "above", "whole later",
-    "rounded", "idle", "one rank old",
-)  # fmt: skip
-# What two ranks are asked about; three are asked about everything.
-OF_TWO = (*SHARDED, "replicas", "all on the last", "own rows", "never gathered", "forgets")
+LARGEST, ABOVE = (
+    26,
+    29,
+)  # elements of one rank: less and more than two thirds, in bytes of states
 
 
 class Net(nn.Module):
@@ -40,15 +34,12 @@ class Net(nn.Module):
         super().__init__()
         made = torch.Generator().manual_seed(seed)
         shapes = {"up": (WIDE, IN), "bias": (WIDE,), "idle": (4,), "down": (OUT, WIDE)}
-        shapes["last"] = (OUT,)
-        for name, shape in shapes.items():
+        for name, shape in {**shapes, "last": (OUT,), "scale": (WIDE + spare,)}.items():
             value = torch.randn(shape, generator=made, dtype=torch.float64)
             self.register_parameter(name, nn.Parameter(value))
-        value = torch.randn(5 + spare, generator=made, dtype=torch.float64)
-        self.scale = nn.Parameter(value)
 
     def forward(self, x: Tensor) -> Tensor:  # (b, IN) -> (b, OUT)
-        hidden = torch.tanh(F.linear(x, self.up, self.bias)) * self.scale[:5]
+        hidden = torch.tanh(F.linear(x, self.up, self.bias)) * self.scale[:WIDE]
         more = 0.1 * self.scale.sin().sum() + 0.0 * self.idle.sum()
         return F.linear(hidden, self.down, self.last) + more
 
@@ -70,25 +61,23 @@ class Box:
         cut = flat(total, n)
         self._flat = torch.zeros(cut.padded, dtype=torch.float64)
         at = 0
-        with torch.no_grad():
-            for p in parameters:
-                view = self._flat[at : at + p.numel()].view(p.shape)
-                view.copy_(p)
-                p.data = view
-                at += p.numel()
-        if kind in ("replicas", "parameters averaged"):
-            self._own = (0, total)
-        elif kind == "whole on the others":
-            self._own = cut.span(0) if rank == 0 else (0, total)
-        elif kind == "all on the last":
-            self._own = (0, total) if rank == n - 1 else (0, 0)
-        elif kind == "one shard":
-            self._own = cut.span(0)
-        elif kind in ("owners", "above"):  # the last has most, and the middle one nothing
-            edge = total - (LARGEST if kind == "owners" else ABOVE)
-            self._own = ((0, edge), *[(edge, edge)] * (n - 2), (edge, total))[rank]
-        else:
-            self._own = cut.span(rank)
+        for p in parameters:
+            view = self._flat[at : at + p.numel()].view(p.shape)
+            p.data = view.copy_(p.detach())
+            at += p.numel()
+        # "owners", "above": the last has most, and the middle one nothing
+        edge = total - (LARGEST if kind == "owners" else ABOVE)
+        owned = ((0, edge), *[(edge, edge)] * (n - 2), (edge, total))[rank]
+        everything, nothing = (0, total), (0, 0)
+        self._own = {
+            "replicas": everything,
+            "parameters averaged": everything,
+            "whole on the others": everything if rank else cut.span(0),
+            "all on the last": everything if rank == n - 1 else nothing,
+            "one shard": cut.span(0),
+            "owners": owned,
+            "above": owned,
+        }.get(kind, cut.span(rank))
         start, stop = self._own
         edges = (start, (start + stop) // 2, stop) if kind == "replicas" else (start, stop)
         self._parts = [(nn.Parameter(self._flat[a:b]), a, b) for a, b in itertools.pairwise(edges)]
@@ -115,13 +104,12 @@ class Box:
         self.model.zero_grad()
         self.loss(self.model, *self.rows(step, rank)).backward()
         own = torch.zeros_like(self._flat)
-        parts = [p.grad.flatten() for p in self.model.parameters()]
-        torch.cat(parts, out=own[: sum(map(len, parts))])
+        grads = torch.cat([p.grad.flatten() for p in self.model.parameters()])
+        own[: len(grads)] = grads
         self.model.zero_grad()
-        if self._kind in ("own rows", "parameters averaged"):
-            mean = own
-        else:  # some would do with a reduce-scatter; what is sent is not asked for
-            mean = all_reduce(own, group) / n
+        mean = own
+        if self._kind not in ("own rows", "parameters averaged"):
+            mean = all_reduce(own, group) / n  # what is sent is not asked for
         if self._kind == "forgets":
             self.optimizer.state.clear()
         with torch.no_grad():
@@ -131,14 +119,14 @@ class Box:
             self.optimizer.step()
             for part, _, _ in self._parts:
                 part.grad = None
-            if self._kind == "views of the whole":
-                self._hide()
-            if self._kind == "whole later" and self._taken:
+            if self._kind == "views of the whole" or (self._kind == "whole later" and self._taken):
                 self._hide()
             if self._kind == "idle":
                 self._flat.copy_(torch.where(mean == 0, before, self._flat))
             self._taken += 1
             self._share(n, rank)
+            if self._kind == "exchanged" and self._taken == 1:
+                self._flat[IDLE] = self._flat[IDLE].flip(0)
 
     def _share(self, n: int, rank: int) -> None:
         """Give every rank what the others have updated."""
@@ -147,20 +135,16 @@ class Box:
         if self._kind == "parameters averaged":
             self._flat.copy_(all_reduce(self._flat, self._group) / n)
             return
-        if self._kind not in ("whole on the others", "all on the last", "owners", "above"):
-            shard = self._flat[rank * len(self._flat) // n : (rank + 1) * len(self._flat) // n]
-            every = all_gather(shard.clone(), self._group)
-            if self._kind == "rounded":
-                every = every.float()
-            if self._kind == "one rank old" and rank == n - 1:
-                every[IDLE] = self._flat[IDLE]
-            self._flat.copy_(every)
-            return
-        # Some rank holds more: the last one that has updated an element says what it is.
-        every = all_gather(torch.tensor(self._own)[None], self._group).tolist()
+        spans = all_gather(torch.tensor(self._own)[None], self._group).tolist()
         flats = all_gather(self._flat[None].clone(), self._group)  # (n, padded)
-        for (start, stop), values in zip(every, flats, strict=True):
-            self._flat[start:stop] = values[start:stop]
+        every = self._flat.clone()
+        for (start, stop), values in zip(spans, flats, strict=True):
+            every[start:stop] = values[start:stop]  # the last that has updated an element counts
+        if self._kind == "rounded":
+            every[IDLE] = every[IDLE].float().double()
+        if self._kind == "one rank old" and rank == n - 1:
+            every[IDLE] = self._flat[IDLE]
+        self._flat.copy_(every)
 
     def _hide(self) -> None:
         """Let each moment be a view of memory for all numbers."""
