@@ -7,18 +7,44 @@ against two real ranks that really sum in place.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
-from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.words import Words
 
+SAYS = Words("""
+out of place: That is the gradient as it should be: what a g, or an f, gives that sums a copy. Here
+  the sum was written over a tensor that is used again: by whom?
+doubled: That is twice what it should be. Twice comes out where both ranks hold the same number;
+  here they hold different ones, and the sum took their place.
+the input overwritten: That would come out if the sum had been written over x. g was given the
+  *result* of the operation, and wrote over that; what does the operation's backward use?
+the result kept #1: A square keeps x, and not its result: its derivative is 2x. Nothing wrote over
+  x.
+the result kept #2: A square keeps x, and not its result, from which x could be found as a root.
+the result kept #3: That is what g wrote, the sum of both results. A square's backward does not look
+  at it.
+the branch without its factor: What comes to u passes `5 * u` on its way: the gradient is five times
+  what came there.
+both branches added: That adds what came before the sum and what came after it. There is one tensor
+  for both branches, and when `5 * u` reads it, it holds the sum alone.
+a mask of its own: relu keeps no number of its own to look at but its result: where that is above
+  zero, the gradient passes as it is, times one.
+summed on the way back as well: G's backward hands dy on as it is: the loss is one, computed twice,
+  and nothing is summed over its copies.
+mean: That is the mean over both ranks. What was written in its place is the sum.
+ranks exchanged: That is what the other rank's numbers give. No rank ever sees the other's x or c
+  alone.
+c counted twice: The gradient that comes is c itself, and the sum took its place. Nothing is
+  multiplied with c once more.
+""")
 INPUTS = {"exp": (math.log(2), math.log(3)), "relu": (-1.0, 2.0), "square": (3.0, 5.0)}
 COMING, FACTOR = (2.0, 3.0), 5.0  # "beside": the gradient that comes on each rank, u's factor
 GRAPHS = ("exp", "relu", "square", "beside")
 FIELDS = tuple(f"{graph}, rank {rank}" for graph in GRAPHS for rank in (0, 1))
 
 
-def _forward(graph: str, x: float) -> float:
-    return {"exp": math.exp, "relu": lambda v: max(v, 0.0), "square": lambda v: v * v}[graph](x)
+FORWARD = {"exp": math.exp, "relu": lambda x: max(x, 0.0), "square": lambda x: x * x}
 
 
 def _backward(graph: str, x: float, result: float) -> float:
@@ -31,11 +57,11 @@ def _own(graph: str, rank: int) -> float:
     if graph == "beside":
         return FACTOR * COMING[rank]
     x = INPUTS[graph][rank]
-    return _backward(graph, x, _forward(graph, x))
+    return _backward(graph, x, FORWARD[graph](x))
 
 
-def _summed(graph: str) -> float:
-    return sum(_forward(graph, x) for x in INPUTS[graph])
+def _summed(graph: str, rank: int = 0) -> float:
+    return sum(map(FORWARD[graph], INPUTS[graph]))
 
 
 def _in_place(graph: str, rank: int) -> float:
@@ -47,95 +73,36 @@ def _in_place(graph: str, rank: int) -> float:
 def _input_over(graph: str, rank: int) -> float:
     """The gradient if x itself had become the sum."""
     x = sum(INPUTS[graph])
-    return _backward(graph, x, _forward(graph, x))
+    return _backward(graph, x, FORWARD[graph](x))
 
 
-def _answers(at: Callable[[str, int], float], graphs: tuple[str, ...] = GRAPHS) -> dict[str, float]:
+def _answers(at: Callable[[str, int], float], graphs: Sequence[str] = GRAPHS) -> dict[str, float]:
     """The answers that follow from finding `at(graph, rank)`."""
     return {f"{graph}, rank {rank}": at(graph, rank) for graph in graphs for rank in (0, 1)}
 
 
 RIGHT = _answers(_in_place)
-MISTAKES = (
-    Mistake(
-        "out of place",
-        "That is the gradient as it should be: what a g, or an f, gives that sums a copy. Here the "
-        "sum was written over a tensor that is used again: by whom?",
-        _answers(_own, ("exp", "relu", "beside")),
-    ),
-    Mistake(
-        "doubled",
-        "That is twice what it should be. Twice comes out where both ranks hold the same number; "
-        "here they hold different ones, and the sum took their place.",
-        _answers(lambda graph, rank: 2 * _own(graph, rank)),
-    ),
-    Mistake(
-        "the input overwritten",
-        "That would come out if the sum had been written over x. g was given the *result* of the "
-        "operation, and wrote over that; what does the operation's backward use?",
-        _answers(_input_over, ("exp", "square")),
-    ),
-    Mistake(
-        "the result kept",
-        "A square does not keep its result: the derivative of x · x is 2x, and it is x that is "
-        "kept. Nothing wrote over that.",
-        _answers(lambda graph, rank: 2 * _summed(graph), ("square",)),
-    ),
-    Mistake(
-        "the result kept",
-        "A square does not keep its result, from which x could be found as a root. It keeps x.",
-        _answers(lambda graph, rank: 2 * math.sqrt(_summed(graph)), ("square",)),
-    ),
-    Mistake(
-        "the result kept",
-        "That is what g wrote, the sum of both results. A square's backward does not look at it.",
-        _answers(lambda graph, rank: _summed(graph), ("square",)),
-    ),
-    Mistake(
-        "the branch without its factor",
-        "What comes to u passes `5 * u` on its way: the gradient is five times what came there.",
-        _answers(lambda graph, rank: sum(COMING), ("beside",)),
-    ),
-    Mistake(
-        "both branches added",
-        "That adds what came before the sum and what came after it. There is one tensor for both "
-        "branches, and when `5 * u` reads it, it holds the sum alone.",
-        _answers(lambda graph, rank: FACTOR * (sum(COMING) + COMING[rank]), ("beside",)),
-    ),
-    Mistake(
-        "a mask of its own",
-        "relu keeps no number of its own to look at but its result: where that is above zero, the "
-        "gradient passes as it is, times one.",
-        _answers(lambda graph, rank: _summed(graph), ("relu",)),
-    ),
-    Mistake(
-        "summed on the way back as well",
-        "G's backward hands dy on as it is: the loss is one, computed twice, and nothing is summed "
-        "over its copies.",
-        _answers(lambda graph, rank: 2 * _in_place(graph, rank), ("exp", "relu", "square")),
-    ),
-    Mistake(
-        "mean",
-        "That is the mean over both ranks. What was written in its place is the sum.",
-        _answers(lambda graph, rank: _in_place(graph, rank) / 2, ("exp", "beside")),
-    ),
-    Mistake(
-        "ranks exchanged",
-        "That is what the other rank's numbers give. No rank ever sees the other's x or c alone.",
-        _answers(lambda graph, rank: _own(graph, 1 - rank)),
-    ),
-    Mistake(
-        "c counted twice",
-        "The gradient that comes is c itself, and the sum took its place. Nothing is multiplied "
-        "with c once more.",
-        _answers(lambda graph, rank: FACTOR * COMING[rank] * sum(COMING), ("beside",)),
-    ),
-)
 
 
-def judge_in_place(given: Mapping) -> None:
-    """Hold the gradients against what the overwritten tensors give; each graph is by itself."""
-    compare(given, RIGHT, MISTAKES, apart=True, units=False)
+def _mistakes() -> tuple[Mistake, ...]:
+    """What each wrong idea gives, and for which graphs."""
+    square, beside, total = ["square"], ["beside"], sum(COMING)
+    ideas = {
+        "out of place": (_own, ["exp", "relu", "beside"]),
+        "doubled": (lambda graph, r: 2 * _own(graph, r), GRAPHS),
+        "the input overwritten": (_input_over, ["exp", "square"]),
+        "the result kept #1": (lambda graph, r: 2 * _summed(graph), square),
+        "the result kept #2": (lambda graph, r: 2 * math.sqrt(_summed(graph)), square),
+        "the result kept #3": (_summed, square),
+        "the branch without its factor": (lambda graph, r: total, beside),
+        "both branches added": (lambda graph, r: FACTOR * (total + COMING[r]), beside),
+        "a mask of its own": (_summed, ["relu"]),
+        "summed on the way back as well": (lambda graph, r: 2 * _in_place(graph, r), GRAPHS[:3]),
+        "mean": (lambda graph, r: _in_place(graph, r) / 2, ["exp", "beside"]),
+        "ranks exchanged": (lambda graph, r: _own(graph, 1 - r), GRAPHS),
+        "c counted twice": (lambda graph, r: FACTOR * COMING[r] * total, beside),
+    }
+    return tuple(Mistake(*SAYS.of(entry), _answers(*idea)) for entry, idea in ideas.items())
 
 
 IN_PLACE = Thought(
@@ -143,7 +110,7 @@ IN_PLACE = Thought(
     title="What a sum in place does to gradients",
     points=3,
     fields=FIELDS,
-    judge=judge_in_place,
+    judge=held_against(lambda: RIGHT, _mistakes, apart=True, units=False),
     when_right=(
         "An operation that keeps its result (exp, relu; also tanh, sigmoid, sqrt, softmax) is "
         "harmed when a later step writes over that result; one that keeps its input is not. And a "

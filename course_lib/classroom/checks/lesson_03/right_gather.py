@@ -6,131 +6,96 @@ would give is worked out as well, and recognised.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.words import Words
 
+SAYS = Words("""
+a sum left out: That is what one rank's own work sends back. The other rank worked with this piece
+  as well, with weights of its own: the gradient is the sum of both ranks' terms.
+copies summed: That sums over the ranks what is replicated: the gradient comes out once for each
+  rank. Look at what stands after the gather: is what comes back one term of a sum?
+f forgotten: f stands between the gather and the ranks' own work, and its backward sums. What comes
+  to the gather is complete by then.
+y forgotten: The loss is y² / 2, so its gradient is not 1 when it comes to X · w.
+y of one rank #1: y is summed by g: it is the same number on both ranks, the sum of both products.
+summed on the way back through g: g hands the gradient back as it is. After it both ranks hold the
+  same y and the same loss, which is one loss, not two.
+the square forgotten #1: The derivative of X[1]² is 2 · X[1].
+mean: That is divided by the number of ranks. The terms of one gradient add up.
+the other piece: You have the gradient of the other rank's piece: X0 came from rank 0, X1 from rank
+  1.
+weights of one rank: x0 is multiplied with the *first* weight of each rank, x1 with the second of
+  each. You have both weights of one rank, or the other rank's weight alone.
+y of one rank #2: y is summed by g, and what each rank's own work sends back is summed too: here
+  both are this rank's alone.
+y of one rank #3: y is summed by g: here it is of this rank alone, though what comes back is summed.
+the square forgotten #2: In L = X[0] · X[1]² the second factor stands there twice: its derivative is
+  2 · X[1].
+the term, not its derivative: That has x itself in it. The derivative of X · w by X is w.
+""")
 X = (3.0, 5.0)  # the pieces of rank 0 and rank 1, a number each
 W = ((1.0, 2.0), (3.0, -1.0))  # W[rank]: that rank's own weights
+SUMMED = [sum(own) for own in zip(*W, strict=True)]
+Y = [sum(x * w for x, w in zip(X, own, strict=True)) for own in W]  # X · w of each rank
 GRAPHS = ("A", "B", "C", "D")
 FIELDS = tuple(f"{graph}, rank {rank}" for graph in GRAPHS for rank in (0, 1))
 
 
-def coming_back(graph: str, rank: int) -> tuple[float, float]:
+def coming_back(graph: str, rank: int) -> Sequence[float]:
     """The gradient of the whole X that comes back to the gather on one rank."""
     if graph == "A":  # L = X0 · X1², on both
         return X[1] ** 2, 2 * X[0] * X[1]
-    if graph == "B":  # L = X · w, of each rank its own
-        return W[rank]
-    if graph == "C":  # y = g(X · w), L = y² / 2
-        y = sum(x * w for weights in W for x, w in zip(X, weights, strict=True))
-        return y * W[rank][0], y * W[rank][1]
-    return tuple(map(sum, zip(*W, strict=True)))  # D: f has summed it already
+    if graph == "D":  # f has summed it already
+        return SUMMED
+    factor = sum(Y) if graph == "C" else 1  # B: L = X · w, of each rank its own; C: L = y² / 2
+    return [factor * w for w in W[rank]]
+
+
+def _of(graph: str, values: Sequence[float]) -> dict[str, float]:
+    return {f"{graph}, rank {r}": values[r] for r in (0, 1)}
 
 
 def own_piece(graph: str) -> dict[str, float]:
     """What the backward gives that takes its own piece of what comes back."""
-    return {f"{graph}, rank {r}": coming_back(graph, r)[r] for r in (0, 1)}
+    return _of(graph, [coming_back(graph, r)[r] for r in (0, 1)])
 
 
 def piece_of_sum(graph: str) -> dict[str, float]:
     """What the backward gives that sums over the ranks first."""
-    return {f"{graph}, rank {r}": sum(coming_back(graph, k)[r] for k in (0, 1)) for r in (0, 1)}
+    return _of(graph, [sum(coming_back(graph, k)[r] for k in (0, 1)) for r in (0, 1)])
 
 
 RIGHT = {**own_piece("A"), **piece_of_sum("B"), **piece_of_sum("C"), **own_piece("D")}
 
 
-def _only(graph: str, values: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in values.items() if name.startswith(graph)}
-
-
-_LEFT_OUT = (
-    "That is what one rank's own work sends back. The other rank worked with this piece as well, "
-    "with weights of its own: the gradient is the sum of both ranks' terms."
-)
-_TWICE = (
-    "That sums over the ranks what is replicated: the gradient comes out once for each rank. Look "
-    "at what stands after the gather: is what comes back one term of a sum?"
-)
-
-
-def judge_right_gather(given: Mapping) -> None:
-    """Hold the gradients against the chain rule; each graph is by itself."""
-    y = sum(x * w for weights in W for x, w in zip(X, weights, strict=True))
-    swapped = {f"{g}, rank {r}": RIGHT[f"{g}, rank {1 - r}"] for g in GRAPHS for r in (0, 1)}
-    mistakes = (
-        Mistake("a sum left out", _LEFT_OUT, {**own_piece("B"), **own_piece("C")}),
-        Mistake("copies summed", _TWICE, {**piece_of_sum("A"), **piece_of_sum("D")}),
-        Mistake(
-            "f forgotten",
-            "f stands between the gather and the ranks' own work, and its backward sums. What "
-            "comes to the gather is complete by then.",
-            {f"D, rank {r}": W[r][r] for r in (0, 1)},
+def _mistakes() -> tuple[Mistake, ...]:
+    """What each wrong idea gives; each graph is by itself."""
+    ranks, row = (0, 1), [sum(w) for w in W]
+    ideas = {
+        "a sum left out": {**own_piece("B"), **own_piece("C")},
+        "copies summed": {**piece_of_sum("A"), **piece_of_sum("D")},
+        "f forgotten": _of("D", [W[r][r] for r in ranks]),
+        "y forgotten": _of("C", SUMMED),
+        "y of one rank #1": _of(
+            "C", [sum(w[r] * y for w, y in zip(W, Y, strict=True)) for r in ranks]
         ),
-        Mistake(
-            "y forgotten",
-            "The loss is y² / 2, so its gradient is not 1 when it comes to X · w.",
-            {f"C, rank {r}": RIGHT[f"B, rank {r}"] for r in (0, 1)},
-        ),
-        Mistake(
-            "y of one rank",
-            "y is summed by g: it is the same number on both ranks, the sum of both products.",
-            {
-                f"C, rank {r}": sum(
-                    w[r] * sum(x * one for x, one in zip(X, w, strict=True)) for w in W
-                )
-                for r in (0, 1)
-            },
-        ),
-        Mistake(
-            "summed on the way back through g",
-            "g hands the gradient back as it is. After it both ranks hold the same y and the same "
-            "loss, which is one loss, not two.",
-            {f"C, rank {r}": 2 * y * (W[0][r] + W[1][r]) for r in (0, 1)},
-        ),
-        Mistake(
-            "the square forgotten",
-            "The derivative of X[1]² is 2 · X[1].",
-            {"A, rank 1": X[0] * X[1]},
-        ),
-        Mistake(
-            "mean",
-            "That is divided by the number of ranks. The terms of one gradient add up.",
-            {name: value / 2 for name, value in RIGHT.items()},
-        ),
-        Mistake(
-            "the other piece",
-            "You have the gradient of the other rank's piece: X0 came from rank 0, X1 from rank 1.",
-            swapped,
-        ),
-        Mistake(
-            "weights of one rank",
-            "x0 is multiplied with the *first* weight of each rank, x1 with the second of each. "
-            "You have both weights of one rank, or the other rank's weight alone.",
-            {f"{g}, rank {r}": sum(W[r]) for g in "BD" for r in (0, 1)},
-        ),
-        Mistake(
-            "y of one rank",
-            "y is summed by g, and what each rank's own work sends back is summed too: here both "
-            "are this rank's alone.",
-            {
-                f"C, rank {r}": W[r][r] * sum(x * one for x, one in zip(X, W[r], strict=True))
-                for r in (0, 1)
-            },
-        ),
-        Mistake(
-            "the square forgotten",
-            "In L = X[0] · X[1]² the second factor stands there twice: its derivative is 2 · X[1].",
-            {"A, rank 0": X[1], "A, rank 1": X[0]},
-        ),
-        Mistake(
-            "the term, not its derivative",
-            "That has x itself in it. The derivative of X · w by X is w.",
-            {f"{g}, rank {r}": X[r] * RIGHT[f"{g}, rank {r}"] for g in "BD" for r in (0, 1)},
-        ),
-    )
-    compare(given, RIGHT, mistakes, apart=True, units=False)
+        "summed on the way back through g": {k: 2 * v for k, v in piece_of_sum("C").items()},
+        "the square forgotten #1": {"A, rank 1": X[0] * X[1]},
+        "mean": {name: value / 2 for name, value in RIGHT.items()},
+        "the other piece": {
+            f"{g}, rank {r}": RIGHT[f"{g}, rank {1 - r}"] for g in GRAPHS for r in ranks
+        },
+        "weights of one rank": _of("B", row) | _of("D", row),
+        "y of one rank #2": _of("C", [W[r][r] * Y[r] for r in ranks]),
+        "y of one rank #3": _of("C", [SUMMED[r] * Y[r] for r in ranks]),
+        "the square forgotten #2": _of("A", X[::-1]),
+        "the term, not its derivative": {
+            f"{g}, rank {r}": X[r] * SUMMED[r] for g in "BD" for r in ranks
+        },
+    }
+    return tuple(Mistake(*SAYS.of(entry), values) for entry, values in ideas.items())
 
 
 RIGHT_GATHER = Thought(
@@ -138,7 +103,7 @@ RIGHT_GATHER = Thought(
     title="The right way back through a gather",
     points=3,
     fields=FIELDS,
-    judge=judge_right_gather,
+    judge=held_against(lambda: RIGHT, _mistakes, apart=True, units=False),
     when_right=(
         "What decides is not the gather but what comes after it. In A and D every rank comes back "
         "with the complete gradient and takes its piece, for nothing; in B and C each comes back "
