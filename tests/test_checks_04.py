@@ -12,6 +12,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
+from tests.answers import changed
 from tests.likeliest import likeliest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -36,37 +37,15 @@ def five_to_two(x, gate, up, down, bias, group):
     return reduce(inner @ down.t(), group) + bias
 '''
 )
-FUSE = (
-    HEAD
-    + '''
-def fuse_gate_up(gate, up, group):
-    """Own rows of both."""
-    start, stop = span(len(gate), group.size(), group.rank())
-    return torch.cat((gate[start:stop], up[start:stop]))
-'''
-)
 
 
 def five(*pairs: tuple[str, str]) -> str:
     return changed(FIVE, *pairs)
 
 
-def fuse(*pairs: tuple[str, str]) -> str:
-    return changed(FUSE, *pairs)
-
-
-def changed(source: str, *pairs: tuple[str, str]) -> str:
-    """The right answer with one mistake in it."""
-    for old, new in pairs:
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
-    return source
-
-
-def body(name: str, text: str) -> str:
+def body(text: str) -> str:
     """An answer written from nothing."""
-    arguments = "x, gate, up, down, bias, group" if name == "five_to_two" else "gate, up, group"
-    return f"{HEAD}\ndef {name}({arguments}):\n{text}"
+    return f"{HEAD}\ndef five_to_two(x, gate, up, down, bias, group):\n{text}"
 
 
 OWN_F_AND_G = (
@@ -103,12 +82,10 @@ def five_to_two(x, gate, up, down, bias, group):
 """
 )
 FUSED_PRODUCTS = body(
-    "five_to_two",
     "    g, u = column_products(x, [gate, up], [None, None], group)\n"
     "    return reduce(F.linear(F.silu(g) * u, down), group) + bias\n",
 )
 ONE_FUSED_WEIGHT = body(
-    "five_to_two",
     "    g, u = F.linear(copy(x, group), torch.cat((gate, up))).chunk(2, dim=-1)\n"
     "    return reduce((F.silu(g) * u) @ down.t(), group) + bias\n",
 )
@@ -168,7 +145,7 @@ FIVE_COLLECTIVES = """
     return reduce(mine @ down.t(), group) + bias
 """
 WRONG_FIVE = {
-    "the five of the question": (body("five_to_two", FIVE_COLLECTIVES), "gathered in the middle"),
+    "the five of the question": (body(FIVE_COLLECTIVES), "gathered in the middle"),
     "an f for each product": (
         five(
             ("    x = copy(x, group)\n", ""),
@@ -230,8 +207,8 @@ WRONG_FIVE = {
         five(("F.silu(x @ gate.t()) * (x @ up.t())", "F.silu((x @ gate.t()) * (x @ up.t()))")),
         "bend over both",
     ),
-    "the weights gathered": (body("five_to_two", WEIGHTS), "weights on the way"),
-    "the all-reduce in two halves": (body("five_to_two", HALVES), "all-reduce in two halves"),
+    "the weights gathered": (body(WEIGHTS), "weights on the way"),
+    "the all-reduce in two halves": (body(HALVES), "all-reduce in two halves"),
     "both gradients side by side in one f": (
         five(
             ("x = copy(x, group)", "x, z = copy(torch.stack((x, x)), group)"),
@@ -286,123 +263,6 @@ WRONG_FIVE = {
     ),
 }  # fmt: skip
 
-STACKED = body(
-    "fuse_gate_up",
-    "    n, r = group.size(), group.rank()\n"
-    "    a, b = span(gate.shape[0], n, r)\n"
-    "    return torch.stack((gate, up))[:, a:b].flatten(0, 1)\n",
-)
-IN_A_ROW = body(
-    "fuse_gate_up",
-    "    n, r = group.size(), group.rank()\n"
-    "    sizes = cut(len(gate), n)\n"
-    "    parts = [p for pair in zip(gate.split(sizes), up.split(sizes)) for p in pair]\n"
-    "    return torch.cat(parts).split([2 * s for s in sizes])[r]{}\n",
-)
-# From the third call with weights on they are other ones.
-ONLY_AT_FIRST = "ASKED = []\n" + fuse(
-    (
-        "    return",
-        "    ASKED.extend([0] * (gate.dim() - 1))\n"
-        "    gate = gate * 2 if len(ASKED) > 2 and gate.dim() == 2 else gate\n"
-        "    return",
-    )
-)
-RIGHT_FUSE = {
-    "slices": FUSE,
-    "stacked, cut and flattened": STACKED,
-    "reordered, cut and copied": IN_A_ROW.format(".clone()"),
-    "as a parameter": fuse(("return torch.cat", "return torch.nn.Parameter(torch.cat"),
-                           ("up[start:stop]))", "up[start:stop])))")),
-}  # fmt: skip
-SLICES = "torch.cat((gate[start:stop], up[start:stop]))"
-SPLIT = "torch.cat([t.tensor_split(group.size(), {})[group.rank()] for t in (gate, up)])"
-STRAIGHT = "torch.cat(({})).split(cut(2 * len(gate), group.size()))[group.rank()].clone()"
-WRONG_FUSE = {
-    "cut straight across": (
-        fuse((SLICES, STRAIGHT.format("gate, up"))),
-        "cut straight across",
-    ),
-    "cut straight across, up first": (
-        fuse((SLICES, STRAIGHT.format("up, gate"))),
-        "cut straight across",
-    ),
-    "row by row": (
-        fuse((SLICES, "torch.stack((gate[start:stop], up[start:stop]), 1).flatten(0, 1)")),
-        "interleaved",
-    ),
-    "up first": (
-        fuse((SLICES, "torch.cat((up[start:stop], gate[start:stop]))")),
-        "halves exchanged",
-    ),
-    "a view of the whole": (IN_A_ROW.format(""), "keeps the whole"),
-    "the whole": (fuse((SLICES, "torch.cat((gate, up))")), "not cut"),
-    "a pair": (fuse((SLICES, "gate[start:stop], up[start:stop]")), "not fused"),
-    "gate alone": (fuse((SLICES, "gate[start:stop].clone()")), "one of the two"),
-    "the remainder dropped": (
-        fuse(("start, stop = span(len(gate), group.size(), group.rank())",
-              "own = len(gate) // group.size()\n"
-              "    start, stop = own * group.rank(), own * (group.rank() + 1)")),
-        "remainder dropped",
-    ),
-    "the remainder to the last": (
-        fuse(("    return", "    own = len(gate) // group.size()\n"
-              "    start = own * group.rank()\n"
-              "    stop = start + own if group.rank() < group.size() - 1 else len(gate)\n"
-              "    return")),
-        "another cut rule",
-    ),
-    "shared out as evenly as can be": (
-        fuse((SLICES, SPLIT.format(0))),
-        "another cut rule",
-    ),
-    "dealt out": (
-        fuse((SLICES, "torch.cat([t[group.rank() :: group.size()] for t in (gate, up)])")),
-        "dealt out",
-    ),
-    "the gates of others": (
-        fuse(("up[start:stop]", "up.flip(0)[start:stop]")),
-        "gates of other units",
-    ),
-    "along the inputs": (
-        fuse((SLICES, SPLIT.format(-1))),
-        "the other dim",
-    ),
-    "joined along the inputs": (
-        fuse((SLICES, "torch.cat((gate[start:stop], up[start:stop]), -1)")),
-        "wrong numbers",
-    ),
-    "their sum": (fuse((SLICES, "gate[start:stop] + up[start:stop]")), "wrong numbers"),
-    "the first ranks' part everywhere": (
-        fuse(("group.rank()", "0")),
-        "one part for all",
-    ),
-    "the notebook's rank": (fuse(("group.rank()", "rank")), "not of the group"),
-    "sent round": (
-        fuse((SLICES, "torch.cat([broadcast(t, group)[start:stop] for t in (gate, up)])")),
-        "over the wire",
-    ),
-    "good for two dims alone": (
-        fuse((SLICES, "torch.cat((gate[start:stop, :], up[start:stop, :]))")),
-        "biases",
-    ),
-    "biases whole": (
-        fuse((SLICES, SLICES + " if gate.dim() == 2 else torch.cat((gate, up))")),
-        "not cut",
-    ),
-    "another weight at the next call": (
-        ONLY_AT_FIRST,
-        "other training",
-    ),
-    "half the precision": (fuse((SLICES, SLICES + ".float()")), "another dtype"),
-    "nothing returned": (fuse(("return torch", "torch")), "nothing returned"),
-    "a list of numbers": (fuse((SLICES, SLICES + ".tolist()")), "no tensor"),
-    "in place": (
-        fuse(("    return", "    up.zero_()\n    return")),
-        "input changed",
-    ),
-}  # fmt: skip
-
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:
     return desk.check(name, {name: source})
@@ -425,12 +285,6 @@ def test_another_right_mlp_is_accepted(desk, how):
     assert (verdict.outcome, verdict.points) == ("right", 4), str(verdict)
 
 
-@pytest.mark.parametrize("how", RIGHT_FUSE)
-def test_another_right_fused_weight_is_accepted(desk, how):
-    verdict = judged(desk, "fuse_gate_up", RIGHT_FUSE[how])
-    assert (verdict.outcome, verdict.points) == ("right", 3), str(verdict)
-
-
 @pytest.mark.parametrize(
     "mistake",
     likeliest(
@@ -440,16 +294,4 @@ def test_another_right_fused_weight_is_accepted(desk, how):
 def test_a_plausible_wiring_is_refused_by_its_name(desk, mistake):
     source, name = WRONG_FIVE[mistake]
     verdict = judged(desk, "five_to_two", source)
-    assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)
-
-
-@pytest.mark.parametrize(
-    "mistake",
-    likeliest(
-        WRONG_FUSE, first=("cut straight across", "row by row", "a view of the whole", "the whole")
-    ),
-)
-def test_a_plausible_fused_weight_is_refused_by_its_name(desk, mistake):
-    source, name = WRONG_FUSE[mistake]
-    verdict = judged(desk, "fuse_gate_up", source)
     assert (verdict.outcome, verdict.name, verdict.points) == ("wrong", name, 0), str(verdict)

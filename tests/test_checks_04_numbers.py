@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_04 import pays
-from course_lib.classroom.checks.lesson_04.pays_ideas import IDEAS
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = ROOT / "solutions" / "04_megatron_mlp"
@@ -100,6 +99,7 @@ MISREAD = [
     ("tp_pays", "one round", sizes(alphas=7, sent=0.875), "half of the way"),
     ("tp_pays", "α's of one round", sizes(alphas=7), "α's of one round"),
     ("tp_pays", "five products", sizes(work=40), "no dX"),
+    ("tp_pays", "three weights", sizes(work=72), "SwiGLU's products"),
     ("tp_pays", "elements", sizes(item=1), "elements, not bytes"),
     ("tp_pays", "four bytes", sizes(item=4), "float32"),
     ("tp_pays", "h wide inside", sizes(work=12), "no wider inside"),
@@ -173,9 +173,11 @@ def test_what_is_no_number_is_told_so(desk, name, value):
     assert answered(desk, name, given).name == "not a number"
 
 
-@pytest.mark.parametrize("idea", range(len(IDEAS)))
-def test_every_idea_about_time_goes_by_its_own_name(desk, idea):
-    name, text, counts = IDEAS[idea]
+@pytest.mark.parametrize(
+    ("entry", "counts"), [(entry, counts) for entry, ways in pays.IDEAS.items() for counts in ways]
+)
+def test_every_idea_about_time_goes_by_its_own_name(desk, entry, counts):
+    name, text = pays.SAYS.of(entry)
     verdict = answered(desk, "tp_pays", replace(pays.RIGHT, **counts).answers())
     assert (verdict.outcome, verdict.name) == ("wrong", name)
     assert text in verdict.text

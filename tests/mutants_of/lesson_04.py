@@ -3,8 +3,7 @@
 from tests.mutation import Mutant
 
 FOURTH = "course_lib/classroom/checks/lesson_04/"
-WIRING = "tests/test_checks_04.py::test_a_plausible_wiring_is_refused_by_its_name"
-FUSED = "tests/test_checks_04.py::test_a_plausible_fused_weight_is_refused_by_its_name"
+WRONG = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 NUMBERS = "tests/test_checks_04_numbers.py::"
 NAMED = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
 
@@ -14,7 +13,7 @@ MUTANTS = [
         FOURTH + "fuse.py",
         'if report["beside"] and report["shape"][0] > 2:',
         'if report["beside"] < 0:',
-        (f"{FUSED}[a view of the whole]",),
+        (f"{WRONG}[fuse_gate_up-a view of the whole]",),
         "a rank that keeps the whole weight in memory passes",
         "T23",
     ),
@@ -23,7 +22,7 @@ MUTANTS = [
         FOURTH + "fuse.py",
         'if report["ops"]:',
         'if "send" in report["ops"]:',
-        (f"{FUSED}[sent round]",),
+        (f"{WRONG}[fuse_gate_up-sent round]",),
         "weights that were sent round pass",
     ),
     Mutant(
@@ -31,7 +30,7 @@ MUTANTS = [
         FOURTH + "rows.py",
         "all(self.found(rank) == self.wanted(rank) for",
         "all(sorted(self.found(rank) or []) == self.wanted(rank) for",
-        (f"{FUSED}[row by row]", f"{FUSED}[up first]"),
+        (f"{WRONG}[fuse_gate_up-row by row]", f"{WRONG}[fuse_gate_up-up first]"),
         "the right rows in another order go by no name",
     ),
     Mutant(
@@ -39,7 +38,10 @@ MUTANTS = [
         FOURTH + "fuse.py",
         "(THREE, uneven), (TWO, odd), (THREE, few)]",
         "(THREE, even), (TWO, even), (THREE, even)]",
-        (f"{FUSED}[the remainder dropped]", f"{FUSED}[the remainder to the last]"),
+        (
+            f"{WRONG}[fuse_gate_up-the remainder dropped]",
+            f"{WRONG}[fuse_gate_up-the remainder to the last]",
+        ),
         "degenerate inputs: every size divides by the ranks",
         "T29",
     ),
@@ -48,7 +50,7 @@ MUTANTS = [
         FOURTH + "fuse.py",
         "(TWO, even), (THREE, uneven), (TWO, odd)",
         "([0, 1], even), (THREE, uneven), ([0, 1], odd)",
-        (f"{FUSED}[the notebook's rank]",),
+        (f"{WRONG}[fuse_gate_up-the notebook's rank]",),
         "the notebook's rank passes for that of the group",
     ),
     Mutant(
@@ -56,7 +58,7 @@ MUTANTS = [
         FOURTH + "fuse.py",
         "        _try_biases(answer, judge,",
         "        continue\n        _try_biases(answer, judge,",
-        (f"{FUSED}[good for two dims alone]", f"{FUSED}[biases whole]"),
+        (f"{WRONG}[fuse_gate_up-good for two dims alone]", f"{WRONG}[fuse_gate_up-biases whole]"),
         "a function that fails for biases passes",
     ),
     Mutant(
@@ -64,7 +66,7 @@ MUTANTS = [
         FOURTH + "fuse.py",
         "if not far <= TOLERANCE:",
         "if not far <= 1e9:",
-        (f"{FUSED}[another weight at the next call]",),
+        (f"{WRONG}[fuse_gate_up-another weight at the next call]",),
         "training with the fused weight is not held against the dense layer",
         "T28",
     ),
@@ -79,8 +81,8 @@ MUTANTS = [
     Mutant(
         "l04-gelu-any-size",
         FOURTH + "gelu.py",
-        "    _refuse_larger(a, b)\n    right",
-        "    right",
+        "    _refuse_larger(a, b)\n",
+        "",
         (f"{NAMED}[gelu_counterexample-larger]", f"{NAMED}[gelu_counterexample-halves]"),
         "any counterexample passes for the smallest",
     ),
@@ -125,7 +127,7 @@ MUTANTS = [
         'if report["beside"] and report["shape"][0] > 2:',
         'if report["beside"] >= 0:',
         (
-            "tests/test_checks_04.py::test_another_right_fused_weight_is_accepted[slices]",
+            "tests/test_checks.py::test_a_right_answer_is_right[fuse_gate_up-slices]",
             "tests/test_checks_04.py::test_the_reference_answer_is_right[fuse_gate_up]",
         ),
         "a part that keeps no more than itself is refused",
@@ -140,9 +142,9 @@ MUTANTS = [
     ),
     Mutant(
         "l04-pays-two-ideas-one-name",
-        FOURTH + "pays_ideas.py",
-        '"one α for all",',
-        '"no α",',
+        FOURTH + "pays.py",
+        '"one α for all": [{"alphas": 1}],',
+        '"one α for all #2": [{"alphas": 1}],',
         (f"{NAMED}[tp_pays-one alpha]",),
         "two ideas go by one name",
     ),

@@ -89,6 +89,7 @@ def _mistakes() -> tuple[Mistake, ...]:
     square, beside, total = ["square"], ["beside"], sum(COMING)
     ideas = {
         "out of place": (_own, ["exp", "relu", "beside"]),
+        "a mask of its own": (_summed, ["relu"]),
         "doubled": (lambda graph, r: 2 * _own(graph, r), GRAPHS),
         "the input overwritten": (_input_over, ["exp", "square"]),
         "the result kept #1": (lambda graph, r: 2 * _summed(graph), square),
@@ -96,7 +97,6 @@ def _mistakes() -> tuple[Mistake, ...]:
         "the result kept #3": (_summed, square),
         "the branch without its factor": (lambda graph, r: total, beside),
         "both branches added": (lambda graph, r: FACTOR * (total + COMING[r]), beside),
-        "a mask of its own": (_summed, ["relu"]),
         "summed on the way back as well": (lambda graph, r: 2 * _in_place(graph, r), GRAPHS[:3]),
         "mean": (lambda graph, r: _in_place(graph, r) / 2, ["exp", "beside"]),
         "ranks exchanged": (lambda graph, r: _own(graph, 1 - r), GRAPHS),

@@ -1,4 +1,4 @@
-"""What lesson 03's checks run on the judge's ranks: small graphs through a learner's functions.
+"""What lesson 03's checks run on the judge's ranks: small graphs through a learner's f and g.
 
 Every rank can make every rank's numbers from the seed, and so can the judge, which works out the
 dense result from them. Nothing here says what is right.
@@ -6,6 +6,7 @@ dense result from them. Nothing here says what is right.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable
 
 import torch
@@ -14,12 +15,14 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from course_lib.classroom.checks import bench
-from course_lib.classroom.checks.lesson_03 import kept
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.finding import Finding
 from course_lib.layout import span
 
 STEPS, RATE = 3, 0.05
 FACTOR = 5.0  # of the branch beside f: its gradient is told from a sum by it
 _NAMES = ("x", "w", "p", "v", "u", "c", "q", "A", "B", "t")
+Shape = list[int]
 
 
 def numbers(seed: int, name: str, rank: int, *shape: int) -> Tensor:
@@ -32,50 +35,73 @@ def leaf(x: Tensor) -> Tensor:
     return x.clone().requires_grad_()
 
 
-def pair_of(function: Callable, group: dist.ProcessGroup) -> tuple[object, dict]:
-    """What `function(group)` returned, and whether it can be used as f and g."""
-    made, _ = bench.watched(lambda: function(group))
-    two = isinstance(made, (tuple, list)) and len(made) == 2
-    return made, {"kind": type(made).__name__, "pair": two and all(map(callable, made))}
-
-
-def alone(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int]) -> dict:
-    """Each of the two once, with numbers of every rank behind it (f) or before it (g)."""
-    made, told = pair_of(function, group)
-    if not told["pair"]:
-        return told
-    r = group.rank()
-    x, p = leaf(numbers(seed, "x", 0, *shape)), leaf(numbers(seed, "p", r, *shape))
-    f = _there_and_back(made[0], x, numbers(seed, "w", r, *shape))
-    g = _there_and_back(made[1], p, numbers(seed, "v", 0, *shape))
-    return {**told, "f": f, "g": g}
-
-
-def _there_and_back(function: Callable, x: Tensor, weights: Tensor) -> dict:
-    before = x.detach().clone()
-    out, there = bench.watched(lambda: function(x))
-    found = {
-        **bench.described(out),
-        "there": there,
-        "changed": not torch.equal(x.detach(), before),
-        "out": None,
-    }
-    if found["shape"] != list(x.shape) or out.dtype != x.dtype:
-        return found
-    found["out"] = out.detach().clone()
-    if not out.requires_grad:
-        return {**found, "grad": None}
-    _, back = bench.watched(lambda: (out * weights).sum().backward())
-    return {**found, "back": back, "grad": _grad(x)}
-
-
-def _grad(x: Tensor) -> Tensor | None:
+def grad(x: Tensor) -> Tensor | None:
     return None if x.grad is None else x.grad.detach().clone()
 
 
-def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int]) -> dict:
+def alone_in_a_group() -> dist.ProcessGroup:
+    """A group of this rank and no other; all ranks call it."""
+    return [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
+
+
+def nearly(seen: Tensor | None, wanted: Tensor) -> bool:
+    """Whether two are equal but for what float32 rounds away."""
+    if seen is None or seen.shape != wanted.shape:
+        return False
+    return torch.allclose(seen, wanted, rtol=1e-4, atol=1e-4)
+
+
+def refuse_ready_made(answer: Answer) -> None:
+    """A Finding where the answer takes the pairs out of the library's own file."""
+    for node in (node for cell in answer.cells for node in ast.walk(ast.parse(cell))):
+        names = [one.name for one in getattr(node, "names", []) if isinstance(one, ast.alias)]
+        names += [getattr(node, "module", None) or ""]
+        if any("tensor_parallel" in name for name in names):
+            raise Finding(
+                "ready-made pair",
+                "It imports from course_lib.tensor_parallel, where these pairs stand ready. Write "
+                "the backward yourself, with torch.autograd.Function.",
+            )
+
+
+def pair_of(function: Callable, group: dist.ProcessGroup) -> object:
+    return bench.watched(lambda: function(group))[0]
+
+
+def alone(
+    function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape, dtype: str = "float64"
+) -> dict:
+    """Each of the two once, with numbers of every rank after it (f) or before it (g)."""
+    made = pair_of(function, group)
+    if not (isinstance(made, (tuple, list)) and len(made) == 2 and all(map(callable, made))):
+        return {"kind": type(made).__name__}
+    x, w, p, v = (
+        numbers(seed, name, rank, *shape).to(getattr(torch, dtype))
+        for name, rank in (("x", 0), ("w", group.rank()), ("p", group.rank()), ("v", 0))
+    )
+    f, g = there_and_back(made[0], leaf(x), w), there_and_back(made[1], leaf(p), v)
+    return {"kind": "", "f": f, "g": g}
+
+
+def there_and_back(
+    step: Callable[[Tensor], object], x: Tensor, weights: Tensor, loss: Callable = torch.mul
+) -> dict:
+    """A step in the middle of a graph, and the gradient of the leaf before it."""
+    given = x * 1  # no leaf: another step made it
+    before = given.detach().clone()
+    out, there = bench.watched(lambda: step(given))
+    found = {**bench.described(out), "there": there, "out": None, "grad": None}
+    if found["shape"] == list(weights.shape) and out.dtype == weights.dtype:
+        found["out"] = out.detach().clone()
+        if out.requires_grad:
+            _, found["back"] = bench.watched(lambda: loss(out, weights).sum().backward())
+            found["grad"] = grad(x)
+    return {**found, "changed": not torch.equal(given.detach(), before)}
+
+
+def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape) -> dict:
     """Tensors that another step needs as well: a branch beside f, an operation before g."""
-    (f, g), _ = pair_of(function, group)
+    f, g = pair_of(function, group)
     r = group.rank()
     u, x = leaf(numbers(seed, "u", r, *shape)), leaf(numbers(seed, "x", 0, *shape))
     q, v = leaf(numbers(seed, "q", r, *shape)), numbers(seed, "v", 0, *shape)
@@ -90,106 +116,81 @@ def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[
         return p.detach().clone(), first.detach().clone(), second.detach().clone()
 
     (p, first, second), _ = bench.watched(run)
-    found = {"u": _grad(u), "x": _grad(x), "q": _grad(q), "p": p, "sums": [first, second]}
+    found = {"u": grad(u), "x": grad(x), "q": grad(q), "p": p, "sums": [first, second]}
     x.grad = None
     bench.watched(lambda: (f(x) * c + f(x) * w).sum().backward())
-    return {**found, "twice": _grad(x)}
+    return {**found, "twice": grad(x)}
 
 
-def at_once(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int]) -> dict:
+def at_once(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape) -> list[tuple]:
     """Two pairs alive at once: a second one, for a group of this rank alone, made before the first
     is used, and used between the first's forward and its backward."""
-    own = alone_in_a_group()
-    (pair, _), (other, _) = pair_of(function, group), pair_of(function, own)
-    r = group.rank()
-    found = []
-
-    def use(f: Callable, g: Callable) -> tuple[Tensor, Tensor]:
-        x = leaf(numbers(seed, "x", 0, *shape))
-        return x, g(f(x) * numbers(seed, "w", r, *shape))
+    own, found = alone_in_a_group(), []
 
     def run() -> None:
-        uses = [use(*pair), use(*other)]
+        uses, pairs = [], [function(group), function(own)]
+        for f, g in pairs:
+            x = leaf(numbers(seed, "x", 0, *shape))
+            uses.append((x, g(f(x) * numbers(seed, "w", group.rank(), *shape))))
         for x, y in uses:
             (y * numbers(seed, "v", 0, *shape)).sum().backward()
-            found.append((y.detach().clone(), _grad(x)))
+            found.append((y.detach().clone(), grad(x)))
 
     bench.watched(run)
     bench.end(own)
-    return {"mine": found[0], "other": found[1]}
-
-
-def alone_in_a_group() -> dist.ProcessGroup:
-    """A group of this rank and no other; all ranks call it."""
-    return [dist.new_group([r]) for r in range(dist.get_world_size())][dist.get_rank()]
-
-
-def shapes(
-    function: Callable, group: dist.ProcessGroup, seed: int, kinds: list[tuple[list[int], str]]
-) -> list[dict]:
-    """Both in a row, on tensors of several shapes and dtypes."""
-    (f, g), _ = pair_of(function, group)
-    found = []
-    for shape, dtype in kinds:
-        x, w, v = (
-            numbers(seed, name, rank, *shape).to(getattr(torch, dtype))
-            for name, rank in (("x", 0), ("w", group.rank()), ("v", 0))
-        )
-        x = leaf(x)
-        y, _ = bench.watched(lambda x=x, w=w: g(f(x) * w))
-        report = {"dtype": _dtype(y), "y": y.detach().double(), "x": None}
-        if y.requires_grad and y.shape == v.shape:
-            bench.watched(lambda y=y, v=v: (y * v).sum().backward())
-            report["x"] = None if x.grad is None else x.grad.double()
-        found.append(report)
     return found
 
 
-def _dtype(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")
+def shapes(
+    function: Callable, group: dist.ProcessGroup, seed: int, kinds: list[tuple[Shape, str]]
+) -> list[dict]:
+    """Each of the two on tensors of several shapes and dtypes."""
+    return [alone(function, group, seed, shape, dtype) for shape, dtype in kinds]
 
 
-def layouts(function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int]) -> dict:
+def layouts(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape) -> dict:
     """Gradients and inputs that do not lie in one block: transposed ones, and one number for all.
 
     Asked after `shared`: a sum in place would write where there is no room.
     """
-    (f, g), _ = pair_of(function, group)
+    f, g = pair_of(function, group)
     r = group.rank()
     x, p = leaf(numbers(seed, "x", 0, *shape)), leaf(numbers(seed, "p", r, *shape))
     w = numbers(seed, "w", r, *shape[::-1])
     bench.watched(lambda: f(x).sum().backward())  # its gradient is one 1, repeated
-    ones, x.grad = _grad(x), None
+    ones, x.grad = grad(x), None
     y, _ = bench.watched(lambda: g(p.t()).detach().clone())
     data, before = p.detach().clone(), p.detach().clone()
     sums, _ = bench.watched(lambda: f(x.detach()) + g(data))  # no tensor wants a gradient
     bench.watched(lambda: (f(x.t()) * w).sum().backward())
     found = {"changed": not torch.equal(data, before), "data": sums.clone()}
-    found |= {"ones": ones, "y": y, "x": _grad(x)}
+    found |= {"ones": ones, "y": y, "x": grad(x)}
     # Stored by columns on the first rank, by rows on the others.
     stored, x.grad = p.detach().t().contiguous().t() if r == 0 else p.detach(), None
     apart, _ = bench.watched(lambda: g(stored).clone())
     out, _ = bench.watched(lambda: f(x))
     product = out.t() * w if r == 0 else out * w.t().contiguous()
     bench.watched(lambda: product.sum().backward())
-    return {**found, "apart": [apart, _grad(x)]}
+    return {**found, "apart": [apart, grad(x)]}
 
 
-def net(function: Callable, group: dist.ProcessGroup, seed: int, dims: list[int]) -> dict:
-    """Steps of SGD on two layers, the first cut along its outputs, the second to match.
+def net(function: Callable, group: dist.ProcessGroup, seed: int, dims: Shape) -> list[dict]:
+    """A net of two layers, the first cut along its outputs, the second to match: once as it is,
+    once with all activations computed again in the backward."""
+    f, g = pair_of(function, group)
+    mine = slice(*span(dims[2], group.size(), group.rank()))
+    return [
+        bench.watched(lambda again=again: trained(f, g, seed, dims, mine, again))[0]
+        for again in (False, True)
+    ]
 
-    Once as they are, once with all activations computed again in the backward.
-    """
-    (f, g), _ = pair_of(function, group)
-    return {again: _train(f, g, group, seed, dims, again) for again in (False, True)}
 
-
-def _train(
-    f: Callable, g: Callable, group: dist.ProcessGroup, seed: int, dims: list[int], again: bool
-) -> dict:
+def trained(
+    f: Callable, g: Callable, seed: int, dims: Shape, mine: slice, again: bool = False
+) -> dict[str, Tensor]:
+    """What steps of SGD give with `mine` of the units inside."""
     rows, h, hidden, out = dims
     x, t = leaf(numbers(seed, "x", 0, rows, h)), numbers(seed, "t", 0, rows, out)
-    mine = slice(*span(hidden, group.size(), group.rank()))
     a = leaf(numbers(seed, "A", 0, h, hidden)[:, mine])  # (h, hidden/n)
     b = leaf(numbers(seed, "B", 0, hidden, out)[mine])  # (hidden/n, out)
 
@@ -206,75 +207,10 @@ def _train(
                 weight.grad = None
         return loss.item()
 
-    losses = [bench.watched(step)[0] for _ in range(STEPS)]
-    return {"losses": losses, "A": a.detach(), "B": b.detach(), "x": _grad(x)}
-
-
-def both_gathered(function: Callable, group: dist.ProcessGroup, *more: object) -> list[dict]:
-    return [gathered(function, group, *more, after) for after in ("replicated", "sharded")]
-
-
-def gathered(
-    function: Callable, group: dist.ProcessGroup, seed: int, shape: list[int], dim: int,
-    sizes: list[int], after: str,
-) -> dict:  # fmt: skip
-    """A gather, and behind it the same work on every rank, or work of each rank's own."""
-    r, whole = group.rank(), list(shape)
-    whole[dim] = sum(sizes)
-    x = leaf(numbers(seed, "x", 0, *whole).split(sizes, dim)[r])
-    weights = numbers(seed, "v", 0, *whole) if after == "replicated" else (
-        numbers(seed, "w", r, *whole)
-    )  # fmt: skip
-    before, lengths = x.detach().clone(), list(sizes)
-    out, there = bench.watched(lambda: function(x, group, dim, lengths, after))
-    found = {
-        **bench.described(out),
-        "there": there,
-        "kept": 0,
-        "changed": not torch.equal(x.detach(), before),
-        "lengths": lengths == sizes,
-        "out": None,
+    losses = torch.tensor([step() for _ in range(STEPS)], dtype=torch.float64)
+    return {
+        "the loss": losses,
+        "the gradient of x": grad(x),
+        "the first weight": a.detach(),
+        "the second weight": b.detach(),
     }
-    if found["shape"] != whole or out.dtype != x.dtype:
-        return found
-    found["out"] = out.detach().clone()
-    if not out.requires_grad:
-        return {**found, "grad": None}
-    weighted = (out**2 * weights).sum()
-    _, back = bench.watched(weighted.backward)
-    found["lengths"] = found["lengths"] and lengths == sizes
-    found |= {"back": back, "grad": _grad(x)}
-    del out, weighted
-    if 0 in sizes:  # the last case: of another x, that no other step needs
-        more = (group, dim, list(sizes), after)
-        (_, found["kept"]), _ = bench.watched(
-            lambda: kept.call(function, (one * 1 for one in [x]), *more)
-        )
-    return found
-
-
-def gathers_at_once(
-    function: Callable, group: dist.ProcessGroup, seed: int, uses: list[tuple]
-) -> list[dict]:
-    """Several gathers whose backwards come when all forwards have been: each with its own dtype,
-    dim, sizes and consumer; what has one size is in a group of this rank alone."""
-    own, made, found = alone_in_a_group(), [], []
-    for i, (dtype, whole, dim, sizes, after) in enumerate(uses):
-        where = own if len(sizes) == 1 else group
-        x = numbers(seed + i, "x", 0, *whole).to(getattr(torch, dtype))
-        x = leaf(x.split(sizes, dim)[where.rank()])
-        who = 0 if after == "replicated" else where.rank()
-        w = numbers(seed + i, "w", who, *whole).to(x.dtype)
-        u = leaf(torch.zeros_like(w))
-        beside = FACTOR * u  # made before the gather, so that autograd comes to it after the gather
-        out, _ = bench.watched(
-            lambda x=x, at=where, how=(dim, list(sizes), after): function(x, at, *how)
-        )
-        made.append((x, u, out, (beside + out) * w))
-    for x, u, out, product in made:
-        report = {"dtype": _dtype(out), "out": out.detach().double(), "grad": None}
-        bench.watched(lambda product=product: product.sum().backward())
-        report["beside"] = u.grad.double()
-        found.append({**report, "grad": None if x.grad is None else x.grad.double()})
-    bench.end(own)
-    return found

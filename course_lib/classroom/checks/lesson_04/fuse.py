@@ -1,211 +1,214 @@
 """`fuse_gate_up` of lesson 04: gate and up as one weight, cut so that no unit loses its gate.
 
 What came back is read row by row: which rows of which weight a rank holds says what was thought.
-Then it is trained with, and held against the dense layer.
+Then it is trained with, on the ranks, and held against the dense layer.
 """
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_04 import trial
-from course_lib.classroom.checks.lesson_04.rows import Rows, look_at_rows
-from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.lesson_03 import kept
+from course_lib.classroom.checks.lesson_04.rows import SAYS, Rows, look_at_rows
+from course_lib.classroom.checks.looking import THREE, TOLERANCE, TWO, fresh_seed, refuse_changed
+from course_lib.collectives.call import Group
 from course_lib.layout import span
+from course_lib.tensor_parallel.conjugates import copy, reduce
 
-TOLERANCE = 1e-10  # float64
-WHOLE = "this rank's fused part"
+STEPS, RATE, BATCH, SEQUENCE = 2, 0.01, 5, 11
 _NO_ROWS = ("raised", "not returned everywhere", "wrong numbers")
+
+
+class Numbers(NamedTuple):
+    """The checkpoint, what else the dense layer has, and what goes in at each step."""
+
+    gate: Tensor  # (f, h)
+    up: Tensor  # (f, h)
+    gate_bias: Tensor  # (f,)
+    up_bias: Tensor  # (f,)
+    down: Tensor  # (h, f)
+    xs: Tensor  # (step, b, s, h)
+    dys: Tensor  # (step, b, s, h), the gradient that arrives at the output
+
+
+def numbers(f: int, seed: int) -> Numbers:
+    """The same on every rank, and on the judge."""
+    made, h = torch.Generator().manual_seed(seed), 8 + seed % 2
+    step = (STEPS, BATCH, SEQUENCE, h)
+    shapes = [(f, h), (f, h), (f,), (f,), (h, f), step, step]
+    return Numbers(*(torch.randn(shape, generator=made, dtype=torch.float64) for shape in shapes))
+
+
+def others(f: int, seed: int) -> list[list[Tensor]]:
+    """A gate and an up of values far apart, with zeros below zero: what is computed with them, and
+    not copied, differs; then the first ones in float32."""
+    dense = numbers(f, seed + 1)
+    far = [t * 10.0 ** torch.linspace(-200, 200, t.shape[1], dtype=t.dtype) for t in dense[:2]]
+    for t in far:
+        t[:, t.shape[1] // 2] = -0.0
+    return [far, [t.float() for t in numbers(f, seed)[:2]]]
+
+
+def tried(function: Callable, group: Group, f: int, seed: int, biases: bool) -> dict:
+    """Call `function(gate, up, group)` for the weights, then for others and for float32 ones; with
+    `biases` for those instead, and train."""
+    dense = numbers(f, seed)
+    weight, report = _fused(function, dense.gate, dense.up, group)
+    if not biases:
+        before = report["out"]
+        report["others"] = [_fused(function, *other, group)[1] for other in others(f, seed)]
+        report["still"] = before is None or torch.equal(weight.detach(), before)
+        fresh = (t.clone() for t in (dense.gate, dense.up))
+        (_, report["kept"]), _ = bench.watched(lambda: kept.call(function, fresh, group))
+        return report
+    bias, report = _fused(function, dense.gate_bias, dense.up_bias, group)
+    own = slice(*span(f, group.size(), group.rank()))
+    down = dense.down[:, own]  # (h, f/n)
+    shapes = [getattr(t, "shape", ()) for t in (weight, bias)]
+    if shapes == [(2 * down.shape[1], len(down)), (2 * down.shape[1],)]:
+        report["trained"] = trained((weight, bias, down), dense, group)
+    return report
+
+
+def _fused(function: Callable, gate: Tensor, up: Tensor, group: Group) -> tuple[object, dict]:
+    """What came back, and a description of it."""
+    given = [gate.clone(), up.clone()]
+    out, facts = bench.watched(lambda: function(*given, group))
+    parts = list(out) if isinstance(out, (list, tuple)) else []
+    report = {
+        **bench.described(out),
+        "ops": facts["ops"],
+        "several": bool(parts) and all(isinstance(part, Tensor) for part in parts),
+        "changed": not all(map(torch.equal, given, (gate, up))),
+        "out": None,
+    }
+    if bench.plain(out):
+        mine = out.detach()
+        report["beside"] = mine.untyped_storage().nbytes() // mine.element_size() - mine.numel()
+        # Nobody has more than the whole to give: what is larger is not looked at.
+        report["out"] = mine.clone() if mine.numel() <= 2 * gate.numel() else None
+    return out, report
+
+
+def trained(parameters: Iterable[Tensor], dense: Numbers, group: Group | None) -> list[Tensor]:
+    """What two steps of SGD with a fused weight, its bias and `down` give: outputs, gradients of x,
+    then the three. Without a group it is the dense layer."""
+    f, g = (copy, reduce) if group else (lambda x, _: x,) * 2
+    seen: list[Tensor] = []
+    for x, dy in zip(dense.xs, dense.dys, strict=True):
+        leaves = [t.detach().clone().requires_grad_() for t in (x, *parameters)]
+        x, weight, bias, down = leaves
+        gate, up = F.linear(f(x, group), weight, bias).chunk(2, dim=-1)  # (b, s, f/tp)
+        y = g(F.linear(F.silu(gate) * up, down), group)
+        y.backward(dy)
+        seen += [y.detach(), x.grad]
+        parameters = [t.detach() - RATE * t.grad for t in leaves[1:]]
+    return [*seen, *parameters]
 
 
 def judge_fuse(answer: Answer, judge: Judge) -> None:
     """Try fuse_gate_up; raise the Finding that explains best what is wrong."""
-    judge.take(answer, trial.__name__)
+    judge.take(answer, __name__)
     seed = fresh_seed()
     even, uneven, odd = 6 + 6 * (seed % 2), 10 + 3 * (seed % 2), 9 + 4 * (seed % 2)
     few = 2 + 2 * (seed // 2 % 2)
     # Sizes that divide come first: what is wrong there is the fusing, not the cut. 10 over 3 and 4
     # over 3 tell the course's cut from an even one; of 4 and of 2 rows the last rank has none.
     cases = [(THREE, even), (TWO, even), (THREE, uneven), (TWO, odd), (THREE, few)]
-    tried = []
+    results: list[Rows] = []
     for members, f in cases:
+        when = f"{on(members)} with gate and up of {f} rows each"
         try:
-            tried.append(_try(answer, judge, members, _sizes(f, seed), seed))
+            reports = judge.trial(answer, tried, f, seed, False, members=members, when=when)
+            one = Rows(reports, *numbers(f, seed)[:2], when)
+            _look_at_results(one)
         except Finding as finding:
-            if f == few and tried[2].right and finding.name in _NO_ROWS:
-                raise _no_rows(f, finding) from None
+            if f == few and results[2].right and finding.name in _NO_ROWS:
+                raise SAYS("no rows for a rank", f=f, text=finding.text) from None
             raise
-        if tried[-1].right:
-            _look_at_others(tried[-1], _sizes(f, seed), seed)
-    wrong = [one for one in tried if not one.right]
+        results.append(one)
+        if one.right:
+            _look_at_others(one, others(f, seed))
+    wrong = [one for one in results if not one.right]
     if wrong and all(one.n == 2 for one in wrong):
         refuse_world_numbers(answer, wrong[0].when)
     for one in wrong:
-        look_at_rows(one, [other for other in tried if other.right])
-    for one in tried:
+        look_at_rows(one, [other for other in results if other.right])
+    for one in results:
         _look_at_keeping(one)
     for k in (0, 3, 4):
-        members, f = cases[k]
-        _try_biases(answer, judge, members, _sizes(f, seed), seed, tried[k].when)
+        _try_biases(answer, judge, *cases[k], seed, results[k].when)
 
 
-def _sizes(f: int, seed: int) -> trial.Sizes:
-    return trial.Sizes(5, 11, 8 + seed % 2, f)
-
-
-def _no_rows(f: int, finding: Finding) -> Finding:
-    return Finding(
-        "no rows for a rank",
-        f"Where every rank has rows, they come out right. Of {f} rows over 3 ranks the last rank "
-        "has none: span gives it an empty slice, and its part is a tensor without rows. "
-        f"torch.chunk and split give fewer pieces than ranks there.\n{finding.text}",
-    )
-
-
-def _try(answer: Answer, judge: Judge, members: list[int], sizes: trial.Sizes, seed: int) -> Rows:
-    when = f"{on(members)} with gate and up of {sizes.f} rows each"
-    reports = judge.trial(answer, trial.fuse, list(sizes), seed, False, members=members, when=when)
-    _look_at_results(reports, when)
-    dense = trial.numbers(sizes, seed)
-    return Rows(reports, dense.gate, dense.up, when)
-
-
-def _look_at_others(one: Rows, sizes: trial.Sizes, seed: int) -> None:
-    """Other weights of the same size, then float32 ones: every bit is that of the checkpoint."""
-    dense = trial.numbers(sizes, seed)
-    singles = [t.float() for t in (dense.gate, dense.up)]
-    for k, given in enumerate((trial.wide(trial.numbers(sizes, seed + 1)), singles)):
-        again = Rows([report["others"][k] for report in one.reports], *given, one.when)
-        dtype = str(given[0].dtype).removeprefix("torch.")
-        for rank, report in enumerate(again.reports):
-            if report["dtype"] != dtype:
-                raise Finding(
-                    "another dtype",
-                    f"Rank {rank} got {report['dtype']} back {one.when}, for a gate and an up of "
-                    f"{dtype}; a weight keeps its dtype.",
-                )
-        if not again.right:
-            raise Finding(
-                "other training",
-                f"The first call gives the right rows; a call with other weights of the same size, "
-                f"{dtype} and far apart in size, does not ({one.when}). Does your function keep "
-                "something between calls, or compute with the values? They are to be copied, bit "
-                "by bit.",
-            )
-    if not all(report["still"] for report in one.reports):
-        raise Finding(
-            "one buffer for all",
-            f"After a second call the first part is not what it was ({one.when}): both lie in the "
-            "same memory. Each layer needs a weight of its own.",
-        )
-
-
-def _look_at_results(reports: list[dict], when: str) -> None:
+def _look_at_results(one: Rows, dtype: str = "float64") -> None:
     """Refuse what is no tensor, and changed weights, whatever the numbers are."""
-    refuse_none(reports, when, WHOLE)
-    for rank, report in enumerate(reports):
+    refuse_none(one.reports, one.when, "this rank's fused part")
+    for rank, report in enumerate(one.reports):
+        about = {"rank": rank, "when": one.when}
         if report["several"]:
-            raise Finding(
-                "not fused",
-                f"Rank {rank} got a {report['kind']} of tensors back {when}. Fused is one tensor, "
-                "so that the layer needs one product and its gradient one all-reduce.",
-            )
+            raise SAYS("not fused", kind=report["kind"], **about)
         if report["shape"] is None:
-            raise Finding(
-                "no tensor",
-                f"Rank {rank} got a {report['kind']} back {when}; expected is a tensor, {WHOLE}.",
-            )
-        if report["dtype"] != "float64":
-            raise Finding(
-                "another dtype",
-                f"Rank {rank} got {report['dtype']} back {when}; a weight keeps its dtype.",
-            )
-        if report["changed"]:
-            raise Finding(
-                "input changed",
-                f"Your function changed gate or up on rank {rank}, {when}. They belong to the "
-                "caller, who may read them again.",
-            )
+            raise SAYS("no tensor", kind=report["kind"], **about)
+        if report["dtype"] != dtype:
+            raise SAYS("another dtype", dtype=report["dtype"], given=dtype, **about)
+    refuse_changed(one, "gate or up")
+
+
+def _look_at_others(one: Rows, given: list[list[Tensor]]) -> None:
+    """Other weights of the same size, then float32 ones: every bit is that of the checkpoint."""
+    for k, (dtype, weights) in enumerate(zip(("float64", "float32"), given, strict=True)):
+        again = Rows([report["others"][k] for report in one.reports], *weights, one.when)
+        _look_at_results(again, dtype)
+        if not again.right:
+            raise SAYS("other training #1", dtype=dtype, when=one.when)
+    if not all(report["still"] for report in one.reports):
+        raise SAYS("one buffer for all", when=one.when)
 
 
 def _look_at_keeping(one: Rows) -> None:
     """The right rows: do they hold no more memory than they need, and did they come by no wire?"""
     for rank, report in enumerate(one.reports):
+        about = {"rank": rank, "when": one.when}
         if report["ops"]:
-            raise Finding(
-                "over the wire",
-                f"The rows are right, but rank {rank} called {' and '.join(report['ops'])} "
-                f"{one.when}. Every rank has read gate and up: no rank has to send anything.",
-            )
+            raise SAYS("over the wire", ops=" and ".join(report["ops"]), **about)
         if report["beside"] and report["shape"][0] > 2:  # a unit or none may well be a view
-            raise Finding(
-                "keeps the whole",
-                f"The rows are right, but on rank {rank} they are a view {one.when}: the memory "
-                f"under them has {report['beside']} numbers more, and lives as long as they do. A "
-                "rank that keeps the whole has saved nothing. Let the part have memory of its own.",
-            )
+            raise SAYS("keeps the whole #1", beside=report["beside"], **about)
         if report["kept"]:
-            raise Finding(
-                "keeps the whole",
-                f"The rows are right, but after the call {report['kept']} bytes besides them are "
-                f"kept alive on rank {rank} {one.when}: by a name outside of the function, an "
-                "attribute, a closure or the history of the result. A rank keeps its part alone.",
-            )
+            raise SAYS("keeps the whole #2", kept=report["kept"], **about)
 
 
 def _try_biases(
-    answer: Answer, judge: Judge, members: list[int], sizes: trial.Sizes, seed: int, when: str
+    answer: Answer, judge: Judge, members: list[int], f: int, seed: int, when: str
 ) -> None:
     """The same function on biases, then two steps of training with both."""
-    about = f"{on(members)} with the biases of gate and up, {sizes.f} numbers each"
+    about = f"{on(members)} with the biases of gate and up, {f} numbers each"
+    dense, n = numbers(f, seed), len(members)
     try:
-        reports = judge.trial(
-            answer, trial.fuse, list(sizes), seed, True, members=members, when=about
-        )
-        _look_at_results(reports, about)
+        reports = judge.trial(answer, tried, f, seed, True, members=members, when=about)
+        one = Rows(reports, dense.gate_bias[:, None], dense.up_bias[:, None], about)
+        _look_at_results(one)
     except Finding as finding:
-        details = finding.text.split("\n", 1)[-1]
-        raise Finding(
-            "biases",
-            "The weights come out right, the biases do not: they have one dim, (f,), and are cut "
-            f"and joined along it like the rows of a weight.\n{details}",
-        ) from None
-    dense = trial.numbers(sizes, seed)
-    look_at_rows(Rows(reports, dense.gate_bias[:, None], dense.up_bias[:, None], about), [])
+        raise SAYS("biases", text=finding.text.split("\n", 1)[-1]) from None
+    look_at_rows(one, [])
+    whole = [torch.cat(dense[:2]), torch.cat(dense[2:4]), dense.down]
+    *seen, weight, bias, down = trained(whole, dense, None)
     for rank, report in enumerate(reports):
-        right = _dense(sizes, seed, rank, len(members))
-        pairs = zip(report["trained"], right, strict=True)
+        own = slice(*span(f, n, rank))
+        mine = [torch.cat([half[own] for half in t.chunk(2)]) for t in (weight, bias)]
+        pairs = zip(report["trained"], (*seen, *mine, down[:, own]), strict=True)
         far = max(float((a - b).abs().max() / (1 + b.abs().max())) for a, b in pairs if b.numel())
         if not far <= TOLERANCE:
-            raise Finding(
-                "other training",
-                f"After {trial.STEPS} steps of training rank {rank} is {far:.1g} away from the "
-                f"dense layer {when}.",
-            )
-
-
-def _dense(sizes: trial.Sizes, seed: int, rank: int, n: int) -> list[torch.Tensor]:
-    """What training with the dense layer gives, of the parameters what belongs to this rank."""
-    dense, own = trial.numbers(sizes, seed), slice(*span(sizes.f, n, rank))
-    gate, up, down = dense.gate, dense.up, dense.down
-    gate_bias, up_bias = dense.gate_bias, dense.up_bias
-    seen: list[torch.Tensor] = []
-    for x, dy in zip(dense.xs, dense.dys, strict=True):
-        leaves = [
-            t.detach().clone().requires_grad_() for t in (x, gate, up, down, gate_bias, up_bias)
-        ]
-        x, gate, up, down, gate_bias, up_bias = leaves
-        bent = torch.nn.functional.silu(x @ gate.t() + gate_bias)  # (b, s, f)
-        y = bent * (x @ up.t() + up_bias) @ down.t()
-        y.backward(dy)
-        seen += [y.detach(), x.grad]
-        gate, up, down, gate_bias, up_bias = (t.detach() - trial.RATE * t.grad for t in leaves[1:])
-    weight, bias = torch.cat((gate[own], up[own])), torch.cat((gate_bias[own], up_bias[own]))
-    return [*seen, weight, bias, down[:, own]]
+            raise SAYS("other training #2", steps=STEPS, rank=rank, far=far, when=when)
 
 
 FUSE_GATE_UP = Exercise(

@@ -1,7 +1,7 @@
 """Whose rows they are: a fused weight read row by row, and what the order of its rows says.
 
-Every row of random numbers is found again in gate or in up, so a wrong order names the idea
-behind it. For `fuse_gate_up` of lesson 04.
+Every row of random numbers is found again in gate or in up, bit by bit, so a wrong order names the
+idea behind it. For `fuse_gate_up` of lesson 04, with all that it has to say.
 """
 
 from __future__ import annotations
@@ -13,14 +13,68 @@ import torch
 from torch import Tensor
 
 from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.words import Words
 from course_lib.layout import cut, span
 
+SAYS = Words("""
+not fused: Rank {rank} got a {kind} of tensors back {when}. Fused is one tensor, for one product.
+no tensor: Rank {rank} got a {kind} back {when}; expected is a tensor, this rank's fused part.
+another dtype: Rank {rank} got {dtype} back {when}, for a gate and an up of {given}: a weight keeps
+  its dtype.
+no rows for a rank: Of {f} rows over 3 ranks the last rank has none: span gives it an empty slice,
+  and its part is a tensor without rows. torch.chunk and split give fewer pieces than ranks there.
+
+  {text}
+other training #1: The first call gives the right rows; a call with other weights of that size, in
+  {dtype}, far apart and with zeros of either sign, does not ({when}). Does your function keep
+  something between calls, or compute with the values? They are to be copied, bit by bit.
+other training #2: After {steps} steps of training rank {rank} is {far:.1g} away from the dense
+  layer {when}.
+one buffer for all: After a second call the first part is not what it was ({when}): both lie in the
+  same memory. Each layer needs a weight of its own.
+over the wire: The rows are right, but rank {rank} called {ops} {when}. Every rank has gate and up:
+  no rank has to send anything.
+keeps the whole #1: The rows are right, but on rank {rank} they are a view {when}: the memory under
+  them has {beside} elements more, and lives as long as they do. Let the part have its own.
+keeps the whole #2: The rows are right, but after the call {kept} bytes besides them are kept alive
+  on rank {rank} {when}: by a name outside of the function, an attribute, a closure or the history
+  of the result. A rank keeps its part alone.
+biases: The weights come out right, the biases do not: they have one dim, (f,), and are cut and
+  joined along it like the rows of a weight.
+
+  {text}
+rounded on the way: The rows went through {kind} {when}. They are to be copied bit by bit, in their
+  own dtype.
+the other dim: A rank got shape {shape} {when}: cut or joined along the second dim, the inputs.
+  Column-parallel means the outputs, and torch.nn.Linear keeps those in dim 0.
+computed, not copied: Each row is near a row of gate or of up, and not the same {when}. They are to
+  be copied bit by bit: nothing is computed with them.
+padded: A rank got a tensor of shape {shape} {when}, with rows of zeros in it. `down` has columns
+  for the rank's own units alone: every row has to be one of gate or up.
+wrong numbers: A rank got a tensor of shape {shape} {when} in which not every row is a row of gate
+  or of up; each of those has shape {right}.
+not cut: A rank has all rows of both: nothing was cut, so nothing is saved.
+one part for all: All ranks have the same rows. A rank's own follow from its number in the group.
+kept from an earlier call: These are the rows that the rank had in the group of three, which came
+  before. A rank's rows follow from the group of this call.
+cut straight across: Gate and up were joined first and then cut straight across: the first ranks
+  have rows of gate alone, the last ones of up alone. A unit's two rows belong on one rank.
+one of the two: Only one of gate and up is there; the layer needs its rows of both.
+interleaved: Each row of gate is followed by its row of up, but the layer's forward cuts its output
+  in the middle: first all of gate, then all of up.
+halves exchanged: Up stands before gate. The layer applies SiLU to the first half of its output:
+  exchanged, the wrong half gets SiLU, silently.
+gates of other units: Rows of up are together with the gates of other units. They are multiplied
+  row by row: their numbers have to be the same.
+remainder dropped: {f} rows do not divide by {n}, and the last of them belong to no rank.
+dealt out: The units were dealt out like cards. Together they are complete, but `down` was cut into
+  blocks: each of its columns would meet the number of another unit.
+another cut rule: Each rank has whole units, but not as many as the course's rule gives it, {sizes}.
+  `down` is cut by that rule, as torch.chunk cuts, and has to meet them.
+uneven rows: Rows that divide by the ranks come out right, others not.
+wrong rows: Not every rank has its own rows of gate, then of up.
+""")
 Row = tuple[str, int]  # ("gate", 4)
-_STRAIGHT = (
-    "Gate and up were joined first and the joint weight was cut straight across: the first ranks "
-    "have rows of gate alone, the last ones of up alone. A unit's row of up belongs with its row "
-    "of gate, on one rank."
-)
 
 
 class Rows(NamedTuple):
@@ -43,9 +97,9 @@ class Rows(NamedTuple):
     def right(self) -> bool:
         return all(self.found(rank) == self.wanted(rank) for rank in range(self.n))
 
-    def wanted(self, rank: int) -> list[Row]:
-        own = range(*span(self.f, self.n, rank))
-        return [("gate", i) for i in own] + [("up", i) for i in own]
+    def wanted(self, rank: int, n: int = 0) -> list[Row]:
+        own = range(*span(self.f, n or self.n, rank))
+        return [(kind, i) for kind in ("gate", "up") for i in own]
 
     def found(self, rank: int) -> list[Row] | None:
         """The rows that a rank holds, by name; None where a row is none of them."""
@@ -54,12 +108,16 @@ class Rows(NamedTuple):
             out = out[:, None]
         if out is None or out.dim() != 2 or out.shape[1] != self.gate.shape[1]:
             return None
-        both = torch.cat((self.gate, self.up))  # (2f, h)
-        same = (out[:, None] == both).all(-1)  # (rows, 2f)
+        same = (_bits(out)[:, None] == _bits(torch.cat((self.gate, self.up)))).all(-1)  # (rows, 2f)
         if not bool(same.any(1).all()):
             return None
         places = same.int().argmax(1).tolist()
         return [("gate", i) if i < self.f else ("up", i - self.f) for i in places]
+
+
+def _bits(x: Tensor) -> Tensor:
+    """The elements as they are stored: -0.0 is not 0.0."""
+    return x.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
 
 
 def look_at_rows(one: Rows, right: Sequence[Rows]) -> None:
@@ -67,146 +125,68 @@ def look_at_rows(one: Rows, right: Sequence[Rows]) -> None:
     if one.right:
         return
     found = [one.found(rank) for rank in range(one.n)]
-    known = [rows for rows in found if rows is not None]
-    if len(known) < len(found):
-        raise _nobodys(one)
-    evidence = _evidence(one, known)
-    for name, text in _ideas(one, known):
-        raise Finding(name, f"{text} {evidence}")
-    if right and all(other.f % other.n == 0 for other in right) and one.f % one.n:
-        raise Finding(
-            "uneven rows", f"Rows that divide by the ranks come out right, others not. {evidence}"
-        )
-    raise Finding("wrong rows", f"Not every rank has its own rows of gate, then of up. {evidence}")
-
-
-def _nobodys(one: Rows) -> Finding:
-    report = next(r for rank, r in enumerate(one.reports) if one.found(rank) is None)
-    h, shape, out = one.gate.shape[1], report["shape"], report["out"]
-    for kind in ("float32", "bfloat16", "float16"):
-        narrow = [t.to(getattr(torch, kind)).to(t.dtype) for t in (one.gate, one.up)]
-        rounded = Rows([{**report, "out": out}], *narrow, one.when)
-        if rounded.found(0):
-            return Finding(
-                "rounded on the way",
-                f"The rows went through {kind} {one.when}: they are near those of gate and up, and "
-                "not the same. A checkpoint's weights are copied bit by bit, in their own dtype.",
-            )
-    if len(shape) == 2 and shape[0] in (one.f, 2 * one.f) and shape[1] != h:
-        return Finding(
-            "the other dim",
-            f"A rank got shape {shape} {one.when}: cut or joined along the second dim, the inputs. "
-            "Column-parallel means the outputs, and torch.nn.Linear keeps those in dim 0.",
-        )
-    if out is not None and out.dim() == 2 and out.shape[1] == h:
-        both = torch.cat((one.gate, one.up))
-        if all((row - both).abs().amax(1).min() < 1e-6 for row in out):
-            return Finding(
-                "computed, not copied",
-                f"Each row is near a row of gate or of up, and not the same {one.when}. A "
-                "checkpoint's weights are copied bit by bit: nothing is computed with them.",
-            )
-        if any(not row.any() for row in out):
-            return Finding(
-                "padded",
-                f"A rank got a tensor of shape {shape} {one.when}, with rows of zeros in it. The "
-                "layer cuts its output in the middle and multiplies it with `down`, whose columns "
-                "are those of the rank's own units: every row has to be one of gate or up.",
-            )
-    return Finding(
-        "wrong numbers",
-        f"A rank got a tensor of shape {shape} {one.when} in which not every row is a row of gate "
-        f"or of up; each of those has shape {list(one.gate.shape)}.",
+    if None in found:
+        raise _nobodys(one, one.reports[found.index(None)])
+    rank = next(r for r, rows in enumerate(found) if rows != one.wanted(r))
+    name, text = SAYS.of(_idea(one, found, right), f=one.f, n=one.n, sizes=cut(one.f, one.n))
+    raise Finding(
+        name, f"{text} {one.when.capitalize()}, rank {rank} holds {_listed(found[rank])}."
     )
 
 
-def _ideas(one: Rows, found: list[list[Row]]):
-    """The misconceptions that these rows show: name and text."""
+def _nobodys(one: Rows, report: dict) -> Finding:
+    """The Finding of a rank that holds something else than rows of gate and up."""
+    when, h, shape, out = one.when, one.gate.shape[1], report["shape"], report["out"]
+    for kind in ("float32", "bfloat16", "float16"):
+        narrow = [t.to(getattr(torch, kind)).to(t.dtype) for t in (one.gate, one.up)]
+        if Rows([report], *narrow, when).found(0):
+            return SAYS("rounded on the way", kind=kind, when=when)
+    if len(shape) == 2 and shape[1] != h and (shape[0] in (one.f, 2 * one.f) or shape[1] == 2 * h):
+        return SAYS("the other dim", shape=shape, when=when)
+    if out is not None and out.dim() == 2 and out.shape[1] == h:
+        both = torch.cat((one.gate, one.up))
+        if all((row - both).abs().amax(1).min() < 1e-6 for row in out):
+            return SAYS("computed, not copied", when=when)
+        if any(not row.any() for row in out):
+            return SAYS("padded", shape=shape, when=when)
+    return SAYS("wrong numbers", shape=shape, when=when, right=list(one.gate.shape))
+
+
+def _idea(one: Rows, found: list[list[Row]], right: Sequence[Rows]) -> str:
+    """The entry of the misconception that these rows show."""
     n, f = one.n, one.f
-    everything = [("gate", i) for i in range(f)] + [("up", i) for i in range(f)]
-    gates = [[i for kind, i in rows if kind == "gate"] for rows in found]
-    ups = [[i for kind, i in rows if kind == "up"] for rows in found]
-    if any(len(rows) == 2 * f for rows in found):
-        yield "not cut", "A rank has all rows of both: nothing was cut, so nothing is saved."
-    if n > 1 and all(rows == found[0] for rows in found):
-        yield (
-            "one part for all",
-            "All ranks have the same rows. Which part is a rank's own follows from its number in "
-            "the group.",
-        )
-    if n == 2 and all(
-        rows == one._replace(reports=[{}] * 3).wanted(rank)
-        for rank, rows in zip((1, 2), found)  # noqa: B905
-    ):
-        yield (
-            "kept from an earlier call",
-            "These are the rows that the rank had in the group of three, which was asked before. "
-            "What a rank's rows are follows from the group of this call.",
-        )
+    everything = one.wanted(0, 1)
+    gates, ups = (
+        [[i for of, i in rows if of == kind] for rows in found] for kind in ("gate", "up")
+    )
     joined = [row for rows in found for row in rows]
-    if joined == everything:
-        yield "cut straight across", _STRAIGHT
-    if joined == [*everything[f:], *everything[:f]] and gates[0] != ups[0]:
-        yield "cut straight across", _STRAIGHT
-    if not any(ups) or not any(gates):
-        yield (
-            "one of the two",
-            "Only one of gate and up is there; the layer needs its rows of both.",
-        )
-    for rank, rows in enumerate(found):
+    halves = []  # of what each rank should have: gate's rows, up's rows
+    for rank in range(n):
         wanted = one.wanted(rank)
-        half = len(wanted) // 2
-        if half > 1 and rows == [row for pair in zip(wanted[:half], wanted[half:]) for row in pair]:  # noqa: B905
-            yield (
-                "interleaved",
-                "Each row of gate is followed by its row of up. That keeps them together, but the "
-                "layer's forward cuts its output in the middle: first all of gate, then all of up.",
-            )
-        if half and rows == wanted[half:] + wanted[:half]:
-            yield (
-                "halves exchanged",
-                "Up stands before gate. The layer applies SiLU to the first half of its output and "
-                "leaves the second as it is: exchanged, the wrong half gets SiLU, silently.",
-            )
-    if all(g == u for g, u in zip(gates, ups, strict=True)):
-        yield from _of_the_cut(one, gates)
-    elif all(len(g) == len(u) for g, u in zip(gates, ups, strict=True)):
-        yield (
-            "gates of other units",
-            "Rows of up are together with the gates of other units. They are multiplied with each "
-            "other, row by row: their numbers have to be the same.",
-        )
-
-
-def _of_the_cut(one: Rows, units: list[list[int]]):
-    """Gate and up go together; it is the choice of the units that differs from the cut rule."""
-    n, f = one.n, one.f
-    if sorted(i for own in units for i in own) != list(range(f)):
-        missing = sorted(set(range(f)) - {i for own in units for i in own})
-        if missing == list(range(f - f % n, f)):
-            yield (
-                "remainder dropped",
-                f"{f} rows do not divide by {n}, and the last of them belong to no rank.",
-            )
-        return
-    if units == [list(range(rank, f, n)) for rank in range(n)]:
-        yield (
-            "dealt out",
-            "The units were dealt out like cards. Together they are complete, but `down` was cut "
-            "into blocks: each of its columns would meet the number of another unit.",
-        )
-    if [len(own) for own in units] != cut(f, n):
-        yield (
-            "another cut rule",
-            f"Each rank has whole units, but not as many as the course's rule gives it, "
-            f"{cut(f, n)}. `down` is cut by that rule, as torch.chunk cuts, and has to meet them.",
-        )
-
-
-def _evidence(one: Rows, found: list[list[Row]]) -> str:
-    """What the first wrong rank holds, and how many rows it should be."""
-    rank = next(r for r, rows in enumerate(found) if rows != one.wanted(r))
-    return f"{one.when.capitalize()}, rank {rank} holds {_listed(found[rank])}."
+        halves.append((wanted[: len(wanted) // 2], wanted[len(wanted) // 2 :]))
+    pairs = list(zip(found, halves, strict=True))
+    missing = sorted(set(range(f)) - {i for own in gates for i in own})
+    together = gates == ups
+    complete = together and sorted(i for own in gates for i in own) == list(range(f))
+    signs = {
+        "not cut": len(everything) in map(len, found),
+        "one part for all": n > 1 and all(rows == found[0] for rows in found),
+        "kept from an earlier call": n == 2 and found == [one.wanted(rank, 3) for rank in (1, 2)],
+        "cut straight across": joined == everything
+        or (joined == [*everything[f:], *everything[:f]] and gates[0] != ups[0]),
+        "one of the two": not any(ups) or not any(gates),
+        "interleaved": any(
+            len(gate) > 1 and rows == [row for pair in zip(gate, up, strict=True) for row in pair]
+            for rows, (gate, up) in pairs
+        ),
+        "halves exchanged": any(gate and rows == up + gate for rows, (gate, up) in pairs),
+        "gates of other units": not together and [*map(len, gates)] == [*map(len, ups)],
+        "remainder dropped": together and f % n > 0 and missing == list(range(f - f % n, f)),
+        "dealt out": complete and gates == [list(range(rank, f, n)) for rank in range(n)],
+        "another cut rule": complete and [*map(len, gates)] != cut(f, n),
+        "uneven rows": right and all(other.f % other.n == 0 for other in right) and f % n,
+    }
+    return next((entry for entry, shown in signs.items() if shown), "wrong rows")
 
 
 def _listed(rows: list[Row]) -> str:
