@@ -4,9 +4,6 @@ refused by. The likeliest stand in `lesson_03.py`.
 
 from __future__ import annotations
 
-from decimal import Decimal
-from fractions import Fraction
-
 from tests.answers import changed
 
 CLOSURES = """def conjugates(group):
@@ -112,18 +109,6 @@ def gather_from(x, group, dim, sizes, after):
 
     return Step.apply(x)
 """
-
-
-def filled(names: str, *values: object) -> dict:
-    """The numbers of a question, of two ranks each."""
-    fields = [f"{name}, rank {rank}" for name in names.split(",") for rank in (0, 1)]
-    return dict(zip(fields, values, strict=True))
-
-
-IN_PLACE = filled("exp,relu,square,beside", 5, 5, 1, 1, 6, 10, 25, 25)
-PLAIN = filled("A plain,A right,B plain", 1.5, 1, -1.5, 0.5, 16, 24)
-PIECES = filled("A,B,C,D", 25, 30, 4, 1, 68, 17, 4, 1)
-
 PADDED = """
 class Gather(torch.autograd.Function):
     @staticmethod
@@ -174,12 +159,6 @@ RIGHT: dict = {
             GATHER, (APPLY, f"    if not x.requires_grad:\n        {THERE}\n{APPLY}")
         ),
     },
-    "in_place_gradients": {
-        "fractions": {name: Fraction(value) for name, value in IN_PLACE.items()},
-        "decimals": {name: Decimal(value) for name, value in IN_PLACE.items()},
-    },
-    "plain_all_reduce": {"decimals": {name: Decimal(str(v)) for name, v in PLAIN.items()}},
-    "right_gather": {"floats": {name: float(value) for name, value in PIECES.items()}},
 }
 WRONG: dict = {
     "conjugates": {
@@ -347,18 +326,6 @@ WRONG: dict = {
         "the gradient written over": (
             changed(GATHER, (SCATTER, f"{SCATTER}\n            dy.zero_()")),
             "gradient written over",
-        ),
-    },
-    "in_place_gradients": {
-        "the sum as a mask": (
-            IN_PLACE | filled("relu,square", 2, 2, 34, 34),
-            "several ideas",
-        ),
-    },
-    "right_gather": {
-        "y of one rank, summed on the way back": (
-            PIECES | filled("C", 52, 4),
-            "y of one rank",
         ),
     },
 }

@@ -6,7 +6,6 @@ CHECKS = "course_lib/classroom/checks/lesson_03/"
 WRONG = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 NUMBERS = "tests/test_checks_03_numbers.py::"
 SOLVED = f"{NUMBERS}test_the_numbers_of_the_solution_are_right_and_those_of_the_exercise_blank"
-MISREAD = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
 FIGURE = "tests/test_figure_transpose.py::"
 
 MUTANTS = [
@@ -197,7 +196,7 @@ MUTANTS = [
         CHECKS + "in_place.py",
         '"exp": result,',
         '"exp": math.exp(x),',
-        (f"{SOLVED}[in_place_gradients]", f"{MISREAD}[in_place_gradients-out of place-1]"),
+        (f"{SOLVED}[in_place_gradients]", f"{WRONG}[in_place_gradients-out of place, 1]"),
         "a gradient that should be passes for one that is",
         "T1",
     ),
@@ -215,7 +214,7 @@ MUTANTS = [
         CHECKS + "right_gather.py",
         '{**piece_of_sum("A"), **piece_of_sum("D")}',
         '{**piece_of_sum("A")}',
-        (f"{MISREAD}[right_gather-copies summed-14]",),
+        (f"{WRONG}[right_gather-copies summed, 3]",),
         "who sums behind f goes by no name",
         "T5",
     ),

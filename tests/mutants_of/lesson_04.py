@@ -5,7 +5,6 @@ from tests.mutation import Mutant
 FOURTH = "course_lib/classroom/checks/lesson_04/"
 WRONG = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 NUMBERS = "tests/test_checks_04_numbers.py::"
-NAMED = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
 
 MUTANTS = [
     Mutant(
@@ -75,7 +74,7 @@ MUTANTS = [
         FOURTH + "gelu.py",
         "if a == 0 or b == 0:",
         "if a == 7 or b == 7:",
-        (f"{NAMED}[gelu_counterexample-zero]",),
+        (f"{WRONG}[gelu_counterexample-zero]",),
         "a pair with a zero in it is not told why the sides are equal",
     ),
     Mutant(
@@ -83,7 +82,7 @@ MUTANTS = [
         FOURTH + "gelu.py",
         "    _refuse_larger(a, b)\n",
         "",
-        (f"{NAMED}[gelu_counterexample-larger]", f"{NAMED}[gelu_counterexample-halves]"),
+        (f"{WRONG}[gelu_counterexample-larger]", f"{WRONG}[gelu_counterexample-halves]"),
         "any counterexample passes for the smallest",
     ),
     Mutant(
@@ -91,7 +90,7 @@ MUTANTS = [
         FOURTH + "gelu.py",
         "    if relu(a) + relu(b) == relu(a + b):",
         "    if a + b == 1234:",
-        (f"{NAMED}[gelu_counterexample-both positive]",),
+        (f"{WRONG}[gelu_counterexample-both positive]",),
         "a pair that is none for ReLU is not told so",
     ),
     Mutant(
@@ -109,7 +108,7 @@ MUTANTS = [
         "sent: float = 2 * forms.send(1)",
         (
             f"{NUMBERS}test_the_numbers_of_the_solution_are_right[tp_pays]",
-            f"{NAMED}[tp_pays-the article's count]",
+            f"{WRONG}[tp_pays-the article's count]",
         ),
         "the limit for many ranks passes for what eight send",
     ),
@@ -137,7 +136,7 @@ MUTANTS = [
         FOURTH + "gelu.py",
         "    if a != round(a) or b != round(b):",
         "    if a != round(a) or b != round(b) or a < b:",
-        (f"{NUMBERS}test_either_order_of_the_pair_is_right",),
+        ("tests/test_checks.py::test_a_right_answer_is_right[gelu_counterexample-other order]",),
         "a right pair is refused for its order",
     ),
     Mutant(
@@ -145,7 +144,7 @@ MUTANTS = [
         FOURTH + "pays.py",
         '"one α for all": [{"alphas": 1}],',
         '"one α for all #2": [{"alphas": 1}],',
-        (f"{NAMED}[tp_pays-one alpha]",),
+        (f"{WRONG}[tp_pays-one alpha]",),
         "two ideas go by one name",
     ),
     Mutant(
