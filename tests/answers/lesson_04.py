@@ -43,12 +43,12 @@ IN_A_ROW = body(
     "    parts = [p for pair in zip(gate.split(sizes), up.split(sizes)) for p in pair]\n"
     "    return torch.cat(parts).split([2 * s for s in sizes])[r]{}\n",
 )
-# From the third call with weights on they are other ones.
+# Only after all trials of weights alone they are other ones: in training.
 ONLY_AT_FIRST = "ASKED = []\n" + fuse(
     (
         "    return",
         "    ASKED.extend([0] * (gate.dim() - 1))\n"
-        "    gate = gate * 2 if len(ASKED) > 2 and gate.dim() == 2 else gate\n"
+        "    gate = gate * 2 if len(ASKED) > 20 and gate.dim() == 2 else gate\n"
         "    return",
     )
 )
