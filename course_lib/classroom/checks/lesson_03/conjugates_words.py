@@ -14,8 +14,7 @@ swapped: The two are exchanged: the first sums in the forward, the second does n
 f in place: f(x) changed the x that it was given. Its caller may need it: hand on a view.
 g in place #1: g(x) changed the x that it was given. `dist.all_reduce(t)` writes its result into t.
   The step that made x may have kept it for the backward, as exp keeps its result: sum a copy.
-f changes its values #1: f(x) is n times x: a sum over ranks that all hold the same. In the forward
-  f does nothing.
+f changes its values #1: f(x) is n times x, a sum of equal ones. In the forward f does nothing.
 f changes its values #2: f(x) is not x, {when}. In the forward f does nothing.
 nothing summed: g(p) is p. The ranks hold parts of a sum, and g is where it is made.
 mean: g(p) is the mean, the sum divided by {n}. The parts make a sum.
@@ -29,8 +28,7 @@ mean on the way back #1: Through f comes the mean of the ranks' gradients. A mea
 gradient of f: The gradient of x through f is not the sum of the ranks' gradients, {when}.
 summed on the way back as well: Through g comes {n} times the gradient. After g every rank goes on
   alike with the same sum, so the gradient that comes is complete, on each of them.
-mean on the way back #2: Through g comes the gradient divided by {n}. Each part of a sum has the
-  whole gradient of the sum.
+mean on the way back #2: Through g comes the gradient / {n}. Each term of a sum has all of it.
 gradient of g: The gradient of a term of g's sum is not that of the sum, {when}.
 sends where nothing is owed: The numbers are right, but {which} also calls {ops} on the way {way}
   (rank {rank}, {when}). What is the same on every rank need not be sent.
@@ -57,8 +55,7 @@ another dtype: {which}(x) is of dtype {got} for an x of dtype {dtype} (rank {ran
   comes back with x's.
 another shape: x may have any shape and dtype. Float64 matrices come out right. {what}
 g in place #3: g(p) changed a p that wants no gradient (rank {rank}, {when}): sum a copy.
-only with a gradient: Given tensors that want no gradient, f or g gives another result (rank {rank},
-  {when}).
+only with a gradient: Of tensors that want no gradient f or g is another (rank {rank}, {when}).
 another layout #1: Tensors in one block of memory come out right; transposed ones, or a gradient of
   which all elements are one number in memory, do not (rank {rank}, {when}). torch.empty_like and
   clone keep the strides; .contiguous() makes one block.

@@ -52,8 +52,7 @@ copies summed: With after='replicated' the gradient is n times too large. On eve
   gradient comes back: a sum over ranks counts its n copies.
 a sum left out: With after='sharded' each rank has the gradient of its own work alone. All ranks
   worked with this piece: its gradient is the sum of their terms.
-mean: The gradient is divided by {n}, {when}. What the ranks send back are parts of one gradient,
-  and parts add up.
+mean: The gradient is divided by {n}, {when}. What the ranks send back are parts, and add up.
 on one rank only: The gradient is right on rank {rank} alone, {when}. Every rank needs the sum, of
   its own piece: a reduce to one rank leaves the others without it.
 another rank's piece: Each rank has the gradient of another rank's piece, {when}.

@@ -19,24 +19,18 @@ doubled: That is twice what it should be. Twice comes out where both ranks hold 
   here they hold different ones, and the sum took their place.
 the input overwritten: That would come out if the sum had been written over x. g was given the
   *result* of the operation, and wrote over that; what does the operation's backward use?
-the result kept #1: A square keeps x, and not its result: its derivative is 2x. Nothing wrote over
-  x.
+the result kept #1: A square keeps x, not its result. Its derivative is 2x, of the x that it has.
 the result kept #2: A square keeps x, and not its result, from which x could be found as a root.
-the result kept #3: That is what g wrote, the sum of both results. A square's backward does not look
-  at it.
-the branch without its factor: What comes to u passes `5 * u` on its way: the gradient is five times
-  what came there.
+the result kept #3: That is what g wrote, the sum of both. A square's backward does not look at it.
+the branch without its factor: What comes to u passes `5 * u`: it is five times what came there.
 both branches added: That adds what came before the sum and what came after it. There is one tensor
   for both branches, and when `5 * u` reads it, it holds the sum alone.
 a mask of its own: relu keeps no number of its own to look at but its result: where that is above
   zero, the gradient passes as it is, times one.
-summed on the way back as well: G's backward hands dy on as it is: the loss is one, computed twice,
-  and nothing is summed over its copies.
+summed on the way back as well: G's backward hands dy on as it is: nothing is summed there.
 mean: That is the mean over both ranks. What was written in its place is the sum.
-ranks exchanged: That is what the other rank's numbers give. No rank ever sees the other's x or c
-  alone.
-c counted twice: The gradient that comes is c itself, and the sum took its place. Nothing is
-  multiplied with c once more.
+ranks exchanged: That is of the other rank's numbers. No rank ever sees the other's x or c alone.
+c counted twice: The gradient that comes is c itself: nothing is multiplied with c once more.
 """)
 INPUTS = {"exp": (math.log(2), math.log(3)), "relu": (-1.0, 2.0), "square": (3.0, 5.0)}
 COMING, FACTOR = (2.0, 3.0), 5.0  # "beside": the gradient that comes on each rank, u's factor

@@ -20,34 +20,26 @@ the other rank's loss left out: That is what autograd gives. The other rank divi
   and S moves with this a: what its loss says of S is missing.
 only the other rank's loss: You have the other rank's path through S, and not this rank's own.
 mean: What the two losses say of S adds up; that is their mean.
-plain gradients summed #1: You have summed the two plain gradients. These are gradients of two
-  scalars, one for each rank's a: to the own one only that is missing which the other rank's loss
-  says of S.
-S of one rank: The value of S is the sum of both, in either version: the message is sent. It is the
-  way back that is missing.
-summed on the way back as well: After the sum both ranks compute one and the same loss, so the
-  complete gradient is there already. Twice is what an all-reduce whose backward is an all-reduce
-  would give, as torch's functional one.
+plain gradients summed #1: You have summed the two plain gradients, of two scalars. To a rank's own
+  one comes only what the other rank's loss says of S.
+S of one rank: The value of S is the sum of both: the message is sent. The way back is missing.
+summed on the way back as well: After the sum both ranks compute one loss. Twice is what an
+  all-reduce gives whose backward is an all-reduce, as torch's functional one.
 y of one rank: The value of y is the full sum, on both ranks: the message is sent.
 half of it: Each term of a sum has the full gradient of the sum; it is not shared out.
 y's own gradient: That is the gradient of y. w is one step further back: times x.
-no gradient at all: A plain all_reduce cuts nothing off: autograd takes it for the identity, and the
-  gradient passes.
+no gradient at all: A plain all_reduce cuts nothing off: autograd takes it for the identity.
 ranks exchanged: That is what the other rank gets. Each rank has the gradient of its own leaf.
 mean of the losses: The loss of the program is the sum of both L, not their mean.
-sign of the path through S: 1 / S falls where S grows: what comes through S is taken away, not
-  added.
+sign of the path through S: 1 / S falls where S grows: what comes through S is taken away.
 S not squared: The derivative of 1 / S is −1 / S², with the square.
-only the path through S: That is what comes through S. This rank's a is in the numerator of its own
-  L as well.
-only what the other loss says: That is what the other rank's loss says of this a. This rank's own L
-  says something of it too: both are in the derivative of their sum.
+only the path through S: This rank's a is in the numerator of its own L as well.
+only what the other loss says: This rank's own L says something of its a too.
 y forgotten: That is the gradient of y by w. The loss is y² / 2, and its derivative by y is y.
 the loss not derived #1: That has y² in it. The derivative of y² / 2 is y.
 the loss not derived #2: That has the value of the loss in it. The derivative of y² / 2 is y.
 w for x: The gradient of w in x · w has the factor x; w is the factor of the gradient of x.
-plain gradients summed #2: Each rank has a w of its own: the gradients of two weights are not added
-  up.
+plain gradients summed #2: Each rank has a w of its own: their gradients are not added up.
 """)
 A, C = (1.0, 3.0), (8.0, 16.0)  # graph A: L = c · a / S on each rank, S = the sum of both a
 X, W = (2.0, 3.0), (1.0, 2.0)  # graph B: y = the sum of x · w, L = y² / 2

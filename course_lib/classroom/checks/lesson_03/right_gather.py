@@ -16,23 +16,19 @@ a sum left out: That is what one rank's own work sends back. The other rank work
   as well, with weights of its own: the gradient is the sum of both ranks' terms.
 copies summed: That sums over the ranks what is replicated: the gradient comes out once for each
   rank. Look at what stands after the gather: is what comes back one term of a sum?
-f forgotten: f stands between the gather and the ranks' own work, and its backward sums. What comes
-  to the gather is complete by then.
+f forgotten: f stands after the gather, and its backward sums: what comes to the gather is complete.
 y forgotten: The loss is y² / 2, so its gradient is not 1 when it comes to X · w.
 y of one rank #1: y is summed by g: it is the same number on both ranks, the sum of both products.
 summed on the way back through g: g hands the gradient back as it is. After it both ranks hold the
   same y and the same loss, which is one loss, not two.
 the square forgotten #1: The derivative of X[1]² is 2 · X[1].
 mean: That is divided by the number of ranks. The terms of one gradient add up.
-the other piece: You have the gradient of the other rank's piece: X0 came from rank 0, X1 from rank
-  1.
+the other piece: That is the gradient of the other rank's piece: X0 is of rank 0, X1 of rank 1.
 weights of one rank: x0 is multiplied with the *first* weight of each rank, x1 with the second of
   each. You have both weights of one rank, or the other rank's weight alone.
-y of one rank #2: y is summed by g, and what each rank's own work sends back is summed too: here
-  both are this rank's alone.
+y of one rank #2: y is summed by g, and what comes back is summed too: here both are of one rank.
 y of one rank #3: y is summed by g: here it is of this rank alone, though what comes back is summed.
-the square forgotten #2: In L = X[0] · X[1]² the second factor stands there twice: its derivative is
-  2 · X[1].
+the square forgotten #2: In X[0] · X[1]² the second factor is squared: its derivative is 2 · X[1].
 the term, not its derivative: That has x itself in it. The derivative of X · w by X is w.
 """)
 X = (3.0, 5.0)  # the pieces of rank 0 and rank 1, a number each

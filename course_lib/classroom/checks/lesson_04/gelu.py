@@ -24,8 +24,7 @@ same sign: For GELU that is a counterexample, for ReLU it is none: two numbers o
   on the same straight piece of ReLU. The pair has to show it for both functions.
 not whole: It is a counterexample; asked for are whole numbers, like 7 and -4.
 not the smallest: It is a counterexample. |a| + |b| is {size:g}; there is one with less.
-taken for odd: You have used GELU(-x) = -GELU(x). It is not so: x stays as it is on one side of zero
-  and nearly vanishes on the other.
+taken for odd: You have used GELU(-x) = -GELU(x). GELU nearly vanishes on one side of zero alone.
 ReLU's values: Those are ReLU's values. GELU is x times the part of a standard normal below x:
   smaller than x for a positive number, and not zero for a negative one.
 cut off below zero: You have let GELU of a negative number be zero. It is small and negative there:

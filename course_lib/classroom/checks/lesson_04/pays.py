@@ -13,34 +13,27 @@ from course_lib.classroom.checks.words import Words
 from course_lib.ledger import forms
 
 SAYS = Words("""
-forward only: That is the forward alone: two products and one all-reduce. A training step has a
-  backward as well.
+forward only: That is the forward alone, two products and one all-reduce. A step has a backward.
 the backward computes too: Those are the products of the forward alone. In the backward each of them
   has two: one for the gradient of its input, one for that of its weight.
 two gradients for a product: You have let the backward take as many products as the forward. A
   product has two inputs, and each wants a gradient: dX and dW.
 no dX: One product is missing: the gradient of X. The layer before needs it; it is what f sums.
-one all-reduce: You have counted one all-reduce in a step. There is one in each direction: g in the
-  forward, f in the backward.
+one all-reduce: A step has two all-reduces, one in each direction: g's forward and f's backward.
 four all-reduces: Four all-reduces are those of a layer, attention and MLP. Here the MLP is alone.
 SwiGLU's products: You have counted three weights. That is a SwiGLU; a GELU MLP has two, A and B.
 half of the FLOP: One rank has twice as much to compute. Is it both weights, A and B? And for each
   pair of numbers a multiplication and an addition?
-limit for large N: You have let a rank send 2Φ in an all-reduce. That is the limit for many ranks;
-  among eight it is exactly 2Φ(n−1)/n.
+limit for large N: A rank sends 2Φ at the limit of many ranks; among eight exactly 2Φ(n−1)/n.
 no α: Each step of the ring costs an α, however little it carries.
-one α for all: You have one α for an all-reduce. It is a ring: each of its steps costs one, and they
-  come one after the other.
-α's of one round: Your α's are those of one round, your bytes those of two. An all-reduce goes round
-  the ring twice, in messages too.
+one α for all: You have one α for an all-reduce. Each *step* of the ring costs one, in a row.
+α's of one round: Your α's are those of one round, your bytes those of two, as it should be.
 half of the way: That ring goes round once. An all-reduce goes round twice, in α's and in bytes:
   once until the sums are finished, once until all ranks have them.
-elements, not bytes: Φ is a number of elements. The link is given in bytes per second, and an
-  element has two.
+elements, not bytes: Φ is a number of elements, the link's is of bytes, and an element has two.
 float32: You have sent four bytes for each element; bfloat16 has two.
 no wider inside: Inside, the MLP is four times as wide: A is h × 4h and B is 4h × h.
-nothing left to compute: You have held the all-reduces alone against the time of one rank. Each of
-  the eight still computes its share.
+nothing left to compute: Each of the eight still computes its share, beside the all-reduces.
 whole messages: You have let each message carry the whole tensor. The ring cuts it into as many
   pieces as there are ranks: the number of ranks is missing there. (Or a bandwidth was divided by
   eight: GB are bytes already.)
@@ -54,11 +47,9 @@ the work of all: You have multiplied by the number of ranks. One rank alone has 
 all of a step's: Asked is the time of *one* all-reduce; that is the time of two.
 ranks counted again: The number of ranks is in the time of an all-reduce once too often. All ranks
   send at the same time, and each message carries its piece already.
-the size of a part: The sizes are multiplied or divided by the number of ranks. h is the hidden size
-  of the whole MLP.
+the size of a part: The number of ranks is in the sizes. h is that of the whole MLP.
 the inner size: That is 4h, how wide the MLP is inside. Asked is h.
-half as fast as one could be: You have asked for twice the speed of one rank. Half of what eight
-  ranks could be is four times as fast.
+half as fast as one could be: That is for twice the speed of one rank; asked is four times.
 bits for bytes: You have taken 200 Gb/s for bytes. Eight bits are a byte.
 GiB for GB: A GB is 10⁹ bytes here; you have counted in powers of two.
 the unit of α: Your α is off by a thousand. 1 µs is 10⁻⁶ s, a thousandth of a millisecond.

@@ -32,8 +32,7 @@ other training #2: After {steps} steps of training rank {rank} is {far:.1g} away
   layer {when}.
 one buffer for all: After a second call the first part is not what it was ({when}): both lie in the
   same memory. Each layer needs a weight of its own.
-over the wire: The rows are right, but rank {rank} called {ops} {when}. Every rank has gate and up:
-  no rank has to send anything.
+over the wire: The rows are right, but rank {rank} called {ops} {when}. Each has read gate and up.
 keeps the whole #1: The rows are right, but on rank {rank} they are a view {when}: the memory under
   them has {beside} elements more, and lives as long as they do. Let the part have its own.
 keeps the whole #2: The rows are right, but after the call {kept} bytes besides them are kept alive
