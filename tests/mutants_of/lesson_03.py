@@ -203,8 +203,8 @@ MUTANTS = [
     Mutant(
         "f-and-g-right-gather-own-piece-in-b",
         CHECKS + "right_gather.py",
-        '**piece_of_sum("B"), **piece_of_sum("C"), **own_piece("D")}',
-        '**own_piece("B"), **piece_of_sum("C"), **own_piece("D")}',
+        '_of("B", SUMMED) | _of("C", SUMMED, Y)',
+        '_of("B", OWN) | _of("C", SUMMED, Y)',
         (f"{SOLVED}[right_gather]",),
         "the sum over ranks is left out by the check itself",
         "T5",
@@ -212,8 +212,8 @@ MUTANTS = [
     Mutant(
         "f-and-g-right-gather-copies-unnamed",
         CHECKS + "right_gather.py",
-        '{**piece_of_sum("A"), **piece_of_sum("D")}',
-        '{**piece_of_sum("A")}',
+        '_of("A", OF_A, 2) | _of("D", SUMMED, 2)',
+        '_of("A", OF_A, 2)',
         (f"{WRONG}[right_gather-copies summed, 3]",),
         "who sums behind f goes by no name",
         "T5",

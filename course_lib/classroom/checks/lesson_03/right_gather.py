@@ -1,7 +1,6 @@
 """`right_gather` of lesson 03: four graphs after a gather, and the gradient of each rank's piece.
 
-Each graph is worked out with a dense X by the chain rule; what the other backward of the gather
-would give is worked out as well, and recognised.
+Worked out by the chain rule, with what the gather's other backward would give.
 """
 
 from __future__ import annotations
@@ -33,62 +32,44 @@ the term, not its derivative: That has x itself in it. The derivative of X · w 
 """)
 X = (3.0, 5.0)  # the pieces of rank 0 and rank 1, a number each
 W = ((1.0, 2.0), (3.0, -1.0))  # W[rank]: that rank's own weights
-SUMMED = [sum(own) for own in zip(*W, strict=True)]
-Y = [sum(x * w for x, w in zip(X, own, strict=True)) for own in W]  # X · w of each rank
 GRAPHS = ("A", "B", "C", "D")
 FIELDS = tuple(f"{graph}, rank {rank}" for graph in GRAPHS for rank in (0, 1))
+OWN = [W[0][0], W[1][1]]  # of X · w on one rank, by its own piece
+SUMMED = [sum(both) for both in zip(*W, strict=True)]  # and of the sum of both
+PRODUCTS = [sum(x * w for x, w in zip(X, own, strict=True)) for own in W]
+Y = sum(PRODUCTS)  # on both ranks, after g
+OF_A = [X[1] ** 2, 2 * X[0] * X[1]]
 
 
-def coming_back(graph: str, rank: int) -> Sequence[float]:
-    """The gradient of the whole X that comes back to the gather on one rank."""
-    if graph == "A":  # L = X0 · X1², on both
-        return X[1] ** 2, 2 * X[0] * X[1]
-    if graph == "D":  # f has summed it already
-        return SUMMED
-    factor = sum(Y) if graph == "C" else 1  # B: L = X · w, of each rank its own; C: L = y² / 2
-    return [factor * w for w in W[rank]]
+def _of(graph: str, values: Sequence[float], factor: float = 1) -> dict[str, float]:
+    return {f"{graph}, rank {r}": factor * values[r] for r in (0, 1)}
 
 
-def _of(graph: str, values: Sequence[float]) -> dict[str, float]:
-    return {f"{graph}, rank {r}": values[r] for r in (0, 1)}
-
-
-def own_piece(graph: str) -> dict[str, float]:
-    """What the backward gives that takes its own piece of what comes back."""
-    return _of(graph, [coming_back(graph, r)[r] for r in (0, 1)])
-
-
-def piece_of_sum(graph: str) -> dict[str, float]:
-    """What the backward gives that sums over the ranks first."""
-    return _of(graph, [sum(coming_back(graph, k)[r] for k in (0, 1)) for r in (0, 1)])
-
-
-RIGHT = {**own_piece("A"), **piece_of_sum("B"), **piece_of_sum("C"), **own_piece("D")}
+RIGHT = _of("A", OF_A) | _of("B", SUMMED) | _of("C", SUMMED, Y) | _of("D", SUMMED)
 
 
 def _mistakes() -> tuple[Mistake, ...]:
     """What each wrong idea gives; each graph is by itself."""
-    ranks, row = (0, 1), [sum(w) for w in W]
+    crossed = [sum(w[r] * y for w, y in zip(W, PRODUCTS, strict=True)) for r in (0, 1)]
+    row = [sum(w) for w in W]
     ideas = {
-        "a sum left out": {**own_piece("B"), **own_piece("C")},
-        "copies summed": {**piece_of_sum("A"), **piece_of_sum("D")},
-        "f forgotten": _of("D", [W[r][r] for r in ranks]),
+        "a sum left out": _of("B", OWN) | _of("C", OWN, Y),
+        "copies summed": _of("A", OF_A, 2) | _of("D", SUMMED, 2),
+        "f forgotten": _of("D", OWN),
         "y forgotten": _of("C", SUMMED),
-        "y of one rank #1": _of(
-            "C", [sum(w[r] * y for w, y in zip(W, Y, strict=True)) for r in ranks]
-        ),
-        "summed on the way back through g": {k: 2 * v for k, v in piece_of_sum("C").items()},
+        "y of one rank #1": _of("C", crossed),
+        "summed on the way back through g": _of("C", SUMMED, 2 * Y),
         "the square forgotten #1": {"A, rank 1": X[0] * X[1]},
         "mean": {name: value / 2 for name, value in RIGHT.items()},
         "the other piece": {
-            f"{g}, rank {r}": RIGHT[f"{g}, rank {1 - r}"] for g in GRAPHS for r in ranks
+            f"{g}, rank {r}": RIGHT[f"{g}, rank {1 - r}"] for g in GRAPHS for r in (0, 1)
         },
         "weights of one rank": _of("B", row) | _of("D", row),
-        "y of one rank #2": _of("C", [W[r][r] * Y[r] for r in ranks]),
-        "y of one rank #3": _of("C", [SUMMED[r] * Y[r] for r in ranks]),
+        "y of one rank #2": _of("C", [w * y for w, y in zip(OWN, PRODUCTS, strict=True)]),
+        "y of one rank #3": _of("C", [w * y for w, y in zip(SUMMED, PRODUCTS, strict=True)]),
         "the square forgotten #2": _of("A", X[::-1]),
         "the term, not its derivative": {
-            f"{g}, rank {r}": X[r] * SUMMED[r] for g in "BD" for r in ranks
+            f"{g}, rank {r}": X[r] * SUMMED[r] for g in "BD" for r in (0, 1)
         },
     }
     return tuple(Mistake(*SAYS.of(entry), values) for entry, values in ideas.items())
