@@ -41,9 +41,9 @@ class Numbers(NamedTuple):
     dys: Tensor  # (step, b, s, h), the gradient that arrives at the output
 
 
-def numbers(f: int, seed: int) -> Numbers:
-    """The same on every rank, and on the judge."""
-    made, h = torch.Generator().manual_seed(seed), 8 + seed % 2
+def numbers(f: int, seed: int, more: int = 0) -> Numbers:
+    """The same on every rank, and on the judge; with `more` others of the same size."""
+    made, h = torch.Generator().manual_seed(seed + more), 8 + seed % 2
     step = (STEPS, BATCH, SEQUENCE, h)
     shapes = [(f, h), (f, h), (f,), (f,), (h, f), step, step]
     return Numbers(*(torch.randn(shape, generator=made, dtype=torch.float64) for shape in shapes))
@@ -52,7 +52,7 @@ def numbers(f: int, seed: int) -> Numbers:
 def others(f: int, seed: int) -> list[list[Tensor]]:
     """A gate and an up of values far apart, with zeros below zero: what is computed with them, and
     not copied, differs; then the first ones in float32."""
-    dense = numbers(f, seed + 1)
+    dense = numbers(f, seed, 1)
     far = [t * 10.0 ** torch.linspace(-200, 200, t.shape[1], dtype=t.dtype) for t in dense[:2]]
     for t in far:
         t[:, t.shape[1] // 2] = -0.0
