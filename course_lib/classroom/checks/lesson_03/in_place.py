@@ -36,9 +36,8 @@ INPUTS = {"exp": (math.log(2), math.log(3)), "relu": (-1.0, 2.0), "square": (3.0
 COMING, FACTOR = (2.0, 3.0), 5.0  # "beside": the gradient that comes on each rank, u's factor
 GRAPHS = ("exp", "relu", "square", "beside")
 FIELDS = tuple(f"{graph}, rank {rank}" for graph in GRAPHS for rank in (0, 1))
-
-
 FORWARD = {"exp": math.exp, "relu": lambda x: max(x, 0.0), "square": lambda x: x * x}
+SUMS = {graph: sum(map(FORWARD[graph], xs)) for graph, xs in INPUTS.items()}
 
 
 def _backward(graph: str, x: float, result: float) -> float:
@@ -46,25 +45,21 @@ def _backward(graph: str, x: float, result: float) -> float:
     return {"exp": result, "relu": float(result > 0), "square": 2 * x}[graph]
 
 
-def _own(graph: str, rank: int) -> float:
+def _own(graph: str, r: int) -> float:
     """The gradient where nothing was written over."""
     if graph == "beside":
-        return FACTOR * COMING[rank]
-    x = INPUTS[graph][rank]
+        return FACTOR * COMING[r]
+    x = INPUTS[graph][r]
     return _backward(graph, x, FORWARD[graph](x))
 
 
-def _summed(graph: str, rank: int = 0) -> float:
-    return sum(map(FORWARD[graph], INPUTS[graph]))
-
-
-def _in_place(graph: str, rank: int) -> float:
+def _in_place(graph: str, r: int) -> float:
     if graph == "beside":
         return FACTOR * sum(COMING)
-    return _backward(graph, INPUTS[graph][rank], _summed(graph))
+    return _backward(graph, INPUTS[graph][r], SUMS[graph])
 
 
-def _input_over(graph: str, rank: int) -> float:
+def _input_over(graph: str, r: int) -> float:
     """The gradient if x itself had become the sum."""
     x = sum(INPUTS[graph])
     return _backward(graph, x, FORWARD[graph](x))
@@ -72,7 +67,7 @@ def _input_over(graph: str, rank: int) -> float:
 
 def _answers(at: Callable[[str, int], float], graphs: Sequence[str] = GRAPHS) -> dict[str, float]:
     """The answers that follow from finding `at(graph, rank)`."""
-    return {f"{graph}, rank {rank}": at(graph, rank) for graph in graphs for rank in (0, 1)}
+    return {f"{graph}, rank {r}": at(graph, r) for graph in graphs for r in (0, 1)}
 
 
 RIGHT = _answers(_in_place)
@@ -83,12 +78,12 @@ def _mistakes() -> tuple[Mistake, ...]:
     square, beside, total = ["square"], ["beside"], sum(COMING)
     ideas = {
         "out of place": (_own, ["exp", "relu", "beside"]),
-        "a mask of its own": (_summed, ["relu"]),
+        "a mask of its own": (lambda graph, r: SUMS[graph], ["relu"]),
         "doubled": (lambda graph, r: 2 * _own(graph, r), GRAPHS),
         "the input overwritten": (_input_over, ["exp", "square"]),
-        "the result kept #1": (lambda graph, r: 2 * _summed(graph), square),
-        "the result kept #2": (lambda graph, r: 2 * math.sqrt(_summed(graph)), square),
-        "the result kept #3": (_summed, square),
+        "the result kept #1": (lambda graph, r: 2 * SUMS[graph], square),
+        "the result kept #2": (lambda graph, r: 2 * math.sqrt(SUMS[graph]), square),
+        "the result kept #3": (lambda graph, r: SUMS[graph], square),
         "the branch without its factor": (lambda graph, r: total, beside),
         "both branches added": (lambda graph, r: FACTOR * (total + COMING[r]), beside),
         "summed on the way back as well": (lambda graph, r: 2 * _in_place(graph, r), GRAPHS[:3]),
