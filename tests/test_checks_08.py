@@ -40,12 +40,7 @@ def test_the_reference_is_right(desk, name):
 
 @pytest.mark.parametrize(("norm", "said"), [(2.0002, "1.0001"), (3.0, "1.5")])
 def test_a_norm_that_is_a_little_off_is_not_called_one_times_right(norm, said):
-    told = {
-        "norm": norm,
-        "want": 2.0,
-        "most": 9.0,
-        "readings": dict.fromkeys(clip_check.IDEAS, 7.0),
-    }
+    told = {"norm": norm, "want": 2.0, "most": 9.0, "readings": [("averaged", 7.0)]}
     with pytest.raises(Finding, match=f"is {said} times what it should be here"):
         clip_check._look_at_norms([told], "here")
 
@@ -55,7 +50,7 @@ def first_steps(me, source: str, seeds: range) -> list[dict]:
     space: dict = {"torch": torch}
     exec(source, space)
     trained = [clip_trial.train(space["clip_as_one"], dist.group.WORLD, seed) for seed in seeds]
-    return [one["steps"][0] for one in trained]
+    return [steps[0] for steps in trained]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_08 import model, reshard_cut, reshard_trial
+from course_lib.classroom.checks.lesson_08 import model, reshard_trial
 from course_lib.gpt import GPT
 from tests.answers.lesson_08_reshard import TWO_STEPS
 
@@ -65,13 +65,13 @@ def cut_by_the_plan(me, family):
 def test_the_pieces_wanted_are_those_of_the_library(pool, world, family):
     config = reshard_trial.CONFIGS[family]
     state = reshard_trial.state_of(config, 5)
-    wanted = reshard_cut.shards(state, config, world)
+    wanted = reshard_trial.shards(state, config, world)
     for own, mine in zip(pool.run(world, cut_by_the_plan, family), wanted, strict=True):
         assert own.keys() == mine.keys() == dict(GPT(config).named_parameters(
             remove_duplicate=False)).keys()  # fmt: skip
         for name, piece in mine.items():
             assert torch.equal(own[name], piece), name
-    assert reshard_cut.shards(state, config, 1)[0].keys() == state.keys()
+    assert reshard_trial.shards(state, config, 1)[0].keys() == state.keys()
 
 
 def test_neither_a_hint_nor_a_verdict_gives_the_answer_away():

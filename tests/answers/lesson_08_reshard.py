@@ -175,7 +175,7 @@ WRONG_CUTS = {
     "heads by ceiling": (
         wrong(("kv = [(b - a) * config.head_size for a, b in spans(config.kv_heads, n)]",
                "kv = [one * config.head_size for one in cut(config.kv_heads, n)]")),
-        "wrong shape",
+        "another rule",
     ),
     "words spread evenly": (
         wrong(("cut(config.inner, n), cut(config.vocabulary, n)",
@@ -206,7 +206,10 @@ WRONG_CUTS = {
                '            one.pop("head.weight")\n')),
         "other names",
     ),
-    "always tied": (wrong(("        if config.tied:\n", "        if True:\n")), "wrong numbers"),
+    "always tied": (
+        wrong(("        if config.tied:\n", "        if True:\n")),
+        "tied all the same",
+    ),
     "views": (
         wrong(("        return whole.clone()\n    found, start = [], 0",
                "        return whole.clone()\n    if len(parts) == 1:\n"

@@ -225,6 +225,14 @@ RIGHT: dict = {
 }
 WRONG: dict = {
     "clip_as_one": {
+        "another dtype": (
+            clip(("grad.mul_(", "grad.data = grad.data * (")),
+            "wrong factor",
+        ),
+        "left out by its name": (
+            clip(("if id(grad) in seen:", "if name == 'head.weight':")),
+            "wrong norm",
+        ),
         "an empty rank sends nothing": (
             clip(
                 (
@@ -282,6 +290,10 @@ WRONG: dict = {
         "squares in float32": (clip(("grad.double()", "grad.float()")), "rounded"),
     },
     "reshard": {
+        "through bfloat16": (
+            reshard(("(pieces, dim).clone()", "(pieces, dim).bfloat16().to(full.dtype)")),
+            "not bit by bit",
+        ),
         "copies are the caller's": (changed(RESHARD, ("full.clone()", "full")), "shared memory"),
         "a copy for all ranks": (
             reshard(
@@ -337,6 +349,39 @@ WRONG: dict = {
         ),
     },
     "token_mean_step": {
+        "through bfloat16": (
+            mean(
+                (
+                    DIVISION,
+                    DIVISION.replace("grad, group)", "grad.bfloat16(), group).to(parameter.dtype)"),
+                )
+            ),
+            "rounded on the way",
+        ),
+        "entry 0 is padding": (
+            mean(("(targets != -100).sum", "(targets > 0).sum")),
+            "an entry taken for padding",
+        ),
+        "the largest rank's count": (
+            mean(
+                (
+                    f"    loss, count = {SUMS}\n",
+                    '    most = all_reduce(torch.tensor(count), group, "max")\n'
+                    f"    loss, count = {SUMS}\n    count = int(most)\n",
+                )
+            ),
+            "divided by its own tokens",
+        ),
+        "shifted by one": (
+            mean(
+                (
+                    "logits.flatten(0, 1), targets.flatten()",
+                    "logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten()",
+                ),
+                ("(targets != -100).sum", "(targets[:, 1:] != -100).sum"),
+            ),
+            "targets shifted",
+        ),
         "the list is emptied": (
             mean(
                 (

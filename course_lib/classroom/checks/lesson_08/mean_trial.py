@@ -6,7 +6,6 @@ wrong idea, stand beside what the answer gave. Lesson 08.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from course_lib.classroom.checks import bench
 
 WORDS, WIDE, MICRO = 17, 15, 4  # no two sizes are equal: of ranks, rows, tokens in a row, these
-CLOSE, ROUGHLY = 1e-9, 1e-6  # float64, relative to the largest number; float32
+CLOSE, ROUGHLY, HALF = 1e-9, 1e-6, 5e-3  # relative to the largest number; float32; bfloat16
 Batch = tuple[Tensor, Tensor]
 
 
@@ -57,39 +56,20 @@ def batches(seed: int, n: int, step: int) -> list[list[Batch]]:
     return found
 
 
-def train(function: Callable, group: dist.ProcessGroup, seed: int) -> dict:
-    """Three steps of SGD by the answer, and the same by one process; then one in float32.
+def train(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
+    """Three steps of SGD by the answer, then one in float32; each is held against one process.
 
-    Before the last step's gradients are looked at, the answer is used for another model.
+    Before the third step's gradients are looked at, the answer is used for another model.
     """
-    n, rank = group.size(), group.rank()
-    mine = Net(seed)
-    whole = copy.deepcopy(mine)
-    steps = []
-    for step in range(3):
-        data = batches(seed, n, step)
-        steps.append(_step(function, mine, data, rank, group, again=step == 2))
-        whole.zero_grad()
-        _loss(whole, [batch for own in data for batch in own]).backward()
+    rank, net, steps = group.rank(), Net(seed), []
+    for step in range(4):
+        net = net if step < 3 else net.float()
+        data = batches(seed, group.size(), step)
+        steps.append(_step(function, net, data, rank, group, again=step == 2))
         with torch.no_grad():
-            for net in (mine, whole):
-                for p in net.parameters():
-                    if p.grad is not None:
-                        p -= 0.1 * p.grad
-    gap = max(
-        float((a - b).abs().max())
-        for a, b in zip(mine.parameters(), whole.parameters(), strict=True)
-    )
-    steps.append(_step(function, mine.float(), batches(seed, n, 3), rank, group))
-    return {"steps": steps, "gap": gap}
-
-
-def _loss(net: Net, data: list[Batch]) -> Tensor:
-    """The mean over all tokens of these batches, which one process would compute."""
-    total = sum(
-        F.cross_entropy(net(i).flatten(0, 1), t.flatten(), reduction="sum") for i, t in data
-    )
-    return total / sum((t != -100).sum() for _, t in data)
+            for p in net.parameters():
+                p -= 0.1 * (0 if p.grad is None else p.grad)
+    return steps
 
 
 def _step(
@@ -114,25 +94,28 @@ def _step(
     if again:
         bench.watched(lambda: function(other, data[rank][1:], group))
     same = map(torch.equal, sum(given, ()), sum(data[rank], ()))
+    right_loss, right = wanted_loss["right"][0], wanted["right"][0]
     return {
         "kind": type(out).__name__,
         "loss": loss,
-        "losses": _those(loss, wanted_loss, max(bound, ROUGHLY)),  # float32 will do for a log
-        "missing": [name for name, p in net.named_parameters() if p.grad is None],
-        "nan": flat is not None and bool(flat.isnan().any()),
-        "gradients": _those(flat, wanted, bound),
-        "flat": None if flat is None else flat.double(),
-        "wanted": (wanted_loss["right"].double(), wanted["right"].double()),
-        "fine": _fine(net, wanted["right"], bound),
+        "missing": next((name for name, p in net.named_parameters() if p.grad is None), ""),
+        "nan": loss != loss or (flat is not None and bool(flat.isnan().any())),
+        "gradient": None if flat is None else flat.double(),
+        "ideas": {
+            "loss": _those(loss, wanted_loss, max(bound, ROUGHLY)),  # float32 will do for a log
+            "gradient": _those(flat, wanted, bound),
+        },
+        "wanted": {"loss": right_loss.double(), "gradient": right.double()},
+        "fine": _fine(net, right, bound),
+        "roughly": flat is not None and close(flat, right, HALF),
         "overwritten": flat is not None and not torch.equal(_flat(net), flat),
         "moved": not all(map(torch.equal, weights, net.parameters())),
         "left": left,
         "rows": rows,
-        "own rows": sum(len(ids) for ids, _ in data[rank]),
+        "own": sum(len(ids) for ids, _ in data[rank]),
         "changed": not (len(given) == len(data[rank]) and all(same)),
         "bytes": facts["bytes"],
         "numbers": sum(p.numel() for p in net.parameters()),
-        "tokens": sum(int((t != -100).sum()) for _, t in data[rank]),
     }
 
 
@@ -143,9 +126,11 @@ def _twin(net: Net) -> Net:
     return twin
 
 
-def _those(seen: Tensor | float | None, ideas: dict[str, Tensor], bound: float) -> list[str]:
-    """The ideas that give what was seen, the right one among them."""
-    return [] if seen is None else [name for name, x in ideas.items() if close(seen, x, bound)]
+def _those(seen: Tensor | float | None, ideas: dict[str, tuple], bound: float) -> list[str]:
+    """The ideas that give what was seen in one of their ways, the right one among them."""
+    if seen is None:
+        return []
+    return [name for name, ways in ideas.items() if any(close(seen, x, bound) for x in ways)]
 
 
 def _flat(net: Net) -> Tensor | None:
@@ -164,53 +149,70 @@ def _fine(net: Net, wanted: Tensor, bound: float) -> list[str]:
     ]  # fmt: skip
 
 
-def readings(
-    net: Net, data: list[list[Batch]], rank: int
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def readings(net: Net, data: list[list[Batch]], rank: int) -> tuple[dict, dict]:
     """The loss and the flat gradient on this rank by the right rule and by each wrong one."""
-    losses, gradients, counts, places = [], [], [], []
-    for own in data:
-        row = []
-        for ids, targets in own:
-            loss = F.cross_entropy(net(ids).flatten(0, 1), targets.flatten(), reduction="sum")
-            found = torch.autograd.grad(loss, list(net.parameters()))
-            row.append((loss.detach(), torch.cat([g.flatten() for g in found])))
-        losses.append(torch.stack([loss for loss, _ in row]))
-        gradients.append(torch.stack([g for _, g in row]))
-        counts.append(torch.tensor([int((t != -100).sum()) for _, t in own]))
-        places.append(sum(t.numel() for _, t in own))
-    count = torch.stack(counts).double()  # (n, micro)
+    losses, gradients = _sums(net, data, 0)
+    shifted = [x.sum((0, 1)) for x in _sums(net, data, 1)]
+    targets = [[t for _, t in own] for own in data]
+    count = _counted(targets, lambda t: t != -100)
+    zero = _counted(targets, lambda t: t > 0).sum()
+    places = sum(t.numel() for own in targets for t in own)
+    later = _counted(targets, lambda t: t[:, 1:] != -100).sum()
 
-    def by(x: Tensor) -> dict[str, Tensor]:  # (n, micro, …)
+    def by(x: Tensor, moved: Tensor) -> dict[str, tuple[Tensor, ...]]:  # (n, micro, …)
         n, k = x.shape[:2]
         some = count.clamp(min=1).view(n, k, *[1] * (x.dim() - 2))
         ranks = count.sum(1).clamp(min=1).view(n, *[1] * (x.dim() - 2))
-        total, all_of_it = count.sum(), x.sum((0, 1))
+        total, all_of_it, own = count.sum(), x.sum((0, 1)), x[rank].sum(0)
+        last = count[:, -1]
+        parts = (ranks[rank], ranks.max(), last.sum(), last[rank].clamp(min=1))
+        by_ranks, means = x.sum(1) / ranks, x / some
+        mean = all_of_it / total
         return {
-            "right": all_of_it / total,
-            "mean of means": (x / some).mean((0, 1)),
-            "mean of micro-means, by rank": (x / some).sum(1).mean(0),
-            "micro-means added": (x / some).sum((0, 1)),
-            "mean of rank means": (x.sum(1) / ranks).mean(0),
-            "rank means added": (x.sum(1) / ranks).sum(0),
-            "a sum": all_of_it,
-            "padding counted": all_of_it / sum(places),
-            "divided by n as well": all_of_it / total / n,
-            "times n": all_of_it / total * n,
-            "times k": all_of_it / total * k,
-            "divided by k as well": all_of_it / total / k,
-            "divided by its own tokens": all_of_it / ranks[rank],
-            "own mean": x[rank].sum(0) / ranks[rank],
-            "own part": x[rank].sum(0) / total,
-            "own micro-means": (x[rank] / some[rank]).mean(0),
-            "own sum": x[rank].sum(0),
-            "the last micro-batch": x[:, -1].sum(0) / total,
-            "the first micro-batch": x[:, 0].sum(0) / total,
-            "the first one's mean": x[:, 0].sum(0) / count[:, 0].sum(),
-            "nothing": all_of_it * 0,
+            "right": (mean,),
+            "own": (own / ranks[rank], own / total, means[rank].mean(0), own),
+            "mean of means": (
+                *(means.mean((0, 1)), means.sum(1).mean(0), means.sum((0, 1))),
+                *(by_ranks.mean(0), by_ranks.sum(0)),
+            ),
+            "a sum": (all_of_it,),
+            "padding counted": (all_of_it / places,),
+            "an entry taken for padding": (all_of_it / zero,),
+            "divided by the ranks as well": (mean / n,),
+            "counted n times": (mean * n,),
+            "counted for each micro-batch": (mean * k,),
+            "divided by the micro-batches as well": (mean / k,),
+            "divided by its own tokens": tuple(all_of_it / part for part in parts),
+            "targets shifted": (moved / later, moved / total),
+            "the last micro-batch alone": (x[:, -1].sum(0) / total,),
+            "the first micro-batch alone": (
+                x[:, 0].sum(0) / total,
+                x[:, 0].sum(0) / count[:, 0].sum(),
+            ),
+            "no backward": (all_of_it * 0,),
         }
 
-    return by(torch.stack(losses)), by(torch.stack(gradients))
+    return by(losses, shifted[0]), by(gradients, shifted[1])
+
+
+def _sums(net: Net, data: list[list[Batch]], shift: int) -> tuple[Tensor, Tensor]:
+    """(n, micro) the losses, summed over tokens, and (n, micro, parameters) their gradients."""
+    losses, gradients = [], []
+    for ids, targets in (batch for own in data for batch in own):
+        logits = net(ids)[:, : ids.shape[1] - shift]
+        loss = F.cross_entropy(
+            logits.flatten(0, 1), targets[:, shift:].flatten(), reduction="sum"
+        )  # fmt: skip
+        found = torch.autograd.grad(loss, list(net.parameters()))
+        losses.append(loss.detach())
+        gradients.append(torch.cat([g.flatten() for g in found]))
+    n = len(data)
+    return tuple(torch.stack(x).unflatten(0, (n, -1)) for x in (losses, gradients))
+
+
+def _counted(targets: list[list[Tensor]], which: Callable[[Tensor], Tensor]) -> Tensor:
+    """(n, micro): of how many places something is true."""
+    return torch.tensor([[int(which(t).sum()) for t in own] for own in targets]).double()
 
 
 def close(got: Tensor | float, want: Tensor, bound: float = CLOSE) -> bool:

@@ -6,10 +6,13 @@ sizes that neither two nor three ranks divide.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.classroom.checks.words import Words
 from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import shard_attention, shard_mlp
 from course_lib.tensor_parallel.parallelize import shard_vocabulary
@@ -18,6 +21,15 @@ from course_lib.tensor_parallel.parallelize import shard_vocabulary
 # and torch.chunk makes three pieces. 5 heads, and 4 over three ranks, are spread evenly.
 GPT2 = Config.gpt2(vocabulary=9, length=6, hidden=10, layers=2, heads=5, inner=6)
 LLAMA = Config.llama(vocabulary=13, length=6, hidden=16, layers=1, heads=8, kv_heads=4, inner=9)
+
+
+def refuse(
+    says: Words, entry: str, told: Sequence[dict], met: Callable[[dict], bool], **about
+) -> None:
+    """Raise a Finding of the first rank whose report has `met`; the report fills in the words."""
+    for rank, one in enumerate(told):
+        if met(one):
+            raise says(entry, **{**one, **about, "rank": rank})
 
 
 def dense(config: Config, seed: int) -> GPT:
