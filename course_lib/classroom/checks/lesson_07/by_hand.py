@@ -93,16 +93,15 @@ def ignored_losses(case: Case) -> Iterator[Idea]:
     count, total = p.kept.sum(), torch.where(p.kept, p.lse - p.y_all, 0.0).sum()
     strange = torch.where(p.kept, 0.0, p.lse).sum()  # of tokens whose target no rank has
     own = [p.kept[(p.y >= a) & (p.y < z)].sum() for a, z in case.spans]
-    counted = {"only a negative label": [(p.lse - p.y_all).sum() / t] * n}
-    found = {
-        **(counted if 0 <= case.plan.ignore < case.plan.words else {}),
-        "mean over all tokens": [total / t] * n,
-        **({"another number of tokens": [total / 2] * n} if count == 1 else {}),
-        "counted on one rank": [total / many for many in own],
-        "counted on every rank": [total / count / n] * n,
-    }
-    another = [("taken for another rank's word", [(total + strange) / k] * n) for k in (count, t)]
-    yield from ideas(SAYS, another)
+    an_entry = 0 <= case.plan.ignore < case.plan.words
+    found = [
+        *(("taken for another rank's word", [(total + strange) / k] * n) for k in (count, t)),
+        *([("only a negative label", [(p.lse - p.y_all).sum() / t] * n)] if an_entry else []),
+        ("mean over all tokens", [total / t] * n),
+        *([("another number of tokens", [total / 2] * n)] if count == 1 else []),
+        ("counted on one rank", [total / many for many in own]),
+        ("counted on every rank", [total / count / n] * n),
+    ]
     yield from ideas(SAYS, found, n=n)
     yield from of_the_loss(case)
 

@@ -60,11 +60,6 @@ class Case:
         self.targets = torch.stack([self._targets(made) for _ in range(STEPS)])
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """What a mean may be taken over, beside the ranks."""
-        return {"tokens": self.plan.tokens, "entries": self.plan.words}
-
-    @property
     def without_entries(self) -> list[int]:
         """The ranks that hold padding alone."""
         return [r for r, (a, _) in enumerate(self.spans) if a >= self.plan.words]

@@ -14,14 +14,14 @@ from course_lib.classroom.checks.lesson_07.by_hand import KINDS
 from course_lib.classroom.checks.lesson_07.ideas import of_the_gradient, of_the_loss
 from course_lib.classroom.checks.lesson_07.looks import Trial, refuse
 from course_lib.classroom.checks.lesson_07.trial import TOKENS, Plan
-from course_lib.classroom.checks.looking import ITEM, Looks, came_back, counted, near
+from course_lib.classroom.checks.looking import ITEM, Looks, counted, near
 from course_lib.classroom.checks.words import Words
 from course_lib.ledger import forms
 
 KEPT = 9  # numbers a token that may be kept beside a shard of logits
 SAYS = Words("""
-wrong shape: Rank {rank} got {got} back {when}; wanted is one loss for each token, a tensor of shape
-  {shape} and dtype float64.
+wrong shape: Rank {rank} got a {kind} of shape {shape} and dtype {dtype} back {when}; wanted is one
+  loss for each token, a tensor of shape {wanted} and dtype float64.
 no way back: The losses are right, and nothing leads back from them to the logits on rank {rank},
   {when}. Was something detached? A Function of your own has a backward.
 second backward: A second backward (retain_graph=True) gives another gradient on rank {rank},
@@ -53,10 +53,8 @@ def judge_two(answer: Answer, judge: Judge) -> None:
 
 
 def _look_at_shape(one: Trial) -> None:
-    for rank, report in enumerate(one.reports):
-        if report["loss"] is None:
-            got, shape = came_back(report), [one.case.plan.tokens]
-            raise SAYS("wrong shape", rank=rank, got=got, when=one.when, shape=shape)
+    wanted = [one.case.plan.tokens]
+    refuse(SAYS, "wrong shape", one, lambda r: r["loss"] is None, wanted=wanted)
 
 
 def _look_at_gradients(one: Trial) -> None:
