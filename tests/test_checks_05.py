@@ -13,7 +13,7 @@ import torch
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_05 import kv_plan, kv_trial, qkv_readings
+from course_lib.classroom.checks.lesson_05 import kv, qkv_readings
 from course_lib.tensor_parallel.qkv_layout import shares
 from tests.answers.lesson_05_kv import PLAN, WRONG_PLAN
 from tests.answers.lesson_05_qkv import QKV
@@ -71,11 +71,11 @@ def test_the_rows_wanted_are_those_of_attention_by_heads():
 
 
 def test_a_plan_carried_out_gives_the_gradient_of_one_process_only_with_the_right_sum():
-    made = kv_plan.right((6, 2, 4))
+    made = kv.right((6, 2, 4))
     assert [share.q for share in shares(6, 2, 4)] == [(0, 2), (2, 3), (3, 5), (5, 6)]
-    assert max(kv_trial.played(made, 6, 2, 5)) < 1e-10
+    assert max(kv.played(made, 6, 2, 5)) < 1e-10
     alone = [(q, kv, [rank]) for rank, (q, kv, _) in enumerate(made)]
-    assert min(kv_trial.played(alone, 6, 2, 5)) > 0.05
+    assert min(kv.played(alone, 6, 2, 5)) > 0.05
 
 
 def test_a_finding_shows_what_the_plan_did_to_the_gradient(desk):

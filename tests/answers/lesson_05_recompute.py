@@ -211,7 +211,7 @@ WRONG_RECOMPUTE = {
     "scaled": (again((CALL, CALL + " * 1.5")), "another forward"),
     "a rounded gradient": (
         changed(BY_FUNCTION, ("return x.grad, None", "return x.grad.float().double(), None")),
-        "other gradients",
+        "rounded on the way",
     ),
     "a state in the class": (
         changed(BY_FUNCTION, ("ctx.before = ", "Again.before = "),

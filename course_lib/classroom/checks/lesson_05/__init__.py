@@ -5,7 +5,7 @@ Four functions, each tried on the judge's ranks: two about where heads are, two 
 
 from __future__ import annotations
 
-from course_lib.classroom.checks.lesson_05.kv_plan import KV_HEADS
+from course_lib.classroom.checks.lesson_05.kv import KV_HEADS
 from course_lib.classroom.checks.lesson_05.qkv import SHARD_QKV
 from course_lib.classroom.checks.lesson_05.recompute import RECOMPUTE
 from course_lib.classroom.checks.lesson_05.streams import STREAMS

@@ -1,17 +1,21 @@
-"""Which rows of the fused q, k, v product a rank should hold, and which it has by each misreading.
+"""What `shard_qkv` of lesson 05 is asked for, and which rows each misreading would give a rank.
 
-A row is named by its place in [all q | all k | all v]; a piece of a real weight is read back into
-such names by value. The findings of `shard_qkv` in lesson 05.
+Each of the judge's ranks makes the same weights from one seed and asks for some of the pieces. A
+row is named by its place in [all q | all k | all v]; a piece is read back into names by value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, permutations
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
-from course_lib.layout import heads, kv_heads, span
+from course_lib.classroom.checks import bench
+from course_lib.collectives.call import Group
+from course_lib.layout import kv_heads, span
 from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
 
 Rows = list[int]
@@ -32,8 +36,13 @@ class Case(NamedTuple):
         return self.heads * self.size
 
     @property
+    def parts(self) -> dict[str, int]:
+        """How many heads each part has."""
+        return {"q": self.heads, "k": self.kv_heads, "v": self.kv_heads}
+
+    @property
     def rows(self) -> int:
-        return (self.heads + 2 * self.kv_heads) * self.size
+        return sum(self.parts.values()) * self.size
 
     @property
     def words(self) -> str:
@@ -41,17 +50,24 @@ class Case(NamedTuple):
         name = {"gpt2": "GPT-2's layout", "llama": "Llama's layout"}[self.layout]
         return f"{name}, {self.heads} heads{kv} over {self.n} ranks"
 
-    def of(self, part: str, wanted: list[int]) -> Rows:
+    def of(self, part: str, wanted: Iterable[int]) -> Rows:
         """The rows of these heads of "q", "k" or "v"."""
         first = {"q": 0, "k": self.heads, "v": self.heads + self.kv_heads}[part]
         return [(first + head) * self.size + i for head in wanted for i in range(self.size)]
 
-    def told(self, row: int | None) -> str:
+    def joined(self, q: Iterable[int], kv: Iterable[int]) -> Rows:
+        """The rows of these query heads, then k and v of these key/value heads."""
+        return self.of("q", q) + self.of("k", kv) + self.of("v", kv)
+
+    def readers(self, kv: Iterable[int]) -> list[int]:
+        """The query heads that read these key/value heads."""
+        each = self.heads // self.kv_heads
+        return [each * head + i for head in kv for i in range(each)]
+
+    def told(self, row: int) -> str:
         """What a row is, in words."""
-        if row is None:
-            return "no row of the whole weight"
         head = row // self.size
-        for part, count in (("q", self.heads), ("k", self.kv_heads), ("v", self.kv_heads)):
+        for part, count in self.parts.items():
             if head < count:
                 return f"row {row % self.size} of {part}'s head {head}"
             head -= count
@@ -65,167 +81,33 @@ def right(case: Case, rank: int) -> Rows:
     return [row for span_ in spans for row in range(*span_)]
 
 
-def _readers(case: Case, kv: list[int]) -> list[int]:
-    each = case.heads // case.kv_heads
-    return [each * head + i for head in kv for i in range(each)]
-
-
-def _joined(case: Case, q: list[int], kv: list[int]) -> Rows:
-    return case.of("q", q) + case.of("k", kv) + case.of("v", kv)
-
-
-def _straight(case: Case, rank: int) -> Rows:
-    return list(range(*span(case.rows, case.n, rank)))
-
-
-def _every_nth(case: Case, rank: int) -> Rows:
-    q, kv = (list(range(rank, count, case.n)) for count in (case.heads, case.kv_heads))
-    return _joined(case, q, kv)
-
-
-def _head_by_head(case: Case, rank: int) -> Rows:
-    found: Rows = []
-    for head in range(*kv_heads(case.kv_heads, case.n)[rank]):
-        found += _joined(case, _readers(case, [head]), [head])
-    return found
-
-
-def _through_a_head(case: Case, rank: int) -> Rows:
-    found: Rows = []
-    for part, count in (("q", case.heads), ("k", case.kv_heads), ("v", case.kv_heads)):
-        start, stop = span(count * case.size, case.n, rank)
-        found += case.of(part, list(range(count)))[start:stop]
-    return found
-
-
-def _idle_rank(case: Case, rank: int) -> Rows:
-    kv = list(range(*span(case.kv_heads, case.n, rank)))
-    return _joined(case, _readers(case, kv), kv)
-
-
-def _dropped(case: Case, rank: int) -> Rows:
-    each = case.kv_heads // case.n
-    kv = list(range(rank * each, (rank + 1) * each))
-    return _joined(case, _readers(case, kv), kv)
-
-
-def _evenly(case: Case, rank: int) -> list[int]:
-    counts = heads(case.heads, case.n)
-    return list(range(sum(counts[:rank]), sum(counts[: rank + 1])))
-
-
-def _apart(case: Case, rank: int) -> Rows:
-    return _joined(case, _evenly(case, rank), list(range(*kv_heads(case.kv_heads, case.n)[rank])))
-
-
-def _like_q(case: Case, rank: int, queries: Callable[[Case, int], list[int]]) -> Rows:
-    q = queries(case, rank)
-    return _joined(case, q, [head for head in q if head < case.kv_heads])
-
-
-def _of_its_kv(case: Case, rank: int) -> list[int]:
-    return _readers(case, list(range(*kv_heads(case.kv_heads, case.n)[rank])))
-
-
-def _kv_whole(case: Case, rank: int) -> Rows:
-    return _joined(case, _of_its_kv(case, rank), list(range(case.kv_heads)))
-
-
-# Each misreading: its name, what to say to it, and the rows that it gives a rank.
-READINGS: tuple[tuple[str, str, Callable[[Case, int], Rows]], ...] = (
-    (
-        "nothing cut",
-        "That is the whole weight, on every rank. A rank keeps the rows of its own heads.",
-        lambda case, rank: list(range(case.rows)),
-    ),
-    (
-        "straight across",
-        "The fused weight is cut straight across, as if it were one matrix. It is three of them "
-        "side by side: the first rank gets nothing but queries that way, the last one nothing but "
-        "values. Cut each of the three, then join the pieces.",
-        _straight,
-    ),
-    (
-        "every n-th head",
-        "Each rank takes every n-th head. Heads stay in order: the first ranks hold the first "
-        "heads, as the rows of the output projection expect.",
-        _every_nth,
-    ),
-    (
-        "head by head",
-        "The right rows, joined head by head. The product is split into all of this rank's q, "
-        "then all of its k, then all of its v.",
-        _head_by_head,
-    ),
-    (
-        "through a head",
-        "The rows of q, k and v are cut as evenly as rows go, which runs through the middle of a "
-        "head. Cut by whole heads: count heads first, rows after.",
-        _through_a_head,
-    ),
-    (
-        "an idle rank",
-        "Heads are handed out by ceiling division, which leaves a last rank with fewer than it "
-        "could have, or none. They are spread evenly: counts differ by one at most.",
-        _idle_rank,
-    ),
-    (
-        "heads left over",
-        "The same whole number of heads for each rank: those left over belong to no rank, or to "
-        "the last ones. The first ranks take one more.",
-        _dropped,
-    ),
-    (
-        "q without its k and v",
-        "The query heads are spread by themselves, the key/value heads by themselves, and on some "
-        "rank a query no longer finds the key/value head that it reads. Place the key/value "
-        "heads; the queries that read them follow.",
-        _apart,
-    ),
-    (
-        "k and v cut like q",
-        "k and v are cut with the sizes of q. With grouped queries they have fewer heads, and so "
-        "fewer rows: they need a cut of their own.",
-        lambda case, rank: _like_q(case, rank, _of_its_kv),
-    ),
-    (
-        "k and v cut like q",
-        "k and v are cut with the sizes of q. With grouped queries they have fewer heads, and so "
-        "fewer rows: they need a cut of their own.",
-        lambda case, rank: _like_q(case, rank, _evenly),
-    ),
-    (
-        "k and v whole",
-        "q is cut and k and v are not. Each rank needs the key/value heads that its own queries "
-        "read, and no others.",
-        _kv_whole,
-    ),
-)
-
-
-def others(case: Case, rank: int) -> list[tuple[str, str, Rows]]:
-    """Misreadings that depend on more than one rank or on the order of the three parts."""
-    found = []
-    for other in range(case.n):
-        if other != rank:
-            found.append(
-                (
-                    "another rank's heads",
-                    f"Those are the rows of rank {other}. Rank 0 holds the first heads.",
-                    right(case, other),
-                )
-            )
-    kv = list(range(*kv_heads(case.kv_heads, case.n)[rank]))
-    q, k, v = case.of("q", _readers(case, kv)), case.of("k", kv), case.of("v", kv)
-    for order in (q + v + k, k + q + v, k + v + q, v + q + k, v + k + q):
-        found.append(
-            (
-                "parts in another order",
-                "The right rows, but q, k and v do not stand in this order.",
-                order,
-            )
-        )
-    return found
+def misreadings(case: Case, rank: int) -> Iterator[tuple[str, Rows]]:
+    """The rows that each misreading gives a rank, by the entry that speaks of it."""
+    n, every, each = case.n, range(case.rows), case.kv_heads // case.n
+    kv, evenly = (range(*kv_heads(count, n)[rank]) for count in (case.kv_heads, case.heads))
+    q = case.readers(kv)
+    filled, left = range(*span(case.kv_heads, n, rank)), range(rank * each, (rank + 1) * each)
+    yield "nothing cut", list(every)
+    yield "straight across", list(every[slice(*span(case.rows, n, rank))])
+    nth = (range(rank, count, n) for count in (case.heads, case.kv_heads))
+    yield "every n-th head", case.joined(*nth)
+    by_head = [case.joined(case.readers([head]), [head]) for head in kv]
+    yield "head by head", list(chain(*by_head))
+    through = [
+        case.of(part, range(count))[slice(*span(count * case.size, n, rank))]
+        for part, count in case.parts.items()
+    ]
+    yield "through a head", list(chain(*through))
+    yield "an idle rank", case.joined(case.readers(filled), filled)
+    yield "heads left over", case.joined(case.readers(left), left)
+    yield "q without its k and v", case.joined(evenly, kv)
+    for theirs in (q, evenly):
+        yield "k and v cut like q", case.joined(theirs, [h for h in theirs if h < case.kv_heads])
+    yield "k and v whole", case.joined(q, range(case.kv_heads))
+    for other in set(range(n)) - {rank}:
+        yield "another rank's heads", right(case, other)
+    for order in permutations((case.of("q", q), case.of("k", kv), case.of("v", kv))):
+        yield "parts in another order", list(chain(*order))
 
 
 def names(piece: Tensor, whole: Tensor) -> list[int | None]:
@@ -238,7 +120,67 @@ def _key(row: Tensor) -> bytes:
     return row.detach().contiguous().numpy().tobytes()
 
 
-def columns_of(case: Case, rank: int) -> slice:
-    """What a rank would get of the dim h, were that the one that is cut."""
-    start, stop = span(case.hidden, case.n, rank)
-    return slice(start, stop)
+def whole(case: Case, seed: int) -> tuple[Tensor, Tensor | None]:
+    """The fused weight (rows, h) in the order of nn.Linear, and its bias where there is one."""
+    made = torch.Generator().manual_seed(seed * 1013 + case.heads * 31 + case.n)
+    weight = torch.randn(case.rows, case.hidden, generator=made, dtype=torch.float64)
+    bias = torch.randn(case.rows, generator=made, dtype=torch.float64)
+    weight, bias = (t.to(getattr(torch, case.dtype)) for t in (weight, bias))
+    return weight, bias if case.layout == "gpt2" else None
+
+
+def published(case: Case, seed: int) -> dict[str, Tensor]:
+    """The same numbers as the model's checkpoint has them: Conv1D's (h, 3h), or three weights."""
+    weight, bias = whole(case, seed)
+    if case.layout == "gpt2":
+        return {"c_attn.weight": weight.t().contiguous(), "c_attn.bias": bias}
+    parts = weight.split([count * case.size for count in case.parts.values()])
+    return {f"{name}_proj.weight": part.clone() for name, part in zip("qkv", parts, strict=True)}
+
+
+def pieces(function: Callable, group: Group, cases: list[tuple], seed: int) -> list[dict]:
+    """This rank's share of the pieces that are asked for: every third one."""
+    mine = asked([Case(*case) for case in cases])[group.rank() :: group.size()]
+    return [_piece(function, case, seed, rank) for case, rank in mine]
+
+
+def asked(cases: list[Case]) -> list[tuple[Case, int]]:
+    """All pieces of all cases, as (case, rank)."""
+    return [(case, rank) for case in cases for rank in range(case.n)]
+
+
+def _piece(function: Callable, case: Case, seed: int, rank: int) -> dict:
+    """What comes back for one piece, after the same piece of another checkpoint."""
+
+    def call(weights: dict) -> tuple[object, list, dict]:
+        """What came back, its parts, and what went over the wire."""
+        args = (weights, case.heads, case.kv_heads, rank, case.n)
+        out, facts = bench.watched(lambda: function(*args))
+        return out, list(out) if isinstance(out, (tuple, list)) else [], facts["ops"]
+
+    _, earlier, _ = call(published(case, seed + 1))
+    earlier = [(t.detach(), t.detach().clone()) for t in earlier if bench.plain(t)]
+    given, before = published(case, seed), published(case, seed)
+    own = dict(given)
+    out, pair, ops = call(own)
+    return {
+        "overwritten": not all(torch.equal(t, was) for t, was in earlier),
+        "emptied": sorted(set(given) - set(own)),
+        "changed": not all(torch.equal(given[name], before[name]) for name in given),
+        "kind": bench.kind(out),
+        "ops": ops,
+        "pair": [_told(t, given, 3 * case.rows * case.hidden) for t in pair[:3]],
+    }
+
+
+def _told(value: object, given: dict[str, Tensor], most: int) -> dict:
+    """What one returned thing is; its numbers only where they are few enough to be a piece."""
+    if not bench.plain(value):
+        return {**bench.described(value), "values": None}
+    return {
+        **bench.described(value),
+        "values": value.detach().clone() if value.numel() <= most else None,
+        "nbytes": value.nbytes,
+        "holds": value.untyped_storage().nbytes(),
+        "shared": bool(value.numel() and bench.shares([value], given.values())),
+    }

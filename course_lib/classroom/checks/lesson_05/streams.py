@@ -6,235 +6,254 @@ below. Each way in which a stream goes wrong shows at its own place in the order
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import WORLD, Judge, on
-from course_lib.classroom.checks.lesson_05 import streams_trial as trial
-from course_lib.classroom.checks.lesson_05.streams_trial import (
-    COMMON,
-    COPIES,
-    ELEMENTS,
-    HEADS,
-    MOST,
-    PAIRS,
-    SWALLOWED,
-)
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.words import Words
+from course_lib.collectives.call import Group
 
+ELEMENTS = 4000  # of a mask; half of them are dropped
 REPLICAS = 3
 # Two independent masks agree in half of their elements, give or take sqrt(ELEMENTS)/2. More than
 # six times that is seen once in 5·10⁸ pairs; a right answer has some 700 pairs to pass.
 BOUND = 6.0
+SWALLOWED = "the error is gone"
+MOST = 1000  # of dp_rank and of tp_rank
+# (dp_rank, tp_rank): a full row and a full column, so that sums of either kind meet, and ends; the
+# last are 1 and 10, which one behind the other read like 11 and 0.
+PAIRS = [(0, tp) for tp in range(MOST + 1)] + [(dp, 0) for dp in range(1, MOST + 1)]
+PAIRS += [pair for few in range(1, 10) for pair in ((few, few), (few, MOST), (MOST, few))]
+PAIRS += [(a, 10 * b) for a in range(1, 10) for b in range(1, 10)]
+COMMON = [(0, 0), (0, 1), (2, 0), (0, MOST), (1, MOST), (MOST, MOST)]
+SAYS = Words("""
+nothing returned: {where}, rank {rank} got None back. Seed, then return a function `private`: it is
+  used as `with private(): …`.
+error swallowed: {where}, an exception raised inside `private` did not come out of it on rank
+  {rank}. The generator has to be put back on that way out too, and the exception has to go on: the
+  caller must learn that the block failed. `finally` does both.
+not a context: {where}, what came back on rank {rank} ({kind}) cannot be used as `with private():
+  …`. torch's dropout takes no generator of yours: inside the block, torch's own generator has to
+  give this rank's numbers. contextlib.contextmanager makes such a function.
+asked the others: {where}, a collective was called. The three numbers that you get say everything:
+  no rank needs to be asked.
+copies drop different elements: {where}, the first mask outside of `private` differs between tp
+  ranks. All of them hold the same residual stream; with different masks the copies are copies no
+  longer. What all hold alike must not depend on tp_rank.
+stream not given back: {where}, before `private` the tp ranks draw the same mask, after it they do
+  not. On leaving the block torch's generator has to be in the state that it has on every other rank
+  too.
+shared stream rewound: {where}, after `private` the copies' mask from before comes again. The shared
+  stream has to go on, not to begin again: put back what the generator's state was on *entering*,
+  not what it was on seeding.
+one stream for all: {where}, tp ranks {a} and {b} drop the same elements inside `private` ({agree}
+  agree). They hold different heads, and one large model would draw for each of them.
+moved by the heads: {where}, where one rank draws more inside `private` than another (heads that do
+  not divide), the shared stream stands elsewhere on each. What is drawn inside must not move it.
+lost on an error: {where}, after an exception inside `private` the tp ranks draw different masks.
+  Put the generator back on that way out too: try and finally.
+the same mask again: {where}, on tp rank {rank} two `private` blocks give the same mask, so every
+  layer drops the same elements. A second block goes on where the first ended, or begins from a new
+  number.
+heads copy the residual: {where}, on tp rank {rank} a mask of heads is also a mask of the copies:
+  the private stream starts from the shared one's seed.
+replicas drop alike: {where}, two replicas draw the same masks for different data. The tp ranks of
+  one replica share a stream, and dp_rank belongs into its seed.
+heads of replicas drop alike: {where}, tp rank {rank} draws the same masks for its heads in two
+  replicas. The private stream needs dp_rank as well.
+seeds collide #1: {where}, two streams that should have nothing in common, of different replicas and
+  ranks, are the same one. Adding up does that: 1 + 0 is 0 + 1. Give every pair (dp_rank, tp_rank),
+  and the shared stream of each replica, a number of its own.
+seeds collide #2: These two streams are the same: {a}, and {b}. dp_rank and tp_rank are at most
+  {most}, and both may be {most}: one value more than that each, and the shared stream needs a
+  number that no tp rank has.
+not reproducible #1: {where}, the same seed and ranks gave other masks the second time. A run that
+  cannot be repeated cannot be debugged.
+not reproducible #2: With the same seed, dp_rank and tp_rank, process {rank} draws other numbers
+  than process 0. Something besides the three numbers goes into a seed: what differs from one
+  process to the next, and from today's run to tomorrow's?
+seed not used: {where}, another seed gave the same masks.
+""")
+
+
+class Stumble(Exception):
+    """Raised by the check inside a private block."""
+
+
+def masks(function: Callable, group: Group, seed: int, replicas: int) -> dict:
+    """The masks of each replica on this tp rank, seeded one after the other on the same ranks;
+    then those of replica 0 again, and of a new seed."""
+    tp_rank, cases = group.rank(), [(seed, dp) for dp in range(replicas)]
+    drawn, facts = bench.watched(lambda: [_block(function, *case, tp_rank) for case in cases])
+    strange = [one for one in drawn if isinstance(one, str)]
+    if strange:
+        return {"ops": facts["ops"], "problem": strange[0]}
+    more = [(seed, 0), (seed + 1, 0)]
+    (again, other), _ = bench.watched(lambda: [_block(function, *case, tp_rank) for case in more])
+    copies, heads = zip(*drawn, strict=True)
+    return {
+        "ops": facts["ops"],
+        "problem": "",
+        "copies": torch.stack(copies),  # (dp, 4, ELEMENTS)
+        "heads": torch.stack(heads),  # (dp, 3, ELEMENTS)
+        "again": all(map(torch.equal, again, drawn[0])),
+        "seed used": not any(map(torch.equal, other, drawn[0])),
+    }
+
+
+def _block(function: Callable, seed: int, dp: int, tp_rank: int) -> tuple[Tensor, Tensor] | str:
+    """Seed, then draw as a block does; the copies' masks and the heads', or what went wrong."""
+    torch.manual_seed(987 + tp_rank)  # whatever was before, and another on each rank
+    private = function(seed, dp, tp_rank)
+    if not callable(private) or not hasattr(private(), "__enter__"):
+        return type(private).__name__
+    copies, heads = [_mask()], []
+    for _ in range(2):  # two layers of heads, and no copy between them
+        with private():
+            heads.append(_mask())
+    copies.append(_mask())
+    with private():  # heads that do not divide: ranks draw different numbers of numbers
+        heads.append(_mask(ELEMENTS + 500 * (tp_rank + 1))[:ELEMENTS])
+    copies.append(_mask())
+    try:
+        with private():
+            _mask(77 * (tp_rank + 1))
+            raise Stumble
+        return SWALLOWED
+    except Stumble:
+        copies.append(_mask())
+    return torch.stack(copies), torch.stack(heads)
+
+
+def _mask(elements: int = ELEMENTS) -> Tensor:
+    """Which elements torch's dropout keeps, by whatever stream is in force."""
+    return F.dropout(torch.ones(elements), 0.5) > 0
+
+
+def seeds(function: Callable, group: Group, seed: int) -> dict:
+    """The first numbers of the streams of many ranks, of which this process plays some.
+
+    `drawn` is (pairs, 2, 2): of each pair two numbers of the shared stream, then two of a private
+    block. What is `common` is played by every process, and has a second block.
+    """
+    pairs = PAIRS[group.rank() :: group.size()]
+    drawn, _ = bench.watched(lambda: [_first(function, seed, *pair, 1) for pair in pairs])
+    common, _ = bench.watched(lambda: [_first(function, seed, *pair, 2) for pair in COMMON])
+    return {"drawn": torch.stack(drawn), "common": torch.stack(common)}
+
+
+def _first(function: Callable, seed: int, dp: int, tp: int, blocks: int) -> Tensor:
+    private = function(seed, dp, tp)
+    some = [torch.rand(2, dtype=torch.float64)]
+    for _ in range(blocks):
+        with private():
+            some.append(torch.rand(2, dtype=torch.float64))
+    return torch.stack(some)
 
 
 def judge_streams(answer: Answer, judge: Judge) -> None:
     """Seed three replicas on three tp ranks, then on two, and compare all masks."""
-    judge.take(answer, trial.__name__)
-    seed = int.from_bytes(os.urandom(3), "big")
-    for members in ([0, 1, 2], [1, 2]):
-        n = len(members)
-        where = f"on {n} tp ranks and {REPLICAS} replicas"
+    judge.take(answer, __name__)
+    seed = fresh_seed()
+    for members in (THREE, TWO):
+        where = f"On {len(members)} tp ranks and {REPLICAS} replicas"
         how = {"members": members, "when": f"{on(members)}, as tp ranks"}
-        reports = judge.trial(answer, trial.masks, seed, REPLICAS, **how)
+        reports = judge.trial(answer, masks, seed, REPLICAS, **how)
         _look_at_results(reports, where)
         copies = torch.stack([report["copies"] for report in reports])  # (tp, dp, 4, ELEMENTS)
         heads = torch.stack([report["heads"] for report in reports])  # (tp, dp, 3, ELEMENTS)
-        _look_at_copies(copies, where)
-        _look_at_ranks(heads, where)
-        _look_at_ways_out(copies, where)
-        _look_at_heads(copies, heads, where)
-        _look_at_seeds(reports, where)
+        _look_at_tp_ranks(copies, heads, where)
+        _look_at_each_rank(copies, heads, where)
+        if not all(report["again"] for report in reports):
+            raise SAYS("not reproducible #1", where=where)
+        if not all(report["seed used"] for report in reports):
+            raise SAYS("seed not used", where=where)
         _look_at_replicas(copies, heads, where)
-    how = {"members": [0, 1, 2], "when": "with ranks up to 1,000 on both axes"}
-    reports = judge.trial(answer, trial.seeds, seed, **how)
-    _look_at_processes([report["common"] for report in reports])
-    parts = [PAIRS[rank::WORLD] for rank in range(WORLD)]
-    drawn = [report["drawn"] for report in reports]
-    _look_at_many([*zip(parts, drawn, strict=True), (COMMON, reports[0]["common"])])
+    how = {"members": THREE, "when": "with ranks up to 1,000 on both axes"}
+    reports = judge.trial(answer, seeds, seed, **how)
+    for rank, report in enumerate(reports):  # the same numbers, asked in three processes
+        if not torch.equal(report["common"], reports[0]["common"]):
+            raise SAYS("not reproducible #2", rank=rank)
+    _look_at_many(reports)
 
 
 def _look_at_results(reports: list[dict], where: str) -> None:
     for rank, report in enumerate(reports):
-        if report["problem"] == "None":
-            raise Finding(
-                "nothing returned",
-                f"Rank {rank} got None back {where}. Seed, then return a function `private`: it is "
-                "used as `with private(): …`.",
-            )
-        if report["problem"] == SWALLOWED:
-            raise Finding(
-                "error swallowed",
-                f"An exception raised inside `private` did not come out of it on rank {rank} "
-                f"{where}. The generator has to be put back on that way out too, and the exception "
-                "has to go on: the caller must learn that the block failed. `finally` does both.",
-            )
+        entries = {"NoneType": "nothing returned", SWALLOWED: "error swallowed"}
+        if report["problem"] in entries:
+            raise SAYS(entries[report["problem"]], where=where, rank=rank)
         if report["problem"]:
-            raise Finding(
-                "not a context",
-                f"What came back on rank {rank} ({report['problem']}) cannot be used as `with "
-                "private(): …`. torch's dropout takes no generator of yours: inside the block, "
-                "torch's own generator has to give this rank's numbers. contextlib.contextmanager "
-                "makes such a function.",
-            )
+            raise SAYS("not a context", where=where, rank=rank, kind=report["problem"])
         if report["ops"]:
-            raise Finding(
-                "asked the others",
-                f"A collective was called {where}. The three numbers that you get say everything: "
-                "no rank needs to be asked.",
-            )
+            raise SAYS("asked the others", where=where)
 
 
-def _look_at_copies(copies: Tensor, where: str) -> None:
-    """The masks of copies: the same on all tp ranks, before and after heads; never one twice."""
-    alike = [bool((copies[:, :, i] == copies[:1, :, i]).all()) for i in range(len(COPIES))]
+def _look_at_tp_ranks(copies: Tensor, heads: Tensor, where: str) -> None:
+    """What tp ranks have to each other: copies' masks alike, and never one twice; heads' not."""
+    alike = (copies == copies[:1]).all(-1).all(1).all(0)  # of the four masks of copies
     if not alike[0]:
-        raise Finding(
-            "copies drop different elements",
-            f"{where.capitalize()}: the first mask outside of `private` differs between tp ranks. "
-            "All of them hold the same residual stream; with different masks the copies are copies "
-            "no longer. What all hold alike must not depend on tp_rank.",
-        )
+        raise SAYS("copies drop different elements", where=where)
     if not alike[1]:
-        raise Finding(
-            "stream not given back",
-            f"{where.capitalize()}: before `private` the tp ranks draw the same mask, after it "
-            "they do not. On leaving the block torch's generator has to be in the state that "
-            "it has on every other rank too.",
-        )
-    for i in range(1, len(COPIES)):
-        for j in range(i):
-            if alike[i] and torch.equal(copies[0, 0, i], copies[0, 0, j]):
-                raise Finding(
-                    "shared stream rewound",
-                    f"{where.capitalize()}: after `private` the copies' mask from before comes "
-                    "again. The shared stream has to go on, not to begin again: put back what the "
-                    "generator's state was on *entering*, not what it was on seeding.",
-                )
-
-
-def _look_at_ranks(heads: Tensor, where: str) -> None:
-    """The masks of heads: another on every tp rank."""
-    for i in range(len(HEADS)):
-        found = _related(heads[:, 0, i])
+        raise SAYS("stream not given back", where=where)
+    for i in range(1, len(alike)):
+        if alike[i] and any(torch.equal(copies[0, 0, i], copies[0, 0, j]) for j in range(i)):
+            raise SAYS("shared stream rewound", where=where)
+    for layer in heads[:, 0].unbind(1):  # (tp, ELEMENTS)
+        found = _related(layer)
         if found:
-            raise Finding(
-                "one stream for all",
-                f"{where.capitalize()}: inside `private`, tp ranks {found[0]} and {found[1]} drop "
-                f"the same elements ({_agreement(heads[found[0], 0, i], heads[found[1], 0, i])} "
-                "agree). They hold different heads, and one large model would draw for each of "
-                "them.",
-            )
-
-
-def _look_at_ways_out(copies: Tensor, where: str) -> None:
-    """The masks of copies after heads that drew unevenly, and after an error."""
-    alike = [bool((copies[:, :, i] == copies[:1, :, i]).all()) for i in range(len(COPIES))]
+            a, b = found
+            agree = f"{(layer[a] == layer[b]).double().mean():.0%}"
+            raise SAYS("one stream for all", where=where, a=a, b=b, agree=agree)
     if not alike[2]:
-        raise Finding(
-            "moved by the heads",
-            f"{where.capitalize()}: where one rank draws more inside `private` than another (heads "
-            "that do not divide), the shared stream stands elsewhere on each. What is drawn inside "
-            "must not move it.",
-        )
+        raise SAYS("moved by the heads", where=where)
     if not alike[3]:
-        raise Finding(
-            "lost on an error",
-            f"{where.capitalize()}: after an exception inside `private` the tp ranks draw "
-            "different masks. Put the generator back on that way out too: try and finally.",
-        )
+        raise SAYS("lost on an error", where=where)
 
 
-def _look_at_heads(copies: Tensor, heads: Tensor, where: str) -> None:
-    """The masks of heads: others every time, and others than those of the copies."""
+def _look_at_each_rank(copies: Tensor, heads: Tensor, where: str) -> None:
+    """The masks of one rank's heads: others every time, and others than those of the copies."""
     for rank in range(len(heads)):
         if _related(heads[rank, 0]):
-            raise Finding(
-                "the same mask again",
-                f"{where.capitalize()}: on tp rank {rank} two `private` blocks give the same mask, "
-                "so every layer drops the same elements. A second block goes on where the first "
-                "ended, or begins from a new number.",
-            )
-        both = torch.cat((copies[rank, 0], heads[rank, 0]))
-        if _related(both):
-            raise Finding(
-                "heads copy the residual",
-                f"{where.capitalize()}: on tp rank {rank} a mask of heads is also a mask of the "
-                "copies: the private stream starts from the shared one's seed.",
-            )
+            raise SAYS("the same mask again", where=where, rank=rank)
+        if _related(torch.cat((copies[rank, 0], heads[rank, 0]))):
+            raise SAYS("heads copy the residual", where=where, rank=rank)
 
 
 def _look_at_replicas(copies: Tensor, heads: Tensor, where: str) -> None:
     if _related(copies[0, :, 0]):
-        raise Finding(
-            "replicas drop alike",
-            f"{where.capitalize()}: two replicas draw the same masks for different data. The "
-            "tp ranks of one replica share a stream, and dp_rank belongs into its seed.",
-        )
+        raise SAYS("replicas drop alike", where=where)
     for rank in range(len(heads)):
         if _related(heads[rank, :, 0]):
-            raise Finding(
-                "heads of replicas drop alike",
-                f"{where.capitalize()}: tp rank {rank} draws the same masks for its heads in two "
-                "replicas. The private stream needs dp_rank as well.",
-            )
+            raise SAYS("heads of replicas drop alike", where=where, rank=rank)
     every = torch.cat((heads.flatten(0, 2), copies[0].flatten(0, 1)))  # (streams' masks, ELEMENTS)
     if _related(every):
-        raise Finding(
-            "seeds collide",
-            f"{where.capitalize()}: two streams that should have nothing in common, of different "
-            "replicas and ranks, are the same one. Adding up does that: 1 + 0 is 0 + 1. Give every "
-            "pair (dp_rank, tp_rank), and the shared stream of each replica, a number of its own.",
-        )
+        raise SAYS("seeds collide #1", where=where)
 
 
-def _look_at_seeds(reports: list[dict], where: str) -> None:
-    if not all(report["again"] for report in reports):
-        raise Finding(
-            "not reproducible",
-            f"{where.capitalize()}: the same seed and ranks gave other masks the second time. A "
-            "run that cannot be repeated cannot be debugged.",
-        )
-    if not all(report["seed used"] for report in reports):
-        raise Finding("seed not used", f"{where.capitalize()}: another seed gave the same masks.")
-
-
-def _look_at_processes(common: list[Tensor]) -> None:
-    """The same three numbers, asked in three processes, have to give the same streams."""
-    for rank, drawn in enumerate(common[1:], 1):
-        if not torch.equal(drawn, common[0]):
-            raise Finding(
-                "not reproducible",
-                f"With the same seed, dp_rank and tp_rank, process {rank} draws other numbers than "
-                "process 0. Something besides the three numbers goes into a seed: what differs "
-                "from one process to the next, and from today's run to tomorrow's?",
-            )
-
-
-def _look_at_many(played: list[tuple[list, Tensor]]) -> None:
+def _look_at_many(reports: list[dict]) -> None:
     """No two of some 2,000 pairs have a stream in common: the first numbers tell."""
+    n = len(reports)
+    played = [(PAIRS[rank::n], report["drawn"]) for rank, report in enumerate(reports)]
     met: dict[bytes, str] = {}
     twice: dict[tuple[str, str], None] = {}
-    for pairs, drawn in played:
+    for pairs, drawn in [*played, (COMMON, reports[0]["common"])]:
         for (dp, tp), (shared, *heads) in zip(pairs, drawn, strict=True):
-            names = [f"the shared stream of dp_rank {dp}"]
-            names += [f"the private one of dp_rank {dp} and tp_rank {tp}"] * len(heads)
+            private = f"the private one of dp_rank {dp} and tp_rank {tp}"
+            names = [f"the shared one of dp_rank {dp}", *[private] * len(heads)]
             for name, numbers in zip(names, (shared, *heads), strict=True):
                 before = met.setdefault(numbers.numpy().tobytes(), name)
                 if before != name:
                     twice[before, name] = None
     if len(twice) > 1:  # one of millions of pairs may meet by chance, where seeds are drawn
         a, b = next(iter(twice))
-        raise Finding(
-            "seeds collide",
-            f"{a[0].upper()}{a[1:]} and {b} are the same stream. dp_rank and tp_rank are at most "
-            f"{MOST}, and both may be {MOST}: {MOST + 1} values each, and the shared stream needs "
-            "a number that no tp rank has.",
-        )
+        raise SAYS("seeds collide #2", a=a, b=b, most=MOST)
 
 
 def _related(masks: Tensor) -> tuple[int, int] | None:
@@ -243,10 +262,6 @@ def _related(masks: Tensor) -> tuple[int, int] | None:
     z = (signs @ signs.t()).abs() / ELEMENTS**0.5  # of a standard normal, where independent
     pairs = (z.fill_diagonal_(0) > BOUND).nonzero()
     return tuple(map(int, pairs[0])) if len(pairs) else None
-
-
-def _agreement(a: Tensor, b: Tensor) -> str:
-    return f"{(a == b).double().mean():.0%}"
 
 
 STREAMS = Exercise(

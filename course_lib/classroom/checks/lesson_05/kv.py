@@ -1,0 +1,300 @@
+"""`kv_heads_on_ranks` of lesson 05: who holds which key/value head, and who sums its gradient.
+
+Where the heads are is held against the rule; who sums is held against the gradients themselves:
+the plan is carried out, on real ranks where there are as many, and compared with one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import islice
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.frame import Exercise
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.looking import THREE, TOLERANCE, fresh_seed
+from course_lib.classroom.checks.words import Words
+from course_lib.collectives import all_gather
+from course_lib.collectives.call import Group
+from course_lib.tensor_parallel.qkv_layout import shares
+
+SIZE, HIDDEN, BATCH, LENGTH = 3, 7, 2, 4
+MOST = 100  # numbers that are read of one part of a triple
+Case = tuple[int, int, int]  # heads, kv heads, n
+Plan = list[tuple[list[int], list[int], list[int]]]  # of each rank: q heads, kv heads, partners
+# Fewer key/value heads than ranks. Seven and four over three: even spread is no ceiling cut.
+SHARED = [(5, 1, 3), (3, 1, 2), (4, 2, 4), (6, 2, 4), (14, 2, 6), (8, 2, 6)]
+REAL = SHARED[:2]  # carried out on ranks; the rest is played by one process
+POSSIBLE = [*SHARED, (6, 3, 3), (9, 3, 2), (14, 7, 3), (8, 4, 3), (4, 2, 1)]
+IMPOSSIBLE = [(6, 2, 3), (6, 3, 4), (6, 2, 5), (9, 3, 5)]
+SAYS = Words("""
+ranks disagree: The plan is not the same on all ranks. It is a rule: every caller gets the answer
+  for all n ranks.
+placed what cannot be: {where}: some key/value head would have more copies than another. Raise a
+  ValueError there, or a model is trained with an attention that it does not have.
+refused too much: {where} a ValueError was raised; this can be placed.
+nothing returned: {where} None came back. Did you forget `return`?
+not a plan #1: {where} what came back ({kind}) is not a list of {n} triples: for each rank its query
+  heads, its key/value heads, and the ranks that sum, each as numbers.
+not a plan #2: {where} a generator came back, which has worked out nothing yet, and raises nothing:
+  join it to a list of {n} triples.
+not a plan #3: {where} a {kind} of {length} entries came back; wanted are {n} triples. Does a list
+  outlive the call, with what was in it?
+all of them everywhere: {where} every rank holds every key/value head. A rank needs those that its
+  own queries read; with more it holds, and computes, what it never uses.
+dealt out like cards: {where} rank r holds head r mod {kv}. Then ranks 0 and {kv} share a head, and
+  their query heads are not neighbours. Copies of a head belong on neighbouring ranks.
+a query head that nobody has: {where} no rank computes query head {head}. Where the number does not
+  divide, the first ranks take one more.
+a query head twice: {where} query head {head} is computed {times} times, and the output projection's
+  sum will count it as often. Ranks that share a key/value head divide its queries among themselves.
+q without its k and v: {where} rank {rank} computes query head {head}, which reads key/value head
+  {read}, and holds {held}. Each key/value head serves {each} neighbouring query heads.
+out of order: {where} the heads do not follow each other from rank to rank. The output projection is
+  cut in order: rank 0 holds the first heads.
+spread unevenly: {where} rank {rank} computes {q} query heads with {kv} key/value heads: not as
+  evenly as it goes (counts differ by one at most, the first ranks have more; ranks with copies of
+  the same head divide its queries in the same way).
+no such rank: {where} there is no rank {rank}: ranks are 0 to {last}.
+nobody sums #1: {seen} The list of ranks that sum is empty: a rank counts itself in.
+nobody sums #2: {seen} Each rank keeps the gradient of its own queries. A head that several ranks
+  hold was used by all of them, and its gradient is the sum of theirs.
+without itself: {seen} Each rank adds what the others have and leaves its own out. It is in the sum.
+everybody sums: {seen} All ranks sum, also those that hold another head: their gradients belong to
+  other weights. Only holders of the same head sum.
+the wrong ranks sum: {seen} It sums over {partners}. Which ranks hold the same key/value head?
+""")
+
+
+def plans(function: Callable, group: Group, cases: list[Case]) -> list[dict]:
+    """What the function says for each case."""
+    return [_plan(function, case) for case in cases]
+
+
+def _plan(function: Callable, case: Case) -> dict:
+    """What it says, or that it raised a ValueError."""
+    try:
+        out, _ = bench.watched(lambda: function(*case))
+    except ValueError:
+        return {"refused": True}
+    length = len(out) if isinstance(out, (list, tuple)) else 0
+    return {"refused": False, "kind": bench.kind(out), "length": length, "plan": _as_plan(out)}
+
+
+def _as_plan(out: object) -> Plan | None:
+    """The plan as lists of whole numbers; None where it is nothing of the kind."""
+    if not isinstance(out, (list, tuple)):
+        return None
+    try:
+        rows = [tuple(map(_numbers, islice(row, 4))) for row in out]
+    except Exception:  # whatever a thing does that is no list of numbers
+        return None
+    return rows if rows and all(len(row) == 3 for row in rows) else None
+
+
+def _numbers(part: Iterable) -> list[int]:
+    if isinstance(part, (str, bytes, dict)):
+        raise TypeError
+    some = list(islice(sorted(part) if isinstance(part, (set, frozenset)) else part, MOST))
+    if any(one != int(one) for one in some):
+        raise ValueError
+    return list(map(int, some))
+
+
+class Attention:
+    """Grouped attention in float64 with fresh weights, the same on all ranks."""
+
+    def __init__(self, heads: int, kv_heads: int, seed: int):
+        made = torch.Generator().manual_seed(seed * 1019 + heads * 7 + kv_heads)
+
+        def numbers(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=made, dtype=torch.float64)
+
+        self.each = heads // kv_heads
+        self.x = numbers(BATCH, LENGTH, HIDDEN)
+        self.q = numbers(heads, SIZE, HIDDEN)
+        self.k, self.v = numbers(kv_heads, SIZE, HIDDEN), numbers(kv_heads, SIZE, HIDDEN)
+        self.pull = numbers(heads, BATCH, LENGTH, SIZE)  # the loss is the product with this
+        self.dense = self.gradients(list(range(heads)))
+
+    def gradients(self, queries: list[int]) -> Tensor:
+        """dL/dk and dL/dv, (2, kv heads, SIZE, HIDDEN), where these heads alone are computed."""
+        k, v = (w.clone().requires_grad_() for w in (self.k, self.v))
+        read = [head // self.each for head in queries]  # the key/value head of each
+        weights = (self.q[queries], k[read], v[read])  # (heads, SIZE, HIDDEN) each
+        parts = [torch.einsum("bsh,ndh->nbsd", self.x, w) for w in weights]
+        y = F.scaled_dot_product_attention(*parts, is_causal=True)  # (heads, b, s, SIZE)
+        (y * self.pull[queries]).sum().backward()
+        return torch.stack((k.grad, v.grad))
+
+    def gap(self, own: list[Tensor], plan: Plan, rank: int) -> float:
+        """How far a rank's summed kv gradients are from the dense ones, as a part of their size.
+
+        A rank's gradient is that of the key/value heads that it holds, whichever they are;
+        infinite where what should be summed has not even one shape.
+        """
+        _, kv, partners = plan[rank]
+        whole = self.dense[:, kv]
+        summed = torch.zeros_like(whole)
+        for partner in partners:
+            theirs = own[partner][:, plan[partner][1]]
+            if theirs.shape != summed.shape:
+                return float("inf")
+            summed = summed + theirs
+        return float((summed - whole).norm() / whole.norm())
+
+
+def played(plan: Plan, heads: int, kv_heads: int, seed: int) -> list[float]:
+    """The gap on each rank of a plan, with all of its ranks played by this process."""
+    attention = Attention(heads, kv_heads, seed)
+    own = [attention.gradients(queries) for queries, _, _ in plan]
+    return [attention.gap(own, plan, rank) for rank in range(len(plan))]
+
+
+def run(
+    function: Callable, group: Group, plan: Plan, heads: int, kv_heads: int, seed: int
+) -> float:
+    """The gap on this rank, where each rank of the group computes its own heads by a plan that the
+    answer has given before."""
+    attention, me = Attention(heads, kv_heads, seed), group.rank()
+    mine = attention.gradients(plan[me][0])
+    own = list(all_gather(mine[None], group).unbind())  # the sum over *some* ranks, by hand
+    return attention.gap(own, plan, me)
+
+
+def judge_kv_heads(answer: Answer, judge: Judge) -> None:
+    """Ask for the plans, hold heads against the rule, then carry the plans out."""
+    judge.take(answer, __name__)
+    seed, cases = fresh_seed(), POSSIBLE + IMPOSSIBLE
+    found = judge.trial(answer, plans, cases, members=THREE, when=on(THREE))
+    if found[1:] != found[:-1]:
+        raise SAYS("ranks disagree")
+    reports = dict(zip(cases, found[0], strict=True))
+    for case in POSSIBLE:
+        _look_at_result(case, reports[case])
+        _look_at_heads(case, reports[case]["plan"])
+    for case in POSSIBLE:
+        _look_at_sums(case, reports[case]["plan"], seed, judge, answer)
+    for case in IMPOSSIBLE:
+        if not reports[case]["refused"]:
+            raise SAYS("placed what cannot be", where=_words(case))
+
+
+def _words(case: Case) -> str:
+    heads, kv, n = case
+    many = "" if kv == 1 else "s"
+    return f"With {heads} query heads, {kv} key/value head{many} and {n} ranks"
+
+
+def _look_at_result(case: Case, report: dict) -> None:
+    """Refuse what is no plan at all."""
+    where, n = _words(case), case[2]
+    if report["refused"]:
+        raise SAYS("refused too much", where=where)
+    kind, length = report["kind"], report["length"]
+    if kind == "NoneType":
+        raise SAYS("nothing returned", where=where)
+    if kind == "generator":
+        raise SAYS("not a plan #2", where=where, n=n)
+    if length and length != n:
+        raise SAYS("not a plan #3", where=where, kind=kind, n=n, length=length)
+    if report["plan"] is None:
+        raise SAYS("not a plan #1", where=where, kind=kind, n=n)
+
+
+def right(case: Case) -> Plan:
+    """The library's rule, in the words of the exercise."""
+    return [
+        (list(range(*share.q)), list(range(*share.kv)), list(share.holders))
+        for share in shares(*case)
+    ]
+
+
+def _look_at_heads(case: Case, plan: Plan) -> None:
+    (heads, kv, n), where, wanted = case, _words(case), right(case)
+    if all(plan[r][:2] == wanted[r][:2] for r in range(n)):
+        return
+    holds = [row[1] for row in plan]
+    if n > 1 and kv > 1 and all(row == list(range(kv)) for row in holds):
+        raise SAYS("all of them everywhere", where=where)
+    if 1 < kv < n and all(holds[r] == [r % kv] for r in range(n)):
+        raise SAYS("dealt out like cards", where=where, kv=kv)
+    computed = [head for row in plan for head in row[0]]
+    missing = sorted(set(range(heads)) - set(computed))
+    if missing:
+        raise SAYS("a query head that nobody has", where=where, head=missing[0])
+    twice = [head for head in computed if computed.count(head) > 1]
+    if twice:
+        times = computed.count(twice[0])
+        raise SAYS("a query head twice", where=where, head=twice[0], times=times)
+    each = heads // kv
+    for rank, (queries, mine, _) in enumerate(plan):
+        for head in queries:
+            if head // each not in mine:
+                about = {"rank": rank, "head": head, "read": head // each, "held": mine}
+                raise SAYS("q without its k and v", where=where, each=each, **about)
+    if computed != list(range(heads)):
+        raise SAYS("out of order", where=where)
+    rank = next(r for r in range(n) if plan[r][:2] != wanted[r][:2])
+    q, kv = map(len, plan[rank][:2])
+    raise SAYS("spread unevenly", where=where, rank=rank, q=q, kv=kv)
+
+
+def _look_at_sums(case: Case, plan: Plan, seed: int, judge: Judge, answer: Answer) -> None:
+    """Carry the plan out and hold the summed gradients against those of one process."""
+    (heads, kv, n), where = case, _words(case)
+    outside = [p for row in plan for p in row[2] if not 0 <= p < n]
+    if outside:
+        raise SAYS("no such rank", where=where, rank=outside[0], last=n - 1)
+    how, given = f"with {n} ranks played by one process", (plan, heads, kv, seed)
+    if case in REAL:
+        how, members = f"on {n} real ranks", THREE[-n:]
+        gaps = judge.trial(answer, run, *given, members=members, when=on(members))
+    else:
+        gaps = played(*given)
+    worst = max(range(n), key=lambda r: gaps[r])
+    if gaps[worst] <= TOLERANCE:
+        return
+    torn = "cannot be summed: the tensors do not have one shape."
+    off = torn if gaps[worst] == float("inf") else f"is off by {gaps[worst]:.0%} of its size."
+    seen = f"{where} the plan was carried out {how}: on rank {worst} the gradient of k and v {off}"
+    partners, wanted = [sorted(row[2]) for row in plan], [row[2] for row in right(case)]
+    for entry, theirs in {
+        "nobody sums #1": [[]] * n,
+        "nobody sums #2": [[r] for r in range(n)],
+        "without itself": [[p for p in wanted[r] if p != r] for r in range(n)],
+        "everybody sums": [list(range(n))] * n,
+    }.items():
+        if partners == theirs:
+            raise SAYS(entry, seen=seen)
+    raise SAYS("the wrong ranks sum", seen=seen, partners=plan[worst][2])
+
+
+KV_HEADS = Exercise(
+    name="kv_heads_on_ranks",
+    title="Two kv heads on four ranks",
+    points=3,
+    judge=judge_kv_heads,
+    when_right=(
+        "Every query finds its key and value, no rank holds a head that it does not use, and each "
+        "plan, carried out, gave the gradients of one process: on two and three real ranks for "
+        "one shared head, played for the rest. The sum over the holders of a head is the price of "
+        "the copy."
+    ),
+    hints=(
+        "Query head i reads key/value head i // (heads / kv_heads). Draw two kv heads and four "
+        "query heads, join them, then draw the borders of four ranks.",
+        "As many kv heads as ranks, or more: `course_lib.layout.kv_heads(kv_heads, n)` spreads "
+        "them, and the queries follow. Fewer: the same function says who has a copy of which, and "
+        "refuses what cannot be.",
+        "The holders of one head divide its query heads as evenly as they go: "
+        "`course_lib.layout.heads(how_many, holders)` gives the counts.",
+        "Whose gradients are summed? A weight that several ranks hold took part in what each of "
+        "them computed. One that a single rank holds has a list with one rank in it.",
+    ),
+)
