@@ -27,7 +27,7 @@ def uneven_loss(x, table, target, length, group):
     places = torch.arange(first, first + sizes[group.rank()])
     y = x + F.embedding(places, copy(table, group))
     total, count = reduce(
-        torch.stack([(y - target).square().sum(), torch.tensor(float(x.numel())).double()]), group
+        torch.stack([(y - target).square().sum(), x.new_tensor(x.numel())]), group
     )
     return (total / count)[None]
 """
@@ -226,6 +226,18 @@ WRONG_LOSS = {
             ("    start", "    table.register_hook(lambda g: reduce(g, group))\n    start"),
         ),
         "another second step",
+    ),
+    "always in double precision": (
+        loss(("reduce(own, group)", "reduce(own.double(), group)")),
+        "not a loss",
+    ),
+    "the table's length": (
+        loss((COUNT, COUNT.replace("length", "len(table)"))),
+        "the table's length",
+    ),
+    "f of f": (
+        loss(("copy(table, group)", "copy(copy(table, group), group)")),
+        "the table summed twice",
     ),
     "the first length remembered": (
         loss(

@@ -31,7 +31,7 @@ BY_SUM_OF_STACK = """
 def pay_sums(gradients, group):
     names = ["out.bias", "norm.weight", "norm.bias", "q_norm.weight", "positions"]
     sizes = [gradients[name].numel() for name in names]
-    flat = torch.empty(sum(sizes), dtype=torch.float64)
+    flat = torch.empty(sum(sizes), dtype=gradients[names[0]].dtype)
     at = 0
     for name, size in zip(names, sizes):
         flat[at : at + size] = gradients[name].reshape(-1)
@@ -104,7 +104,7 @@ WRONG_PAY = {
         pay(
             (
                 "for name in OWED])\n    summed",
-                "for name in OWED] + [torch.zeros(50, dtype=torch.float64)])\n    summed",
+                "for name in OWED] + [gradients[OWED[0]].new_zeros(50)])\n    summed",
             ),
             ("    parts = summed", "    parts = summed[:-50]"),
         ),
@@ -140,6 +140,19 @@ WRONG_PAY = {
     "in single precision": (
         pay(("all_reduce(joined, group)", "all_reduce(joined.float(), group).to(joined.dtype)")),
         "rounded on the way",
+    ),
+    "always in double precision": (
+        pay(("all_reduce(joined, group)", "all_reduce(joined.double(), group)")),
+        "wrong shape",
+    ),
+    "to rank 0 of the world": (
+        pay(
+            (
+                "= all_reduce(joined, group)",
+                "= joined.clone()\n    dist.reduce(summed, 0, group=group)",
+            )
+        ),
+        "on one rank only",
     ),
     "in bfloat16": (
         pay(("all_reduce(joined, group)", "all_reduce(joined.bfloat16(), group).to(joined.dtype)")),

@@ -53,11 +53,18 @@ def forward(x: Tensor, p: dict[str, Tensor], length: int, group: Group) -> Tenso
     return every @ p["readout.weight"].t() + p["readout.bias"]  # (b, s, c)
 
 
+def dense(x: Tensor, p: dict[str, Tensor]) -> Tensor:
+    """The decoder in one process, without a message: (b, s, h) to (b, s, c)."""
+    x = x + p["positions"][: x.shape[1]]
+    normed = F.layer_norm(x, x.shape[-1:], p["norm.weight"], p["norm.bias"])
+    wide = normed @ p["qkv.weight"].flatten(0, 2).t() + p["qkv.bias"].flatten()
+    q, k, v = wide.unflatten(-1, (3, -1, SIZE)).permute(2, 0, 3, 1, 4)  # (b, heads, s, d) each
+    q = F.rms_norm(q, (SIZE,), p["q_norm.weight"], 1e-5)
+    y = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+    x = x + y @ p["out.weight"].flatten(1).t() + p["out.bias"]
+    return x @ p["readout.weight"].t() + p["readout.bias"]
+
+
 def own(name: str, whole: Tensor, n: int, rank: int) -> Tensor:
     """What this rank holds of a parameter."""
     return whole.split(heads(HEADS, n), CUT[name])[rank] if name in CUT else whole
-
-
-def shapes(n: int, rank: int) -> dict[str, tuple[int, ...]]:
-    """Of this rank's parameters, and so of their gradients."""
-    return {name: tuple(own(name, torch.empty(s), n, rank).shape) for name, s in SHAPES.items()}

@@ -7,17 +7,19 @@ budget.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from math import prod
 from typing import NamedTuple
 
-from course_lib.classroom.checks import general
+import torch
+from torch import Tensor
+
+from course_lib.classroom.checks import bench, general
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
+from course_lib.classroom.checks.layers import agreed
 from course_lib.classroom.checks.lesson_06 import decoder
-from course_lib.classroom.checks.lesson_06 import pay_trial as trial
-from course_lib.classroom.checks.lesson_06.pay_trial import ALONE, MEAN, OWED, RIGHT, ROUNDED, TIMES
 from course_lib.classroom.checks.looking import (
     ITEM,
     THREE,
@@ -27,18 +29,148 @@ from course_lib.classroom.checks.looking import (
     counted,
     fresh_seed,
 )
+from course_lib.classroom.checks.words import Words
+from course_lib.collectives.call import Group
 from course_lib.layout import cut
 from course_lib.ledger import forms
 
-# What to ask where a gradient was left as it was; a question, and not the answer.
-ASK = {
-    "positions": "Which rows of the table does a rank read, and which rows of its gradient are "
-    "zero on it?",
-    "norm.weight": "On which tokens does a rank use it?",
-    "norm.bias": "It stands beside the norm's weight. On which tokens does a rank use it?",
-    "q_norm.weight": "It comes after the gather, and sees all tokens. Of which heads?",
-    "out.bias": "Is it added before the reduce-scatter or after it? To which tokens, then?",
+STEPS, RATE, BATCH = 3, 0.002, 8
+TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
+RIGHT, ALONE, TIMES, MEAN, OTHER, ROUNDED = "right", "alone", "n times", "mean", "other", "rounded"
+SAYS = Words("""
+not a dictionary: Rank {rank} returned a {kind} {when}; expected is a dictionary with all ten
+  gradients under their names.
+a gradient missing: Under {name!r} rank {rank} returned no tensor, {when}. All ten gradients come
+  back, also those that need no sum.
+wrong shape: The gradient of {name} came back in another shape or dtype than it had, on rank {rank},
+  {when}. A gradient is shaped like its parameter.
+input changed: {name!r} is gone from the caller's dictionary on rank {rank}, {when}. Read it, and
+  return a dictionary with all names; the caller still needs its own.
+summed what is cut: {name} is sharded: each rank has the rows of its own heads, and all there is of
+  their gradient. Something was done to it, {when}.
+rounded on the way: The gradient of {name} is right but for rounding. {off} It went through a
+  narrower type than it has: sum in the dtype of the gradients.
+mean: The gradient of {name} is a mean over the ranks, and should be their sum: each has a term of
+  it and no estimate of all. {off}
+summed what was whole: {name} comes back {n} times too large. All ranks do the same with it, on all
+  tokens: each had the complete gradient already. {off}
+nothing summed: Every rank kept all of its own gradients. {off} Look for parameters that are
+  replicated, and do different work on each rank.
+a debt left #1: The gradient of {name} is a partial sum. {off} Which rows of the table does a rank
+  read, and which rows of its gradient are zero on it?
+a debt left #2: The gradient of {name} is a partial sum. {off} On which tokens does a rank use it?
+a debt left #3: The gradient of {name} is a partial sum. {off} It stands beside the norm's weight.
+  On which tokens does a rank use it?
+a debt left #4: The gradient of {name} is a partial sum. {off} It comes after the gather, and sees
+  all tokens. Of which heads?
+a debt left #5: The gradient of {name} is a partial sum. {off} Is it added before the reduce-scatter
+  or after it? To which tokens, then?
+summed twice: The gradient of {name} comes back {n} times too large: it was a complete sum already,
+  and was summed once more. {off}
+on one rank only: The gradient of {name} is complete on rank {fine} alone, and every rank needs it:
+  a reduce to one rank? {off}
+mixed up: The gradient of {name} is not the dense one's, and all five together have the right sum.
+  {off} Either the ranks did not join the five in one order (a `set` of names has another order in
+  each process), or they were taken apart in another order than they were joined in.
+wrong gradient: The gradient of {name} is not the dense one's. {off}
+a message for each: {head}The sums are small, and each message costs its latency α. Join them, sum
+  once, take them apart.
+another message: {head}Every rank wants the sum: one all-reduce does it.
+more than is owed: {head}It carries {carried} bytes where {fair:g} would do: something in it needs
+  no sum.
+one buffer for all calls: After call {call} on rank {rank}, {when}, the gradients that an earlier
+  call returned hold other elements: all calls share one buffer. The caller may still need them.
+""")
+ASK = {  # the partial sums, and what to ask where one was left as it was
+    "positions": "a debt left #1",
+    "norm.weight": "a debt left #2",
+    "norm.bias": "a debt left #3",
+    "q_norm.weight": "a debt left #4",
+    "out.bias": "a debt left #5",
 }
+
+
+def numbers(length: int, seed: int, dtype: str) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """Parameters, inputs and the gradients of the logits: the same on all ranks."""
+    made = torch.Generator().manual_seed(seed * 31 + length)
+
+    def some(*shape: int) -> Tensor:
+        drawn = torch.randn(*shape, generator=made, dtype=torch.float64)
+        return drawn.to(getattr(torch, dtype))
+
+    parameters = {name: some(*shape) for name, shape in decoder.SHAPES.items()}
+    xs = some(STEPS, BATCH, length, decoder.HIDDEN)
+    return parameters, xs, some(STEPS, BATCH, length, decoder.CLASSES)
+
+
+def gradients(parameters: Mapping[str, Tensor], logits: Callable, pull: Tensor) -> dict:
+    """Of each parameter, where `logits(leaves)` gets `pull` from behind."""
+    leaves = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
+    logits(leaves).backward(pull)
+    return {name: leaf.grad for name, leaf in leaves.items()}
+
+
+def run(function: Callable, group: Group, length: int, seed: int, dtype: str) -> dict:
+    """Three steps of `function(gradients, group)`; what it gave for each parameter, in words."""
+    n, rank = group.size(), group.rank()
+    dense, xs, pulls = numbers(length, seed, dtype)
+    mine = {name: decoder.own(name, p, n, rank) for name, p in dense.items()}
+    steps: list[dict] = []
+    earlier: list[tuple[Tensor, Tensor]] = []  # what came back, and its elements at that time
+    for x, pull in zip(xs, pulls, strict=True):
+        own_x = x.split(cut(length, n), 1)[rank]
+        right = gradients(dense, lambda p, x=x: decoder.dense(x, p), pull)
+        part = gradients(mine, lambda p, x=own_x: decoder.forward(x, p, length, group), pull)
+        given = {name: g.clone() for name, g in part.items()}
+        out, facts = bench.watched(lambda given=given: function(given, group))
+        step = {
+            **facts,
+            "kind": bench.kind(out),
+            "problem": _problem(out, part),
+            "emptied": sorted(set(part) - set(given)),
+            "overwritten": not all(torch.equal(g, was) for g, was in earlier),
+        }
+        steps.append(step)
+        fine = not step["problem"]
+        if fine:
+            here = {name: decoder.own(name, g, n, rank) for name, g in right.items()}
+            named = {name: _named(out[name], part[name], g, n) for name, g in here.items()}
+            off = {name: float((out[name] - g).norm() / g.norm()) for name, g in here.items()}
+            step |= {"found": named, "off": off, "mixed": bool(_total(out).isclose(_total(right)))}
+            earlier += [(g, g.detach().clone()) for g in out.values() if isinstance(g, Tensor)]
+        if not agreed(fine, group):
+            break
+        dense = {name: p - RATE * right[name] for name, p in dense.items()}
+        mine = {name: p - RATE * out[name].detach() for name, p in mine.items()}
+    return {"steps": steps}
+
+
+def _total(gradients: Mapping[str, Tensor]) -> Tensor:
+    """Of all elements that needed a sum, whatever their order."""
+    return torch.stack([gradients[name].detach().double().sum() for name in ASK]).sum()
+
+
+def _problem(out: object, part: Mapping[str, Tensor]) -> tuple[str, str] | None:
+    """Why these are not the ten gradients, as an entry, and of which parameter."""
+    if not isinstance(out, Mapping):
+        return "not a dictionary", ""
+    for name in part:
+        if not isinstance(out.get(name), Tensor):
+            return "a gradient missing", name
+    for name, g in part.items():
+        if not bench.plain(out[name]) or (out[name].shape, out[name].dtype) != (g.shape, g.dtype):
+            return "wrong shape", name
+    return None
+
+
+def _named(got: Tensor, part: Tensor, right: Tensor, n: int) -> str:
+    """Whether a gradient is right, and if not, what it is instead."""
+    tolerance = TOLERANCE[str(right.dtype).removeprefix("torch.")]
+    readings = {RIGHT: right, ALONE: part, TIMES: n * right, MEAN: right / n}
+    for name, wanted in readings.items():
+        if bool(((got - wanted).abs() <= tolerance * max(1.0, float(wanted.abs().max()))).all()):
+            return name
+    return ROUNDED if general.narrower(got.detach(), right) else OTHER
 
 
 class Trial(NamedTuple):
@@ -48,180 +180,97 @@ class Trial(NamedTuple):
     when: str
 
     @property
-    def found(self) -> list[tuple[dict, dict]]:
-        """Of each rank, in the first step: what each gradient is, and how far it is off."""
-        return [(report["steps"][0]["found"], report["steps"][0]["off"]) for report in self.reports]
+    def firsts(self) -> list[dict]:
+        return [report["steps"][0] for report in self.reports]
 
 
 def judge_pay(answer: Answer, judge: Judge) -> None:
     """Three steps on three ranks and on two, with lengths that do not divide."""
-    judge.take(answer, trial.__name__)
+    judge.take(answer, __name__)
     seed = fresh_seed()
-    cases = [(THREE, 7), (TWO, 5), (THREE, 2)]
-    LOOKS.at(answer, (_try(answer, judge, members, length, seed) for members, length in cases))
+    cases = [(THREE, 7, "float64"), (TWO, 5, "float32"), (THREE, 2, "float64")]
+    LOOKS.at(answer, (_try(answer, judge, *case, seed) for case in cases))
 
 
-def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: int) -> Trial:
-    when = f"{on(members)} with {length} tokens"
+def _try(
+    answer: Answer, judge: Judge, members: list[int], length: int, dtype: str, seed: int
+) -> Trial:
+    when = f"{on(members)} with {length} tokens in {dtype}"
     empty = [rank for rank, tokens in enumerate(cut(length, len(members))) if not tokens]
-    reports = judge.trial(answer, trial.run, length, seed, members=members, when=when, empty=empty)
-    return Trial(reports, when)
+    how = {"members": members, "when": when, "empty": empty}
+    return Trial(judge.trial(answer, run, length, seed, dtype, **how), when)
 
 
 def _look_at_returned(one: Trial) -> None:
-    refuse_none(
-        [report["steps"][0] for report in one.reports], one.when, "the dictionary of gradients"
-    )
-
-
-def _look_at_shape(one: Trial) -> None:
-    when, firsts = one.when, [report["steps"][0] for report in one.reports]
-    for rank, first in enumerate(firsts):
-        what, _, name = first["problem"].partition(" ")
-        if what == "no":
-            raise Finding(
-                "not a dictionary",
-                f"Rank {rank} returned a {first['kind']} {when}; expected is a dictionary with all "
-                f"{len(decoder.SHAPES)} gradients under their names.",
-            )
-        if what == "missing":
-            raise Finding(
-                "a gradient missing",
-                f"Under {name!r} rank {rank} returned no tensor, {when}. All "
-                f"{len(decoder.SHAPES)} gradients come back, also those that need no sum.",
-            )
-        if what == "shape":
-            raise Finding(
-                "wrong shape",
-                f"The gradient of {name} came back in another shape or dtype than it had, on rank "
-                f"{rank}, {when}. A gradient is shaped like its parameter.",
-            )
+    refuse_none(one.firsts, one.when, "the dictionary of gradients")
+    for rank, first in enumerate(one.firsts):
+        if first["problem"]:
+            entry, name = first["problem"]
+            raise SAYS(entry, rank=rank, kind=first["kind"], name=name, when=one.when)
 
 
 def _look_at_dictionary(one: Trial) -> None:
-    for rank, report in enumerate(one.reports):
-        gone = report["steps"][0]["emptied"]
-        if gone:
-            raise Finding(
-                "input changed",
-                f"{gone[0]!r} is gone from the caller's dictionary on rank {rank}, {one.when}. "
-                "Read it, and return a dictionary with all names; the caller still needs its own.",
-            )
+    for rank, first in enumerate(one.firsts):
+        for name in first["emptied"]:
+            raise SAYS("input changed", name=name, rank=rank, when=one.when)
 
 
 def _look_at_gradients(one: Trial) -> None:
-    found, when = one.found, one.when
-    names = list(decoder.SHAPES)
-    cut = [name for name in decoder.CUT if any(one[name] != RIGHT for one, _ in found)]
+    found, n = [first["found"] for first in one.firsts], len(one.firsts)
+    words = {name: {each[name] for each in found} - {RIGHT} for name in decoder.SHAPES}
+    cut = [name for name in decoder.CUT if words[name]]
     if cut:
-        raise Finding(
-            "summed what is cut",
-            f"{cut[0]} is sharded: each rank has the rows of its own heads, and all there is of "
-            f"their gradient. Something was done to it, {when}.",
-        )
-    for name in names:
-        words = {one[name] for one, _ in found}
-        if words == {RIGHT}:
+        raise SAYS("summed what is cut", name=cut[0], when=one.when)
+    for name in decoder.SHAPES:
+        if not words[name]:
             continue
-        rank = max(range(len(found)), key=lambda r: found[r][1][name])
-        off = f"On rank {rank} it is off by {found[rank][1][name]:.1%} of its size, {when}."
-        if words <= {ROUNDED, RIGHT}:
-            raise Finding(
-                general.ROUNDED,
-                f"The gradient of {name} is right but for rounding. {off} It went through a "
-                "narrower type than it has: sum in the dtype of the gradients.",
-            )
-        if words <= {MEAN, RIGHT} and MEAN in words:
-            raise Finding(
-                "mean",
-                f"The gradient of {name} is a mean over the ranks, and should be their sum: each "
-                f"has a term of it and no estimate of all. {off}",
-            )
-        if words <= {TIMES, RIGHT} and TIMES in words and name not in OWED:
-            raise Finding(
-                "summed what was whole",
-                f"{name} comes back {len(found)} times too large. All ranks do the same with it, "
-                f"on all tokens: each had the complete gradient already. {off}",
-            )
-        if words <= {ALONE, RIGHT} and name in OWED:
-            if all({f[one] for f, _ in found} != {RIGHT} for one in OWED):
-                raise Finding(
-                    "nothing summed",
-                    f"Every rank kept all of its own gradients. {off} Look for parameters that "
-                    "are replicated, and do different work on each rank.",
-                )
-            raise Finding(
-                "a debt left", f"The gradient of {name} is a partial sum. {off} {ASK[name]}"
-            )
-        if words <= {TIMES, RIGHT} and TIMES in words:
-            raise Finding(
-                "summed twice",
-                f"The gradient of {name} comes back {len(found)} times too large: it was a "
-                f"complete sum already, and was summed once more. {off}",
-            )
-        fine = [r for r, (one, _) in enumerate(found) if one[name] == RIGHT]
-        if len(fine) == 1:
-            raise Finding(
-                "on one rank only",
-                f"The gradient of {name} is complete on rank {fine[0]} alone, and every rank needs "
-                f"it: a reduce to one rank? {off}",
-            )
-        if all(report["steps"][0]["mixed"] for report in one.reports):
-            raise Finding(
-                "mixed up",
-                f"The gradient of {name} is not the dense one's, and all five together have the "
-                f"right sum. {off} Either the ranks did not join the five in one order (a `set` of "
-                "names has another order in each process), or they were taken apart in another "
-                "order than they were joined in.",
-            )
-        raise Finding("wrong gradient", f"The gradient of {name} is not the dense one's. {off}")
+        far = [first["off"][name] for first in one.firsts]
+        rank = far.index(max(far))
+        off = f"On rank {rank} it is off by {far[rank]:.1%} of its size, {one.when}."
+        fine = [r for r in range(n) if found[r][name] == RIGHT]
+        holds = {
+            "on one rank only": len(fine) == 1,
+            "rounded on the way": words[name] == {ROUNDED},
+            "mean": words[name] == {MEAN},
+            "summed what was whole": words[name] == {TIMES} and name not in ASK,
+            "nothing summed": words[name] == {ALONE} and all(words[owed] for owed in ASK),
+            ASK.get(name): words[name] == {ALONE} and name in ASK,
+            "summed twice": words[name] == {TIMES},
+            "mixed up": all(first["mixed"] for first in one.firsts),
+            "wrong gradient": True,
+        }
+        entry = next(entry for entry, so in holds.items() if so)
+        raise SAYS(entry, name=name, n=n, off=off, fine=fine[0] if fine else "")
 
 
 def _look_at_traffic(one: Trial) -> None:
     """One all-reduce, and no element in it that needs no sum."""
-    n = len(one.reports)
-    fair = forms.all_reduce(n, ITEM * sum(prod(decoder.SHAPES[name]) for name in OWED))
-    for rank, report in enumerate(one.reports):
-        first = report["steps"][0]
+    item = ITEM if "float64" in one.when else ITEM // 2
+    fair = forms.all_reduce(len(one.reports), item * sum(prod(decoder.SHAPES[k]) for k in ASK))
+    for rank, first in enumerate(one.firsts):
         sent = counted(first["ops"])
         head = f"All ten gradients are right. Rank {rank} sends {sent}, {one.when}. "
-        if first["ops"] != {"all_reduce": 1}:
-            if set(first["ops"]) == {"all_reduce"}:
-                raise Finding(
-                    "a message for each",
-                    f"{head}The sums are small, and each message costs its latency α. Join them, "
-                    "sum once, take them apart.",
-                )
-            raise Finding(
-                "another message", f"{head}Every rank wants the sum: one all-reduce does it."
-            )
+        if set(first["ops"]) != {"all_reduce"}:
+            raise SAYS("another message", head=head)
+        if first["ops"]["all_reduce"] > 1:
+            raise SAYS("a message for each", head=head)
         if first["bytes"] > fair + 1e-9:
-            raise Finding(
-                "more than is owed",
-                f"{head}It carries {first['bytes']} bytes where {fair:g} would do: something in it "
-                "needs no sum.",
-            )
+            raise SAYS("more than is owed", head=head, carried=first["bytes"], fair=fair)
 
 
 def _look_at_steps(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         for step, seen in enumerate(report["steps"]):
             if seen["overwritten"]:
-                raise Finding(
-                    "one buffer for all calls",
-                    f"After call {step + 1} on rank {rank}, {one.when}, the gradients that an "
-                    "earlier call returned hold other elements: all calls share one buffer. The "
-                    "caller may still need them.",
-                )
+                raise SAYS("one buffer for all calls", call=step + 1, rank=rank, when=one.when)
             if seen["problem"] or set(seen["found"].values()) != {RIGHT}:
                 raise another_step(one, rank, step, "another later step")
 
 
 LOOKS = Looks(
     returned=_look_at_returned,
-    shape=_look_at_shape,
     unchanged=_look_at_dictionary,
-    gradients=_look_at_gradients,
+    value=_look_at_gradients,
     traffic=_look_at_traffic,
     later_steps=_look_at_steps,
 )
