@@ -1,10 +1,11 @@
-"""The checks of lesson 05 about where heads are: right answers pass, mistakes go by their names.
+"""The checks of lesson 05: what breaks costs one check, and what they rest on is so.
 
-Every answer here runs on the judge's real ranks.
+Every answer here runs on the judge's real ranks; `tests/answers` has those that are right or wrong.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import nbformat
@@ -13,42 +14,50 @@ import torch
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_05 import kv, qkv_readings
+from course_lib.classroom.checks.lesson_05 import kv, qkv_readings, streams
 from course_lib.tensor_parallel.qkv_layout import shares
 from tests.answers.lesson_05_kv import PLAN, WRONG_PLAN
 from tests.answers.lesson_05_qkv import QKV
+from tests.answers.lesson_05_recompute import RECOMPUTE
+from tests.answers.lesson_05_streams import STREAMS, one
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "05_attention"
-RIGHT = {"shard_qkv": QKV, "kv_heads_on_ranks": PLAN}
+RIGHT = {
+    "shard_qkv": QKV,
+    "kv_heads_on_ranks": PLAN,
+    "dropout_streams": STREAMS,
+    "recompute_dropout": RECOMPUTE,
+}
+STRANGE = {  # what an answer that returns a text is told
+    "shard_qkv": "not a pair",
+    "kv_heads_on_ranks": "not a plan",
+    "dropout_streams": "not a context",
+    "recompute_dropout": "wrong shape",
+}
 
 
 def judged(desk: Desk, name: str, source: str) -> frame.Verdict:
     return desk.check(name, {name: source})
 
 
-def reference(name: str) -> str:
-    cells = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
-    source = next(c.source for c in cells if f"def {name}" in c.source)
-    return source.split("\n", 1)[1]  # without the magic's line
-
-
 @pytest.mark.slow  # its notebook, which each run executes, says the same
 @pytest.mark.parametrize("name", RIGHT)
 def test_the_reference_is_right(desk, name):
-    assert judged(desk, name, reference(name)).outcome == "right"
+    cells = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
+    source = next(c.source for c in cells if f"def {name}" in c.source)
+    assert judged(desk, name, source.split("\n", 1)[1]).outcome == "right"  # without the magic
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_breaks_costs_one_check(desk, name):
-    arguments = {"shard_qkv": "weights, heads, kv_heads, rank, n"}.get(name, "heads, kv_heads, n")
     for body, found in (
         ("return 1 / 0", "raised"),
         ("...", ""),
         ("raise SystemExit", "raised"),
-        ("return 'heads'", {"shard_qkv": "not a pair"}.get(name, "not a plan")),
-        ("return [(float('nan'), 0)]", {"shard_qkv": "not a pair"}.get(name, "not a plan")),
+        ("return 'heads'", STRANGE[name]),
+        ("return [(float('nan'), 0)]", STRANGE[name]),
     ):
-        verdict = judged(desk, name, f"def {name}({arguments}):\n    {body}\n")
+        verdict = judged(desk, name, f"def {name}(*inputs):\n    {body}\n")
         assert verdict.name == found, str(verdict)
     assert judged(desk, name, RIGHT[name]).outcome == "right"
 
@@ -74,7 +83,7 @@ def test_a_plan_carried_out_gives_the_gradient_of_one_process_only_with_the_righ
     made = kv.right((6, 2, 4))
     assert [share.q for share in shares(6, 2, 4)] == [(0, 2), (2, 3), (3, 5), (5, 6)]
     assert max(kv.played(made, 6, 2, 5)) < 1e-10
-    alone = [(q, kv, [rank]) for rank, (q, kv, _) in enumerate(made)]
+    alone = [(q, heads, [rank]) for rank, (q, heads, _) in enumerate(made)]
     assert min(kv.played(alone, 6, 2, 5)) > 0.05
 
 
@@ -86,8 +95,33 @@ def test_a_finding_shows_what_the_plan_did_to_the_gradient(desk):
     assert "played by one process" in verdict.text
 
 
+def test_the_statistical_test_tells_equal_from_independent():
+    made = torch.Generator().manual_seed(2)
+    masks = torch.rand(200, streams.ELEMENTS, generator=made) > 0.5
+    assert streams._related(masks) is None  # 19,900 pairs, and none of them an accident
+    masks[7] = masks[3]
+    assert streams._related(masks) == (3, 7)
+    masks[7] = ~masks[3]  # nor is the opposite of a mask independent
+    assert streams._related(masks) == (3, 7)
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_neither_a_hint_nor_a_verdict_gives_the_answer_away(name):
     said = " ".join(frame.find(name).hints) + frame.find(name).when_right
     for piece in ("torch.cat", "chunk(3)", ".t()", "rank //", "shares", "n // "):
         assert piece not in said
+    for piece in ("manual_seed(", "set_state(before", "nonlocal", "* 1001", "yield"):
+        assert piece not in said
+
+
+HASHED = "(seed * 1009 + dp_rank) * 1013"
+
+
+@pytest.mark.skipif(not sys.flags.hash_randomization, reason="PYTHONHASHSEED fixes every hash")
+@pytest.mark.parametrize("text", ['"x"', 'f"replica {dp_rank}"', "str(seed)"])
+def test_a_seed_from_the_hash_of_a_name_is_refused_by_its_name(desk, text):
+    """Forked ranks share what makes a hash; the last rank of a check does not."""
+    source = one((HASHED, f"hash({text}) % 1000 + {HASHED}"))
+    verdict = judged(desk, "dropout_streams", source)
+    assert (verdict.outcome, verdict.name) == ("wrong", "hash of a text"), str(verdict)
+    assert "zlib.crc32" in verdict.text

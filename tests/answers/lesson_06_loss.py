@@ -237,7 +237,7 @@ WRONG_LOSS = {
     ),
     "f of f": (
         loss(("copy(table, group)", "copy(copy(table, group), group)")),
-        "the table summed twice",
+        "wrong table",
     ),
     "the first length remembered": (
         loss(

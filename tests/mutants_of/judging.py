@@ -28,10 +28,7 @@ MUTANTS = [
         CHECKS + "judge.py",
         "    if text.endswith(at):",
         "    if not text:",
-        (
-            "tests/test_checks_06_uneven.py::"
-            "test_a_disagreement_in_the_backward_is_placed_there_once",
-        ),
+        ("tests/test_checks_06.py::test_a_disagreement_in_the_backward_is_placed_there_once",),
         "a disagreement in the backward is placed in a line that is not the answer's",
     ),
     Mutant(

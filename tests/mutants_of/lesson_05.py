@@ -7,7 +7,7 @@ RIGHT = "tests/test_checks.py::test_a_right_answer_is_right"
 WRONG = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 CUT, PLAN = f"{WRONG}[shard_qkv-", f"{WRONG}[kv_heads_on_ranks-"
 STREAM, AGAIN = f"{WRONG}[dropout_streams-", f"{WRONG}[recompute_dropout-"
-DROPOUT = "tests/test_checks_05_dropout.py::"
+DROPOUT = "tests/test_checks_05.py::"
 FIGURES = "tests/test_figures_schedule.py::"
 CARDS = "test_pictures_are_cards_that_read_in_any_mode_and_cut_nothing_off"
 
@@ -139,8 +139,8 @@ MUTANTS = [
     Mutant(
         "l05-one-mask-of-a-copy",
         HERE + "streams.py",
-        "    if not alike[1]:",
-        "    if alike[1] is None:",
+        '        "stream not given back": not alike[1],\n',
+        "",
         (f"{STREAM}never put back]",),
         "a stream that is not given back goes by another name",
         "T14",
@@ -148,8 +148,8 @@ MUTANTS = [
     Mutant(
         "l05-copies-may-differ",
         HERE + "streams.py",
-        "    if not alike[0]:",
-        "    if alike[0] is None:",
+        '        "copies drop different elements": not alike[0],\n',
+        "",
         (f"{STREAM}seeded by tp rank]",),
         "copies that drop different elements go by another name",
         "T14",
@@ -157,8 +157,8 @@ MUTANTS = [
     Mutant(
         "l05-replicas-not-compared",
         HERE + "streams.py",
-        "        _look_at_replicas(copies, heads, where)\n",
-        "",
+        "    for entry, so in holds.items():",
+        "    for entry, so in list(holds.items())[:-3]:",
         (f"{STREAM}replicas seeded alike]", f"{STREAM}the next replica's shared stream]"),
         "replicas with equal masks pass",
         "T14",
@@ -174,8 +174,8 @@ MUTANTS = [
     Mutant(
         "l05-stored-passes",
         HERE + "recompute.py",
-        '    if step["runs"][-1] < 2:',
-        '    if step["runs"][-1] < 1:',
+        '"nothing recomputed": step["runs"][-1] < 2,',
+        '"nothing recomputed": step["runs"][-1] < 1,',
         (f"{AGAIN}stored]",),
         "an answer that keeps everything passes: right, and saves nothing",
         "T14",
@@ -191,8 +191,8 @@ MUTANTS = [
     Mutant(
         "l05-new-masks-pass",
         HERE + "recompute.py",
-        "    if heads and end:\n        return\n",
-        "    if heads or end or True:\n        return\n",
+        "    heads, end = (all(each) for each in",
+        "    heads, end = (True for each in",
         (f"{AGAIN}checkpoint alone]", f"{AGAIN}no state kept]"),
         "a second run with other masks goes by no name",
         "T14",
@@ -208,8 +208,8 @@ MUTANTS = [
     Mutant(
         "l05-streams-not-looked-at",
         HERE + "recompute.py",
-        '    _look_at_streams(step["after backward"], where)\n',
-        "",
+        '    shared, private = step["after backward"]\n',
+        "    shared = private = True\n",
         (f"{AGAIN}left rewound]", f"{AGAIN}the shared one left rewound]"),
         "a stream that is left rewound passes",
         "T14",
@@ -217,8 +217,8 @@ MUTANTS = [
     Mutant(
         "l05-gradients-not-looked-at",
         HERE + "recompute.py",
-        "    _look_at_gradients(step, where)\n",
-        "",
+        "    for entry, so in holds.items():",
+        "    for entry, so in list(holds.items())[:12]:",
         (f"{AGAIN}a rounded gradient]", f"{AGAIN}weights left out]"),
         "wrong gradients pass",
         "T28",

@@ -9,7 +9,7 @@ FORKED = "tests/train/test_forked.py::"
 HERE = "tests/prepared/test_prepared.py::"
 FAULTS = "tests/classroom/test_faults.py::"
 TIME = "tests/classroom/test_own_time.py::"
-DROPOUT = "tests/test_checks_05_dropout.py::"
+DROPOUT = "tests/test_checks_05.py::"
 
 MUTANTS = [
     Mutant(

@@ -51,13 +51,14 @@ dealt out like cards: {where} rank r holds head r mod {kv}. Then ranks 0 and {kv
   their query heads are not neighbours. Copies of a head belong on neighbouring ranks.
 a query head that nobody has: {where} no rank computes query head {head}. Where the number does not
   divide, the first ranks take one more.
-a query head twice: {where} query head {head} is computed {times} times, and the output projection's
-  sum will count it as often. Ranks that share a key/value head divide its queries among themselves.
-q without its k and v: {where} rank {rank} computes query head {head}, which reads key/value head
-  {read}, and holds {held}. Each key/value head serves {each} neighbouring query heads.
+a query head twice: {where} query head {head} is computed more than once, and the output
+  projection's sum will count it as often. Ranks that share a key/value head divide its queries
+  among themselves.
+q without its k and v: {where} rank {rank} computes query heads {q} and holds key/value heads
+  {mine}. Each key/value head serves {each} neighbouring query heads.
 out of order: {where} the heads do not follow each other from rank to rank. The output projection is
   cut in order: rank 0 holds the first heads.
-spread unevenly: {where} rank {rank} computes {q} query heads with {kv} key/value heads: not as
+spread unevenly: {where} rank {rank} computes query heads {q} with key/value heads {mine}: not as
   evenly as it goes (counts differ by one at most, the first ranks have more; ranks with copies of
   the same head divide its queries in the same way).
 no such rank: {where} there is no rank {rank}: ranks are 0 to {last}.
@@ -219,30 +220,24 @@ def _look_at_heads(case: Case, plan: Plan) -> None:
     (heads, kv, n), where, wanted = case, _words(case), right(case)
     if all(plan[r][:2] == wanted[r][:2] for r in range(n)):
         return
-    holds = [row[1] for row in plan]
-    if n > 1 and kv > 1 and all(row == list(range(kv)) for row in holds):
-        raise SAYS("all of them everywhere", where=where)
-    if 1 < kv < n and all(holds[r] == [r % kv] for r in range(n)):
-        raise SAYS("dealt out like cards", where=where, kv=kv)
-    computed = [head for row in plan for head in row[0]]
-    missing = sorted(set(range(heads)) - set(computed))
-    if missing:
-        raise SAYS("a query head that nobody has", where=where, head=missing[0])
+    computed, each = [head for row in plan for head in row[0]], heads // kv
+    missing = [head for head in range(heads) if head not in computed]
     twice = [head for head in computed if computed.count(head) > 1]
-    if twice:
-        times = computed.count(twice[0])
-        raise SAYS("a query head twice", where=where, head=twice[0], times=times)
-    each = heads // kv
-    for rank, (queries, mine, _) in enumerate(plan):
-        for head in queries:
-            if head // each not in mine:
-                about = {"rank": rank, "head": head, "read": head // each, "held": mine}
-                raise SAYS("q without its k and v", where=where, each=each, **about)
-    if computed != list(range(heads)):
-        raise SAYS("out of order", where=where)
-    rank = next(r for r in range(n) if plan[r][:2] != wanted[r][:2])
-    q, kv = map(len, plan[rank][:2])
-    raise SAYS("spread unevenly", where=where, rank=rank, q=q, kv=kv)
+    lacking = [r for r in range(n) if {q // each for q in plan[r][0]} - set(plan[r][1])]
+    other = [r for r in range(n) if plan[r][:2] != wanted[r][:2]]
+    holds = {
+        "all of them everywhere": 1 not in (n, kv) and all(p[1] == list(range(kv)) for p in plan),
+        "dealt out like cards": 1 < kv < n and all(plan[r][1] == [r % kv] for r in range(n)),
+        "a query head that nobody has": missing,
+        "a query head twice": twice,
+        "q without its k and v": lacking,
+        "out of order": computed != list(range(heads)),
+        "spread unevenly": True,
+    }
+    entry = next(entry for entry, so in holds.items() if so)
+    rank, head = (lacking or other)[0], (missing or twice or [0])[0]
+    q, mine, _ = plan[rank]
+    raise SAYS(entry, where=where, kv=kv, each=each, head=head, rank=rank, q=q, mine=mine)
 
 
 def _look_at_sums(case: Case, plan: Plan, seed: int, judge: Judge, answer: Answer) -> None:

@@ -59,9 +59,8 @@ rounded on the way #1: The right rows {where}, rounded: they went through {kind}
   cut and not computed: every element stays as it is, in the dtype that came in.
 rounded on the way #2: The weight is right {where}, and the bias is rounded: it went through {kind}.
 wrong rows #1: The weight {where} holds numbers that are no rows of the whole.
-wrong rows #2: {count} rows came back {where}; this rank's heads have {wanted}.
-wrong rows #3: Not right {where}: its row {at} is {told}. Which heads does this rank hold, and which
-  rows are theirs?
+wrong rows #2: Not right {where}: {count} rows came back, of which the first {fine} are among the
+  {wanted} of this rank's heads. Which heads does it hold, and which rows are theirs?
 a bias from nowhere: A bias came back {where}, and these weights have none: return None for it.
   Zeros would be trained.
 bias left out: The weight is right {where}, and its bias is missing. A column-parallel product adds
@@ -208,10 +207,8 @@ def _refuse_rows(case: Case, rank: int, rows: readings.Rows, where: str) -> None
         if rows == reading:
             raise SAYS(entry, where=where)
     wanted = readings.right(case, rank)
-    at = next((i for i, (a, b) in enumerate(zip(rows, wanted, strict=False)) if a != b), None)
-    if at is None:
-        raise SAYS("wrong rows #2", where=where, count=len(rows), wanted=len(wanted))
-    raise SAYS("wrong rows #3", where=where, at=at, told=case.told(rows[at]))
+    fine = next((i for i, row in enumerate(rows) if row not in wanted), len(rows))
+    raise SAYS("wrong rows #2", where=where, count=len(rows), fine=fine, wanted=len(wanted))
 
 
 def _look_at_bias(case: Case, rank: int, piece: dict, bias: Tensor | None, where: str) -> None:

@@ -64,15 +64,6 @@ class Case(NamedTuple):
         each = self.heads // self.kv_heads
         return [each * head + i for head in kv for i in range(each)]
 
-    def told(self, row: int) -> str:
-        """What a row is, in words."""
-        head = row // self.size
-        for part, count in self.parts.items():
-            if head < count:
-                return f"row {row % self.size} of {part}'s head {head}"
-            head -= count
-        return "no row of the whole weight"
-
 
 def right(case: Case, rank: int) -> Rows:
     """A rank's key/value heads, and the query heads that read them: q first, then k, then v."""

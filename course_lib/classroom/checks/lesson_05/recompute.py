@@ -17,7 +17,7 @@ from course_lib.classroom.checks.lesson_05 import recompute_trial as trial
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 from course_lib.classroom.checks.words import Words
 
-SHARED, PRIVATE, BOTH = "torch's own generator", "`private`", "both"
+SHARED, PRIVATE = "torch's own generator", "`private`"
 SAYS = Words("""
 nothing returned: None came back {where}. Wanted is what block(x) gives.
 wrong shape: What came back {where} ({kind}) is not a tensor of x's shape and dtype, as block(x) is.
@@ -37,8 +37,8 @@ x cut off: No gradient came back to x {where}: the second run worked on a detach
 kept all the same: The block is run again, and what its first run computed is still alive before the
   backward begins, {where}. Then it has cost time and saved nothing: the first run must leave no
   graph behind.
-run too often: The block ran {runs} times {where}; twice is enough, and each run sends its messages
-  again.
+run too often: The two blocks ran {runs} times {where}; twice is enough, and each run sends its
+  messages again.
 one state for two blocks: The second run of a block draws the masks of the other block, {where}: two
   calls share the place where the state is kept (a global, a class, one list for all), and both are
   alive before the first backward, in whatever order the backwards come. Keep a state with its own
@@ -54,7 +54,7 @@ shared stream forgotten: Inside, the second run has the mask of the first; at th
   it draws from torch's own generator, it draws a new one, {where}.
 weights left out: x got its gradient and the block's weights got none, {where}. The second run's
   backward has to reach them too.
-counted twice: Some gradient is {times:g} times what it should be, {where}: it was added up more
+counted twice: Some gradient is {times} times what it should be, {where}: it was added up more
   than once.
 rounded on the way: The masks of both runs agree, and the gradients are those of the stored run but
   for rounding, {where}: they went through float32 on the way. Keep x's dtype.
@@ -63,8 +63,9 @@ other gradients: The masks of both runs agree and the gradients are not those of
 private stream rewound: The gradients are right. After the backward, `private` does not stand where
   it stood before, {where}: numbers that were used come again. What was put back for the second run
   has to be undone after it, also where torch ends that run early, by an exception.
-shared stream rewound: The gradients are right. After the backward, {which} does not stand where it
-  stood before, {where}: numbers that were used come again. Put it back after the second run.
+shared stream rewound: The gradients are right. After the backward, torch's own generator does not
+  stand where it stood before, {where}: numbers that were used come again. Put it back after the
+  second run.
 second step: {text}
 """)
 
@@ -99,72 +100,37 @@ def _look_at_result(problem: str, where: str) -> None:
 
 
 def _look_at_step(step: dict, where: str) -> None:
-    _look_at_forward(step, where)
-    _look_at_recomputation(step, where)
-    _look_at_masks(step, where)
-    _look_at_gradients(step, where)
-    _look_at_streams(step["after backward"], where)
-
-
-def _off(private: bool, shared: bool) -> str:
-    """Which of the streams is not as it should be, in words."""
-    return {(True, False): SHARED, (False, True): PRIVATE}.get((private, shared), BOTH)
-
-
-def _look_at_forward(step: dict, where: str) -> None:
+    """Hold a step against the stored one; what comes later means nothing where it is not so."""
     first, second = step["first masks"]
-    if not all(first):
-        raise SAYS("another mask in the forward", where=where, which=_off(*first))
-    for drawn in (second, step["after forward"][::-1]):
-        if not all(drawn):
-            raise SAYS("moved in the forward", where=where, which=_off(*drawn))
-    if not step["forward"]:
-        raise SAYS("another forward", where=where)
-
-
-def _look_at_recomputation(step: dict, where: str) -> None:
-    if step["runs"][-1] < 2:
-        raise SAYS("nothing recomputed", where=where)
-    if "x" in step["missing"]:
-        raise SAYS("x cut off", where=where)
-    if step["alive"]:
-        raise SAYS("kept all the same", where=where)
-    if max(step["runs"]) > 2:
-        raise SAYS("run too often", where=where, runs=max(step["runs"]))
-
-
-def _look_at_masks(step: dict, where: str) -> None:
-    """Refuse a second run that did not draw what the first had."""
+    moved = [a and b for a, b in zip(second, step["after forward"][::-1], strict=True)]
     heads, end = (all(each) for each in zip(*step["masks again"], strict=True))
-    if heads and end:
-        return
-    first, second = step["another block's"]
-    if first:
-        both = second or all(step["masks again"][1])
-        raise SAYS("one state for two blocks" if both else "state taken too late", where=where)
-    if not (heads or end):
-        raise SAYS("new masks", where=where)
-    raise SAYS("private stream forgotten" if end else "shared stream forgotten", where=where)
-
-
-def _look_at_gradients(step: dict, where: str) -> None:
-    """Hold them against those of the stored run, bit by bit."""
-    if step["missing"]:
-        raise SAYS("weights left out", where=where)
-    if step["times"] == general.ROUNDED:
-        raise SAYS("rounded on the way", where=where)
-    if step["times"] in (2.0, 3.0):
-        raise SAYS("counted twice", where=where, times=step["times"])
-    if step["times"] != 1.0:
-        raise SAYS("other gradients", where=where)
-
-
-def _look_at_streams(after: list[bool], where: str) -> None:
-    shared, private = after
-    if shared and not private:
-        raise SAYS("private stream rewound", where=where)
-    if not shared:
-        raise SAYS("shared stream rewound", where=where, which=_off(private, shared))
+    theirs, others = step["another block's"]
+    shared, private = step["after backward"]
+    holds = {
+        "another mask in the forward": not all(first),
+        "moved in the forward": not all(moved),
+        "another forward": not step["forward"],
+        "nothing recomputed": step["runs"][-1] < 2,
+        "x cut off": "x" in step["missing"],
+        "kept all the same": step["alive"],
+        "run too often": max(step["runs"]) > 2,
+        "one state for two blocks": theirs and (others or all(step["masks again"][1])),
+        "state taken too late": theirs,
+        "new masks": not (heads or end),
+        "private stream forgotten": not heads,
+        "shared stream forgotten": not end,
+        "weights left out": step["missing"],
+        "rounded on the way": step["times"] == general.ROUNDED,
+        "counted twice": step["times"] in (2.0, 3.0),
+        "other gradients": step["times"] != 1.0,
+        "private stream rewound": shared and not private,
+        "shared stream rewound": not shared,
+    }
+    heads, end = moved if all(first) else first
+    which = {(True, False): SHARED, (False, True): PRIVATE}.get((heads, end), "both streams")
+    for entry, so in holds.items():
+        if so:
+            raise SAYS(entry, where=where, which=which, times=step["times"], runs=step["runs"])
 
 
 RECOMPUTE = Exercise(

@@ -53,21 +53,21 @@ stream not given back: {where}, before `private` the tp ranks draw the same mask
 shared stream rewound: {where}, after `private` the copies' mask from before comes again. The shared
   stream has to go on, not to begin again: put back what the generator's state was on *entering*,
   not what it was on seeding.
-one stream for all: {where}, tp ranks {a} and {b} drop the same elements inside `private` ({agree}
-  agree). They hold different heads, and one large model would draw for each of them.
+one stream for all: {where}, two tp ranks drop the same elements inside `private`. They hold
+  different heads, and one large model would draw for each of them.
 moved by the heads: {where}, where one rank draws more inside `private` than another (heads that do
   not divide), the shared stream stands elsewhere on each. What is drawn inside must not move it.
 lost on an error: {where}, after an exception inside `private` the tp ranks draw different masks.
   Put the generator back on that way out too: try and finally.
-the same mask again: {where}, on tp rank {rank} two `private` blocks give the same mask, so every
-  layer drops the same elements. A second block goes on where the first ended, or begins from a new
+the same mask again: {where}, two `private` blocks of a rank give the same mask, so every layer
+  drops the same elements. A second block goes on where the first ended, or begins from a new
   number.
-heads copy the residual: {where}, on tp rank {rank} a mask of heads is also a mask of the copies:
-  the private stream starts from the shared one's seed.
+heads copy the residual: {where}, a mask of heads is also a mask of the copies: the private stream
+  starts from the shared one's seed.
 replicas drop alike: {where}, two replicas draw the same masks for different data. The tp ranks of
   one replica share a stream, and dp_rank belongs into its seed.
-heads of replicas drop alike: {where}, tp rank {rank} draws the same masks for its heads in two
-  replicas. The private stream needs dp_rank as well.
+heads of replicas drop alike: {where}, a tp rank draws the same masks for its heads in two replicas.
+  The private stream needs dp_rank as well.
 seeds collide #1: {where}, two streams that should have nothing in common, of different replicas and
   ranks, are the same one. Adding up does that: 1 + 0 is 0 + 1. Give every pair (dp_rank, tp_rank),
   and the shared stream of each replica, a number of its own.
@@ -169,13 +169,7 @@ def judge_streams(answer: Answer, judge: Judge) -> None:
         _look_at_results(reports, where)
         copies = torch.stack([report["copies"] for report in reports])  # (tp, dp, 4, ELEMENTS)
         heads = torch.stack([report["heads"] for report in reports])  # (tp, dp, 3, ELEMENTS)
-        _look_at_tp_ranks(copies, heads, where)
-        _look_at_each_rank(copies, heads, where)
-        if not all(report["again"] for report in reports):
-            raise SAYS("not reproducible #1", where=where)
-        if not all(report["seed used"] for report in reports):
-            raise SAYS("seed not used", where=where)
-        _look_at_replicas(copies, heads, where)
+        _look_at_masks(copies, heads, reports, where)
     how = {"members": THREE, "when": "with ranks up to 1,000 on both axes"}
     reports = judge.trial(answer, seeds, seed, **how)
     for rank, report in enumerate(reports):  # the same numbers, asked in three processes
@@ -195,46 +189,32 @@ def _look_at_results(reports: list[dict], where: str) -> None:
             raise SAYS("asked the others", where=where)
 
 
-def _look_at_tp_ranks(copies: Tensor, heads: Tensor, where: str) -> None:
-    """What tp ranks have to each other: copies' masks alike, and never one twice; heads' not."""
-    alike = (copies == copies[:1]).all(-1).all(1).all(0)  # of the four masks of copies
-    if not alike[0]:
-        raise SAYS("copies drop different elements", where=where)
-    if not alike[1]:
-        raise SAYS("stream not given back", where=where)
-    for i in range(1, len(alike)):
-        if alike[i] and any(torch.equal(copies[0, 0, i], copies[0, 0, j]) for j in range(i)):
-            raise SAYS("shared stream rewound", where=where)
-    for layer in heads[:, 0].unbind(1):  # (tp, ELEMENTS)
-        found = _related(layer)
-        if found:
-            a, b = found
-            agree = f"{(layer[a] == layer[b]).double().mean():.0%}"
-            raise SAYS("one stream for all", where=where, a=a, b=b, agree=agree)
-    if not alike[2]:
-        raise SAYS("moved by the heads", where=where)
-    if not alike[3]:
-        raise SAYS("lost on an error", where=where)
-
-
-def _look_at_each_rank(copies: Tensor, heads: Tensor, where: str) -> None:
-    """The masks of one rank's heads: others every time, and others than those of the copies."""
-    for rank in range(len(heads)):
-        if _related(heads[rank, 0]):
-            raise SAYS("the same mask again", where=where, rank=rank)
-        if _related(torch.cat((copies[rank, 0], heads[rank, 0]))):
-            raise SAYS("heads copy the residual", where=where, rank=rank)
-
-
-def _look_at_replicas(copies: Tensor, heads: Tensor, where: str) -> None:
-    if _related(copies[0, :, 0]):
-        raise SAYS("replicas drop alike", where=where)
-    for rank in range(len(heads)):
-        if _related(heads[rank, :, 0]):
-            raise SAYS("heads of replicas drop alike", where=where, rank=rank)
+def _look_at_masks(copies: Tensor, heads: Tensor, reports: list[dict], where: str) -> None:
+    """Hold all masks against each other: what comes later means nothing where it is not so."""
+    alike = (copies == copies[:1]).all(-1).all(1).all(0)  # on all tp ranks: of a copy's four masks
+    twice = [
+        alike[i] and torch.equal(copies[0, 0, i], m) for i in range(4) for m in copies[0, 0, :i]
+    ]
     every = torch.cat((heads.flatten(0, 2), copies[0].flatten(0, 1)))  # (streams' masks, ELEMENTS)
-    if _related(every):
-        raise SAYS("seeds collide #1", where=where)
+    of_ranks = [torch.cat((a[0], b[0])) for a, b in zip(copies, heads, strict=True)]
+    holds = {
+        "copies drop different elements": not alike[0],
+        "stream not given back": not alike[1],
+        "shared stream rewound": any(twice),
+        "one stream for all": any(map(_related, heads[:, 0].unbind(1))),
+        "moved by the heads": not alike[2],
+        "lost on an error": not alike[3],
+        "the same mask again": any(map(_related, heads[:, 0])),
+        "heads copy the residual": any(map(_related, of_ranks)),
+        "not reproducible #1": not all(report["again"] for report in reports),
+        "seed not used": not all(report["seed used"] for report in reports),
+        "replicas drop alike": _related(copies[0, :, 0]),
+        "heads of replicas drop alike": any(map(_related, heads[:, :, 0])),
+        "seeds collide #1": _related(every),
+    }
+    for entry, so in holds.items():
+        if so:
+            raise SAYS(entry, where=where)
 
 
 def _look_at_many(reports: list[dict]) -> None:

@@ -30,6 +30,7 @@ mean of means: That is the mean of the ranks' means. A token of a rank with few 
 its own count #1: The sum over all tokens was divided by the count of a rank's own.
 padding counted: The sum was divided as if every rank had as many tokens as the first.
 its own count #2: The sum was divided as if every rank had as many tokens as this one.
+the table's length: The sum was divided by the table's length. It is longer than the sequence.
 sum of means: The ranks' means were added up.
 sum: That is the sum over all tokens, not their mean.
 divided by n: The mean over all tokens was divided by {n} again.
@@ -83,8 +84,8 @@ LAYER = Layer(
 
 
 def sizes(s: int, b: int = 4) -> dict[str, int]:
-    """The table is longer than the sequence."""
-    return {"b": b, "s": s, "h": 6, "longest": 9}
+    """The table is longer than the sequence, and than n times the longest piece of it."""
+    return {"b": b, "s": s, "h": 10, "longest": 11}
 
 
 def errors(c: Seen, starts: Sequence[int]) -> list[Tensor]:
@@ -113,6 +114,7 @@ def losses(c: Seen) -> Iterator[tuple[str, list]]:
     yield "its own count #1", [sum(sums) / max(1, t * each) for t in tokens]
     yield "padding counted", [sum(sums) / max(1, n * max(tokens) * each)] * n
     yield "its own count #2", [sum(sums) / max(1, n * t * each) for t in tokens]
+    yield "the table's length", [sum(sums) / each / c.sizes["longest"]] * n
     yield "sum of means", [sum(means)] * n
     yield "sum", [sum(sums)] * n
     yield "divided by n", [sum(sums) / count / n] * n
@@ -165,7 +167,12 @@ UNEVEN_LOSS = Exercise(
         says=SAYS,
         owed="the mean over all tokens",
         cases=lambda seed: [(THREE, sizes(7)), (TWO, sizes(5)), (THREE, sizes(2))],
-        uses=(Use(sizes(7)), Use(sizes(7)), Use(sizes(5, b=3), alone=True)),
+        uses=(
+            Use(sizes(7)),
+            Use(sizes(7)),
+            Use(sizes(5, b=3), alone=True),
+            Use(sizes(4), "float32"),
+        ),
         outputs=losses,
         gradients=(
             ("n times the gradient", "x", lambda c, name: [c.n * g for g in c.gradients(name)]),
