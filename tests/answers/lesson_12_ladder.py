@@ -93,6 +93,15 @@ WRONG_LADDER = {
         "another batch",
     ),
     "no recomputation": (changed(LADDER, (" dict(recompute=True),", "")), "a rung left out"),
+    "ends one rung early": (changed(LADDER, (" dict(offload=both),", "")), "a rung left out"),
+    "stage 2 on the host left out": (
+        changed(LADDER, ('dict(stage=2), dict(offload="cpu"),', "dict(stage=2),")),
+        "a rung left out",
+    ),
+    "stage 1 too": (
+        changed(LADDER, ("dict(stage=2),", "dict(stage=1), dict(stage=2),")),
+        "beside the ladder",
+    ),
     "stage 3 at once": (
         changed(LADDER, (' dict(stage=2), dict(offload="cpu"),\n', "\n")),
         "further down than needed",

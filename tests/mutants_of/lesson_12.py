@@ -67,7 +67,7 @@ MUTANTS = [
     Mutant(
         "l12-batch-may-change",
         HERE + "ladder.py",
-        '        if batch_of(settings) != one["rows"]:',
+        "        if batch_of(settings) != batch:",
         "        if not settings:",
         (f"{WRONG}[walk_ladder-another batch]",),
         "a smaller batch passes for a remedy",

@@ -6,192 +6,177 @@ first rung that fits.
 
 from __future__ import annotations
 
-import os
-
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_12 import ladder_trial as trial
 from course_lib.classroom.checks.lesson_12.ladder_walk import batch_of, rung_of
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.words import Words
 
-WAY = "It came to the right settings"
-NO_SHARDING = "Stage 0 runs, on a large enough machine, and every rank holds everything"
+SAYS = Words("""
+another batch #1: It tried {rows} rows, {accumulate} times, {where}; the batch has {batch} rows.
+  That trains another model: half the rows need twice the micro-batches.
+another batch #2: {rows} rows, {accumulate} times, came back {where}; the batch has {batch} rows.
+  That trains another model: half the rows need twice the micro-batches.
+out of memory: It ended with OutOfMemory {where}, where nothing fits. Return None then.
+does not fit #1: No rung fits {where}, and it returned one. Return None then.
+does not fit #2: {got} was run {where}, and a rank held {needs:,}.
+it does not shard: {got} was run {where}, and a rank held {needs:,}. At stage 0 every rank holds
+  everything.
+gave up at the first: It ended with OutOfMemory {where}. Catch that, and try the next rung.
+not settings #1: A {kind} came back {where}; return a dict with the five settings.
+not settings #2: {settings} came back {where}: rows and accumulate have to be integers.
+not settings #3: {settings} came back {where}: no engine takes these settings.
+not back up #1: {got} fits {where}, and so do {more_rows} rows at once. Once a step fits, raise the
+  rows again as far as they go: fewer, larger micro-batches are faster.
+not back up #2: It came to the right settings {where}, and never tried {up} rows there. Once a step
+  fits, raise the rows as far as they go.
+a rung left out #1: {got} fits {where}, without recomputation, which comes before the stages: each
+  rung stands on those before it.
+a rung left out #2: It came to the right settings {where}, and never tried this on its way: {left}.
+  Where that fits, it is faster.
+a rung left out #3: {got} came back {where}, and one rung was never tried. What fits: {right}.
+further down than needed: {got} was run {where}, and fits. So does {right}, which is faster: stop at
+  the first rung that fits.
+beside the ladder #1: {got} fits {where}, and is on no rung: each changes what it names and keeps
+  the rest.
+beside the ladder #2: It came to the right settings {where}, and tried some on its way that are on
+  no rung: each changes what it names and keeps the rest.
+went on after it fit: It came to the right settings {where}, and tried rungs below them. Each
+  attempt is a run on the whole machine: stop at the first that fits.
+rows step by step: It came to the right settings {where}, and tried this on its way down: {odd}. The
+  first rung is one row at a time; more are tried when a step fits.
+not twice as many: It came to the right settings {where}, and on the way back up it {did} {up} rows.
+  Go up to twice as many rows, as long as that fits.
+another order: It came to the right settings {where}, not in the ladder's order. Attempt {k} was
+  this: {odd}. Begin with all rows at once, and take one rung after another.
+too many attempts: It took {tried} attempts {where}, some of them twice; {short} do.
+""")
 
 
 def judge_ladder(answer: Answer, judge: Judge) -> None:
     """Five budgets and machines of paper, on two ranks, then on three."""
     judge.take(answer, trial.__name__)
-    seed = int.from_bytes(os.urandom(2), "big")
-    for members in ([1, 2], [0, 1, 2]):
+    seed = fresh_seed() % 2**16
+    for members in (TWO, THREE):
         when = on(members)
         # Each setting is trained before the answer's time begins: a busy machine takes a while.
         needs = judge.measured(trial.measure, seed, members)
         known = [needs[rank] for rank in members]
         reports = judge.trial(answer, trial.run, seed, known, members=members, when=when)
-        for k, one in enumerate(reports[0]["walks"]):
-            _look(
-                [r["walks"][k] for r in reports], f"{when}, with a budget of {one['limit']:,} bytes"
-            )
-        for k, one in enumerate(reports[0]["paper"]):
-            where = f"on a machine of paper with room for {one['limit']:,} bytes and a batch of "
-            _look(
-                [r["paper"][k] for r in reports],
-                f"{where}{one['rows']} row{'s'[: one['rows'] != 1]}",
-            )
+        for walks in zip(*(report["walks"] for report in reports), strict=True):
+            look(walks, f"{when}, with a budget of {walks[0]['limit']:,} bytes")
+        for walks in zip(*(report["paper"] for report in reports), strict=True):
+            rows = walks[0]["rows"]
+            where = f"on a machine of paper with room for {walks[0]['limit']:,} bytes and a batch"
+            look(walks, f"{where} of {rows} row{'s'[: rows != 1]}")
 
 
-def _look(told: list[dict], where: str) -> None:
-    one = told[0]
+def look(walks: tuple[dict, ...], where: str) -> None:
+    """One machine: what came back on every rank, then the way that led to it."""
+    one = walks[0]
+    right, got, batch = one["right"], one["settings"], one["rows"]
     for settings in one["tried"]:
-        if batch_of(settings) != one["rows"]:
-            raise Finding(
-                "another batch",
-                f"It tried {settings['rows']} rows, {settings['accumulate']} times, {where}; the "
-                f"batch has {one['rows']} rows. That trains another model: fewer rows need more "
-                "micro-batches, and more rows need fewer.",
-            )
-    if one["right"] is None:
-        if one["raised"]:
-            raise Finding(
-                "out of memory",
-                f"It ended with OutOfMemory {where}, where nothing fits. Return None then.",
-            )
-        if one["settings"] is not None or one["kind"] != "NoneType":
-            raise Finding(
-                "does not fit", f"No rung fits {where}, and it returned one. Return None then."
-            )
-        return
+        if batch_of(settings) != batch:
+            rows, accumulate = settings["rows"], settings["accumulate"]
+            about = {"rows": rows, "accumulate": accumulate, "batch": batch}
+            raise SAYS("another batch #1", where=where, **about)
     if one["raised"]:
-        raise Finding(
-            "gave up at the first",
-            f"It ended with OutOfMemory {where}. A rung that does not fit raises: catch that, and "
-            "try the next one.",
-        )
-    refuse_none(told, where, "the settings that fit")
-    if one["settings"] is None:
-        raise Finding(
-            "not settings",
-            f"A {one['kind']} came back {where}; return a dict with the five settings that fit.",
-        )
-    _look_at_settings(one, where)
-    _look_at_the_way(one, where)
+        raise SAYS("gave up at the first" if right else "out of memory", where=where)
+    if not right:
+        if one["kind"] != "NoneType":
+            raise SAYS("does not fit #1", where=where)
+        return
+    if one_left_out(one) and all(walk["kind"] == "NoneType" for walk in walks):
+        raise SAYS("a rung left out #3", got="None", where=where, right=shown(right))
+    refuse_none(walks, where, "the settings that fit")
+    if got is None:
+        raise SAYS("not settings #1", kind=one["kind"], where=where)
+    look_at_settings(one, where)
+    look_at_the_way(one, where)
 
 
-def _look_at_settings(one: dict, where: str) -> None:
-    got, right = one["settings"], one["right"]
-    batch = batch_of(got)
-    if batch is None:
-        raise Finding(
-            "not settings", f"{got} came back {where}: rows and accumulate have to be integers."
-        )
-    if batch != one["rows"]:
-        raise Finding(
-            "another batch",
-            f"{got['rows']} rows, {got['accumulate']} times, make a batch of {batch} {where}; it "
-            f"has {one['rows']}. That trains another model: fewer rows need more micro-batches.",
-        )
-    if one["needs"] is None:
-        raise Finding("not settings", f"{got} came back {where}: no engine takes these settings.")
-    if one["needs"] > one["limit"]:
-        text = f"{_shown(got)} was run {where}, and a rank held {one['needs']:,}."
-        if got["stage"] == 0 and right["stage"]:
-            raise Finding("it does not shard", f"{text} {NO_SHARDING}.")
-        raise Finding("does not fit", text)
+def look_at_settings(one: dict, where: str) -> None:
+    """The settings that came back: a batch like the caller's, that fits, and as fast as can be."""
+    got, right, needs = one["settings"], one["right"], one["needs"]
+    if batch_of(got) is None:
+        raise SAYS("not settings #2", settings=got, where=where)
+    if batch_of(got) != one["rows"]:
+        rows, accumulate = got["rows"], got["accumulate"]
+        about = {"rows": rows, "accumulate": accumulate, "batch": one["rows"]}
+        raise SAYS("another batch #2", where=where, **about)
+    if needs is None:
+        raise SAYS("not settings #3", settings=got, where=where)
+    if needs > one["limit"]:
+        everything = got["stage"] == 0 and right["stage"]
+        entry = "it does not shard" if everything else "does not fit #2"
+        raise SAYS(entry, got=shown(got), where=where, needs=needs)
     if got == right:
         return
-    same = [k for k in ("recompute", "stage", "offload") if got[k] == right[k]]
-    if len(same) == 3:
-        raise Finding(
-            "not back up",
-            f"{_shown(got)} fits {where}, and so do {right['rows']} rows at once. Once a step "
-            "fits, raise the rows again as far as they go: fewer, larger micro-batches are faster.",
-        )
-    if right["recompute"] and not got["recompute"]:
-        raise Finding(
-            "a rung left out",
-            f"{_shown(got)} fits {where}, and leaves out recomputation, which comes before the "
-            "stages: each rung stands on those before it.",
-        )
-    raise Finding(
-        "further down than needed",
-        f"{_shown(got)} was run {where}, and it fits. So does {_shown(right)}, which is faster: "
-        "stop at the first rung that fits.",
-    )
+    about = {"got": shown(got), "right": shown(right), "more_rows": right["rows"], "where": where}
+    same = all(got[k] == right[k] for k in ("recompute", "stage", "offload"))
+    entries = {
+        "not back up #1": same,
+        "a rung left out #1": right["recompute"] and not got["recompute"],
+        "beside the ladder #1": rung_of(got) is None,
+        "a rung left out #3": one_left_out(one),
+        "further down than needed": True,
+    }
+    raise SAYS(next(entry for entry, holds in entries.items() if holds), **about)
 
 
-def _look_at_the_way(one: dict, where: str) -> None:
-    tried, short, stop = one["tried"], one["short"], rung_of(one["right"])
+def look_at_the_way(one: dict, where: str) -> None:
+    """The attempts: on rungs, none after the first that fits, in order, none twice."""
+    tried, short = one["tried"], one["short"]
     rungs = [rung_of(settings) for settings in tried]
     if None in rungs:
-        raise Finding(
-            "beside the ladder",
-            f"{WAY} {where}, and on its way tried some that are on no rung: each rung changes what "
-            "it names and keeps the rest.",
-        )
-    if any(rung > stop for rung in rungs):
-        raise Finding(
-            "went on after it fit",
-            f"{WAY} {where}, and tried rungs below them too. Each attempt is a run on the whole "
-            "machine: stop at the first that fits.",
-        )
-    _look_at_the_order(_once(tried), _once(short), where)
+        raise SAYS("beside the ladder #2", where=where)
+    if max(rungs, default=0) > rung_of(one["right"]):
+        raise SAYS("went on after it fit", where=where)
+    look_at_the_order(once(tried), once(short), where)
     if len(tried) > len(short):
-        raise Finding(
-            "too many attempts",
-            f"It took {len(tried)} attempts {where}, some of them twice; {len(short)} do.",
-        )
+        raise SAYS("too many attempts", tried=len(tried), short=len(short), where=where)
 
 
-def _look_at_the_order(tried: list[dict], short: list[dict], where: str) -> None:
+def look_at_the_order(tried: list[dict], short: list[dict], where: str) -> None:
     """The right way's attempts and no others, in its order; a repeated one may be left out."""
+
+    def is_up(settings: dict) -> bool:
+        """Whether it is of the way back up: on the last rung, with more than one row."""
+        last = rung_of(settings) == rung_of(short[-1]) and settings != short[0]
+        return settings["rows"] > 1 and last
+
     left = [settings for settings in short if settings not in tried]
     more = [settings for settings in tried if settings not in short]
-    up = [settings for settings in left or more if _is_up(settings, short)]
-    between = more and more[0]["rows"] > 1 and rung_of(more[0]) == 1
-    if short[1:2] == left[:1] and between:
-        raise Finding(
-            "rows step by step",
-            f"{WAY} {where}, and tried this on its way down: {_shown(more[0])}. The first rung is "
-            "one row at a time, at once; more rows are tried when a step fits.",
-        )
-    if up and not any(_is_up(settings, short) for settings in tried):
-        raise Finding(
-            "not back up",
-            f"{WAY} {where}, and never tried {up[0]['rows']} rows there. Once a step fits, raise "
-            "the rows again as far as they go.",
-        )
+    up = [settings["rows"] for settings in left or more if is_up(settings)]
+    if short[1:2] == left[:1] and more and more[0]["rows"] > 1 and rung_of(more[0]) == 1:
+        raise SAYS("rows step by step", odd=shown(more[0]), where=where)
+    if up and not any(map(is_up, tried)):
+        raise SAYS("not back up #2", up=up[0], where=where)
     if up:
-        raise Finding(
-            "not twice as many",
-            f"{WAY} {where}, and on the way back up it {'left out' if left else 'also tried'} "
-            f"{up[0]['rows']} rows. Go up in steps: twice as many rows, as long as that fits.",
-        )
+        did = "left out" if left else "also tried"
+        raise SAYS("not twice as many", did=did, up=up[0], where=where)
     if left:
-        raise Finding(
-            "a rung left out",
-            f"{WAY} {where}, and it never tried this on its way: {_shown(left[0])}. Where that "
-            "fits, it is faster.",
-        )
-    if more or tried != short:
+        raise SAYS("a rung left out #2", left=shown(left[0]), where=where)
+    if tried != short:
         odd = next(settings for settings in tried if settings != short[tried.index(settings)])
-        raise Finding(
-            "another order",
-            f"{WAY} {where}, and not in the ladder's order. Attempt {tried.index(odd) + 1} was "
-            f"this: {_shown(odd)}. Begin with all rows at once, and take one rung after another.",
-        )
+        raise SAYS("another order", k=tried.index(odd) + 1, odd=shown(odd), where=where)
 
 
-def _once(tried: list[dict]) -> list[dict]:
+def one_left_out(one: dict) -> bool:
+    """Whether it began at the top, and tried all rungs of the right way but one."""
+    left = set(map(rung_of, one["short"])) - set(map(rung_of, one["tried"]))
+    return len(left) == 1 and 1 not in left
+
+
+def once(tried: list[dict]) -> list[dict]:
+    """Each attempt where it came first."""
     return [settings for i, settings in enumerate(tried) if settings not in tried[:i]]
 
 
-def _is_up(settings: dict, short: list[dict]) -> bool:
-    """Whether it is an attempt of the way back up: on the last rung, with more than one row."""
-    return settings["rows"] > 1 and rung_of(settings) == rung_of(short[-1]) and settings != short[0]
-
-
-def _shown(settings: dict) -> str:
+def shown(settings: dict) -> str:
+    """Settings in words."""
     away = settings["offload"]
     more = "" if away is None else ", both away" if isinstance(away, dict) else ", states away"
     again = ", recomputing" if settings["recompute"] else ""

@@ -1,7 +1,7 @@
 """The ladder of `walk_ladder`, and the right way down it and back up in rows. Lesson 12.
 
 An `Attempt` stands for a machine: it keeps what was tried on it, and raises where a setting needs
-more than there is. `ladder_trial.py` has those of real engines, `ladder_paper.py` those of paper.
+more than there is: `ladder_trial.py` has those of real engines and those of paper.
 """
 
 from __future__ import annotations
@@ -54,14 +54,9 @@ def sound(settings: Mapping, rows: int) -> bool:
     """Whether an engine of these settings can be made and run at all, with that batch."""
     if batch_of(settings) != rows:
         return False
-    rest = tuple(settings[k] for k in KEYS[2:])
-    return any(
-        rest == (recompute, stage, offload)
-        for recompute in (False, True)
-        for stage in (0, 1, 2, 3)
-        for offload in (None, "cpu", runs.BOTH)
-        if (stage or offload is None) and (stage == 3 or offload != runs.BOTH)
-    )
+    recompute, stage, offload = (settings[k] for k in KEYS[2:])
+    ways = {0: [None], 1: [None, "cpu"], 2: [None, "cpu"], 3: [None, "cpu", runs.BOTH]}
+    return recompute in (False, True) and offload in ways.get(stage, [])
 
 
 class _AnotherBatch(BaseException):
@@ -122,7 +117,6 @@ def report(function: Callable, machine: Attempt) -> dict:
         raised = True
     except _AnotherBatch:
         pass
-    tried = [plain(settings) for settings in machine.tried]
     settings = plain(out) if isinstance(out, Mapping) and set(out) == set(KEYS) else None
     takes = settings is not None and sound(settings, machine.rows)
     return {
@@ -133,24 +127,20 @@ def report(function: Callable, machine: Attempt) -> dict:
         "needs": machine.needs(settings) if takes else None,
         "rows": machine.rows,
         "limit": machine.limit,
-        "tried": tried,
+        "tried": list(map(plain, machine.tried)),
         "short": short,
     }
 
 
 def plain(settings: Mapping) -> dict:
     """Settings that can be sent and compared: whole numbers as int, what is no setting in words."""
-    return {
-        key: settings[key] if _is_plain(settings[key]) else _told(settings[key]) for key in KEYS
-    }
 
+    def sent(value: object) -> object:
+        if value is None or type(value) in (bool, int, float, str) or value == runs.BOTH:
+            return value
+        try:
+            return operator.index(value)
+        except Exception:  # whatever an answer has put there
+            return repr(value)[:80]
 
-def _is_plain(value: object) -> bool:
-    return value is None or type(value) in (bool, int, float, str) or value == runs.BOTH
-
-
-def _told(value: object) -> int | str:
-    try:
-        return operator.index(value)
-    except Exception:  # whatever an answer has put there
-        return repr(value)[:80]
+    return {key: sent(settings[key]) for key in KEYS}
