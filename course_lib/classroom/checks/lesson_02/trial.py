@@ -110,19 +110,6 @@ def steps(
     return alive(calls)
 
 
-def initial(function: Callable, group: Group, h: int, f: int, way: str, seed: int) -> list[dict]:
-    """Call `function(h, f, way, group)` twice, each time with the generator set alike everywhere.
-
-    It returns (weight, bias). `next` are the values that the generator gives after it.
-    """
-    calls: list[Called] = []
-    while len(calls) < len(CALLS) and not (calls and spoilt(group)):
-        torch.manual_seed(seed + len(calls))
-        calls.append(called(lambda: function(h, f, way, group), {}))
-        calls[-1].report["next"] = torch.rand(3, dtype=torch.float64)
-    return alive(calls)
-
-
 class Called(NamedTuple):
     """A call's report, and the tensors that came back, which a later call may write into."""
 
@@ -157,7 +144,6 @@ def called(action: Callable[[], object], given: Mapping[str, Tensor]) -> Called:
         "dtypes": [str(one.dtype).removeprefix("torch.") for one in tensors],
         "entries": [None if one is None else one.to("cpu").clone() for one in small],
         "kept": [one.untyped_storage().nbytes() for one in tensors],
-        "in_graph": [_in_graph(one) for one in tensors],
         "changed": [
             name
             for name, (old, wanted_grad) in before.items()
@@ -179,16 +165,3 @@ def _kind(entry: object) -> str:
     if isinstance(entry, Tensor) and not _plain(entry):
         return f"{name} without elements" if entry.is_meta else f"{name} that is sparse"
     return name
-
-
-def _in_graph(tensor: Tensor) -> int:
-    """The bytes of the parameters that the graph behind a tensor keeps alive."""
-    nodes, seen, found = [tensor.grad_fn], set(), 0
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        found += getattr(node, "variable", torch.empty(0)).nbytes
-        nodes.extend(following for following, _ in node.next_functions)
-    return found
