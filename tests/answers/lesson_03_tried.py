@@ -247,6 +247,13 @@ WRONG: dict = {
         "a sparse sum": (changed(CLOSURES, ("return out", "return out.to_sparse()")), "not like x"),
     },
     "gather_from": {
+        "the whole on ctx": (
+            changed(
+                GATHER,
+                (THERE, THERE.replace("return", "ctx.whole =") + "\n        return ctx.whole"),
+            ),
+            "kept for nothing",
+        ),
         "x on ctx": (changed(GATHER, (REST, f"{REST}        ctx.x = x\n")), "kept for nothing"),
         "an empty rank goes its own way": (
             changed(

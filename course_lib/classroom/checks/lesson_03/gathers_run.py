@@ -49,7 +49,7 @@ def both(
         report |= {"lengths": lengths == sizes, "kept": 0}
         if 0 in sizes and report["grad"] is not None:  # of another x, that no other step needs
             more = (group, dim, list(sizes), after)
-            (_, report["kept"]), _ = bench.watched(
+            report["kept"], _ = bench.watched(
                 lambda x=x, more=more: kept.call(function, (one * 1 for one in [x]), *more)
             )
         found.append(report)

@@ -19,8 +19,9 @@ LITTLE = 32  # bytes: some lengths or places, and no values
 PATIENCE = 1.0  # seconds: the backend's threads may let go of a message a little later
 
 
-def call(function: Callable, given: Iterable[Tensor], *more: object) -> tuple[object, int]:
-    """What `function(*given, *more)` returned, and the bytes that are kept besides.
+def call(function: Callable, given: Iterable[Tensor], *more: object) -> int:
+    """The bytes that `function(*given, *more)` keeps besides its result; where the result has a
+    history, also those of the result that the history alone holds.
 
     `given` should make its tensors as it is read: what the caller holds is not counted.
     """
@@ -37,14 +38,20 @@ def call(function: Callable, given: Iterable[Tensor], *more: object) -> tuple[ob
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda one: one):
         out = function(*tensors, *more)
     tensors.clear()
-    known = {one.untyped_storage()._cdata for one in _tensors(out)} | own | before
+    results = _tensors(out)
+    known = {one.untyped_storage()._cdata for one in results} | own | before
+    graphs = [one.grad_fn for one in results if one.grad_fn is not None]
+    if graphs:  # the result goes, and what leads back from it stays
+        places = [one.untyped_storage() for one in results]
+        inputs += [(StorageWeakRef(one), one.nbytes()) for one in places if one._cdata not in own]
+        del out, results, places
     end = time.monotonic() + PATIENCE
     while True:
         gc.collect()
         held = sum(size for reference, size in inputs if not reference.expired())
         held += sum(n for place, n in _alive().items() if place not in known and n > LITTLE)
         if not held or time.monotonic() > end:
-            return out, max(sum(saved), held)
+            return max(sum(saved), held)
         time.sleep(0.02)
 
 

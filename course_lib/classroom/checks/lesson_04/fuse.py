@@ -69,7 +69,7 @@ def tried(function: Callable, group: Group, f: int, seed: int, biases: bool) -> 
         report["others"] = [_fused(function, *other, group)[1] for other in others(f, seed)]
         report["still"] = before is None or torch.equal(weight.detach(), before)
         fresh = (t.clone() for t in (dense.gate, dense.up))
-        (_, report["kept"]), _ = bench.watched(lambda: kept.call(function, fresh, group))
+        report["kept"], _ = bench.watched(lambda: kept.call(function, fresh, group))
         return report
     bias, report = _fused(function, dense.gate_bias, dense.up_bias, group)
     own = slice(*span(f, group.size(), group.rank()))
