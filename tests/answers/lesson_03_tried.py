@@ -304,7 +304,7 @@ WRONG: dict = {
                     "        return mine.copy_(whole).view_as(whole)",
                 ),
             ),
-            "two at once",
+            "kept for nothing",
         ),
         "a place from the first length": (
             changed(
