@@ -224,6 +224,16 @@ WRONG: dict = {
             changed(CLOSURES, (LEAVE, "p.float()"), ("return out", "return out.to(p.dtype)")),
             "rounded on the way",
         ),
+        "x emptied": (
+            changed(
+                CLOSURES,
+                (
+                    "return x.view_as(x)",
+                    "y = x.clone()\n            x.zero_()\n            return y",
+                ),
+            ),
+            "f in place",
+        ),
         "a hook on x itself": (
             changed(
                 CLOSURES,

@@ -35,10 +35,7 @@ MUTANTS = [
         CHECKS + "conjugates.py",
         'changed = {which for which, _, report in each if report["changed"]}',
         "changed = set()",
-        (
-            f"{WRONG}[conjugates-g in place]",
-            f"{WRONG}[conjugates-g in place where it lies in one block]",
-        ),
+        (f"{WRONG}[conjugates-x emptied]",),
         "a tensor that its caller needs is written into",
         "T1",
     ),
