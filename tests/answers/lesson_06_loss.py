@@ -227,17 +227,9 @@ WRONG_LOSS = {
         ),
         "another second step",
     ),
-    "always in double precision": (
-        loss(("reduce(own, group)", "reduce(own.double(), group)")),
-        "not a loss",
-    ),
     "the table's length": (
         loss((COUNT, COUNT.replace("length", "len(table)"))),
         "the table's length",
-    ),
-    "f of f": (
-        loss(("copy(table, group)", "copy(copy(table, group), group)")),
-        "wrong table",
     ),
     "the first length remembered": (
         loss(

@@ -141,10 +141,6 @@ WRONG_PAY = {
         pay(("all_reduce(joined, group)", "all_reduce(joined.float(), group).to(joined.dtype)")),
         "rounded on the way",
     ),
-    "always in double precision": (
-        pay(("all_reduce(joined, group)", "all_reduce(joined.double(), group)")),
-        "wrong shape",
-    ),
     "to rank 0 of the world": (
         pay(
             (

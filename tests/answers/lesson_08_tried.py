@@ -229,10 +229,6 @@ WRONG: dict = {
             clip(("grad.mul_(", "grad.data = grad.data * (")),
             "wrong factor",
         ),
-        "left out by its name": (
-            clip(("if id(grad) in seen:", "if name == 'head.weight':")),
-            "wrong norm",
-        ),
         "an empty rank sends nothing": (
             clip(
                 (

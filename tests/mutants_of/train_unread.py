@@ -22,14 +22,14 @@ MUTANTS = [
         "report", "a-pipe-is-a-failure",
         "        self.stream = Unbroken(stream or sys.stdout)\n",
         "        self.stream = stream or sys.stdout\n",
-        (f"{PIPE}[more0]", NOWHERE),
+        (f"{PIPE}[lines]", NOWHERE),
         "`| head -1` ends a training run",
     ),
     mutant(
         "__main__", "a-document-nobody-reads",
         "file=Unbroken(sys.stdout), flush=True)\n",
         "file=sys.stdout, flush=True)\n",
-        (f"{PIPE}[more1]",),
+        (f"{PIPE}[json]",),
         "a run that was trained and saved ends as a failure",
     ),
     mutant(

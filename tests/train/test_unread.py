@@ -43,7 +43,9 @@ def test_what_nobody_reads_goes_nowhere_and_a_disk_that_fails_is_an_error(tmp_pa
                 Unbroken(stream).write("x")
 
 
-@pytest.mark.parametrize("more", [[], pytest.param(["--json"], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize(
+    "more", [[], pytest.param(["--json"], marks=pytest.mark.slow)], ids=["lines", "json"]
+)
 def test_a_run_goes_on_when_nobody_reads_its_output(tmp_path, more):
     """`… | head -1`; with --json, the one document is what nobody reads."""
     run = subprocess.Popen(

@@ -35,7 +35,7 @@ from course_lib.layout import cut
 from course_lib.ledger import forms
 
 STEPS, RATE, BATCH = 3, 0.002, 8
-TOLERANCE = {"float64": 1e-10, "float32": 1e-4}
+TOLERANCE = 1e-10
 RIGHT, ALONE, TIMES, MEAN, OTHER, ROUNDED = "right", "alone", "n times", "mean", "other", "rounded"
 SAYS = Words("""
 not a dictionary: Rank {rank} returned a {kind} {when}; expected is a dictionary with all ten
@@ -90,13 +90,12 @@ ASK = {  # the partial sums, and what to ask where one was left as it was
 }
 
 
-def numbers(length: int, seed: int, dtype: str) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+def numbers(length: int, seed: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     """Parameters, inputs and the gradients of the logits: the same on all ranks."""
     made = torch.Generator().manual_seed(seed * 31 + length)
 
     def some(*shape: int) -> Tensor:
-        drawn = torch.randn(*shape, generator=made, dtype=torch.float64)
-        return drawn.to(getattr(torch, dtype))
+        return torch.randn(*shape, generator=made, dtype=torch.float64)
 
     parameters = {name: some(*shape) for name, shape in decoder.SHAPES.items()}
     xs = some(STEPS, BATCH, length, decoder.HIDDEN)
@@ -110,10 +109,10 @@ def gradients(parameters: Mapping[str, Tensor], logits: Callable, pull: Tensor) 
     return {name: leaf.grad for name, leaf in leaves.items()}
 
 
-def run(function: Callable, group: Group, length: int, seed: int, dtype: str) -> dict:
+def run(function: Callable, group: Group, length: int, seed: int) -> dict:
     """Three steps of `function(gradients, group)`; what it gave for each parameter, in words."""
     n, rank = group.size(), group.rank()
-    dense, xs, pulls = numbers(length, seed, dtype)
+    dense, xs, pulls = numbers(length, seed)
     mine = {name: decoder.own(name, p, n, rank) for name, p in dense.items()}
     steps: list[dict] = []
     earlier: list[tuple[Tensor, Tensor]] = []  # what came back, and its elements at that time
@@ -165,10 +164,9 @@ def _problem(out: object, part: Mapping[str, Tensor]) -> tuple[str, str] | None:
 
 def _named(got: Tensor, part: Tensor, right: Tensor, n: int) -> str:
     """Whether a gradient is right, and if not, what it is instead."""
-    tolerance = TOLERANCE[str(right.dtype).removeprefix("torch.")]
     readings = {RIGHT: right, ALONE: part, TIMES: n * right, MEAN: right / n}
     for name, wanted in readings.items():
-        if bool(((got - wanted).abs() <= tolerance * max(1.0, float(wanted.abs().max()))).all()):
+        if bool(((got - wanted).abs() <= TOLERANCE * max(1.0, float(wanted.abs().max()))).all()):
             return name
     return ROUNDED if general.narrower(got.detach(), right) else OTHER
 
@@ -188,17 +186,15 @@ def judge_pay(answer: Answer, judge: Judge) -> None:
     """Three steps on three ranks and on two, with lengths that do not divide."""
     judge.take(answer, __name__)
     seed = fresh_seed()
-    cases = [(THREE, 7, "float64"), (TWO, 5, "float32"), (THREE, 2, "float64")]
+    cases = [(THREE, 7), (TWO, 5), (THREE, 2)]
     LOOKS.at(answer, (_try(answer, judge, *case, seed) for case in cases))
 
 
-def _try(
-    answer: Answer, judge: Judge, members: list[int], length: int, dtype: str, seed: int
-) -> Trial:
-    when = f"{on(members)} with {length} tokens in {dtype}"
+def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: int) -> Trial:
+    when = f"{on(members)} with {length} tokens"
     empty = [rank for rank, tokens in enumerate(cut(length, len(members))) if not tokens]
     how = {"members": members, "when": when, "empty": empty}
-    return Trial(judge.trial(answer, run, length, seed, dtype, **how), when)
+    return Trial(judge.trial(answer, run, length, seed, **how), when)
 
 
 def _look_at_returned(one: Trial) -> None:
@@ -245,8 +241,7 @@ def _look_at_gradients(one: Trial) -> None:
 
 def _look_at_traffic(one: Trial) -> None:
     """One all-reduce, and no element in it that needs no sum."""
-    item = ITEM if "float64" in one.when else ITEM // 2
-    fair = forms.all_reduce(len(one.reports), item * sum(prod(decoder.SHAPES[k]) for k in ASK))
+    fair = forms.all_reduce(len(one.reports), ITEM * sum(prod(decoder.SHAPES[k]) for k in ASK))
     for rank, first in enumerate(one.firsts):
         sent = counted(first["ops"])
         head = f"All ten gradients are right. Rank {rank} sends {sent}, {one.when}. "

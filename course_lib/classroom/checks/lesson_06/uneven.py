@@ -171,7 +171,6 @@ UNEVEN_LOSS = Exercise(
             Use(sizes(7)),
             Use(sizes(7)),
             Use(sizes(5, b=3), alone=True),
-            Use(sizes(4), "float32"),
         ),
         outputs=losses,
         gradients=(

@@ -132,7 +132,7 @@ def _look_for_ideas(told: Sequence[dict], head: str, bound: float) -> None:
 
 def _look_at_factors(one: dict, where: str) -> None:
     """The norm is right: by which factor was each gradient scaled?"""
-    want, tied = min(1.0, one["most"] / (one["want"] + 1e-6)), one["tied"]
+    want = min(1.0, one["most"] / (one["want"] + 1e-6))
     found = {name: factor for name, factor in one["factors"].items() if factor is not None}
     near = ROUGHLY if one["single"] else 1e-9
 
@@ -141,8 +141,8 @@ def _look_at_factors(one: dict, where: str) -> None:
 
     if all_are(want):
         return
-    short, twice = want < 1, found.get(tied[0])
-    others = short and twice is not None and all_are(want, but=tied)
+    short, twice = want < 1, found.get(clip_trial.TIED[0])
+    others = short and twice is not None and all_are(want, but=clip_trial.TIED)
     left = sorted(name for name, f in found.items() if _close(f, 1.0, near))
     reasons = {
         "wrong factor #1": short and all_are(one["most"] / one["want"]),

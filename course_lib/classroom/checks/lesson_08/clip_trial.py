@@ -54,10 +54,9 @@ def train(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]
 def alone(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
     """Gradients of no model: of 0 to 3 dims, in float64 and float32; the last rank's shards empty.
 
-    Two of them are equal and two tensors all the same, and a tied one's names stand in the middle:
-    other names than a model's, and a head that is not tied.
+    Two of them are equal and two tensors all the same, and a tied one's names stand in the middle.
     """
-    n, rank, steps, tied = group.size(), group.rank(), [], ("table", "output")
+    n, rank, steps = group.size(), group.rank(), []
     for step, (part, dtype) in enumerate(((0.4, torch.float64), (0.6, torch.float32))):
         made = torch.Generator().manual_seed(seed * 31 + step)
         same = [torch.randn(shape, generator=made).to(dtype) for shape in ((), (5,), (2, 4))]
@@ -65,12 +64,12 @@ def alone(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]
         rows = 0 if rank == n - 1 else rank + 2
         own = [torch.randn(rows, *rest, generator=made).to(dtype) for rest in ((3, 2), (6,))]
         gradients = {
-            "scale": same[0], "experts": own[0], tied[0]: own[1], tied[1]: own[1],
-            "a": same[1], TIED[1]: same[1].clone(), "c": same[2],
+            "scale": same[0], "experts": own[0], TIED[0]: own[1], TIED[1]: own[1],
+            "a": same[1], "b": same[1].clone(), "c": same[2],
         }  # fmt: skip
-        cut = {"experts", *tied}
-        want = readings(gradients, cut, group, tied)[0]
-        steps.append(_tried(function, gradients, cut, group, part * want, tied))
+        cut = {"experts", *TIED}
+        want = readings(gradients, cut, group)[0]
+        steps.append(_tried(function, gradients, cut, group, part * want))
     return steps
 
 
@@ -80,34 +79,32 @@ def _tried(
     cut: set[str],
     group: dist.ProcessGroup,
     most: float,
-    tied: tuple[str, str] = TIED,
 ) -> dict:
     """What the answer returned, by which factor it scaled each gradient, and what it sent."""
     before = {name: g.clone() for name, g in gradients.items()}
-    want, wrong = readings(before, cut, group, tied)
+    want, wrong = readings(before, cut, group)
     given, given_cut = dict(gradients), set(cut)
     out, facts = bench.watched(lambda: function(given, given_cut, group, most))
     kept = given_cut == cut and list(given) == list(gradients)
     return {
         "kind": type(out).__name__,
         "norm": bench.number(out),
-        "single": gradients[tied[0]].dtype == torch.float32,
+        "single": gradients[TIED[0]].dtype == torch.float32,
         "want": want,
         "most": most,
         "readings": wrong,
         "factors": {name: _factor(gradients[name], before[name]) for name in before},
         "changed": not (kept and all(given[name] is gradients[name] for name in given)),
         "bytes": facts["bytes"],
-        "tied": tied,
     }
 
 
 def readings(
-    gradients: dict[str, Tensor], cut: set[str], group: dist.ProcessGroup, twins: tuple[str, str]
+    gradients: dict[str, Tensor], cut: set[str], group: dist.ProcessGroup
 ) -> tuple[float, list[tuple[str, float]]]:
     """The norm, and those that each known wrong idea would give on this rank."""
     n = group.size()
-    shards = {name: g.double() for name, g in gradients.items() if name in cut - {twins[1]}}
+    shards = {name: g.double() for name, g in gradients.items() if name in cut - {TIED[1]}}
     copies = {name: g.double() for name, g in gradients.items() if name not in cut}
 
     def added(what: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
@@ -116,7 +113,7 @@ def readings(
         return tuple(sum(map(what, part.values()), zero) for part in (shards, copies))
 
     own, copied = added(lambda g: g.square().sum())
-    tied = gradients[twins[1]].double().square().sum()
+    tied = gradients[TIED[1]].double().square().sum()
     every = all_gather(torch.stack((own, tied))[None], group)  # (n, 2)
     cuts, ties = every.sum(0)
     norms, norms_of_copies = added(lambda g: g.norm())
