@@ -71,7 +71,7 @@ def test_a_terminal_that_closes_ends_a_run_after_the_step_with_a_checkpoint(tmp_
     """The kernel sends SIGHUP to the launcher, and all that is written fails from then on."""
     out, (reads, writes) = tmp_path / "run", pty.openpty()
     run = subprocess.Popen(
-        [*COURSE, *SMALL, "--tp", "2", "--steps", "9999", "--out", str(out)],
+        [*COURSE, *SMALL, "--tp", "2", "--steps", "60", "--out", str(out)],
         env=environment("slow:0.3:", COLUMNS="80", TERM="xterm"),
         stdin=writes, stdout=writes, stderr=writes, start_new_session=True,
         preexec_fn=lambda: (fcntl.ioctl(0, termios.TIOCSCTTY, 0), hears_hangups()),
