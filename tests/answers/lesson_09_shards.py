@@ -205,7 +205,7 @@ SUM = (
     "    good = good and every <= 1.3 * kept(optimizer)\n"
 )
 WRONG_PROOF = {
-    "to a tenth of a millionth": (proof(("atol=1e-9", "atol=1e-7")), "loose comparison"),
+    "to a millionth": (proof(("atol=1e-9", "atol=1e-6")), "loose comparison"),
     "yes": ("def is_sharded(box, group):\n    box.train(0)\n    return True\n", "always true"),
     "no": ("def is_sharded(box, group):\n    box.train(0)\n    return False\n", "always false"),
     "the training alone": (proof((STATES, "")), "whole states pass"),
