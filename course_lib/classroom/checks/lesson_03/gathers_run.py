@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 
 from course_lib.classroom.checks import bench
+from course_lib.classroom.checks.layers import alone_in_a_group
 from course_lib.classroom.checks.lesson_03 import kept
 from course_lib.classroom.checks.lesson_03.trial import (
     FACTOR,
-    alone_in_a_group,
     leaf,
     numbers,
     there_and_back,
