@@ -41,10 +41,6 @@ several ideas: Those are elements, where bytes are asked for; and they are those
 """)
 
 
-def _per_n(sent: Callable[[int], float]) -> dict[int, float]:
-    return {n: sent(n) for n in RANKS}
-
-
 def right(n: int) -> float:
     """The bytes that one of n ranks sends."""
     return forms.all_reduce(n, B)
