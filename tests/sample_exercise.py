@@ -1,11 +1,13 @@
 """A whole exercise as its author writes it, by `layers`: `two_columns`, a product cut by columns.
 
-It stands in no lesson. tests/test_layers_declared.py tries its answers, and counts its lines.
+It stands in no lesson; its page is `two_columns.md`.
+tests/test_layers_declared.py tries its answers, and counts its lines.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from torch import Tensor
 
@@ -13,16 +15,10 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.layer_looks import Budget, Declared, Seen
 from course_lib.classroom.checks.layers import Layer, Use
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
-SAYS = Words("""
-bias left out: The bias is missing.
-all columns: Rank {rank} returned all {f} columns {when}. The next layer works on its own.
-f left out: Each rank has the term of its own columns. x went to all ranks, so its gradient is the
-  sum of their terms.
-gathered in vain: No rank needs the others' columns.
-""")
+SAYS = Page(str(Path(__file__).with_name("two_columns")))
 LAYER = Layer(
     text="x[b, h] weight[f@tp, h] bias[f@tp] -> y[b, f@tp]",
     dense=lambda x, weight, bias: x @ weight.t() + bias,
@@ -48,9 +44,6 @@ def sizes(f: int) -> dict[str, int]:
 
 
 TWO_COLUMNS = Exercise(
-    name="two_columns",
-    title="A product cut by columns",
-    points=2,
     judge=Declared(
         module=__name__,
         layer=LAYER,
@@ -69,8 +62,7 @@ TWO_COLUMNS = Exercise(
         means={"rows": "b"},
         whole="all columns",
     ).judge,
-    when_right="Product, gradients and two steps of training are those of one process.",
-    hints=("Which gradient is a partial sum?",),
+    **SAYS.about,
 )
 
 ANSWER = """

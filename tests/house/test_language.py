@@ -12,13 +12,12 @@ from urllib.parse import urlsplit
 import nbformat
 import pytest
 
-from course_lib.classroom.checks.words import Words
-
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted(ROOT.glob("notebooks/*.ipynb"))
 LESSONS = [path for path in NOTEBOOKS if path.name[0].isdigit()]
 SOLUTIONS = sorted(ROOT.glob("solutions/*/*.ipynb"))
 MODULES = sorted(ROOT.glob("course_lib/**/*.py"))
+CHECKS = sorted(ROOT.glob("course_lib/classroom/checks/**/*.md"))
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md"))]
 
 BANNED = re.compile(
@@ -134,29 +133,26 @@ def messages(path: Path) -> list[str]:
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    blocks = [
-        node.args[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "Words"
-        if isinstance(node.args[0], ast.Constant)
-    ]
     strings = [
         node.value
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        if id(node) not in documents and node not in blocks
+        if id(node) not in documents
     ]
-    # The name of a misconception is for tests; a learner does not see it.
-    said = [text for block in blocks for text in Words(block.value).entries.values()]
-    return [text for text in [*strings, *said] if len(text.split()) > 6]
+    return [text for text in strings if len(text.split()) > 6]
+
+
+def said(page: Path) -> list[str]:
+    """What a check says, without the names of misconceptions: those are for tests."""
+    return [re.sub(r"^- \*\*.+?\*\*: ", "", line) for line in page.read_text().splitlines()]
 
 
 def test_messages_speak_the_fields_language():
     """Errors of the library, hints and verdicts of the checks, whatever else a program prints."""
     found = [
         (path.relative_to(ROOT).as_posix(), words, " ".join(text.split())[:100])
-        for path in MODULES
-        for text in messages(path)
+        for path in [*MODULES, *CHECKS]
+        for text in (said if path in CHECKS else messages)(path)
         if (words := banned(text))
     ]
     assert not found

@@ -1,4 +1,4 @@
-"""The words of the checks: every entry is asked for, is there, and is filled in whole."""
+"""The pages of the checks: every entry is asked for, is there, and is filled in whole."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import pytest
 
 from course_lib.classroom import checks
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.frame import exercises
+from course_lib.classroom.checks.words import Page, Words
 
 ROOT = Path(checks.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
@@ -29,17 +30,14 @@ SAID = [
     pytest.param(module, name, id=f"{module.__name__.removeprefix(checks.__name__ + '.')}.{name}")
     for module in modules()
     for name, value in vars(module).items()
-    if isinstance(value, Words) and f"\n{name} = Words(" in Path(module.__file__).read_text()
+    if isinstance(value, Words) and value.path.stem in Path(module.__file__).read_text()
 ]
 
 
 @cache
 def texts_of(folder: Path) -> str:
-    """The code of an exercise's neighbours and of the frame, without the blocks of words."""
-    blocks = re.compile(r'Words\(\s*"""(.*?)"""', re.DOTALL)
-    return "".join(
-        blocks.sub("", file.read_text()) for file in FILES if file.parent in (folder, ROOT)
-    )
+    """The code of an exercise's neighbours and of the frame."""
+    return "".join(file.read_text() for file in FILES if file.parent in (folder, ROOT))
 
 
 def placeholders(text: str) -> set[str]:
@@ -71,14 +69,12 @@ def test_a_finding_fills_in_all_that_its_words_leave_open(module, name):
 
 def test_an_entry_is_a_name_and_its_words():
     says = Words("""
-        bias n times: The bias was added {n} times:
-          every rank added it.
-        a copy's debt #1: One
-          line.
+- **bias n times**: The bias was added {n} times: every rank added it.
+- **a copy's debt #1**: One line.
 
-          And another.
-        a copy's debt #2: Two.
-    """)
+  And another.
+- **a copy's debt #2**: Two.
+""")
     found = says("bias n times", n=3)
     assert isinstance(found, Finding)
     assert (found.name, found.text) == (
@@ -89,7 +85,29 @@ def test_an_entry_is_a_name_and_its_words():
     assert says.of("a copy's debt #2") == ("a copy's debt", "Two.")
 
 
-@pytest.mark.parametrize("block", ["no words\n", "a: b\na: c\n"])
-def test_what_is_no_entry_is_refused(block):
+@pytest.mark.parametrize("findings", ["no item\n", "- no words\n", "- **a**: b\n- **a**: c\n"])
+def test_what_is_no_entry_is_refused(findings):
     with pytest.raises(ValueError, match="not one entry"):
-        Words(block)
+        Words(findings)
+
+
+PAGES = sorted(ROOT.rglob("*.md"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_is_read_by_a_check_and_lists_nothing_else(path):
+    name = path.relative_to(ROOT).with_suffix("").as_posix()
+    assert sum(f'Page("{name}")' in file.read_text() for file in FILES) == 1
+    page = Page(name)
+    sections = re.findall(r"^## (.+)$", path.read_text(), re.MULTILINE)
+    assert set(sections) <= {"Hints", "Findings"} and sections == sorted(sections, reverse=True)
+    assert page.about["title"] and (page.entries or page.about["hints"])
+
+
+@pytest.mark.parametrize("exercise", exercises().values(), ids=lambda one: one.name)
+def test_an_exercise_has_a_page_with_all_that_it_says(exercise):
+    (path,) = [path for path in PAGES if path.stem == exercise.name]
+    text = path.read_text()
+    assert text.startswith(f"# {exercise.title}\n\n*{exercise.points} point")
+    assert exercise.points and exercise.when_right in text and exercise.hints
+    assert [hint for hint in exercise.hints if f"\n- {hint}\n" not in text] == []

@@ -2,7 +2,7 @@
 
 from tests.mutation import Mutant
 
-CHECKS = "course_lib/classroom/checks/lesson_00.py"
+CHECKS = "course_lib/classroom/checks/lesson_00/__init__.py"
 TESTS = "tests/test_checks_00.py::"
 ANSWERS = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 

@@ -313,17 +313,17 @@ MUTANTS = [
     ),
     Mutant(
         "bytes-hint-gives-a-number",
-        FIRST + "bytes_sent.py",
-        '"That is B.",',
-        '"That is B; at n = 8 it comes to 4,200,000.",',
+        FIRST + "ring_bytes.md",
+        "That is B.\n",
+        "That is B; at n = 8 it comes to 4,200,000.\n",
         (f"{NUMBERS}test_no_hint_and_no_verdict_holds_a_right_number[ring_bytes]",),
         "a hint gives the answer away",
     ),
     Mutant(
         "exercises-points-of-their-own",
-        FIRST + "trees.py",
-        "    points=3,",
-        "    points=4,",
+        FIRST + "tree_or_ring.md",
+        "*3 points*",
+        "*4 points*",
         (
             f"{BOOKS}test_a_notebook_is_an_exercise_of_its_lesson_and_says_what_the_frame_says"
             "[tree_or_ring]",

@@ -226,9 +226,9 @@ MUTANTS = [
     ),
     Mutant(
         "f-and-g-right-gather-hint-gives-a-number",
-        CHECKS + "right_gather.py",
-        '"In C find y first, from both ranks; the gradient of y² / 2 is y. ',
-        '"In C find y first, so that x0 gets 68; the gradient of y² / 2 is y. ',
+        CHECKS + "right_gather.md",
+        "- In C find y first, from both ranks; the gradient of y² / 2 is y. ",
+        "- In C find y first, so that x0 gets 68; the gradient of y² / 2 is y. ",
         (f"{NUMBERS}test_no_hint_and_no_verdict_holds_a_right_number[right_gather]",),
         "a hint gives the answer away",
     ),

@@ -114,9 +114,9 @@ MUTANTS = [
     ),
     Mutant(
         "l04-pays-hint-gives-a-number",
-        FOURTH + "pays.py",
-        'with one positive "\n        "root.",',
-        'with one positive "\n        "root, 2215 on InfiniBand.",',
+        FOURTH + "tp_pays.md",
+        "with one positive root.",
+        "with one positive root, 2215 on InfiniBand.",
         (f"{NUMBERS}test_no_hint_and_no_verdict_holds_a_right_number[tp_pays]",),
         "a hint gives the answer away",
     ),

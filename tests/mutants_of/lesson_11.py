@@ -133,7 +133,7 @@ MUTANTS = [
     ),
     Mutant(
         "l11-promise-hint-tells",
-        HERE + "promise.py",
+        HERE + "promise.md",
         "The lesson has a cell for that.",
         "Call `buffer.untyped_storage().resize_(0)`.",
         (f"{FIRST}test_neither_a_hint_nor_a_verdict_gives_the_answer_away[promise]",),
@@ -222,7 +222,7 @@ MUTANTS = [
     ),
     Mutant(
         "l11-same-way-hint-tells",
-        HERE + "same_way.py",
+        HERE + "same_way.md",
         "one all-reduce. Then",
         "one all_reduce(wishes, group). Then",
         (f"{FIRST}test_neither_a_hint_nor_a_verdict_gives_the_answer_away[same_way]",),
@@ -307,7 +307,7 @@ MUTANTS = [
     ),
     Mutant(
         "l11-tied-hint-tells",
-        HERE + "tied.py",
+        HERE + "tied_head.md",
         "Its weight can be replaced ",
         "Write `head.weight = tokens.weight`: it can be replaced ",
         (f"{FIRST}test_neither_a_hint_nor_a_verdict_gives_the_answer_away[tied_head]",),
@@ -359,7 +359,7 @@ MUTANTS = [
     ),
     Mutant(
         "l11-a-number-told",
-        HERE + "unit.py",
+        HERE + "choose_unit.md",
         "gathered. Backward, which two",
         "gathered: 66 in all. Backward, which two",
         (f"{NUMBERS}test_no_text_holds_a_right_number",),

@@ -42,9 +42,9 @@ MUTANTS = [
     ),
     Mutant(
         "l12-blanks-attempted",
-        HERE + "pick.py",
-        '    name="pick_stage",',
-        '    name="pick_a_stage",',
+        "course_lib/classroom/checks/words.py",
+        '"name": self.path.stem,',
+        '"name": self.path.stem.replace("_", " a ", 1),',
         (f"{CHECKS}test_a_blank_is_not_attempted", f"{RIGHT}[pick_stage-rooms around]"),
         "the check looks for another function",
     ),
@@ -134,7 +134,7 @@ MUTANTS = [
     ),
     Mutant(
         "l12-a-hint-says-it",
-        HERE + "eighteen.py",
+        HERE + "eighteen.md",
         "Which of them go away with the optimizer?",
         "They are 18.",
         (f"{NUMBERS}test_the_exercise_holds_no_answer",),

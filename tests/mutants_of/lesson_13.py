@@ -189,9 +189,9 @@ MUTANTS = [
     ),
     Mutant(
         "l13-a-hint-says-it",
-        HERE + "clinic.py",
-        '"The documentation\'s example has other buckets and 9 GB.",',
-        '"It is 4.5 times.",',
+        HERE + "read_config.md",
+        "The documentation's example has other buckets and 9 GB.",
+        "It is 4.5 times.",
         (f"{NUMBERS}test_no_hint_and_no_verdict_holds_a_right_number",),
         "a hint gives the answer",
     ),

@@ -19,27 +19,12 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.layers import Layer, Seen, Sizes, Use
 from course_lib.classroom.checks.looking import THREE, all_near, counted, near
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page, Words
 
 SINGLE = 1e-4  # relative, of a layer in float32
 _BROKEN = ("raised", "deadlock", "not called by all", "left out by an empty rank")
 _AT_ONCE = "with {count} layers whose backwards begin after all forwards"
-SAYS = Words("""
-wrong shape: Rank {rank} got {got} back {when}; expected is a tensor of shape {shape} and dtype
-  {dtype}, like x.
-wrong output: The output is not that of one process {when}.
-no way back: The output is right, and nothing leads back from it on rank {rank}, {when}: it has no
-  history, so no weight would learn. Was something detached?
-wrong gradient: Which gradients are partial sums, and where are they completed?
-over budget: Which of these messages does no result need?
-more bytes: Some of these messages carry more than they need to: {forward} bytes forward and
-  {backward} backward; {most_forward:g} and {most_backward:g} would do.
-two at once: One layer after the other comes out right. Several of them, whose backwards begin after
-  all forwards, as in any net, and of which one has a group of its own, do not. Does something of
-  one call (in a class, a global name) reach another?
-
-  {what}
-""")
+SAYS = Page("layer_looks")
 
 
 Gives = Callable[[Seen, str], Sequence[Tensor]]

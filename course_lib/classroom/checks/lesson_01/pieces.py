@@ -10,61 +10,11 @@ from course_lib.classroom.checks.judge import refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.lesson_01 import trial
 from course_lib.classroom.checks.lesson_01.trial import Call
 from course_lib.classroom.checks.looking import all_near, near, refuse_changed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 _LENGTH = 8  # bytes of a length, an int64
 _FREE = 8  # bytes by which lengths sent another way may differ, for each pair of ranks
-SAYS = Words("""
-no room: What one rank sends does not fit what another has made ready {when}. Both have to agree in
-  length and dtype; torch.empty(k) is float32, whatever the piece is.
-
-  {details}
-lengths not sent: {head} A rank has to know how long the piece is that comes, and was not told: the
-  lengths have to travel first.
-
-  {details}
-another second call: {head} In a second call your function sends no lengths any more, and they may
-  be others. What does it keep between calls?
-
-  {details}
-length of another piece: {head} Is the room that is made ready as long as the piece that comes in
-  that step? And is a length sent in a dtype that can hold it?
-
-  {details}
-empty piece: Pieces that hold something come out right, whatever their lengths; an empty one does
-  not. If it is left out, sender and receiver both have to leave it out; and the rank whose piece is
-  empty still passes on those of the others.
-
-  {details}
-joined into one: Rank {rank} got one tensor of shape {shape} back {when}; expected is a list of {n}
-  tensors. Once joined, no rank can tell where a piece ends.
-not a piece of each rank: Rank {rank} got a {kind} back {when} that holds {kinds}; expected is a
-  list of {n} tensors, one for each rank, its own among them.
-another dtype: Rank {rank} got pieces of dtype {dtypes} back {when}; a piece keeps the dtype that
-  its owner gave it, here {dtype}.
-padding left in: Every piece came back {longest} elements long {when}: as long as the longest. What
-  was added to fill the others up is not theirs.
-nobody asked: No rank sent or received anything, and without a message no rank can know what the
-  others hold. {evidence}
-one buffer: Several entries of the list are the same memory: each arrival overwrote the one before.
-  Every piece needs room of its own. {evidence}
-order of arrival: All pieces are there, in the order in which they came: each rank's own first.
-  Entry r of the list has to be rank r's piece, on every rank. {evidence}
-right for two only: Two ranks come out right and three do not: among two, one step reaches every
-  rank. {evidence}
-wrong pieces: Not every piece is where it should be. {evidence}
-head: The pieces are right, but not within the budget {when}: rank {rank} sends {count} messages,
-  {bytes} bytes; allowed are {most} messages and {allowed} bytes.
-too many messages: {head} Each message costs an α: one for a length and one for a piece are enough.
-one step too many: {head} n−1 steps are enough in a round; the n-th brings each rank its own home.
-padded: {head} Every rank sends pieces as long as the longest. The lengths are known; send that
-  much.
-straight to everybody: {head} Each rank sends its own piece to every other, so the rank with the
-  longest piece sends the most and all wait for it. On a ring a piece leaves its owner once, and the
-  others pass it on.
-all through one rank: {head} The others send little: the more ranks, the longer all wait for this.
-over budget: {head} Is a piece, or a length, sent again that was there?
-""")
+SAYS = Page("lesson_01/pieces")
 
 
 def look_at_results(call: Call) -> None:

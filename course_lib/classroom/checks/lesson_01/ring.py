@@ -29,53 +29,10 @@ from course_lib.classroom.checks.looking import (
     refuse_changed,
     refuse_idea,
 )
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.layout import cut
 
-SAYS = Words("""
-uneven lengths: Lengths that divide by the number of ranks come out right. {details}
-room of another length: Lengths that divide by the number of ranks come out right. Otherwise chunks
-  differ: if the receiver makes room as long as what it sends, the chunk that comes may have another
-  length.
-
-  {details}
-room of another dtype: Room that is made ready has another dtype than what is sent, {when}. Make it
-  like x, here {dtype}: x.new_empty(k).
-
-  {details}
-wrong shape: Rank {rank} got {got} back {when}; expected is a tensor of shape [{length}] and dtype
-  {dtype}, like x.
-read too early: {at}, rank {rank} holds values that no rank had: what was in the room for an
-  arrival. Was it read before its wait(), or did nothing come?
-mean: Every rank has the mean, the sum divided by {n}. An all-reduce here is the sum.
-largest: Every rank has the largest of the ranks' values, element by element. Wanted is their sum.
-not on every rank: {at} the sum is on rank {have} and not on rank {lack}: that is a reduce. In an
-  all-reduce every rank ends with the whole sum.
-remainder dropped: Lengths that divide by the number of ranks come out right. {at} the last {rest}
-  of each result are wrong: cutting in whole n-ths leaves them out.
-one buffer: {at}, chunks {a} and {b} on rank {rank} hold the same numbers. Was one buffer used for
-  several arrivals? An arrival that is kept needs room of its own, or the next one overwrites it.
-chunks in another order: {at}, each chunk holds the finished sum of some chunk, but not each its
-  own. A chunk keeps its number on its way round.
-never added: {at}, each chunk holds the numbers of one rank, and no sum has come to it. In the first
-  round an arrival is added to what is there; the second begins with the chunk that is finished by
-  then.
-right for two only: Two ranks come out right and three do not: an index is off. On two, left and
-  right are one neighbour, and counting up or down is the same (mod 2). {evidence}
-added twice: Some contributions were added more than once. {evidence}
-half of the way: Each rank holds the finished sum in one of its {n} chunks and nowhere else: that is
-  a reduce-scatter. The finished chunks have yet to go round.
-one step too few: On every rank one chunk is not finished. Each round has n−1 steps. {evidence}
-wrong values: The results are not the sum. {evidence}
-all through one rank: {head} {most} bytes, and one of the others only {least}. {fair} All roads lead
-  through rank {rank}: the more ranks, the longer all wait for it.
-whole tensors: {head} a whole tensor of {length} elements {count} times, and so does every other.
-  {fair} A rank needs the sum, not all tensors.
-one step too many: {head} {count} messages instead of {may_send}, which is one step too many
-  {where}.
-message too long: {head} a message of {longest:g} elements. {fair} That is ⌈{length}/{n}⌉.{asked}
-over budget: {head} {count} messages. {fair}
-""")
+SAYS = Page("lesson_01/ring_all_reduce")
 
 
 def judge_ring(answer: Answer, judge: Judge) -> None:
@@ -266,27 +223,4 @@ def _look_at_traffic(call: Call) -> None:
     )
 
 
-RING = Exercise(
-    name="ring_all_reduce",
-    title="A ring all-reduce for any length",
-    points=4,
-    judge=judge_ring,
-    when_right=(
-        "The sum on every rank, on two ranks and on three, for lengths that divide and lengths "
-        "that do not, in at most 2(n−1) messages of each rank and none longer than ⌈length/n⌉."
-    ),
-    hints=(
-        "Begin with what is new. Where the length does not divide, which of your chunks are "
-        "longer, and in which step does a rank send one length and receive another? The receiver "
-        "has to know how long the chunk is that comes.",
-        "Any length: chunks of ceil(length/n), the last shorter or empty, as "
-        "course_lib.layout.cut(length, n) gives them. All ranks cut alike, so a rank can tell "
-        "another's chunk by its number: room for an arrival is as long as that chunk.",
-        "Two rounds of n−1 steps. In both, each rank sends one chunk to its right neighbour "
-        "and receives one from its left. Only what becomes of the arrival differs: in the "
-        "first round it is added, in the second it takes the old one's place.",
-        "What a rank sends in a step is what it received in the step before. So one number "
-        "says which chunk is sent, and it goes down by one (mod n) in each step; what comes has "
-        "the number below.",
-    ),
-)
+RING = Exercise(judge=judge_ring, **SAYS.about)

@@ -21,16 +21,9 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.looking import near
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
-SAYS = Words("""
-one buffer: {what} that rank {rank} got back {when} has changed when your function was called again:
-  both calls gave the same memory. Every call needs room of its own.
-another second call: What comes back {when} is not right; the call before it, with other numbers,
-  was right. Does your function keep something between calls?
-ready-made collective: {right}, but rank {rank} called {calls}: build it from sends and receives,
-  which is what such a call is made of.
-""")
+SAYS = Page("lesson_01/trial")
 POINT_TO_POINT = {"send", "recv", "barrier"}
 CALLS = ("", " in a second call")  # in words: what is said after where a trial ran
 Shape = Sequence[int]

@@ -22,6 +22,7 @@ from course_lib.classroom.checks.lesson_01.pieces import (
 )
 from course_lib.classroom.checks.lesson_01.trial import Call
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.words import Page
 
 _STOPPED = ("raised", "deadlock", "no room")
 
@@ -99,27 +100,4 @@ def _try(
     return calls
 
 
-ALL_GATHER_UNEVEN = Exercise(
-    name="all_gather_uneven",
-    title="An all-gather of uneven pieces",
-    points=4,
-    judge=judge_uneven,
-    when_right=(
-        "Every piece on every rank and in rank order, also an empty one, in at most 2(n−1) "
-        "messages. No rank sent a filler or a piece twice: what a rank sends is all pieces but its "
-        "right neighbour's, and n−1 lengths. A length costs one α and a few bytes; padding would "
-        "have cost bytes on every rank, in every step."
-    ),
-    hints=(
-        "A receive needs room of the right length. Who knows the length of a piece, and how do "
-        "the others come to know it?",
-        "Two rounds of n−1 steps, each round the second half of the lesson's ring: what came from "
-        "the left in one step goes to the right in the next. The first round carries lengths, one "
-        "number in a message, the second carries the pieces.",
-        "Number what travels by its owner. After k steps, whose length, and whose piece, has just "
-        "come in from the left? That number says which entry of the list it is, and how much room "
-        "its piece needs.",
-        "Room like the piece: `piece.new_empty(k)` has its dtype, and k may be 0. Make a new one "
-        "for each arrival; an empty piece may be sent like any other.",
-    ),
-)
+ALL_GATHER_UNEVEN = Exercise(judge=judge_uneven, **Page("lesson_01/all_gather_uneven").about)

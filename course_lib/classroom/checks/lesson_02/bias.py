@@ -22,6 +22,7 @@ from course_lib.classroom.checks.lesson_02.results import (
 )
 from course_lib.classroom.checks.lesson_02.step import (
     LR,
+    SAYS,
     Step,
     refuse_bias,
     refuse_weight,
@@ -117,23 +118,4 @@ def _look_at_bytes(step: Step) -> None:
             )
 
 
-ROW_STEP = Exercise(
-    name="row_step",
-    title="Where the bias goes",
-    points=4,
-    judge=judge_row_step,
-    when_right=(
-        f"Y, weight and bias as in one process for {STEPS} steps, on two ranks and on three; one "
-        "sum of Y in each step, and the copies of the bias stay alike without a word about it."
-    ),
-    hints=(
-        "Write Y for two ranks on paper, with everything that is added up. How often should the "
-        "bias stand there, and how often does it, if each rank adds it to its part?",
-        "After the sum, every rank holds the same Y. So each can add something to it, and all "
-        "still hold the same.",
-        "dY = Y − target is the same on every rank as well. Which of the gradients can a rank "
-        "compute from dY and what it holds, and is any of them only a part of a sum?",
-        "Copies that begin alike and take the same step stay alike: nothing has to be sent for "
-        "that.",
-    ),
-)
+ROW_STEP = Exercise(judge=judge_row_step, **SAYS.about)

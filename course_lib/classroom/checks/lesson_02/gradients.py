@@ -33,30 +33,10 @@ from course_lib.classroom.checks.looking import (
     near,
     refuse_general,
 )
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 NAMES = ("dX", "dW", "db")
-SAYS = Words("""
-sum left out: {head} It is this rank's own part of a sum. Every rank has multiplied with the same X,
-  so X has a gradient from each of them, and they add up.
-mean: It is the sum divided by {n}. The ranks' parts are parts of one sum, not estimates of the same
-  gradient.
-counted on every rank: It is {n} times what it should be: every rank has computed the whole {name}
-  already, and the ranks' copies were added up.
-parts of different things added: It is a mixture of all ranks' {name}, and theirs belong to other
-  parts of the whole. Which dim does its product run over, and is that dim cut?
-mean over the rows: It is divided by the {b} rows of X. The gradient sums over them; a mean, where
-  one is wanted, is in dY already.
-sign: It has the opposite sign.
-wrong values: {head} Write the product with its dims, such as dY[b, f] and W[h, f]: the dim that the
-  result has not is the one that is summed over.
-head: The gradients are right, but rank {rank} has to send {bytes} bytes {when} ({ops}); allowed are
-  {allowed:g}.
-sent for nothing: {head} By rows every rank holds all that its own gradients need.
-gathered: {head} Whole tensors came to every rank, and each worked on all of them. A rank needs no
-  other's part of W or dY, and only the sum of their parts of dX.
-over budget: {head} One all-reduce is needed: of what?
-""")
+SAYS = Page("lesson_02/cut_gradients")
 
 
 class Trial(NamedTuple):
@@ -187,24 +167,4 @@ def _look_at_bytes(trial: Trial) -> None:
         raise SAYS(entry, head=SAYS.of("head", **about, when=trial.when)[1])
 
 
-GRADIENTS = Exercise(
-    name="cut_gradients",
-    title="The gradients of both cuts, by hand",
-    points=4,
-    judge=judge_gradients,
-    when_right=(
-        "dX, dW and db as one process has them, for both cuts, on two ranks and on three, for "
-        "sizes that divide and sizes that do not. By columns one sum went over the wire, by rows "
-        "nothing."
-    ),
-    hints=(
-        "First without ranks: Y[b, f] = X[b, h] W[h, f] + bias[f]. Each of dX, dW and db is made "
-        "of dY and at most one other tensor. Which dim has to go, in each?",
-        "Now the cut. Of the three results, which is a sum over a dim that is sharded over the "
-        "ranks? Only that one needs the others; the rest a rank computes from what it holds.",
-        "By columns f is cut. Where is f summed over? By rows h is cut. Where is h summed over in "
-        "the backward?",
-        "One all-reduce, by columns alone. course_lib.collectives.all_reduce(part, group) gives "
-        "the sum as a new tensor.",
-    ),
-)
+GRADIENTS = Exercise(judge=judge_gradients, **SAYS.about)

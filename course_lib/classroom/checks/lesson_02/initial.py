@@ -30,43 +30,11 @@ from course_lib.classroom.checks.lesson_02.results import (
 )
 from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Called, alive, called
 from course_lib.classroom.checks.looking import THREE, TWO, counted, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.layout import span
 from course_lib.memory.watch import Watch
 
-SAYS = Words("""
-head: The {name} on rank {rank} is not the dense layer's {when}.
-fan-in of the part: {head} It is {scaled:.3g} times too large. The bound of the values is one over
-  the square root of h, the inputs of the whole layer and not of this rank's part.
-zeros: {head} It is all zeros.
-another scale: {head} It is {scaled:.3g} times the right one.
-bias differs by rank: {head} By rows every rank holds the same whole bias, and these differ.
-bias drawn otherwise: {head} torch.nn.Linear draws the whole weight, then the bias, with the
-  weight's bound: one over the square root of all h inputs.
-rank 0's part everywhere: {head} All ranks hold the same part, which one of them has sent.
-same numbers on every rank: {head} All ranks hold the same values. With one seed, ranks that each
-  draw a part of their own draw the same part: then the layer repeats itself.
-a seed for each rank: {head} Each rank has set a seed of its own. Then the model depends on how many
-  ranks there are, and what is to be drawn alike later on, such as a mask of dropout, no longer is.
-another rank's part: {head} It is another rank's part: rank 0 holds the first.
-every n-th: {head} It is every {n}-th column or row of the layer. A rank's part is one piece:
-  course_lib.layout.span says where it begins and ends.
-rounded on the way: {head} It was rounded to a narrower type on the way; the layer is float32.
-another distribution: {head} Some values are beyond the bound that torch.nn.Linear has: one over the
-  square root of the number of inputs.
-other numbers: {head} The values come from elsewhere in the generator's stream, or from another
-  seed. Which numbers of the whole layer are this rank's, and how many are drawn before them?
-sent: The values are right, but rank {rank} calls {ops} {when}. All ranks have the same seed: what
-  one of them can draw, each can draw.
-generator out of step: The values are right, but afterwards the generator of rank {rank} is not
-  where the dense layer would have left it, {when}: the next layer would be another one, and ranks
-  would drop different neurons. Every rank has to draw as much as the whole.
-whole kept alive #1: The values are right, but rank {rank} still keeps {kept} bytes for a {name} of
-  {size}, {when}. A slice is a view: as long as it lives, so does the full layer.
-whole kept alive #2: The values are right, but a full parameter of {left} bytes is still in memory
-  on rank {rank}, {when}. What holds it: a graph of autograd (a part of a layer begins a graph of
-  its own: detach it), a list, an attribute?
-""")
+SAYS = Page("lesson_02/sharded_init")
 
 
 class Trial(NamedTuple):
@@ -262,23 +230,4 @@ def ratio(got: Tensor, right: Tensor) -> float | None:
     return None
 
 
-SHARDED_INIT = Exercise(
-    name="sharded_init",
-    title="One model, whatever the number of ranks",
-    points=3,
-    judge=judge_init,
-    when_right=(
-        "Each rank holds its part of the layer that one process would have drawn, on two ranks and "
-        "on three, and for both cuts; nothing was sent, nothing of the rest is kept, and every "
-        "generator stands where it would after the whole layer."
-    ),
-    hints=(
-        "What should not depend on the number of ranks: the numbers of the whole layer. So begin "
-        "with all of them; which of torch's own classes draws them, and in what order?",
-        "Every rank may draw the whole and keep a part: all have the same seed. course_lib.layout."
-        "span(f, n, rank) says where a part begins and ends.",
-        "torch.nn.Linear keeps its weight as [f, h]. Columns of W[h, f] are rows there.",
-        "A slice shares its memory with the whole. What makes a tensor with a memory of its own, "
-        "so that the rest can go?",
-    ),
-)
+SHARDED_INIT = Exercise(judge=judge_init, **SAYS.about)

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather, all_reduce
 from course_lib.layout import cut, span
 from course_lib.ledger import ledger
@@ -92,26 +92,7 @@ RIGHT = {
     for case, layer in LAYERS.items()
     for what, number in (("cut", layer.cut), ("weight", layer.h * layer.f))
 }
-SAYS = Words("""
-no such cut: In {name!r}: the cuts are numbered from 1 to 3.
-one rank's part: That is what one rank holds of the weight. If the layer is cut by columns or rows,
-  the other ranks hold the rest.
-three times the weight: Where each rank has other rows of X, all ranks hold the same whole weight:
-  it is not cut, and counts once.
-cut both ways: That would be cut by columns and by rows at once. Three ranks hold three parts, and
-  each part has the size that is shown.
-the sum, not the weight: That is how many elements are all-reduced. What is summed is X's gradient
-  or Y here, and neither has the size of W.
-bytes, not elements: Those are bytes. How many elements has the full weight?
-forward and backward swapped: By columns the partial sum is in the backward, dX; by rows it is in
-  the forward, Y.
-misled by the ends: The all-gather is about the end of the layer, where a full tensor is handed
-  over. Look at the sum: is it taken forward or backward, and has it the shape of Y or of X?
-a sum of another size: Count the elements of the sum: as many as X, Y or W has? A gradient of W is
-  summed where b is cut.
-nothing sent forward: Nothing is sent forward in either of the other two. What is summed backward
-  tells them apart: count its elements.
-""")
+SAYS = Page("lesson_02/mystery_cut")
 
 
 def judge_mystery(given: Mapping) -> None:
@@ -144,25 +125,4 @@ def _cuts(**codes: int) -> dict[str, int]:
     return {f"{case}: cut": code for case, code in codes.items()}
 
 
-MYSTERY_CUT = Thought(
-    name="mystery_cut",
-    title="A layer known by what it sends",
-    points=3,
-    fields=FIELDS,
-    judge=judge_mystery,
-    when_right=(
-        "The shapes of one rank say little: W has the same in all five. When a sum is taken, and "
-        "of how many elements, says which dim was cut; an all-gather says only that an end was "
-        "joined. That is how to read the profile of a program that you have not written."
-    ),
-    hints=(
-        "There are three dims, and so three cuts. For each: which of Y, dX and dW is a sum over "
-        "the dim that is cut? That result is summed over the ranks, Y forward, the others "
-        "backward.",
-        "Compare the number of elements in the all-reduce with those of X, of Y and of W.",
-        "An all-gather joins pieces and adds nothing up: it tells that a full tensor was wanted, "
-        "not where W is cut.",
-        "For the size: where W is cut, every rank holds other rows or columns of it, and they are "
-        "all as many here. Where b is cut, every rank holds the same W.",
-    ),
-)
+MYSTERY_CUT = Thought(fields=FIELDS, judge=judge_mystery, **SAYS.about)

@@ -16,47 +16,11 @@ from course_lib.classroom.checks.general import ROUNDED
 from course_lib.classroom.checks.lesson_02.results import Owed, refuse_first
 from course_lib.classroom.checks.lesson_02.trial import ROWS, Product
 from course_lib.classroom.checks.looking import near, refuse_general
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 LR = 0.0625
 NARROW = 1e-2  # relative: what a sum of numbers of 16 bits may be off
-SAYS = Words("""
-bias added on every rank: It holds the bias {n} times: each rank added it to its part, and then the
-  parts were added up.
-dY for Y: It is Y − target, which is dY. Was dY written into the memory of Y?
-Y of the next step: It is what the new weight and bias give. Y is what the step begins with.
-bias left out: The bias is missing{there}. Every rank has Y, and Y has one bias on each.
-sum left out: It is this rank's own part of the product. By rows h is cut, and the product sums over
-  h: it is a partial sum, still to be all-reduced.
-mean: The ranks' parts are to be added up, not averaged.
-largest: The ranks' parts are to be added up: that is their largest.
-rounded on the way: {head} It is off by {off:.2g} at most: was something rounded to 16 bits on the
-  way? What comes in is float64.
-wrong Y: {head} Largest difference {off:.3g}; the bias as it came in reaches {bias:.3g}.
-gradient, not weight: {head} It is the gradient. The new one is the old one minus lr times that.
-weight not trained: It is as it was before the step.
-uphill: It went up the slope instead of down.
-dY without the bias: Its gradient comes from a Y without the bias. dY is Y − target, with all that Y
-  has.
-dY of a partial sum: Its gradient comes from this rank's part of Y, before the sum. dY is
-  Y − target, the same on every rank.
-parts of different things added: Its gradient is a mixture of all ranks' gradients, and theirs
-  belong to other rows of W.
-another step: It moved {by:.3g} times as far as it should. {why}
-wrong weight: {head} Which part of X meets this rank's rows of W?
-bias not trained: It is as it was before the step, on every rank. The bias has a gradient too.
-bias trained on some ranks: It is as it was before, while another rank trained its own. Every rank
-  holds a copy of this bias, and from now on the copies differ; which of them will be saved?
-bias trained N times as fast: It moved {n} times as far as it should. dY is the same on every rank,
-  so each has the whole gradient of the bias; a sum over the ranks counts it again.
-bias trained N times as slowly: It moved one {n}-th of the way. Was its gradient shared out? dY is
-  the same on every rank, and so is the gradient of the bias.
-summed over all: Its gradient is one number, the sum of all of dY. Each element of the bias has a
-  column of its own.
-bias cut: {head} Only a part of it was trained on this rank. By rows f is not cut: every rank trains
-  the whole bias, all in the same way.
-wrong bias: {head} Its gradient sums dY over the rows of X, and over nothing else.
-""")
+SAYS = Page("lesson_02/row_step")
 _HALF = "The loss is half the sum of the squares of Y − target: then dY is Y − target."
 
 

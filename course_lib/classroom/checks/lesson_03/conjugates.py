@@ -19,7 +19,6 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
 from course_lib.classroom.checks.lesson_03 import trial as runs
-from course_lib.classroom.checks.lesson_03.conjugates_words import SAYS
 from course_lib.classroom.checks.lesson_03.trial import FACTOR, STEPS, Shape, nearly, numbers
 from course_lib.classroom.checks.looking import (
     ITEM,
@@ -34,8 +33,11 @@ from course_lib.classroom.checks.looking import (
     refuse_general,
     refuse_idea,
 )
+from course_lib.classroom.checks.words import Page
 from course_lib.layout import span
 from course_lib.ledger import forms
+
+SAYS = Page("lesson_03/conjugates")
 
 
 class Trial(NamedTuple):
@@ -254,27 +256,4 @@ def _look_net(trial: Trial, dims: Shape) -> None:
                 raise Finding(name + how, text)
 
 
-CONJUGATES = Exercise(
-    name="conjugates",
-    title="f and g, with what torch gives you",
-    points=4,
-    judge=judge_conjugates,
-    when_right=(
-        "f hands on and sums in the backward, g sums and hands back: one all-reduce each, in its "
-        "own phase. Nothing that others need was written into, neither a tensor that an operation "
-        "had kept nor a gradient that two branches share, and the sharded net learns what the "
-        "dense one learns, with its activations kept or computed again."
-    ),
-    hints=(
-        "Write down for each of the two what the ranks hold before it and after it: the same x on "
-        "all, or of each rank its own. The way back goes from the second to the first.",
-        "A torch.autograd.Function has two static methods: forward(ctx, x, group), which may put "
-        "the group on ctx, and backward(ctx, dy), which returns one gradient for each argument of "
-        "forward; None for those that have none.",
-        "dist.all_reduce writes into the tensor that it is given. What else may hold that tensor? "
-        "In the forward the operation that made it, in the backward another branch that the "
-        "same gradient goes to.",
-        "f's forward and g's backward return what they are given (x.view_as(x) is enough). f's "
-        "backward and g's forward are the same three lines: copy, sum the copy, return it.",
-    ),
-)
+CONJUGATES = Exercise(judge=judge_conjugates, **SAYS.about)

@@ -32,49 +32,10 @@ from course_lib.classroom.checks.looking import (
     refuse_changed,
     refuse_general,
 )
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
-SAYS = Words("""
-sizes not used: Pieces of one length along dim 0 come out right; pieces of other lengths, one of
-  them empty, or along another dim, do not. `sizes` has every rank's length along `dim`.
-
-  {what}
-not the whole: Rank {rank} got {got} back {when}; expected is one tensor of shape {whole} and dtype
-  float64: all pieces joined along `dim`.
-input changed: The list `sizes` was changed on rank {rank}, {when}. Work with `list(sizes)`.
-pieces out of place: The result on rank {rank} is not the pieces joined in rank order, {when}.
-no way back: No gradient came back to x on rank {rank}, {when}. The verbs of course_lib.collectives
-  have none; a torch.autograd.Function gives them one.
-exchanged: The two backwards stand in each other's place. After the same work on every rank, each
-  comes back with the whole gradient; after work of its own, with a part of it.
-copies summed: With after='replicated' the gradient is n times too large. On every rank the full
-  gradient comes back: a sum over ranks counts its n copies.
-a sum left out: With after='sharded' each rank has the gradient of its own work alone. All ranks
-  worked with this piece: its gradient is the sum of their terms.
-mean: The gradient is divided by {n}, {when}. What the ranks send back are parts, and add up.
-on one rank only: The gradient is right on rank {rank} alone, {when}. Every rank needs the sum, of
-  its own piece: a reduce to one rank leaves the others without it.
-another rank's piece: Each rank has the gradient of another rank's piece, {when}.
-gradient of the pieces: The gradient of x is not right, {when}.
-more than the pieces: The numbers are right, but on the way there rank {rank} calls {ops} and has to
-  send {bytes} bytes ({when}). One all-gather of the pieces as they are takes {may}.
-sent for nothing: The numbers are right, but on the way back rank {rank} calls {ops} ({when}). Every
-  rank has the whole gradient; its piece is there already.
-more than its piece: The numbers are right, but on the way back rank {rank} calls {ops} and has to
-  send {bytes} bytes ({when}). It needs the sum of its own piece only: a reduce-scatter takes {may}.
-kept for nothing: The numbers are right, but {kept} bytes of tensors are kept for the backward on
-  rank {rank} ({when}): saved, on ctx, in a closure or in a name. Joining pieces is linear: its
-  backward needs lengths, and no value of x.
-another dtype: The pieces are {dtype}, and rank {rank} got {got} back {when}.
-gradient written over: In h = 5 u + gather(x) the gradient of h goes to both branches, as one
-  tensor, and the gather's backward wrote into it (rank {rank}, after={after!r}).
-two at once: One gather after the other comes out right. Four of them, whose backwards begin after
-  all forwards, as in any net, and of which one has a group of its own, do not. Does something of
-  one call (in a class, a global name) reach another?
-
-  {what}
-""")
+SAYS = Page("lesson_03/gather_from")
 SHAPE = [7, 9, 8]  # of the whole, but for the dim that is joined
 STOPPED = ("raised", "deadlock")
 
@@ -274,24 +235,4 @@ def _try_at_once(answer: Answer, judge: Judge, seed: int, sizes: list[int]) -> N
                 raise SAYS("two at once", what=f"One {what}, is not right on rank {rank}.")
 
 
-GATHER_FROM = Exercise(
-    name="gather_from",
-    title="A gather with both its backwards",
-    points=4,
-    judge=judge_gather,
-    when_right=(
-        "One all-gather on the way there. On the way back nothing at all where all ranks go on "
-        "alike, and one reduce-scatter where each works on its own; along any dim, for uneven and "
-        "empty pieces, with nothing kept in between."
-    ),
-    hints=(
-        "The forward is the same in both cases. What comes back on a rank is the gradient of the "
-        "whole tensor: in which of the two cases do the ranks come back with different ones?",
-        "Where they come back with parts of a sum, a rank needs the sum, but of its own piece "
-        "only. Which verb of lesson 01 gives that, and what does it take to cut unevenly?",
-        "Put the group, dim, sizes and the choice on ctx; the backward returns one gradient for x "
-        "and None for each of the other arguments.",
-        "`dy.split(sizes, dim)` gives views of all pieces, also empty ones. The verbs take "
-        "`group`, `dim` and `sizes` in this order.",
-    ),
-)
+GATHER_FROM = Exercise(judge=judge_gather, **SAYS.about)

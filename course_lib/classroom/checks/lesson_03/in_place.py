@@ -10,28 +10,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from course_lib.classroom.checks.thought import Mistake, Thought, held_against
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
-SAYS = Words("""
-out of place: That is the gradient as it should be: what a g, or an f, gives that sums a copy. Here
-  the sum was written over a tensor that is used again: by whom?
-doubled: That is twice what it should be. Twice comes out where both ranks hold the same number;
-  here they hold different ones, and the sum took their place.
-the input overwritten: That would come out if the sum had been written over x. g was given the
-  *result* of the operation, and wrote over that; what does the operation's backward use?
-the result kept #1: A square keeps x, not its result. Its derivative is 2x, of the x that it has.
-the result kept #2: A square keeps x, and not its result, from which x could be found as a root.
-the result kept #3: That is what g wrote, the sum of both. A square's backward does not look at it.
-the branch without its factor: What comes to u passes `5 * u`: it is five times what came there.
-both branches added: That adds what came before the sum and what came after it. There is one tensor
-  for both branches, and when `5 * u` reads it, it holds the sum alone.
-a mask of its own: relu keeps no number of its own to look at but its result: where that is above
-  zero, the gradient passes as it is, times one.
-summed on the way back as well: G's backward hands dy on as it is: nothing is summed there.
-mean: That is the mean over both ranks. What was written in its place is the sum.
-ranks exchanged: That is of the other rank's numbers. No rank ever sees the other's x or c alone.
-c counted twice: The gradient that comes is c itself: nothing is multiplied with c once more.
-""")
+SAYS = Page("lesson_03/in_place_gradients")
 INPUTS = {"exp": (math.log(2), math.log(3)), "relu": (-1.0, 2.0), "square": (3.0, 5.0)}
 COMING, FACTOR = (2.0, 3.0), 5.0  # "beside": the gradient that comes on each rank, u's factor
 GRAPHS = ("exp", "relu", "square", "beside")
@@ -95,25 +76,7 @@ def _mistakes() -> tuple[Mistake, ...]:
 
 
 IN_PLACE = Thought(
-    name="in_place_gradients",
-    title="What a sum in place does to gradients",
-    points=3,
     fields=FIELDS,
     judge=held_against(lambda: RIGHT, _mistakes, apart=True, units=False),
-    when_right=(
-        "An operation that keeps its result (exp, relu; also tanh, sigmoid, sqrt, softmax) is "
-        "harmed when a later step writes over that result; one that keeps its input is not. And a "
-        "gradient that goes to two branches is one tensor. No run stops, and a net with such "
-        "gradients still learns something. Measured below, on ranks that really do it."
-    ),
-    hints=(
-        "For each operation write down its derivative, and with what it is computed: with the "
-        "input x, or with the result y? torch keeps that one.",
-        "After the operation, g wrote the sum over both ranks into the operation's result. Which "
-        "of the four have kept a tensor that is another one now?",
-        "relu's backward asks its result, element by element: was it above zero? Ask the tensor "
-        "that it holds now.",
-        "In the last graph the same gradient goes to f and to `5 * u`, as one tensor. autograd "
-        "comes to what was made last first. What does the tensor hold when `5 * u` has its turn?",
-    ),
+    **SAYS.about,
 )

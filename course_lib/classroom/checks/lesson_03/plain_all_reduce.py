@@ -9,38 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from course_lib.classroom.checks.thought import Mistake, Thought, held_against
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
-SAYS = Words("""
-nothing through S: You have left the path through S out. This rank's own a is in S too: autograd
-  takes the sum for the identity, which passes a gradient on, and not for a constant.
-as it should be: That is what is right, with the other rank's loss in it. autograd knows of no
-  message: what the other rank's loss says of this a never comes here.
-the other rank's loss left out: That is what autograd gives. The other rank divides by S as well,
-  and S moves with this a: what its loss says of S is missing.
-only the other rank's loss: You have the other rank's path through S, and not this rank's own.
-mean: What the two losses say of S adds up; that is their mean.
-plain gradients summed #1: You have summed the two plain gradients, of two scalars. To a rank's own
-  one comes only what the other rank's loss says of S.
-S of one rank: The value of S is the sum of both: the message is sent. The way back is missing.
-summed on the way back as well: After the sum both ranks compute one loss. Twice is what an
-  all-reduce gives whose backward is an all-reduce, as torch's functional one.
-y of one rank: The value of y is the full sum, on both ranks: the message is sent.
-half of it: Each term of a sum has the full gradient of the sum; it is not shared out.
-y's own gradient: That is the gradient of y. w is one step further back: times x.
-no gradient at all: A plain all_reduce cuts nothing off: autograd takes it for the identity.
-ranks exchanged: That is what the other rank gets. Each rank has the gradient of its own leaf.
-mean of the losses: The loss of the program is the sum of both L, not their mean.
-sign of the path through S: 1 / S falls where S grows: what comes through S is taken away.
-S not squared: The derivative of 1 / S is −1 / S², with the square.
-only the path through S: This rank's a is in the numerator of its own L as well.
-only what the other loss says: This rank's own L says something of its a too.
-y forgotten: That is the gradient of y by w. The loss is y² / 2, and its derivative by y is y.
-the loss not derived #1: That has y² in it. The derivative of y² / 2 is y.
-the loss not derived #2: That has the value of the loss in it. The derivative of y² / 2 is y.
-w for x: The gradient of w in x · w has the factor x; w is the factor of the gradient of x.
-plain gradients summed #2: Each rank has a w of its own: their gradients are not added up.
-""")
+SAYS = Page("lesson_03/plain_all_reduce")
 A, C = (1.0, 3.0), (8.0, 16.0)  # graph A: L = c · a / S on each rank, S = the sum of both a
 X, W = (2.0, 3.0), (1.0, 2.0)  # graph B: y = the sum of x · w, L = y² / 2
 RANKS = (0, 1)
@@ -106,26 +77,7 @@ def _mistakes() -> tuple[Mistake, ...]:
 
 
 PLAIN = Thought(
-    name="plain_all_reduce",
-    title="What autograd makes of a plain all_reduce",
-    points=3,
     fields=FIELDS,
     judge=held_against(lambda: RIGHT, _mistakes, apart=True, units=False),
-    when_right=(
-        "autograd takes a plain all_reduce for the identity. Where all ranks go on alike with the "
-        "sum, that is g's own backward, and the gradient is right by luck. Where each rank uses "
-        "the sum in its own way, it loses what the other ranks' losses say; in A that even turns a "
-        "sign round. An all-reduce has two right backwards, like a gather."
-    ),
-    hints=(
-        "Split each gradient in A into paths: a directly, with S held fast, and a through S. There "
-        "are two losses, and a is in S for both.",
-        "Plain: autograd on rank 0 sees L of rank 0 only, with the right value of S, and takes dS "
-        "as if S were a itself plus a constant.",
-        "Right: the loss is the sum of both ranks' L. To the plain gradient comes what the other "
-        "rank's L says of S.",
-        "In B the loss is computed on both ranks, and is one loss. With the identity for a "
-        "backward, what comes to x · w on each rank? Is that what the dense net, in one process, "
-        "would give?",
-    ),
+    **SAYS.about,
 )

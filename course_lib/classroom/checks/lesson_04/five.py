@@ -17,54 +17,10 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.layer_looks import Budget, Declared, Gives, Seen
 from course_lib.classroom.checks.layers import Layer, Use
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
-SAYS = Words("""
-sum left out #1: Each rank has its own term of the output. The terms were not added up: an
-  all-reduce is missing.
-sum left out #2: Each rank has its own term of the output, without the bias. The terms have to be
-  summed.
-bias n times: The bias was added {n} times: every rank added it before the sum.
-bias left out: The bias is missing.
-bias divided: Only 1/{n} of the bias is in it. After the sum there is one output, and the bias is
-  added to it once, undivided.
-summed twice: The sum is {n} times too large: it was summed, and the sum was summed again.
-mean: That is the mean of the ranks' terms: the sum, divided by {n}. The terms add up.
-gate and up exchanged: SiLU was applied to up; it belongs on gate.
-f and g exchanged: x was summed on its way in, and the output was not. x is replicated; what is
-  partial, and has to be summed, is the output.
-another bend: The activation function of this MLP is SiLU, x · sigmoid(x).
-bend over both: SiLU is applied to gate alone; up is multiplied afterwards.
-not on every rank: The output is right on rank {ranks} alone, {when}; the next layer needs it on
-  every rank.
-weights left out: It is None: this tensor was detached, or copied without history.
-f left out: Each rank has the term that came back through its own shards. x went to all ranks, so
-  its gradient is the sum of all their terms.
-one branch without f #1: What comes back by gate is summed over the ranks, what comes back by up is
-  each rank's own. Both read x.
-one branch without f #2: What comes back by up is summed over the ranks, what comes back by gate is
-  each rank's own. Both read x.
-f twice: It is {n} times too large: it was summed twice on its way.
-sum of equal gradients: They are {n} times too large: the gradient of the sum is the same on every
-  rank, and was summed once more. The backward of g sends nothing.
-bias in n parts: It is {n} times too small: each rank added a part of the bias before the sum. The
-  bias is replicated, and would learn at another speed.
-f on the bias: It is {n} times too large: equal gradients were summed.
-bias on one rank: Only some ranks get one: the bias was added there, before the sum. The other
-  ranks' copies would not move, and after a step the ranks hold different biases.
-weights on the way: Gathered were the weights, so that every rank computes the whole MLP: nothing is
-  saved by the cut. The weights stay where they are.
-one f per product: Each of the two products has an f of its own, and each f sums a gradient of x.
-  Sums may be joined: add first, then send once.
-gathered in the middle: What is gathered is taken apart again right after: `down` wants exactly the
-  pieces that the ranks have.
-all-reduce in two halves: A reduce-scatter and an all-gather move as many bytes as one all-reduce,
-  and cost the α's of two calls. Where nothing stands between them, call it once.
-more than Φ: One all-reduce in each direction, but of more than Φ elements: {forward} bytes forward
-  and {backward} backward, and the budget is {most_forward:g} each. What is summed need not be wider
-  than x.
-""")
+SAYS = Page("lesson_04/five_to_two")
 ONE = {"all_reduce": 1}
 TWICE = {"all_reduce": 2}
 HALVES = {"reduce_scatter", "all_gather"}
@@ -183,24 +139,4 @@ FIVE = Declared(
     ),
     means={"sequences": "b", "positions": "s", "tokens": "b s"},
 )
-FIVE_TO_TWO = Exercise(
-    name="five_to_two",
-    title="From five collectives to two",
-    points=4,
-    judge=FIVE.judge,
-    when_right=(
-        "Output, all five gradients and two steps of training are those of the dense MLP, on two "
-        "ranks and on three, for an inner size that divides and one that does not. One all-reduce "
-        "of Φ forward and one backward: 4Φ(n−1)/n elements, however wide the MLP is inside."
-    ),
-    hints=(
-        "Go through the wiring and write its layout in the notation beside each line. Where does "
-        "a message bring together what the next line takes apart again?",
-        "SiLU and the product of gate and up act on each number alone. On which layout can they "
-        "work, and which layout does `down` want?",
-        "In the backward: two products read x. Each gives a term of x's gradient. What if x passed "
-        "one f, and both products read what comes out of it?",
-        "The bias is the same on every rank. In which place does each output get it once, and its "
-        "gradient come out complete on every rank without a message?",
-    ),
-)
+FIVE_TO_TWO = Exercise(judge=FIVE.judge, **SAYS.about)

@@ -211,25 +211,4 @@ def _try_biases(
             raise SAYS("other training #2", steps=STEPS, rank=rank, far=far, when=when)
 
 
-FUSE_GATE_UP = Exercise(
-    name="fuse_gate_up",
-    title="Fuse gate and up",
-    points=3,
-    judge=judge_fuse,
-    when_right=(
-        "On every rank the rows of gate that are its own, then the same rows of up, in memory of "
-        "their own; weights and biases, also where the rows do not divide. Two steps of training "
-        "with them are those of the dense layer. One product, so one f: what it saves is an "
-        "all-reduce in every backward."
-    ),
-    hints=(
-        "A unit of the inner layer is one row of gate and one row of up, which are multiplied with "
-        "each other. Which units belong to this rank, and which rows does it need for them?",
-        "The units are cut as torch.chunk cuts, because the columns of `down` are: "
-        "`course_lib.layout.span(f, n, rank)` gives where a rank's begin and end.",
-        "The layer's forward takes its output apart in the middle: the first half is gate, the "
-        "second up. In which order do the rows have to stand for that?",
-        "A slice is a view: it keeps alive all of the tensor that it was cut from. Joining two "
-        "slices makes a tensor of its own. Dim 0 is there in weights and in biases.",
-    ),
-)
+FUSE_GATE_UP = Exercise(judge=judge_fuse, **SAYS.about)

@@ -11,35 +11,9 @@ from collections.abc import Callable, Mapping
 from itertools import product
 
 from course_lib.classroom.checks.thought import Mistake, Thought, close, compare
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
-SAYS = Words("""
-far out: Numbers of that size are no smallest example: stay near zero.
-zero: One of your two numbers is zero, and there the two sides are equal: GELU(0) is 0, so a rank
-  whose part is zero adds nothing, before or after. Both parts have to matter.
-straight part: With these two the sides of GELU differ by less than a hundredth: so far out {side},
-  a straight line, and a straight line may be taken before the sum or after it. Look where the
-  function is curved.
-same sign: For GELU that is a counterexample, for ReLU it is none: two numbers of the same sign are
-  on the same straight piece of ReLU. The pair has to show it for both functions.
-not whole: It is a counterexample; asked for are whole numbers, like 7 and -4.
-not the smallest: It is a counterexample. |a| + |b| is {size:g}; there is one with less.
-taken for odd: You have used GELU(-x) = -GELU(x). GELU nearly vanishes on one side of zero alone.
-ReLU's values: Those are ReLU's values. GELU is x times the part of a standard normal below x:
-  smaller than x for a positive number, and not zero for a negative one.
-cut off below zero: You have let GELU of a negative number be zero. It is small and negative there:
-  x times the part of a standard normal below x.
-√2 left out: P(x) is (1 + erf(x / √2)) / 2. Without the √2 it is another distribution's.
-an approximation: x · sigmoid(1.702 x) is an approximation of GELU, and differs in the second digit.
-absolute values: ReLU(x) is 0 for a negative x; that is |x|.
-SiLU's values: That is x · sigmoid(x), which is SiLU, the activation function in SwiGLU. GELU has
-  the normal distribution in the sigmoid's place.
-the distribution alone: That is the part of a standard normal below x. GELU(x) is x times that.
-equal sides: You have the same number on both sides, which would make the pair no counterexample.
-  Work each side out by itself.
-sides exchanged: The two sides have changed places: to the left each number goes through the
-  function alone and the results are added, to the right the numbers are added first.
-""")
+SAYS = Page("lesson_04/gelu_counterexample")
 PAIR = ("a", "b")
 VALUES = ("GELU(a) + GELU(b)", "GELU(a + b)", "ReLU(a) + ReLU(b)", "ReLU(a + b)")
 Bend = Callable[[float], float]
@@ -128,26 +102,4 @@ def _mistakes(a: float, b: float) -> tuple[Mistake, ...]:
     return tuple(Mistake(*SAYS.of(entry), values) for entry, values in ideas.items())
 
 
-GELU = Thought(
-    name="gelu_counterexample",
-    title="The smallest counterexample",
-    points=2,
-    fields=(*PAIR, *VALUES),
-    judge=judge_gelu,
-    when_right=(
-        "What one rank pushes up, the other pulls down, and only the sum of the two says on which "
-        "side of zero the unit is. So a partial sum has to be all-reduced before any function that "
-        "is not linear: cut by rows, the first weight of an MLP costs an all-reduce before its "
-        "GELU."
-    ),
-    hints=(
-        "For a straight line through zero, such as 3x, both sides are equal for any a and b. ReLU "
-        "is such a line on each side of zero: 0 below, x above. So for which a and b are both "
-        "sides equal for ReLU, and which pairs are left?",
-        "ReLU first, because it can be done in the head: for which signs of a and b does it "
-        "matter whether you add before or after?",
-        "GELU(x) = x · P(x), where P(x) is the part of a standard normal distribution that is "
-        "below x. In Python: `x * (1 + math.erf(x / 2**0.5)) / 2`, or torch's own "
-        "`torch.nn.functional.gelu` of a tensor.",
-    ),
-)
+GELU = Thought(fields=(*PAIR, *VALUES), judge=judge_gelu, **SAYS.about)

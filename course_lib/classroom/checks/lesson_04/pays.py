@@ -9,55 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import permutations
 
 from course_lib.classroom.checks.thought import Mistake, Thought, held_against
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
-SAYS = Words("""
-forward only: That is the forward alone, two products and one all-reduce. A step has a backward.
-the backward computes too: Those are the products of the forward alone. In the backward each of them
-  has two: one for the gradient of its input, one for that of its weight.
-two gradients for a product: You have let the backward take as many products as the forward. A
-  product has two inputs, and each wants a gradient: dX and dW.
-no dX: One product is missing: the gradient of X. The layer before needs it; it is what f sums.
-one all-reduce: A step has two all-reduces, one in each direction: g's forward and f's backward.
-four all-reduces: Four all-reduces are those of a layer, attention and MLP. Here the MLP is alone.
-SwiGLU's products: You have counted three weights. That is a SwiGLU; a GELU MLP has two, A and B.
-half of the FLOP: One rank has twice as much to compute. Is it both weights, A and B? And for each
-  pair of numbers a multiplication and an addition?
-limit for large N: A rank sends 2Φ at the limit of many ranks; among eight exactly 2Φ(n−1)/n.
-no α: Each step of the ring costs an α, however little it carries.
-one α for all: You have one α for an all-reduce. Each *step* of the ring costs one, in a row.
-α's of one round: Your α's are those of one round, your bytes those of two, as it should be.
-half of the way: That ring goes round once. An all-reduce goes round twice, in α's and in bytes:
-  once until the sums are finished, once until all ranks have them.
-elements, not bytes: Φ is a number of elements, the link's is of bytes, and an element has two.
-float32: You have sent four bytes for each element; bfloat16 has two.
-no wider inside: Inside, the MLP is four times as wide: A is h × 4h and B is 4h × h.
-nothing left to compute: Each of the eight still computes its share, beside the all-reduces.
-whole messages: You have let each message carry the whole tensor. The ring cuts it into as many
-  pieces as there are ranks: the number of ranks is missing there. (Or a bandwidth was divided by
-  eight: GB are bytes already.)
-a step for each rank: A round of the ring has a step fewer than ranks, as what a rank starts with
-  need not come to it; and an all-reduce goes round twice.
-one α a round: You have one α for each of the two rounds. The ring cuts the tensor into pieces: a
-  round has many steps, and each *step* costs an α.
-the share of one: You have divided by the number of ranks. Asked is how long one rank computes
-  *alone*, when it has all of the products; each of the eight has an eighth of that.
-the work of all: You have multiplied by the number of ranks. One rank alone has the products once.
-all of a step's: Asked is the time of *one* all-reduce; that is the time of two.
-ranks counted again: The number of ranks is in the time of an all-reduce once too often. All ranks
-  send at the same time, and each message carries its piece already.
-the size of a part: The number of ranks is in the sizes. h is that of the whole MLP.
-the inner size: That is 4h, how wide the MLP is inside. Asked is h.
-half as fast as one could be: That is for twice the speed of one rank; asked is four times.
-bits for bytes: You have taken 200 Gb/s for bytes. Eight bits are a byte.
-GiB for GB: A GB is 10⁹ bytes here; you have counted in powers of two.
-the unit of α: Your α is off by a thousand. 1 µs is 10⁻⁶ s, a thousandth of a millisecond.
-all of the inner size on the wire: You have sent b·s·4h elements. What is summed is the MLP's
-  output, and in the backward the gradient of its input: b·s·h elements each.
-links exchanged: Those are the numbers of the other link.
-goals exchanged: The two sizes of a link have changed places: four times as fast is from a larger h.
-""")
+SAYS = Page("lesson_04/tp_pays")
 N, ITEM = 8, 2  # ranks; bytes of an element
 TOKENS, RATE = 2048, 200e12  # b·s; FLOP per second of one rank
 LINKS = {"NVLink": (4e-6, 300e9), "InfiniBand": (30e-6, 25e9)}  # α in s, bytes per second
@@ -175,28 +130,4 @@ def mistakes() -> tuple[Mistake, ...]:
     return (*found, *(Mistake(*SAYS.of(entry), values) for entry, values in exchanged.items()))
 
 
-TP_PAYS = Thought(
-    name="tp_pays",
-    title="From which size does it pay?",
-    points=3,
-    fields=FIELDS,
-    judge=held_against(RIGHT.answers, mistakes),
-    when_right=(
-        "Products grow with h², messages with h: a link only says from where on it pays. At the "
-        "sizes from which it is faster, the fast link's α's cost more than its bytes; on the slow "
-        "link the bytes decide. That is why tensor parallelism stays inside a node, and why it is "
-        "for wide models."
-    ),
-    hints=(
-        "One rank alone: b·s rows are multiplied with A, which is h × 4h, and then with B. How "
-        "many products of that size does the backward add to these two?",
-        "Eight ranks: each has an eighth of that, and the all-reduces of the MLP on top, which "
-        "nothing hides here. Lesson 01 has the time of a ring: so many α, and so many tensors over "
-        "the link.",
-        "Summed are Φ = b·s·h elements of two bytes, each time. So the time of the all-reduces is "
-        "(a constant) + (a number) · h.",
-        "“Faster” and “four times as fast” differ in what the time of eight has to stay below: "
-        "the time of one, or a quarter of it. What remains is p·h² = q·h + r, with one positive "
-        "root.",
-    ),
-)
+TP_PAYS = Thought(fields=FIELDS, judge=held_against(RIGHT.answers, mistakes), **SAYS.about)

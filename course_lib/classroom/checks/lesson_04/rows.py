@@ -13,66 +13,10 @@ import torch
 from torch import Tensor
 
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.layout import cut, span
 
-SAYS = Words("""
-not fused: Rank {rank} got a {kind} of tensors back {when}. Fused is one tensor, for one product.
-no tensor: Rank {rank} got a {kind} back {when}; expected is a tensor, this rank's fused part.
-another dtype: Rank {rank} got {dtype} back {when}, for a gate and an up of {given}: a weight keeps
-  its dtype.
-no rows for a rank: Of {f} rows over 3 ranks the last rank has none: span gives it an empty slice,
-  and its part is a tensor without rows. torch.chunk and split give fewer pieces than ranks there.
-
-  {text}
-other training #1: The first call gives the right rows; a call with other weights of that size, in
-  {dtype}, far apart and with zeros of either sign, does not ({when}). Does your function keep
-  something between calls, or compute with the values? They are to be copied, bit by bit.
-other training #2: After {steps} steps of training rank {rank} is {far:.1g} away from the dense
-  layer {when}.
-one buffer for all: After a second call the first part is not what it was ({when}): both lie in the
-  same memory. Each layer needs a weight of its own.
-over the wire: The rows are right, but rank {rank} called {ops} {when}. Each has read gate and up.
-keeps the whole #1: The rows are right, but on rank {rank} they are a view {when}: the memory under
-  them has {beside} elements more, and lives as long as they do. Let the part have its own.
-keeps the whole #2: The rows are right, but after the call {kept} bytes besides them are kept alive
-  on rank {rank} {when}: by a name outside of the function, an attribute, a closure or the history
-  of the result. A rank keeps its part alone.
-biases: The weights come out right, the biases do not: they have one dim, (f,), and are cut and
-  joined along it like the rows of a weight.
-
-  {text}
-rounded on the way: The rows went through {kind} {when}. They are to be copied bit by bit, in their
-  own dtype.
-the other dim: A rank got shape {shape} {when}: cut or joined along the second dim, the inputs.
-  Column-parallel means the outputs, and torch.nn.Linear keeps those in dim 0.
-computed, not copied: Each row is near a row of gate or of up, and not the same {when}. They are to
-  be copied bit by bit: nothing is computed with them.
-padded: A rank got a tensor of shape {shape} {when}, with rows of zeros in it. `down` has columns
-  for the rank's own units alone: every row has to be one of gate or up.
-wrong numbers: A rank got a tensor of shape {shape} {when} in which not every row is a row of gate
-  or of up; each of those has shape {right}.
-not cut: A rank has all rows of both: nothing was cut, so nothing is saved.
-one part for all: All ranks have the same rows. A rank's own follow from its number in the group.
-kept from an earlier call: These are the rows that the rank had in the group of three, which came
-  before. A rank's rows follow from the group of this call.
-cut straight across: Gate and up were joined first and then cut straight across: the first ranks
-  have rows of gate alone, the last ones of up alone. A unit's two rows belong on one rank.
-one of the two: Only one of gate and up is there; the layer needs its rows of both.
-interleaved: Each row of gate is followed by its row of up, but the layer's forward cuts its output
-  in the middle: first all of gate, then all of up.
-halves exchanged: Up stands before gate. The layer applies SiLU to the first half of its output:
-  exchanged, the wrong half gets SiLU, silently.
-gates of other units: Rows of up are together with the gates of other units. They are multiplied
-  row by row: their numbers have to be the same.
-remainder dropped: {f} rows do not divide by {n}, and the last of them belong to no rank.
-dealt out: The units were dealt out like cards. Together they are complete, but `down` was cut into
-  blocks: each of its columns would meet the number of another unit.
-another cut rule: Each rank has whole units, but not as many as the course's rule gives it, {sizes}.
-  `down` is cut by that rule, as torch.chunk cuts, and has to meet them.
-uneven rows: Rows that divide by the ranks come out right, others not.
-wrong rows: Not every rank has its own rows of gate, then of up.
-""")
+SAYS = Page("lesson_04/fuse_gate_up")
 Row = tuple[str, int]  # ("gate", 4)
 
 

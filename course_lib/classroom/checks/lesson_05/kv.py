@@ -18,7 +18,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.looking import THREE, TOLERANCE, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
 from course_lib.tensor_parallel.qkv_layout import shares
@@ -32,44 +32,7 @@ SHARED = [(5, 1, 3), (3, 1, 2), (4, 2, 4), (6, 2, 4), (14, 2, 6), (8, 2, 6)]
 REAL = SHARED[:2]  # carried out on ranks; the rest is played by one process
 POSSIBLE = [*SHARED, (6, 3, 3), (9, 3, 2), (14, 7, 3), (8, 4, 3), (4, 2, 1)]
 IMPOSSIBLE = [(6, 2, 3), (6, 3, 4), (6, 2, 5), (9, 3, 5)]
-SAYS = Words("""
-ranks disagree: The plan is not the same on all ranks. It is a rule: every caller gets the answer
-  for all n ranks.
-placed what cannot be: {where}: some key/value head would have more copies than another. Raise a
-  ValueError there, or a model is trained with an attention that it does not have.
-refused too much: {where} a ValueError was raised; this can be placed.
-nothing returned: {where} None came back. Did you forget `return`?
-not a plan #1: {where} what came back ({kind}) is not a list of {n} triples: for each rank its query
-  heads, its key/value heads, and the ranks that sum, each as numbers.
-not a plan #2: {where} a generator came back, which has worked out nothing yet, and raises nothing:
-  join it to a list of {n} triples.
-not a plan #3: {where} a {kind} of {length} entries came back; wanted are {n} triples. Does a list
-  outlive the call, with what was in it?
-all of them everywhere: {where} every rank holds every key/value head. A rank needs those that its
-  own queries read; with more it holds, and computes, what it never uses.
-dealt out like cards: {where} rank r holds head r mod {kv}. Then ranks 0 and {kv} share a head, and
-  their query heads are not neighbours. Copies of a head belong on neighbouring ranks.
-a query head that nobody has: {where} no rank computes query head {head}. Where the number does not
-  divide, the first ranks take one more.
-a query head twice: {where} query head {head} is computed more than once, and the output
-  projection's sum will count it as often. Ranks that share a key/value head divide its queries
-  among themselves.
-q without its k and v: {where} rank {rank} computes query heads {q} and holds key/value heads
-  {mine}. Each key/value head serves {each} neighbouring query heads.
-out of order: {where} the heads do not follow each other from rank to rank. The output projection is
-  cut in order: rank 0 holds the first heads.
-spread unevenly: {where} rank {rank} computes query heads {q} with key/value heads {mine}: not as
-  evenly as it goes (counts differ by one at most, the first ranks have more; ranks with copies of
-  the same head divide its queries in the same way).
-no such rank: {where} there is no rank {rank}: ranks are 0 to {last}.
-nobody sums #1: {seen} The list of ranks that sum is empty: a rank counts itself in.
-nobody sums #2: {seen} Each rank keeps the gradient of its own queries. A head that several ranks
-  hold was used by all of them, and its gradient is the sum of theirs.
-without itself: {seen} Each rank adds what the others have and leaves its own out. It is in the sum.
-everybody sums: {seen} All ranks sum, also those that hold another head: their gradients belong to
-  other weights. Only holders of the same head sum.
-the wrong ranks sum: {seen} It sums over {partners}. Which ranks hold the same key/value head?
-""")
+SAYS = Page("lesson_05/kv_heads_on_ranks")
 
 
 def plans(function: Callable, group: Group, cases: list[Case]) -> list[dict]:
@@ -270,26 +233,4 @@ def _look_at_sums(case: Case, plan: Plan, seed: int, judge: Judge, answer: Answe
     raise SAYS("the wrong ranks sum", seen=seen, partners=plan[worst][2])
 
 
-KV_HEADS = Exercise(
-    name="kv_heads_on_ranks",
-    title="Two kv heads on four ranks",
-    points=3,
-    judge=judge_kv_heads,
-    when_right=(
-        "Every query finds its key and value, no rank holds a head that it does not use, and each "
-        "plan, carried out, gave the gradients of one process: on two and three real ranks for "
-        "one shared head, played for the rest. The sum over the holders of a head is the price of "
-        "the copy."
-    ),
-    hints=(
-        "Query head i reads key/value head i // (heads / kv_heads). Draw two kv heads and four "
-        "query heads, join them, then draw the borders of four ranks.",
-        "As many kv heads as ranks, or more: `course_lib.layout.kv_heads(kv_heads, n)` spreads "
-        "them, and the queries follow. Fewer: the same function says who has a copy of which, and "
-        "refuses what cannot be.",
-        "The holders of one head divide its query heads as evenly as they go: "
-        "`course_lib.layout.heads(how_many, holders)` gives the counts.",
-        "Whose gradients are summed? A weight that several ranks hold took part in what each of "
-        "them computed. One that a single rank holds has a list with one rank in it.",
-    ),
-)
+KV_HEADS = Exercise(judge=judge_kv_heads, **SAYS.about)

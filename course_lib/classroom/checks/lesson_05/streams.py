@@ -17,7 +17,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 
 ELEMENTS = 4000  # of a mask; half of them are dropped
@@ -33,54 +33,7 @@ PAIRS = [(0, tp) for tp in range(MOST + 1)] + [(dp, 0) for dp in range(1, MOST +
 PAIRS += [pair for few in range(1, 10) for pair in ((few, few), (few, MOST), (MOST, few))]
 PAIRS += [(a, 10 * b) for a in range(1, 10) for b in range(1, 10)]
 COMMON = [(0, 0), (0, 1), (2, 0), (0, MOST), (1, MOST), (MOST, MOST)]
-SAYS = Words("""
-nothing returned: {where}, rank {rank} got None back. Seed, then return a function `private`: it is
-  used as `with private(): …`.
-error swallowed: {where}, an exception raised inside `private` did not come out of it on rank
-  {rank}. The generator has to be put back on that way out too, and the exception has to go on: the
-  caller must learn that the block failed. `finally` does both.
-not a context: {where}, what came back on rank {rank} ({kind}) cannot be used as `with private():
-  …`. torch's dropout takes no generator of yours: inside the block, torch's own generator has to
-  give this rank's numbers. contextlib.contextmanager makes such a function.
-asked the others: {where}, a collective was called. The three numbers that you get say everything:
-  no rank needs to be asked.
-copies drop different elements: {where}, the first mask outside of `private` differs between tp
-  ranks. All of them hold the same residual stream; with different masks the copies are copies no
-  longer. What all hold alike must not depend on tp_rank.
-stream not given back: {where}, before `private` the tp ranks draw the same mask, after it they do
-  not. On leaving the block torch's generator has to be in the state that it has on every other rank
-  too.
-shared stream rewound: {where}, after `private` the copies' mask from before comes again. The shared
-  stream has to go on, not to begin again: put back what the generator's state was on *entering*,
-  not what it was on seeding.
-one stream for all: {where}, two tp ranks drop the same elements inside `private`. They hold
-  different heads, and one large model would draw for each of them.
-moved by the heads: {where}, where one rank draws more inside `private` than another (heads that do
-  not divide), the shared stream stands elsewhere on each. What is drawn inside must not move it.
-lost on an error: {where}, after an exception inside `private` the tp ranks draw different masks.
-  Put the generator back on that way out too: try and finally.
-the same mask again: {where}, two `private` blocks of a rank give the same mask, so every layer
-  drops the same elements. A second block goes on where the first ended, or begins from a new
-  number.
-heads copy the residual: {where}, a mask of heads is also a mask of the copies: the private stream
-  starts from the shared one's seed.
-replicas drop alike: {where}, two replicas draw the same masks for different data. The tp ranks of
-  one replica share a stream, and dp_rank belongs into its seed.
-heads of replicas drop alike: {where}, a tp rank draws the same masks for its heads in two replicas.
-  The private stream needs dp_rank as well.
-seeds collide #1: {where}, two streams that should have nothing in common, of different replicas and
-  ranks, are the same one. Adding up does that: 1 + 0 is 0 + 1. Give every pair (dp_rank, tp_rank),
-  and the shared stream of each replica, a number of its own.
-seeds collide #2: These two streams are the same: {a}, and {b}. dp_rank and tp_rank are at most
-  {most}, and both may be {most}: one value more than that each, and the shared stream needs a
-  number that no tp rank has.
-not reproducible #1: {where}, the same seed and ranks gave other masks the second time. A run that
-  cannot be repeated cannot be debugged.
-not reproducible #2: With the same seed, dp_rank and tp_rank, process {rank} draws other numbers
-  than process 0. Something besides the three numbers goes into a seed: what differs from one
-  process to the next, and from today's run to tomorrow's?
-seed not used: {where}, another seed gave the same masks.
-""")
+SAYS = Page("lesson_05/dropout_streams")
 
 
 class Stumble(Exception):
@@ -244,27 +197,4 @@ def _related(masks: Tensor) -> tuple[int, int] | None:
     return tuple(map(int, pairs[0])) if len(pairs) else None
 
 
-STREAMS = Exercise(
-    name="dropout_streams",
-    title="Which random numbers ranks share",
-    points=4,
-    judge=judge_streams,
-    when_right=(
-        "Copies draw one mask on all tp ranks, before and after heads, also after an error and "
-        "where ranks draw different amounts; heads draw independently by rank, layer and replica; "
-        "and the seed brings everything back."
-    ),
-    hints=(
-        "Make a table: for the residual stream and for the heads, on which of dp_rank and tp_rank "
-        "may the mask depend? What is in no cell of the table must not be in that seed.",
-        "`torch.random.fork_rng(devices=[])` is a context that puts the CPU generator's state back "
-        "on leaving, after an exception too. What is left to decide is what the generator is set "
-        "to inside.",
-        "Two blocks in a row have to differ. Either the private state is kept between them "
-        "(`torch.get_rng_state()` on leaving), or each block begins from a number that has not "
-        "been used: where could such a number come from, the same way on every rank?",
-        "Distinct seeds: put the numbers together as digits of one number, as in seed · 100 + "
-        "dp_rank · 10 + tp_rank, but with a base that is larger than 1000, so that no digit "
-        "overflows into the next place. The shared stream gets a last digit that no tp rank has.",
-    ),
-)
+STREAMS = Exercise(judge=judge_streams, **SAYS.about)

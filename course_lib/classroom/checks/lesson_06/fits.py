@@ -11,70 +11,12 @@ from dataclasses import dataclass
 from math import floor
 
 from course_lib.classroom.checks.thought import Mistake, Thought, compare, counted
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 N, S, H, LAYERS, ITEM, ROOM = 8, 4096, 6144, 48, 2, 40e9  # ranks, tokens, hidden; bytes
 WHOLE, KEPT, AGAIN = PLANS = ("tokens replicated", "X kept", "X gathered again")
 SENT, HELD, FITS = ([f"{what}, {plan}" for plan in PLANS] for what in ("sent", "kept", "sequences"))
-SAYS = Words("""
-half of the moves with X kept: You have sent half as much with the tokens sharded and X kept. An
-  all-reduce is two moves, and neither of its halves has gone away: one has only moved.
-all-reduces counted as one move: An all-reduce sends its tensor nearly twice: a reduce-scatter and
-  an all-gather.
-forward only: Those are the messages of the forward alone; a step has a backward as well.
-one pair of layers: That is half. A layer of the model has two pairs of layers, attention and MLP:
-  have you counted one? Or elements, where bytes are asked for?
-gathered again in one of two: X is gathered again before qkv *and* before up: two moves more in a
-  layer.
-again as an all-reduce: To gather X again is an all-gather: one move, half of an all-reduce.
-again costs nothing: Gathering X again is a message too, in the backward.
-limit for large N: You have let a move send all of Φ. That is the limit for many ranks; among eight
-  a piece stays where it is.
-masks in bfloat16: Your masks have two bytes for each element. A mask says yes or no: one byte.
-no masks: The masks of dropout are missing.
-one mask: Dropout comes after attention and after the MLP: two masks, each with x's elements.
-X cut though it is kept: Where X is kept, it is the gathered one: all tokens, on every rank.
-X whole though gathered again: To gather X again a rank needs its own tokens alone: that is all it
-  keeps of X.
-X not counted: The inputs of qkv and up are missing: their weights' gradients need them.
-norms not counted: The inputs of the norms are missing: a norm keeps its input for its backward.
-heads and MLP whole: What is kept inside heads and MLP was sharded before: each rank keeps its heads
-  and its columns.
-heads whole: q, k, v and the heads' result were sharded before: each rank has its own heads alone.
-MLP whole: What the MLP keeps inside was sharded before: each rank has its own columns alone.
-only what is between the layers: You have counted what is kept between the layers. Inside heads and
-  MLP something is kept too, an eighth of it on each rank.
-MLP as wide as x: Inside, the MLP is four times as wide as x: that holds for what stands before and
-  after the GELU.
-tokens not cut: With sharded tokens, a norm's input and a mask are an eighth on each rank.
-float32: You have given each element four bytes; bfloat16 has two.
-elements, not bytes: Those are elements. An element of bfloat16 has two bytes.
-one layer: That is one layer. The model has more.
-all ranks: That is eight times too much: of all eight ranks together, where one is asked for; or
-  times N−1, and not divided by N. (Bits for bytes are eight times too much as well.)
-a piece for a move: You have let a move send Φ/N. Of the N pieces of a tensor a rank sends all but
-  one.
-a move of a rank's own: You have let a move send (N−1)/N of Φ/N. A rank sends all pieces of Φ but
-  one.
-everything sharded: You have divided all that is kept by the number of ranks. What is replicated is
-  not divided: which parts are, in this plan?
-divided by N twice: You have divided all that is kept by the number of ranks once more: what is
-  sharded was divided already, and what is replicated is not divided.
-nothing sharded: Nothing is divided by the number of ranks. Heads and columns are sharded in all
-  three plans, tokens in two of them.
-input of the norms whole: With sharded tokens a norm works on its rank's own: its input is an
-  eighth.
-GELU counted once: The MLP keeps what stands before the GELU and what stands after it: two tensors,
-  each four times as wide as x.
-result of the heads left out: The heads keep q, k, v and their result: four tensors as wide as x.
-gradients counted: That is twice what is kept for the backward. Gradients are not asked for.
-GiB #1: Those are GiB, of 2³⁰ bytes. Asked for are GB, of 10⁹.
-GiB #2: The room is 40 GB, of 10⁹ bytes each, as is what is kept, and not of 2³⁰.
-room of all ranks: You have used the room of all eight ranks for one rank's part. Each rank holds
-  its part of every sequence in its own room.
-not whole sequences: Half a sequence is no sequence: round down to a whole number.
-one too many: One sequence more than there is room for: round down, not up.
-""")
+SAYS = Page("lesson_06/which_fits")
 
 
 @dataclass(frozen=True)
@@ -174,25 +116,4 @@ def judge_fits(given: Mapping) -> None:
     compare(given, {field: right[field] for field in FITS}, (*ideas, *ROOMS))
 
 
-WHICH_FITS = Thought(
-    name="which_fits",
-    title="Which variant fits?",
-    points=3,
-    fields=(*SENT, *HELD, *FITS),
-    judge=judge_fits,
-    when_right=(
-        "2, 4 and 7 sequences. With replicated tokens most of the room holds copies of the same "
-        "elements. With X kept, the bytes on the links are the same and two more fit; gathering "
-        "again adds three more for a quarter more bytes. Megatron-LM gathers again, over the fast "
-        "links inside a node."
-    ),
-    hints=(
-        "One move of Φ = s·h elements costs a rank Φ(N−1)/N. How many moves has a layer of the "
-        "model in each plan, forward and backward? An all-reduce is two.",
-        "Kept, between the layers: two inputs of norms, two inputs of products (X), two masks. "
-        "Which of them are replicated, and which an eighth, in each plan?",
-        "Kept inside, the same in all plans: q, k, v and the heads' result are as wide as x, "
-        "before and after the GELU it is four times as wide; each rank has an eighth.",
-        "Add up in bytes: two for an element, one for an element of a mask. Times the layers.",
-    ),
-)
+WHICH_FITS = Thought(fields=(*SENT, *HELD, *FITS), judge=judge_fits, **SAYS.about)

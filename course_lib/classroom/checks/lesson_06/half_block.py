@@ -16,64 +16,14 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.layer_looks import Budget, Declared, Seen
 from course_lib.classroom.checks.layers import Layer, Use
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.layout import cut
 from course_lib.ledger import forms
 
 PAIR = {"all_gather": 1, "reduce_scatter": 1}
 AGAIN = {"all_gather": 2, "reduce_scatter": 1}
 EPSILON = 1e-5
-SAYS = Words("""
-bias n times: The bias was added {n} times: every rank added it before the sum.
-bias left out: The bias is missing.
-residual n times: x was added {n} times: before the sum, on every rank, and the sum took all of
-  them.
-residual left out: x itself is missing: the branch is added to it.
-mean: The branch is divided by {n}. Each rank's part is a part of a sum; they add up.
-own columns alone: Each token has passed the columns of its own rank alone. It has to pass all of
-  them: the other ranks' columns make parts of the same sum, and they have not been added up.
-norm left out: The norm is missing.
-weight left out: The norm is there, without its weight.
-another epsilon: The norm adds something else than 1e-5 to the mean of squares.
-another norm: That is LayerNorm, which subtracts the mean. Wanted is RMSNorm, which does not.
-activation left out: The GELU is missing.
-GELU by tanh: That is GELU's approximation by tanh; wanted is GELU itself, as in the wiring above.
-activation after the sum: GELU stands after the product by rows. It stands between the two products,
-  on each rank's own columns.
-residual normed: The residual is the norm's output. It is x, as it came in.
-all tokens: Rank {rank} returned all {s} tokens {when}. The next norm works on its own alone: leave
-  the sum scattered.
-no way back: No gradient finds back to up and down. `course_lib.collectives` sends and keeps no
-  graph; the pairs of `tensor_parallel.conjugates` do both.
-the other backward of a gather: After the gather each rank works with its own columns, so what comes
-  back is a partial sum. You have split it up, and not summed it. A gather has two right backwards;
-  which one is meant here?
-no way back by the residual: It has come back by the branch alone. x is also the residual, and what
-  comes back by it is the output's gradient itself.
-a copy's debt: Each rank has it from its own tokens alone. Every rank has a copy and uses it on
-  other tokens: the gradient is the sum of all ranks'. Without it the copies drift from the first
-  step on, and the loss still falls.
-n times: It is {n} times what it should be: it was summed, and what was summed was a whole gradient
-  already.
-divided by n: It is divided by {n}. Every token is on one rank alone: what the ranks have adds up,
-  and is no mean.
-all-reduce, then cut: The branch's sum goes to every rank in full, and each throws away what is not
-  its own tokens: twice the bytes of a reduce-scatter.
-gathered twice: In the forward one gather will do: what of the gathered tokens is needed that does
-  not come after the norm?
-scattered twice: Add up the terms of x's gradient before you scatter it: one message.
-over budget: The budget is one all-gather and one reduce-scatter forward; backward the same, with
-  one more all-gather where X is gathered again; and sums for weight and bias.
-another second step: One call after the other comes out right. Several that are alive at once, as in
-  any net, and of which one has a group of its own, do not. Does your function keep something
-  between calls?
-
-  {what}
-all tokens kept: Values and messages are right. Between forward and backward rank {rank} keeps
-  {wide} tensors of all {s} tokens, as wide as x, {when}. One is allowed, the input of `up`. Is
-  something that treats each token by itself done after the gather? Then every rank does it for all
-  tokens, and keeps what it needs for its backward.
-""")
+SAYS = Page("lesson_06/sequence_mlp")
 
 
 def half(x: Tensor, weight: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> Tensor:
@@ -220,26 +170,4 @@ DECLARED = Declared(
     named={"two at once": "another second step"},
     kept="all tokens kept",
 )
-SEQUENCE_MLP = Exercise(
-    name="sequence_mlp",
-    title="Half a block with its tokens sharded",
-    points=4,
-    judge=DECLARED.judge,
-    when_right=(
-        "Output, five gradients and two steps of training are those of the dense half block, on "
-        "two ranks and on three, for lengths that divide and that do not. The tokens moved as "
-        "often as two all-reduces would have moved them (once more, if you gather again), the "
-        "parameters' sums went beside them, and of all tokens a rank kept one tensor at most."
-    ),
-    hints=(
-        "Write the layout after each step: x is [b, s@tp, h]. Up to which step does each token "
-        "stay by itself? Which step needs all tokens, and which one leaves a partial sum?",
-        "Two pairs of lesson 03 move tokens: `gather` and `reduce_scatter`, along dim 1 with "
-        "`sizes`. What does each rank do with the gathered tokens: the same as the others, or work "
-        "of its own? That decides the gather's `after`.",
-        "The residual and the bias belong to finished tokens. Add them where each token exists "
-        "once.",
-        "Which parameters are replicated, and used by each rank on its own tokens? Lesson 03 has a "
-        "pair whose forward does nothing and whose backward sums what comes back from all ranks.",
-    ),
-)
+SEQUENCE_MLP = Exercise(judge=DECLARED.judge, **SAYS.about)

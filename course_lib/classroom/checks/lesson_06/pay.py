@@ -29,7 +29,7 @@ from course_lib.classroom.checks.looking import (
     counted,
     fresh_seed,
 )
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.layout import cut
 from course_lib.ledger import forms
@@ -37,50 +37,7 @@ from course_lib.ledger import forms
 STEPS, RATE, BATCH = 3, 0.002, 8
 TOLERANCE = 1e-10
 RIGHT, ALONE, TIMES, MEAN, OTHER, ROUNDED = "right", "alone", "n times", "mean", "other", "rounded"
-SAYS = Words("""
-not a dictionary: Rank {rank} returned a {kind} {when}; expected is a dictionary with all ten
-  gradients under their names.
-a gradient missing: Under {name!r} rank {rank} returned no tensor, {when}. All ten gradients come
-  back, also those that need no sum.
-wrong shape: The gradient of {name} came back in another shape or dtype than it had, on rank {rank},
-  {when}. A gradient is shaped like its parameter.
-input changed: {name!r} is gone from the caller's dictionary on rank {rank}, {when}. Read it, and
-  return a dictionary with all names; the caller still needs its own.
-summed what is cut: {name} is sharded: each rank has the rows of its own heads, and all there is of
-  their gradient. Something was done to it, {when}.
-rounded on the way: The gradient of {name} is right but for rounding. {off} It went through a
-  narrower type than it has: sum in the dtype of the gradients.
-mean: The gradient of {name} is a mean over the ranks, and should be their sum: each has a term of
-  it and no estimate of all. {off}
-summed what was whole: {name} comes back {n} times too large. All ranks do the same with it, on all
-  tokens: each had the complete gradient already. {off}
-nothing summed: Every rank kept all of its own gradients. {off} Look for parameters that are
-  replicated, and do different work on each rank.
-a debt left #1: The gradient of {name} is a partial sum. {off} Which rows of the table does a rank
-  read, and which rows of its gradient are zero on it?
-a debt left #2: The gradient of {name} is a partial sum. {off} On which tokens does a rank use it?
-a debt left #3: The gradient of {name} is a partial sum. {off} It stands beside the norm's weight.
-  On which tokens does a rank use it?
-a debt left #4: The gradient of {name} is a partial sum. {off} It comes after the gather, and sees
-  all tokens. Of which heads?
-a debt left #5: The gradient of {name} is a partial sum. {off} Is it added before the reduce-scatter
-  or after it? To which tokens, then?
-summed twice: The gradient of {name} comes back {n} times too large: it was a complete sum already,
-  and was summed once more. {off}
-on one rank only: The gradient of {name} is complete on rank {fine} alone, and every rank needs it:
-  a reduce to one rank? {off}
-mixed up: The gradient of {name} is not the dense one's, and all five together have the right sum.
-  {off} Either the ranks did not join the five in one order (a `set` of names has another order in
-  each process), or they were taken apart in another order than they were joined in.
-wrong gradient: The gradient of {name} is not the dense one's. {off}
-a message for each: {head}The sums are small, and each message costs its latency α. Join them, sum
-  once, take them apart.
-another message: {head}Every rank wants the sum: one all-reduce does it.
-more than is owed: {head}It carries {carried} bytes where {fair:g} would do: something in it needs
-  no sum.
-one buffer for all calls: After call {call} on rank {rank}, {when}, the gradients that an earlier
-  call returned hold other elements: all calls share one buffer. The caller may still need them.
-""")
+SAYS = Page("lesson_06/pay_sums")
 ASK = {  # the partial sums, and what to ask where one was left as it was
     "positions": "a debt left #1",
     "norm.weight": "a debt left #2",
@@ -269,25 +226,4 @@ LOOKS = Looks(
     traffic=_look_at_traffic,
     later_steps=_look_at_steps,
 )
-PAY_SUMS = Exercise(
-    name="pay_sums",
-    title="Which gradients are partial sums?",
-    points=4,
-    judge=judge_pay,
-    when_right=(
-        "In three steps of training all ten gradients were those of one process, on two ranks and "
-        "on three, even where a rank had no token; and one message carried the partial sums and "
-        "nothing else. Not what a parameter is called decides, but whether all ranks do the same "
-        "with it."
-    ),
-    hints=(
-        "Take the parameters one by one and ask two questions. Is it replicated? And "
-        "if so: do all ranks do the same with it, on the same tokens and heads?",
-        "What is sharded has one owner, and needs no sum. What is replicated, and used alike on "
-        "all tokens, has its complete gradient on every rank: a sum makes it too large. What is "
-        "left?",
-        "One of them has nothing to do with the tokens being sharded: every rank uses it on all "
-        "tokens, but with its own heads only.",
-        "One message: torch.cat of the flattened ones, a sum, `split` by their sizes, `view_as`.",
-    ),
-)
+PAY_SUMS = Exercise(judge=judge_pay, **SAYS.about)

@@ -15,58 +15,11 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.layer_looks import Declared
 from course_lib.classroom.checks.layers import Layer, Seen, Use
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO, counted
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.layout import cut, span
 from course_lib.ledger import forms
 
-SAYS = Words("""
-not a loss: Rank {rank} got {got} back {when}; expected is a {dtype} tensor with one number in it.
-no tokens: A rank has no token there, and the mean of nothing is NaN. Divide once, by what all ranks
-  have together.
-own mean: Each rank has the mean over its own tokens. Wanted is one number, over all.
-own share: Each rank has its own tokens' share of the mean. The shares have to be added up.
-mean of means: That is the mean of the ranks' means. A token of a rank with few then counts more
-  than one of a rank with many.
-its own count #1: The sum over all tokens was divided by the count of a rank's own.
-padding counted: The sum was divided as if every rank had as many tokens as the first.
-its own count #2: The sum was divided as if every rank had as many tokens as this one.
-the table's length: The sum was divided by the table's length. It is longer than the sequence.
-sum of means: The ranks' means were added up.
-sum: That is the sum over all tokens, not their mean.
-divided by n: The mean over all tokens was divided by {n} again.
-from 0 everywhere: Every rank took positions from 0 on.
-places as if it divided #1: Rank r took its first token to stand at r times its own number of
-  tokens. The ranks before it may have more.
-places as if it divided #2: Rank r took its first token to stand at r·(s // n). The first ranks have
-  more tokens than that.
-balanced for cut: Positions were counted as if tokens were spread evenly. `course_lib.layout.cut`
-  fills the first ranks.
-the table cut: The table was cut over the ranks by its own length. It is longer than the sequence: a
-  position is a place in the sequence.
-wrong loss: That is not the mean over all tokens, {when}.
-no way back: The loss is right on rank {rank}, and no gradient finds back from it, {when}. A plain
-  sum over the ranks keeps no graph; g of lesson 03 does.
-n times the gradient: It is {n} times too large. The sum's backward has summed once more: every rank
-  starts its backward from the same loss, and each summand's gradient is that of the sum.
-gradient divided by n: It is divided by {n}. The value is a mean over tokens, and no mean over
-  ranks.
-the table's debt: Each rank has the gradient of the rows that its own tokens read, and zeros in the
-  others. The table is replicated: after the first step its copies differ.
-the table's mean: It is divided by {n}: the ranks' parts of it add up, and are no estimates of one
-  number.
-wrong table #1: It is {n} times what it should be: the sum of all ranks' rows was summed once more.
-wrong table #2: It is not that of one process.
-another second step: One call after the other comes out right. Several that are alive at once, of
-  which one has a group of its own, do not. Does your function keep something between calls?
-
-  {what}
-tokens on the way: {head} That is {bytes} bytes for a mean. Which number does another rank need of
-  all your tokens?
-two messages: {head} One will do: what each rank knows about the lengths need not be sent, and
-  elements that are sent may travel together.
-over budget backward: {head} Backward it sends {bytes} bytes in {messages} messages; one sum of the
-  table's gradient is {table:g} bytes.
-""")
+SAYS = Page("lesson_06/uneven_loss")
 
 
 def mean_square(x: Tensor, table: Tensor, target: Tensor) -> Tensor:
@@ -158,9 +111,6 @@ def look_at_traffic(c: Seen) -> None:
 
 
 UNEVEN_LOSS = Exercise(
-    name="uneven_loss",
-    title="A length that does not divide",
-    points=3,
     judge=Declared(
         module=__name__,
         layer=LAYER,
@@ -190,19 +140,5 @@ UNEVEN_LOSS = Exercise(
         },
         outside="the backward",
     ).judge,
-    when_right=(
-        "Every token stood at its own position and counted once, on whichever rank it was; a rank "
-        "without tokens gave a zero to the sum and no NaN. Gradients and two steps of training "
-        "were those of one process, for one small message forward and the table's sum backward."
-    ),
-    hints=(
-        "`course_lib.layout.cut(length, n)` says how many tokens each rank has. Where does yours "
-        "begin? (`span` says it too.)",
-        "A mean is a sum divided by a count. Which of the two can every rank work out alone? "
-        "Then one element in the message is enough.",
-        "Summing over the ranks in the forward: what is the gradient of one summand? Lesson 03 has "
-        "the pair whose backward sends nothing.",
-        "The table is a copy on every rank, and each rank reads other rows of it. Which pair "
-        "stands before a copy that takes part in different work?",
-    ),
+    **SAYS.about,
 )

@@ -26,44 +26,10 @@ from course_lib.classroom.checks.lesson_07.trial import (
     Plan,
 )
 from course_lib.classroom.checks.looking import THREE, TWO, Idea, ideas
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 KINDS = [(THREE, PLAIN), (TWO, PLAIN), (THREE, FAR), (TWO, APART), (THREE, SILENT)]
-SAYS = Words("""
-taken for another rank's word: An ignored token's loss is log-sum-exp, without a target: each rank
-  thought that another one had it. It should be 0.
-only a negative label: Here the label that is ignored is an entry's id, and you have counted its
-  tokens. Ignored is what equals ignore_index, whatever it is.
-mean over all tokens: The sum is right and was divided by the number of all tokens. The mean is over
-  those that count.
-another number of tokens: The sum is right and was divided by two, and one token counts. Only where
-  none does there is nothing to divide by.
-counted on one rank: Each rank divides by the number of targets that it holds. The mean is over the
-  tokens of all entries.
-counted on every rank: The number of tokens was summed over the ranks, so the loss is {n} times too
-  small. All ranks see the same tokens.
-ignored tokens still learn: An ignored token's loss is 0 and its logits get a gradient all the same:
-  the softmax of a token without a target pushes every entry down.
-gradient over all tokens: The loss was divided by the tokens that count, its gradient by all tokens.
-padding takes part: The padded rows have logits too, and these are in the sum of exponentials: the
-  loss is too high by what they take of the softmax.
-zero is a logit: The padded logits were set to 0. A logit of 0 has an exponential of 1, and takes
-  part like any entry. What has to become 0 is the exponential.
-padding not low enough: The padding's logits were set to a number such as -10,000, and the largest
-  logit of a token may lie below that. What has no part has a logit of -inf.
-padding in the largest logit: The padding takes no part in the sum, and it does in the largest
-  logit, or a number in its place: where that is far above the real ones, no exponential is left.
-  The largest of nothing is -inf.
-the border of the padding: One row too many or too few takes part: entries are the rows 0 to
-  vocabulary - 1.
-padding on the last rank alone: The last rank's padding is left out, that of the rank before it
-  takes part.
-a slice from the end: On a rank that holds padding alone, vocabulary - start is negative, and
-  `logits[:, :negative]` leaves out as many columns from the end. The number of real entries is
-  never below 0.
-padded rows learn: The loss knows which entries are real, the gradient does not: padded rows get
-  one, and would not stay zero.
-""")
+SAYS = Page("lesson_07/by_hand")
 
 
 def cut_plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
@@ -166,59 +132,13 @@ def padded_gradients(case: Case) -> Iterator[Idea]:
 
 
 CUT_LOSS = Exercise(
-    "cut_loss",
-    "Forward and backward by hand",
-    4,
-    judged(cut_plans, (), 3, of_the_loss, of_the_gradient),
-    when_right=(
-        "Loss, gradient and three steps of training are those of one process in float64, on two "
-        "and three ranks: with targets at both edges of every shard, logits of 10,000 and "
-        "-10,000, ranks far apart, and a rank whose logits are all -inf. Sent were a few numbers a "
-        "token, backward nothing, and no tensor was as wide as the vocabulary."
-    ),
-    hints=(
-        "Write the loss of one token with all its logits. Which three numbers does it read? For "
-        "each: what does a rank know of it, and is the total a sum or a maximum of that?",
-        "`torch.where(here, x, 0.0)` with `here` true where the target is one of this rank's "
-        "entries. `clamp` keeps an index in range where it does not.",
-        "The gradient of a token's loss is softmax minus one-hot. After the forward, which of the "
-        "two needs something from another rank?",
-        "The loss is a mean: how much of each token's gradient is left?",
-    ),
+    judge=judged(cut_plans, (), 3, of_the_loss, of_the_gradient), **Page("lesson_07/cut_loss").about
 )
 IGNORED_LOSS = Exercise(
-    "ignored_loss",
-    "Ignored targets",
-    3,
-    judged(ignored_plans, ("ignore",), 3, ignored_losses, ignored_gradients),
-    when_right=(
-        "Ignored tokens cost nothing and teach nothing, whether their label is -100, an entry's "
-        "id, or beyond the vocabulary; the mean is over the rest; and where nothing counts the "
-        "loss is 0 and so is its gradient. All ranks know the labels, so no message was needed."
-    ),
-    hints=(
-        "Work out what your loss is for a token whose target no rank has.",
-        "Which tokens count is the same question on every rank, with the same answer. Ask it once, "
-        "at the end: for the loss, for the gradient, and for the number to divide by.",
-        "What is the mean over no token? `clamp(min=…)` on a count is one way to say what it is "
-        "here.",
-    ),
+    judge=judged(ignored_plans, ("ignore",), 3, ignored_losses, ignored_gradients),
+    **Page("lesson_07/ignored_loss").about,
 )
 PADDED_LOSS = Exercise(
-    "padded_loss",
-    "Padding that takes no part",
-    3,
-    judged(padded_plans, ("words",), 3, padded_losses, padded_gradients),
-    when_right=(
-        "Padded rows take no part: not in the largest logit, not in the sum, and their gradient is "
-        "0, so that they stay what they are. Also where a rank holds nothing else. The caller's "
-        "logits were left alone."
-    ),
-    hints=(
-        "How many of this rank's columns are real entries? It can be all, some or none.",
-        "What has to be the exponential of a padded logit, and what has the logit to be for that? "
-        "Or leave those columns out, and put a gradient in their place at the end.",
-        "A rank without a real entry still calls every collective. What is the largest of nothing, "
-        "as far as a maximum over ranks is concerned, and the sum?",
-    ),
+    judge=judged(padded_plans, ("words",), 3, padded_losses, padded_gradients),
+    **Page("lesson_07/padded_loss").about,
 )

@@ -14,62 +14,12 @@ from torch import Tensor
 
 from course_lib.classroom.checks.lesson_07.trial import PLAIN, Case
 from course_lib.classroom.checks.looking import Idea, ideas
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 FILLS = (-1e2, -1e3, -1e4, -65504.0)  # float16's lowest among them
 EDGES = ((0, 1), (1, 0), (1, 1))  # how far the ends of a shard's local indices are off
 
-SAYS = Words("""
-nothing shared: Each rank has the loss of its own entries alone, as if there were no others.
-sum not shared: Each rank divides by its own sum of exponentials. The softmax is over all entries,
-  so the sum is one over all ranks.
-target not shared: Only the rank that has the target's logit has taken it off. The others take off
-  nothing, and so the ranks have different losses.
-sums below different logits #1: The ranks' sums of exponentials were added up, each relative to
-  another largest logit. They can be added once all are relative to the same one.
-sums below different logits #2: Each rank's sum is relative to its own largest logit, and so is the
-  loss that it makes of the total: the ranks have subtracted different numbers.
-largest not put back: The exponentials were summed relative to the largest logit, and the target's
-  logit was taken as it is. What is subtracted in one place is missing in the other.
-one largest logit for all tokens: Some token's sum of exponentials is 0: what was subtracted lies
-  far above all logits of that token. Every token has a largest logit of its own; that of all tokens
-  together, or of absolute values, will not do.
-logits cut off: Logits below some number, such as -10,000, were set to it. They may be anything,
-  also all of them; only -inf as a largest logit needs care.
-another logarithm: The logarithm is to the base 2. The loss has the natural one.
-a word on every rank #1: Every rank contributes a logit for every target, and all but one of them
-  that of some other entry. A rank that does not have the target contributes 0.
-a word on every rank #2: Every rank takes 1 off one of its logits for each token; only the rank with
-  the target should.
-start left out: Each rank took its entries to begin at rank · (the number of its own). Shards have
-  different lengths: where they begin is `start`.
-the edge of a shard: Wrong are only the targets at the edge of a shard, the first entry of a rank or
-  the one after its last: they are found twice, or by no rank. Of width entries the local indices
-  are 0 to width - 1.
-sum for mean: That is the sum over the tokens; wanted is their mean.
-n times #1: It is {n} times too large: something that all ranks had already was summed over them.
-n times #2: It is {n} times too large. The loss is the same on every rank, and each has the gradient
-  of its own logits: over the ranks there is nothing to sum.
-n times too small: It is {n} times too small: a mean over ranks was taken, and there is none to
-  take.
-sign: Its sign is turned: the loss is -log of a probability, and its gradient softmax minus one-hot.
-no one-hot: That is the softmax alone. At the target's own logit a 1 is missing.
-softmax of one rank: On each rank the softmax adds up to 1. It does so over all ranks: the sum to
-  divide by is the shared one.
-softmax below different logits: The exponentials of the gradient are relative to the rank's own
-  largest logit, the sum that they are divided by relative to that of all ranks.
-half of it scaled: Of softmax minus one-hot only one of the two was multiplied by the token's share,
-  or by the gradient that arrives. Both are.
-gradient of the sum: That is the gradient of the sum over the tokens. The loss is their mean, so
-  each token's share is smaller.
-divided by the entries: It was divided by a number of entries. The mean is over the tokens.
-one gradient for all tokens: The mean, the sum or the first of the gradients that arrive was
-  multiplied in for every token. Each token's loss has one of its own: `grad` is (t,).
-gradient of the mean: It is divided by the number of tokens, as if a mean had been returned. Each
-  token has a loss of its own; what a mean divides by is in the gradient that arrives.
-incoming gradient left out: That is the gradient of the sum of all losses. The gradient that arrives
-  is another number for each token, and has to be multiplied in.
-""")
+SAYS = Page("lesson_07/ideas")
 
 
 class Parts:

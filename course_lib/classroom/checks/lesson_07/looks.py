@@ -18,7 +18,7 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_07 import trial
 from course_lib.classroom.checks.lesson_07.trial import APART, FAR, LOW, PLAIN, SILENT, Case, Plan
 from course_lib.classroom.checks.looking import ITEM, Idea, Looks, all_near, near, refuse_idea
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page, Words
 from course_lib.ledger import forms
 
 WHERE = {
@@ -28,47 +28,7 @@ WHERE = {
     APART: ", where one rank's logits are far above all others'",
     SILENT: ", where all of one rank's logits are -inf, and some tokens' about -100,000",
 }
-SAYS = Words("""
-not a pair: Rank {rank} got a {kind} back {when}; wanted is a pair: the loss, one number, and the
-  gradient of this rank's logits.
-no single loss: The first of the pair on rank {rank} is not one number {when}. The loss is the mean
-  over the tokens, the same on every rank.
-gradient of all words: Rank {rank} got the gradient of all logits back, {shape}, {when}; wanted is
-  that of its own, {wanted}. No rank has a use for the others'.
-wrong shape: The gradient on rank {rank} has shape {shape} and dtype {dtype} {when}; wanted is
-  {wanted} and float64, like the logits.
-ranks disagree: The ranks have different losses {when}. Every rank needs the loss over all entries.
-wrong loss: The loss is not that of one process {when}{both}.
-wrong gradient: The loss is right, and its gradient is not that of one process {when}. For each
-  logit it is softmax minus label.
-nothing over nothing: With every token ignored there is a NaN {when}: a mean over no token is 0/0.
-  It is defined as 0 here, with a gradient of zeros, so that training goes on.
-zero times infinity #1: There is a NaN {when}. The padding's exponentials are infinite there, and
-  0 · inf is no number. Choose with torch.where, or fill the logits with -inf before the
-  exponential; do not multiply by a mask.
-rank without a word: There is a NaN, or an infinity, {when}: all rows of rank {rank} are padding
-  there. A rank without a real entry still takes part, with nothing to add.
-overflow: There is an infinity or a NaN {when}. An exponential is taken of something that was not
-  made small first, or a logarithm of a sum, or of a softmax, that has become 0: what is subtracted
-  has to be the largest logit of all ranks, and a difference of logits needs no exponential.
-zero times infinity #2: The loss is a NaN {when}, though the gradient has none: the sum of
-  exponentials is fine, and the target's logit is not. 0 · (-inf) is no number: choose with
-  torch.where, do not multiply by a mask.
-no largest logit: There is a NaN or an infinity {when}: there the rank's largest logit is -inf too,
-  and -inf - (-inf) is no number. Such a rank adds nothing to the sum, and no other number may stand
-  for its largest logit.
-not finite: There is a NaN or an infinity {when}.
-over budget: The values are right. Rank {rank} sends {bytes} bytes {when}; the budget is {fair:g},
-  {numbers} numbers a token. The backward needs no message at all.
-logits on the way: The values are right. Rank {rank} sends something as large as its logits,
-  {bytes} bytes in all {when}: it grows with v, the vocabulary. What a token's loss needs of another
-  rank is a few numbers.
-not sharded: The values are right, and rank {rank} made a tensor of {largest} bytes {when}; a shard
-  of the logits has {shard}. Something there is as wide as the whole vocabulary: a sharding that
-  saves no memory.
-one buffer for two results: A gradient that your function had returned was another one after its
-  next call, {when}. The caller may still need it: give each result memory of its own.
-""")
+SAYS = Page("lesson_07/looks")
 Ideas = Callable[[Case], Iterable[Idea]]
 Plans = Callable[[int, int], Sequence[tuple[list[int], Plan]]]
 

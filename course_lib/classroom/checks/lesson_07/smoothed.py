@@ -15,46 +15,9 @@ from course_lib.classroom.checks.lesson_07.ideas import Parts, of_the_gradient, 
 from course_lib.classroom.checks.lesson_07.looks import judged
 from course_lib.classroom.checks.lesson_07.trial import APART, FAR, PLAIN, TOKENS, Case, Plan
 from course_lib.classroom.checks.looking import THREE, TWO, Idea, ideas
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
-SAYS = Words("""
-no smoothing: That is the loss without smoothing: all of the target's share is still at one entry.
-sum of logits not shared: The uniform part reads every entry's logit, and each rank has put in those
-  of its own entries alone.
-share of one rank's words #1: Each entry's share was computed as ε over the entries of one rank. It
-  is ε over the whole vocabulary.
-share of one rank's words #2: Each rank took the vocabulary for n times its own entries. Shards have
-  different lengths; how many entries there are is `vocabulary`.
-share of one rank's words #3: Each rank's mean over its own entries was taken, and these were added
-  up or averaged. Shards have different lengths, and an entry's share is ε over the whole
-  vocabulary.
-other words only: The target keeps 1 - ε and the others share ε. That is smoothing too, and not
-  torch's: there all entries share ε, the target among them.
-over one entry less: ε was divided by v - 1, and the target has a share of it as well. All v entries
-  share ε, so each has ε/v.
-no share for the target: Each of the other entries has ε/v, and the target 1 - ε alone: together
-  less than 1. The target has its ε/v as well.
-the shares turned round: The target has ε, and the uniform part 1 - ε. It is the other way round.
-log-sum-exp of the target alone: The uniform part is made of losses too, log-sum-exp minus logit,
-  each entry's; the first half of it is missing.
-target in full: The target still counts in full, and the uniform part comes on top. The shares of
-  the label have to add up to 1.
-sum below another number: One of the loss's terms is relative to the largest logit m, another is
-  not. Take all of them plain, or all relative to m: the sum over all entries is of l - m where
-  log S stands alone, and of l where it is log S + m.
-factor of the sum: The sum over all entries was taken without all of its factor: each entry's share
-  of the label is ε/v.
-sign of the uniform part: The sum over all entries is taken off, like the target's logit: each
-  entry's loss is log-sum-exp minus its logit.
-gradient without smoothing: That is the gradient of the loss without smoothing, softmax minus
-  one-hot.
-uniform share left out #1: The target's share is smaller, and what it lost went to no entry: from
-  every logit's gradient a small share is subtracted.
-uniform share left out #2: All of softmax minus one-hot was made smaller. The softmax itself counts
-  in full; only the label is spread out.
-softmax made smaller: The softmax was multiplied by 1 - ε as well. It counts in full: only the label
-  is spread out.
-""")
+SAYS = Page("lesson_07/smoothed_loss")
 
 
 def plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
@@ -137,21 +100,5 @@ def gradients(case: Case) -> Iterator[Idea]:
 
 
 SMOOTHED_LOSS = Exercise(
-    "smoothed_loss",
-    "Label smoothing over a sharded vocabulary",
-    3,
-    judged(plans, ("words", "smoothing"), 4, losses, gradients),
-    when_right=(
-        "Loss and gradient are torch's with label_smoothing, on two and three ranks, also with "
-        "logits of 10,000, with ranks far apart and with no smoothing at all. The uniform part "
-        "needed one number a token more, the sum of the logits; its gradient is the same small "
-        "number everywhere, and local."
-    ),
-    hints=(
-        "Write the uniform part of the loss out: a mean over all entries j of log Σ exp - lⱼ. What "
-        "of it is known already, and which sum is new?",
-        "The new sum has a term on each rank. Over how many entries is it, when it is complete?",
-        "The softmax does not know of smoothing. The label does: what stands in the place of the "
-        "one-hot now, at the target and everywhere else?",
-    ),
+    judge=judged(plans, ("words", "smoothing"), 4, losses, gradients), **SAYS.about
 )

@@ -15,32 +15,11 @@ from course_lib.classroom.checks.lesson_07.ideas import of_the_gradient, of_the_
 from course_lib.classroom.checks.lesson_07.looks import Trial, refuse
 from course_lib.classroom.checks.lesson_07.trial import TOKENS, Plan
 from course_lib.classroom.checks.looking import ITEM, Looks, counted, near
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
 KEPT = 9  # numbers a token that may be kept beside a shard of logits
-SAYS = Words("""
-wrong shape: Rank {rank} got a {kind} of shape {shape} and dtype {dtype} back {when}; wanted is one
-  loss for each token, a tensor of shape {wanted} and dtype float64.
-no way back: The losses are right, and nothing leads back from them to the logits on rank {rank},
-  {when}. Was something detached? A Function of your own has a backward.
-second backward: A second backward (retain_graph=True) gives another gradient on rank {rank},
-  {when}, or an error: the first backward has changed what the forward had kept.
-another use in between: Your function was called again before the backward of its first losses, with
-  other tokens and another `start`, and their gradient is another one then on rank {rank}, {when},
-  or an error. What a forward keeps belongs to that one use: in `ctx`, not in a class or a global.
-a message in the backward: Values and gradients are right, and rank {rank} sends something in
-  the backward, {when}. What it needs is known on every rank by then.
-three messages: {head} No byte too many, one message. What keeps the sum of exponentials from
-  travelling with the target's logit, and can a rank sum before it knows the maximum?
-gathered, then reduced: {head} Each rank gets every other rank's numbers and makes the sum itself:
-  more ranks are more bytes. An all-reduce sums on the way.
-more than three numbers: {head} Something travels that no loss needs. It is three numbers a token.
-over budget: {head} Which of these messages does no loss need?
-keeps too much: The values are right, and from forward to backward rank {rank} keeps {held} bytes
-  {when}, beside the caller's logits. A shard of these has {shard}: one tensor of that size may
-  stay, and none has to.
-""")
+SAYS = Page("lesson_07/two_collectives")
 
 
 def plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
@@ -104,24 +83,4 @@ LOOKS = Looks(
     memory=_look_at_memory,
     later_steps=looks.look_at_steps,
 )
-TWO_COLLECTIVES = Exercise(
-    "two_collectives",
-    "From three collectives to two",
-    4,
-    judge_two,
-    when_right=(
-        "Losses, gradients, a second backward and three steps of training are those of one "
-        "process, on two and three ranks: with ranks far apart, and one whose logits are all -inf. "
-        "Two all-reduces of three numbers a token in all, none backward, and no more than a shard "
-        "kept."
-    ),
-    hints=(
-        "Let each rank sum relative to its own largest logit, before anything is sent. By which "
-        "factor does that sum change when another logit is subtracted?",
-        "The maximum is one message. After it, two numbers a token wait for a sum: `torch.stack`.",
-        "A rank whose logits are all -inf has -inf for its largest. Which difference is not a "
-        "number then, and what should such a rank's sum be?",
-        "For the backward: which tensors of the forward lead from the logits to the softmax, and "
-        "how many numbers are they?",
-    ),
-)
+TWO_COLLECTIVES = Exercise(judge=judge_two, **SAYS.about)

@@ -17,58 +17,12 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_08 import clip_trial
 from course_lib.classroom.checks.lesson_08.model import refuse
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
 ROUGHLY = 1e-5  # a sum that went through float32 is off by digits, and by no idea
 ALONE = ", with gradients of no model, where rank 2 has empty shards"
-SAYS = Words("""
-copies counted n times #1: What every rank holds alike, such as a norm's weight, is in it once for
-  each rank. It is one logical tensor: it counts once, on whichever rank it is added.
-copies counted n times #2: Two things are counted too often: what every rank holds alike once for
-  each rank, and the tied weight once for each of its two names.
-tied counted twice: The tied weight is in it twice, once for each of its names. Both lead to one
-  tensor, with one gradient.
-a rank's own norm: It is the norm of what this rank holds. The other ranks' shards are gradients of
-  the same model, and each rank would clip by another factor.
-copies left out: The shards are in it, and what every rank holds alike is not.
-shards left out: Only what every rank holds alike is in it; the shards are missing.
-averaged: The ranks' sums were averaged. That is right for copies, and makes a shard's part n times
-  too small: shards are different elements, and are added.
-norms added: Norms were added up. The norm of several tensors together is the root of the sum of
-  their *squares*.
-the largest rank's: It is the largest of the ranks' own norms. For the 2-norm the shards' squares
-  are added.
-no root: It is the sum of squares; the norm is its root.
-another norm: It is the 1-norm, the sum of absolute values, or the maximum norm, the largest of
-  them.
-input changed: Your function changed the dictionary or the set that it was given ({where}, rank
-  {rank}). The caller still needs them.
-not a number: Rank {rank} got a {kind} back {where}; the norm before clipping is wanted, one number,
-  as a float or a tensor of one element.
-the norm after: {head} It is the norm after clipping; return the one before.
-rounded #1: The norm is right to some digits {where}, and no more: the gradients are float64, and
-  something on the way is not.
-another second step: {head} In the step before it was right. Does your function keep something
-  between calls, in a global or in a default argument?
-wrong norm: {head}
-wrong factor #1: The norm is right, and the gradients were multiplied by most / norm {where}. As in
-  torch it is most / (norm + 1e-6), which is never a division by 0.
-rounded #2: The gradients were scaled by a factor that is right to six digits {where}, and no more:
-  they are float64, and something on the way to the factor is not.
-nothing scaled: The norm is right and no gradient has changed {where}. Scale them in place: the
-  optimizer reads the tensors that you were given.
-tied scaled twice: The gradient of the tied weight was scaled twice {where}.
-wrong factor #2: The gradient of the tied weight was not scaled as the others {where}.
-made longer: The norm is below `most` {where}, and the gradients were scaled all the same. Clipping
-  shortens what is too long and leaves the rest alone.
-only some scaled: Scaled was a part of the gradients {where}; {left}, for one, was left as it was.
-  The direction of the whole gradient has to stay.
-wrong factor #3: The norm is right, and {name} was not multiplied by most / (norm + 1e-6), which is
-  {want:.6g} ({where}).
-too much sent: The norm is right, and rank {rank} sent {bytes} bytes for it {where}: more than a
-  number for each tensor. A norm needs the squares' sum, and no gradients.
-""")
+SAYS = Page("lesson_08/clip_as_one")
 
 
 def judge_clip(answer: Answer, judge: Judge) -> None:
@@ -159,24 +113,4 @@ def _look_at_factors(one: dict, where: str) -> None:
     raise SAYS(entry, where=where, name=wrong, want=want, left=left[0] if left else "")
 
 
-CLIP = Exercise(
-    name="clip_as_one",
-    title="Gradient clipping on shards",
-    points=4,
-    judge=judge_clip,
-    when_right=(
-        "On three ranks and on two the norm is that of the dense model's gradient, each shard "
-        "counted where it is, each replicated gradient once, the tied weight once; all gradients "
-        "were scaled alike, and only where they were too long; three steps gave the dense model's "
-        "weights."
-    ),
-    hints=(
-        "Write down the squared norm of the dense gradient as a sum over tensors. Which of these "
-        "terms does a rank know alone, and of which does it know a part?",
-        "Add up the squares of the shards, sum that one number over the ranks, and then add what "
-        "every rank knows anyway.",
-        "Two names, one tensor: `id(tensor)` or `is` tells. It counts once, and is scaled once.",
-        "torch's factor is most / (norm + 1e-6), and never above 1. `tensor.mul_(factor)` scales "
-        "in place.",
-    ),
-)
+CLIP = Exercise(judge=judge_clip, **SAYS.about)

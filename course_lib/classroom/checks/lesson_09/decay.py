@@ -18,7 +18,7 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_09 import each
 from course_lib.classroom.checks.lesson_09.each import refuse_each
 from course_lib.classroom.checks.looking import ITEM, THREE, TOLERANCE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather, all_reduce
 from course_lib.collectives.call import Group
 from course_lib.zero.partition import partition
@@ -37,40 +37,7 @@ GROUPS = (
 )
 DECAYED, PLAIN = 1, 2
 PADDING, FROZEN = -2, -1  # owners that are no group
-SAYS = Words("""
-input changed: Your function changed the groups that it was given, {where}. Make new dictionaries.
-a message: Something was sent {where}. Every rank has what it needs for this.
-kept between calls: Your function was called for another optimizer before, and the two share groups
-  or parts {where}. Make new lists and dictionaries in each call.
-not groups: What came back {where} is no list of dictionaries, each with a list of tensors as
-  `params`.
-copies: A part has memory of its own {where}: the optimizer would update that, and the model's
-  parameters, views of the bucket, would stay. A slice of `shard` is a view.
-not cut: A part reaches beyond the rank's shard {where}: the optimizer would keep moments of
-  elements that another rank updates. It runs, and it does not shard.
-not parameters: A part is no `nn.Parameter` of one dim and of the shard's dtype {where}.
-padding trained: A part holds padding {when}. Padding has no gradient, and it would get moments and
-  decay: take `stop - start` elements from `at` on.
-frozen and trained: A parameter that is in no group is in yours {when}. It is not to be updated.
-twice #1: An element of the shard is in two parts {when}. Two parameters may be alike: `is` and `id`
-  tell them apart, and a shape or a value does not.
-twice #2: Your groups are one dictionary, several times {where}: make one for each.
-numbers left out: {count} elements that belong to a group are in none of yours {when}: no rank
-  updates them.
-options lost: Your groups do not have just the options of those that were given, {when}: `lr`,
-  `weight_decay` and whatever else stands beside `params`.
-one group for all: Every element has the options of the same group {when}. A bucket mixes the
-  groups: look up for each piece to which its parameter belongs.
-decay by the pieces' shape: Elements that are to be decayed are not, {when}. Is that decided by the
-  dims of a part? A piece of a flat bucket has one, whatever it is a piece of.
-another group's options: {count} elements have the options of another group than their parameter's,
-  {when}. The pieces come in the bucket's order, not in that of the groups.
-other groups #1: There are {groups} groups {where}, and 3 were given. Keep each, also one that this
-  rank has nothing of: a schedule sets options by number.
-other groups #2: For an optimizer with two groups of one element each and an empty one, your groups
-  hold something else than this rank's piece {where}. Keep a group without pieces.
-other weights: The groups look right, and after four steps the weights are off by {gap:.2g}, {when}.
-""")
+SAYS = Page("lesson_09/shard_groups")
 
 
 def groups_of(params: list[nn.Parameter]) -> list[dict]:
@@ -258,22 +225,4 @@ def look_at_elements(elements: list[tuple], when: str) -> None:
             raise SAYS(entry, count=count, when=when)
 
 
-DECAY = Exercise(
-    name="shard_groups",
-    title="Decay, under the cut",
-    points=3,
-    judge=judge_decay,
-    when_right=(
-        "Every element that is trained is in one part, in its own group, and in the memory of the "
-        "model; padding and frozen elements are in none; and four steps of AdamW on the pieces "
-        "were those of AdamW on the replicated model, on three ranks and on two."
-    ),
-    hints=(
-        "Go through the groups, and in each through the pieces: which of them are of one of its "
-        "parameters?",
-        "`parameter in group['params']` compares values, since tensors have an == of their own. "
-        "`is` and `id` compare tensors.",
-        "A slice of `shard` is a view of it, and an `nn.Parameter` of that view is one still.",
-        "`{**group, 'params': parts}` is a new dictionary with all other options as they are.",
-    ),
-)
+DECAY = Exercise(judge=judge_decay, **SAYS.about)

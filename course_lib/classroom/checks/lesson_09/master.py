@@ -16,60 +16,10 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_09 import master_trial as trial
 from course_lib.classroom.checks.lesson_09.each import refuse_each
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 SLACK = 16  # numbers of 8 bytes beside the two messages: a count
-SAYS = Words("""
-another parameter: The optimizer of rank {rank} no longer knows `master` {where}. Leave its groups
-  as they are, and give `master` a gradient.
-no update: The master weights have not moved.
-gradients not summed: Each rank has used its own gradient alone, and not the mean over the ranks.
-a sum for a mean: The gradient is n times too large: a sum over the ranks, and not a mean.
-divided twice: The gradient is n times too small.
-the master copy forgets #1: They were read off the bf16 values before the update, and all that is
-  too small for 16 bits was lost: the master weights alone keep it.
-the master copy forgets #2: They were rounded to bf16 after the update, and all that is too small
-  for 16 bits was lost: the master weights alone keep it.
-gradients added up: This gradient was added to those of earlier steps. A step replaces
-  `master.grad`.
-another shard: The gradient is that of the first rank's shard, on every rank.
-wrong master copy: Those of rank {rank} differ from what the mean of the gradients gives.
-another memory: `numbers` is no longer in the same memory {where}: the model's parameters are views
-  of that memory. Write into it.
-not gathered: Each rank has written its own shard back, and not those of the others, {where}: the
-  next forward would use old parameters.
-not written back: The master weights are right, and the model's bf16 values are the old ones
-  {where}.
-wrong numbers: The master weights are right, and the model's values are not those rounded to bf16,
-  {where}.
-not a count: Rank {rank} got a {kind} back {where}; a whole number is wanted.
-a rank's own count #1: It is the count of this rank's shard, and not that over all elements.
-a rank's own count #2: It is this rank's count times n. The other ranks have lost other updates.
-what rests is not lost: Every element that has not changed is counted. Some had nothing to lose: the
-  master weight has not moved either.
-small moves not counted: A master weight that moved by very little is said not to have moved.
-  `isclose` has a tolerance: is it still *equal*?
-the gradient looked at: Elements with a gradient are counted. One without moves as well, by its
-  momentum: compare the master weights before and after.
-kept between calls #1: It is the count of all steps so far, and not of this one.
-everything that moved: Every element whose master weight has moved is counted. Lost is an update
-  that the bf16 value does not show.
-the others counted: These are the updates that were *not* lost.
-on one rank only: It is right on one rank, and every rank needs it.
-nothing counted: It is 0. Is the number before the step compared with itself, after it was written
-  over?
-rounded on the way: It is nearly right: bf16 holds whole numbers up to 256 and then every second
-  one, and a sum of them is rounded again.
-wrong count: Lost are those whose master weight has moved and whose bf16 value has not.
-kept between calls #2: In between, the function stepped another model, without gradients, {where},
-  and on rank {rank} it was changed or counted. Keep nothing between calls.
-too much sent: Rank {rank} had to send {bytes} bytes {where}; a reduce-scatter and an all-gather of
-  bf16 are {right:.0f}, and a count is a few more. An all-reduce of gradients contains an
-  all-gather, and master weights are not sent at all.
-states of the whole: All values are right, and rank {rank} keeps {kept} bytes more after a step than
-  before {where}, {largest} of them in one piece; the momentum of its shard is {shard}. It runs and
-  does not shard: ZeRO-1 keeps nothing of the parameters that other ranks update.
-""")
+SAYS = Page("lesson_09/master_step")
 READINGS = ("right", "gradients not summed", "a sum for a mean", "divided twice")
 READINGS += ("the master copy forgets #1", "the master copy forgets #2", "gradients added up")
 READINGS += ("another shard",)
@@ -218,21 +168,4 @@ def look_at_counts(reports: list[dict], counts: list[tuple[str, list[int]]], whe
     raise Finding(name, f"The step is right, and the count is not, {where}. {text}")
 
 
-MASTER = Exercise(
-    name="master_step",
-    title="An update that is not lost",
-    points=4,
-    judge=judge_master,
-    when_right=(
-        "Most of the updates were too small for 16 bits, and none was lost: after six steps the "
-        "master copies were those of float32, the model's values those copies rounded, on three "
-        "ranks and on two; each rank kept states of its shard alone, and sent two moves of bf16."
-    ),
-    hints=(
-        "Which of the ranks' gradients does a rank need in order to update its shard, and which "
-        "verb gives it just that?",
-        "The optimizer knows `master` alone and reads `master.grad`, in float32, for this shard.",
-        "`numbers` is overwritten in the end. What do you have to remember of it for the count?",
-        "An update is lost where the master copy has moved and the rounded value is what it was.",
-    ),
-)
+MASTER = Exercise(judge=judge_master, **SAYS.about)

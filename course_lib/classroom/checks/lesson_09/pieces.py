@@ -19,46 +19,13 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.lesson_09.each import refuse_each
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.layout import flat
 
 Question = tuple[list[int], int, int]  # lengths, n, rank
 Pieces = list[tuple[int, int, int, int]]  # index, start, stop, at
-SAYS = Words("""
-a message: Rank {rank} sent something {when}. Every rank knows all lengths and works its pieces out
-  alone.
-input changed: Your function changed `lengths`, {when}.
-not pieces: Rank {rank} got a {kind} back {when} that is no list of pieces of four whole numbers
-  each: (index, start, stop, at).
-one list reused: A later call has changed the list that an earlier one returned, {when}. Return a
-  new one each time.
-kept between calls: Asked the same again, your function says something else, {when}. Does it keep
-  something between calls, such as a list that is a default argument?
-rounded down: Shards of total // n elements do not hold the whole bucket: elements at its end belong
-  to no rank, or the last shard is longer than the message. Round up.
-shards of unequal length: The shards are as even as they can be. A message with equal pieces carries
-  the bucket: all are as long as the longest, and the last ends in padding.
-one element too long: A shard of total // n + 1 is too long where n divides the total.
-rounded to the nearest: Rounded to the nearest whole number, the shards may not hold the whole
-  bucket: round up.
-parameters cut one by one: Each parameter was cut by itself. The bucket is cut as one, and padding
-  comes once, at the end.
-whole parameters: Each parameter was taken whole, by the rank in whose shard it begins or lies. One
-  that crosses the cut is on two ranks, or on more.
-empty pieces: What has no element on the rank is no piece: leave it out.
-counted from the bucket: `start` and `stop` count from the beginning of the *parameter*, `at` from
-  the beginning of the rank's *shard*. You have counted from the beginning of the bucket.
-everything at 0: `at` says where in the shard a piece begins: after the pieces before it.
-the last instead of the end: `stop` is the first element that is *not* in the piece, as in a slice.
-a length for an end: `stop` is where the piece ends in the parameter, and not how long it is.
-a rank in the middle: A parameter longer than a shard can be on three ranks. On the middle one it
-  neither begins nor ends, and it is there all the same.
-padding as part of a parameter: The last piece reaches beyond its parameter. Padding belongs to
-  nothing.
-padding as a piece: There is a piece more than there are parameters. Padding is no piece.
-wrong pieces: Not right for rank {rank} of {n} and lengths {lengths}: you have {pieces} ({when}).
-""")
+SAYS = Page("lesson_09/pieces_of")
 # A piece as it would be told of a parameter that begins at s of the bucket.
 MISTOLD = (
     ("counted from the bucket", lambda i, a, b, at, s: (i, a, b, s + a)),
@@ -232,21 +199,4 @@ def readings(question: Question) -> list[tuple[str, Pieces]]:
     return found
 
 
-PIECES = Exercise(
-    name="pieces_of",
-    title="A parameter on two ranks",
-    points=3,
-    judge=judge_pieces,
-    when_right=(
-        "Every element of every bucket has one owner: with a parameter over several ranks, with "
-        "padding, and with a rank that has nothing, on three ranks and on two."
-    ),
-    hints=(
-        "First the shards, then the parameters: from where to where in the *bucket* does the shard "
-        "of `rank` go, and where does each parameter begin?",
-        "Two ranges overlap from the larger of their beginnings to the smaller of their ends, if "
-        "that is anything.",
-        "The overlap is known in positions of the bucket. Subtract where the parameter begins, and "
-        "for `at` where the shard begins.",
-    ),
-)
+PIECES = Exercise(judge=judge_pieces, **SAYS.about)

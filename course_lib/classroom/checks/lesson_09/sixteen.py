@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from course_lib.classroom.checks.thought import Mistake, Thought, counted, held_against
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 PSI, N, HALF, FLOAT = 12, 32, 2, 4  # billions of parameters; ranks; bytes
 SMALL, FEW = 101, 4  # elements of a bucket, on so many ranks
@@ -17,48 +17,7 @@ EACH, STAGE_0, STAGE_1 = "bytes a parameter", "stage 0", "stage 1"
 SINGLE, BEFORE, MOMENTUM = "stage 1, float32", "before the update", "momentum"
 SENT_0, SENT_1, LAST = "sent at stage 0", "sent at stage 1", "the last rank's moments"
 FIELDS = (EACH, STAGE_0, STAGE_1, SINGLE, BEFORE, MOMENTUM, SENT_0, SENT_1, LAST)
-SAYS = Words("""
-no master copy: The master copy is missing, without which an update that is small beside its weight
-  is lost.
-moments in 16 bits: AdamW's two moments are float32 here, like the master copy.
-gradients forgotten: Gradients are missing: they take as much as the parameters.
-everything cut: Stage 1 shards the optimizer's states alone; parameters and gradients are
-  replicated.
-gradients cut: Sharded gradients are stage 2. At stage 1 they are replicated.
-nothing cut: At stage 1 nothing has become smaller in your count.
-a master copy of float32: A model in float32 needs no master copy: it is one.
-float32 gradients whole: A rank needs float32 gradients of the parameters that it updates alone.
-float32 gradients forgotten: Before the update there are float32 gradients beside the bf16 ones.
-momentum counted as Adam: SGD with momentum keeps one value where Adam keeps two moments.
-no momentum at all: SGD with momentum does keep one float32 value for each parameter.
-all-reduce counted as one move: Half of what is sent: have you counted elements, of 2 bytes each, or
-  one of the two moves? An all-reduce is a reduce-scatter and an all-gather, and stage 1 has both.
-the half that carries parameters: Stage 1 reduce-scatters gradients *and* all-gathers parameters.
-three moves: That is an all-reduce and an all-gather, or a gather of the float32 copy. A rank needs
-  the sum of its own piece alone, which is half of an all-reduce, and gathers bf16.
-limit for large N: A move that sends all of Ψ is the limit for many ranks; here each keeps its own
-  piece.
-sent in float32: The messages are bfloat16, like the model: 2 bytes an element.
-padding has moments: Each shard is as long as the first. The last ends in padding, which has no
-  moments.
-equal shares: A shard has a whole number of elements: the division is rounded up, and the last rank
-  gets what is left.
-rounded down: Rounded down, four shards do not hold 101 elements. Round up; the last rank gets the
-  rest.
-gradients in float32: Between two steps the gradients are bfloat16: 2 bytes an element.
-gradients in both types: Between two steps there are bfloat16 gradients alone: 2 bytes an element.
-float32 gradients of 2 bytes: What the rank has copied is float32: 4 bytes for each of its
-  parameters.
-master copy whole: The master copy is sharded with the moments: a rank has that of its shard.
-states forgotten: Nothing is counted for the optimizer: neither master copy nor moments.
-all ranks together: Asked is what *one* rank holds or sends, and not all ranks together.
-a part of the whole: That is the whole over the number of ranks. What is replicated is not divided.
-GiB for GB: A GB is 10⁹ bytes here, and you have divided by 2³⁰.
-one move, and all of it: All of Ψ is counted, and once. An all-reduce is two moves, and so are the
-  reduce-scatter and the all-gather of stage 1; in each a rank sends (N - 1) / N of it.
-the master copy is no moment: The master copy is counted too. Asked for are AdamW's two moments.
-moments of all: These are the moments of the whole bucket. A rank has those of its shard.
-""")
+SAYS = Page("lesson_09/sixteen_bytes")
 
 
 @dataclass(frozen=True)
@@ -146,23 +105,5 @@ def mistakes() -> tuple[Mistake, ...]:
 
 
 SIXTEEN = Thought(
-    name="sixteen_bytes",
-    title="Predict, then measure",
-    points=3,
-    fields=FIELDS,
-    judge=held_against(RIGHT.answers, mistakes, apart=True),
-    when_right=(
-        "What is replicated costs the same however many ranks there are; what is sharded shrinks "
-        "with their number. Beyond a few ranks, stage 1 holds parameters and gradients and little "
-        "else, and it has cost no byte on the wire."
-    ),
-    hints=(
-        "Make a table: for each kind, how many bytes an element has, and whether it is replicated "
-        "or sharded.",
-        "Master copy and moments are float32 and are held by the rank that updates the parameter. "
-        "Everything else has the model's dtype and is replicated.",
-        "A move is a reduce-scatter or an all-gather, and a rank sends all of the tensor but one "
-        "piece in it.",
-        "A flat bucket is cut by division rounded up. What do the first three ranks take?",
-    ),
+    fields=FIELDS, judge=held_against(RIGHT.answers, mistakes, apart=True), **SAYS.about
 )

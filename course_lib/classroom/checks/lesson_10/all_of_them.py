@@ -22,63 +22,12 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_09.each import names_of, refuse_each
 from course_lib.classroom.checks.lesson_10.cuts import bucket, padded, shards
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 
 ROWS, BRANCHES, STEPS, EMPTY = 7, 4, 3, 2
 FLAG = 64  # bytes that a name may cost, however it is told
-SAYS = Words("""
-not a pair: Rank {rank} got {got} back {where}; expected are two things: a tensor, the shard, and a
-  set of names.
-rounded on the way: The shard of rank {rank} has dtype {dtype} {where}. Keep that of the gradients.
-a mean: It is divided by the number of ranks; the sum was asked for.
-not summed: Each rank has a piece of its own gradient alone.
-tied twice: The tied weight is in the bucket twice: it would be sent twice and have two places to
-  update. It has two names and is one parameter with one gradient.
-frozen too: A frozen parameter (`requires_grad` is False) is in the bucket. It is not trained.
-not cut: Every rank returns the whole sum. Right, and not sharded.
-another order: The order is that of `named`, from first to last, with a tied weight where it is
-  named *first*.
-a mean over its users: Each gradient is divided by the number of ranks that had one; the sum was
-  asked for.
-equal taken for the same: Of parameters with equal values, or equal shapes, one is in it. Tied is
-  one tensor by two names, which `is` tells.
-unused left out: A parameter that no rank used is not in the bucket, whose length then differs from
-  step to step. Its place holds zeros.
-padded one by one: Each parameter was padded by itself. The bucket is padded once, at its end.
-padded in front: The zeros are to stand at the end of the bucket.
-padded without need: The ranks divide the bucket's length here, and zeros were put in all the same.
-its own bucket: Each rank sent what it has a gradient for itself {where}. At the same place lie
-  elements of different parameters, and were added all the same.
-wrong length: Rank 0 returned a tensor of shape {shape} {where}. All distinct parameters that are
-  trained, padded and cut, give {wanted} elements.
-wrong shard: The shard is not that of the sum over the ranks {where}.
-no names: The shard is right. Beside it rank {rank} returned no names {where}; a set of strings is
-  expected.
-used by every rank: Only what *every* rank has a gradient for is named. Asked is for those of any
-  rank.
-its own flags: Each rank names what it has a gradient for itself, so the ranks' optimizers would
-  treat one parameter differently: ask the others.
-a zero is a gradient: A gradient that happens to be zero is left out. Its parameter took part:
-  weight decay and moments go on for it.
-used by nobody: A parameter is named that no rank used. In one process its gradient is None, and an
-  optimizer leaves it alone; with zeros it would decay.
-by both names: The tied weight is named twice. Its first name will do: it is one parameter.
-by the other name: The tied weight goes by its second name; asked for is its first.
-wrong names: Wanted are the first names of the parameters that got a gradient on any rank.
-input changed: Your function changed `named`, or which parameters are trained, on rank {rank},
-  {where}. Both are the caller's.
-one buffer reused: This call has written over what an earlier one returned on rank {rank}, {where}.
-  Return a new shard and new names each time.
-all-reduce, then cut: Shard and names are right. Rank {rank} did not use a reduce-scatter {where},
-  but {verbs}: every rank gets every sum, and throws away what is not its piece.
-too much sent: Shard and names are right. Rank {rank} sent {bytes} bytes {where}, in {scatters}
-  reduce-scatters among others; one bucket is {must}, and a few flags.
-gradients left: Rank {rank} still has a gradient in {left[0]} {where}: what has been sent is to be
-  forgotten.
-a view of the whole: The storage of rank {rank}'s shard has {held} bytes {where}: the shard is a
-  view of the whole bucket, which stays alive.
-""")
+SAYS = Page("lesson_10/shard_of_all")
 
 
 class Step(NamedTuple):
@@ -277,22 +226,4 @@ def look_at_traffic(reports: list[dict], step: Step, where: str) -> None:
     refuse_each(SAYS, reports, looks, must=must, where=where)
 
 
-ALL_OF_THEM = Exercise(
-    name="shard_of_all",
-    title="Unused, tied, frozen",
-    points=4,
-    judge=judge_all,
-    when_right=(
-        "On three ranks and on two, in three steps, with another branch on each rank: the shard is "
-        "that of one process, the tied weight is in it once, what is frozen not at all, and all "
-        "ranks name the same parameters; one reduce-scatter, and a few flags."
-    ),
-    hints=(
-        "All ranks have to build the *same* bucket, whatever each has used. From what can every "
-        "rank tell the same places?",
-        "Where a rank has no gradient it sends zeros: they do not change the sum. The sum does not "
-        "tell whether any rank had one.",
-        "A flag for each parameter, yes or no; a maximum over the ranks tells whether any said "
-        "yes. None and zero are not the same answer.",
-    ),
-)
+ALL_OF_THEM = Exercise(judge=judge_all, **SAYS.about)

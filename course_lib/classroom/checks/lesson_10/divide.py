@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 END = torch.finfo(torch.float16).max  # 65,504; what rounds to more is inf
 LEAST = 2.0**-24  # half of it rounds to 0
@@ -19,52 +19,7 @@ BIG, SMALL, LARGEST = 2048.0, 2.0**-20, 0.5  # gradients in the question
 MANY, RANKS, MICRO = 64, 8, 4
 SCALE, OVERFLOWS = 2.0**16, 5
 POWERS = "abcefgi"
-SAYS = Words("""
-no power of two: Nearly right: {off}. Asked for is a power of two, and fp16 holds it exactly.
-the last that fits: That many ranks still fit. Asked is for the first power of two with which the
-  sum is inf.
-just above the end #1: With half that number of ranks, is the sum really at most 65,504?
-just above the end #2: All 64 ranks' 0.5, times that scale, are added up: is that really at most
-  65,504?
-just above the end #3: Take the largest gradient itself, times that scale: is it really at most
-  65,504?
-less than fits #1: With a scale twice as large the sum of all 64 is still below 65,504.
-less than fits #2: With a scale twice as large the largest gradient is still below 65,504.
-a rank's part #1: That is what one rank hands over. The sum adds up the parts of all.
-a rank's part #2: Each rank's gradient fits by itself then; the sum of all of them does not.
-a rank's part #3: So large may each divided part be. Before that, the gradient itself has to be
-  held.
-not divided: Each rank has divided before it was summed.
-a tie goes to the even one: Half of the smallest value is as near to 0 as to that value. A tie is
-  rounded to the even one of the two, and that is 0.
-one step further would do: With twice as many ranks the part is the smallest value itself, held
-  exactly.
-more than is needed #1: With half that scale each part is the smallest value itself, which is held
-  exactly.
-more than is needed #2: Less would do: it has to come out as the smallest value or more, and it
-  starts some powers of two above it.
-the smallest normal number: Between 2⁻¹⁴ and 0 there are more values, the subnormal ones, down to
-  2⁻²⁴: they have fewer digits, and a power of two needs one.
-lost before it is summed #1: Each rank's part is rounded before it is sent. What is 0 on every rank
-  stays 0, however many there are.
-lost before it is summed #2: Below half of the smallest value nothing is left: what is rounded
-  becomes 0.
-the divided sum: Divided first, no part and no sum of parts is larger than the largest gradient.
-an exponent: That is the exponent; the number itself is asked for.
-a value for a part: Asked is which part of the mean: 1 is all.
-added: N ranks with k micro-batches each are N times k backwards.
-k upside down: Both numbers make the sum larger: divide by both.
-k forgotten: The micro-batches' gradients add up too.
-N forgotten: The ranks' gradients add up too.
-upside down: That many parts are added; each has to be made smaller.
-the first is forgiven #1: The overflows of steps 2 to 5 halve, each of the four.
-the first is forgiven #2: Every overflow was counted. The first one is forgiven, the others halve.
-the first is forgiven #3: Only the first overflow is forgiven; after it, every one halves.
-the first is forgiven #4: That is as if every second overflow were forgiven. Patience used up is
-  used up.
-the first is forgiven #5: Only one overflow was counted. The first is forgiven, each later one
-  halves.
-""")
+SAYS = Page("lesson_10/where_to_divide")
 IDEAS = {
     "the last that fits": {"a": 16},
     "just above the end #1": {"a": 64},
@@ -124,23 +79,4 @@ def judge_divide(given: Mapping) -> None:
         raise SAYS("no power of two", off=" and ".join(map(repr, off)))
 
 
-DIVIDE = Thought(
-    name="where_to_divide",
-    title="Sum, mean, and where to divide",
-    points=3,
-    fields=tuple("abcdefghi"),
-    judge=judge_divide,
-    when_right=(
-        "Summed first, the large end is in the way; divided first, the small end. A loss scale "
-        "moves everything up by the same factor, and divided first it has far more room above: "
-        "that is why the engine divides by N·k before the backward, and scales."
-    ),
-    hints=(
-        "A power of two times a power of two only moves the exponent: nothing is rounded until one "
-        "of the two ends is met.",
-        "For each question write down the largest or smallest value that occurs anywhere: in a "
-        "rank's part, or in the sum. Which of the two ends is it held against?",
-        "Python can be asked: `torch.tensor(x).half()` rounds as a rank would.",
-        "A mean over N·k backwards is their sum, each made smaller by one and the same factor.",
-    ),
-)
+DIVIDE = Thought(fields=tuple("abcdefghi"), judge=judge_divide, **SAYS.about)

@@ -21,71 +21,10 @@ from course_lib.classroom.checks.lesson_09.each import refuse_each
 from course_lib.classroom.checks.lesson_10 import early_trial as trial
 from course_lib.classroom.checks.lesson_10.cuts import Gradients, bucket, padded, shards
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 WHOLE = {"all_reduce", "all_gather"}
-SAYS = Words("""
-no backward: On rank {rank} {came} of {parameters} gradients came {where}. The function is to call
-  loss.backward().
-not a list: Rank {rank} got a {kind} back {where}; expected is a list of tensors, one for each
-  bucket in the order of leaving.
-a mean: They are divided by the number of ranks; the sum was asked for.
-not summed: Each rank has a piece of its own gradient, once or n times, without the others' part.
-filled from the first parameter: The buckets were filled from the first parameter on, and maybe
-  turned round. The first gradients are those of the last layer: begin there.
-turned inside: Inside of each bucket the parameters are in the order of the model. Asked for is the
-  order in which they were put in, the last one first.
-the list turned: All shards are right, and the list has the last bucket that left at its front.
-not cut: Every rank returns whole buckets. Right, and not sharded: keep your piece.
-everybody's first piece: Every rank has the piece of the group's first rank.
-a bucket for each parameter: Each parameter went by itself. `most` elements fit in a bucket: fill
-  it.
-one bucket for all: Everything is in one bucket, full when the backward is over. `most` elements
-  fit.
-exactly full: A parameter was not put into a bucket that it fills exactly: a bucket is closed when
-  it would be *longer* than `most`.
-padded one by one: Each parameter was padded by itself. A bucket is padded once, at its end.
-padded in front: The zeros are to stand at the end of a bucket.
-padded without need: Where the ranks divide a bucket's length, zeros were put in all the same.
-padding taken off: The pieces end before their padding, which is a part of them: all ranks' pieces
-  of a bucket are equally long.
-another order of leaving #1: All shards are right, and the buckets left in another order {where}. A
-  bucket that is complete waits until those before it have left.
-another order of leaving #2: The shards are right. Rank {rank} returns them in order, and sent them
-  in another {where}. A bucket that is complete waits until those before it have left.
-buckets that never left: The shards that rank {rank} returned {where} are right, and some buckets
-  never left. One gradient may complete several at once, when they have waited for the one before
-  them.
-one buffer reused #1: Some shards on rank {rank} lie in the same memory {where}: a later bucket was
-  written over an earlier one.
-one buffer reused #2: The second backward has written over what the first one returned on rank
-  {rank}, {where}. Each call returns shards of its own.
-kept between calls: The first backward was right, and this one is not, {where}. Does your function
-  keep something between calls, such as a list that is a default argument?
-other buckets: Rank {rank} returned {count} shards {where}, of other buckets. One takes parameters
-  as long as it holds no more than `most` elements with them; a longer one is alone.
-rounded on the way: The shards of rank {rank} are not of dtype float64 {where}, and the gradients
-  are. Keep their dtype.
-wrong shards: The shards are not those of the sum over the ranks {where}.
-all-reduce, then cut: The shards are right. Rank {rank} gets every sum whole {where} and throws away
-  what is not its piece: twice the bytes of a reduce-scatter.
-sent after the backward: The shards are right. Rank {rank} sent {late} of {count} buckets after the
-  backward {where}, when every gradient is in memory at once. A function that torch calls as each
-  gradient comes can send earlier.
-other messages: The shards are right. Rank {rank} sent {bytes} bytes in {messages} messages {where};
-  each bucket once is {must} bytes in {buckets}.
-a view of the whole: The shards on rank {rank} are right, {shard} bytes, and their storages have
-  {held} {where}: they are views of whole buckets, which stay alive.
-too much at once: Rank {rank} held up to {alive} bytes of gradients {where}; all of them are
-  {whole}, its shards {shard}, the budget {allowed}. What has been sent is to be forgotten: the
-  parameters' .grad, and messages that are never waited for.
-input changed: Your function changed the list `parameters` on rank {rank}, {where}. Make one of your
-  own.
-gradients left: Rank {rank} still has a gradient in {left} parameters {where}; the next would be
-  added to it.
-hooks left: {hooked} parameters on rank {rank} still had your hooks {where}, for the next backward
-  to call. Take them off: `handle.remove()`.
-""")
+SAYS = Page("lesson_10/reduce_early")
 
 
 def judge_early(answer: Answer, judge: Judge) -> None:
@@ -204,25 +143,4 @@ def look_at_what_is_left(reports: list[dict], step: trial.Step, where: str) -> N
     refuse_each(SAYS, reports, looks, shard=shard, allowed=allowed, whole=whole, where=where)
 
 
-EARLY = Exercise(
-    name="reduce_early",
-    title="Buckets in reverse order",
-    points=4,
-    judge=judge_early,
-    when_right=(
-        "On three ranks and on two, in two backwards, each shard is the sum of one process; every "
-        "bucket left once, in order, while the backward was still under way; and at no moment did "
-        "a rank hold more of the gradients than its shards and a few buckets."
-    ),
-    hints=(
-        "First make the plan, before the backward: which parameters share a bucket? Then you know "
-        "for each gradient that comes which bucket it belongs to.",
-        "`parameter.register_post_accumulate_grad_hook(f)` has torch call f(parameter) when "
-        "parameter.grad is complete. Count what has come; when a bucket is complete, send it from "
-        "there.",
-        "Gradients inside a layer may come in another order than yours. Send a bucket when it is "
-        "complete and all before it have gone, so that all ranks send in one order.",
-        "After sending, `parameter.grad = None` lets go of the whole gradient; what stays is the "
-        "piece that the reduce-scatter gave you.",
-    ),
-)
+EARLY = Exercise(judge=judge_early, **SAYS.about)

@@ -22,7 +22,7 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_09 import each
 from course_lib.classroom.checks.lesson_09.each import refuse_each, value_of
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 
 RATE, MOMENTUM, SCALE = 0.1, 0.9, 1025.0
@@ -35,53 +35,7 @@ STEPS += (("NaN", 3.0, 1.0), ("good", 1.2, 1.0), ("good", 0.7, 1e-5))
 SIZES = {3: ((5, 3), (0,), (4, 2)), 2: ((5, 3), (6, 2))}
 ONE, CLOSE, LOOSE = 1e-6, 1e-8, 1e-5  # of a factor, maybe a float32; from element to element
 FEW = 4 * 8  # bytes: a norm, a flag and some more
-SAYS = Words("""
-not a pair: Rank {rank} got a {kind} back {where}; expected are two things: whether it stepped, True
-  or False, and the scale of the next step, a number.
-stepped all the same: Rank {who} has an inf in its shard {where}. It made the step all the same.
-NaN let through: Rank {who} has a NaN in its shard {where}. It made the step all the same. A NaN is
-  neither inf nor larger than anything.
-decided alone: Rank {who} has an {what} in its shard {where}. It left the step out, and rank
-  {stepped} made it: the shards are now of different steps. All ranks have to know what one has
-  seen.
-a step of zeros: A rank has an {what} in its shard {where}. No weight changed, but the optimizer's
-  moments on rank {rank} did: a step with zeros is a step.
-left out without reason: All gradients are finite {where}, and rank {rank} says that it left the
-  step out.
-a square for a norm #1: The sum of squares was held against `most`; its root is the norm.
-a square for a norm #2: It was divided by the sum of squares, and not by its root.
-not unscaled #1: It went to the optimizer as large as the loss scale made it.
-not unscaled #2: It went to the optimizer as large as the loss scale made it, and not clipped.
-not unscaled #3: The norm is right, and what went to the optimizer was still scaled.
-clipped before unscaling: `most` is for true gradients. It was held against the norm of the scaled
-  ones, so nearly every step is clipped, by a factor that moves with the scale.
-unscaled twice: It was divided by the scale once too often.
-not clipped: It is longer than `most` and was not shortened.
-its own norm: Each rank clipped by the norm of its own shard, and so by another factor. The norm is
-  that of all shards together.
-made longer: A gradient shorter than `most` was made longer. Clipping only shortens.
-norms added up #1: The norms of the shards were added. What adds up is their squares.
-norms added up #2: The norms of the parts were added. What adds up is their squares.
-norms added up #3: It was clipped by the largest norm of a shard. The squares of all norms add up.
-a mean of squares: The sum of squares was divided by the number of ranks. The shards are different
-  elements of one gradient: their squares are added.
-1e-6 left out: The norm is small here, and 1e-6 is to be added to it.
-no step: The weights did not move by this gradient.
-rounded on the way: The gradients went through a narrower type on the way {where}. Keep their dtype.
-not by the optimizer: The weights moved {where}, and what the optimizer keeps on rank {rank} did
-  not: call `optimizer.step()`.
-wrong factor: The gradient was multiplied by something else than 1/scale and, where it is longer
-  than most, by most / (norm + 1e-6) {where}.
-ranks with different scales: The ranks do not return the same scale {where}: differently scaled
-  gradients would be added up next.
-another scale: The step went well {where}, and the scale was changed.
-scale not halved: The step was left out {where}, and the next scale is not half of this one.
-gradients left: {left} parts on rank {rank} still have a gradient {where}. The next would be added
-  to it; after an overflow, that is an inf for ever.
-input changed: Your function changed the list `parts` {where}.
-too much sent: All is right, and rank {rank} sent {bytes} bytes for it {where}. Whether a rank has
-  overflowed, and how long the gradient is, are two numbers; no rank needs another one's shard.
-""")
+SAYS = Page("lesson_10/agreed_step")
 
 
 class Step(NamedTuple):
@@ -274,24 +228,4 @@ def _factor(moved: Tensor, moment: Tensor, true: Tensor) -> tuple[float | None, 
     return factor, float((off.clamp(min=0) / (factor * true).abs()).nan_to_num(0.0).max())
 
 
-OVERFLOW = Exercise(
-    name="agreed_step",
-    title="An overflow on one rank",
-    points=4,
-    judge=judge_overflow,
-    when_right=(
-        "On three ranks, one of them with an empty shard, and on two: an inf and a NaN on one rank "
-        "made all leave the step out, with nothing changed but the scale; the other steps were "
-        "those of one process, unscaled first and then clipped by the norm of all shards; and a "
-        "few numbers were sent."
-    ),
-    hints=(
-        "Before any rank touches a weight, all ranks have to know two things. Which? Both follow "
-        "from a sum over the ranks.",
-        "A sum of squares that contains inf or NaN is not finite, whatever is added to it. "
-        "`math.isfinite` and `torch.isfinite` refuse both.",
-        "The norm of what is scaled is scale times the norm. Which of the two is `most` meant for?",
-        "Left out means: the optimizer is not called at all. Its moments stay, and so does its "
-        "count of steps.",
-    ),
-)
+OVERFLOW = Exercise(judge=judge_overflow, **SAYS.about)

@@ -15,57 +15,9 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_11 import promise_trial as trial
 from course_lib.classroom.checks.lesson_11.meter import refuse_first
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
-SAYS = Words("""
-not a list of tensors #1: Rank {rank} got a {kind} back {when}; expected is a list with one tensor
-  for each layer.
-not a list of tensors #2: A shard is no dense tensor, {when}.
-not cut: The shards on rank {rank} have {sizes} elements {when}; expected are {wanted}. You have
-  kept the whole parameters.
-wrong size: The shards on rank {rank} have {sizes} elements {when}; expected are {wanted}: weight
-  and bias end to end, filled up to a multiple of {n}, cut in equal pieces.
-shards that take no gradient: A shard on rank {rank} is no leaf that requires a gradient, {when}: no
-  optimizer could train it. `.detach().clone().requires_grad_()`.
-somebody else's piece: A shard on rank {rank} does not hold that rank's piece of weight and bias end
-  to end, {when}.
-wrong output: The output on rank {rank} is not that of the whole stack, {when}. Are the parameters
-  in their places when the layer runs: weight first, then bias, without the padding?
-no gradient: After the backward a shard on rank {rank} has no `.grad`, {when}. When all parameters
-  of a layer have theirs, send them, and put what comes back there.
-own rows alone: The shards' gradients are those of each rank's own rows alone. The ranks have seen
-  other rows: their gradients have to be summed.
-a mean: The shards' gradients are the sum divided by {n}. Asked for is the sum.
-n times: The shards' gradients are {n} times the sum.
-on one rank only: The gradients are right on rank {rank} alone, {when}. Every rank needs its piece
-  of the sum: a reduce to one rank?
-wrong gradient: The outputs are right. The gradients of the shards on rank {rank} are not this
-  rank's pieces of the sum over all ranks, {when}. Had all parameters their gradients when you sent
-  them? Were the weights there for the backward?
-cut, and kept whole: Values are right. Before the first forward {held} storages as large as a whole
-  weight are in memory on rank {rank}, {when}. What still holds the parameters, or the flat buffer?
-  A shard that is a view keeps all of it.
-the graph keeps it: Values are right, and the parameters look empty. Yet {forward} whole weights are
-  in memory after a layer on rank {rank}, {when}: autograd has saved views, and a view keeps its
-  storage. Take the memory away under the views.
-not freed behind the forward: Values are right. In the forward {forward} whole weights are in memory
-  after a layer on rank {rank}, {when}. Nothing frees the parameters after a layer's forward.
-not freed in the backward: Values are right. In the backward, or after it, up to {backward} storages
-  as large as a whole weight stay in memory on rank {rank}, {when}: weights, or whole gradients.
-  Neither is needed when a gradient has been sent.
-all-reduce, then cut: {head}An all-reduce gives every rank the whole sum, to be thrown away but for
-  its piece: twice the bytes of a reduce-scatter.
-a message for each parameter: {head}Weight and bias are joined end to end, and travel in one
-  message: {layers} gathers forward; backward as many at most, and as many reduce-scatters.
-over budget: {head}That is {there} bytes forward and {back} backward, more than a gather in each
-  direction and a reduce-scatter.
-two stacks at once: With one stack all is right. With a second at work at the same time, the first
-  is not the dense one on rank {rank}, {when}. What belongs to a stack stays with it: not in a
-  global, a class or a default argument.
-another second step: Step 1 is right. In step 2, with shards that have moved, output or gradients on
-  rank {rank} are not the dense ones, {when}. Do you gather the shards that you gave back, or a
-  copy? Does something of step 1 remain?
-""")
+SAYS = Page("lesson_11/promise")
 HEAD = "Values and memory are right. In a step rank {} sends {} forward and {} backward {}. "
 
 
@@ -206,28 +158,4 @@ def look_at_steps(one: Trial) -> None:
 
 
 LOOKS = (look_at_shards, look_at_values, look_at_memory, look_at_traffic, look_at_steps)
-PROMISE = Exercise(
-    name="promise",
-    title="The hooks and their frees",
-    points=5,
-    judge=judge_promise,
-    when_right=(
-        "Outputs, gradients and three steps of training are those of the whole stack on all ranks' "
-        "rows, on two ranks and on three. Between any two layers nothing whole was in memory, "
-        "forward or backward, and between steps each rank held its shards alone. Three moves of "
-        "the parameters went over the wire: that is stage 3."
-    ),
-    hints=(
-        "Four moments: before a layer's forward, after it, before its backward, after its "
-        "backward. Write a function `gather(unit)` and a function `free(unit)` first, and call "
-        "them by hand on one layer.",
-        "`free` has two parts. The parameters let go of the buffer; and the buffer's memory goes, "
-        "under every view that the graph has kept. The lesson has a cell for that.",
-        "`register_forward_pre_hook` and `register_forward_hook` of the layer. The second gets the "
-        "layer's output: `output.register_hook(f)` calls f when a gradient reaches it, which is "
-        "before the layer's backward.",
-        "`parameter.register_post_accumulate_grad_hook(f)` calls f(parameter) when its gradient "
-        "has come. A layer has two parameters: act when the second has come. Join, reduce-scatter, "
-        "into the shard's `.grad`, then let go of the whole gradients, and free.",
-    ),
-)
+PROMISE = Exercise(judge=judge_promise, **SAYS.about)

@@ -18,50 +18,12 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_11.meter import Meter, refuse_first
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
-SAYS = Words("""
-ranks that part: In gather {number} of batch {batch} the ranks mean different layers {when}: {told}.
-  Nothing complains, since all have one size, and a mixture arrives. A rank cannot choose alone
-  which gathers it takes part in.
-input changed: Your function changed x, the wishes or the list of units on rank {rank}, {when}. Work
-  out of place.
-wrong shape: Rank {rank} got {got} back {when}; expected is a tensor of shape {shape} and dtype
-  float64.
-somebody else's layer: The rows went through every layer that *some* rank wants. To take part in a
-  gather and to use what it brings are two things.
-only where all agree: The rows went through the layers that *all* ranks want. A layer that one rank
-  wants has to come as well.
-a rank of its own decides: A layer came where the group's first rank wants it, and nowhere else.
-  Every rank's wishes count.
-only where most agree: A layer that one rank alone wants was left out. It has to come as well.
-one vote exactly: The rows went through the layers that exactly one rank wants. Compare the sum of
-  the wishes with 0, and not with 1.
-none: The rows went through no layer.
-W not transposed: The layers use W and not W.T.
-x left out: A layer adds its tanh to x: x was left out.
-tanh of all: The tanh is of x @ W.T alone; x is added to it.
-another later batch: The first batch is right, and a later one is not, {when}. The wishes come anew
-  with each batch, and so must the agreement about them.
-wrong output: The output is not each rank's own rows through the layers that it wants, {when}. The
-  layers come in the order of the list; a layer is x + tanh(x @ W.T).
-all whole at once: Values are right. On rank {rank} up to {most} layers are whole at once, and {now}
-  are left whole in the end, {when}. It runs, and does not shard: free a layer before the next is
-  gathered, on every rank.
-copies kept whole: Values are right, and every unit is freed. Yet on rank {rank} {copies} tensors as
-  large as a weight are in memory before a gather or in the end, {when}: copies of weights, which
-  `free` cannot free.
-gathered for nobody: Values are right. In batch {batch} rank {rank} takes part in {gathers} gathers
-  {when}, and {due} layers are wanted by some rank. All ranks can know before the first which these
-  are.
-a message for each layer: Values are right. Beside the gathers rank {rank} sends {others} messages
-  {when}. The wishes for all layers fit into one.
-more bytes: Values are right. Rank {rank} sends {bytes} bytes in batch {batch}, {when}; the gathers
-  and a number for each layer need {budget} at most.
-""")
+SAYS = Page("lesson_11/same_way")
 LAYERS, CALLS = 7, 3
 MISTAKES = {
     "W not transposed": lambda x, w: x + torch.tanh(x @ w),
@@ -261,23 +223,4 @@ def look_at_traffic(one: Trial) -> None:
         refuse_first(SAYS, holds, **about, **did, **more)
 
 
-SAME_WAY = Exercise(
-    name="same_way",
-    title="All the same way",
-    points=4,
-    judge=judge_same_way,
-    when_right=(
-        "Every rank's rows went through the layers that this rank wants, and every rank was in the "
-        "same gathers, those that some rank wants, on two ranks and on three, whatever the wishes. "
-        "One small message settled it, and one layer was whole at a time."
-    ),
-    hints=(
-        "Which gathers does a rank have to take part in: its own, or also those of other ranks? "
-        "And what does it do with a layer that it has no use for?",
-        "Before the first gather all ranks need to know the same thing: for each layer, whether "
-        "any rank wants it. What kind of sum over the ranks says that? The maximum of zeros and "
-        "ones, say.",
-        "One tensor with a number for each layer, one all-reduce. Then a loop over the layers in "
-        "their order: gather where some rank wants it; use it where you want it; free.",
-    ),
-)
+SAME_WAY = Exercise(judge=judge_same_way, **SAYS.about)

@@ -19,40 +19,11 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_11.meter import Meter, refuse_first
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
-SAYS = Words("""
-not a module: Rank {rank} got a {kind} back {when}; expected is an nn.Module. Hooks belong to
-  modules: the engine cannot see when a plain function runs.
-one head for all #1: Rank {rank} got the same module back for two embeddings, {when}. Each table has
-  a head of its own: keep nothing between calls.
-one head for all #2: The logits are those of another model's table, whose head was made before this
-  one's or after it. Keep nothing in a class, a global or a cache.
-another table: After your function the embedding has lost its values on rank {rank}, {when}. The
-  head takes the embedding's weight, and not the embedding the head's.
-used outside its module: On rank {rank} the embedding's weight was read where its unit does not run,
-  {when}: the engine's hooks are on the modules that *have* the parameter as their own, and yours
-  does not. What makes a parameter a module's own?
-untied: The model has {extra} parameters too many on rank {rank}, {when}. Lookup and head are one
-  parameter, with one gradient and one update. No second one that begins alike, and no bias.
-wrong shape: The head gives {got} on rank {rank}, {when}; expected are logits (b, s, v).
-wrong logits: The logits on rank {rank} are not x times the embedding's rows, {when}.
-a copy kept whole: The first logits are right. Before the first forward {before} whole table is in
-  memory on rank {rank}, {when}: a copy of your head's own, not cut, that no optimizer will change.
-half of the gradient: After one step the table on rank {rank} has moved by the gradient of the {use}
-  alone, {when}. Its gradient is the sum over both uses: where is that of the {other} lost?
-another step: In step {step} logits or table on rank {rank} are not the dense model's, {when}.
-whole all the way: Values are right. While the blocks run, the whole table is in memory on rank
-  {rank}, {when}. Between its two uses it has to go.
-a second whole table: Values are right. Between forward and backward {kept} tensors as large as the
-  whole table are in memory on rank {rank}, {when}, and one is allowed. Something as large was
-  computed from the table, and the graph keeps it: it runs, and does not shard.
-over budget: Values and memory are right. In a step rank {rank} takes part in {all_gather} gathers
-  and {reduce_scatter} reduce-scatters, {bytes} bytes {when}; {ours[all_gather]} and
-  {ours[reduce_scatter]} will do.
-""")
+SAYS = Page("lesson_11/tied_head")
 STEPS, RATE, BLOCKS = 3, 0.05, 2
 PROMISED = "gathered only while its unit runs"  # the library's words
 GATHERS = ("all_gather", "reduce_scatter")
@@ -274,22 +245,4 @@ def look_at_budget(ranks: Ranks, given: Numbers) -> None:
         refuse_first(SAYS, holds, **where, **sent, kept=report["kept"], ours=ours)
 
 
-TIED_HEAD = Exercise(
-    name="tied_head",
-    title="A head that is a table",
-    points=3,
-    judge=judge_tied,
-    when_right=(
-        "Logits and three steps of training are those of the dense model, on two ranks and on "
-        "three. The table came for the lookup, went, and came again for the head; its gradient was "
-        "one sum, sent once; and there was never more than one whole table."
-    ),
-    hints=(
-        "Read the error: *the forward of a module that has it*. How does a module come to have a "
-        "parameter, so that `named_parameters(recurse=False)` lists it?",
-        "A parameter may belong to two modules. It stays one parameter: `model.parameters()` names "
-        "it once, and its gradient is the sum over both uses.",
-        "An nn.Linear without bias is x times the rows of its weight. Its weight can be replaced "
-        "by a parameter that is there already.",
-    ),
-)
+TIED_HEAD = Exercise(judge=judge_tied, **SAYS.about)

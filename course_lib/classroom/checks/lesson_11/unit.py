@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Mistake, Thought, compare, counted
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 N, H, LAYERS, WORDS, ITEM = 16, 4096, 32, 50_304, 2  # ranks, hidden, blocks, vocabulary, bytes
 TABLE, BLOCK = WORDS * H, 12 * H * H  # parameters: the head, or the embedding; a block
@@ -70,59 +70,7 @@ class Model:
 
 
 RIGHT = Model()
-SAYS = Words("""
-shards not cut: That is the whole model. Between uses a rank keeps a sixteenth.
-shards forgotten: What is gathered comes *beside* the shards, which are there all the time.
-a block is the largest: You have taken a block for the largest unit. Embedding and head are units as
-  well: how many parameters has each of them?
-a layer is the largest: You have taken a product inside a block for the largest unit. Smaller units
-  inside the blocks do not make the head smaller.
-two tables side by side #1: One unit ahead of the head, or of the embedding, there is a block and
-  not another table.
-two tables side by side #2: Embedding and head are never whole at the same time: between them are
-  all the blocks.
-nothing ahead: One unit ahead means that a second one is in memory while the first is at work.
-ahead already: Nothing is fetched ahead here: one unit at a time is whole.
-three units: One unit ahead makes two that are whole: the one at work and the next.
-gradients too: Asked is for parameters in memory; gradients are not counted.
-blocks alone: Embedding and head are units as well, and are gathered.
-a gather in each direction for all: Not every unit is gathered again: one stays from the forward's
-  end, and one is not read in its backward.
-the last unit alone: The unit that ends the forward stays, yes. And which unit's backward reads no
-  weight?
-the forward alone: That is the forward. Most units are gathered a second time for the backward.
-reduce-scatters too: Asked is for all-gathers; a unit's gradient goes in a reduce-scatter.
-the ends cut too: Only a block is cut into four. Embedding and head stay a unit each, and not every
-  unit is gathered again for its backward.
-two moves: Stage 3 makes three moves of the parameters in a step: two gathers and a reduce-scatter.
-the second gather only: There are two gathers *and* a reduce-scatter; you have counted one move.
-an all-reduce for the gradients: A gradient is reduce-scattered, one move; an all-reduce would be
-  two.
-as at stage 2: That is stage 2's: a reduce-scatter for each micro-batch, and one gather after the
-  step. At stage 3 the parameters are gathered in the forward, and again in the backward.
-fast is lean: Where units stay from forward to backward, the second gather goes.
-fast sends nothing twice: Kept from forward to backward, units are still gathered for each forward.
-fast saves the same units: With the fast setting there are no gathers in the backward, and so none
-  of them to be saved: two moves of all units.
-k forgotten: With four micro-batches a unit comes and goes four times as often.
-gradients once: Stage 3 keeps no whole gradient until the last micro-batch: each of the four sends
-  its own.
-gathered once: Units are let go at the end of each micro-batch: all of them are gathered for each.
-one of the two once: Of the two moves you have counted one for a single micro-batch. Gradients are
-  sent in each, and units are let go after each backward, also where they stay until then.
-limit for many ranks: You have let a move send all of Ψ. A rank's own piece stays where it is:
-  (N−1)/N.
-its own piece once: In a gather a rank passes on every piece but one, and not its own piece alone:
-  (N−1)/N of Ψ are sent.
-all ranks together: That is for all ranks together; the question is about one.
-twice the bytes: You have given each parameter four bytes, or counted its gradient beside it.
-  bfloat16 has two, and parameters are asked for.
-numbers, not bytes: Those are elements. One of bfloat16 has two bytes.
-tied: The head is not tied: v·h parameters are in Ψ twice.
-a model of blocks: Ψ is more than the blocks: embedding and head have parameters too.
-GiB: Those are GiB, of 2³⁰ bytes. 1 GB is 10⁹ bytes here.
-wrong number: Count the units one by one.
-""")
+SAYS = Page("lesson_11/choose_unit")
 IDEAS = {
     "shards not cut": {"share": 1.0},
     "shards forgotten": {"with_shards": False},
@@ -207,26 +155,4 @@ def judge_unit(given: Mapping) -> None:
             raise Finding(idea, f"{text} That is in {name!r}. The rest is right.")
 
 
-CHOOSE_UNIT = Thought(
-    name="choose_unit",
-    title="Choose a unit",
-    points=3,
-    fields=FIELDS,
-    judge=judge_unit,
-    when_right=(
-        "Blocks as units take the peak down to the shards and an embedding; layers as units take "
-        "it no further, for four times as many messages: the head is the largest unit in both. "
-        "Smaller units inside the blocks would help only after the head was sharded, over tp, "
-        "say. And the fast setting saves a third of the bytes for all of the memory."
-    ),
-    hints=(
-        "Units in the order of the forward: embedding, blocks, head. How many parameters has each? "
-        "Which is the largest, where a unit is a block, and where it is a layer?",
-        "At most there are: the shards, and the largest unit; with one unit ahead, also the one "
-        "beside it.",
-        "Forward, every unit is gathered. Backward, which two are not? The same two are missing "
-        "in the bytes.",
-        "A move of m elements costs a rank m(N−1)/N. Lean: gather, gather, reduce-scatter. Fast: "
-        "one of the gathers goes. All of it once for each micro-batch.",
-    ),
-)
+CHOOSE_UNIT = Thought(fields=FIELDS, judge=judge_unit, **SAYS.about)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from course_lib.classroom.checks.thought import Mistake, Thought, compare, counted
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 PSI, N, TOKENS = 6e9, 8, 4096  # parameters; ranks; tokens of a rank's micro-batch
 BUS, DISK, FLOPS = 12e9, 2e9, 100e12  # bytes a second, each way, of each rank; operations a second
@@ -48,58 +48,7 @@ class Model:
 
 
 RIGHT = Model()
-SAYS = Words("""
-not cut: A rank carries its own shard, not all of the model: there are N links side by side.
-in float32: The bus carries 16-bit values here, two bytes each.
-states on the bus: No optimizer state crosses the bus: the update runs on the host. Gradients go
-  down.
-the forward's operations: Two operations for a parameter and a token are the forward's. A backward
-  makes two products for each of the forward's.
-forward and backward: You have counted the forward as well. The copies of gradients run beside the
-  backward, in which the gradients come.
-the backward alone: Between two updates there are complete micro-batches, forwards too.
-moments alone: The file holds the master copy beside the two moments.
-with the gradient: The gradient is on the host already, in memory. It is in no file.
-one after the other: Reading, updating and writing go on at the same time, on different buckets; the
-  disk does both ways at its speed. The slowest counts, not the sum.
-a tenth of the computing: At most a tenth of the *step*, to which the update itself belongs.
-one set: One bucket is read, one is worked on, one is written: how many sets of memory is that?
-two sets: One bucket is read, one is worked on, one is written: that is more than two.
-computing cut: Every rank computes with all parameters, on tokens of its own; only what is kept and
-  carried is sharded.
-one of three: The files hold three float32 values for each parameter: the master copy and two
-  moments.
-16-bit parameters too: Asked is for masters and moments. The 16-bit parameters are made of the
-  masters.
-all eighteen: The question asks for masters and moments, three float32 values.
-half as much: The bus has its full bandwidth in each direction, and a 16-bit value has two bytes.
-rounded down #1: With one micro-batch fewer the update is more than a tenth of the step: round up.
-not rounded #1: A step has a whole number of micro-batches: round up.
-as long as the update: With so many the update takes as long as all the rest. It may be a tenth of
-  the step.
-the bus beside it: What crosses the bus is not part of it: masters and moments go from the files to
-  the host and back.
-with both ends: The first bucket's read and the last one's write are left out here: count the time
-  in which both go on.
-reading and writing: The disk reads and writes at the same time, each at full speed. This is reading
-  alone.
-the tokens of all ranks: Each rank computes on its own tokens, and all ranks at the same time.
-the copy up in it: The copy up comes afterwards, and is no part of the update that is asked for.
-all of a rank's states: Those are all states of a rank. The update goes through them in buckets, and
-  reuses the memory.
-three in a row: Reading, updating and writing go on at the same time. The slowest counts, not the
-  sum.
-a bucket is cut: A bucket of 50 million parameters is what one rank works on: it is not sharded
-  again.
-all ranks: That is for all ranks together; the question is about one.
-GiB: Those are GiB, of 2³⁰ bytes. 1 GB is 10⁹ bytes here.
-by the disk: Gradients and parameters cross the bus, and no disk.
-by the bus: The files are on a disk, and that is slower than the bus.
-cut twice: Each rank has a shard of Ψ/N: divide by N once.
-not rounded #2: {seen:g} is no whole number of {what}: round up.
-rounded down #2: With {seen:g} {what} it is not yet enough: round up.
-wrong number: Not right: {seen:g} {what}. The rest is right.
-""")
+SAYS = Page("lesson_12/hides")
 IDEAS = {
     "not cut": {"share": 1.0, "tokens_share": 1.0},
     "in float32": {"half": 4},
@@ -163,24 +112,4 @@ def judge_hides(given: Mapping) -> None:
             raise SAYS("wrong number", seen=seen, what=what)
 
 
-HIDES = Thought(
-    name="hides",
-    title="When does it hide?",
-    points=3,
-    fields=FIELDS,
-    judge=judge_hides,
-    when_right=(
-        "The number of tokens does not depend on the model's size: bytes and operations both grow "
-        "with Ψ, and what remains is the ratio of a GPU's speed to a bus's bandwidth. A few "
-        "hundred tokens hide what the bus carries. For a disk that is not enough: there only many "
-        "micro-batches to one update help."
-    ),
-    hints=(
-        "A time is bytes over bytes a second, or operations over operations a second. Which bytes "
-        "does *one* rank carry?",
-        "For the tokens set the time of the gradients equal to that of a backward of T tokens, and "
-        "solve for T. Ψ cancels.",
-        "The update: three things go on at once, and the disk reads and writes at the same time. "
-        "Then k micro-batches and one update make a step; the update may be a tenth of that.",
-    ),
-)
+HIDES = Thought(fields=FIELDS, judge=judge_hides, **SAYS.about)

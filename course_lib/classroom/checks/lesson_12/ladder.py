@@ -12,47 +12,9 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_12 import ladder_trial as trial
 from course_lib.classroom.checks.lesson_12.ladder_walk import batch_of, rung_of
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
-SAYS = Words("""
-another batch #1: It tried {rows} rows, {accumulate} times, {where}; the batch has {batch} rows.
-  That trains another model: half the rows need twice the micro-batches.
-another batch #2: {rows} rows, {accumulate} times, came back {where}; the batch has {batch} rows.
-  That trains another model: half the rows need twice the micro-batches.
-out of memory: It ended with OutOfMemory {where}, where nothing fits. Return None then.
-does not fit #1: No rung fits {where}, and it returned one. Return None then.
-does not fit #2: {got} was run {where}, and a rank held {needs:,}.
-it does not shard: {got} was run {where}, and a rank held {needs:,}. At stage 0 every rank holds
-  everything.
-gave up at the first: It ended with OutOfMemory {where}. Catch that, and try the next rung.
-not settings #1: A {kind} came back {where}; return a dict with the five settings.
-not settings #2: {settings} came back {where}: rows and accumulate have to be integers.
-not settings #3: {settings} came back {where}: no engine takes these settings.
-not back up #1: {got} fits {where}, and so do {more_rows} rows at once. Once a step fits, raise the
-  rows again as far as they go: fewer, larger micro-batches are faster.
-not back up #2: It came to the right settings {where}, and never tried {up} rows there. Once a step
-  fits, raise the rows as far as they go.
-a rung left out #1: {got} fits {where}, without recomputation, which comes before the stages: each
-  rung stands on those before it.
-a rung left out #2: It came to the right settings {where}, and never tried this on its way: {left}.
-  Where that fits, it is faster.
-a rung left out #3: {got} came back {where}, and one rung was never tried. What fits: {right}.
-further down than needed: {got} was run {where}, and fits. So does {right}, which is faster: stop at
-  the first rung that fits.
-beside the ladder #1: {got} fits {where}, and is on no rung: each changes what it names and keeps
-  the rest.
-beside the ladder #2: It came to the right settings {where}, and tried some on its way that are on
-  no rung: each changes what it names and keeps the rest.
-went on after it fit: It came to the right settings {where}, and tried rungs below them. Each
-  attempt is a run on the whole machine: stop at the first that fits.
-rows step by step: It came to the right settings {where}, and tried this on its way down: {odd}. The
-  first rung is one row at a time; more are tried when a step fits.
-not twice as many: It came to the right settings {where}, and on the way back up it {did} {up} rows.
-  Go up to twice as many rows, as long as that fits.
-another order: It came to the right settings {where}, not in the ladder's order. Attempt {k} was
-  this: {odd}. Begin with all rows at once, and take one rung after another.
-too many attempts: It took {tried} attempts {where}, some of them twice; {short} do.
-""")
+SAYS = Page("lesson_12/walk_ladder")
 
 
 def judge_ladder(answer: Answer, judge: Judge) -> None:
@@ -184,21 +146,4 @@ def shown(settings: dict) -> str:
     return f"Stage {settings['stage']}{more}{again}, {rows} {settings['accumulate']} times"
 
 
-LADDER = Exercise(
-    name="walk_ladder",
-    title="Down the ladder",
-    points=4,
-    judge=judge_ladder,
-    when_right=(
-        "Under five budgets of real engines, on two ranks and on three, and on machines of paper "
-        "with up to 64 rows, it went down rung by rung, stopped at the first that fits, and went "
-        "up again in rows as far as they go; where nothing fits it said so."
-    ),
-    hints=(
-        "Keep one dict of settings. A rung changes what it names in it, and the rest stays.",
-        "try: attempt(**settings) … except OutOfMemory: the next rung. Where it does not raise, "
-        "leave the loop.",
-        "Back up: twice the rows, half the micro-batches, as long as there is more than one. The "
-        "last that did not raise is the answer.",
-    ),
-)
+LADDER = Exercise(judge=judge_ladder, **SAYS.about)

@@ -22,49 +22,10 @@ from course_lib.classroom.checks.lesson_12.pick_machines import (
     readings,
 )
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.words import Page
 
 SMALL = 2048  # bytes: a few flags, and not a model
-SAYS = Words("""
-input changed: Your function changed what rank {rank} was given.
-not one of the settings: Rank {rank} got a {kind} back {where}, which is none of the settings that
-  it was given. Return one of them as it is, or None.
-the ranks disagree: The ranks chose {choices} {where}. Each has looked at its own room alone, and an
-  engine of two stages waits for ever. Tell each other what fits.
-kept from another machine: {got} is right on machine 1, and was chosen {where} too. There is another
-  room, or another model: keep nothing between calls.
-too much sent: Rank {rank} sent {bytes} bytes {where}. One flag for each setting is enough.
-further than needed #1: It is the last setting on every machine: the slowest, and the one that needs
-  most of the host. Take the first that fits.
-further than needed #2: Take the first that fits.
-it does not shard: Stage 0 runs where there is room, and every rank holds everything.
-gave up: Return the first that does.
-does not fit: It has to fit on every rank, on each tier.
-wrong setting: It is not the first that fits.
-gradients forgotten: This counts what is held *between* steps. After a backward there are gradients
-  as well.
-the host forgotten: What is offloaded is stored on the host, and the host has its own room.
-the device forgotten: The device has its own room as well.
-one sum for all tiers: Room on the host is no room on the device: each tier is held to its own.
-sixteen bytes a number: This takes the closed form, bytes times Ψ. A rank also holds padding, and a
-  step counter for each part of a parameter; and where Ψ does not divide, ranks differ.
-not to the byte #1: It is a little more than there is. Bytes are whole numbers: a setting fits if it
-  needs as many as there are, or fewer.
-not to the byte #2: It would fit to the byte. A setting fits if it needs as many bytes as there are,
-  or fewer.
-rounded on the way: The bytes went through float32, which counts in steps of 2,048 at 2 · 10¹⁰. Send
-  whole numbers as int64.
-one rank's room: It fits on the ranks with much room, and not on the rank with the least.
-one rank is enough: It fits on *some* rank, and has to fit on every rank.
-the least room: What one rank needs was held against another rank's room: the least of all, or rank
-  0's needs on every rank. Each rank counts its own bytes (`rank=`), against its own room.
-the mean room: This shares the room out over the ranks. A rank cannot use the room of another.
-another optimizer: Training is with AdamW, which keeps two moments for each parameter, and counters.
-the last of the first ones: Each rank found its own first setting, and you took the last of these.
-  It need not fit on a rank whose first came earlier: another setting needs another tier.
-another order: The settings come in the order of the list, whatever their stages: the first that
-  fits.
-""")
+SAYS = Page("lesson_12/pick_stage")
 
 
 def judge_pick(answer: Answer, judge: Judge) -> None:
@@ -164,22 +125,4 @@ def shown(chosen: int | None) -> str:
     return f"stage {one['stage']}{more}"
 
 
-PICK = Exercise(
-    name="pick_stage",
-    title="A stage for three machines",
-    points=4,
-    judge=judge_pick,
-    when_right=(
-        "On each machine, of three ranks and of two, it was the first setting that fits on every "
-        "rank, to the byte. On the small ones the chosen engines were run, and the tight rank held "
-        "no more than it could."
-    ),
-    hints=(
-        "`states(config, stage=…, n=…, rank=…, …)` of `course_lib.estimate` counts one rank's "
-        "bytes; `.by_tier(alive=True)` with gradients.",
-        "A setting fits if it fits on every rank: its own bytes, into its own room, on each tier. "
-        "Each rank knows its own answer alone.",
-        "Make a 1 or a 0 of each setting on every rank, and take the minimum over the ranks. The "
-        "first 1 that is left is the choice of all ranks.",
-    ),
-)
+PICK = Exercise(judge=judge_pick, **SAYS.about)

@@ -30,6 +30,7 @@ from course_lib.classroom.checks.lesson_13.triple import (
     filled,
 )
 from course_lib.classroom.checks.looking import THREE, Idea, Looks, fresh_seed, near, recognise
+from course_lib.classroom.checks.words import Page
 
 EACH = 8  # cases of a kind
 REFUSED = [torch.nan] * len(TRIPLE)
@@ -255,22 +256,4 @@ LOOKS = Looks(
     value=_look_at_sizes,
     later_steps=_look_at_errors,
 )
-FILL_BATCH = Exercise(
-    name="fill_batch",
-    title="The batch triple",
-    points=3,
-    judge=judge_batch,
-    when_right=(
-        "In all drawn cases the three sizes are DeepSpeed's, and what it refuses is refused: a "
-        "product that is not the batch, a division that leaves something over, a size that is not "
-        "above zero, accumulation alone. A run at another world size has another batch, or does "
-        "not start: which of the two depends on the sizes that the file names."
-    ),
-    hints=(
-        "Write down which of the three are there: eight cases. In six of them the other sizes "
-        "follow, with accumulation 1 where nothing is said of it.",
-        "Fill in first, check afterwards, and check always alike: all three above zero, and "
-        "train = micro · accumulation · world.",
-        "With whole numbers `//` forgets what is left over. The check afterwards finds it.",
-    ),
-)
+FILL_BATCH = Exercise(judge=judge_batch, **Page("lesson_13/fill_batch").about)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.classroom.checks.words import Page
 
 GPUS, HIDDEN = 2, 1024  # in the question
 MICRO, TIMES, ASKED, BUCKET = 4, 8, 0.3, 2e8  # in the config that it prints
@@ -103,23 +104,4 @@ def judge_clinic(given: Mapping) -> None:
     compare(given, RIGHT, MISTAKES, apart=True)
 
 
-READ_CONFIG = Thought(
-    name="read_config",
-    title="What a config comes to",
-    points=3,
-    fields=FIELDS,
-    judge=judge_clinic,
-    when_right=(
-        "What DeepSpeed reads is what counts: a key that it does not know at the top level is a "
-        "default, an `auto` that no program resolves is one too. A bucket is there several times "
-        "where it overlaps, and `auto` is another value for each model, and for each caller."
-    ),
-    hints=(
-        "Go through the printed config key by key: is it one that DeepSpeed reads, on this level? "
-        "What it does not read has no effect.",
-        "Buckets: elements, bytes for each, how many buckets, and what `overlap_comm` makes of it. "
-        "The documentation's example has other buckets and 9 GB.",
-        "Two of the Trainer's three values go with the square of the hidden size, one with the "
-        "hidden size itself.",
-    ),
-)
+READ_CONFIG = Thought(fields=FIELDS, judge=judge_clinic, **Page("lesson_13/read_config").about)

@@ -15,6 +15,7 @@ from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_13 import fsdp_trial as trial
 from course_lib.classroom.checks.lesson_13.words import DTYPES, ZERO, NoWord, Words, drawn, words
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
+from course_lib.classroom.checks.words import Page
 
 FEW = 4  # configs on two ranks: stages and types, after all of them on three
 
@@ -274,25 +275,4 @@ LOOKS = Looks(
     traffic=_look_at_offload,
     memory=_look_at_names,
 )
-IN_FSDP2 = Exercise(
-    name="in_fsdp2",
-    title="A ZeRO config as FSDP2 arguments",
-    points=4,
-    judge=judge_fsdp,
-    when_right=(
-        "Under your arguments FSDP2 gathered, freed and reduced what the config asks for, in its "
-        "types, on three ranks and on two. What has no argument was named: buckets, prefetch, "
-        "persistence, the states alone on the host. What FSDP2 cannot do at all was refused."
-    ),
-    hints=(
-        "Three arguments: which stages free parameters after the forward; which type is computed "
-        "in, and which is reduced in; what is on the host.",
-        "`enabled` decides about a 16-bit section. Without `communication_data_type` the reduction "
-        "goes in the type of the computation, and `MixedPrecisionPolicy` does that by itself.",
-        "`CPUOffloadPolicy` moves parameters, gradients and states. So it stands for "
-        "`offload_param` and `offload_optimizer` together, and for neither of them alone. "
-        "Without `pin_memory` both libraries pin.",
-        "The list: all keys of `zero_optimization` except `stage`, and except what a policy "
-        "expresses, and a section whose device is `none`.",
-    ),
-)
+IN_FSDP2 = Exercise(judge=judge_fsdp, **Page("lesson_13/in_fsdp2").about)

@@ -17,6 +17,7 @@ from course_lib.classroom.checks.lesson_13 import broken, mend_trial
 from course_lib.classroom.checks.lesson_13.broken import Case
 from course_lib.classroom.checks.lesson_13.remedies import REMEDIES, at, changes
 from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
+from course_lib.classroom.checks.words import Page
 
 FRESH = 3  # draws beside the printed one
 
@@ -130,26 +131,4 @@ def _typed_in(case: Case, text: str, printed: str) -> bool:
 
 
 LOOKS = Looks(shape=_look_at_shape, unchanged=_look_at_inputs, value=_look_at_meaning)
-MEND_CONFIG = Exercise(
-    name="mend_config",
-    title="Eight broken configs",
-    points=4,
-    judge=judge_mend,
-    when_right=(
-        "Thirty-two configs with eight faults: what each author meant is so, and nothing else has "
-        "changed. Five of the eight would have trained without a message: at another stage, "
-        "without "
-        "offload, with DeepSpeed's defaults, or until the memory was full. `course ds-check` names "
-        "six of these faults from the file alone; what the author meant it cannot know."
-    ),
-    hints=(
-        "For each config: which keys does DeepSpeed read, on which level? A key that is unknown at "
-        "the top level is ignored, one within a section is refused.",
-        "To make the message go away is no repair. What would the run do then, and is it what the "
-        "author meant?",
-        "`batch`: train = micro · accumulation · world. `auto`: with h the hidden size, h² for the "
-        "reduction's buckets, 0.9 · h² for the prefetch, 10 · h for what stays: whole numbers.",
-        "`buckets`: bytes = elements · 2, 4.5 times because of `overlap_comm`, for each of two "
-        "buckets. `parameters`: which stage shards them? `schedule`: when does it end?",
-    ),
-)
+MEND_CONFIG = Exercise(judge=judge_mend, **Page("lesson_13/mend_config").about)

@@ -23,6 +23,7 @@ from course_lib.classroom.checks.lesson_13.logs import (
     happened,
 )
 from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
+from course_lib.classroom.checks.words import Page
 
 SHOWN = 4  # lines of a log in a message
 
@@ -132,28 +133,4 @@ LOOKS = Looks(
     unchanged=_look_at_inputs,
     value=_look_at_values,
 )
-READ_LOG = Exercise(
-    name="read_log",
-    title="Read an OVERFLOW log",
-    points=4,
-    judge=judge_log,
-    when_right=(
-        "All drawn logs are read as their runs went. A few overflows are how the scale is found, "
-        "and as many as the hysteresis in each window are how it stays high; the first of them "
-        "passes without a reduction. A row without end does not come from the scale: the loss "
-        "is NaN, "
-        "or the model was trained in bfloat16 and does not fit float16. And each skipped step is "
-        "one that the scheduler has not made."
-    ),
-    hints=(
-        "Go through the log line by line and keep a little state: whether an overflow has come "
-        "since the last step, the scale after it, and whether any step was made.",
-        "Use the lines of rank 0 alone. Each rank's lines are in order; a line of rank 1 between "
-        "an overflow and rank 0's step says nothing.",
-        "An overflow has one of two endings: `reducing to B`, or `but hysteresis is`, which leaves "
-        "the scale as it was. Doublings are in no line: they are between what one line leaves and "
-        "what the next one has tried.",
-        "The verdict goes by the end of the log: was the last step made? If not, could the scale "
-        "still be lower? If not, was any step of the log made?",
-    ),
-)
+READ_LOG = Exercise(judge=judge_log, **Page("lesson_13/read_log").about)

@@ -25,6 +25,7 @@ from course_lib.classroom.checks.lesson_14.disk import (
     inside,
 )
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
+from course_lib.classroom.checks.words import Page
 
 NAME, OLDER = "step-000009", ["step-000003", "step-000006"]
 KEEP, PLENTY = {3: 2, 2: 1}, 4  # by the number of ranks; one more than there are
@@ -234,28 +235,4 @@ LOOKS = Looks(
     traffic=_look_at_crashes,
     memory=_look_at_return,
 )
-ATOMIC_SAVE = Exercise(
-    name="atomic_save",
-    title="An atomic save, and a rank killed in the middle",
-    points=5,
-    judge=judge_atomic,
-    when_right=(
-        "Ended after every operation of every rank, by a kill and by a power cut that loses what "
-        "was not synced in any combination tried, the disk has a complete checkpoint, and `latest` "
-        "names it. When the call returns, it is the new one. The two moments that count are two "
-        "renames: a folder is there or not, and `latest` is the old or the new."
-    ),
-    hints=(
-        "Five steps: write beside, sync, rename the folder, then the same for the file `latest`, "
-        "then remove what is too old. Which of them does every rank do, and which one rank alone?",
-        "Between two steps of different ranks there has to be a collective. A rank may be slower "
-        "than the others at any moment, or dead.",
-        "sync has two meanings: of a file it is the contents, of a folder the entries: which names "
-        "are in it. Contents without a name are lost, and so is a name without contents.",
-        "What a step relies on has to be on the disk before the step is made: each sync stands "
-        "before the rename or the remove that needs it. `latest` is replaced like the folder: "
-        "written beside, synced, renamed.",
-        "A killed save leaves its folder behind, perhaps with files of more ranks than there are "
-        "now. Begin with an empty one.",
-    ),
-)
+ATOMIC_SAVE = Exercise(judge=judge_atomic, **Page("lesson_14/atomic_save").about)

@@ -36,6 +36,7 @@ from course_lib.classroom.checks.looking import (
     refuse_changed,
     refuse_idea,
 )
+from course_lib.classroom.checks.words import Page
 
 # The old world, the new ranks, and whether the last of them holds no bias.
 CASES = ((4, THREE, False), (3, TWO, False), (2, THREE, False), (2, THREE, True))
@@ -271,29 +272,4 @@ LOOKS = Looks(
     traffic=_look_at_reads,
     later_steps=_look_at_losses,
 )
-FROM_OLD_RANKS = Exercise(
-    name="from_old_ranks",
-    title="From four ranks to three",
-    points=5,
-    judge=judge_go_on,
-    when_right=(
-        "From four ranks to three, from three to two and from two to three: every rank read the "
-        "bytes that it needs, each once, and three more steps had the losses of a run that was "
-        "never saved. Files depend on a layout; logical tensors do not. For a new layout ask which "
-        "elements of which name are stored where."
-    ),
-    hints=(
-        "Two maps, one after the other. New: which elements of which parameter does this rank "
-        "hold? Old: in which rank's file, and from where on, are these elements stored?",
-        "A group of P elements over n ranks: each has −(−P // n), rank r those from r times that "
-        "on. The group's padding comes after its last element, so the last ranks hold fewer "
-        "parameters, or none.",
-        "In the old group's order, element k is in the file of rank k // s, where s is the old "
-        "piece's length; in that file the pieces of the groups before come first. A run of "
-        "elements may go over several files: read each file's part of it.",
-        "The new shard starts as zeros of the full length; write each run to its place. The same "
-        "ranges serve for master, exp_avg and exp_avg_sq.",
-        "Data: how many samples have all old ranks read together? This rank's part of the next "
-        "batch begins r · batch / n after them.",
-    ),
-)
+FROM_OLD_RANKS = Exercise(judge=judge_go_on, **Page("lesson_14/from_old_ranks").about)

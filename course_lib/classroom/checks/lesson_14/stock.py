@@ -29,6 +29,7 @@ from course_lib.classroom.checks.lesson_14.stock_trial import (
 )  # fmt: skip
 from course_lib.classroom.checks.lesson_14.waiting import is_a_hang
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed, near
+from course_lib.classroom.checks.words import Page
 
 
 class Trial(NamedTuple):
@@ -276,25 +277,4 @@ LOOKS = Looks(
     later_steps=_look_at_gathers,
     gradients=_look_at_writes,
 )
-TAKE_STOCK = Exercise(
-    name="take_stock",
-    title="Find the placeholders",
-    points=4,
-    judge=judge_stock,
-    when_right=(
-        "Counts, norm, decay and every saved tensor are those of the unsharded model, on two ranks "
-        "and on three; each parameter was gathered once, one at a time. What looks at a model "
-        "from outside its forward, such as a count, a norm, an optimizer's groups, a save, sees "
-        "placeholders unless it gathers, and mostly it raises no error."
-    ),
-    hints=(
-        "First, before anything is gathered: which tensors of `model.state_dict(keep_vars=True)` "
-        "have no elements? With keep_vars the entries are the parameters themselves.",
-        "Then one loop over the parameters, on every rank: gather it if it is a placeholder, and "
-        "ask all four questions while it is gathered. Only the call of write is for one rank.",
-        "A parameter with two names has to be written under both, in the one block in which it is "
-        "gathered. Collect the names of each tensor first: a tensor can be a dictionary's key.",
-        "At the end of a block the parameter's memory is taken away. What is to outlive the block "
-        "has to be a copy.",
-    ),
-)
+TAKE_STOCK = Exercise(judge=judge_stock, **Page("lesson_14/take_stock").about)

@@ -16,6 +16,7 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_14 import together_trial as trial
 from course_lib.classroom.checks.lesson_14.waiting import is_a_hang
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
+from course_lib.classroom.checks.words import Page
 
 HANGS = "a rank stops early"
 SMALL = 64  # bytes that a rank may send beside the forwards, for each of them
@@ -175,22 +176,4 @@ LOOKS = Looks(
     value=_look_at_values,
     traffic=_look_at_traffic,
 )
-GENERATE_TOGETHER = Exercise(
-    name="generate_together",
-    title="No rank stops early",
-    points=4,
-    judge=judge_together,
-    when_right=(
-        "Every rank has its own text, up to its stop or its limit, on two ranks and on three; none "
-        "waited for a rank that had left, no forward was made that no rank needed, and one small "
-        "message a forward settled it. That is what `synced_gpus` does."
-    ),
-    hints=(
-        "Two questions in every round: does *this* rank still want a token? Does *any* rank? Which "
-        "of them decides on the forward, and which on keeping the token?",
-        "The second question needs a message, before the forward: 1 from a rank that goes on, 0 "
-        "from one that has its text; the maximum is the same number on every rank.",
-        "A rank that has its text calls forward with anything, its finished text, say, and throws "
-        "the token away. A rank that wants no token at all is in the loop like the others.",
-    ),
-)
+GENERATE_TOGETHER = Exercise(judge=judge_together, **Page("lesson_14/generate_together").about)

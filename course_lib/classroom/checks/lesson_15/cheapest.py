@@ -13,6 +13,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.by_cases import AnyOf, Case, Cases, Idea, judge_cases
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.words import Page
 
 CHOICE, DAYS, COST = KEYS = ("choice", "days", "cost")
 DAY = 86400.0
@@ -215,23 +216,4 @@ def judge_cheapest(answer: Answer, judge: Judge) -> None:
     judge_cases(answer, judge, CASES, __name__)
 
 
-CHEAPEST_PLAN = Exercise(
-    name="cheapest_plan",
-    title="The cheapest plan",
-    points=4,
-    judge=judge_cheapest,
-    when_right=(
-        "All drawn models have their cheapest plan. Where messages overlap, more GPUs cost the "
-        "same and finish earlier. Where they are exposed, each further GPU costs money while it "
-        "waits. So the deadline decides how many, and the price of a flop, not of an hour, decides "
-        "which."
-    ),
-    hints=(
-        "Three loops: machines, their sizes, stages from 0 on. The first stage that fits is the "
-        "one, for none of a higher number sends less.",
-        "A step: computing shared out over the GPUs; messages; of these only what is longer than "
-        "two thirds of the computing is exposed.",
-        "Days from steps, cost from days and GPUs. Then leave out what is late, and take the "
-        "minimum; there may be nothing left.",
-    ),
-)
+CHEAPEST_PLAN = Exercise(judge=judge_cheapest, **Page("lesson_15/cheapest_plan").about)

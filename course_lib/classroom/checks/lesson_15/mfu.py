@@ -14,6 +14,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.by_cases import Case, Cases, Idea, judge_cases
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.words import Page
 
 SECONDS, TOKENS, MFU, HFU = KEYS = ("seconds", "tokens/s", "mfu", "hfu")
 QUICK = 4  # the case whose first iteration is no slower than the others
@@ -198,21 +199,4 @@ def judge_mfu(answer: Answer, judge: Judge) -> None:
     judge_cases(answer, judge, CASES, __name__)
 
 
-MFU_OF_LOG = Exercise(
-    name="mfu_of_log",
-    title="MFU from a log",
-    points=4,
-    judge=judge_mfu,
-    when_right=(
-        "All drawn logs are read right. MFU is what a plan is judged by: recomputation spends time "
-        "and does not count, so a plan without it may win with the lower HFU. Whose numerator and "
-        "whose denominator a published figure has is the first question to ask of it."
-    ),
-    hints=(
-        "A line of the log: a regular expression with one group for the milliseconds and one for "
-        "the batch. The line about the checkpoint has neither.",
-        "A forward, for each token: 24·h² for a layer's weights, 4·s·h for its attention, 2·h·v "
-        "for the head. A backward is twice as much.",
-        "With recomputation the hardware does the layers' forward once more, and the head's not.",
-    ),
-)
+MFU_OF_LOG = Exercise(judge=judge_mfu, **Page("lesson_15/mfu_of_log").about)

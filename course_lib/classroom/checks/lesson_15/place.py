@@ -15,6 +15,7 @@ from course_lib.classroom.checks.by_cases import Case, Cases, Idea, about, judge
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.checks.words import Page
 
 RANKS, SENT = KEYS = ("ranks", "sent")
 Place = Sequence[tuple[int, int]]  # (dp, tp) of each rank
@@ -216,23 +217,4 @@ def judge_place(answer: Answer, judge: Judge) -> None:
     judge_cases(answer, judge, CASES, __name__)
 
 
-PLACE_RANKS = Exercise(
-    name="place_ranks",
-    title="64 ranks on 8 nodes",
-    points=5,
-    judge=judge_place,
-    when_right=(
-        "In every drawn case the busiest node sends out as little as can be. With many tokens that "
-        "is tp inside a node, as launchers place it by default. With few tokens and wide layers "
-        "dp's rings send more. Bytes are not seconds: tp's messages block and dp's overlap with "
-        "the backward, which is one more reason for tp inside."
-    ),
-    hints=(
-        "A node holds a rectangle of the mesh: some neighbours of tp times some of dp, together as "
-        "many as it has GPUs.",
-        "How many dp groups leave that node? One for each tp coordinate it holds, unless all of "
-        "the dp axis is on it. For tp groups it is the other way round.",
-        "There are few rectangles. Try each whose sides divide both axes, and keep the one that "
-        "sends least; then list its coordinates node by node.",
-    ),
-)
+PLACE_RANKS = Exercise(judge=judge_place, **Page("lesson_15/place_ranks").about)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Mistake, Thought, close, compare
+from course_lib.classroom.checks.words import Page
 
 H, TP, DP, TOKENS, ITEM = 4096, 8, 16, 8192, 2  # width; ranks; tokens of a micro-batch; bytes
 FIELDS = (
@@ -180,23 +181,4 @@ def mistakes() -> tuple[Mistake, ...]:
     return (*made, *_ALONE)
 
 
-CHANGES_SIDES = Thought(
-    name="changes_sides",
-    title="Where TP × DP changes sides",
-    points=3,
-    fields=FIELDS,
-    judge=judge_sides,
-    when_right=(
-        "Bytes over tp grow with tokens times h, bytes over dp with h²: the border is a count of "
-        "tokens in proportion to h, and batch, layers and bytes of an element have cancelled. More "
-        "ranks of tp, recomputation and accumulation move it down, stage 3 moves it up. Usual "
-        "batches are far above it: tp is the axis that sends more."
-    ),
-    hints=(
-        "Over tp: so many all-reduces a block, each of tokens · h elements. Over dp: one of the "
-        "gradients that a rank holds.",
-        "Set the two equal and solve for the tokens; each axis leaves a factor (N − 1)/N, and "
-        "sharding the weights leaves a factor 1/t.",
-        "For each variant ask which side of the equation it multiplies, and by how much.",
-    ),
-)
+CHANGES_SIDES = Thought(fields=FIELDS, judge=judge_sides, **Page("lesson_15/changes_sides").about)
