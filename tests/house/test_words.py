@@ -91,6 +91,20 @@ def test_what_is_no_entry_is_refused(findings):
         Words(findings)
 
 
+def test_the_first_entry_that_holds_is_raised_for_the_first_rank_of_which_one_does():
+    says = Words("- **low**: Rank {rank} has {got}{more}.\n- **high**: Rank {rank} is high.")
+    looks = {"low": lambda r: r["got"] < 1, "high": lambda r: r["got"] > 2}
+    says.refuse_each([{"got": 1}, {"got": 2}], looks)
+    with pytest.raises(Finding) as met:
+        says.refuse_each([{"got": 1}, {"got": 3}, {"got": 0}], looks, more="")
+    assert (met.value.name, met.value.text) == ("high", "Rank 1 is high.")
+    with pytest.raises(Finding, match="Rank 0 has 7, at least"):  # what is said goes first
+        says.refuse_each([{"got": 0}], looks, got=7, more=", at least")
+    says.refuse({"low": [], "high": False})
+    with pytest.raises(Finding, match="Rank 5 is high"):
+        says.refuse({"low": 0, "high": "yes"}, rank=5)
+
+
 PAGES = sorted(ROOT.rglob("*.md"))
 
 

@@ -203,8 +203,8 @@ MUTANTS = [
     Mutant(
         "l02-seven-one-idea-alone",
         SECOND + "seven.py",
-        "_mistakes, apart=True)",
-        "_mistakes)",
+        "_mistakes(), apart=True)",
+        "_mistakes())",
         (f"{MISREAD}[seven_by_five-evenly, once]",),
         "who has made two mistakes is told of neither",
     ),

@@ -292,8 +292,8 @@ MUTANTS = [
     Mutant(
         "l07-log-two-ideas-unheard",
         HERE + "log_two.py",
-        "lambda: RIGHT, lambda: MISTAKES, apart=True",
-        "lambda: RIGHT, lambda: (), apart=True",
+        "RIGHT, MISTAKES, apart=True",
+        "RIGHT, (), apart=True",
         (f"{TRIED}[log_two-base 2]", f"{TRIED}[log_two-rank 1 idle]"),
         "no misreading has a name",
     ),
@@ -316,8 +316,8 @@ MUTANTS = [
     Mutant(
         "l07-log-two-idea-nobody-has",
         HERE + "log_two.py",
-        "Mistake(*SAYS.of(entry), values)",
-        "Mistake(entry, SAYS.of(entry)[1], values)",
+        "named(SAYS, _IDEAS)",
+        "tuple(one._replace(name=one.text) for one in named(SAYS, _IDEAS))",
         (f"{NUMBERS}test_every_idea_is_met_by_a_misreading",),
         "an idea of the check's is met by no test",
     ),

@@ -303,8 +303,8 @@ MUTANTS = [
     Mutant(
         "l08-groups-without-a-name",
         HERE + "groups.py",
-        "lambda: MISTAKES",
-        "lambda: ()",
+        "RIGHT, MISTAKES",
+        "RIGHT, ()",
         (
             f"{TRIED}[which_group-rows by tp rank]",
             f"{TRIED}[which_group-copies in the norm]",

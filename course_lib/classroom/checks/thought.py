@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import NamedTuple, Protocol
@@ -114,13 +114,20 @@ def counted(says: Words, right: Model, ideas: Mapping[str, Mapping]) -> tuple[Mi
     return tuple(sorted(found, key=lambda mistake: len(mistake.values)))
 
 
+def named(
+    says: Words, ideas: Mapping[str, Mapping] | Iterable[tuple[str, Mapping]], **about: object
+) -> tuple[Mistake, ...]:
+    """Wrong ideas, each by its entry in `says` and the numbers that it leads to."""
+    pairs = ideas.items() if isinstance(ideas, Mapping) else ideas
+    return tuple(Mistake(*says.of(entry, **about), values) for entry, values in pairs)
+
+
 def held_against(
-    right: Callable[[], Mapping[Hashable, float]],
-    mistakes: Callable[[], tuple[Mistake, ...]],
-    **how: bool,
+    right: Mapping[Hashable, float] | Model, mistakes: tuple[Mistake, ...], **how: bool
 ) -> Callable[[Mapping[Hashable, float]], None]:
     """The `judge` of a question that is all `compare`."""
-    return lambda given: compare(given, right(), mistakes(), **how)
+    known = right if isinstance(right, Mapping) else right.answers()
+    return lambda given: compare(given, known, mistakes, **how)
 
 
 def compare(

@@ -7,9 +7,12 @@ lesson 00 on.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from course_lib.classroom.checks.finding import Finding
+
+Look = Callable[[Mapping], object]  # at a rank's report
 
 _ENTRY = re.compile(r"^- \*\*(.+?)\*\*: (.+)", re.DOTALL)
 _ITEM = re.compile(r"^(?=- )", re.MULTILINE)
@@ -38,6 +41,22 @@ class Words:
     def of(self, entry: str, **about: object) -> tuple[str, str]:
         """Name and words of an entry."""
         return _NUMBER.sub("", entry), self.entries[entry].format(**about)
+
+    def refuse(self, holds: Mapping[str, object], **about: object) -> None:
+        """Raise the first entry whose condition holds; `about` fills in the words of all."""
+        for entry, condition in holds.items():
+            if condition:
+                raise self(entry, **about)
+
+    def refuse_each(
+        self, reports: Iterable[Mapping], looks: Mapping[str, Look], **about: object
+    ) -> None:
+        """Raise the first entry that is true of the first rank of which one is; the rank's report
+        fills in its words, where `about` does not."""
+        for rank, report in enumerate(reports):
+            for entry, look in looks.items():
+                if look(report):
+                    raise self(entry, **{**report, "rank": rank, **about})
 
 
 class Page(Words):

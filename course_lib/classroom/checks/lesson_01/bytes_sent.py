@@ -46,5 +46,5 @@ def _mistakes() -> tuple[Mistake, ...]:
 
 
 RING_BYTES = Thought(
-    fields=RANKS, judge=held_against(lambda: {n: right(n) for n in RANKS}, _mistakes), **SAYS.about
+    fields=RANKS, judge=held_against({n: right(n) for n in RANKS}, _mistakes()), **SAYS.about
 )

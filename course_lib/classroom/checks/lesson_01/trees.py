@@ -98,5 +98,5 @@ def _mistakes() -> tuple[Mistake, ...]:
 
 
 TREE_OR_RING = Thought(
-    fields=FIELDS, judge=held_against(RIGHT.answers, _mistakes, apart=True), **SAYS.about
+    fields=FIELDS, judge=held_against(RIGHT, _mistakes(), apart=True), **SAYS.about
 )

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.classroom.checks.thought import Thought, compare, named
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather, all_reduce
 from course_lib.layout import cut, span
@@ -117,7 +117,7 @@ def judge_mystery(given: Mapping) -> None:
         ("a sum of another size", _cuts(A=BATCH, B=COLUMNS, C=BATCH, D=BATCH, E=BATCH)),
         ("nothing sent forward", _cuts(B=ROWS)),
     )
-    mistakes = tuple(Mistake(*SAYS.of(entry), values) for entry, values in wrong)
+    mistakes = named(SAYS, wrong)
     compare(given, RIGHT, mistakes, apart=True)
 
 

@@ -100,5 +100,5 @@ def _rounded_down(length: int) -> list[int]:
 
 
 SEVEN_BY_FIVE = Thought(
-    fields=FIELDS, judge=held_against(lambda: RIGHT, _mistakes, apart=True), **SAYS.about
+    fields=FIELDS, judge=held_against(RIGHT, _mistakes(), apart=True), **SAYS.about
 )

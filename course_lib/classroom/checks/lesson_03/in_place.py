@@ -77,6 +77,6 @@ def _mistakes() -> tuple[Mistake, ...]:
 
 IN_PLACE = Thought(
     fields=FIELDS,
-    judge=held_against(lambda: RIGHT, _mistakes, apart=True, units=False),
+    judge=held_against(RIGHT, _mistakes(), apart=True, units=False),
     **SAYS.about,
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.thought import Mistake, Thought, held_against, named
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_03/plain_all_reduce")
@@ -73,11 +73,11 @@ def _mistakes() -> tuple[Mistake, ...]:
         "w for x": _of("B plain", [_Y * w for w in W]),
         "plain gradients summed #2": _of("B plain", (_Y * sum(X),) * 2),
     }
-    return tuple(Mistake(*SAYS.of(entry), values) for entry, values in ideas.items())
+    return named(SAYS, ideas)
 
 
 PLAIN = Thought(
     fields=FIELDS,
-    judge=held_against(lambda: RIGHT, _mistakes, apart=True, units=False),
+    judge=held_against(RIGHT, _mistakes(), apart=True, units=False),
     **SAYS.about,
 )

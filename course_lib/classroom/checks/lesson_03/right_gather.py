@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.thought import Mistake, Thought, held_against, named
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_03/right_gather")
@@ -53,11 +53,11 @@ def _mistakes() -> tuple[Mistake, ...]:
             f"{g}, rank {r}": X[r] * SUMMED[r] for g in "BD" for r in (0, 1)
         },
     }
-    return tuple(Mistake(*SAYS.of(entry), values) for entry, values in ideas.items())
+    return named(SAYS, ideas)
 
 
 RIGHT_GATHER = Thought(
     fields=FIELDS,
-    judge=held_against(lambda: RIGHT, _mistakes, apart=True, units=False),
+    judge=held_against(RIGHT, _mistakes(), apart=True, units=False),
     **SAYS.about,
 )

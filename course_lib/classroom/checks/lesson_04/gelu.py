@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import product
 
-from course_lib.classroom.checks.thought import Mistake, Thought, close, compare
+from course_lib.classroom.checks.thought import Mistake, Thought, close, compare, named
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_04/gelu_counterexample")
@@ -99,7 +99,7 @@ def _mistakes(a: float, b: float) -> tuple[Mistake, ...]:
         "equal sides": {left: gelus[right], low: relus[high]},
         "sides exchanged": {name: gelus[other[name]] for name in VALUES},
     }
-    return tuple(Mistake(*SAYS.of(entry), values) for entry, values in ideas.items())
+    return named(SAYS, ideas)
 
 
 GELU = Thought(fields=(*PAIR, *VALUES), judge=judge_gelu, **SAYS.about)

@@ -130,4 +130,4 @@ def mistakes() -> tuple[Mistake, ...]:
     return (*found, *(Mistake(*SAYS.of(entry), values) for entry, values in exchanged.items()))
 
 
-TP_PAYS = Thought(fields=FIELDS, judge=held_against(RIGHT.answers, mistakes), **SAYS.about)
+TP_PAYS = Thought(fields=FIELDS, judge=held_against(RIGHT, mistakes()), **SAYS.about)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import log, log2, log10
 
-from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.thought import Thought, held_against, named
 from course_lib.classroom.checks.words import Page
 
 WORDS, PADDED, LATER, P = 50_257, 51_200, 3.0, 0.3  # in the question
@@ -58,7 +58,5 @@ _IDEAS = (
     ("sign #1", {DENSE: 1 - P, RANK_0: 1 - P / 2, RANK_1: -P / 2}),
     ("sign #2", {DENSE: -P, RANK_0: -P / 2, RANK_1: -P}),
 )
-MISTAKES = tuple(Mistake(*SAYS.of(entry), values) for entry, values in _IDEAS)
-LOG_TWO = Thought(
-    fields=FIELDS, judge=held_against(lambda: RIGHT, lambda: MISTAKES, apart=True), **SAYS.about
-)
+MISTAKES = named(SAYS, _IDEAS)
+LOG_TWO = Thought(fields=FIELDS, judge=held_against(RIGHT, MISTAKES, apart=True), **SAYS.about)

@@ -5,7 +5,7 @@ The right numbers follow from the mesh's two sizes; each wrong idea has its own.
 
 from __future__ import annotations
 
-from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.thought import Thought, held_against, named
 from course_lib.classroom.checks.words import Page
 
 DP, TP, RANK = 3, 4, 7  # in the question
@@ -46,9 +46,9 @@ _IDEAS = (
     ("heads are a rank's own #2", {"k": DP}),
     ("heads are a rank's own #3", {"k": 1}),
 )
-MISTAKES = tuple(Mistake(*SAYS.of(entry), values) for entry, values in _IDEAS)
+MISTAKES = named(SAYS, _IDEAS)
 GROUPS = Thought(
     fields=tuple(RIGHT),
-    judge=held_against(lambda: RIGHT, lambda: MISTAKES, apart=True),
+    judge=held_against(RIGHT, MISTAKES, apart=True),
     **SAYS.about,
 )

@@ -104,6 +104,4 @@ def mistakes() -> tuple[Mistake, ...]:
     return counted(SAYS, RIGHT, IDEAS)
 
 
-SIXTEEN = Thought(
-    fields=FIELDS, judge=held_against(RIGHT.answers, mistakes, apart=True), **SAYS.about
-)
+SIXTEEN = Thought(fields=FIELDS, judge=held_against(RIGHT, mistakes(), apart=True), **SAYS.about)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import torch
 
-from course_lib.classroom.checks.thought import Mistake, Thought, compare
+from course_lib.classroom.checks.thought import Thought, compare, named
 from course_lib.classroom.checks.words import Page
 
 END = torch.finfo(torch.float16).max  # 65,504; what rounds to more is inf
@@ -52,7 +52,7 @@ IDEAS = {
     "the first is forgiven #4": {"i": SCALE / 4},
     "the first is forgiven #5": {"i": SCALE / 2},
 }
-MISTAKES = tuple(Mistake(*SAYS.of(entry), values) for entry, values in IDEAS.items())
+MISTAKES = named(SAYS, IDEAS)
 
 
 def _below(limit: float) -> float:

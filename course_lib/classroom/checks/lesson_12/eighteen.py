@@ -129,6 +129,4 @@ def mistakes() -> tuple[Mistake, ...]:
     return (*counted(SAYS, RIGHT, IDEAS), *alone)
 
 
-EIGHTEEN = Thought(
-    fields=FIELDS, judge=held_against(RIGHT.answers, mistakes, apart=True), **SAYS.about
-)
+EIGHTEEN = Thought(fields=FIELDS, judge=held_against(RIGHT, mistakes(), apart=True), **SAYS.about)
