@@ -98,7 +98,7 @@ MUTANTS = [
     Mutant(
         "general-sizes-that-coincide",
         CHECKS + "general.py",
-        "if list(sizes.values()).count(sizes[size]) == 1]",
+        "if list(sizes.values()).count(sizes[name]) == 1]",
         "]",
         (f"{GENERAL}a_mean_for_a_sum_is_told_by_what_it_was_taken_over",),
         "a mean over the batch is called one over the ranks where the two are as many",

@@ -28,12 +28,6 @@ _LONGEST = 300  # characters of an error that is no answer's
 
 _OF_THE_GROUP = ("group left out", "left out by an empty rank")  # named, and by a better reason
 _BROKE_OFF = ("raised", "killed", "no end", "deadlock")  # what a hash has nothing to do with
-HASHED = "hash of a text"
-_HASHED = (
-    "It calls hash() of a text. Python gives each process its own secret for that, so the ranks of "
-    "a real job get different numbers from the same text, and one rank of this check does. Take a "
-    "checksum instead, such as zlib.crc32(text.encode())."
-)
 
 
 @dataclass(frozen=True)
@@ -174,9 +168,9 @@ def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) 
             if smaller and finding.name not in _OF_THE_GROUP:
                 refuse_world_numbers(found, smaller[0])
             if found.hashes_text and finding.name not in _BROKE_OFF:
-                raise Finding(HASHED, f"{_HASHED} What came of it: {finding.text}") from None
+                raise general.SAYS("hash of a text", what=finding.text) from None
             if met and finding.name not in _BROKE_OFF and "rounded" not in finding.name:
-                raise Finding(general.ROUNDED, general.rounding(met, finding.text)) from None
+                raise general.rounding(met, finding.text) from None
             raise
     return ""
 

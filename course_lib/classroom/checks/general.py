@@ -1,7 +1,7 @@
 """Mistakes that any exercise may meet, by what they leave behind: no exercise has to declare them.
 
-Rounded through a narrower type, right on one rank alone, a mean for a sum or a sum for a mean. From
-lesson 00 on.
+Rounded through a narrower type, right on one rank alone, a mean for a sum or a sum for a mean; what
+any answer may be told stands on their page. From lesson 00 on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,10 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.words import Page
+
+SAYS = Page("general")
 ROUNDED = "rounded on the way"
 # How far a value may be from the right one, relative to the largest, if that type was on the way.
 _SINGLE, _HALF = 2e-6, 2e-2
@@ -41,15 +45,10 @@ def narrower(seen: Tensor, wanted: Tensor) -> list[str]:
     return []
 
 
-def rounding(met: Sequence[str], said: str) -> str:
-    """Words for it; `said` is what a look of the exercise's own had to say."""
+def rounding(met: Sequence[str], said: str) -> Finding:
+    """The Finding of it; `said` is what a look of the exercise's own had to say."""
     kinds = " or ".join(dict.fromkeys(met))
-    where = said.split("\n", 1)[0]
-    return (
-        f"The values are those wanted, but for rounding: they went through {kinds} on the way, and "
-        f"the inputs are float64. Keep the dtype of what you are given. (Seen where it said: "
-        f"{where})"
-    )
+    return SAYS(ROUNDED, kinds=kinds, what=said.split("\n", 1)[0])
 
 
 def recognised(
@@ -58,31 +57,22 @@ def recognised(
     sizes: Mapping[str, int],
     near: Near,
     what: str,
-) -> tuple[str, str] | None:
-    """The name of the mistake and words for it, or None."""
+) -> Finding | None:
+    """What is wrong, or None."""
     n = len(right)
     if len(seen) != n or any(one is None for one in seen):
         return None
     fine = [rank for rank in range(n) if near(seen[rank], right[rank])]
     alike = all(near(a, b) for a, b in pairwise(right))
     if n > 1 and len(fine) == 1 and alike:
-        return "on one rank only", (
-            f"The {what} is right on rank {fine[0]} alone, and every rank needs it: a reduce to "
-            "one rank, or something that only one rank does?"
-        )
+        return SAYS("on one rank only", what=what, rank=fine[0])
     if fine:
         return None
-    told_apart = [size for size in sizes if list(sizes.values()).count(sizes[size]) == 1]
+    told_apart = [name for name in sizes if list(sizes.values()).count(sizes[name]) == 1]
     for name in told_apart:
         size = sizes[name]
-        if size > 1 and all(near(s, r / size) for s, r in zip(seen, right, strict=True)):
-            return f"a mean over the {name}", (
-                f"The {what} is the {size}-th part of what is wanted on every rank: it was divided "
-                f"by the number of {name}, {size}, once too often."
-            )
-        if size > 1 and all(near(s, r * size) for s, r in zip(seen, right, strict=True)):
-            return f"a sum over the {name}", (
-                f"The {what} is {size} times what is wanted on every rank: {size} is the number of "
-                f"{name}. It was added up over them, or not divided by them."
-            )
+        for entry, factor in {"a mean over the": 1 / size, "a sum over the": size}.items():
+            if size > 1 and all(near(s, r * factor) for s, r in zip(seen, right, strict=True)):
+                _, text = SAYS.of(entry, what=what, size=size, over=name)
+                return Finding(f"{entry} {name}", text)
     return None

@@ -14,6 +14,7 @@ from course_lib.classroom import values
 from course_lib.classroom.checks import left_out
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding, NotJudged
+from course_lib.classroom.checks.general import SAYS
 from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.crew import START_LIMIT
 from course_lib.classroom.hangs import Fact
@@ -25,10 +26,6 @@ _CHECKS = f"__import__('{CHECKS}.bench').classroom.checks"
 _BENCH = f"{_CHECKS}.bench"
 _CALL = "__report__ = __tried__()"  # what runs under the time limit; no learner is to read it
 _OUTSIDE = "line 1"  # where that is, in the cell that the check runs
-_BROKEN = (
-    "After your function had run, its ranks no longer worked: it ended their groups, or replaced a "
-    "part of torch. Leave both to the caller"
-)
 _OURS = ("rank", "world", "me")
 _GAVE_UP = "until torch gave up: Timed out"  # both ends of the message had been called for
 A_SMALLER_GROUP = re.compile(r"on a group of \d+ out of \d+ ranks")  # as `on` says it
@@ -127,7 +124,7 @@ class Judge(Cluster):
             reports = self.pull("__report__", list(members))
             self.everywhere(lambda r: f"{_BENCH}.end(__trial__)", 10.0)
         except RuntimeError:
-            raise Finding("broke its ranks", f"{_BROKEN} ({when}).") from None
+            raise SAYS("broke its ranks", what="", when=when) from None
         return reports
 
     def measured(self, function: Callable, *args: object) -> list:
@@ -141,12 +138,12 @@ class Judge(Cluster):
         try:
             found = self.pull(f"{_CHECKS}.untouched.replaced(globals())", list(members))
         except RuntimeError:
-            raise Finding("broke its ranks", f"{_BROKEN} ({when}).") from None
+            raise SAYS("broke its ranks", what="", when=when) from None
         names = sorted({name for each in found for name in each})
         if names:
             self.spoilt = True
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-            raise Finding("broke its ranks", f"{_BROKEN}: {names[0]}{more} ({when}).")
+            raise SAYS("broke its ranks", what=f": {names[0]}{more}", when=when)
 
 
 def reference(function: Callable) -> tuple[str, str]:
@@ -166,11 +163,7 @@ def refuse_world_numbers(answer: Answer, when: str) -> None:
     if misused:
         names = " and ".join(f"`{name}`" for name in misused)
         are = "they are the wrong numbers" if misused[1:] else "it is the wrong number"
-        raise Finding(
-            "not of the group",
-            f"It fails {when}. It reads {names}, of all ranks of the notebook; in a smaller group "
-            f"{are}. Ask the group: group.rank(), group.size().",
-        )
+        raise SAYS("not of the group", names=names, are=are, when=when)
 
 
 def refuse_none(reports: list[dict], when: str, owed: str) -> None:
@@ -179,15 +172,9 @@ def refuse_none(reports: list[dict], when: str, owed: str) -> None:
     some = [rank for rank in range(len(reports)) if rank not in nothing]
     if nothing and some:
         ranks = ("rank " if len(some) == 1 else "ranks ") + " and ".join(map(str, some))
-        raise Finding(
-            "not returned everywhere",
-            f"Only {ranks} returned something {when}; every rank has to return {owed}.",
-        )
+        raise SAYS("not returned everywhere", ranks=ranks, wanted=owed, when=when)
     if nothing:
-        raise Finding(
-            "nothing returned",
-            f"Every rank got None back {when}; each has to return {owed}. Did you forget `return`?",
-        )
+        raise SAYS("nothing returned", wanted=owed, when=when)
 
 
 def on(members: list[int]) -> str:
@@ -201,12 +188,7 @@ def _refuse_other_ranks(ended: Ended, when: str) -> None:
     for fact in ended.scene.ordered():
         if fact.kind == "raised" and _BEYOND in fact.text:
             line = _words(fact).rpartition("%%ranks in ")[2]
-            raise Finding(
-                "group left out",
-                f"It fails {when}. A call without `group=` goes to all ranks of the notebook; the "
-                "function was given a group of some of them. Pass `group=group` in every call.\n"
-                f"rank {fact.rank} in {line}",
-            )
+            raise SAYS("group left out", rank=fact.rank, line=line, when=when)
 
 
 def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Finding:
@@ -217,27 +199,19 @@ def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Find
     first = facts[0]
     if ended.busy and first.kind not in ("died", "raised", "unanswered"):
         raise NotJudged(f"Nothing could be told {when}: {ended.busy}. Try it again.")
-    told = _told(facts, outside)
-    if first.kind == "died":
-        return Finding("killed", f"A rank's process ended {when}.\n{told}")
-    if first.kind == "raised":
-        return Finding("raised", f"It stopped with an error {when}.{_advice(first)}\n{told}")
-    if first.kind == "unanswered":
-        return Finding(
-            "not called by all",
-            f"A call was begun that not every rank of its group has made {when}.\n{told}",
-        )
+    about = {"when": when, "told": _told(facts, outside)}
+    named = {"died": "killed", "unanswered": "not called by all"}
+    named["raised"] = "raised #2" if "NameError" in first.text else "raised #1"
+    if first.kind in named:
+        return SAYS(named[first.kind], **about)
     waiting = [fact for fact in facts if fact.kind in ("waited", "transport")]
     left = [fact.rank for fact in facts if fact.kind == "ok"]
     if waiting and left and all(_GAVE_UP in fact.text for fact in waiting):
-        return Finding("send not waited for", f"{_left_early(left, when)}\n{told}")
+        who = f"Rank {left[0]}" if len(left) == 1 else "A rank"
+        return SAYS("send not waited for", who=who, **about)
     if waiting and all(fact.kind in ("waited", "transport", "ok") for fact in facts):
-        return Finding(
-            "deadlock", f"The ranks waited for each other {when}.{_stuck(facts)}\n{told}"
-        )
-    return Finding(
-        "no end", f"It had not ended after {LIMIT:g} s {when}: a loop without end?\n{told}"
-    )
+        return SAYS(_stuck(facts), **about)
+    return SAYS("no end", limit=LIMIT, **about)
 
 
 def _told(facts: list[Fact], outside: str) -> str:
@@ -264,36 +238,13 @@ def _shortened(fact: Fact, outside: str) -> str:
     return text if len(text) <= 400 else text[:400] + " …"
 
 
-def _advice(first: Fact) -> str:
-    if "NameError" in first.text:
-        return (
-            " What the answer uses has to stand in a %%ranks cell as an import or a function: "
-            "variables of your own ranks are not there when it is checked."
-        )
-    return ""
-
-
-def _left_early(left: list[int], when: str) -> str:
-    """Every message that is waited for has been sent off, and yet one did not arrive."""
-    who = f"Rank {left[0]}" if len(left) == 1 else "A rank"
-    return (
-        f"{who} left before its send was done {when}, and the one that receives waits for ever. "
-        "Keep what isend returns, and wait for it before you go on."
-    )
-
-
 def _stuck(facts: list[Fact]) -> str:
-    """What to say to ranks of which each waits for a message, or for one to be taken."""
-    begin = " Start one of the two, the send or the receive, without waiting for it."
+    """The entry for ranks of which each waits for a message, or for one to be taken."""
     if all(fact.text.startswith("waited in recv(") for fact in facts):
-        return f" Each waits to receive, and no rank has sent.{begin}"
+        return "deadlock #1"
     if all(fact.text.startswith("waited in send(") for fact in facts):
-        return f" Each waits until its message is taken, and no rank takes one.{begin}"
+        return "deadlock #2"
     if any(fact.kind == "ok" for fact in facts):
-        if not any(_POINT_TO_POINT.match(fact.text) for fact in facts):
-            return (
-                " One rank has finished, and the others wait for it: every rank of a group calls "
-                "each of its collectives."
-            )
-        return " One rank has finished: does every receive have its send, and every send a receive?"
-    return ""
+        messages = any(_POINT_TO_POINT.match(fact.text) for fact in facts)
+        return "deadlock #4" if messages else "deadlock #3"
+    return "deadlock #5"

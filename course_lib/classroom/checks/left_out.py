@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.general import SAYS
 from course_lib.classroom.hangs import Fact
 
 _STARTS = re.compile(r"\basync_op\s*=\s*True\b|\bisend\b|\birecv\b")
@@ -26,12 +26,7 @@ def refuse_unawaited(answer: Answer, pull: Callable[[str], list[list[str]]], whe
         return
     for rank, calls in enumerate(pull(f"{_BENCH}.unawaited()")):
         if calls:
-            raise Finding(
-                "not waited for",
-                f"Rank {rank} began {calls[0]} asynchronously and had not waited for it when your "
-                f"function returned, {when}. What it gives may be there by then, or not. Keep what "
-                "the call returns, and wait for it before you read the result or return.",
-            )
+            raise SAYS("not waited for", rank=rank, call=calls[0], when=when)
 
 
 def refuse_by_empty(facts: Sequence[Fact], empty: Sequence[int], when: str) -> None:
@@ -44,10 +39,5 @@ def refuse_by_empty(facts: Sequence[Fact], empty: Sequence[int], when: str) -> N
     callers = [{int(r) for r in group.split(",")} for group in _CALLERS.findall(told)]
     if (waiting and left and left <= set(empty)) or set(empty) in callers[1:]:
         who = " and ".join(f"rank {rank}" for rank in sorted(left or empty))
-        raise Finding(
-            "left out by an empty rank",
-            f"It fails {when}, where {who} holds nothing. It leaves out a collective that the "
-            "other ranks are in. Every rank of a group calls each of its collectives, in the same "
-            "order, with however little it has.\n"
-            + "\n".join(f"rank {f.rank} {f.text}" for f in facts),
-        )
+        told = "\n".join(f"rank {f.rank} {f.text}" for f in facts)
+        raise SAYS("left out by an empty rank", who=who, when=when, told=told)

@@ -126,7 +126,7 @@ def refuse_general(
     """
     found = general.recognised(seen, right, {"ranks": len(right), **(sizes or {})}, near, what)
     if found:
-        raise Finding(found[0], f"{found[1]} ({when}.)")
+        raise Finding(found.name, f"{found.text} ({when}.)")
 
 
 def near(seen: Tensor | float | None, wanted: Tensor | float | None) -> bool:
@@ -174,20 +174,13 @@ def refuse_changed(trial: Trial, what: str) -> None:
     """A Finding where the answer wrote into what it was given: `what`, in words."""
     for rank, report in enumerate(trial.reports):
         if report["changed"]:
-            raise Finding(
-                "input changed",
-                f"Your function changed {what} on rank {rank}, {trial.when}. The caller still "
-                "needs them: work out of place.",
-            )
+            raise general.SAYS("input changed", what=what, rank=rank, when=trial.when)
 
 
 def another_step(trial: Trial, rank: int, step: int, name: str = "another second step") -> Finding:
     """The Finding of an answer that is right in the first step alone."""
-    return Finding(
-        name,
-        f"Step {step + 1} of training is not that of one process on rank {rank}, {trial.when}, and "
-        "step 1 is. Does your function keep something between calls?",
-    )
+    about = {"step": step + 1, "rank": rank, "when": trial.when}
+    return Finding(name, general.SAYS.of("another second step", **about)[1])
 
 
 def came_back(report: Mapping) -> str:
