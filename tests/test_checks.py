@@ -12,6 +12,7 @@ from collections import Counter
 import pytest
 
 from course_lib.classroom.checks import by_cases, frame, looking, thought
+from course_lib.classroom.checks.words import Words, name_of
 from tests.answers import checked, lessons
 from tests.likeliest import likeliest_of
 
@@ -65,18 +66,50 @@ def test_no_wrong_answer_stands_twice():
 def test_an_idea_that_is_left_out_costs_its_answer_the_name(
     desk, monkeypatch, exercise, given, name
 ):
-    """A mutant for every idea that is declared: without it, something else is said."""
-    met = []
+    """A mutant for every idea that is declared, and for every look in a table of looks."""
+    ideas = left_out_of_ideas(monkeypatch, name)
+    looks = left_out_of_looks(monkeypatch, name)
+    verdict = checked(desk, exercise, given)
+    assert looks or verdict.outcome == "wrong", str(verdict)
+    if not ideas and not looks:
+        pytest.skip("neither a declared idea nor in a table: a look of its own names it")
+    # The last word of all, which says less, may go by the same name.
+    assert verdict.name != name or (ideas and not any(text in verdict.text for text in ideas))
+
+
+def left_out_of_ideas(monkeypatch, name: str) -> list[str]:
+    """Ideas of that name explain nothing from now on; the words of those that would have."""
+    met: list[str] = []
     for module in (looking, thought, by_cases):
 
         def explains(idea, *seen, before=module.explains):
             found = before(idea, *seen)
-            met.extend([idea] if found and idea.name == name else [])
+            met.extend([idea.text] if found and idea.name == name else [])
             return found and idea.name != name
 
         monkeypatch.setattr(module, "explains", explains)
-    verdict = checked(desk, exercise, given)
-    assert verdict.outcome == "wrong", str(verdict)
-    if not met:
-        pytest.skip("no declared idea: a look of its own names it")
-    assert verdict.name != name
+    return met
+
+
+def left_out_of_looks(monkeypatch, name: str) -> list[str]:
+    """Entries of that name are in no table from now on; it fills with those that would hold."""
+    met: list[str] = []
+
+    def parted(table: dict) -> tuple[dict, dict]:
+        mine = {entry: look for entry, look in table.items() if name_of(entry) == name}
+        return mine, {entry: look for entry, look in table.items() if entry not in mine}
+
+    def refuse(says, holds, before=Words.refuse, **about):
+        mine, others = parted(holds)
+        met.extend(entry for entry, condition in mine.items() if condition)
+        before(says, others, **about)
+
+    def refuse_each(says, reports, looks, before=Words.refuse_each, **about):
+        mine, others = parted(looks)
+        reports = list(reports)
+        met.extend(entry for entry, look in mine.items() if any(map(look, reports)))
+        before(says, reports, others, **about)
+
+    monkeypatch.setattr(Words, "refuse", refuse)
+    monkeypatch.setattr(Words, "refuse_each", refuse_each)
+    return met

@@ -40,7 +40,7 @@ class Words:
 
     def of(self, entry: str, **about: object) -> tuple[str, str]:
         """Name and words of an entry."""
-        return _NUMBER.sub("", entry), self.entries[entry].format(**about)
+        return name_of(entry), self.entries[entry].format(**about)
 
     def refuse(self, holds: Mapping[str, object], **about: object) -> None:
         """Raise the first entry whose condition holds; `about` fills in the words of all."""
@@ -79,6 +79,11 @@ class Page(Words):
             "when_right": _text("\n\n".join(right)),
             "hints": tuple(_text(item[2:]) for item in _items(parts.get("Hints", ""))),
         }
+
+
+def name_of(entry: str) -> str:
+    """What the learner is told of `mean #2`: `mean`."""
+    return _NUMBER.sub("", entry)
 
 
 def _items(text: str) -> list[str]:
