@@ -185,8 +185,8 @@ def test_counting_finds_whose_numbers_were_added_how_often():
     reports = [{"out": wrong}] * 3
     told = ring._counted(trial.Call(inputs, reports, "here"))
     assert told == (
-        "Here, elements 4 to 7 on rank 0 do not contain those of rank 0 at all and count "
-        "those of rank 2 2 times, instead of once."
+        "Elements 4 to 7 on rank 0 count those of rank 0 0 times and those of rank 2 2 times, "
+        "instead of once (here)."
     )
 
 

@@ -30,8 +30,8 @@ MUTANTS = [
     Mutant(
         "checks-two-are-the-first-two",
         FIRST + "ring.py",
-        "even = [(THREE, 3 * part",
-        "TWO = [0, 1]\n    even = [(THREE, 3 * part",
+        "    calls = tried(THREE, 3 * part)",
+        "    TWO = [0, 1]\n    calls = tried(THREE, 3 * part)",
         (f"{ANSWERS}[ring_all_reduce-the notebook's own rank]",),
         "ranks of the world pass for ranks of the group where the two agree",
         "T29",
@@ -39,9 +39,9 @@ MUTANTS = [
     Mutant(
         "checks-only-lengths-that-divide",
         FIRST + "ring.py",
-        '        (THREE, 3 * part + 1 + seed % 2, "float64"),\n'
-        '        (TWO, 2 * part + 1, "float32"),\n        (THREE, 2, "float64"),\n',
-        '        (THREE, 3 * part, "float64"),\n        (TWO, 2 * part, "float32"),\n',
+        'tried(THREE, 3 * part + 1 + seed % 2) + tried(TWO, 2 * part + 1, "float32")\n'
+        "        more += tried(THREE, 2)",
+        'tried(THREE, 3 * part) + tried(TWO, 2 * part, "float32")\n        more += []',
         (
             f"{ANSWERS}[ring_all_reduce-the remainder dropped]",
             f"{ANSWERS}[ring_all_reduce-chunks all of one length]",
@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant(
         "checks-only-two-ranks",
         FIRST + "ring.py",
-        'even = [(THREE, 3 * part, "float64"), (TWO, 2 * part, "float64")]',
-        'even = [(TWO, 2 * part, "float64")]',
+        "calls = tried(THREE, 3 * part) + tried(TWO, 2 * part)",
+        "calls = tried(TWO, 2 * part)",
         (f"{ANSWERS}[ring_all_reduce-counting up]",),
         "two ranks do not tell left from right",
         "T29",

@@ -6,45 +6,31 @@ The right numbers come from the ledger's closed form; each misreading of the cou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.thought import Thought, held_against, named
 from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
 RANKS = (2, 3, 4, 8)
 B = 600_000 * 4  # float32, in the question
-
+RIGHT = {n: forms.all_reduce(n, B) for n in RANKS}  # the bytes that one of n ranks sends
 SAYS = Page("lesson_01/ring_bytes")
-
-
-def right(n: int) -> float:
-    """The bytes that one of n ranks sends."""
-    return forms.all_reduce(n, B)
-
-
-def _mistakes() -> tuple[Mistake, ...]:
-    """What each misreading leads to, for every n."""
-    wrong: list[tuple[str, Callable[[int], float]]] = [
-        ("half of the way", lambda n: right(n) / 2),
-        ("sent and received", lambda n: 2 * right(n)),
-        ("all ranks together", lambda n: n * right(n)),
-        ("whole tensors", lambda n: (n - 1) * B),
-        ("whole tensors", lambda n: n * B),
-        ("a tree", lambda n: 2 * math.ceil(math.log2(n)) * B),
-        ("upside down", lambda n: 2 * n / (n - 1) * B),
-        ("one step too many", lambda n: 2 * B),
-        ("one step too many", lambda n: (2 * n - 1) / n * B),
-        ("the tensor once", lambda n: B),
-        ("one message", lambda n: B / n),
-        ("one message", lambda n: 2 * B / n),
-        ("unit", lambda n: right(n) / 1024**2),
-        ("numbers, not bytes", lambda n: right(n) / 4),
-        ("several ideas", lambda n: right(n) / 8),
-    ]
-    return tuple(Mistake(*SAYS.of(entry), {n: sent(n) for n in RANKS}) for entry, sent in wrong)
-
-
-RING_BYTES = Thought(
-    fields=RANKS, judge=held_against({n: right(n) for n in RANKS}, _mistakes()), **SAYS.about
+MISREADINGS = (
+    ("half of the way", lambda n: RIGHT[n] / 2),
+    ("sent and received", lambda n: 2 * RIGHT[n]),
+    ("all ranks together", lambda n: n * RIGHT[n]),
+    ("whole tensors", lambda n: (n - 1) * B),
+    ("whole tensors", lambda n: n * B),
+    ("a tree", lambda n: 2 * math.ceil(math.log2(n)) * B),
+    ("upside down", lambda n: 2 * n / (n - 1) * B),
+    ("one step too many", lambda n: 2 * B),
+    ("one step too many", lambda n: (2 * n - 1) / n * B),
+    ("the tensor once", lambda n: B),
+    ("one message", lambda n: B / n),
+    ("one message", lambda n: 2 * B / n),
+    ("unit", lambda n: RIGHT[n] / 1024**2),
+    ("numbers, not bytes", lambda n: RIGHT[n] / 4),
+    ("several ideas", lambda n: RIGHT[n] / 8),
 )
+MISTAKES = named(SAYS, [(entry, {n: sent(n) for n in RANKS}) for entry, sent in MISREADINGS])
+RING_BYTES = Thought(fields=RANKS, judge=held_against(RIGHT, MISTAKES), **SAYS.about)

@@ -1,5 +1,4 @@
-"""`tree_or_ring` of lesson 01: two ways to sum, each a count of α and a count of tensors, and where
-their times meet.
+"""`tree_or_ring` of lesson 01: two ways to sum, each a count of α and of tensors; where they meet.
 
 A wrong idea is another count; what it would give follows from the same formula.
 """
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from course_lib.classroom.checks.thought import Mistake, Thought, counted, held_against
+from course_lib.classroom.checks.thought import Thought, counted, held_against, named
 from course_lib.classroom.checks.words import Page
 
 RANKS, STEPS, LEVELS = 64, 2 * 63, 2 * 6  # steps of both rounds, levels up and down
@@ -32,15 +31,13 @@ class Costs:
 
     def answers(self) -> dict[str, float]:
         """Times in ms, and the size in kB at which the two are alike."""
-        found = [self._ms(*way, size) for size in (self.small, self.large) for way in self._ways()]
-        alphas, tensors = (a - b for a, b in zip(*self._ways(), strict=True))
-        return dict(zip(FIELDS, (*found, self.size(alphas, -tensors or math.nan)), strict=True))
-
-    def _ways(self) -> tuple:
-        return self.ring, self.tree
-
-    def _ms(self, messages: float, tensors: float, size: float) -> float:
-        return 1e3 * (messages * self.alpha + tensors * size / self.rate)
+        times = [
+            1e3 * (messages * self.alpha + tensors * size / self.rate)
+            for size in (self.small, self.large)
+            for messages, tensors in (self.ring, self.tree)
+        ]
+        alphas, tensors = (a - b for a, b in zip(self.ring, self.tree, strict=True))
+        return dict(zip(FIELDS, (*times, self.size(alphas, -tensors or math.nan)), strict=True))
 
     def size(self, messages: float, tensors: float) -> float:
         """The size, in kB, at which so many α are as long as so many tensors."""
@@ -48,55 +45,55 @@ class Costs:
 
 
 RIGHT = Costs()
-
-
-def _mistakes() -> tuple[Mistake, ...]:
-    """What each misreading leads to: other counts, another unit, half of the equation."""
-    sent, times = STEPS / RANKS, RIGHT.answers()
-    meet = times.pop(MEET)
-    seconds = {name: value / 1e3 for name, value in times.items()}
-    half = {"ring": (STEPS / 2, sent / 2), "tree": (6, 6)}
-    logs = (math.log(RANKS), math.log10(RANKS))
-    heights = [2 * height for log in logs for height in (log, math.ceil(log))]
-    changed: list[tuple[str, dict]] = [
-        ("whole tensors round the ring", {"ring": (STEPS, STEPS)}),
-        ("chunks up the tree", {"tree": (LEVELS, LEVELS / RANKS)}),
-        ("one α for all", {"ring": (1, sent), "tree": (1, LEVELS)}),
-        *(("one α for all", {"tree": (alphas, LEVELS)}) for alphas in (1, 2)),
-        ("half of the way", half),
-        *(("half of the way", {way: half[way]}) for way in half),
-        ("half of the way", {"ring": (RANKS, 1)}),
-        ("a message to each", {"tree": (STEPS, STEPS)}),
-        ("one step too many", {"ring": (STEPS + 2, 2)}),
-        ("halved at each level", {"tree": (LEVELS, sent)}),
-        ("a level too many", {"tree": (LEVELS + 2, LEVELS + 2)}),
-        *(("another logarithm", {"tree": (height, height)}) for height in heights),
-        ("latency left out", {"alpha": 0}),
-        ("ring and tree swapped", {"ring": RIGHT.tree, "tree": RIGHT.ring}),
-        ("sizes swapped", {"small": RIGHT.large, "large": RIGHT.small}),
-        ("unit #1", {"large": RIGHT.large / 1e3}),
-        ("unit #1", {"alpha": 1e3 * RIGHT.alpha}),
-        ("bits", {"rate": RIGHT.rate / 8}),
-        ("powers of two", {"small": 1024, "large": 100 * 1024**2}),
-        ("powers of two", {"rate": 10 * 1024**3}),
-    ]
-    meetings = [
-        ("α over β", 1, 1),
-        ("half of the equation", STEPS, LEVELS),
-        ("half of the equation", STEPS - LEVELS, LEVELS),
-        ("half of the equation", STEPS, LEVELS - sent),
-        ("half of the equation", STEPS - LEVELS, LEVELS + sent),
-        ("half of the equation", STEPS + LEVELS, LEVELS - sent),
-    ]
-    return (
-        *(found for entry, counts in changed for found in counted(SAYS, RIGHT, {entry: counts})),
-        Mistake(*SAYS.of("seconds"), seconds),
-        Mistake(*SAYS.of("unit #2"), {**seconds, MEET: 1e3 * meet}),
-        Mistake(*SAYS.of("powers of two"), {MEET: meet / 1.024}),
-        *(Mistake(*SAYS.of(entry), {MEET: RIGHT.size(*sides)}) for entry, *sides in meetings),
-    )
-
-
-TREE_OR_RING = Thought(
-    fields=FIELDS, judge=held_against(RIGHT, _mistakes(), apart=True), **SAYS.about
+SENT, TIMES = STEPS / RANKS, RIGHT.answers()
+MEETING = TIMES.pop(MEET)
+SECONDS = {name: value / 1e3 for name, value in TIMES.items()}
+HALF = {"ring": (STEPS / 2, SENT / 2), "tree": (LEVELS / 2, LEVELS / 2)}
+COUNTS = (  # of messages and of tensors, or other units
+    ("whole tensors round the ring", {"ring": (STEPS, STEPS)}),
+    ("chunks up the tree", {"tree": (LEVELS, LEVELS / RANKS)}),
+    ("one α for all", {"ring": (1, SENT), "tree": (1, LEVELS)}),
+    ("one α for all", {"tree": (1, LEVELS)}),
+    ("one α for all", {"tree": (2, LEVELS)}),
+    ("half of the way", HALF),
+    *(("half of the way", {way: HALF[way]}) for way in HALF),
+    ("half of the way", {"ring": (RANKS, 1)}),
+    ("a message to each", {"tree": (STEPS, STEPS)}),
+    ("one step too many", {"ring": (STEPS + 2, 2)}),
+    ("halved at each level", {"tree": (LEVELS, SENT)}),
+    ("a level too many", {"tree": (LEVELS + 2, LEVELS + 2)}),
+    *(
+        ("another logarithm", {"tree": (2 * height, 2 * height)})
+        for log in (math.log(RANKS), math.log10(RANKS))
+        for height in (log, math.ceil(log))
+    ),
+    ("latency left out", {"alpha": 0}),
+    ("ring and tree swapped", {"ring": RIGHT.tree, "tree": RIGHT.ring}),
+    ("sizes swapped", {"small": RIGHT.large, "large": RIGHT.small}),
+    ("unit #1", {"large": RIGHT.large / 1e3}),
+    ("unit #1", {"alpha": 1e3 * RIGHT.alpha}),
+    ("bits", {"rate": RIGHT.rate / 8}),
+    ("powers of two", {"small": 1024, "large": 100 * 1024**2}),
+    ("powers of two", {"rate": 10 * 1024**3}),
 )
+NUMBERS = (
+    ("seconds", SECONDS),
+    ("unit #2", {**SECONDS, MEET: 1e3 * MEETING}),
+    ("powers of two", {MEET: MEETING / 1.024}),
+    ("α over β", {MEET: RIGHT.size(1, 1)}),
+    *(
+        ("half of the equation", {MEET: RIGHT.size(messages, tensors)})
+        for messages, tensors in (
+            (STEPS, LEVELS),
+            (STEPS - LEVELS, LEVELS),
+            (STEPS, LEVELS - SENT),
+            (STEPS - LEVELS, LEVELS + SENT),
+            (STEPS + LEVELS, LEVELS - SENT),
+        )
+    ),
+)
+MISTAKES = (
+    *(found for entry, other in COUNTS for found in counted(SAYS, RIGHT, {entry: other})),
+    *named(SAYS, NUMBERS),
+)
+TREE_OR_RING = Thought(fields=FIELDS, judge=held_against(RIGHT, MISTAKES, apart=True), **SAYS.about)

@@ -1,14 +1,14 @@
 """What the checks of lessons 00 and 01 run on the judge's ranks: an answer, called twice.
 
-What is kept from the first call shows in the second, and what the second writes into the result of
-the first shows in that.
+What is kept from the first call shows in the second, what the second writes over in the first.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -21,12 +21,13 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.looking import near
-from course_lib.classroom.checks.words import Page
+from course_lib.classroom.checks.words import Page, Words
 
 SAYS = Page("lesson_01/trial")
 POINT_TO_POINT = {"send", "recv", "barrier"}
 CALLS = ("", " in a second call")  # in words: what is said after where a trial ran
 Shape = Sequence[int]
+Rows = Sequence[Sequence[Shape]]  # of each call, every rank's shape
 
 
 def numbers(shape: Shape, seed: int, rank: int, dtype: str = "float64") -> Tensor:
@@ -39,12 +40,7 @@ def numbers(shape: Shape, seed: int, rank: int, dtype: str = "float64") -> Tenso
 
 
 def twice(
-    function: Callable,
-    group: Group,
-    shapes: Sequence[Sequence[Shape]],
-    seed: int,
-    dtype: str,
-    report: str = "report",
+    function: Callable, group: Group, shapes: Rows, seed: int, dtype: str, report: str = "report"
 ) -> list[dict]:
     """Call `function(x, group)` on this rank's shape of each row of `shapes`; a report for each.
 
@@ -56,8 +52,7 @@ def twice(
         kept.append(function(x, made))
         return kept[-1]
 
-    rank = group.rank()
-    reports = []
+    reports, rank = [], group.rank()
     for k, row in enumerate(shapes):
         x = numbers(row[rank], seed + k, rank, dtype)
         reports.append(getattr(bench, report)(keep, x, group))
@@ -104,7 +99,7 @@ def calls(
     answer: Answer,
     judge: Judge,
     members: list[int],
-    shapes: Sequence[Sequence[Shape]],
+    shapes: Rows,
     seed: int,
     dtype: str,
     when: Sequence[str],
@@ -121,25 +116,40 @@ def calls(
 
 
 def refuse_overwritten(reports: Sequence[dict], what: str, when: str) -> None:
-    """A Finding where `what` an earlier call gave has changed in a later one."""
-    for rank, report in enumerate(reports):
-        if report["overwritten"]:
-            raise SAYS("one buffer", what=what, rank=rank, when=when)
+    """Refuse an answer where `what` an earlier call gave has changed in a later one."""
+    SAYS.refuse_each(reports, {"one buffer": lambda r: r["overwritten"]}, what=what, when=when)
 
 
 def refuse_second(later: bool, when: str) -> None:
-    """A Finding where what is wrong is a later call: the first, with other numbers, was right."""
-    if later:
-        raise SAYS("another second call", when=when)
+    """Refuse what is wrong in a later call: the first, with other numbers, was right."""
+    SAYS.refuse({"another second call": later}, when=when)
 
 
 def refuse_ready_made(reports: Sequence[dict], right: str) -> None:
-    """A Finding where a collective of torch does the work; `right` says what is right so far."""
+    """Refuse a collective of torch that does the work; `right` says what is right so far."""
     for rank, report in enumerate(reports):
-        ready_made = sorted(set(report["ops"]) - POINT_TO_POINT)
-        if ready_made:
-            named = " and ".join(ready_made)
-            raise SAYS("ready-made collective", right=right, rank=rank, calls=named)
+        calls = " and ".join(sorted(set(report["ops"]) - POINT_TO_POINT))
+        SAYS.refuse({"ready-made collective": calls}, right=right, rank=rank, calls=calls)
+
+
+@contextlib.contextmanager
+def told(says: Words, entry: str, so: Callable[[Finding], bool], **about: object) -> Iterator[None]:
+    """Tell by `entry` what stops an answer in here, where `so` is true of that."""
+    try:
+        yield
+    except Finding as finding:
+        if not so(finding):
+            raise
+        raise says(entry, details=finding.text.split("\n", 1)[-1], **about) from None
+
+
+def broke_off(finding: Finding) -> bool:
+    return finding.name in ("raised", "deadlock")
+
+
+def of_two_lengths(finding: Finding) -> bool:
+    """Whether two ranks disagree about a message."""
+    return finding.name == "raised" and "the ranks disagree" in finding.text
 
 
 def of_two_dtypes(finding: Finding) -> bool:
@@ -148,6 +158,7 @@ def of_two_dtypes(finding: Finding) -> bool:
     return "the ranks disagree" in finding.text and len(kinds) > 1
 
 
-def details(finding: Finding) -> str:
-    """What the ranks did, without the general words before it."""
-    return finding.text.split("\n", 1)[-1]
+def listed(parts: Sequence) -> str:
+    """1, 2 and 3."""
+    *first, last = map(str, parts)
+    return f"{', '.join(first)} and {last}" if first else last

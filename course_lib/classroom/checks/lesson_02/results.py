@@ -16,7 +16,7 @@ from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_01.pieces import listed
+from course_lib.classroom.checks.lesson_01.trial import listed
 from course_lib.classroom.checks.words import Words
 from course_lib.layout import cut
 from course_lib.ledger import forms
