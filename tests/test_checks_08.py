@@ -15,8 +15,7 @@ import torch.distributed as dist
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.lesson_08 import clip as clip_check
-from course_lib.classroom.checks.lesson_08 import clip_trial
+from course_lib.classroom.checks.lesson_08 import clip
 from tests.answers.lesson_08 import RIGHT, WRONG_CLIP
 
 FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "08_gpt_that_trains"
@@ -42,14 +41,14 @@ def test_the_reference_is_right(desk, name):
 def test_a_norm_that_is_a_little_off_is_not_called_one_times_right(norm, said):
     told = {"norm": norm, "want": 2.0, "most": 9.0, "readings": [("averaged", 7.0)]}
     with pytest.raises(Finding, match=f"is {said} times what it should be here"):
-        clip_check._look_at_norms([told], "here")
+        clip._look_at_norms([told], "here")
 
 
 def first_steps(me, source: str, seeds: range) -> list[dict]:
     """What the check is told of an answer's first step, on inputs of several seeds."""
     space: dict = {"torch": torch}
     exec(source, space)
-    trained = [clip_trial.train(space["clip_as_one"], dist.group.WORLD, seed) for seed in seeds]
+    trained = [clip.train(space["clip_as_one"], dist.group.WORLD, seed) for seed in seeds]
     return [steps[0] for steps in trained]
 
 
@@ -63,7 +62,7 @@ def test_what_is_counted_twice_is_recognised_whatever_was_drawn(pool, mistake, d
     source = source.replace("dtype=torch.float64", f"dtype=torch.{dtype}")
     for told in zip(*pool.run(2, first_steps, source, range(1, 13)), strict=True):
         with pytest.raises(Finding) as found:
-            clip_check._look_at_norms(list(told), "here")
+            clip._look_at_norms(list(told), "here")
         assert found.value.name == name, found.value.text
 
 

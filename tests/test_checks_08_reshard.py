@@ -13,7 +13,8 @@ import torch
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_08 import model, reshard_trial
+from course_lib.classroom.checks.lesson_08 import model
+from course_lib.classroom.checks.lesson_08 import reshard as check
 from course_lib.gpt import GPT
 from tests.answers.lesson_08_reshard import TWO_STEPS
 
@@ -54,7 +55,7 @@ def test_what_breaks_costs_one_check(desk):
 
 def cut_by_the_plan(me, family):
     """What `parallelize`'s own functions leave on each rank."""
-    config = reshard_trial.CONFIGS[family]
+    config = check.CONFIGS[family]
     group = torch.distributed.group.WORLD
     cut = model.cut_over(model.dense(config, 5), group)
     return {k: p.detach() for k, p in cut.named_parameters(remove_duplicate=False)}
@@ -63,15 +64,15 @@ def cut_by_the_plan(me, family):
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("family", ["GPT-2", "Llama"])
 def test_the_pieces_wanted_are_those_of_the_library(pool, world, family):
-    config = reshard_trial.CONFIGS[family]
-    state = reshard_trial.state_of(config, 5)
-    wanted = reshard_trial.shards(state, config, world)
+    config = check.CONFIGS[family]
+    state = check.state_of(config, 5)
+    wanted = check.shards(state, config, world)
     for own, mine in zip(pool.run(world, cut_by_the_plan, family), wanted, strict=True):
         assert own.keys() == mine.keys() == dict(GPT(config).named_parameters(
             remove_duplicate=False)).keys()  # fmt: skip
         for name, piece in mine.items():
             assert torch.equal(own[name], piece), name
-    assert reshard_trial.shards(state, config, 1)[0].keys() == state.keys()
+    assert check.shards(state, config, 1)[0].keys() == state.keys()
 
 
 def test_neither_a_hint_nor_a_verdict_gives_the_answer_away():

@@ -16,7 +16,7 @@ FIGURES = "tests/test_figures_mesh_rows.py::"
 MUTANTS = [
     Mutant(
         "l08-no-empty-rank",
-        HERE + "clip_trial.py",
+        HERE + "clip.py",
         "rows = 0 if rank == n - 1 else rank + 2",
         "rows = rank + 2",
         (f"{NORM}-an empty rank sends nothing]",),
@@ -25,30 +25,30 @@ MUTANTS = [
     Mutant(
         "l08-the-dictionary-may-change",
         HERE + "clip.py",
-        'lambda one: one["changed"]',
-        "lambda one: False",
+        'lambda r: r["changed"]',
+        "lambda r: False",
         (f"{NORM}-the head taken out]",),
         "the caller's dictionary may lose a name",
     ),
     Mutant(
         "l08-a-norm-to-the-last-digit",
         HERE + "clip.py",
-        "else 2.0**-23)",
-        "else 1e-12)",
+        "else 2.0**-23",
+        "else 1e-12",
         (f"{TRIED_RIGHT}[clip_as_one-copies on rank 0, float32 for the log]",),
         "a norm that is returned as a float32 is refused",
     ),
     Mutant(
         "l08-copies-may-be-shared",
-        HERE + "reshard_trial.py",
-        "_shared(out, given, config)",
-        "[]",
+        HERE + "reshard.py",
+        "shared = _shared(out, given, config)",
+        "shared = []",
         (f"{CUT}-copies are the caller's]", f"{CUT}-a copy for all ranks]"),
         "new models that share memory pass",
     ),
     Mutant(
         "l08-batches-may-be-emptied",
-        HERE + "mean_trial.py",
+        HERE + "mean.py",
         "not (len(given) == len(data[rank]) and all(same))",
         "not all(same)",
         (f"{MEAN}-the list is emptied]",),
@@ -56,7 +56,7 @@ MUTANTS = [
     ),
     Mutant(
         "l08-one-model-at-a-time",
-        HERE + "mean_trial.py",
+        HERE + "mean.py",
         "    if again:\n",
         "    if False:\n",
         (f"{MEAN}-one flat buffer]",),
@@ -75,7 +75,7 @@ MUTANTS = [
     Mutant(
         "l08-a-rounded-idea-is-no-idea",
         HERE + "clip.py",
-        "    _look_for_ideas(told, head, ROUGHLY)\n",
+        "    _look_for_ideas(reports, head, ROUGHLY)\n",
         "",
         (
             "tests/test_checks_08.py::test_what_is_counted_twice_is_recognised_whatever_was_drawn"
@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant(
         "l08-any-norm-passes",
         HERE + "clip.py",
-        "    _look_at_norms(told, where, step)\n",
+        "            _look_at_norms(reports, where, k)\n",
         "",
         (f"{NORM}-everything summed]", f"{NORM}-nobody asked]"),
         "a norm that counts copies for each rank passes",
@@ -95,15 +95,15 @@ MUTANTS = [
     Mutant(
         "l08-norms-without-a-name",
         HERE + "clip.py",
-        'if all(_close(one["norm"], one["readings"][k][1], bound) for one in told):',
-        'if all(_close(one["norm"], one["want"], bound) for one in told):',
+        'if all(_close(report["norm"], report["readings"][k][1], bound) for report in reports):',
+        'if all(_close(report["norm"], report["want"], bound) for report in reports):',
         (f"{NORM}-by names]", f"{NORM}-the largest]"),
         "a known wrong norm goes by no name",
         "T18",
     ),
     Mutant(
         "l08-the-copies-are-cut",
-        HERE + "clip_trial.py",
+        HERE + "clip.py",
         "    cuts, ties = every.sum(0)\n",
         "    cuts, ties = every.sum(0)\n    copied = copied * n\n",
         (f"{NORM}-everything summed]",),
@@ -112,7 +112,7 @@ MUTANTS = [
     ),
     Mutant(
         "l08-the-tied-weight-by-one-name",
-        HERE + "clip_trial.py",
+        HERE + "clip.py",
         "mine.named_parameters(remove_duplicate=False)",
         "mine.named_parameters()",
         (f"{TRIED_RIGHT}[clip_as_one-as it comes]", f"{NORM}-by names]"),
@@ -122,15 +122,15 @@ MUTANTS = [
     Mutant(
         "l08-scaling-not-looked-at",
         HERE + "clip.py",
-        '        _look_at_factors(one, f"{where}, rank {rank}")\n',
-        "        pass\n",
+        '                _look_at_factors(report, f"{where}, rank {rank}")\n',
+        "                pass\n",
         (f"{NORM}-out of place]", f"{NORM}-tied scaled twice]"),
         "a norm without clipping passes",
         "T18",
     ),
     Mutant(
         "l08-always-too-long",
-        HERE + "clip_trial.py",
+        HERE + "clip.py",
         "PARTS = (0.2, 1.05, 0.95)",
         "PARTS = (0.2, 0.95, 0.95)",
         (f"{NORM}-always]",),
@@ -140,14 +140,14 @@ MUTANTS = [
     Mutant(
         "l08-everything-may-be-sent",
         HERE + "clip.py",
-        'ITEM * len(told[0]["factors"])',
-        'ITEM * 1000 * len(told[0]["factors"])',
+        'ITEM * len(reports[0]["factors"])',
+        'ITEM * 1000 * len(reports[0]["factors"])',
         (f"{NORM}-everybody's gradients]",),
         "who sends all gradients for a norm is let through",
     ),
     Mutant(
         "l08-a-mean-of-means-is-right",
-        HERE + "mean_trial.py",
+        HERE + "mean.py",
         '"right": (mean,),',
         '"right": (means.mean((0, 1)),),',
         (f"{TRIED_RIGHT}[token_mean_step-sums first]", f"{MEAN}-mean of means]"),
@@ -156,7 +156,7 @@ MUTANTS = [
     ),
     Mutant(
         "l08-nobody-is-empty",
-        HERE + "mean_trial.py",
+        HERE + "mean.py",
         "            if (rank == 0 and micro == 1) or (rank == n - 1 and step == 1):",
         "            if step > 99:",
         (
@@ -169,7 +169,7 @@ MUTANTS = [
     Mutant(
         "l08-any-gradient-passes",
         HERE + "mean.py",
-        '            _look_at_values(told, "gradient", where)\n',
+        '    _look_at_values(reports, "gradient", where)\n',
         "",
         (
             f"{MEAN}-averaged as well]",
@@ -181,7 +181,7 @@ MUTANTS = [
     Mutant(
         "l08-any-loss-passes",
         HERE + "mean.py",
-        '            _look_at_values(told, "loss", where)\n',
+        '    _look_at_values(reports, "loss", where)\n',
         "",
         (
             f"{MEAN}-its own loss]",
@@ -193,8 +193,8 @@ MUTANTS = [
     Mutant(
         "l08-means-without-a-name",
         HERE + "mean.py",
-        'ideas = [name for name in told[0]["ideas"][what] if',
-        'ideas = [name for name in ("right",) if',
+        "ideas = [idea for idea in first if",
+        'ideas = [idea for idea in ("right",) if',
         (f"{MEAN}-mean of means]", f"{MEAN}-padding counted]"),
         "a known wrong mean goes by no name",
         "T19",
@@ -202,7 +202,8 @@ MUTANTS = [
     Mutant(
         "l08-sent-as-often-as-you-like",
         HERE + "mean.py",
-        "            _look_at_traffic(told, where)\n",
+        '        "sent for each micro-batch": lambda r: r["bytes"] >= 2 * once,\n'
+        '        "too much sent": lambda r: r["bytes"] > once + beside,\n',
         "",
         (
             f"{MEAN}-summed after each micro-batch]",
@@ -213,8 +214,8 @@ MUTANTS = [
     Mutant(
         "l08-everybody-computes-all",
         HERE + "mean.py",
-        'lambda one: one["rows"] > one["own"]',
-        "lambda one: False",
+        'lambda r: r["rows"] > r["own"]',
+        "lambda r: False",
         (f"{MEAN}-everybody's rows]",),
         "a rank that computes everybody's rows passes: right, and no data parallelism",
         "T20",
@@ -222,8 +223,8 @@ MUTANTS = [
     Mutant(
         "l08-no-gradient-is-fine",
         HERE + "mean.py",
-        'lambda one: one["missing"]',
-        "lambda one: False",
+        '"no gradients": lambda r: r["missing"],',
+        '"no gradients": lambda r: False,',
         (f"{MEAN}-a rank without tokens leaves]",),
         "a rank without tokens may leave its copy behind",
         "T19",
@@ -231,15 +232,15 @@ MUTANTS = [
     Mutant(
         "l08-any-piece-passes",
         HERE + "reshard.py",
-        "            _refuse(report, where)\n",
-        "            pass\n",
+        "            if faults:\n",
+        "            if False:\n",
         (f"{CUT}-copies averaged]", f"{CUT}-views]"),
         "pieces are not held against the plan's",
         "T32",
     ),
     Mutant(
         "l08-pieces-nearly-right",
-        HERE + "reshard_trial.py",
+        HERE + "reshard.py",
         "    if _same(mine, right):\n",
         "    if _same(mine, right, close=True):\n",
         (f"{CUT}-rounded on the way]", f"{CUT}-copies averaged]"),
@@ -248,24 +249,24 @@ MUTANTS = [
     ),
     Mutant(
         "l08-views-pass",
-        HERE + "reshard_trial.py",
-        'return _found("still holds the whole", name) if holds else None',
-        "return None",
+        HERE + "reshard.py",
+        'return "still holds the whole" if holds else "", {}',
+        'return "", {}',
         (f"{CUT}-views]",),
         "a piece that keeps the whole weight alive passes: right, and not sharded",
     ),
     Mutant(
         "l08-tied-may-tear",
-        HERE + "reshard_trial.py",
-        "if any(a.data_ptr() != b.data_ptr() for a, b in tied):",
-        "if False:",
+        HERE + "reshard.py",
+        "torn = any(a.data_ptr() != b.data_ptr() for a, b in tied)",
+        "torn = False",
         (f"{CUT}-the head torn off]",),
         "a tied weight that became two passes",
         "T17",
     ),
     Mutant(
         "l08-pieces-without-a-name",
-        HERE + "reshard_trial.py",
+        HERE + "reshard.py",
         "        if _same(mine, pieces):",
         "        if _same(mine, pieces) and not mine:",
         (f"{CUT}-qkv in one piece]", f"{CUT}-copies added]"),
@@ -274,9 +275,9 @@ MUTANTS = [
     ),
     Mutant(
         "l08-plan-of-its-own",
-        HERE + "reshard_trial.py",
-        '    if ".gate_up." in name:\n        return 0, [inner, inner]',
-        '    if ".gate_up." in name:\n        return 0, [[2 * one for one in inner]]',
+        HERE + "reshard.py",
+        '".gate_up.": (0, [inner, inner]),',
+        '".gate_up.": (0, [[2 * one for one in inner]]),',
         (
             f"{PIECES}test_the_pieces_wanted_are_those_of_the_library[Llama-3]",
             f"{TRIED_RIGHT}[reshard-by index]",
@@ -285,7 +286,7 @@ MUTANTS = [
     ),
     Mutant(
         "l08-pieces-may-be-spoilt",
-        HERE + "reshard_trial.py",
+        HERE + "reshard.py",
         "    if changed:\n",
         "    if False:\n",
         (f"{CUT}-the pieces spoilt]",),

@@ -1,116 +1,258 @@
 """`clip_as_one` of lesson 08: the norm of a sharded model's gradients, each logical element once.
 
 An answer clips a sharded GPT in three steps of training, beside torch's own clipping of the dense
-model; what it returns is also held against the numbers of known wrong ideas.
+model; next to the right norm stand the numbers that known wrong ideas lead to.
 """
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from course_lib.classroom.checks import looking
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_08 import clip_trial
-from course_lib.classroom.checks.lesson_08.model import refuse
+from course_lib.classroom.checks.lesson_08 import model
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO
 from course_lib.classroom.checks.words import Page
+from course_lib.collectives import all_gather, all_reduce
 from course_lib.ledger import forms
+from course_lib.tensor_parallel.cross_entropy import cross_entropy
+from course_lib.tensor_parallel.parallelize import replicated
 
-ROUGHLY = 1e-5  # a sum that went through float32 is off by digits, and by no idea
+# most, as a part of the norm: clipped hard, not clipped at all, clipped a little
+PARTS = (0.2, 1.05, 0.95)
+TIED = ("tokens.weight", "head.weight")
+# float64; a sum that went through float32, which is off by digits, and by no idea
+EXACT, ROUGHLY = 1e-9, 1e-5
 ALONE = ", with gradients of no model, where rank 2 has empty shards"
 SAYS = Page("lesson_08/clip_as_one")
 
 
+def train(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
+    """Three steps; what the answer gave in each."""
+    config = model.GPT2.changed(layers=1, inner=4)  # on three ranks one has no row of `up`
+    whole = model.dense(config, seed)
+    mine = model.cut_over(copy.deepcopy(whole), group)
+    named = dict(mine.named_parameters(remove_duplicate=False))  # a tied weight goes by two names
+    copies, steps = {id(p) for _, p in replicated(mine)}, []
+    cut = {name for name, p in named.items() if id(p) not in copies}
+    for k, part in enumerate(PARTS):
+        ids, targets = model.tokens(config, seed + 7 * k)
+        mine.zero_grad()
+        whole.zero_grad()
+        F.cross_entropy(whole(ids).flatten(0, 1), targets.flatten()).backward()
+        cross_entropy(mine(ids), targets, group, vocabulary=config.vocabulary).backward()
+        want = float(nn.utils.get_total_norm([p.grad for p in whole.parameters()]))
+        nn.utils.clip_grad_norm_(whole.parameters(), part * want)
+        gradients = {name: p.grad for name, p in named.items()}
+        steps.append(_tried(function, gradients, cut, group, part * want) | {"want": want})
+        with torch.no_grad():
+            for p in (*whole.parameters(), *mine.parameters()):
+                p -= 0.05 * p.grad
+    return steps
+
+
+def alone(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
+    """Gradients of no model: of 0 to 3 dims, in float64 and float32; the last rank's shards empty.
+
+    Two of them are equal and two tensors all the same, and a tied one's names stand in the middle.
+    """
+    n, rank, steps = group.size(), group.rank(), []
+    for step, (part, dtype) in enumerate(((0.4, torch.float64), (0.6, torch.float32))):
+        made = torch.Generator().manual_seed(seed * 31 + step)
+        same = [torch.randn(shape, generator=made).to(dtype) for shape in ((), (5,), (2, 4))]
+        made = torch.Generator().manual_seed(seed * 31 + step + 7 * (rank + 1))
+        rows = 0 if rank == n - 1 else rank + 2
+        own = [torch.randn(rows, *rest, generator=made).to(dtype) for rest in ((3, 2), (6,))]
+        gradients = {
+            "scale": same[0], "experts": own[0], TIED[0]: own[1], TIED[1]: own[1],
+            "a": same[1], "b": same[1].clone(), "c": same[2],
+        }  # fmt: skip
+        cut = {"experts", *TIED}
+        want = readings(gradients, cut, group)[0]
+        steps.append(_tried(function, gradients, cut, group, part * want))
+    return steps
+
+
+def _tried(
+    function: Callable,
+    gradients: dict[str, Tensor],
+    cut: set[str],
+    group: dist.ProcessGroup,
+    most: float,
+) -> dict:
+    """What the answer returned, by which factor it scaled each gradient, and what it sent."""
+    before = {name: g.clone() for name, g in gradients.items()}
+    want, wrong = readings(before, cut, group)
+    given, given_cut = dict(gradients), set(cut)
+    out, facts = bench.watched(lambda: function(given, given_cut, group, most))
+    kept = given_cut == cut and list(given) == list(gradients)
+    return {
+        "kind": type(out).__name__,
+        "norm": bench.number(out),
+        "single": gradients[TIED[0]].dtype == torch.float32,
+        "want": want,
+        "most": most,
+        "readings": wrong,
+        "factors": {name: _factor(gradients[name], before[name]) for name in before},
+        "changed": not (kept and all(given[name] is gradients[name] for name in given)),
+        "bytes": facts["bytes"],
+    }
+
+
+def readings(
+    gradients: dict[str, Tensor], cut: set[str], group: dist.ProcessGroup
+) -> tuple[float, list[tuple[str, float]]]:
+    """The norm, and those that each known wrong idea would give on this rank."""
+    n, zero = group.size(), torch.zeros((), dtype=torch.float64)
+    shards = [g.double() for name, g in gradients.items() if name in cut - {TIED[1]}]
+    copies = [g.double() for name, g in gradients.items() if name not in cut]
+
+    def added(what: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        """Of this rank's shards and of the copies, the sum of something over tensors."""
+        return sum(map(what, shards), zero), sum(map(what, copies), zero)
+
+    own, copied = added(lambda g: g.square().sum())
+    tied = gradients[TIED[1]].double().square().sum()
+    every = all_gather(torch.stack((own, tied))[None], group)  # (n, 2)
+    cuts, ties = every.sum(0)
+    norms, norms_of_copies = added(lambda g: g.norm())
+    ones, ones_of_copies = added(lambda g: g.abs().sum())
+    sums = all_reduce(torch.stack((norms, ones)), group)
+    sizes = [g.abs().max() for g in (*shards, *copies) if g.numel()]
+    roots = every[:, 0].sqrt().sum()
+    squares = {
+        "copies counted n times #1": [cuts + n * copied],
+        "tied counted twice": [cuts + ties + copied],
+        "copies counted n times #2": [cuts + ties + n * copied],
+        "a rank's own norm": [own + copied, own + tied + copied],
+        "copies left out": [cuts],
+        "shards left out": [copied],
+        "averaged": [cuts / n + copied],
+        "norms added": [
+            (sums[0] + norms_of_copies).square(),
+            (every[:, 0] + copied).sqrt().sum().square(),
+            roots.square() + copied,
+            (roots + copied.sqrt()).square(),
+            (cuts.sqrt() + copied.sqrt()).square(),
+        ],
+        "the largest rank's": [every[:, 0].max() + copied],
+        "no root": [(cuts + copied).square()],
+        "another norm": [
+            (sums[1] + ones_of_copies).square(),
+            all_reduce(torch.stack(sizes).max(), group, "max").square(),
+        ],
+    }
+    wrong = [(entry, float(one.sqrt())) for entry, ways in squares.items() for one in ways]
+    return float((cuts + copied).sqrt()), wrong
+
+
+def _factor(after: Tensor, before: Tensor) -> float | None:
+    """By which factor a gradient was multiplied; None where it has no elements."""
+    size = before.square().sum()
+    if not before.numel() or not float(size):
+        return None
+    if (after.shape, after.dtype) != (before.shape, before.dtype):
+        return math.nan
+    factor = float((after * before).sum() / size)
+    rtol = EXACT if before.dtype == torch.float64 else ROUGHLY
+    same = torch.allclose(after, factor * before, rtol=rtol, atol=1e-14)
+    return factor if same else math.nan
+
+
 def judge_clip(answer: Answer, judge: Judge) -> None:
     """Train three steps on three ranks and on two others, with gradients of no model between."""
-    judge.take(answer, clip_trial.__name__)
+    judge.take(answer, __name__)
     seed = looking.fresh_seed()
-    trials = [(clip_trial.train, THREE, [], ""), (clip_trial.alone, THREE, [2], ALONE)]
-    for how, members, empty, also in [*trials, (clip_trial.train, TWO, [], "")]:
+    trials = ((train, THREE, [], ""), (alone, THREE, [2], ALONE), (train, TWO, [], ""))
+    for how, members, empty, also in trials:
         when = f"{on(members)}{also}"
-        reports = judge.trial(answer, how, seed, members=members, when=when, empty=empty)
-        for k, told in enumerate(zip(*reports, strict=True)):
-            _look_at_step(told, f"{when}, in step {k + 1}", k)
+        every = judge.trial(answer, how, seed, members=members, when=when, empty=empty)
+        for k, reports in enumerate(zip(*every, strict=True)):
+            where = f"{when}, in step {k + 1}"
+            refuse_none(reports, where, "the norm")
+            SAYS.refuse_each(reports, {"not a number": lambda r: r["norm"] is None}, where=where)
+            _look_at_norms(reports, where, k)
+            for rank, report in enumerate(reports):
+                _look_at_factors(report, f"{where}, rank {rank}")
+            fair = forms.all_reduce(len(reports), ITEM * len(reports[0]["factors"]))
+            looks = {
+                "too much sent": lambda r, fair=fair: r["bytes"] > fair,
+                "input changed": lambda r: r["changed"],
+            }
+            SAYS.refuse_each(reports, looks, where=where)
 
 
-def _look_at_step(told: Sequence[dict], where: str, step: int) -> None:
-    refuse_none(told, where, "the norm")
-    refuse(SAYS, "not a number", told, lambda one: one["norm"] is None, where=where)
-    _look_at_norms(told, where, step)
-    for rank, one in enumerate(told):
-        _look_at_factors(one, f"{where}, rank {rank}")
-    fair = forms.all_reduce(len(told), ITEM * len(told[0]["factors"]))
-    refuse(SAYS, "too much sent", told, lambda one: one["bytes"] > fair, where=where)
-    refuse(SAYS, "input changed", told, lambda one: one["changed"], where=where)
-
-
-def _right(one: dict) -> bool:
-    """Whether the norm is right, if only as a float32, as for a log: its factor says the rest."""
-    return _close(one["norm"], one["want"], ROUGHLY if one.get("single") else 2.0**-23)
-
-
-def _close(a: float, b: float, bound: float = 1e-9) -> bool:
+def _close(a: float, b: float, bound: float = EXACT) -> bool:
     return math.isclose(a, b, rel_tol=bound, abs_tol=1e-14)
 
 
-def _look_at_norms(told: Sequence[dict], where: str, step: int = 0) -> None:
+def _look_at_norms(reports: Sequence[dict], where: str, step: int = 0) -> None:
     """The idea that explains what all ranks have got, where one of them is wrong."""
-    off = [rank for rank, one in enumerate(told) if not _right(one)]
+    # As a float32 it is right as well, as for a log: the factor says the rest.
+    bound = ROUGHLY if reports[0].get("single") else 2.0**-23
+    off = [k for k, r in enumerate(reports) if not _close(r["norm"], r["want"], bound)]
     if not off:
         return
-    ratio = told[off[0]]["norm"] / told[off[0]]["want"]
+    ratio = reports[off[0]]["norm"] / reports[off[0]]["want"]
     digits = 3 if abs(ratio - 1) > 0.01 else 9  # nothing is "1 times what it should be"
     head = f"The norm on rank {off[0]} is {ratio:.{digits}g} times what it should be {where}."
-    _look_for_ideas(told, head, 1e-9)
-    if all(_close(one["norm"], min(one["want"], one["most"]), ROUGHLY) for one in told):
-        raise SAYS("the norm after", head=head)
-    if all(_close(one["norm"], one["want"], ROUGHLY) for one in told):
-        raise SAYS("rounded #1", where=where)
-    _look_for_ideas(told, head, ROUGHLY)
-    found, right = ([one[key] for one in told] for key in ("norm", "want"))
+    _look_for_ideas(reports, head, EXACT)
+    roughly = {
+        "the norm after": all(
+            _close(r["norm"], min(r["want"], r["most"]), ROUGHLY) for r in reports
+        ),
+        "rounded #1": all(_close(r["norm"], r["want"], ROUGHLY) for r in reports),
+    }
+    SAYS.refuse(roughly, head=head, where=where)
+    _look_for_ideas(reports, head, ROUGHLY)
+    found, right = ([report[key] for report in reports] for key in ("norm", "want"))
     looking.refuse_general(found, right, where, what="norm")
     raise SAYS("another second step" if step else "wrong norm", head=head)
 
 
-def _look_for_ideas(told: Sequence[dict], head: str, bound: float) -> None:
+def _look_for_ideas(reports: Sequence[dict], head: str, bound: float) -> None:
     """A Finding where one wrong idea leads to every rank's number."""
-    for k, (entry, _) in enumerate(told[0]["readings"]):
-        if all(_close(one["norm"], one["readings"][k][1], bound) for one in told):
+    for k, (entry, _) in enumerate(reports[0]["readings"]):
+        if all(_close(report["norm"], report["readings"][k][1], bound) for report in reports):
             name, text = SAYS.of(entry)
             raise Finding(name, f"{head} {text}")
 
 
-def _look_at_factors(one: dict, where: str) -> None:
+def _look_at_factors(report: dict, where: str) -> None:
     """The norm is right: by which factor was each gradient scaled?"""
-    want = min(1.0, one["most"] / (one["want"] + 1e-6))
-    found = {name: factor for name, factor in one["factors"].items() if factor is not None}
-    near = ROUGHLY if one["single"] else 1e-9
+    most, norm = report["most"], report["want"]
+    want, bound = min(1.0, most / (norm + 1e-6)), ROUGHLY if report["single"] else EXACT
+    found = {name: factor for name, factor in report["factors"].items() if factor is not None}
 
-    def all_are(factor: float, bound: float = near, but: tuple | list = ()) -> bool:
-        return all(_close(f, factor, bound) for name, f in found.items() if name not in but)
+    def not_scaled_by(factor: float, bound: float = bound) -> list[str]:
+        return [name for name, f in found.items() if not _close(f, factor, bound)]
 
-    if all_are(want):
+    wrong, changed = not_scaled_by(want), not_scaled_by(1.0)
+    if not wrong:
         return
-    short, twice = want < 1, found.get(clip_trial.TIED[0])
-    others = short and twice is not None and all_are(want, but=clip_trial.TIED)
-    left = sorted(name for name, f in found.items() if _close(f, 1.0, near))
-    reasons = {
-        "wrong factor #1": short and all_are(one["most"] / one["want"]),
-        "rounded #2": all_are(want, 2.0**-22),
-        "nothing scaled": short and all_are(1.0),
-        "tied scaled twice": others and _close(twice, want * want, near),
+    short, left = want < 1, sorted(found.keys() - changed)
+    others = short and set(wrong) <= set(TIED)
+    holds = {
+        "wrong factor #1": short and not not_scaled_by(most / norm),
+        "rounded #2": not not_scaled_by(want, 2.0**-22),
+        "nothing scaled": short and not changed,
+        "tied scaled twice": others and _close(found[TIED[0]], want * want, bound),
         "wrong factor #2": others,
         "made longer": not short,
-        "only some scaled": bool(left),
+        "only some scaled": left,
         "wrong factor #3": True,
     }
-    entry = next(entry for entry, met in reasons.items() if met)
-    wrong = next(name for name, f in found.items() if not _close(f, want, near))
-    raise SAYS(entry, where=where, name=wrong, want=want, left=left[0] if left else "")
+    SAYS.refuse(holds, where=where, name=wrong[0], want=want, left=left[0] if left else "")
 
 
 CLIP = Exercise(judge=judge_clip, **SAYS.about)

@@ -47,8 +47,5 @@ _IDEAS = (
     ("heads are a rank's own #3", {"k": 1}),
 )
 MISTAKES = named(SAYS, _IDEAS)
-GROUPS = Thought(
-    fields=tuple(RIGHT),
-    judge=held_against(RIGHT, MISTAKES, apart=True),
-    **SAYS.about,
-)
+JUDGE = held_against(RIGHT, MISTAKES, apart=True)
+GROUPS = Thought(fields=tuple(RIGHT), judge=JUDGE, **SAYS.about)

@@ -6,13 +6,10 @@ sizes that neither two nor three ranks divide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from course_lib.classroom.checks.words import Words
 from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import shard_attention, shard_mlp
 from course_lib.tensor_parallel.parallelize import shard_vocabulary
@@ -23,24 +20,13 @@ GPT2 = Config.gpt2(vocabulary=9, length=6, hidden=10, layers=2, heads=5, inner=6
 LLAMA = Config.llama(vocabulary=13, length=6, hidden=16, layers=1, heads=8, kv_heads=4, inner=9)
 
 
-def refuse(
-    says: Words, entry: str, told: Sequence[dict], met: Callable[[dict], bool], **about
-) -> None:
-    """Raise a Finding of the first rank whose report has `met`; the report fills in the words."""
-    for rank, one in enumerate(told):
-        if met(one):
-            raise says(entry, **{**one, **about, "rank": rank})
-
-
 def dense(config: Config, seed: int) -> GPT:
     """The whole model in float64, the same on every rank."""
-    before = torch.get_rng_state()
-    torch.manual_seed(seed)
-    model = GPT(config).double()
-    with torch.no_grad():
+    with torch.random.fork_rng(devices=()), torch.no_grad():
+        torch.manual_seed(seed)
+        model = GPT(config).double()
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    torch.set_rng_state(before)
     return model
 
 
