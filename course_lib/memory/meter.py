@@ -88,6 +88,7 @@ class Peak:
     def __enter__(self) -> Peak:
         if self._watch is not None:
             raise RuntimeError("a peak measures one region: write `with peak() as p:` again")
+        wait_until_settled()  # what is as good as gone would count as freed by the region
         self._watch = Watch(alive(), keep_dead=True)
         if self.device.type == "cuda":
             self._enter_cuda()
@@ -155,8 +156,8 @@ def peak(*, device: str | torch.device | None = None, by: str | None = None) -> 
 
     `device`: where to measure; by default where this rank computes. `by`: "profiler" or "watch" on
     a CPU ("profiler" where it is free), "allocator" on CUDA. Regions may be nested: the inner ones
-    are measured by the watch. Not seen on a CPU: what threads of your own allocate. The end waits
-    until the backend's threads have let go of the copies that they made. On CUDA
+    are measured by the watch. Not seen on a CPU: what threads of your own allocate. Begin and end
+    wait until the backend's threads have let go of the copies that they made. On CUDA
     `reset_peak_memory_stats` is called at entry.
     """
     return Peak(device, by)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional as F
 
-from course_lib.memory import peak
+from course_lib.memory import meter, peak
 from course_lib.memory.blocks import Block, Event, curve, from_events, merge
 from course_lib.memory.settled import PATIENCE, TASKS, at_work, wait_until_settled
 from course_lib.memory.watch import Life, Watch
@@ -242,6 +242,14 @@ def test_what_a_backends_thread_still_holds_is_waited_for(by):
         thread = named_like_a_backend(body)
     assert p.held_after == 0  # and not the two megabytes
     thread.join()
+
+
+def test_what_an_earlier_message_lets_go_late_is_not_freed_by_the_region(monkeypatch):
+    late = [block(2)]
+    monkeypatch.setattr(meter, "wait_until_settled", late.clear)
+    with peak(by="watch") as p:
+        kept = block(1)
+    assert p.held_after == kept.nbytes  # and not less by the two megabytes
 
 
 @pytest.mark.skipif(not TASKS.exists(), reason="this system shows no threads")

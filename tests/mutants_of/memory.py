@@ -91,9 +91,20 @@ MUTANTS = [
     Mutant(
         "memory-backend-not-waited-for",
         "course_lib/memory/meter.py",
-        "        wait_until_settled()",
-        "        time.sleep(0.002)",
+        "        wait_until_settled()  # a backend's",
+        "        time.sleep(0.002)  # a backend's",
         ("tests/memory/test_meter.py::test_what_a_backends_thread_still_holds_is_waited_for",),
         "a copy that gloo's thread is about to let go of counts as held",
+    ),
+    Mutant(
+        "memory-begins-unsettled",
+        "course_lib/memory/meter.py",
+        "        wait_until_settled()  # what is as good as gone",
+        "        time.sleep(0.002)  # what is as good as gone",
+        (
+            "tests/memory/test_meter.py"
+            "::test_what_an_earlier_message_lets_go_late_is_not_freed_by_the_region",
+        ),
+        "the copy of an earlier message counts as freed by the region",
     ),
 ]
