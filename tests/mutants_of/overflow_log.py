@@ -187,8 +187,7 @@ MUTANTS = [
     ),
     Mutant(
         "overflow-check-all-end-well", CHECK + "logs.py",
-        " _never, _never_and_stops, _diverges,\n    _diverges_and_stops, _cut_off,",
-        " _cut_off,",
+        "    _never,\n    _never_and_stops,\n    _diverges,\n    _diverges_and_stops,\n", "",
         (f"{CHECKS}no_idea_is_right_and_no_two_are_alike_on_what_is_drawn",
          f"{CHECKS}every_drawn_run_is_what_its_log_says"),
         "no run is drawn that ends at the least scale, and who never says so passes",
@@ -242,8 +241,8 @@ MUTANTS = [
     ),
     Mutant(
         "overflow-check-names", CHECK + "log_ideas.py",
-        'SCALE, "the scale that was tried",',
-        'SCALE, "the hysteresis taken for a scale",',
+        'SCALE, *SAYS.of("the scale that was tried"),',
+        'SCALE, *SAYS.of("the hysteresis taken for a scale"),',
         (f"{CHECKS}a_misreading_has_a_name_of_its_own",),
         "two misreadings go by one name",
     ),

@@ -32,6 +32,8 @@ from course_lib.classroom.checks.lesson_13.triple import (
 from course_lib.classroom.checks.looking import THREE, Idea, Looks, fresh_seed, near, recognise
 from course_lib.classroom.checks.words import Page
 
+SAYS = Page("lesson_13/fill_batch")
+
 EACH = 8  # cases of a kind
 REFUSED = [torch.nan] * len(TRIPLE)
 Case = tuple[dict, int]
@@ -113,11 +115,7 @@ def _look_at_returned(one: Trial) -> None:
     for report in one.reports:
         kinds = {seen["kind"] for seen in report["cases"]} - {trial.REFUSED}
         if kinds == {"a NoneType"}:
-            raise Finding(
-                "nothing returned",
-                "None came back; expected is the config with all three sizes. Did you forget "
-                "`return`?",
-            )
+            raise SAYS("nothing returned")
 
 
 def _look_at_shape(one: Trial) -> None:
@@ -126,40 +124,20 @@ def _look_at_shape(one: Trial) -> None:
         for case, seen in zip(one.cases, report["cases"], strict=True):
             if seen["kind"].startswith("a "):
                 kind = "None" if seen["kind"] == "a NoneType" else f"A{seen['kind'][1:]}"
-                raise Finding(
-                    "not a dictionary",
-                    f"{kind} came back for {_said(case)}; expected is a dictionary, or a "
-                    "ValueError, raised and not returned.",
-                )
+                raise SAYS("not a dictionary", kind=kind, case=_said(case))
 
 
 def _look_at_inputs(one: Trial) -> None:
     for report in one.reports:
         for case, seen in zip(one.cases, report["cases"], strict=True):
             if seen["changed"]:
-                raise Finding(
-                    "input changed",
-                    f"Your function changed the config that it was given ({_said(case)}). Fill in "
-                    "a copy.",
-                )
+                raise SAYS("input changed", case=_said(case))
             if seen["lost"]:
-                raise Finding(
-                    "other keys lost",
-                    f"{', '.join(seen['lost'])} of the config did not come back as it was "
-                    f"({_said(case)}). All other keys stay.",
-                )
+                raise SAYS("other keys lost", lost=", ".join(seen["lost"]), case=_said(case))
             if seen["more"]:
-                raise Finding(
-                    "keys of another config",
-                    f"{', '.join(seen['more'])} came back, and is no key of this config "
-                    f"({_said(case)}). Does your function keep something between calls?",
-                )
+                raise SAYS("keys of another config", more=", ".join(seen["more"]), case=_said(case))
             if not seen["new"]:
-                raise Finding(
-                    "not a new dictionary",
-                    f"What came back is the dictionary that was given, or that came back before "
-                    f"({_said(case)}). Asked is a new one: the caller may change either.",
-                )
+                raise SAYS("not a new dictionary", case=_said(case))
 
 
 def _look_at_sizes(one: Trial) -> None:
@@ -186,11 +164,7 @@ def _look_at_errors(one: Trial) -> None:
     for report in one.reports:
         for case, seen in zip(one.cases, report["cases"], strict=True):
             if seen["kind"] not in ("dict", trial.REFUSED):
-                raise Finding(
-                    "another error",
-                    f"{_said(case)} ended with {seen['kind']} ({seen['text']}). What cannot be "
-                    "filled in is refused with a ValueError, whose text says why.",
-                )
+                raise SAYS("another error", case=_said(case), kind=seen["kind"], text=seen["text"])
 
 
 def _ideas(cases: Sequence[Case]) -> list[Idea]:
@@ -204,10 +178,14 @@ def _recognised(cases: Sequence[Case], seen: Tensor, wrong: Sequence[int]) -> Id
     if idea or not set(plain) & set(wrong):
         return idea
     idea = recognise([seen[plain]], _ideas([cases[k] for k in plain]))
-    choices = ([j for j, case in enumerate(cases) if _named(case) == _named(cases[k])]
-               for k in wrong)  # fmt: skip
-    some = (recognise([seen[alike]], _ideas([cases[j] for j in alike])) for alike in choices
-            if not seen[alike].isnan().all())  # fmt: skip
+    choices = (
+        [j for j, case in enumerate(cases) if _named(case) == _named(cases[k])] for k in wrong
+    )
+    some = (
+        recognise([seen[alike]], _ideas([cases[j] for j in alike]))
+        for alike in choices
+        if not seen[alike].isnan().all()
+    )
     return idea or next(filter(None, some), None)
 
 
@@ -222,15 +200,11 @@ def _above_zero(config: Mapping) -> bool:
 def _refuse_odd(case: Case, sizes: list | None) -> None:
     for name, size in zip(TRIPLE, sizes or (), strict=False):
         if size is None:
-            raise Finding("a size missing", f"`{name}` is not filled in for {_said(case)}.")
+            raise SAYS("a size missing", name=name, case=_said(case))
         if isinstance(size, str):
-            raise Finding("not a number", f"`{name}` is a {size} for {_said(case)}.")
+            raise SAYS("not a number", name=name, size=size, case=_said(case))
         if isinstance(size, float):
-            raise Finding(
-                "not a whole number",
-                f"`{name}` is {size} for {_said(case)}, a float. Sizes are whole numbers: divide "
-                "with `//`, and see that nothing is left over.",
-            )
+            raise SAYS("not a whole number", name=name, size=size, case=_said(case))
 
 
 def _difference(case: Case, seen: Mapping, wanted: Tensor) -> str:
@@ -256,4 +230,4 @@ LOOKS = Looks(
     value=_look_at_sizes,
     later_steps=_look_at_errors,
 )
-FILL_BATCH = Exercise(judge=judge_batch, **Page("lesson_13/fill_batch").about)
+FILL_BATCH = Exercise(judge=judge_batch, **SAYS.about)

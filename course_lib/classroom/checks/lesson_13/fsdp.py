@@ -17,6 +17,8 @@ from course_lib.classroom.checks.lesson_13.words import DTYPES, ZERO, NoWord, Wo
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
 from course_lib.classroom.checks.words import Page
 
+SAYS = Page("lesson_13/in_fsdp2")
+
 FEW = 4  # configs on two ranks: stages and types, after all of them on three
 
 
@@ -75,31 +77,19 @@ def _look_at_refusals(one: Trial) -> None:
     for where, config, seen in one.each():
         refused, known = seen["kind"] == trial.REFUSED, reference(config) is not None
         if refused and known:
-            raise Finding(
+            raise SAYS(
                 "refused though it can be said",
-                f"ValueError at {where}: {seen['text']}. FSDP2 can do what it asks for. "
-                f"{short(config)}",
+                where=where,
+                text=seen["text"],
+                config=short(config),
             )
         if refused or known:
             continue
         if seen["kind"] == trial.STOPPED:
-            raise Finding(
-                "another error",
-                f"It ended with {seen['text']} ({where}). What FSDP2 cannot do is refused with a "
-                f"ValueError, whose text says why. {short(config)}",
-            )
+            raise SAYS("another error", text=seen["text"], where=where, config=short(config))
         if not config.get(ZERO, {}).get("stage"):
-            raise Finding(
-                "sharded what was whole",
-                f"Without a stage, or at stage 0, DeepSpeed shards nothing; `fully_shard` would "
-                f"shard ({where}). Refuse it with a ValueError.",
-            )
-        raise Finding(
-            "files forgotten",
-            f"The config keeps states in files, to spare the host's memory ({where}). FSDP2 has "
-            "no such place, and the host's memory, in its stead, would run out. Refuse it with a "
-            "ValueError.",
-        )
+            raise SAYS("sharded what was whole", where=where)
+        raise SAYS("files forgotten", where=where)
 
 
 def _look_at_shape(one: Trial) -> None:
@@ -110,22 +100,14 @@ def _look_at_shape(one: Trial) -> None:
             text = f"None came back at {where}. Did you forget `return`?"
             raise Finding("nothing returned", text)
         if seen["kind"] != "pair":
-            raise Finding(
-                "not a pair",
-                f"A {seen['kind']} came back at {where}; expected is a pair: a dictionary of "
-                "keyword arguments, and the names that have none.",
-            )
+            raise SAYS("not a pair", kind=seen["kind"], where=where)
         strange = sorted(set(seen["given"]) - set(trial.KNOWN))
         if strange:
-            raise Finding(
-                "no argument for it",
-                f"`{strange[0]}` at {where}: `fully_shard` does not take it, or the caller gives "
-                f"it. Asked are {', '.join(trial.KNOWN)}; the rest goes into the list.",
+            raise SAYS(
+                "no argument for it", strange=strange[0], where=where, known=", ".join(trial.KNOWN)
             )
         if seen["text"]:
-            raise Finding(
-                "fully_shard refuses", f"`fully_shard` ended with {seen['text']} ({where})."
-            )
+            raise SAYS("fully_shard refuses", text=seen["text"], where=where)
         if seen["unsaid"] is None:
             text = f"The second of the pair is no set or list of names at {where}."
             raise Finding("not a pair", text)
@@ -134,7 +116,7 @@ def _look_at_shape(one: Trial) -> None:
 def _look_at_inputs(one: Trial) -> None:
     for where, _, seen in one.each():
         if seen["changed"]:
-            raise Finding("input changed", f"Your function changed the config ({where}).")
+            raise SAYS("input changed", where=where)
 
 
 def _measured(one: Trial) -> list[tuple[str, dict, dict, Words]]:
@@ -161,59 +143,31 @@ def _refuse_resharding(where: str, config: dict, seen: dict, said: Words) -> Non
         f"parameters held before it ({where}, stage {config[ZERO]['stage']})."
     )
     if seen["given"].get("reshard_after_forward") is None:
-        raise Finding(
-            "left to the default",
-            f"{told} Without `reshard_after_forward` the root keeps its parameters after the "
-            "forward, and every other module frees them: neither is what a stage says.",
-        )
+        raise SAYS("left to the default", told=told)
     if said.reshard and mine["held"] > right["held"]:
-        raise Finding(
-            "kept after the forward",
-            f"{told} Stage 3 frees parameters after use and gathers them again.",
-        )
-    raise Finding(
-        "freed after the forward",
-        f"{told} Stages 1 and 2 keep the gathered parameters: nothing is gathered in the backward.",
-    )
+        raise SAYS("kept after the forward", told=told)
+    raise SAYS("freed after the forward", told=told)
 
 
 def _refuse_compute(where: str, config: dict, mine: dict, said: Words) -> None:
     told = f"It was run, and gathers {' and '.join(mine['gathered'])} ({where}). {short(config)}"
     if said.parameters is None and "communication_data_type" in config:
-        raise Finding(
-            "the reduction's type for all",
-            f"{told} `communication_data_type` is what gradients are reduced in. Parameters keep "
-            "their own type.",
-        )
+        raise SAYS("the reduction's type for all", told=told)
     if said.parameters is None:
-        raise Finding("another precision", f"{told} No 16-bit type is on.")
+        raise SAYS("another precision #2", told=told)
     if mine["gathered"] == [DTYPES["bf16"]] and "bf16" not in config:
-        raise Finding(
-            "another precision",
-            f"{told} float16 and bfloat16 have 16 bits each, and are not the same type: the config "
-            "names one of them.",
-        )
+        raise SAYS("another precision #3", told=told)
     off = [name for name in ("fp16", "bf16") if config.get(name, {}).get("enabled") is False]
     if off and mine["gathered"] != ["float32"]:
-        raise Finding("switched off", f"{told} A section can be there and off: look at `enabled`.")
-    raise Finding(
-        "another precision",
-        f"{told} A forward in 16 bits is `param_dtype`, and the output follows it.",
-    )
+        raise SAYS("switched off", told=told)
+    raise SAYS("another precision #1", told=told)
 
 
 def _refuse_reduction(where: str, config: dict, mine: dict, said: Words) -> None:
     told = f"It was run, and reduces gradients in {' and '.join(mine['reduced'])} ({where})."
     if "communication_data_type" in config:
-        raise Finding(
-            "communication type lost",
-            f"{told} The config names another type for what is reduced, and FSDP2 has an argument "
-            "for it.",
-        )
-    raise Finding(
-        "reduced in another type",
-        f"{told} Without `communication_data_type` DeepSpeed reduces in the type it computes in.",
-    )
+        raise SAYS("communication type lost", told=told)
+    raise SAYS("reduced in another type", told=told)
 
 
 def _look_at_offload(one: Trial) -> None:
@@ -229,20 +183,15 @@ def _look_at_offload(one: Trial) -> None:
                         f"({where}). The config moves the {moved} alone. {short(config)}",
                     )
             if said.off:
-                raise Finding("none is no offload", f"{NONE} ({where}). {short(config)}")
-            raise Finding("offloaded by itself", f"Nothing is to be offloaded ({where}).")
+                raise SAYS("none is no offload", none=NONE, where=where, config=short(config))
+            raise SAYS("offloaded by itself", where=where)
         if said.pinned is None:
             continue
         if not away:
             text = f"Parameters and states are to be on the host ({where}), and no policy says so."
-            raise Finding("left on the device", f"{text} {short(config)}")
+            raise SAYS("left on the device", text=text, config=short(config))
         if policy["pinned"] != said.pinned:
-            raise Finding(
-                "pinned memory",
-                f"`pin_memory` is {policy['pinned']} ({where}). What the config says of it, or "
-                "where it says nothing both libraries' default, is something else. "
-                f"{short(config)}",
-            )
+            raise SAYS("pinned memory", pinned=policy["pinned"], where=where, config=short(config))
 
 
 def _look_at_names(one: Trial) -> None:
@@ -251,11 +200,7 @@ def _look_at_names(one: Trial) -> None:
         names = set(seen["unsaid"])
         missing, extra = sorted(said.unsaid - names), sorted(names - said.unsaid)
         if missing:
-            raise Finding(
-                "lost in silence",
-                f"`{missing[0]}` has no argument in `fully_shard`, and is not in your list "
-                f"({where}). A reader of the translation would believe that it was translated.",
-            )
+            raise SAYS("lost in silence", missing=missing[0], where=where)
         if said.off & set(extra):
             text = f"{NONE} Nothing of it is lost, and it is in your list ({where})."
             raise Finding("none is no offload", text)
@@ -275,4 +220,4 @@ LOOKS = Looks(
     traffic=_look_at_offload,
     memory=_look_at_names,
 )
-IN_FSDP2 = Exercise(judge=judge_fsdp, **Page("lesson_13/in_fsdp2").about)
+IN_FSDP2 = Exercise(judge=judge_fsdp, **SAYS.about)

@@ -20,7 +20,10 @@ from course_lib.classroom.checks.lesson_13.logs import (
     Log,
     happened,
 )
+from course_lib.classroom.checks.words import Page
 from course_lib.deepspeed_config.overflow_log import DIVERGED, LOOKING, NOT_FOUND, SETTLED
+
+SAYS = Page("lesson_13/read_log")
 
 Value = int | float | str | None
 
@@ -126,55 +129,40 @@ def _right(log: Log) -> str:
 
 
 IDEAS = (
-    Idea(SKIPPED, "the hysteresis passed over", "A step that the hysteresis lets pass without a "
-         "reduction is skipped as well: its gradients were inf or NaN all the same.",
-         lambda log: len(_reduced(log))),
-    Idea(SKIPPED, "every mention counted", "Not every line about the hysteresis is an overflow: "
-         "it is restored after a step that was made.", _with_word),
-    Idea(SKIPPED, "DeepSpeed's count believed", "`skipped=` counts from the start of the "
-         "training, also what came before this log, and it is printed at some steps only.",
-         _deepspeeds_count),
-    Idea(SKIPPED, "the last error counted", "The step that ended the run has no line of its own, "
-         "and the question does not count it.", lambda log: len(log.skips) + log.ended),
-    Idea(SCHEDULER, "it moved at every step", "The scheduler does not move at a step that was "
-         "skipped. A warm-up of 100 updates takes more than 100 steps where some were skipped.",
-         lambda log: len(log.steps)),
-    Idea(SCHEDULER, "each rank's lines counted", "All ranks make a step together: four lines of "
-         "one step are one step.", lambda log: _printed(log) - len(log.skips)),
-    Idea(SCHEDULER, "the last number taken", "A log may begin in the middle of a training: the "
-         "number of the last step counts more steps than the log has.",
-         lambda log: log.first + len(log.steps) - 1 - len(log.skips)),
-    Idea(SCALE, "the scale that was tried", "That is the scale which overflowed. The line goes "
-         "on and says what it became.", _tried),
-    Idea(SCALE, "the hysteresis taken for a scale", "The last number of a line is not always a "
-         "scale: where the hysteresis was reduced, the scale was not.", _number_in_the_end),
-    Idea(SCALE, "the hysteresis passed over", "A line about the hysteresis has a scale, too, and "
-         "that may be higher than the one before.", _last_reduced),
-    Idea(DOUBLED, "growth not seen", "No line tells of a doubling, and yet scales are tried that "
-         "are higher than what the line before had left.", lambda log: 0),
-    Idea(DOUBLED, "jumps counted", "From 64 to 512 is one jump and more than one doubling.",
-         _jumps),
-    Idea(DOUBLED, "compared with what was tried", "A scale that was halved and has doubled again "
-         "is the one that was tried before. Compare with what the line before has left.",
-         _from_tried),
-    Idea(DOUBLED, "the ends compared", "Between the first line and the last one the scale went "
-         "down as well.", _first_to_last),
-    Idea(VERDICT, "a late overflow is lost", "A scale that grows meets an overflow once in a "
-         "while, late in a run as well: a step or two are skipped, and the next one is made.",
-         _late_is_lost),
-    Idea(VERDICT, "any overflow is trouble", "A few overflows are how a scale is found. What "
-         "counts is whether the last step was made.", _any_is_trouble),
-    Idea(VERDICT, "one at the least scale", "The scale was at its least and overflowed, and "
-         "steps were made after it: see how the log ends.", _least_is_lost),
-    Idea(VERDICT, "two ends taken for one", "A run that never made a step has another fault than "
-         "one that made steps and then no more: a model that float16 cannot hold, or a loss that "
-         "became NaN.", lambda log: NOT_FOUND if _right(log) == DIVERGED else _right(log)),
-    Idea(VERDICT, "two ends taken for one", "A run that never made a step did not leave a good "
-         "state. It had none.", lambda log: DIVERGED if _right(log) == NOT_FOUND else _right(log)),
-    Idea(VERDICT, "one at the least scale", "The scale was at its least and overflowed, and has "
-         "doubled since: it can go lower again.", _least_seen),
-    Idea(VERDICT, "an endless row not seen", "Not every program stops at the least scale. One "
-         "that goes on prints the same scale twice in a line, for ever.", _ends_alone),
-    Idea(VERDICT, "ranks mixed up", "A line of another rank after an overflow is of the same "
-         "step. Lines are in order within a rank, and the overflow is rank 0's.", _any_rank),
-)  # fmt: skip
+    Idea(SKIPPED, *SAYS.of("the hysteresis passed over #1"), lambda log: len(_reduced(log))),
+    Idea(SKIPPED, *SAYS.of("every mention counted"), _with_word),
+    Idea(SKIPPED, *SAYS.of("DeepSpeed's count believed"), _deepspeeds_count),
+    Idea(SKIPPED, *SAYS.of("the last error counted"), lambda log: len(log.skips) + log.ended),
+    Idea(SCHEDULER, *SAYS.of("it moved at every step"), lambda log: len(log.steps)),
+    Idea(
+        SCHEDULER, *SAYS.of("each rank's lines counted"), lambda log: _printed(log) - len(log.skips)
+    ),
+    Idea(
+        SCHEDULER,
+        *SAYS.of("the last number taken"),
+        lambda log: log.first + len(log.steps) - 1 - len(log.skips),
+    ),
+    Idea(SCALE, *SAYS.of("the scale that was tried"), _tried),
+    Idea(SCALE, *SAYS.of("the hysteresis taken for a scale"), _number_in_the_end),
+    Idea(SCALE, *SAYS.of("the hysteresis passed over #2"), _last_reduced),
+    Idea(DOUBLED, *SAYS.of("growth not seen"), lambda log: 0),
+    Idea(DOUBLED, *SAYS.of("jumps counted"), _jumps),
+    Idea(DOUBLED, *SAYS.of("compared with what was tried"), _from_tried),
+    Idea(DOUBLED, *SAYS.of("the ends compared"), _first_to_last),
+    Idea(VERDICT, *SAYS.of("a late overflow is lost"), _late_is_lost),
+    Idea(VERDICT, *SAYS.of("any overflow is trouble"), _any_is_trouble),
+    Idea(VERDICT, *SAYS.of("one at the least scale #1"), _least_is_lost),
+    Idea(
+        VERDICT,
+        *SAYS.of("two ends taken for one #1"),
+        lambda log: NOT_FOUND if _right(log) == DIVERGED else _right(log),
+    ),
+    Idea(
+        VERDICT,
+        *SAYS.of("two ends taken for one #2"),
+        lambda log: DIVERGED if _right(log) == NOT_FOUND else _right(log),
+    ),
+    Idea(VERDICT, *SAYS.of("one at the least scale #2"), _least_seen),
+    Idea(VERDICT, *SAYS.of("an endless row not seen"), _ends_alone),
+    Idea(VERDICT, *SAYS.of("ranks mixed up"), _any_rank),
+)

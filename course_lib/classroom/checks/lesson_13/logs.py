@@ -23,8 +23,12 @@ from course_lib.deepspeed_config.overflow_log import (
 from course_lib.zero.precision import LossScale
 
 SKIPPED, SCHEDULER, SCALE, DOUBLED, VERDICT = KEYS = (
-    "skipped", "scheduler", "scale", "doubled", "verdict",
-)  # fmt: skip
+    "skipped",
+    "scheduler",
+    "scale",
+    "doubled",
+    "verdict",
+)
 VERDICTS = (SETTLED, LOOKING, NOT_FOUND, DIVERGED)
 EACH = 3  # logs of a kind
 PRINTED = 13  # the seed of the log that the exercise prints
@@ -181,9 +185,19 @@ def _just_down(r: Random) -> Log:
 
 
 KINDS: tuple[Callable[[Random], Log], ...] = (
-    _starts, _now_and_then, _none, _kept, _never, _never_and_stops, _diverges,
-    _diverges_and_stops, _cut_off, _at_least, _back_up, _just_down,
-)  # fmt: skip
+    _starts,
+    _now_and_then,
+    _none,
+    _kept,
+    _never,
+    _never_and_stops,
+    _diverges,
+    _diverges_and_stops,
+    _cut_off,
+    _at_least,
+    _back_up,
+    _just_down,
+)
 
 
 def _scale(r: Random, power: int = 0, least: float = 0.0, **more) -> LossScale:

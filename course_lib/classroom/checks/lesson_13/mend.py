@@ -15,9 +15,8 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.lesson_13 import broken, mend_trial
 from course_lib.classroom.checks.lesson_13.broken import Case
-from course_lib.classroom.checks.lesson_13.remedies import REMEDIES, at, changes
+from course_lib.classroom.checks.lesson_13.remedies import REMEDIES, SAYS, at, changes
 from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
-from course_lib.classroom.checks.words import Page
 
 FRESH = 3  # draws beside the printed one
 
@@ -52,15 +51,10 @@ def _look_at_shape(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         for case, mended in zip(one.cases, report["mended"], strict=True):
             if mended["kind"] == "NoneType":
-                raise Finding(
-                    "nothing returned",
-                    f"`{case.name}`, {one.when}: None came back. Did you forget `return`?",
-                )
+                raise SAYS("nothing returned", name=case.name, when=one.when)
             if not mended["text"]:
-                raise Finding(
-                    "not a config",
-                    f"`{case.name}`, {one.when}: a {mended['kind']} came back on rank {rank}; "
-                    "expected is a dictionary that JSON can write.",
+                raise SAYS(
+                    "not a config", name=case.name, when=one.when, kind=mended["kind"], rank=rank
                 )
 
 
@@ -68,11 +62,7 @@ def _look_at_inputs(one: Trial) -> None:
     for report in one.reports:
         for case, mended in zip(one.cases, report["mended"], strict=True):
             if mended["changed"]:
-                raise Finding(
-                    "input changed",
-                    f"`{case.name}`, {one.when}: your function changed the dictionary that it was "
-                    "given. A copy of the outer one shares its sections: `copy.deepcopy`.",
-                )
+                raise SAYS("input changed", name=case.name, when=one.when)
 
 
 def _look_at_meaning(one: Trial) -> None:
@@ -90,11 +80,7 @@ def _look_at_meaning(one: Trial) -> None:
         others = len(one.cases) - len(found)
         rest = f" {others} of the eight are mended." if others else ""
         if typed and one.when != "as the exercise prints it":
-            raise Finding(
-                "typed in",
-                f"`{case.name}`, {one.when}: what came back is what mended the printed config. "
-                f"Here it is another one, with the same fault: work it out. {first.text}{rest}",
-            )
+            raise SAYS("typed in", name=case.name, when=one.when, text=first.text, rest=rest)
         raise Finding(first.name, f"`{case.name}`, {one.when}: {first.text}{rest}")
 
 
@@ -103,23 +89,16 @@ def _look_at(case: Case, mended: dict) -> None:
     for path in remedy.about:
         value = at(mended, *path)
         if isinstance(value, str) and value.replace(".", "", 1).isdigit():
-            raise Finding("a number as text", f"`{path[-1]}` is {value!r}: leave out the quotes.")
+            raise SAYS("a number as text", path=path[-1], value=value)
     remedy.look(case, mended)
     beside = changes(case, mended)
     if beside:
         path, what = next(iter(beside.items()))
         more = f", and {len(beside) - 1} more" if len(beside) > 1 else ""
-        raise Finding(
-            "changed besides",
-            f"What its author meant is so, and `{'.'.join(path)}` was {what}{more}: a mend "
-            "touches the fault and nothing else.",
-        )
+        raise SAYS("changed besides", path=".".join(path), what=what, more=more)
     left = broken.still_wrong(mended, case.facts["world"])
     if left:
-        raise Finding(
-            "another fault",
-            f"The old fault is gone and a new one is there, says `course ds-check`: {left[0]}",
-        )
+        raise SAYS("another fault", left=left[0])
 
 
 def _typed_in(case: Case, text: str, printed: str) -> bool:
@@ -131,4 +110,4 @@ def _typed_in(case: Case, text: str, printed: str) -> bool:
 
 
 LOOKS = Looks(shape=_look_at_shape, unchanged=_look_at_inputs, value=_look_at_meaning)
-MEND_CONFIG = Exercise(judge=judge_mend, **Page("lesson_13/mend_config").about)
+MEND_CONFIG = Exercise(judge=judge_mend, **SAYS.about)

@@ -13,7 +13,7 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.lesson_13 import log_trial as trial
-from course_lib.classroom.checks.lesson_13.log_ideas import IDEAS
+from course_lib.classroom.checks.lesson_13.log_ideas import IDEAS, SAYS
 from course_lib.classroom.checks.lesson_13.logs import (
     KEYS,
     VERDICT,
@@ -23,7 +23,6 @@ from course_lib.classroom.checks.lesson_13.logs import (
     happened,
 )
 from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
-from course_lib.classroom.checks.words import Page
 
 SHOWN = 4  # lines of a log in a message
 
@@ -60,15 +59,9 @@ def about(log: Log) -> str:
 def _look_at_returned(one: Trial) -> None:
     for log, seen in one.each():
         if seen["error"]:
-            raise Finding(
-                "stopped by an error",
-                f"It ended with {seen['error']}, {_odd(log)}{about(log)}",
-            )
+            raise SAYS("stopped by an error", error=seen["error"], log=_odd(log), log_2=about(log))
     if all(seen["kind"] == "NoneType" for _, seen in one.each()):
-        raise Finding(
-            "nothing returned",
-            "None came back; expected is a dictionary. Did you forget `return`?",
-        )
+        raise SAYS("nothing returned")
 
 
 def _odd(log: Log) -> str:
@@ -79,17 +72,14 @@ def _odd(log: Log) -> str:
 def _look_at_shape(one: Trial) -> None:
     for log, seen in one.each():
         if seen["kind"] != "dict":
-            raise Finding(
-                "not a dictionary",
-                f"A {seen['kind']} came back; expected is a dictionary with {', '.join(KEYS)}.",
-            )
+            raise SAYS("not a dictionary", kind=seen["kind"], keys=", ".join(KEYS))
         if seen["lost"]:
-            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {about(log)}")
+            raise SAYS("a key missing", lost=", ".join(seen["lost"]), log=about(log))
 
 
 def _look_at_inputs(one: Trial) -> None:
     if any(seen["changed"] for _, seen in one.each()):
-        raise Finding("input changed", "Your function changed the list of lines. Work on a copy.")
+        raise SAYS("input changed")
 
 
 def _look_at_values(one: Trial) -> None:
@@ -114,11 +104,9 @@ def _refuse(key: str, seen: list, wanted: list, wrong: list[int], logs: list[Log
     if key == VERDICT:
         words = {value for value in seen if value not in VERDICTS}
         if words:
-            raise Finding(
-                "another word", f"{sorted(map(str, words))[0]!r} is none of the verdicts."
-            )
+            raise SAYS("another word", str=sorted(map(str, words))[0])
     elif all(wanted[k] is None for k in wrong):
-        raise Finding("a scale from nowhere", f"{head}No line of this log has a scale. {tail}")
+        raise SAYS("a scale from nowhere", head=head, tail=tail)
     raise Finding(f"{key} misread", head + tail)
 
 
@@ -133,4 +121,4 @@ LOOKS = Looks(
     unchanged=_look_at_inputs,
     value=_look_at_values,
 )
-READ_LOG = Exercise(judge=judge_log, **Page("lesson_13/read_log").about)
+READ_LOG = Exercise(judge=judge_log, **SAYS.about)

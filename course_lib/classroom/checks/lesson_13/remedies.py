@@ -12,6 +12,9 @@ from typing import NamedTuple
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_13.broken import Case
 from course_lib.classroom.checks.lesson_13.triple import TRAIN, TRIPLE, Refused, filled
+from course_lib.classroom.checks.words import Page
+
+SAYS = Page("lesson_13/mend_config")
 
 Path = tuple[str, ...]
 ZERO = "zero_optimization"
@@ -63,38 +66,20 @@ def changes(case: Case, mended: Mapping) -> dict[Path, str]:
 def _stage(case: Case, mended: Mapping) -> None:
     meant, section = case.config["zero_optimisation"], at(mended, ZERO)
     if section is None and "zero_optimisation" in mended:
-        raise Finding(
-            "still misspelt",
-            "DeepSpeed's keys are in American spelling, and one that it does not know at the top "
-            "level is ignored: stage 0.",
-        )
+        raise SAYS("still misspelt")
     if section is None or not at(section, "stage"):
-        raise Finding(
-            "silenced, not mended",
-            "The misspelt key is gone, and so is what its author wanted: nothing is sharded.",
-        )
+        raise SAYS("silenced, not mended #1")
     if section != meant:
-        raise Finding(
-            "settings lost on the way",
-            "The section has its name, and not all of its settings as they were.",
-        )
+        raise SAYS("settings lost on the way #1")
     if "zero_optimisation" in mended:
-        raise Finding(
-            "both spellings",
-            "Both spellings are there. DeepSpeed reads one of them and ignores the other, and the "
-            "next author changes the wrong one.",
-        )
+        raise SAYS("both spellings")
 
 
 def _offload(case: Case, mended: Mapping) -> None:
     name = "offload_optimizer"
     inside, outside = at(mended, ZERO, name), at(mended, name)
     if inside is None and outside is not None:
-        raise Finding(
-            "one level too high",
-            "The section still stands at the top level, where DeepSpeed ignores it: the states "
-            "are on the GPU.",
-        )
+        raise SAYS("one level too high")
     if inside is None:
         elsewhere = any(name in path for path in leaves(mended))
         raise Finding(
@@ -104,20 +89,17 @@ def _offload(case: Case, mended: Mapping) -> None:
             else "The misplaced section is gone, and with it the offload that its author wanted.",
         )
     if inside != case.config[name]:
-        raise Finding("settings lost on the way", "The section came to another place changed.")
+        raise SAYS("settings lost on the way #2")
     if outside is not None:
-        raise Finding("on both levels", "It stands on both levels: the upper one is ignored.")
+        raise SAYS("on both levels")
 
 
 def _precision(case: Case, mended: Mapping) -> None:
     on = {name: at(mended, name, "enabled") is True for name in ("fp16", "bf16")}
     if on == {"fp16": True, "bf16": False}:
-        raise Finding(
-            "the other precision",
-            "fp16 is left, and bf16 was meant. Activations beyond 65,504 overflow in fp16.",
-        )
+        raise SAYS("the other precision")
     if all(on.values()):
-        raise Finding("both precisions", "Both are on, and DeepSpeed refuses to choose.")
+        raise SAYS("both precisions")
     if not any(on.values()):
         text = "Both are off: it trains in float32, in twice the bytes."
         raise Finding("silenced, not mended", text)
@@ -125,16 +107,9 @@ def _precision(case: Case, mended: Mapping) -> None:
 
 def _parameters(case: Case, mended: Mapping) -> None:
     if at(mended, ZERO, "offload_param") is None:
-        raise Finding(
-            "silenced, not mended",
-            "`offload_param` is gone, and with it what was wanted: the parameters stay on the GPU.",
-        )
+        raise SAYS("silenced, not mended #2")
     if at(mended, ZERO, "stage") != 3:
-        raise Finding(
-            "not sharded, not offloaded",
-            "Below stage 3 parameters are replicated on every GPU, and `offload_param` does "
-            "nothing. Which stage shards them?",
-        )
+        raise SAYS("not sharded, not offloaded")
 
 
 def _batch(case: Case, mended: Mapping) -> None:
@@ -145,27 +120,16 @@ def _batch(case: Case, mended: Mapping) -> None:
         sizes = {name: mended[name] for name in TRIPLE if name in mended}
         alone = filled({k: v for k, v in meant.items() if k != TRIPLE[2]}, 1)
         if at(mended, TRIPLE[2]) == alone[TRIPLE[2]]:
-            raise Finding(
-                "world size left out",
-                "That multiplies on one rank. Each rank of the job brings its own micro-batches.",
-            ) from None
-        raise Finding("does not multiply", f"On {world} ranks DeepSpeed refuses {sizes}.") from None
+            raise SAYS("world size left out") from None
+        raise SAYS("does not multiply", world=world, sizes=sizes) from None
     halves = [name for name in TRIPLE if isinstance(mended.get(name), float)]
     if halves:
         text = f"`{halves[0]}` is {mended[halves[0]]}, a float. It counts: divide with `//`."
         raise Finding("not a whole number", text)
     if comes_to[TRAIN] != meant[TRAIN]:
-        raise Finding(
-            "another batch",
-            f"It starts, and trains with a batch of {comes_to[TRAIN]}, not of {meant[TRAIN]}: "
-            "another training than the paper's, and no message says so.",
-        )
+        raise SAYS("another batch", comes_to=comes_to[TRAIN], meant=meant[TRAIN])
     if comes_to[TRIPLE[1]] != meant[TRIPLE[1]]:
-        raise Finding(
-            "another micro-batch",
-            f"It multiplies with micro-batches of {comes_to[TRIPLE[1]]}. What fits the GPU was "
-            f"{meant[TRIPLE[1]]}: accumulation is what is free.",
-        )
+        raise SAYS("another micro-batch", comes_to=comes_to[TRIPLE[1]], meant=meant[TRIPLE[1]])
 
 
 def _auto(case: Case, mended: Mapping) -> None:
@@ -174,52 +138,32 @@ def _auto(case: Case, mended: Mapping) -> None:
     for name, value in meant.items():
         mine = at(mended, ZERO, name)
         if mine == "auto":
-            raise Finding(
-                "auto left",
-                f"`{name}` is still `auto`, and no Trainer is there to resolve it: DeepSpeed takes "
-                "its default.",
-            )
+            raise SAYS("auto left", name=name)
         if mine is None or mine == _DEFAULTS[name]:
-            raise Finding(
-                "default instead",
-                f"`{name}` is now DeepSpeed's default, as it was with `auto`. The Trainer works it "
-                "out from the model's hidden size.",
-            )
+            raise SAYS("default instead #2", name=name)
         if isinstance(mine, float) and not mine.is_integer():
-            raise Finding(
-                "not a whole number",
-                f"`{name}` counts elements, and DeepSpeed refuses one with a fraction.",
-            )
+            raise SAYS("not a whole number", name=name)
         if mine == 2 * value:
-            raise Finding("bytes", f"`{name}` is in elements, not in bytes.")
+            raise SAYS("bytes", name=name)
         if mine == value + 1 and name == _AUTO[1][-1]:
-            raise Finding("rounded up", f"`{name}` is {mine}: the Trainer rounds down.")
+            raise SAYS("rounded up", name=name, mine=mine)
         if not isinstance(mine, (int, float)) or abs(mine - value) > 1:
-            raise Finding(
-                "another value",
-                f"`{name}` is {mine}, which is not what the Trainer puts there at this hidden "
-                "size. Two of the three go with its square.",
-            )
+            raise SAYS("another value", name=name, mine=mine)
 
 
 def _buckets(case: Case, mended: Mapping) -> None:
     room = case.facts["room"]
     if at(mended, ZERO, "overlap_comm") is not True:
-        raise Finding(
-            "silenced, not mended",
-            "The memory is spared by giving up the overlap, which was wanted.",
-        )
+        raise SAYS("silenced, not mended #3")
     sizes = [at(mended, *path) for path in _BUCKETS]
     if not all(isinstance(size, (int, float)) and size > 0 for size in sizes):
-        raise Finding(
-            "default instead", "A bucket without a size has DeepSpeed's default of 5e8 elements."
-        )
+        raise SAYS("default instead #1")
     elements = sum(sizes)
     takes = BYTES * TIMES * elements
     told = f"The two buckets take {takes / 1e9:.2f} GB, and {room / 1e9:.2f} GB were free."
     left = [path[-1] for path in _BUCKETS if at(mended, *path) == at(case.config, *path)]
     if takes > room and left:
-        raise Finding("a bucket left", f"{told} `{left[0]}` is as large as it was.")
+        raise SAYS("a bucket left", told=told, left=left[0])
     for idea, count in (
         ("a factor of two", takes / 2),
         ("overlap costs nothing", BYTES * elements),
@@ -238,33 +182,22 @@ def _schedule(case: Case, mended: Mapping) -> None:
     meant, steps = case.config["scheduler"], case.facts["steps"]
     kind, params = at(mended, "scheduler", "type"), at(mended, "scheduler", "params")
     if kind is None:
-        raise Finding("silenced, not mended", "Without a scheduler the rate is constant.")
+        raise SAYS("silenced, not mended #4")
     if kind != meant["type"]:
-        raise Finding(
-            "another schedule",
-            f"`{kind}` starts without the missing parameter. After the warm-up the author wanted "
-            "the rate to fall in a straight line.",
-        )
+        raise SAYS("another schedule", kind=kind)
     here = at(params, "total_num_steps")
     if here is None:
         name = "total_num_steps"
         strayed = any(name in path for path in leaves(mended))
         more = " It stands elsewhere, where DeepSpeed does not read it." if strayed else ""
-        raise Finding(
-            "steps missing",
-            f"`{kind}` has to know when it ends, as a parameter of its own: it raises a TypeError "
-            f"when the engine is made.{more}",
-        )
+        raise SAYS("steps missing", kind=kind, more=more)
     if here != steps:
         micro = steps * case.config["gradient_accumulation_steps"]
         if here == micro:
-            raise Finding(
-                "micro-batches counted",
-                "The schedule takes a step where the optimizer does, not at each micro-batch.",
-            )
+            raise SAYS("micro-batches counted")
         if here == steps + at(meant, "params", "warmup_num_steps"):
-            raise Finding("warm-up on top", "The warm-up is a part of all steps, not before them.")
-        raise Finding("another end", f"The rate reaches zero at step {here}, which was not meant.")
+            raise SAYS("warm-up on top")
+        raise SAYS("another end", here=here)
 
 
 _DEFAULTS = {

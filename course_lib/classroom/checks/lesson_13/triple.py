@@ -166,42 +166,109 @@ def _never_accumulates(config: Mapping, world: int) -> dict[str, int]:
 
 Fill = Callable[[Mapping, int], dict[str, int]]
 IDEAS: tuple[tuple[str, str, Fill], ...] = (
-    ("one rank alone", "That is the triple of one rank. `train_batch_size` counts the samples of "
-     "all ranks.", _one_rank),
-    ("not checked", "What is missing is worked out, and what comes of it is not held against the "
-     "product: a division that leaves something over trains another batch than the file names.",
-     _unchecked),
-    ("three are believed", "Where all three are there you take them as they are. They may "
-     "contradict each other, and DeepSpeed says so.", _believed),
-    ("the batch changed in silence", "Where all three are there and do not multiply, you make "
-     "the batch fit. Its author asked for another one: refuse.", _product),
-    ("accumulates by itself", "With `train_batch_size` alone you accumulate. DeepSpeed does not: "
-     "it gives each rank its whole share at once, which may not fit.", _accumulates),
-    ("from accumulation alone", "Accumulation says how many micro-batches there are, and not how "
-     "large: DeepSpeed refuses where that is all there is.", _from_nothing),
-    ("wants two of three", "One of the two sizes is enough: what is not said of accumulation is 1.",
-     _needs_two),
-    ("zero is not there", "A size of 0 was taken for one that is missing. It is there, and it is "
-     "wrong.", _zero_is_nothing),
-    ("sign not looked at", "The product is right and a size is not above zero: two negative "
-     "sizes multiply to a positive batch.", _sign_unseen),
-    ("sign not looked at", "The product is right and a size is below zero: two negative sizes "
-     "multiply to a positive batch.", _zero_seen),
-    ("rounded down", "A division that leaves something over was rounded down. That trains less "
-     "than the file names; refuse it.", _rounds_down),
-    ("rounded down", "A division that leaves something over was rounded down. That trains less "
-     "than the file names; refuse it.", _rounds_down_seen),
-    ("each divides by itself", "A batch may divide by a size and by the world size, and not by "
-     "their product: 40 divides by 4 and by 8, and not by 32.", _by_each),
-    ("each divides by itself", "A batch may divide by a size and by the world size, and not by "
-     "their product: 40 divides by 4 and by 8, and not by 32.", _by_each_of_both),
-    ("a share of 0", "There are fewer samples than the ranks take at once, and a size of 0 came "
-     "of it. A size that is worked out has to be above zero too.", _nothing_is_fine),
-    ("accumulation changed in silence", "Where all three are there you work accumulation out "
-     "anew. They contradict each other: refuse, and let the author say which one is wrong.",
-     _recounts),
-    ("accumulation always 1", "Where the batch and the micro-batch are there, accumulation "
-     "follows from them. It is 1 where nothing else says how much it is.", _never_accumulates),
-    ("rounded up", "A division that leaves something over was rounded up. That trains more than "
-     "the file names; refuse it.", _rounds_up),
-)  # fmt: skip
+    (
+        "one rank alone",
+        "That is the triple of one rank. `train_batch_size` counts the samples of all ranks.",
+        _one_rank,
+    ),
+    (
+        "not checked",
+        "What is missing is worked out, and what comes of it is not held against the "
+        "product: a division that leaves something over trains another batch than the file names.",
+        _unchecked,
+    ),
+    (
+        "three are believed",
+        "Where all three are there you take them as they are. They may "
+        "contradict each other, and DeepSpeed says so.",
+        _believed,
+    ),
+    (
+        "the batch changed in silence",
+        "Where all three are there and do not multiply, you make "
+        "the batch fit. Its author asked for another one: refuse.",
+        _product,
+    ),
+    (
+        "accumulates by itself",
+        "With `train_batch_size` alone you accumulate. DeepSpeed does not: "
+        "it gives each rank its whole share at once, which may not fit.",
+        _accumulates,
+    ),
+    (
+        "from accumulation alone",
+        "Accumulation says how many micro-batches there are, and not how "
+        "large: DeepSpeed refuses where that is all there is.",
+        _from_nothing,
+    ),
+    (
+        "wants two of three",
+        "One of the two sizes is enough: what is not said of accumulation is 1.",
+        _needs_two,
+    ),
+    (
+        "zero is not there",
+        "A size of 0 was taken for one that is missing. It is there, and it is wrong.",
+        _zero_is_nothing,
+    ),
+    (
+        "sign not looked at",
+        "The product is right and a size is not above zero: two negative "
+        "sizes multiply to a positive batch.",
+        _sign_unseen,
+    ),
+    (
+        "sign not looked at",
+        "The product is right and a size is below zero: two negative sizes "
+        "multiply to a positive batch.",
+        _zero_seen,
+    ),
+    (
+        "rounded down",
+        "A division that leaves something over was rounded down. That trains less "
+        "than the file names; refuse it.",
+        _rounds_down,
+    ),
+    (
+        "rounded down",
+        "A division that leaves something over was rounded down. That trains less "
+        "than the file names; refuse it.",
+        _rounds_down_seen,
+    ),
+    (
+        "each divides by itself",
+        "A batch may divide by a size and by the world size, and not by "
+        "their product: 40 divides by 4 and by 8, and not by 32.",
+        _by_each,
+    ),
+    (
+        "each divides by itself",
+        "A batch may divide by a size and by the world size, and not by "
+        "their product: 40 divides by 4 and by 8, and not by 32.",
+        _by_each_of_both,
+    ),
+    (
+        "a share of 0",
+        "There are fewer samples than the ranks take at once, and a size of 0 came "
+        "of it. A size that is worked out has to be above zero too.",
+        _nothing_is_fine,
+    ),
+    (
+        "accumulation changed in silence",
+        "Where all three are there you work accumulation out "
+        "anew. They contradict each other: refuse, and let the author say which one is wrong.",
+        _recounts,
+    ),
+    (
+        "accumulation always 1",
+        "Where the batch and the micro-batch are there, accumulation "
+        "follows from them. It is 1 where nothing else says how much it is.",
+        _never_accumulates,
+    ),
+    (
+        "rounded up",
+        "A division that leaves something over was rounded up. That trains more than "
+        "the file names; refuse it.",
+        _rounds_up,
+    ),
+)

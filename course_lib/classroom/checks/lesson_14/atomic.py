@@ -14,7 +14,7 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_14 import atomic_trial as trial
-from course_lib.classroom.checks.lesson_14.atomic_names import LATEST, Saved, refuse
+from course_lib.classroom.checks.lesson_14.atomic_names import LATEST, SAYS, Saved, refuse
 from course_lib.classroom.checks.lesson_14.disk import (
     CREATE,
     RENAME,
@@ -25,7 +25,6 @@ from course_lib.classroom.checks.lesson_14.disk import (
     inside,
 )
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
-from course_lib.classroom.checks.words import Page
 
 NAME, OLDER = "step-000009", ["step-000003", "step-000006"]
 KEEP, PLENTY = {3: 2, 2: 1}, 4  # by the number of ranks; one more than there are
@@ -114,12 +113,7 @@ def _tried(
         reports = judge.trial(answer, trial.run, *arguments, members=members, when=when)
     except Finding as finding:
         if trial.ACROSS in finding.text:
-            raise Finding(
-                "across file systems",
-                f"A rename from one file system to another is no rename, {when}: the disk refuses "
-                "it, and a program that copies instead is not atomic. Write in the run's own "
-                "folder, beside the final place.",
-            ) from None
+            raise SAYS("across file systems", when=when) from None
         raise
     pieces = {f"rank-{r}": trial.data_of(NAME, r, seed) for r in range(len(members))}
     saved = Saved(NAME, pieces, OLDER, keep, before, when)
@@ -128,12 +122,9 @@ def _tried(
 
 def _look_at_inputs(one: Trial) -> None:
     if any(report["changed"] for report in one.reports):
-        raise Finding("input changed", f"Your function changed `older`, {one.when}.")
+        raise SAYS("input changed", when=one.when)
     if len({report["borders"] for report in one.reports}) > 1:
-        raise Finding(
-            "not called by all",
-            f"The ranks have made {[r['borders'] for r in one.reports]} collectives, {one.when}.",
-        )
+        raise SAYS("not called by all", r=[r["borders"] for r in one.reports], when=one.when)
 
 
 def _look_at_end(one: Trial) -> None:
@@ -141,18 +132,17 @@ def _look_at_end(one: Trial) -> None:
     saved, ops = one.saved, one.all
     renamed = [op for op in ops if op.kind == RENAME and op.other == NAME]
     if len({op.rank for op in renamed}) > 1:
-        raise Finding(
-            "every rank renames",
-            f"{len(renamed)} ranks rename to {NAME}, {one.when}. The first has taken the folder "
-            "away when the second comes, which gets an error. One rank does it.",
-        )
+        raise SAYS("every rank renames", renamed=len(renamed), name=NAME, when=one.when)
     for op in ops:
         for move in renamed:
             if op.kind == CREATE and inside(op.path, move.path) and _may_be_late(op, move):
-                raise Finding(
+                raise SAYS(
                     "renamed before all have written",
-                    f"Rank {move.rank} renames to {NAME}, {one.when}, and rank {op.rank} need not "
-                    f"have written {op.path} by then: no barrier is between the two.",
+                    rank=move.rank,
+                    name=NAME,
+                    when=one.when,
+                    rank_2=op.rank,
+                    path=op.path,
                 )
     saved.look_at_end(_done(one, ops))
 
@@ -181,15 +171,17 @@ def _look_at_order(one: Trial) -> None:
 def _refuse_order(one: Trial, op: Op, lost: str) -> None:
     maker = next((o for o in one.all if lost in o.touches and o.rank != op.rank), None)
     if maker is None:
-        raise Finding(
-            "not there",
-            f"Rank {op.rank} says {op.kind} {op.path}, and there is no {lost}, {one.when}.",
-        )
-    raise Finding(
+        raise SAYS("not there", rank=op.rank, kind=op.kind, path=op.path, lost=lost, when=one.when)
+    raise SAYS(
         "ranks not waited for",
-        f"Rank {op.rank} says {op.kind} {op.path}, and {lost} need not be there (yet, or any "
-        f"more), {one.when}: rank {maker.rank} says {maker.kind} {maker.path}, and no barrier is "
-        "between the two. It works only as long as that rank is the quicker one.",
+        rank=op.rank,
+        kind=op.kind,
+        path=op.path,
+        lost=lost,
+        when=one.when,
+        rank_2=maker.rank,
+        kind_2=maker.kind,
+        path_2=maker.path,
     )
 
 
@@ -208,12 +200,7 @@ def _look_at_return(one: Trial) -> None:
     for rank, done in one.returned():
         for crash in crashes(one.before, done):
             if crash.tree.files.get(LATEST) != NAME:
-                raise Finding(
-                    "returned too early",
-                    f"When rank {rank} has returned, {one.when}, `latest` may still be the old "
-                    "one: another rank is not done, or what was done is not synced. Its caller "
-                    "would believe in a checkpoint that a power cut takes away.",
-                )
+                raise SAYS("returned too early", rank=rank, when=one.when)
 
 
 def _look_at_pieces(one: Trial) -> None:
@@ -221,10 +208,7 @@ def _look_at_pieces(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         written = [n for n in report["notes"] if n[0] == CREATE and n[1].endswith(f"rank-{rank}")]
         if not written:
-            raise Finding(
-                "own piece not written",
-                f"Rank {rank} writes no file rank-{rank}, {one.when}. Each rank has its own piece.",
-            )
+            raise SAYS("own piece not written", rank=rank, when=one.when)
 
 
 LOOKS = Looks(
@@ -235,4 +219,4 @@ LOOKS = Looks(
     traffic=_look_at_crashes,
     memory=_look_at_return,
 )
-ATOMIC_SAVE = Exercise(judge=judge_atomic, **Page("lesson_14/atomic_save").about)
+ATOMIC_SAVE = Exercise(judge=judge_atomic, **SAYS.about)

@@ -21,6 +21,9 @@ from course_lib.classroom.checks.lesson_14.disk import (
     Tree,
     inside,
 )
+from course_lib.classroom.checks.words import Page
+
+SAYS = Page("lesson_14/atomic_save")
 
 LATEST, STEP = "latest", "step-"
 
@@ -50,38 +53,23 @@ class Saved(NamedTuple):
         """A Finding where a save that nothing disturbs has not left what it should."""
         held = tree.there(self.name)
         if tree.files.get(LATEST) != self.name:
-            raise Finding(
-                "latest not moved",
-                f"In the end `latest` holds {tree.files.get(LATEST)!r}, {self.when}; expected is "
-                "the name of the new checkpoint, without the folder above it.",
-            )
+            raise SAYS("latest not moved", latest=tree.files.get(LATEST), when=self.when)
         if set(held) - set(self.pieces):
-            raise Finding(
+            raise SAYS(
                 "leftovers of a killed save",
-                f"In the end {self.name} holds {sorted(held)}, {self.when}, where "
-                f"{len(self.pieces)} ranks have saved: an earlier save was killed, and its files "
-                "were taken over.",
+                name=self.name,
+                held=sorted(held),
+                when=self.when,
+                pieces=len(self.pieces),
             )
         if held != self.pieces:
-            raise Finding(
-                "not saved",
-                f"In the end {self.name} holds {sorted(held)}, {self.when}; expected is a file "
-                "rank-R of each rank with that rank's data.",
-            )
+            raise SAYS("not saved", name=self.name, held=sorted(held), when=self.when)
         stay = [name for name in (*self.older, self.name) if name in tree.folders]
         wanted = [*self.older, self.name][-self.keep :]
         if len(stay) > self.keep:
-            raise Finding(
-                "older ones stay",
-                f"In the end {' and '.join(stay)} are there, {self.when}; keep={self.keep} are "
-                "to stay, the new one counted: the disk would fill up.",
-            )
+            raise SAYS("older ones stay", stay=" and ".join(stay), when=self.when, keep=self.keep)
         if stay != wanted:
-            raise Finding(
-                "too few stay",
-                f"In the end {' and '.join(stay)} are there, {self.when}; keep={self.keep}: the "
-                f"newest {self.keep} are to stay, the new one counted.",
-            )
+            raise SAYS("too few stay", stay=" and ".join(stay), when=self.when, keep=self.keep)
 
 
 def refuse(saved: Saved, crash: Crash, done: Sequence[Op]) -> None:

@@ -10,8 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 MAKE, CREATE, CONTENT, SYNC, RENAME, REMOVE = (
-    "make", "create", "content", "sync", "rename", "remove",
-)  # fmt: skip
+    "make",
+    "create",
+    "content",
+    "sync",
+    "rename",
+    "remove",
+)
 TOP = "."
 
 

@@ -38,6 +38,8 @@ from course_lib.classroom.checks.looking import (
 )
 from course_lib.classroom.checks.words import Page
 
+SAYS = Page("lesson_14/from_old_ranks")
+
 # The old world, the new ranks, and whether the last of them holds no bias.
 CASES = ((4, THREE, False), (3, TWO, False), (2, THREE, False), (2, THREE, True))
 
@@ -77,22 +79,20 @@ def _tried(answer: Answer, judge: Judge, m: int, members: list[int], few: bool, 
 def _look_at_shape(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         if report["kind"] != "dict":
-            raise Finding(
+            raise SAYS(
                 "not a dictionary",
-                f"Rank {rank} got a {report['kind']} back, {one.when}; expected is a dictionary "
-                f"with {', '.join(KEYS)}.",
+                rank=rank,
+                kind=report["kind"],
+                when=one.when,
+                keys=", ".join(KEYS),
             )
         if report["lost"]:
             lost = ", ".join(report["lost"])
-            raise Finding("a key missing", f"Without {lost} on rank {rank}, {one.when}.")
+            raise SAYS("a key missing", lost=lost, rank=rank, when=one.when)
     for kind in KINDS:
         for rank, (seen, wanted) in enumerate(zip(one.seen(kind), one.wanted(kind), strict=True)):
             if not isinstance(seen, Tensor):
-                raise Finding(
-                    "not a shard",
-                    f"`{kind}` on rank {rank} is {seen}, {one.when}; expected is a float64 tensor "
-                    "with one dim.",
-                )
+                raise SAYS("not a shard", kind=kind, rank=rank, seen=seen, when=one.when)
             if len(seen) != len(wanted):
                 _refuse_length(one, kind, rank, len(seen), len(wanted))
 
@@ -101,35 +101,21 @@ def _refuse_length(one: Trial, kind: str, rank: int, seen: int, wanted: int) -> 
     text = f"`{kind}` on rank {rank} has {seen} elements, {one.when}, and not {wanted}. "
     totals = [sum(size for _, size in group) for group in one.run.sizes.layout(True)]
     if seen >= sum(totals):
-        raise Finding("not cut", f"{text}That is all of the model: a rank holds its shard.")
+        raise SAYS("not cut", text=text)
     if seen == sum(old_ranks.real(one.run, one.n, rank)):
-        raise Finding(
-            "own padding forgotten",
-            f"{text}The shards of all ranks are equally long: the last ones are padded with zeros.",
-        )
+        raise SAYS("own padding forgotten", text=text)
     if all(len(x) == sum(total // one.n for total in totals) for x in one.seen(kind)):
-        raise Finding(
-            "rounded down",
-            f"{text}A group that does not divide is padded, and not truncated: round up.",
-        )
-    raise Finding("wrong length", f"{text}Each group is padded and sharded by itself.")
+        raise SAYS("rounded down", text=text)
+    raise SAYS("wrong length", text=text)
 
 
 def _look_at_memory(one: Trial) -> None:
     refuse_changed(one, "a layout")
     for rank, report in enumerate(one.reports):
         if report["shared"]:
-            raise Finding(
-                "one buffer",
-                f"Two of the shards on rank {rank} are the same memory, {one.when}: the second "
-                "has overwritten the first.",
-            )
+            raise SAYS("one buffer #1", rank=rank, when=one.when)
         if not report["kept"]:
-            raise Finding(
-                "one buffer",
-                f"A second call has overwritten what the first one returned on rank {rank}, "
-                f"{one.when}. Make new tensors in each call.",
-            )
+            raise SAYS("one buffer #2", rank=rank, when=one.when)
 
 
 def _look_at_values(one: Trial) -> None:
@@ -146,31 +132,52 @@ def _look_at_values(one: Trial) -> None:
     if one.seen(STEP) != one.wanted(STEP):
         text = "Adam divides by 1 − βᵗ: with another t the next update has another size."
         if not any(one.seen(STEP)):
-            raise Finding("step forgotten", f"`step` starts again at 0, {one.when}. {text}")
-        raise Finding("another step", f"`step` is {one.seen(STEP)}, {one.when}. {text}")
+            raise SAYS("step forgotten", when=one.when, text=text)
+        raise SAYS("another step", step=one.seen(STEP), when=one.when, text=text)
     own = BATCH // n
     done = run.samples * run.m
     ideas = (
-        ("data from the start", [r * own for r in range(n)],
-         "The samples begin anew: the old ranks have read some of them."),
-        ("one old rank's count", [run.samples + r * own for r in range(n)],
-         "`samples` is what *each* of the old ranks has read."),
-        ("counted with the new ranks", [run.samples * n + r * own for r in range(n)],
-         "The old ranks have read it: multiply by how many they were, not by the new ranks."),
-        ("the same for all ranks", [done] * n,
-         "Every rank would read the same samples: each has its part of the batch."),
-        ("the old ranks' part", [done + r * (BATCH // run.m) for r in range(n)],
-         "The new ranks share the batch: each has batch / n samples of it."),
-        ("a batch for each rank", [done + r * BATCH for r in range(n)],
-         "`batch` are the samples of all ranks together, of which each has its part."),
-        ("parts of one sample", [done + r for r in range(n)],
-         "A rank's part of a batch is batch / n samples, one after another."),
-    )  # fmt: skip
+        (
+            "data from the start",
+            [r * own for r in range(n)],
+            "The samples begin anew: the old ranks have read some of them.",
+        ),
+        (
+            "one old rank's count",
+            [run.samples + r * own for r in range(n)],
+            "`samples` is what *each* of the old ranks has read.",
+        ),
+        (
+            "counted with the new ranks",
+            [run.samples * n + r * own for r in range(n)],
+            "The old ranks have read it: multiply by how many they were, not by the new ranks.",
+        ),
+        (
+            "the same for all ranks",
+            [done] * n,
+            "Every rank would read the same samples: each has its part of the batch.",
+        ),
+        (
+            "the old ranks' part",
+            [done + r * (BATCH // run.m) for r in range(n)],
+            "The new ranks share the batch: each has batch / n samples of it.",
+        ),
+        (
+            "a batch for each rank",
+            [done + r * BATCH for r in range(n)],
+            "`batch` are the samples of all ranks together, of which each has its part.",
+        ),
+        (
+            "parts of one sample",
+            [done + r for r in range(n)],
+            "A rank's part of a batch is batch / n samples, one after another.",
+        ),
+    )
     if one.seen(NEXT) != one.wanted(NEXT):
         for name, values, text in ideas:
             if one.seen(NEXT) == values:
                 raise Finding(name, f"`next` is {values}, {one.when}. {text}")
-        raise Finding("another sample", f"`next` is {one.seen(NEXT)}, {one.when}.")
+        raise SAYS("another sample", next=one.seen(NEXT), when=one.when)
 
 
 def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tensor]) -> None:
@@ -199,11 +206,7 @@ def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tenso
     ]  # fmt: skip
     refuse_idea(seen, ideas, one.when)
     if any(bool((x == old_ranks.PADDING).any()) for x in seen):
-        raise Finding(
-            "padding leaks in",
-            f"`{kind}` has elements of an old file's padding, {one.when}. What stands there is no "
-            "parameter: every group of the old run ends before it.",
-        )
+        raise SAYS("padding leaks in", kind=kind, when=one.when)
     pairs = list(zip(seen, wanted, strict=True))
     real = [w != 0 for w in wanted]
     if all(map(near, [x[r] for x, r in zip(seen, real, strict=True)],
@@ -211,20 +214,11 @@ def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tenso
         text = f"`{kind}` has its parameters, and no zeros in the padding, {one.when}."
         raise Finding("padding not zero", text)
     if all(map(near, seen, [torch.where(x == 0, 0.0, w) for x, w in pairs])):
-        raise Finding(
-            "some left zero",
-            f"`{kind}` has zeros where parameters belong, {one.when}, and the rest is right. The "
-            "elements of a parameter that a rank holds may be in several old files, and in as "
-            "many as you like.",
-        )
+        raise SAYS("some left zero", kind=kind, when=one.when)
     if all(bool(torch.isin(x, w).all()) for x, w in pairs):
         text = f"`{kind}` has the right elements in another order, {one.when}."
         raise Finding("another order", text)
-    raise Finding(
-        "another's elements",
-        f"`{kind}` has elements that belong elsewhere, {one.when}. For each parameter: which of "
-        "its elements does this rank hold, and where were they stored before?",
-    )
+    raise SAYS("another's elements", kind=kind, when=one.when)
 
 
 def _look_at_reads(one: Trial) -> None:
@@ -236,21 +230,13 @@ def _look_at_reads(one: Trial) -> None:
         )
         whole = sum(len(piece) for pieces in old_ranks.files(one.run).values() for piece in pieces)
         if report["distinct"] == whole:
-            raise Finding(
-                "everything is read",
-                f"{head}It reads all files of all ranks: that is a gather, and n times the disk's "
-                "work. Read the ranges that this rank needs.",
-            )
+            raise SAYS("everything is read", head=head)
         if report["distinct"] > need:
-            raise Finding("too much is read", f"{head}Read the ranges that this rank needs.")
+            raise SAYS("too much is read", head=head)
         if report["read"] > need:
-            raise Finding("read twice", f"{head}Some of it is read more than once.")
+            raise SAYS("read twice", head=head)
         if report["sent"]:
-            raise Finding(
-                "sent round",
-                f"{head}And it sends {report['sent']} bytes. Every rank reads what it needs: "
-                "nothing has to be sent.",
-            )
+            raise SAYS("sent round", head=head, sent=report["sent"])
 
 
 def _look_at_losses(one: Trial) -> None:
@@ -258,11 +244,7 @@ def _look_at_losses(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         for k, (seen, loss) in enumerate(zip(report["losses"], wanted, strict=True)):
             if not near(seen, loss):
-                raise Finding(
-                    "another loss",
-                    f"Loss {k + 1} after the load is {seen:.12g} on rank {rank}, {one.when}; "
-                    f"without a save it is {loss:.12g}.",
-                )
+                raise SAYS("another loss", k=k + 1, seen=seen, rank=rank, when=one.when, loss=loss)
 
 
 LOOKS = Looks(
@@ -272,4 +254,4 @@ LOOKS = Looks(
     traffic=_look_at_reads,
     later_steps=_look_at_losses,
 )
-FROM_OLD_RANKS = Exercise(judge=judge_go_on, **Page("lesson_14/from_old_ranks").about)
+FROM_OLD_RANKS = Exercise(judge=judge_go_on, **SAYS.about)

@@ -172,8 +172,9 @@ def misread(
 # ---- how the training goes on
 def loss_of(sizes: Sizes, state: dict[str, Tensor], samples: Tensor) -> Tensor:
     """The mean over some samples, (b, i + o) each."""
-    up, down = (state[f"{name}.weight"].view(sizes.shapes[f"{name}.weight"])
-                for name in ("up", "down"))  # fmt: skip
+    up, down = (
+        state[f"{name}.weight"].view(sizes.shapes[f"{name}.weight"]) for name in ("up", "down")
+    )
     x, y = samples[:, : sizes.i], samples[:, sizes.i :]
     out = torch.tanh(x @ up.T + state["up.bias"]) @ down.T + state["down.bias"]
     return ((out - y) ** 2).mean()

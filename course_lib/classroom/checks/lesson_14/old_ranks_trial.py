@@ -138,8 +138,12 @@ def _trained(saved: Run, layout: list, values: dict, group: Group, seed: int) ->
     if not all_reduce(torch.tensor([int(fits)]), group, "min").item():
         return []
     state = {kind: values[kind] for kind in KINDS}
-    decay = torch.cat([torch.full((p,), DECAY if g == WEIGHTS else 0.0, dtype=torch.float64)
-                       for g, p in enumerate(pieces)])  # fmt: skip
+    decay = torch.cat(
+        [
+            torch.full((p,), DECAY if g == WEIGHTS else 0.0, dtype=torch.float64)
+            for g, p in enumerate(pieces)
+        ]
+    )
     samples, losses = corpus(sizes, (saved.step + STEPS) * BATCH, seed), []
     for k in range(STEPS):
         first = values[NEXT] + k * BATCH

@@ -11,8 +11,7 @@ from course_lib.classroom.checks.by_cases import Cases, judge_cases
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.lesson_14.speed_cases import COUNT, KEYS, make, right
-from course_lib.classroom.checks.lesson_14.speed_ideas import IDEAS
-from course_lib.classroom.checks.words import Page
+from course_lib.classroom.checks.lesson_14.speed_ideas import IDEAS, SAYS
 
 CASES = Cases(KEYS, COUNT, make, right, IDEAS)
 
@@ -21,4 +20,4 @@ def judge_speed(answer: Answer, judge: Judge) -> None:
     judge_cases(answer, judge, CASES, __name__)
 
 
-STREAMED_SPEED = Exercise(judge=judge_speed, **Page("lesson_14/streamed_speed").about)
+STREAMED_SPEED = Exercise(judge=judge_speed, **SAYS.about)

@@ -10,8 +10,14 @@ from collections.abc import Mapping
 from random import Random
 
 BYTES, STREAMED, RATE, DENSE, TP, EVEN, PREFILL = KEYS = (
-    "bytes", "stage 3", "tokens/s", "dense", "tp", "break-even", "prefill",
-)  # fmt: skip
+    "bytes",
+    "stage 3",
+    "tokens/s",
+    "dense",
+    "tp",
+    "break-even",
+    "prefill",
+)
 COUNT = 10
 
 Case = Mapping[str, int | float]

@@ -26,10 +26,12 @@ from course_lib.classroom.checks.lesson_14.stock_trial import (
     SMALL,
     Sizes,
     Small,
-)  # fmt: skip
+)
 from course_lib.classroom.checks.lesson_14.waiting import is_a_hang
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed, near
 from course_lib.classroom.checks.words import Page
+
+SAYS = Page("lesson_14/take_stock")
 
 
 class Trial(NamedTuple):
@@ -72,12 +74,7 @@ def _tried(answer: Answer, judge: Judge, members: list[int], sizes: Sizes, seed:
     except Finding as finding:
         if not is_a_hang(finding):
             raise
-        raise Finding(
-            "not all ranks gather",
-            f"A rank waits for others that do not come, {when}. A gather needs all "
-            "ranks, in the same order, also where one of them alone writes: `if rank == 0` stands "
-            f"inside the block, and not around it.\n{finding.text}",
-        ) from None
+        raise SAYS("not all ranks gather", when=when, text=finding.text) from None
     refuse_none(reports, when, "a dictionary")
     return Trial(reports, Small(sizes, seed), when, len(members))
 
@@ -87,16 +84,22 @@ def _look_at_shape(one: Trial) -> None:
         if report["kind"] != "dict":
             text = f"expected is a dictionary with {', '.join(KEYS)}."
             got = f"Rank {rank} got a {report['kind']} back, {one.when}"
-            raise Finding("not a dictionary", f"{got}; {text}")
+            raise SAYS("not a dictionary", got=got, text=text)
         if report["lost"]:
             lost = ", ".join(report["lost"])
-            raise Finding("a key missing", f"Without {lost} on rank {rank}, {one.when}.")
+            raise SAYS("a key missing", lost=lost, rank=rank, when=one.when)
         for key, value in report["values"].items():
             if isinstance(value, str) or isinstance(value, list) != (key in (PLACEHOLDERS, DECAY)):
-                raise Finding(
+                raise SAYS(
                     "of another kind",
-                    f"`{key}` on rank {rank} is {value!r}, {one.when}; {PLACEHOLDERS} and {DECAY} "
-                    f"are lists of names, {NUMEL} and {NORM} are scalars.",
+                    key=key,
+                    rank=rank,
+                    value=value,
+                    when=one.when,
+                    placeholders=PLACEHOLDERS,
+                    decay=DECAY,
+                    numel=NUMEL,
+                    norm=NORM,
                 )
 
 
@@ -113,20 +116,12 @@ def _look_at_placeholders(one: Trial, seen: list[str], where: str) -> None:
         return
     extra, lost = sorted(set(seen) - set(one.cut)), sorted(set(one.cut) - set(seen))
     if extra == ["temperature"] and not lost:
-        raise Finding(
-            "one element is no placeholder",
-            f"`temperature` is tensor([1.]), as older releases of DeepSpeed printed a placeholder, "
-            f"{where}. It is a parameter of one element whose value is 1, and is never sharded.",
-        )
+        raise SAYS("one element is no placeholder", where=where)
     if lost and not extra and all(name not in one.parameters for name in lost):
-        raise Finding(
-            "second name missed",
-            f"`placeholders` is without {', '.join(lost)}, {where}: the head is the embedding by a "
-            "second name. named_parameters() has a tensor once, a state_dict under every name.",
-        )
+        raise SAYS("second name missed", lost=", ".join(lost), where=where)
     if not seen:
         text = "Between uses a parameter is of size 0: look before anything is gathered."
-        raise Finding("looked at while whole", f"`placeholders` is empty, {where}. {text}")
+        raise SAYS("looked at while whole", where=where, text=text)
     many, few = (", ".join(names) or "none" for names in (extra, lost))
     text = f"`placeholders` has too many ({many}), or too few ({few}), {where}."
     raise Finding("placeholders misread", text)
@@ -137,23 +132,18 @@ def _look_at_decay(one: Trial, seen: list[str], where: str) -> None:
     if seen == right:
         return
     if seen in ([], [n for n in right if n not in one.cut]):
-        raise Finding(
-            "dims of a placeholder",
-            f"`decay` is {seen}, {where}: a placeholder has one dim, whatever its parameter has. "
-            "An optimizer whose groups are made of `p.ndim` so would let no weight decay, and say "
-            "nothing.",
-        )
+        raise SAYS("dims of a placeholder", seen=seen, where=where)
     if "positions" in seen or "head.weight" in seen:
         text = "asked are parameters, each once, by the name that named_parameters() has for it."
-        raise Finding("more than the parameters", f"`decay` is {seen}, {where}: {text}")
+        raise SAYS("more than the parameters", seen=seen, where=where, text=text)
     if sorted(set(seen)) == right:
-        raise Finding("tied twice", f"`decay` has a parameter twice, {where}: {seen}.")
+        raise SAYS("tied twice", where=where, seen=seen)
     if seen == [n for n in one.cut if n in one.parameters]:
         text = "A large parameter may have one dim, and a small one two."
-        raise Finding("placeholders decay", f"`decay` has every placeholder, {where}. {text}")
+        raise SAYS("placeholders decay", where=where, text=text)
     if seen == sorted(one.parameters):
-        raise Finding("all decay", f"`decay` has every parameter, {where}: those of two dims.")
-    raise Finding("decay misread", f"`decay` is {seen}, {where}; asked are parameters of two dims.")
+        raise SAYS("all decay", where=where)
+    raise SAYS("decay misread", seen=seen, where=where)
 
 
 def _look_at_count(one: Trial, values: dict, where: str) -> None:
@@ -200,75 +190,55 @@ def _alike(seen: float, wanted: float) -> bool:
 def _look_at_writes(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         if rank and report["written"]:
-            raise Finding(
-                "every rank writes",
-                f"Rank {rank} writes {len(report['written'])} tensors, {one.when}. One rank "
-                "writes, the group's first.",
+            raise SAYS(
+                "every rank writes", rank=rank, written=len(report["written"]), when=one.when
             )
     written = one.reports[0]["written"]
     names = [each["name"] for each in written]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise Finding("written twice", f"Written more than once: {', '.join(twice)}, {one.when}.")
+        raise SAYS("written twice", twice=", ".join(twice), when=one.when)
     for each in written:
         _look_at_tensor(one, each)
     lost = sorted(set(one.state) - set(names))
     if lost:
         are = f"{', '.join(lost)} {'are' if lost[1:] else 'is'} not written, {one.when}"
         text = "placeholders, what is not sharded, buffers and second names belong to it."
-        raise Finding("not all written", f"Of the state_dict {are}: {text}")
+        raise SAYS("not all written", are=are, text=text)
 
 
 def _look_at_tensor(one: Trial, each: dict) -> None:
     name, tensor = each["name"], each["tensor"]
     if name not in one.state:
-        raise Finding("another name", f"The state_dict has no {name!r}, {one.when}.")
+        raise SAYS("another name", name=name, when=one.when)
     wanted = one.state[name].detach()
     if tensor is None:
-        raise Finding("not a tensor", f"{name} is written as a {each['kind']}, {one.when}.")
+        raise SAYS("not a tensor", name=name, kind=each["kind"], when=one.when)
     shapes = f"{list(tensor.shape)} and {tensor.dtype}, {one.when}, and has {list(wanted.shape)}"
     if not tensor.numel():
-        raise Finding(
-            "a placeholder is saved",
-            f"{name} is written with {shapes}. The file would load, and the weights would be lost.",
-        )
+        raise SAYS("a placeholder is saved", name=name, shapes=shapes)
     if bool(tensor.isnan().any()):
-        raise Finding(
-            "a view is saved",
-            f"{name} was gathered when `write` was called, and its memory is gone when the file is "
-            f"made, {one.when}: a block's end takes it away. Write a copy.",
-        )
+        raise SAYS("a view is saved", name=name, when=one.when)
     if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
         text = f"{name} is written with {shapes} and {wanted.dtype}."
         raise Finding("another tensor", text)
     if not near(tensor, wanted):
-        raise Finding("other values", f"{name} is written with other values, {one.when}.")
+        raise SAYS("other values", name=name, when=one.when)
 
 
 def _look_at_gathers(one: Trial) -> None:
     largest = max(p.numel() for p in one.parameters.values())
     for rank, report in enumerate(one.reports):
         if report["most"] > largest:
-            raise Finding(
-                "whole at once",
-                f"All is right. On rank {rank} {report['most']} elements are gathered at once, "
-                f"{one.when}, and the largest parameter has {largest}: a model that needs stage 3 "
-                "does not fit. Gather one parameter at a time.",
+            raise SAYS(
+                "whole at once", rank=rank, most=report["most"], when=one.when, largest=largest
             )
         twice = sorted(name for name, count in report["counts"].items() if count > 1)
         if twice:
-            raise Finding(
-                "gathered twice",
-                f"All is right. {', '.join(twice)} came more than once on rank {rank}, "
-                f"{one.when}: ask everything of a parameter while it is gathered.",
-            )
+            raise SAYS("gathered twice", twice=", ".join(twice), rank=rank, when=one.when)
         others = sum(report["sent"]["ops"].values()) - sum(report["counts"].values())
         if others:
-            raise Finding(
-                "more messages",
-                f"All is right. Rank {rank} sends {others} messages beside the gathers, "
-                f"{one.when}; after a gather every rank knows the same.",
-            )
+            raise SAYS("more messages", rank=rank, others=others, when=one.when)
 
 
 LOOKS = Looks(
@@ -277,4 +247,4 @@ LOOKS = Looks(
     later_steps=_look_at_gathers,
     gradients=_look_at_writes,
 )
-TAKE_STOCK = Exercise(judge=judge_stock, **Page("lesson_14/take_stock").about)
+TAKE_STOCK = Exercise(judge=judge_stock, **SAYS.about)

@@ -18,6 +18,8 @@ from course_lib.classroom.checks.lesson_14.waiting import is_a_hang
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
 from course_lib.classroom.checks.words import Page
 
+SAYS = Page("lesson_14/generate_together")
+
 HANGS = "a rank stops early"
 SMALL = 64  # bytes that a rank may send beside the forwards, for each of them
 
@@ -62,8 +64,9 @@ def _tried(answer: Answer, judge: Judge, members: list[int], seed: int) -> Trial
         ) from None
     refuse_none(
         [{"kind": "" if r["cases"][-1]["alone"] else r["kind"]} for r in reports],
-        when, "its prompt with the new tokens",
-    )  # fmt: skip
+        when,
+        "its prompt with the new tokens",
+    )
     return Trial(reports, trial.prompts(len(reports), seed), when)
 
 
@@ -85,20 +88,13 @@ def _look_at_ends(one: Trial) -> None:
 def _look_at_shape(one: Trial) -> None:
     for _, rank, did in one.each():
         if did["out"] is None:
-            raise Finding(
-                "not a list",
-                f"Rank {rank} got a {did['kind']} back {one.when}; expected is a list of whole "
-                "numbers: the prompt, and the new tokens after it.",
-            )
+            raise SAYS("not a list", rank=rank, kind=did["kind"], when=one.when)
 
 
 def _look_at_inputs(one: Trial) -> None:
     for _, rank, did in one.each():
         if did["changed"]:
-            raise Finding(
-                "input changed",
-                f"Your function changed the prompt on rank {rank}, {one.when}. Work on a copy.",
-            )
+            raise SAYS("input changed", rank=rank, when=one.when)
 
 
 def _look_at_values(one: Trial) -> None:
@@ -110,38 +106,18 @@ def _look_at_values(one: Trial) -> None:
         head = f"On rank {rank}, {one.when}, {len(seen) - len(prompt.ids)} new tokens came back. "
         new = wanted[len(prompt.ids) :]
         if trial.STOP in prompt.ids and seen == prompt.ids:
-            raise Finding(
-                "a stop in the prompt",
-                f"{head}Its prompt has a stop in it, which ended an earlier text. Only a new token "
-                "that is the stop ends this one.",
-            )
+            raise SAYS("a stop in the prompt", head=head)
         if seen[: len(wanted)] == wanted:
             if wanted[-1] == trial.STOP and prompt.forwards:
-                raise Finding(
-                    "tokens after the stop",
-                    f"{head}The text had met the stop before. What a rank computes only so that "
-                    "the others can go on is dropped.",
-                )
-            raise Finding(
-                "more than was asked for",
-                f"{head}It was asked for {prompt.most} at most. What a rank computes only so that "
-                "the others can go on is dropped.",
-            )
+                raise SAYS("tokens after the stop", head=head)
+            raise SAYS("more than was asked for", head=head, most=prompt.most)
         if did["calls"] < prompt.forwards:
-            raise Finding(
-                "cut short",
-                f"{head}The text is neither at its stop nor at its limit: did this rank end with "
-                "the first one that had finished?",
-            )
+            raise SAYS("cut short", head=head)
         if seen == prompt.ids + [i for i in new if i != trial.STOP]:
-            raise Finding("the stop left out", f"{head}The stop is the text's last token.")
+            raise SAYS("the stop left out", head=head)
         if seen == new:
-            raise Finding("prompt left out", f"{head}The prompt comes first, then what is new.")
-        raise Finding(
-            "another text",
-            f"{head}They are not what the model makes of this rank's own prompt. Did a token that "
-            "was to be thrown away go on into the next forward's text?",
-        )
+            raise SAYS("prompt left out", head=head)
+        raise SAYS("another text", head=head)
 
 
 def _look_at_traffic(one: Trial) -> None:
@@ -149,24 +125,12 @@ def _look_at_traffic(one: Trial) -> None:
         due = max(prompt.forwards for prompt in row)
         head = f"The texts are right. Rank {rank} makes {did['calls']} forwards {one.when}, "
         if did["calls"] > due:
-            raise Finding(
-                "on to the limit",
-                f"{head}and the longest text needs {due}. A forward that no rank needs gathers all "
-                "weights for nothing: end when the last rank has its text.",
-            )
+            raise SAYS("on to the limit", head=head, due=due)
         if did["others"] > due + 1:
-            raise Finding(
-                "many messages",
-                f"{head}and {did['others']} messages beside them. One for each forward says "
-                "whether any rank goes on.",
-            )
+            raise SAYS("many messages", head=head, others=did["others"])
         spare = did["bytes"] - (did["calls"] * 4 * (one.n - 1))
         if spare > (due + 1) * SMALL * (one.n - 1):
-            raise Finding(
-                "texts sent",
-                f"{head}and sends {spare} bytes beside them. Whether a rank goes on is one flag; "
-                "its text concerns no other rank.",
-            )
+            raise SAYS("texts sent", head=head, spare=spare)
 
 
 LOOKS = Looks(
@@ -176,4 +140,4 @@ LOOKS = Looks(
     value=_look_at_values,
     traffic=_look_at_traffic,
 )
-GENERATE_TOGETHER = Exercise(judge=judge_together, **Page("lesson_14/generate_together").about)
+GENERATE_TOGETHER = Exercise(judge=judge_together, **SAYS.about)

@@ -15,6 +15,8 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.words import Page
 
+SAYS = Page("lesson_15/cheapest_plan")
+
 CHOICE, DAYS, COST = KEYS = ("choice", "days", "cost")
 DAY = 86400.0
 SMALL = {1: 3.9, 3: 1.95}  # bytes a parameter, in every fourth case: stage 2 fits, or stage 3
@@ -49,11 +51,15 @@ def _drawn(r: Random, k: int) -> Case:
         first = r.choice((4, 6, 8))  # each kind in numbers of its own, in any order
         # Near neighbours: the smaller number may need stage 3 where the larger has stage 2.
         sizes = [first, first + 2, 2 * first, 4 * first]
-        machines.append({
-            "memory": memory * 10**9, "flops": r.uniform(0.6, 1.4) * flops * 1e12,
-            "link": r.uniform(0.4, 1.6) * link * 1e9, "price": r.uniform(0.6, 1.4) * price,
-            "sizes": r.sample(sizes, len(sizes)),
-        })  # fmt: skip
+        machines.append(
+            {
+                "memory": memory * 10**9,
+                "flops": r.uniform(0.6, 1.4) * flops * 1e12,
+                "link": r.uniform(0.4, 1.6) * link * 1e9,
+                "price": r.uniform(0.6, 1.4) * price,
+                "sizes": r.sample(sizes, len(sizes)),
+            }
+        )
     case = {
         "parameters": params, "tokens": r.randint(10, 40) * params,
         "batch": 2**18 * r.randint(1, 4), "activations": r.randint(2, 9) * 10**9,
@@ -142,43 +148,85 @@ def _of(number, name: str):
 
 _READINGS = (
     ("the deadline forgotten", "Some of your choices are not done in time.", {"late": True}),
-    ("the fastest", "That is the fastest of those that fit. Asked is for the cheapest in time.",
-     {"by": "days"}),
-    ("the cheapest hour", "That has the lowest price an hour; it also takes longest.",
-     {"by": "hourly"}),
+    (
+        "the fastest",
+        "That is the fastest of those that fit. Asked is for the cheapest in time.",
+        {"by": "days"},
+    ),
+    (
+        "the cheapest hour",
+        "That has the lowest price an hour; it also takes longest.",
+        {"by": "hourly"},
+    ),
     ("gradients forgotten", "Gradients take 2 bytes a parameter too.", {"gradients": 0}),
     ("gradients in 32 bits", "Gradients have 2 bytes a parameter here.", {"gradients": 4}),
-    ("nothing is sent", "Messages take time: what is longer than the backward is exposed.",
-     {"sends": 0.0}),
-    ("nothing hides", "Messages overlap with the backward, two thirds of the computing; only "
-     "what is longer is exposed.", {"hides": 0.0}),
+    (
+        "nothing is sent",
+        "Messages take time: what is longer than the backward is exposed.",
+        {"sends": 0.0},
+    ),
+    (
+        "nothing hides",
+        "Messages overlap with the backward, two thirds of the computing; only "
+        "what is longer is exposed.",
+        {"hides": 0.0},
+    ),
     ("parameters, not bytes", "A parameter has 2 bytes on the link.", {"sends": 0.5}),
-    ("stage 3 always", "Stage 3 sends half as much again. Take it where a lower one does not fit.",
-     {"stages": (3,)}),
-    ("no stage 0", "What fits without ZeRO needs no stage: the lowest one is 0.",
-     {"stages": (1, 2, 3)}),
+    (
+        "stage 3 always",
+        "Stage 3 sends half as much again. Take it where a lower one does not fit.",
+        {"stages": (3,)},
+    ),
+    (
+        "no stage 0",
+        "What fits without ZeRO needs no stage: the lowest one is 0.",
+        {"stages": (1, 2, 3)},
+    ),
     ("no stage 3", "Where stage 2 does not fit, stage 3 may.", {"stages": (0, 1, 2)}),
-    ("activations forgotten", "Activations come on top of weights, gradients and states.",
-     {"active": 0.0}),
-    ("activations shared out", "Each GPU has these activations: they are not shared out over N.",
-     {"spread": -1.0}),
+    (
+        "activations forgotten",
+        "Activations come on top of weights, gradients and states.",
+        {"active": 0.0},
+    ),
+    (
+        "activations shared out",
+        "Each GPU has these activations: they are not shared out over N.",
+        {"spread": -1.0},
+    ),
     ("activations of all", "`activations` are the bytes on each GPU.", {"spread": 1.0}),
-    ("states of 8 bytes", "States have 12 bytes a parameter: a copy in 32 bits, two moments.",
-     {"states": 8}),
-    ("the first in time", "A later one of the plans that are in time costs less.",
-     {"by": "first"}),
-    ("the first size in time", "Of a machine you look at no size after the first that is in time. "
-     "A later one may cost less: sizes come in any order.", {"one": "first"}),
-    ("the fewest in time", "Of a machine you take the smallest number that is in time. A larger "
-     "one may cost less: it may fit at a stage that sends less.", {"one": "fewest"}),
+    (
+        "states of 8 bytes",
+        "States have 12 bytes a parameter: a copy in 32 bits, two moments.",
+        {"states": 8},
+    ),
+    ("the first in time", "A later one of the plans that are in time costs less.", {"by": "first"}),
+    (
+        "the first size in time",
+        "Of a machine you look at no size after the first that is in time. "
+        "A later one may cost less: sizes come in any order.",
+        {"one": "first"},
+    ),
+    (
+        "the fewest in time",
+        "Of a machine you take the smallest number that is in time. A larger "
+        "one may cost less: it may fit at a stage that sends less.",
+        {"one": "fewest"},
+    ),
     ("of one GPU", "The price is that of one GPU; all of them run.", {"by": "single"}),
-    ("all of it hides", "Messages overlap with the backward, which is two thirds of the "
-     "computing, and not with all of it.", {"hides": 1.0}),
-    ("a third hides", "The backward is two thirds of the computing; the forward is one.",
-     {"hides": 1 / 3}),
+    (
+        "all of it hides",
+        "Messages overlap with the backward, which is two thirds of the "
+        "computing, and not with all of it.",
+        {"hides": 1.0},
+    ),
+    (
+        "a third hides",
+        "The backward is two thirds of the computing; the forward is one.",
+        {"hides": 1 / 3},
+    ),
     ("memory forgotten", "Some of your choices do not fit on a GPU.", {"fits": False}),
     ("one GPU computes", "N GPUs share the computing of a step.", {"share": False}),
-)  # fmt: skip
+)
 
 
 def _reading(how: dict):
@@ -197,18 +245,22 @@ def _reading(how: dict):
 
 IDEAS = (
     *(Idea(CHOICE, name, text, _reading(how)) for name, text, how in _READINGS),
-    Idea(DAYS, "stage 3 as the others", "At stage 3 half as much again is sent: parameters are "
-         "gathered twice.", lambda c: getattr(cheapest(c, moves=2), "days", None)),
-    Idea(DAYS, "hours", "Those are hours.", _of(lambda c, f: 24 * f.days, "hours")),
-    Idea(DAYS, "seconds", "Those are seconds.", _of(lambda c, f: DAY * f.days, "seconds")),
-    Idea(DAYS, "one step", "That is one step. The training has tokens / batch of them.",
-         _of(lambda c, f: f.days * c["batch"] / c["tokens"], "step")),
-    Idea(COST, "of one GPU", "The price is that of one GPU; all of them run.",
-         _of(lambda c, f: f.cost / f.gpus, "one")),
-    Idea(COST, "a price a day", "The price is for an hour.", _of(lambda c, f: f.cost / 24, "day")),
-    Idea(COST, "up to the deadline", "A training that is done earlier is not paid for until the "
-         "deadline.", _of(lambda c, f: 24 * c["days"] * f.hourly, "deadline")),
-)  # fmt: skip
+    Idea(
+        DAYS,
+        *SAYS.of("stage 3 as the others"),
+        lambda c: getattr(cheapest(c, moves=2), "days", None),
+    ),
+    Idea(DAYS, *SAYS.of("hours"), _of(lambda c, f: 24 * f.days, "hours")),
+    Idea(DAYS, *SAYS.of("seconds"), _of(lambda c, f: DAY * f.days, "seconds")),
+    Idea(DAYS, *SAYS.of("one step"), _of(lambda c, f: f.days * c["batch"] / c["tokens"], "step")),
+    Idea(COST, *SAYS.of("of one GPU"), _of(lambda c, f: f.cost / f.gpus, "one")),
+    Idea(COST, *SAYS.of("a price a day"), _of(lambda c, f: f.cost / 24, "day")),
+    Idea(
+        COST,
+        *SAYS.of("up to the deadline"),
+        _of(lambda c, f: 24 * c["days"] * f.hourly, "deadline"),
+    ),
+)
 CASES = Cases(KEYS, 14, make, right, IDEAS)
 
 
@@ -216,4 +268,4 @@ def judge_cheapest(answer: Answer, judge: Judge) -> None:
     judge_cases(answer, judge, CASES, __name__)
 
 
-CHEAPEST_PLAN = Exercise(judge=judge_cheapest, **Page("lesson_15/cheapest_plan").about)
+CHEAPEST_PLAN = Exercise(judge=judge_cheapest, **SAYS.about)

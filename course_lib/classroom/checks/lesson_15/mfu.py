@@ -16,6 +16,8 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.words import Page
 
+SAYS = Page("lesson_15/mfu_of_log")
+
 SECONDS, TOKENS, MFU, HFU = KEYS = ("seconds", "tokens/s", "mfu", "hfu")
 QUICK = 4  # the case whose first iteration is no slower than the others
 LINE = re.compile(r"elapsed time per iteration \(ms\): ([\d.]+) \| global batch size: +(\d+)")
@@ -113,85 +115,109 @@ OUTLIERS = (
     "care of those that were held up."
 )
 IDEAS = (
-    Idea(SECONDS, "the first iteration counted", "The first iteration loads libraries and makes "
-         "buffers: leave it out, also of a median.",
-         lambda c: statistics.median(milliseconds(c)) / 1e3),
-    Idea(SECONDS, "the first iteration counted", "That is the mean of all iterations, of which "
-         "the first loads libraries.", lambda c: statistics.mean(milliseconds(c)) / 1e3),
-    Idea(SECONDS, "iteration 1 left out", "A log may begin in the middle of a training. Its "
-         "first iteration is the first of the program that was started again, whatever its "
-         "number.", _but_number_one),
-    Idea(SECONDS, "not the middle", "With an even number of iterations the median is between the "
-         "two in the middle.", lambda c: statistics.median_low(milliseconds(c)[1:]) / 1e3),
-    Idea(SECONDS, "not the middle", "With an even number of iterations the median is between the "
-         "two in the middle.", lambda c: statistics.median_high(milliseconds(c)[1:]) / 1e3),
-    Idea(SECONDS, "one iteration", "That is the second iteration. A step is what is usual, not "
-         "what happened once.", lambda c: milliseconds(c)[1] / 1e3),
-    Idea(SECONDS, "not sorted", "A median is the middle of the sorted times.",
-         lambda c: milliseconds(c)[1 + (len(milliseconds(c)) - 1) // 2] / 1e3),
-    Idea(SECONDS, "more left out", "Only the first iteration is left out.",
-         lambda c: statistics.median(milliseconds(c)[2:]) / 1e3),
-    Idea(SECONDS, "more left out", "Only the first iteration is left out, not the last.",
-         lambda c: statistics.median(milliseconds(c)[1:-1]) / 1e3),
-    Idea(SECONDS, "the slowest left out", "The first iteration is left out, whether it is slow or "
-         "not, and no other: where all was loaded before, the slowest is another one.",
-         lambda c: statistics.median(sorted(milliseconds(c))[:-1]) / 1e3),
+    Idea(
+        SECONDS,
+        *SAYS.of("the first iteration counted #1"),
+        lambda c: statistics.median(milliseconds(c)) / 1e3,
+    ),
+    Idea(
+        SECONDS,
+        *SAYS.of("the first iteration counted #2"),
+        lambda c: statistics.mean(milliseconds(c)) / 1e3,
+    ),
+    Idea(SECONDS, *SAYS.of("iteration 1 left out"), _but_number_one),
+    Idea(
+        SECONDS,
+        *SAYS.of("not the middle"),
+        lambda c: statistics.median_low(milliseconds(c)[1:]) / 1e3,
+    ),
+    Idea(
+        SECONDS,
+        *SAYS.of("not the middle"),
+        lambda c: statistics.median_high(milliseconds(c)[1:]) / 1e3,
+    ),
+    Idea(SECONDS, *SAYS.of("one iteration"), lambda c: milliseconds(c)[1] / 1e3),
+    Idea(
+        SECONDS,
+        *SAYS.of("not sorted"),
+        lambda c: milliseconds(c)[1 + (len(milliseconds(c)) - 1) // 2] / 1e3,
+    ),
+    Idea(
+        SECONDS,
+        *SAYS.of("more left out #1"),
+        lambda c: statistics.median(milliseconds(c)[2:]) / 1e3,
+    ),
+    Idea(
+        SECONDS,
+        *SAYS.of("more left out #2"),
+        lambda c: statistics.median(milliseconds(c)[1:-1]) / 1e3,
+    ),
+    Idea(
+        SECONDS,
+        *SAYS.of("the slowest left out"),
+        lambda c: statistics.median(sorted(milliseconds(c))[:-1]) / 1e3,
+    ),
     Idea(SECONDS, "outliers left out", OUTLIERS, lambda c: _but_outliers(c, 10)),
     Idea(SECONDS, "outliers left out", OUTLIERS, lambda c: _but_outliers(c, 2)),
-    Idea(SECONDS, "a mean", "One iteration was held up by a checkpoint. A mean takes it for the "
-         "step; a median does not.", lambda c: statistics.mean(milliseconds(c)[1:]) / 1e3),
-    Idea(SECONDS, "the best one", "That is the fastest iteration. A step is what is usual, not "
-         "what happened once.", lambda c: min(milliseconds(c)) / 1e3),
-    Idea(SECONDS, "the best one", "That is the fastest iteration. A step is what is usual, not "
-         "what happened once.", lambda c: min(milliseconds(c)[1:]) / 1e3),
-    Idea(SECONDS, "milliseconds", "The log has milliseconds.", lambda c: 1e3 * seconds(c)),
-    Idea(TOKENS, "of all GPUs", "Those are the tokens of all GPUs. Asked is for one.",
-         lambda c: rows_of(c) * c["length"] / seconds(c)),
-    Idea(TOKENS, "a batch for each GPU", "The log's batch is global: the rows of all replicas "
-         "together.", lambda c: rows_of(c) * c["length"] / seconds(c) * c["gpus"]),
-    Idea(TOKENS, "sequences", "Those are sequences; each has `length` tokens.",
-         lambda c: rows_of(c) / seconds(c) / c["gpus"]),
-    Idea(MFU, "recomputation counted", "What is computed a second time the mathematics does not "
-         "need: MFU leaves it out.",
-         lambda c: of_peak(c, flops(c, rows_of(c)) + again(c, rows_of(c)))),
-    Idea(TOKENS, "one sequence", "A step has as many sequences as the log's global batch.",
-         lambda c: c["length"] / seconds(c) / c["gpus"]),
-    Idea(TOKENS, "by the mean", "The rate follows from the median, as the seconds do.",
-         lambda c: 1e3 * rows_of(c) * c["length"] / statistics.mean(milliseconds(c)[1:]) /
-             c["gpus"]),
-    Idea(MFU, "the pairs halved", "All pairs of tokens are counted here, and not the half that a "
-         "causal mask keeps.", lambda c: (_needed(c) + _needed(c, attention=False)) / 2),
-    Idea(MFU, "a head in each layer", "The head is there once, behind the last layer.",
-         lambda c: _needed(c) + (c["layers"] - 1) * (_needed(c) - _needed(c, head=False))),
-    Idea(MFU, "two forwards", "A backward has twice as many as the forward: a step has three "
-         "times the forward's.", lambda c: _needed(c, times=2)),
-    Idea(MFU, "no attention", "The products of the scores, and of the values with them, are "
-         "missing: 4·s·h for each token and layer.", lambda c: _needed(c, attention=False)),
-    Idea(MFU, "no head", "The logits are a product too: 2·h·v for each token.",
-         lambda c: _needed(c, head=False)),
-    Idea(MFU, "layers' weights alone", "Those are the products with the layers' weights; "
-         "attention's own and the head's come on top.",
-         lambda c: _needed(c, attention=False, head=False)),
-    Idea(MFU, "the forward alone", "That is the forward. A backward has two products for each of "
-         "the forward's.", lambda c: _needed(c, times=1)),
-    Idea(MFU, "one GPU's peak", "All GPUs have computed: the denominator is the peak of all of "
-         "them.", lambda c: of_peak(c, flops(c, rows_of(c)), gpus=1)),
-    Idea(MFU, "in percent", "That is in percent. Asked is for a fraction.",
-         lambda c: 100 * _needed(c)),
-    Idea(HFU, "recomputation forgotten", "HFU counts what the hardware did: with recomputation "
-         "each block's forward twice.", lambda c: _needed(c)),
-    Idea(HFU, "attention not again", "Each layer's forward is run again, and attention's "
-         "products with it.",
-         lambda c: _needed(c) + c["recompute"] * _needed(c, attention=False, head=False, times=1)),
-    Idea(HFU, "attention alone again", "Each layer's forward is run again, all of it and not "
-         "attention alone.",
-         lambda c: _needed(c) + c["recompute"] * (_needed(c, head=False, times=1) - _needed(c,
-             attention=False, head=False, times=1))),
-    Idea(HFU, "the head again", "Blocks are computed a second time; the head is not.",
-         lambda c: _needed(c, times=3 + c["recompute"])),
-    Idea(HFU, "recomputed in every run", "Where nothing is recomputed, HFU and MFU are one.",
-         lambda c: of_peak(c, flops(c, rows_of(c)) + flops(c, rows_of(c), head=False, times=1))),
-)  # fmt: skip
+    Idea(SECONDS, *SAYS.of("a mean"), lambda c: statistics.mean(milliseconds(c)[1:]) / 1e3),
+    Idea(SECONDS, *SAYS.of("the best one"), lambda c: min(milliseconds(c)) / 1e3),
+    Idea(SECONDS, *SAYS.of("the best one"), lambda c: min(milliseconds(c)[1:]) / 1e3),
+    Idea(SECONDS, *SAYS.of("milliseconds"), lambda c: 1e3 * seconds(c)),
+    Idea(TOKENS, *SAYS.of("of all GPUs"), lambda c: rows_of(c) * c["length"] / seconds(c)),
+    Idea(
+        TOKENS,
+        *SAYS.of("a batch for each GPU"),
+        lambda c: rows_of(c) * c["length"] / seconds(c) * c["gpus"],
+    ),
+    Idea(TOKENS, *SAYS.of("sequences"), lambda c: rows_of(c) / seconds(c) / c["gpus"]),
+    Idea(
+        MFU,
+        *SAYS.of("recomputation counted"),
+        lambda c: of_peak(c, flops(c, rows_of(c)) + again(c, rows_of(c))),
+    ),
+    Idea(TOKENS, *SAYS.of("one sequence"), lambda c: c["length"] / seconds(c) / c["gpus"]),
+    Idea(
+        TOKENS,
+        *SAYS.of("by the mean"),
+        lambda c: 1e3 * rows_of(c) * c["length"] / statistics.mean(milliseconds(c)[1:]) / c["gpus"],
+    ),
+    Idea(
+        MFU, *SAYS.of("the pairs halved"), lambda c: (_needed(c) + _needed(c, attention=False)) / 2
+    ),
+    Idea(
+        MFU,
+        *SAYS.of("a head in each layer"),
+        lambda c: _needed(c) + (c["layers"] - 1) * (_needed(c) - _needed(c, head=False)),
+    ),
+    Idea(MFU, *SAYS.of("two forwards"), lambda c: _needed(c, times=2)),
+    Idea(MFU, *SAYS.of("no attention"), lambda c: _needed(c, attention=False)),
+    Idea(MFU, *SAYS.of("no head"), lambda c: _needed(c, head=False)),
+    Idea(MFU, *SAYS.of("layers' weights alone"), lambda c: _needed(c, attention=False, head=False)),
+    Idea(MFU, *SAYS.of("the forward alone"), lambda c: _needed(c, times=1)),
+    Idea(MFU, *SAYS.of("one GPU's peak"), lambda c: of_peak(c, flops(c, rows_of(c)), gpus=1)),
+    Idea(MFU, *SAYS.of("in percent"), lambda c: 100 * _needed(c)),
+    Idea(HFU, *SAYS.of("recomputation forgotten"), lambda c: _needed(c)),
+    Idea(
+        HFU,
+        *SAYS.of("attention not again"),
+        lambda c: _needed(c) + c["recompute"] * _needed(c, attention=False, head=False, times=1),
+    ),
+    Idea(
+        HFU,
+        *SAYS.of("attention alone again"),
+        lambda c: (
+            _needed(c)
+            + c["recompute"]
+            * (_needed(c, head=False, times=1) - _needed(c, attention=False, head=False, times=1))
+        ),
+    ),
+    Idea(HFU, *SAYS.of("the head again"), lambda c: _needed(c, times=3 + c["recompute"])),
+    Idea(
+        HFU,
+        *SAYS.of("recomputed in every run"),
+        lambda c: of_peak(c, flops(c, rows_of(c)) + flops(c, rows_of(c), head=False, times=1)),
+    ),
+)
 CASES = Cases(KEYS, 6, make, right, IDEAS)
 
 
@@ -199,4 +225,4 @@ def judge_mfu(answer: Answer, judge: Judge) -> None:
     judge_cases(answer, judge, CASES, __name__)
 
 
-MFU_OF_LOG = Exercise(judge=judge_mfu, **Page("lesson_15/mfu_of_log").about)
+MFU_OF_LOG = Exercise(judge=judge_mfu, **SAYS.about)

@@ -17,14 +17,25 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.words import Page
 
+SAYS = Page("lesson_15/place_ranks")
+
 RANKS, SENT = KEYS = ("ranks", "sent")
 Place = Sequence[tuple[int, int]]  # (dp, tp) of each rank
 # GPUs of a node, tp, which axis sends more. The first three are 64 ranks on 8 nodes.
 # Of "both" neither axis is best inside: a node holds some neighbours of both. Of "near" one axis
 # is, and would not be if the bytes of its groups, which stay inside, were counted as sent.
-KINDS = ((8, 4, "tp"), (8, 8, "tp"), (8, 4, "dp"), (4, 8, "tp"), (4, 2, "dp"), (8, 16, "dp"),
-         (8, 16, "both, tp"), (8, 16, "both, dp"),
-         (8, 4, "near, dp"), (8, 16, "near, tp"))  # fmt: skip
+KINDS = (
+    (8, 4, "tp"),
+    (8, 8, "tp"),
+    (8, 4, "dp"),
+    (4, 8, "tp"),
+    (4, 2, "dp"),
+    (8, 16, "dp"),
+    (8, 16, "both, tp"),
+    (8, 16, "both, dp"),
+    (8, 4, "near, dp"),
+    (8, 16, "near, tp"),
+)
 
 
 def make(r: Random, k: int) -> Case:
@@ -128,14 +139,11 @@ def chosen_with_inside(case: Case, axes: Sequence[str]) -> Place:
 
 INSIDE = "A group whose ranks are all on one node sends nothing out of it."
 IDEAS = (
-    Idea(SENT, "one ring", "Several rings leave a node, one for each group that has some of its "
-         "ranks there, but not all. They share the node's links.", _one_ring),
-    Idea(SENT, "every rank sends out", "A ring leaves a node once, from one of its ranks. The "
-         "others send to a neighbour on the same node.", _each_rank),
-    Idea(SENT, "all nodes", "That is what all nodes send together. Asked is for the busiest one.",
-         _all_nodes),
+    Idea(SENT, *SAYS.of("one ring"), _one_ring),
+    Idea(SENT, *SAYS.of("every rank sends out"), _each_rank),
+    Idea(SENT, *SAYS.of("all nodes"), _all_nodes),
     Idea(SENT, "rings inside counted", INSIDE, _inside_too),
-)  # fmt: skip
+)
 
 
 def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
@@ -152,34 +160,18 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
     sent, least = max(out_of_nodes(first, places[dear[0]])), right(first)[SENT]
     tail = f": {sent:.4g} bytes, where {least:.4g} is the least; {about(first)}."
     if all(map(same, places, map(tp_inside, cases))):
-        raise Finding(
-            "tp inside, always",
-            f"{text}. You place each tp group inside a node in every case. Here dp may send more "
-            f"than tp{tail}",
-        )
+        raise SAYS("tp inside, always", text=text, tail=tail)
     if all(map(same, places, map(dp_inside, cases))):
-        raise Finding(
-            "tp laid across nodes",
-            f"{text}. Neighbours in rank share a dp group in every case, so the ranks of one model "
-            f"are on several nodes, also where tp sends more{tail}",
-        )
+        raise SAYS("tp laid across nodes", text=text, tail=tail)
     busiest = [max(out_of_nodes(*pair)) for pair in zip(cases, places, strict=True)]
     for axes in (("tp", "dp"), ("tp",), ("dp",)):
         chosen = [max(out_of_nodes(case, chosen_with_inside(case, axes))) for case in cases]
         if chosen == busiest:
-            raise Finding(
-                "rings inside counted",
-                f"{text}. You choose as if rings that stay inside a node counted. {INSIDE} The "
-                f"first such case{tail}",
-            )
+            raise SAYS("rings inside counted", text=text, inside=INSIDE, tail=tail)
     ends = [min(max(out_of_nodes(case, ends)) for ends in (tp_inside(case), dp_inside(case)))
             for case in cases]  # fmt: skip
     if all(map(operator.le, busiest, ends)):
-        raise Finding(
-            "one axis inside, always",
-            f"{text}. You have as many neighbours of one axis on a node as fit, and choose which "
-            f"axis. With some of both a node may send less{tail}",
-        )
+        raise SAYS("one axis inside, always", text=text, tail=tail)
     raise Finding("not the cheapest", text + tail)
 
 
@@ -190,24 +182,18 @@ def _refuse_malformed(case: Case, place: object) -> None:
         for pair in place
     )
     if not pairs:
-        raise Finding("no list of pairs", f"`{RANKS}` is a list of pairs (dp, tp), one a rank.")
+        raise SAYS("no list of pairs", ranks=RANKS)
     if len(place) != world:
-        raise Finding(
-            "not every rank", f"There are {world} ranks, and {len(place)} pairs: {about(case)}."
-        )
+        raise SAYS("not every rank", world=world, place=len(place), case=about(case))
     wanted = {(d, t) for d in range(case["dp"]) for t in range(case["tp"])}
     got = {(d, t) for d, t in place}
     if got == wanted:
         return
     if {(t, d) for d, t in got} == wanted:
-        raise Finding("coordinates swapped", f"A pair is (dp, tp), in this order: {about(case)}.")
+        raise SAYS("coordinates swapped", case=about(case))
     if got < wanted:
-        raise Finding(
-            "a place twice",
-            f"Two ranks have the same coordinates, and coordinates of the mesh have no rank: "
-            f"{about(case)}.",
-        )
-    raise Finding("outside the mesh", f"A pair is not of this mesh: {about(case)}.")
+        raise SAYS("a place twice", case=about(case))
+    raise SAYS("outside the mesh", case=about(case))
 
 
 CASES = Cases(KEYS, len(KINDS), make, right, IDEAS, {RANKS: judge_placements})
@@ -217,4 +203,4 @@ def judge_place(answer: Answer, judge: Judge) -> None:
     judge_cases(answer, judge, CASES, __name__)
 
 
-PLACE_RANKS = Exercise(judge=judge_place, **Page("lesson_15/place_ranks").about)
+PLACE_RANKS = Exercise(judge=judge_place, **SAYS.about)

@@ -12,6 +12,8 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Mistake, Thought, close, compare
 from course_lib.classroom.checks.words import Page
 
+SAYS = Page("lesson_15/changes_sides")
+
 H, TP, DP, TOKENS, ITEM = 4096, 8, 16, 8192, 2  # width; ranks; tokens of a micro-batch; bytes
 FIELDS = (
     "over tp",
@@ -69,71 +71,106 @@ class Model:
 
 RIGHT = Model()
 _IDEAS = (
-    ("weights not cut", "Over dp a rank sends its own shard's gradients: a tp-th part of the "
-     "block.", {"cut": False}),
-    ("a replica keeps its part", "dp's factor (d − 1)/d is missing. A replica need not send what "
-     "it keeps of the sum: with 16 replicas 15/16 of the gradients travel, each way round.",
-     {"replicas": False}),
-    ("limit for many ranks", "You have taken (N − 1)/N as 1. With 8 and 16 ranks it is less, and "
-     "with 2 it is a half.", {"exact": False}),
-    ("forward only", "Those are the sums of the forward. The backward has as many.",
-     {"sums": 2, "recomputed": 4}),
-    ("attention's weights alone", "A block has 12h² weights: 4h² in attention, 8h² in the MLP.",
-     {"weights": 4}),
+    (
+        "weights not cut",
+        "Over dp a rank sends its own shard's gradients: a tp-th part of the block.",
+        {"cut": False},
+    ),
+    (
+        "a replica keeps its part",
+        "dp's factor (d − 1)/d is missing. A replica need not send what "
+        "it keeps of the sum: with 16 replicas 15/16 of the gradients travel, each way round.",
+        {"replicas": False},
+    ),
+    (
+        "limit for many ranks",
+        "You have taken (N − 1)/N as 1. With 8 and 16 ranks it is less, and with 2 it is a half.",
+        {"exact": False},
+    ),
+    (
+        "forward only",
+        "Those are the sums of the forward. The backward has as many.",
+        {"sums": 2, "recomputed": 4},
+    ),
+    (
+        "attention's weights alone",
+        "A block has 12h² weights: 4h² in attention, 8h² in the MLP.",
+        {"weights": 4},
+    ),
     ("the MLP alone", "A block has 12h² weights: attention's 4h² too.", {"weights": 8}),
     ("float32", "An element has 2 bytes here.", {"item": 4}),
     ("elements, not bytes", "Those are elements, of 2 bytes each.", {"item": 1}),
-    ("one way round", "An all-reduce goes round its ring twice: a reduce-scatter, and an "
-     "all-gather.", {"rounds": 1}),
-    ("everything again", "Only the forward is run again, and with it the forward's sums.",
-     {"recomputed": 8}),
-    ("recomputation sends nothing", "The forward that is run again sums over tp again.",
-     {"recomputed": 4}),
-    ("stage 3 as the others", "At stage 3 parameters are gathered twice, and gradients "
-     "reduce-scattered: three, not two.", {"gathers": 1.0}),
-    ("three times", "Stage 3 moves 3Ψ elements, the others 2Ψ: half as much again, not three "
-     "times.", {"gathers": 3.0}),
-    ("stage 3 gathers once", "At stage 3 parameters are gathered for the forward and again for "
-     "the backward.", {"gathers": 2.0}),
-    ("summed each time", "Gradient accumulation: gradients add up on each rank and are "
-     "all-reduced once in a step, however many micro-batches it has.", {"once": False}),
-)  # fmt: skip
+    (
+        "one way round",
+        "An all-reduce goes round its ring twice: a reduce-scatter, and an all-gather.",
+        {"rounds": 1},
+    ),
+    (
+        "everything again",
+        "Only the forward is run again, and with it the forward's sums.",
+        {"recomputed": 8},
+    ),
+    (
+        "recomputation sends nothing",
+        "The forward that is run again sums over tp again.",
+        {"recomputed": 4},
+    ),
+    (
+        "stage 3 as the others",
+        "At stage 3 parameters are gathered twice, and gradients reduce-scattered: three, not two.",
+        {"gathers": 1.0},
+    ),
+    (
+        "three times",
+        "Stage 3 moves 3Ψ elements, the others 2Ψ: half as much again, not three times.",
+        {"gathers": 3.0},
+    ),
+    (
+        "stage 3 gathers once",
+        "At stage 3 parameters are gathered for the forward and again for the backward.",
+        {"gathers": 2.0},
+    ),
+    (
+        "summed each time",
+        "Gradient accumulation: gradients add up on each rank and are "
+        "all-reduced once in a step, however many micro-batches it has.",
+        {"once": False},
+    ),
+)
 _ALONE = (
-    Mistake("of the whole step", "Those are the tokens of the whole step, of all four "
-            "micro-batches. Asked is for one of them.",
-            {"tokens, 4 micro-batches": RIGHT.border()}),
-    Mistake("the other way round", "With accumulation tp sends more in a step, and dp does not: "
-            "fewer tokens of a micro-batch make them equal.",
-            {"tokens, 4 micro-batches": 4 * RIGHT.border()}),
-    Mistake("of all ranks", "Those are the bytes of all ranks of the axis. Asked is what one "
-            "rank sends.",
-            {"over tp": TP * RIGHT.over_tp(TOKENS) / 1e6, "over dp": DP * RIGHT.over_dp() / 1e6}),
-    Mistake("MiB", "Those are MiB, of 2²⁰ bytes. 1 MB is 10⁶ bytes.",
-            {"over tp": RIGHT.over_tp(TOKENS) / 2**20, "over dp": RIGHT.over_dp() / 2**20}),
-    Mistake("one all-reduce", "A block has four all-reduces over tp: after attention and after "
-            "the MLP, forward and backward.", {"over tp": RIGHT.over_tp(TOKENS, sums=1) / 1e6}),
-    Mistake("a later question's", "Where nothing else is said there is no recomputation, and "
-            "ZeRO is at a stage below 3.",
-            {"over tp": 1.5 * RIGHT.over_tp(TOKENS) / 1e6, "over dp": 1.5 * RIGHT.over_dp() / 1e6}),
-    Mistake("the other way round", "Where tp sends more, fewer tokens make both equal; where dp "
-            "sends more, more tokens.",
-            { "tokens, recomputed": 1.5 * RIGHT.border(), "tokens, stage 3": RIGHT.border() / 1.5,
-                "tokens, tp 2": RIGHT.border() / 7, }),
-    Mistake("tp in one of the two", "tp is in both: a rank sends (t − 1)/t of the sums over tp, "
-            "and over dp the gradients of a t-th part of the weights. What remains is 1/(t − 1).",
-            {"tokens, tp 2": RIGHT.border()}),
-    Mistake("tp in one of the two", "With tp 2 a rank holds four times as much of the weights, "
-            "and it sends less over tp too.", {"tokens, tp 2": 4 * RIGHT.border()}),
-    Mistake("3h", "3h is the border for two ranks of tp and very many replicas. How many are "
-            "there here?",
-            {"tokens": 3 * H, "tokens, tp 2": 3 * H, "tokens, half the width": 3 * H / 2}),
-    Mistake("as h²", "dp's bytes grow with h², and tp's with h: their ratio with h, not with h².",
-            {"tokens, half the width": RIGHT.border() / 4}),
-    Mistake("the width cancels", "dp's bytes grow with h², and tp's with h: what remains is an h.",
-            {"tokens, half the width": RIGHT.border()}),
-    Mistake("larger, not smaller", "A narrower model has fewer weights: fewer tokens make both "
-            "equal.", {"tokens, half the width": 2 * RIGHT.border()}),
-)  # fmt: skip
+    Mistake(*SAYS.of("of the whole step"), {"tokens, 4 micro-batches": RIGHT.border()}),
+    Mistake(*SAYS.of("the other way round #1"), {"tokens, 4 micro-batches": 4 * RIGHT.border()}),
+    Mistake(
+        *SAYS.of("of all ranks"),
+        {"over tp": TP * RIGHT.over_tp(TOKENS) / 1e6, "over dp": DP * RIGHT.over_dp() / 1e6},
+    ),
+    Mistake(
+        *SAYS.of("MiB"),
+        {"over tp": RIGHT.over_tp(TOKENS) / 2**20, "over dp": RIGHT.over_dp() / 2**20},
+    ),
+    Mistake(*SAYS.of("one all-reduce"), {"over tp": RIGHT.over_tp(TOKENS, sums=1) / 1e6}),
+    Mistake(
+        *SAYS.of("a later question's"),
+        {"over tp": 1.5 * RIGHT.over_tp(TOKENS) / 1e6, "over dp": 1.5 * RIGHT.over_dp() / 1e6},
+    ),
+    Mistake(
+        *SAYS.of("the other way round #2"),
+        {
+            "tokens, recomputed": 1.5 * RIGHT.border(),
+            "tokens, stage 3": RIGHT.border() / 1.5,
+            "tokens, tp 2": RIGHT.border() / 7,
+        },
+    ),
+    Mistake(*SAYS.of("tp in one of the two #1"), {"tokens, tp 2": RIGHT.border()}),
+    Mistake(*SAYS.of("tp in one of the two #2"), {"tokens, tp 2": 4 * RIGHT.border()}),
+    Mistake(
+        *SAYS.of("3h"),
+        {"tokens": 3 * H, "tokens, tp 2": 3 * H, "tokens, half the width": 3 * H / 2},
+    ),
+    Mistake(*SAYS.of("as h²"), {"tokens, half the width": RIGHT.border() / 4}),
+    Mistake(*SAYS.of("the width cancels"), {"tokens, half the width": RIGHT.border()}),
+    Mistake(*SAYS.of("larger, not smaller"), {"tokens, half the width": 2 * RIGHT.border()}),
+)
 
 
 def judge_sides(given: Mapping) -> None:
@@ -181,4 +218,4 @@ def mistakes() -> tuple[Mistake, ...]:
     return (*made, *_ALONE)
 
 
-CHANGES_SIDES = Thought(fields=FIELDS, judge=judge_sides, **Page("lesson_15/changes_sides").about)
+CHANGES_SIDES = Thought(fields=FIELDS, judge=judge_sides, **SAYS.about)
