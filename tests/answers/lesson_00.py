@@ -135,6 +135,7 @@ WRONG: dict = {
             one(SUM, "dist.reduce(total, group=group, group_dst=0)"), "not on every rank",
         ),
         "nothing returned": (one(RETURNS, "total /= group.size()"), "nothing returned"),
+        "of rows alone": (one("x.clone()", "torch.stack([row.clone() for row in x])"), "raised"),
         "twice": (one("/ group.size()", "/ group.size() ** 2"), "divided twice"),
         "everybody's x": (GATHERED, "too much sent"),
         "divided by the elements": (one("group.size()", "x.numel()"),

@@ -31,12 +31,13 @@ WHO, SAYS = Page("lesson_00/who_knows"), Page("lesson_00/mean_over_ranks")
 
 
 def judge_mean(answer: Answer, judge: Judge) -> None:
-    """Try mean_over_ranks on three ranks, then on two that are not the notebook's first two."""
+    """Try mean_over_ranks on three ranks, on two others than the notebook's first, on numbers."""
     judge.take(answer, trial.__name__)
     seed = fresh_seed()
     for members, shape, dtype in (
         (THREE, [7 + 6 * (seed % 2)], "float64"),
         (TWO, [4, 5 + 2 * (seed % 2)], "float32"),
+        (THREE, [], "float64"),  # a number on each rank, as in the text
     ):
         shapes, where = [[shape] * len(members)] * 2, [on(members)] * 2
         for call in trial.calls(answer, judge, members, shapes, seed, dtype, where):

@@ -35,7 +35,7 @@ def numbers(shape: Shape, seed: int, rank: int, dtype: str = "float64") -> Tenso
     made = torch.Generator().manual_seed(seed * 1009 + rank)
     kind = getattr(torch, dtype)
     if kind == torch.float64:
-        return torch.randn(*shape, generator=made, dtype=kind)
+        return torch.randn(shape, generator=made, dtype=kind)
     return torch.randint(-(2**15), 2**15, tuple(shape), generator=made).to(kind) * 6
 
 
