@@ -124,7 +124,7 @@ def _look_at_inputs(one: Trial) -> None:
     if any(report["changed"] for report in one.reports):
         raise SAYS("input changed", when=one.when)
     if len({report["borders"] for report in one.reports}) > 1:
-        raise SAYS("not called by all", r=[r["borders"] for r in one.reports], when=one.when)
+        raise SAYS("not called by all", borders=[r["borders"] for r in one.reports], when=one.when)
 
 
 def _look_at_end(one: Trial) -> None:
