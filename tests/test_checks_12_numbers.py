@@ -163,7 +163,7 @@ CASES = [(name, idea) for name, ideas in MISREAD.items() for idea in ideas]
 def test_a_misreading_is_named(desk, name, idea):
     given = {**RIGHT[name], **MISREAD[name][idea]}
     verdict = desk.check(name, {}, {name: given})
-    said = {m.name for m in PARTS[name].mistakes() for k in MISREAD[name][idea]
+    said = {m.name for m in PARTS[name].MISTAKES for k in MISREAD[name][idea]
             if k in m.values and close(m.values[k], given[k])}  # fmt: skip
     assert (verdict.outcome, verdict.points) == ("wrong", 0) and idea in said, str(verdict)
     assert verdict.name in said, str(verdict)  # two ideas may lead to one number
@@ -209,8 +209,8 @@ def test_what_is_likely_in_one_field_is_named(desk, name, field):
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_every_idea_is_tried_and_none_is_the_right_number(name):
-    assert {m.name for m in PARTS[name].mistakes()} == set(MISREAD[name])
-    for mistake in PARTS[name].mistakes():
+    assert {m.name for m in PARTS[name].MISTAKES} == set(MISREAD[name])
+    for mistake in PARTS[name].MISTAKES:
         for field, value in mistake.values.items():
             assert not close(value, RIGHT[name][field]), (mistake.name, field)
             assert math.isfinite(value)

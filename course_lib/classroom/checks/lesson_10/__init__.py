@@ -1,10 +1,5 @@
-"""The exercises of lesson 10 in the order in which the lesson lists them.
-
-Three functions on the judge's ranks: buckets that leave early, parameters that not every rank uses,
-an overflow that one rank sees; and numbers in fp16.
-"""
-
-from __future__ import annotations
+"""The exercises of lesson 10, in its order: buckets that leave early, parameters that not every
+rank uses, an overflow that one rank sees; and numbers in fp16."""
 
 from course_lib.classroom.checks.lesson_10.all_of_them import ALL_OF_THEM
 from course_lib.classroom.checks.lesson_10.divide import DIVIDE

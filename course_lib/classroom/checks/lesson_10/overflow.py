@@ -7,21 +7,17 @@ a step did to a shard follows by which factor its gradient was multiplied.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.classroom.checks import bench
+from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_09 import each
-from course_lib.classroom.checks.lesson_09.each import refuse_each, value_of
-from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 
@@ -39,17 +35,14 @@ SAYS = Page("lesson_10/agreed_step")
 
 
 class Step(NamedTuple):
-    """One step: what it meets, and the true gradients of every rank's parts."""
+    """One step: what it meets, on which rank, and the true gradients of every rank's parts."""
 
     kind: str
+    culprit: int | None
     scale: float
     most: float
     norm: float
     true: list[list[Tensor]]
-
-    def culprit(self) -> int | None:
-        """The rank that has an inf, the last one, or a NaN, the first one."""
-        return {"inf": len(self.true) - 1, "NaN": 0}.get(self.kind)
 
     def clipped(self, length: float) -> float:
         """By what a gradient is multiplied whose norm is taken to be `length`."""
@@ -61,14 +54,16 @@ def drawn(seed: int, n: int) -> tuple[list[list[Tensor]], list[Step]]:
     made = torch.Generator().manual_seed(seed)
 
     def numbers(size: float = 1.0) -> list[list[Tensor]]:
-        draw = partial(torch.randn, generator=made, dtype=torch.float64)
-        return [[size * draw(k) for k in own] for own in SIZES[n]]
+        return [
+            [size * torch.randn(k, generator=made, dtype=torch.float64) for k in own]
+            for own in SIZES[n]
+        ]
 
     start, steps, scale = numbers(), [], SCALE
     for kind, portion, size in STEPS:
         true = numbers(size)
-        norm = float(_flat([g for own in true for g in own]).norm())
-        steps.append(Step(kind, scale, portion * norm, norm, true))
+        norm, culprit = _norm(g for own in true for g in own), {"inf": n - 1, "NaN": 0}.get(kind)
+        steps.append(Step(kind, culprit, scale, portion * norm, norm, true))
         scale /= 1 if kind == "good" else 2
     return start, steps
 
@@ -82,135 +77,131 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
     for step in steps:
         for p, g in zip(parts, step.true[rank], strict=True):
             p.grad = g * step.scale
-        if rank == step.culprit():
-            if step.kind == "inf":
-                parts[-1].grad[1] = math.inf if n == 2 else -math.inf
-            else:
-                parts[0].grad[1] = math.nan
+        if rank == step.culprit and step.kind == "inf":
+            parts[-1].grad[1] = math.inf if n == 2 else -math.inf
+        elif rank == step.culprit:
+            parts[0].grad[1] = math.nan
         before, moment, given = _flat(parts), _moment(optimizer, parts), list(parts)
         out, facts = bench.watched(
             lambda s=step, own=given: function(own, optimizer, s.scale, s.most, group)
         )
         pair = out if isinstance(out, (tuple, list)) and len(out) == 2 else (None, None)
         factor, off = _factor(before - _flat(parts), moment, _flat(step.true[rank]))
-        report = {"kind": bench.kind(out), "stepped": value_of(pair[0]), "scale": value_of(pair[1])}
-        report |= {"factor": factor, "off": off, "bytes": facts["bytes"]}
-        report["moved"] = not torch.equal(before, _flat(parts))
-        report["moments moved"] = not torch.equal(moment, _moment(optimizer, parts))
-        report["left"] = sum(p.grad is not None for p in parts)
-        report["changed"] = list(map(id, given)) != list(map(id, parts))
-        reports.append(report)
+        reports.append({
+            "kind": bench.kind(out),
+            "stepped": each.value_of(pair[0]),
+            "scale": each.value_of(pair[1]),
+            "factor": factor,
+            "off": off,
+            "bytes": facts["bytes"],
+            "moved": not torch.equal(before, _flat(parts)),
+            "moments moved": not torch.equal(moment, _moment(optimizer, parts)),
+            "left": sum(p.grad is not None for p in parts),
+            "changed": list(map(id, given)) != list(map(id, parts)),
+        })  # fmt: skip
     return reports
 
 
 def judge_overflow(answer: Answer, judge: Judge) -> None:
     """Six steps on three ranks, then on two that are not the notebook's first two."""
     judge.take(answer, __name__, each.__name__)
-    seed = fresh_seed()
-    for members in (THREE, TWO):
+    seed = looking.fresh_seed()
+    for members in (looking.THREE, looking.TWO):
         n, when = len(members), on(members)
         empty = [rank for rank, own in enumerate(SIZES[n]) if not sum(own)]
         trial = judge.trial(answer, train, seed, members=members, when=when, empty=empty)
         for k, step in enumerate(drawn(seed, n)[1]):
-            reports, where = [of_rank[k] for of_rank in trial], f"{when}, in step {k + 1}"
-            refuse_none(reports, where, "whether it stepped, and the next scale")
-            no_pair = {"not a pair": lambda one: None in (one["stepped"], one["scale"])}
-            refuse_each(SAYS, reports, no_pair, where=where)
-            look = look_at_a_step if step.kind == "good" else look_at_a_skip
-            look(reports, step, where)
-            look_at_scales(reports, step, where)
-            rest = {
-                "gradients left": lambda one: one["left"],
-                "input changed": lambda one: one["changed"],
-                "too much sent": lambda one, n=n: one["bytes"] > 2 * (n - 1) / n * FEW,
-            }
-            refuse_each(SAYS, reports, rest, where=where)
+            look_at([of_rank[k] for of_rank in trial], step, f"{when}, in step {k + 1}")
+
+
+def look_at(reports: list[dict], step: Step, where: str) -> None:
+    """One step: what came back, what it did, and the next scale."""
+    good, most = step.kind == "good", 2 * (len(reports) - 1) / len(reports) * FEW
+    refuse_none(reports, where, "whether it stepped, and the next scale")
+    no_pair = {"not a pair": lambda one: None in (one["stepped"], one["scale"])}
+    SAYS.refuse_each(reports, no_pair, where=where)
+    look_at_what_it_did = look_at_a_step if good else look_at_a_skip
+    look_at_what_it_did(reports, step, where)
+    scales = {one["scale"] for one in reports}
+    wrong = scales != {step.scale if good else step.scale / 2}
+    holds = {
+        "ranks with different scales": wrong and len(scales) > 1,
+        "another scale": wrong and good,
+        "scale not halved": wrong,
+    }
+    SAYS.refuse(holds, where=where)
+    rest = {
+        "gradients left": lambda one: one["left"],
+        "input changed": lambda one: one["changed"],
+        "too much sent": lambda one: one["bytes"] > most,
+    }
+    SAYS.refuse_each(reports, rest, where=where)
 
 
 def look_at_a_skip(reports: list[dict], step: Step, where: str) -> None:
     """A step that one rank has reason to leave out."""
-    who = step.culprit()
+    who, what = step.culprit, step.kind
     stepped = [rank for rank, one in enumerate(reports) if one["stepped"] or one["moved"]]
-    if who in stepped:
-        entry = "NaN let through" if step.kind == "NaN" else "stepped all the same"
-        raise SAYS(entry, who=who, where=where)
-    if stepped:
-        raise SAYS("decided alone", who=who, what=step.kind, stepped=stepped[0], where=where)
+    holds = {
+        "NaN let through": who in stepped and what == "NaN",
+        "stepped all the same": who in stepped,
+        "decided alone": stepped,
+    }
+    SAYS.refuse(holds, who=who, what=what, stepped=min(stepped, default=None), where=where)
     zeros = {"a step of zeros": lambda one: one["moments moved"]}
-    refuse_each(SAYS, reports, zeros, what=step.kind, where=where)
+    SAYS.refuse_each(reports, zeros, what=what, where=where)
 
 
 def look_at_a_step(reports: list[dict], step: Step, where: str) -> None:
-    """A step that is to be made, by the right factor."""
+    """A step that is to be made, by the right factor, or by an idea's."""
     unmoved = {"left out without reason": lambda one: not one["stepped"]}
-    refuse_each(SAYS, reports, unmoved, where=where)
-    if (entry := idea_of(reports, step)) == "right":
+    SAYS.refuse_each(reports, unmoved, where=where)
+
+    def by(factors: list[float], off: float = CLOSE, far: float = ONE) -> bool:
+        return all(
+            math.isclose(one["factor"], factor, rel_tol=far, abs_tol=1e-12) and one["off"] <= off
+            for one, factor in zip(reports, factors, strict=True)
+            if one["factor"] is not None
+        )
+
+    right = [step.clipped(step.norm)] * len(reports)
+    if by(right):
         by_hand = {"not by the optimizer": lambda one: one["factor"] and not one["moments moved"]}
-        return refuse_each(SAYS, reports, by_hand, where=where)
-    if entry:
-        name, text = SAYS.of(entry)
-        raise Finding(name, f"The gradient is not the one to step with {where}. {text}")
-    right = step.clipped(step.norm)
-    if all(one["factor"] is None or _by(one, right, LOOSE, LOOSE) for one in reports):
-        raise SAYS("rounded on the way", where=where)
-    raise SAYS("wrong factor", where=where)
+        return SAYS.refuse_each(reports, by_hand, where=where)
+    entry = next((entry for entry, factors in ideas(step) if by(factors)), "wrong factor")
+    if entry == "wrong factor" and by(right, LOOSE, LOOSE):
+        entry = "rounded on the way"
+    raise SAYS(entry, head=f"The gradient is not the one to step with {where}.", where=where)
 
 
-def idea_of(reports: list[dict], step: Step) -> str | None:
-    """By whose factor all ranks that have elements stepped: "right", an idea's, or None."""
-    seen = [(rank, one) for rank, one in enumerate(reports) if one["factor"] is not None]
-    fits = (
-        entry
-        for entry, factors in ideas(step).items()
-        if all(_by(one, factors[rank]) for rank, one in seen)
-    )
-    return next(fits, None)
-
-
-def ideas(step: Step) -> dict[str, list[float]]:
+def ideas(step: Step) -> Iterator[tuple[str, list[float]]]:
     """By what the true gradient would be multiplied on each rank under each idea."""
     scale, most, norm, n = step.scale, step.most, step.norm, len(step.true)
-    norms, always = [float(_flat(own).norm()) for own in step.true], most / (norm + 1e-6)
-    alike = {
-        "right": step.clipped(norm),
-        "a square for a norm #1": always if norm**2 > most else 1.0,
-        "not unscaled #1": scale * step.clipped(scale * norm),
-        "not unscaled #2": scale,
-        "not unscaled #3": scale * step.clipped(norm),
-        "clipped before unscaling": step.clipped(scale * norm),
-        "unscaled twice": step.clipped(norm) / scale,
-        "not clipped": 1.0,
-        "made longer": always,
-        "a square for a norm #2": step.clipped(norm**2),
-        "norms added up #1": step.clipped(sum(norms)),
-        "norms added up #2": step.clipped(sum(float(g.norm()) for own in step.true for g in own)),
-        "norms added up #3": step.clipped(max(norms)),
-        "a mean of squares": step.clipped(norm / n**0.5),
-        "1e-6 left out": min(1.0, most / norm),
-        "no step": 0.0,
-    }
-    own = {"its own norm": list(map(step.clipped, norms))}
-    return {entry: [factor] * n for entry, factor in alike.items()} | own
+    norms, always = list(map(_norm, step.true)), most / (norm + 1e-6)
+    parts = [_norm([g]) for own in step.true for g in own]
+    for entry, *factors in (
+        ("a square for a norm", always if norm**2 > most else 1.0),
+        ("not unscaled", scale * step.clipped(scale * norm), scale, scale * step.clipped(norm)),
+        ("clipped before unscaling", step.clipped(scale * norm)),
+        ("unscaled twice", step.clipped(norm) / scale),
+        ("not clipped", 1.0),
+        ("made longer", always),
+        ("a square for a norm", step.clipped(norm**2)),
+        ("norms added up", *(step.clipped(f(norms)) for f in (sum, max)), step.clipped(sum(parts))),
+        ("a mean of squares", step.clipped(norm / n**0.5)),
+        ("1e-6 left out", min(1.0, most / norm)),
+        ("no step", 0.0),
+    ):
+        yield from ((entry, [factor] * n) for factor in factors)
+    yield "its own norm", list(map(step.clipped, norms))
 
 
-def look_at_scales(reports: list[dict], step: Step, where: str) -> None:
-    """Halved on all ranks by an overflow, else left."""
-    scales = {one["scale"] for one in reports}
-    if scales == {step.scale if step.kind == "good" else step.scale / 2}:
-        return
-    if len(scales) > 1:
-        raise SAYS("ranks with different scales", where=where)
-    raise SAYS("another scale" if step.kind == "good" else "scale not halved", where=where)
-
-
-def _by(report: dict, factor: float, off: float = CLOSE, far: float = ONE) -> bool:
-    """Whether a rank's gradient was multiplied by this factor."""
-    close = math.isclose(report["factor"], factor, rel_tol=far, abs_tol=1e-12)
-    return close and report["off"] <= off
-
-
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
+def _flat(tensors: Iterable[Tensor]) -> Tensor:
     return torch.cat([x.detach().flatten() for x in tensors])
+
+
+def _norm(tensors: Iterable[Tensor]) -> float:
+    return float(_flat(tensors).norm())
 
 
 def _moment(optimizer: torch.optim.Optimizer, parts: Sequence[Tensor]) -> Tensor:

@@ -1,10 +1,5 @@
-"""The exercises of lesson 11 in the order in which the lesson lists them.
-
-Three functions, each tried on the judge's ranks, and a question answered with numbers: hooks and
-their frees, the size of a unit, ranks that want other layers, a table that is a head too.
-"""
-
-from __future__ import annotations
+"""The exercises of lesson 11, in its order: hooks and their frees, the size of a unit, ranks that
+want other layers, a table that is a head too."""
 
 from course_lib.classroom.checks.lesson_11.promise import PROMISE
 from course_lib.classroom.checks.lesson_11.same_way import SAME_WAY

@@ -1,11 +1,9 @@
-"""What the looks and trials of lesson 11 share: a meter of whole weights, a table of conditions."""
+"""A meter of whole weights, for all functions of lesson 11."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 
-from course_lib.classroom.checks.words import Words
 from course_lib.memory.watch import Watch
 
 PATIENCE = 20  # times 10 ms
@@ -26,10 +24,3 @@ class Meter:
             time.sleep(0.01)
         self.patience = 1  # what has stayed once is no thread's copy
         return found
-
-
-def refuse_first(says: Words, holds: Mapping[str, object], **about: object) -> None:
-    """Raise the first entry whose condition holds; `about` fills in the words of all of them."""
-    for entry, condition in holds.items():
-        if condition:
-            raise says(entry, **about)

@@ -6,52 +6,164 @@ all rows, against the messages of the ledger, and against what the meter finds b
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from functools import cached_property, partial
+from itertools import pairwise
 
-from course_lib.classroom.checks import looking
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_11 import promise_trial as trial
-from course_lib.classroom.checks.lesson_11.meter import refuse_first
+from course_lib.classroom.checks.lesson_11.meter import Meter
 from course_lib.classroom.checks.words import Page
+from course_lib.collectives.call import Group
+from course_lib.memory.watch import Watch
 
+STEPS, RATE = 3, 0.1  # in the third step there is another stack at the same time
+SENT = {"all_gather", "reduce_scatter"}  # in a backward
 SAYS = Page("lesson_11/promise")
-HEAD = "Values and memory are right. In a step rank {} sends {} forward and {} backward {}. "
 
 
-class Trial:
-    """Three steps of the learner's stack on a group, beside the dense one."""
+class Dense:
+    """A stack with these widths before and after each layer, and b rows for each of n ranks: the
+    same on every rank, and on the judge."""
 
-    def __init__(self, reports: list[dict], given: trial.Numbers, when: str):
-        self.reports, self.when, self.n = reports, when, len(reports)
-        self.layers = len(given.weights)
-        self.start = [trial.flat(*pair) for pair in zip(given.weights, given.biases, strict=True)]
-        self.steps = trial.dense(given)  # (outputs (n, b, out), gradients of each rank's rows)
+    def __init__(self, widths: list[int], b: int, n: int, seed: int):
+        made = torch.Generator().manual_seed(seed)
+        draw = partial(torch.randn, generator=made, dtype=torch.float64)
+        self.n = n
+        self.pairs = [(draw(wide, narrow) / 3, draw(wide)) for narrow, wide in pairwise(widths)]
+        self.start = [flat(*pair) for pair in self.pairs]
+        self.xs, self.dys = (draw(STEPS, n, b, widths[k]) for k in (0, -1))
 
-    def ranks(self) -> list[tuple[dict, dict]]:
-        """(where it was, what it reports) for each rank."""
-        return [({"rank": r, "when": self.when}, one) for r, one in enumerate(self.reports)]
+    def layers(self) -> list[nn.Linear]:
+        layers = [nn.Linear(1, 1, device="meta") for _ in self.pairs]
+        for layer, pair in zip(layers, self.pairs, strict=True):
+            layer.weight, layer.bias = (nn.Parameter(t.clone()) for t in pair)
+        return layers
 
-    def pieces(self, flats: list[Tensor], rank: int) -> list[Tensor]:
-        """This rank's piece of each layer."""
-        return [trial.cut(flat, self.n)[rank] for flat in flats]
+    @cached_property
+    def steps(self) -> list[tuple[list[Tensor], list[list[Tensor]]]]:
+        """(the output, the flat gradients) of each rank's own rows, in each step of training."""
+        layers, steps = self.layers(), []
+        parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
+        for xs, dys in zip(self.xs, self.dys, strict=True):
+            outs = [through(layers, x) for x in xs]
+            alone = [
+                torch.autograd.grad(y, parameters, dy) for y, dy in zip(outs, dys, strict=True)
+            ]
+            flats = [list(map(flat, grads[::2], grads[1::2])) for grads in alone]
+            steps.append(([y.detach() for y in outs], flats))
+            with torch.no_grad():
+                for p, *grads in zip(parameters, *alone, strict=True):
+                    p -= RATE * sum(grads)
+        return steps
 
     def total(self, step: int) -> list[Tensor]:
         """The gradients summed over the ranks, a flat one for each layer."""
         return [sum(parts) for parts in zip(*self.steps[step][1], strict=True)]
 
-    def right(self, step: int, rank: int) -> bool:
-        """Whether the output and the shards' gradients of a step are the dense ones."""
-        did = self.reports[rank]["steps"][step]
+    def pieces(self, flats: list[Tensor], rank: int) -> list[Tensor]:
+        """A rank's piece of each layer, filled up with zeros."""
+        return [F.pad(one, (0, -one.numel() % self.n)).chunk(self.n)[rank] for one in flats]
+
+    def right(self, step: int, report: dict) -> bool:
+        """Whether a rank's output and its shards' gradients are the dense ones."""
+        did, rank = report["steps"][step], report["rank"]
         wanted = [self.steps[step][0][rank], *self.pieces(self.total(step), rank)]
         return looking.all_near([did["out"], *did["grads"]], wanted)
 
 
+def flat(weight: Tensor, bias: Tensor) -> Tensor:
+    """Weight and bias end to end."""
+    return torch.cat((weight.flatten(), bias))
+
+
+def through(layers: list[nn.Linear], x: Tensor, after_layer: Callable = lambda y: None) -> Tensor:
+    """The rows after the stack, with a tanh after each layer."""
+    for layer in layers:
+        x = torch.tanh(layer(x))
+        after_layer(x)
+    return x
+
+
+def run(function: Callable, group: Group, widths: list[int], b: int, seed: int) -> dict:
+    """Three steps of SGD with the shards that `function(layers, group)` has given back; between any
+    two layers, in both directions, the meter counts what is as large as a whole weight."""
+    dense, rank = Dense(widths, b, group.size(), seed), group.rank()
+    wanted = [one.numel() for one in dense.pieces(dense.start, rank)]
+    with Watch() as watch:
+        layers = dense.layers()
+        meter = Meter(watch, min(weight.nbytes for weight, _ in dense.pairs))
+        out, _ = bench.watched(lambda: function(layers, group))
+        report = {"rank": rank, "kind": type(out).__name__, "sizes": None, "steps": []}
+        kinds = {type(one) for one in out} if isinstance(out, (list, tuple)) else {None}
+        if not (kinds <= {Tensor, nn.Parameter} and all(map(bench.plain, out))):
+            return report
+        shards, report["shards"] = list(out), None
+        report["sizes"] = [one.numel() for one in shards]
+        if report["sizes"] != wanted:
+            return report
+        report["shards"] = [one.detach().flatten().clone() for one in shards]
+        report["leaves"] = all(one.requires_grad and one.is_leaf for one in shards)
+        report["held"] = meter.now(0)
+        if not report["leaves"]:
+            return report
+        for step, (x, dy) in enumerate(zip(dense.xs[:, rank], dense.dys[:, rank], strict=True)):
+            beside = dense.layers() if step == STEPS - 1 else []
+            if beside:
+                other, _ = bench.watched(lambda made=beside: function(made, group))
+                report["again"] = len(other) if isinstance(other, (list, tuple)) else None
+            report["steps"].append(_step(layers, shards, x, dy, meter, beside))
+            if None in report["steps"][-1]["grads"]:
+                break
+            with torch.no_grad():
+                for one in shards:
+                    one -= RATE * one.grad.view_as(one)
+                    one.grad = None
+    return {**report["steps"][0], **report}
+
+
+def _step(layers: list, shards: list, x: Tensor, dy: Tensor, meter: Meter, beside: list) -> dict:
+    """A step; between its forward and its backward there is the forward of another stack."""
+    in_forward, in_backward = [], []
+    complete = []  # how many layers have a complete weight, after each layer's forward
+
+    def after_layer(y: Tensor) -> None:
+        y.register_hook(lambda grad: in_backward.append(meter.now(2)))
+        in_forward.append(meter.now(1))
+        weights = [layer.weight for layer in layers if layer.weight.numel()]
+        complete.append(sum(w.untyped_storage().nbytes() > 0 for w in weights))
+
+    start = x.clone().requires_grad_()
+    y, there = bench.watched(lambda: through(layers, start, after_layer))
+    if beside:
+        more, _ = bench.watched(lambda: through(beside, 1 - x))
+    _, back = bench.watched(lambda: y.backward(dy))
+    if beside:
+        bench.watched(lambda: more.backward(dy))
+    ops = (there["ops"].get("all_gather", 0), *(back["ops"].get(op, 0) for op in SENT))
+    return {
+        "out": y.detach().clone(),
+        "grads": [None if s.grad is None else s.grad.detach().flatten().clone() for s in shards],
+        "forward": max(in_forward),
+        "complete": max(complete),
+        "backward": max(in_backward, default=0),
+        "after": (after := meter.now(0)),
+        "stay": max(after, *in_backward),
+        "told": [looking.counted(way["ops"]) for way in (there, back)],
+        "back": back["ops"],
+        "messages": max(ops),
+        "bytes": [there["bytes"], back["bytes"]],
+    }
+
+
 def judge_promise(answer: Answer, judge: Judge) -> None:
-    """Try promise; raise the Finding that explains best what is wrong."""
-    judge.take(answer, trial.__name__)
+    judge.take(answer, __name__)
     seed = looking.fresh_seed()
     w = 11 + seed % 2
     for members, b, widths in (
@@ -59,103 +171,76 @@ def judge_promise(answer: Answer, judge: Judge) -> None:
         (looking.TWO, 3, [w + 3, w, w + 1, w + 2, w]),
     ):
         when = on(members)
-        reports = judge.trial(answer, trial.run, widths, b, seed, members=members, when=when)
+        reports = judge.trial(answer, run, widths, b, seed, members=members, when=when)
         refuse_none(reports, when, "the list of its shards")
-        one = Trial(reports, trial.numbers(widths, b, len(members), seed), when)
-        for look in LOOKS:
-            look(one)
+        dense = Dense(widths, b, len(members), seed)
+        look_at_values(reports, dense, when)
+        look_at_the_way(reports, dense, when)
 
 
-def look_at_shards(one: Trial) -> None:
-    """A list of one flat leaf a layer, this rank's piece of it, and nothing whole besides."""
-    for where, report in one.ranks():
-        pieces = one.pieces(one.start, where["rank"])
-        kinds, sizes, shards = report["kinds"], report["sizes"], report["shards"]
-        entries = report["kind"] in ("list", "tuple") and set(kinds) <= {"Tensor", "Parameter"}
-        holds = {
-            "not a list of tensors #1": not entries,
-            "not a list of tensors #2": not report["plain"],
-            "not cut": shards is None and sum(sizes) >= sum(flat.numel() for flat in one.start),
-            "wrong size": shards is None,
-            "shards that take no gradient": not report["leaves"],
-            "somebody else's piece": not looking.all_near(shards or [], pieces),
-        }
-        about = {"kind": report["kind"], "sizes": sizes, "n": one.n}
-        refuse_first(SAYS, holds, wanted=[p.numel() for p in pieces], **about, **where)
-
-
-def look_at_values(one: Trial) -> None:
-    """Outputs and the shards' gradients of the first step."""
-    outs, alone = one.steps[0]
-    for where, report in one.ranks():
-        first = report["steps"][0]
-        if not looking.near(first["out"], outs[where["rank"]]):
-            raise SAYS("wrong output", **where)
-        if None in first["grads"]:
-            raise SAYS("no gradient", **where)
-    fine = [rank for rank in range(one.n) if one.right(0, rank)]
-    if len(fine) == one.n:
+def look_at_values(reports: list[dict], dense: Dense, when: str) -> None:
+    """A flat leaf a layer, a rank's piece of it; outputs and gradients of the first step."""
+    n, (outs, alone), total = dense.n, dense.steps[0], dense.total(0)
+    whole = sum(one.numel() for one in dense.start)
+    pieces = [dense.pieces(dense.start, rank) for rank in range(n)]
+    shards = {
+        "not a list of tensors": lambda r: r["sizes"] is None,
+        "not cut": lambda r: r["shards"] is None and sum(r["sizes"]) >= whole,
+        "wrong size": lambda r: r["shards"] is None,
+        "shards that take no gradient": lambda r: not r["leaves"],
+        "somebody else's piece": lambda r: not looking.all_near(r["shards"], pieces[r["rank"]]),
+    }
+    wanted = [one.numel() for one in pieces[0]]
+    SAYS.refuse_each(reports, shards, wanted=wanted, n=n, when=when)
+    values = {
+        "wrong output": lambda r: not looking.near(r["out"], outs[r["rank"]]),
+        "no gradient": lambda r: None in r["grads"],
+    }
+    SAYS.refuse_each(reports, values, when=when)
+    fine = [dense.right(0, report) for report in reports]
+    if all(fine):
         return
-    total = one.total(0)
     given = {
         "own rows alone": alone,
-        "a mean": [[g / one.n for g in total]] * one.n,
-        "n times": [[g * one.n for g in total]] * one.n,
+        "a mean": [[g / n for g in total]] * n,
+        "n times": [[g * n for g in total]] * n,
     }
     gives = {
-        entry: [torch.cat(one.pieces(own, rank)) for rank, own in enumerate(flats)]
+        entry: [torch.cat(dense.pieces(own, rank)) for rank, own in enumerate(flats)]
         for entry, flats in given.items()
     }
-    seen = [torch.cat(report["steps"][0]["grads"]) for report in one.reports]
-    looking.refuse_idea(seen, looking.ideas(SAYS, gives, n=one.n), one.when)
-    if len(fine) == 1:
-        raise SAYS("on one rank only", rank=fine[0], when=one.when)
-    wrong = next(rank for rank in range(one.n) if rank not in fine)
-    raise SAYS("wrong gradient", rank=wrong, when=one.when)
+    seen = [torch.cat(report["grads"]) for report in reports]
+    looking.refuse_idea(seen, looking.ideas(SAYS, gives, n=n), when)
+    if fine.count(True) == 1:
+        raise SAYS("on one rank only", rank=fine.index(True), when=when)
+    raise SAYS("wrong gradient", rank=fine.index(False), when=when)
 
 
-def look_at_memory(one: Trial) -> None:
-    """Nothing whole but the layer that is at work."""
-    for where, report in one.ranks():
-        first = report["steps"][0]
-        forward, backward = max(first["in_forward"]), max(first["in_backward"], default=0)
-        holds = {
-            "cut, and kept whole": report["held"],
-            "the graph keeps it": forward > 1 and max(first["complete"]) <= 1,
-            "not freed behind the forward": forward > 1,
-            "not freed in the backward": backward > 2 or first["after"],
-        }
-        most = {"forward": forward, "backward": max(backward, first["after"])}
-        refuse_first(SAYS, holds, held=report["held"], **most, **where)
+def look_at_the_way(reports: list[dict], dense: Dense, when: str) -> None:
+    """Nothing whole but the layer at work; a gather for each layer in each direction and a
+    reduce-scatter; then the later steps, with shards that have moved, the last with two stacks."""
+    layers = len(dense.pairs)
+    piece = sum(one.numel() for one in dense.pieces(dense.start, 0))
+    move = piece * looking.ITEM * (dense.n - 1)
+    memory = {
+        "cut, and kept whole": lambda r: r["held"],
+        "the graph keeps it": lambda r: r["forward"] > 1 and r["complete"] <= 1,
+        "not freed behind the forward": lambda r: r["forward"] > 1,
+        "not freed in the backward": lambda r: r["backward"] > 2 or r["after"],
+    }
+    traffic = {
+        "all-reduce, then cut": lambda r: "all_reduce" in r["back"],
+        "a message for each parameter": lambda r: r["messages"] > layers,
+        "over budget": lambda r: (
+            r["bytes"][0] > move + 1 or r["bytes"][1] > 2 * move + 1 or set(r["back"]) - SENT
+        ),
+    }
+    later = {
+        "another second step": lambda r: not dense.right(1, r),
+        "two stacks at once": lambda r: not dense.right(2, r) or r["again"] != layers,
+    }
+    for looks in (memory, traffic, later):
+        SAYS.refuse_each(reports, looks, layers=layers, when=when)
 
 
-def look_at_traffic(one: Trial) -> None:
-    """A gather for each layer in each direction, and a reduce-scatter."""
-    padded = sum(p.numel() for p in one.pieces(one.start, 0))
-    move = padded * looking.ITEM * (one.n - 1)
-    for where, report in one.ranks():
-        forward, backward = (report["steps"][0][way] for way in ("forward", "backward"))
-        ops, known = backward["ops"], {"all_gather", "reduce_scatter"}
-        most = max(forward["ops"].get("all_gather", 0), *(ops.get(op, 0) for op in known))
-        there, back = forward["bytes"], backward["bytes"]
-        holds = {
-            "all-reduce, then cut": "all_reduce" in ops,
-            "a message for each parameter": most > one.layers,
-            "over budget": there > move + 1 or back > 2 * move + 1 or set(ops) - known,
-        }
-        said = (looking.counted(one_way["ops"]) for one_way in (forward, backward))
-        head = HEAD.format(where["rank"], *said, one.when)
-        refuse_first(SAYS, holds, head=head, layers=one.layers, there=there, back=back)
-
-
-def look_at_steps(one: Trial) -> None:
-    """The later steps, with the shards that have moved; in the last there are two stacks."""
-    for where, report in one.ranks():
-        for step in range(1, trial.STEPS):
-            last = step == trial.STEPS - 1
-            if not one.right(step, where["rank"]) or (last and report["again"] != one.layers):
-                raise SAYS("two stacks at once" if last else "another second step", **where)
-
-
-LOOKS = (look_at_shards, look_at_values, look_at_memory, look_at_traffic, look_at_steps)
 PROMISE = Exercise(judge=judge_promise, **SAYS.about)

@@ -8,7 +8,6 @@ gather carries its layer's number: ranks which mean different ones get a note an
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_11.meter import Meter, refuse_first
+from course_lib.classroom.checks.lesson_11.meter import Meter
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
@@ -32,30 +31,34 @@ MISTAKES = {
 }
 
 
-class Numbers(NamedTuple):
-    """The same on every rank, and on the judge."""
+class Batches:
+    """Weights (layer, h, h), rows (call, n, b, h) and wishes [call][rank][layer], alike everywhere.
 
-    weights: Tensor  # (layer, h, h)
-    xs: Tensor  # (call, n, b, h)
-    wanted: list[list[list[bool]]]  # [call][rank][layer]
+    First as many wishes for each rank, and different ones: on their own ways they would never
+    notice. One layer all want, one two, one a rank alone, one none. Then one rank wants nothing,
+    the next two layers, a third one of them; then none wants any.
+    """
 
+    def __init__(self, b: int, h: int, n: int, seed: int):
+        made = torch.Generator().manual_seed(seed)
+        self.weights = torch.randn((LAYERS, h, h), generator=made, dtype=torch.float64)
+        self.xs = torch.randn((CALLS, n, b, h), generator=made, dtype=torch.float64)
+        order = torch.randperm(LAYERS, generator=made).tolist()
+        some = ([[0, 4, 1], [0, 4, 2], [0, 5, 3]], [[], [6, 4], [4]], [[], [], []])
+        self.wanted = [
+            [[order.index(i) in s for i in range(LAYERS)] for s in batch[:n]] for batch in some
+        ]
 
-def numbers(b: int, h: int, n: int, seed: int) -> Numbers:
-    """Weights, rows and wishes. First as many for each rank, and different ones: on their own ways
-    they would never notice. One layer all want, one two, one a rank alone, one none. Then one rank
-    wants nothing, the next two layers, a third one of them; then none wants any."""
-    made = torch.Generator().manual_seed(seed)
-    weights = torch.randn((LAYERS, h, h), generator=made, dtype=torch.float64)
-    xs = torch.randn((CALLS, n, b, h), generator=made, dtype=torch.float64)
-    order = torch.randperm(LAYERS, generator=made).tolist()
-    some = ([[0, 4, 1], [0, 4, 2], [0, 5, 3]], [[], [6, 4], [4]], [[], [], []])
-    wanted = [[[order.index(i) in s for i in range(LAYERS)] for s in batch[:n]] for batch in some]
-    return Numbers(weights, xs, wanted)
-
-
-def layer(x: Tensor, weight: Tensor) -> Tensor:
-    """What a layer makes of the rows."""
-    return x + torch.tanh(x @ weight.T)
+    def through(
+        self, call: int, ways: Sequence[Sequence[bool]], by: Callable | None = None
+    ) -> list[Tensor]:
+        """Each rank's rows after the layers for which its way is True."""
+        by, found = by or (lambda x, w: x + torch.tanh(x @ w.T)), []
+        for x, way in zip(self.xs[call], ways, strict=True):
+            for weight, goes_there in zip(self.weights, way, strict=True):
+                x = by(x, weight) if goes_there else x
+            found.append(x)
+        return found
 
 
 class Unit:
@@ -70,16 +73,18 @@ class Unit:
         self.whole: Tensor | None = None
 
     def gather(self) -> Tensor:
-        self.log["kept"] = max(self.log["kept"], self.meter.now(0))
+        log = self.log
+        log["kept"] = max(log["kept"], self.meter.now(0))
         every = all_gather(self.piece[None], self.group)  # (n, piece and the layer's number)
         asked = [int(number) for number in every[:, -1].tolist()]
-        self.log["gathers"] += 1
-        if set(asked) != {self.number}:
-            self.log["mixed"] = self.log["mixed"] or (self.log["gathers"], asked)
+        log["gathers"] += 1
+        if set(asked) != {self.number} and not log["told"]:
+            told = (f"rank {rank} in that of layer {number}" for rank, number in enumerate(asked))
+            log |= {"number": log["gathers"], "told": ", ".join(told)}
         weight = every[:, :-1].reshape(-1)[: self.shape.numel()].view(self.shape).clone()
         if self.whole is None:
-            self.log["now"] += 1
-            self.log["most"] = max(self.log["most"], self.log["now"])
+            log["now"] += 1
+            log["most"] = max(log["most"], log["now"])
         self.whole = weight
         return weight
 
@@ -93,49 +98,32 @@ class Unit:
 def run(function: Callable, group: Group, b: int, h: int, seed: int) -> dict:
     """Some batches, one after another, with other wishes each time."""
     n, rank = group.size(), group.rank()
-    given, calls = numbers(b, h, n, seed), []
+    given, calls = Batches(b, h, n, seed), []
     with Watch() as watch:
         for x, wanted in zip(given.xs[:, rank], given.wanted, strict=True):
             meter = Meter(watch, given.weights[0].nbytes)
-            log = {"gathers": 0, "mixed": None, "now": 0, "most": 0, "kept": 0}
+            log = {"gathers": 0, "number": 0, "told": "", "now": 0, "most": 0, "kept": 0}
             units = [Unit(i, w, group, log, meter) for i, w in enumerate(given.weights)]
             own, wish, known = x.clone(), list(wanted[rank]), list(units)
             with torch.no_grad():
                 out, sent = bench.watched(lambda o=own, w=wish, u=units: function(o, w, u, group))
             good = bench.plain(out) and out.shape == x.shape and out.dtype == x.dtype
-            same = torch.equal(own, x) and wish == wanted[rank] and units == known
-            now = {"out": out.detach().clone() if good else None, "changed": not same, **sent}
-            calls.append({**bench.described(out), **now, **log, "left": meter.now(0)})
-            if log["mixed"] or not good:
+            calls.append({
+                **sent,
+                **log,
+                "kind": bench.kind(out),
+                "got": looking.came_back(bench.described(out)),
+                "out": out.detach().clone() if good else None,
+                "changed": not torch.equal(own, x) or wish != wanted[rank] or units != known,
+                "others": sum(sent["ops"].values()) - log["gathers"],
+                "copies": max(log["kept"], meter.now(0)),
+            })  # fmt: skip
+            if log["told"] or not good:
                 break
     return {"kind": calls[0]["kind"], "calls": calls}
 
 
-class Trial:
-    """Some batches on a group."""
-
-    def __init__(self, reports: list[dict], b: int, h: int, seed: int, when: str):
-        self.reports, self.when, self.n = reports, when, len(reports)
-        self.given = numbers(b, h, self.n, seed)
-
-    def through(self, call: int, rank: int, goes: Sequence[bool], by: Callable = layer) -> Tensor:
-        """A rank's rows after the layers for which `goes` is True."""
-        x = self.given.xs[call, rank]
-        for weight, goes_there in zip(self.given.weights, goes, strict=True):
-            x = by(x, weight) if goes_there else x
-        return x
-
-    def calls(self) -> Iterator[tuple[dict, dict]]:
-        """(where it was, what a rank did), batch by batch."""
-        for call in range(CALLS):
-            for rank, report in enumerate(self.reports):
-                if call < len(report["calls"]):
-                    where = {"batch": call + 1, "rank": rank, "when": self.when}
-                    yield where, report["calls"][call]
-
-
 def judge_same_way(answer: Answer, judge: Judge) -> None:
-    """Try same_way; raise the Finding that explains best what is wrong."""
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     h = 5 + seed % 3
@@ -144,83 +132,74 @@ def judge_same_way(answer: Answer, judge: Judge) -> None:
         # In the second batch rank 0 wants nothing.
         reports = judge.trial(answer, run, *sizes, seed, members=members, when=when, empty=[0])
         refuse_none(reports, when, "the rows that have gone through their layers")
-        one = Trial(reports, *sizes, seed, when)
-        for look in (look_at_ways, look_at_values, look_at_traffic):
-            look(one)
+        given = Batches(*sizes, len(members), seed)
+        calls = list(zip(*(report["calls"] for report in reports), strict=False))
+        look_at_values(calls, given, when)
+        look_at_traffic(calls, given, when)
 
 
-def look_at_ways(one: Trial) -> None:
-    """All ranks in the same gather, always."""
-    shape = list(one.given.xs.shape[2:])
-    for about, did in one.calls():
-        number, asked = did["mixed"] or (0, [])
-        told = ", ".join(f"rank {r} in that of layer {i}" for r, i in enumerate(asked))
-        holds = {
-            "ranks that part": did["mixed"],
-            "input changed": did["changed"],
-            "wrong shape": did["out"] is None,
-        }
-        got = looking.came_back(did)
-        refuse_first(SAYS, holds, **about, number=number, told=told, got=got, shape=shape)
+Calls = Sequence[Sequence[dict]]  # of each batch what each rank reports
 
 
-def look_at_values(one: Trial) -> None:
-    """Each rank's rows through the layers that this rank wants, and no others."""
-    wanted, n = one.given.wanted, one.n
-    for about, did in one.calls():
-        call, rank = about["batch"] - 1, about["rank"]
-        if not looking.near(did["out"], one.through(call, rank, wanted[call][rank])):
-            break
-    else:
+def look_at_values(calls: Calls, given: Batches, when: str) -> None:
+    """All ranks in the same gather, always; a rank's rows through the layers that it wants."""
+    n, b = given.xs.shape[1:3]
+    ways = {
+        "ranks that part": lambda did: did["told"],
+        "input changed": lambda did: did["changed"],
+        "wrong shape": lambda did: did["out"] is None,
+    }
+    for batch, reports in enumerate(calls, 1):
+        SAYS.refuse_each(reports, ways, batch=batch, shape=list(given.xs.shape[2:]), when=when)
+    seen = [[did["out"] for did in reports] for reports in calls]
+    right = [given.through(call, ways) for call, ways in enumerate(given.wanted)]
+    if all(map(looking.all_near, seen, right)):
         return
-    votes = [sum(some) for some in zip(*wanted[0], strict=True)]
+    looking.refuse_idea(seen[0], looking.ideas(SAYS, ideas(given, n)), when)
+    if looking.all_near(seen[0], right[0]):
+        raise SAYS("another later batch", when=when)
+    looking.refuse_general(seen[0], right[0], when, sizes={"rows": b, "layers": LAYERS})
+    raise SAYS("wrong output", when=when)
 
-    def own(enough: Callable[[int, bool], bool]) -> list[list[bool]]:
-        """Each rank's wishes, where the votes, or the first rank's wish, are `enough`."""
-        every = (zip(wishes, votes, wanted[0][0], strict=True) for wishes in wanted[0])
-        return [[wish and enough(k, first) for wish, k, first in rank] for rank in every]
 
-    ways = (
+def ideas(given: Batches, n: int) -> Iterator[tuple[str, list[Tensor]]]:
+    """What each rank would give of its first batch under each wrong idea."""
+    wanted = given.wanted[0]
+    votes, first = [sum(some) for some in zip(*wanted, strict=True)], wanted[0]
+
+    def own(enough: Callable[[int], bool], votes: Sequence[int] = votes) -> list[list[bool]]:
+        """Each rank's wishes, where there are `enough` votes."""
+        return [[w and enough(k) for w, k in zip(way, votes, strict=True)] for way in wanted]
+
+    for entry, ways in (
         ("somebody else's layer", [[k > 0 for k in votes]] * n),
-        ("only where all agree", own(lambda k, _: k == n)),
-        ("a rank of its own decides", [wanted[0][0]] * n),
-        ("a rank of its own decides", own(lambda _, first: first)),
-        ("only where most agree", own(lambda k, _: k > 1)),
-        ("one vote exactly", own(lambda k, _: k == 1)),
-        ("none", own(lambda *_: False)),
-    )
-    right, *others = (
-        [one.through(0, r, wishes, by) for r, wishes in enumerate(wanted[0])]
-        for by in (layer, *MISTAKES.values())
-    )
-    gives = [(e, [one.through(0, r, goes) for r, goes in enumerate(way)]) for e, way in ways]
-    gives += zip(MISTAKES, others, strict=True)
-    seen = [report["calls"][0]["out"] for report in one.reports]
-    looking.refuse_idea(seen, looking.ideas(SAYS, gives), one.when)
-    if all(map(looking.near, seen, right)):
-        raise SAYS("another later batch", when=one.when)
-    b = one.given.xs.shape[2]
-    looking.refuse_general(seen, right, one.when, sizes={"rows": b, "layers": LAYERS})
-    raise SAYS("wrong output", when=one.when)
+        ("only where all agree", own(lambda k: k == n)),
+        ("a rank of its own decides", [first] * n),
+        ("a rank of its own decides", own(bool, first)),
+        ("only where most agree", own(lambda k: k > 1)),
+        ("one vote exactly", own(lambda k: k == 1)),
+        ("none", own(lambda k: False)),
+    ):
+        yield entry, given.through(0, ways)
+    for entry, layer in MISTAKES.items():
+        yield entry, given.through(0, wanted, layer)
 
 
-def look_at_traffic(one: Trial) -> None:
+def look_at_traffic(calls: Calls, given: Batches, when: str) -> None:
     """The gathers that some rank wants, one small message, one layer whole at a time."""
-    piece = -(-one.given.weights[0].numel() // one.n) + 1  # and the layer's number
-    for about, did in one.calls():
-        due = sum(map(any, zip(*one.given.wanted[about["batch"] - 1], strict=True)))
-        others = sum(did["ops"].values()) - did["gathers"]
-        budget = (due * piece + 2 * LAYERS) * looking.ITEM * (one.n - 1)
-        copies = max(did["kept"], did["left"])
-        holds = {
-            "all whole at once": did["most"] > 1 or did["now"],
-            "gathered for nobody": did["gathers"] > due,
-            "a message for each layer": others > 1,
-            "more bytes": did["bytes"] > budget,
-            "copies kept whole": copies,
+    n = given.xs.shape[1]
+    piece = -(-given.weights[0].numel() // n) + 1  # and the layer's number
+    for batch, reports in enumerate(calls, 1):
+        due = sum(map(any, zip(*given.wanted[batch - 1], strict=True)))
+        budget = (due * piece + 2 * LAYERS) * looking.ITEM * (n - 1)
+        looks = {
+            "all whole at once": lambda did: did["most"] > 1 or did["now"],
+            "gathered for nobody": lambda did, due=due: did["gathers"] > due,
+            "a message for each layer": lambda did: did["others"] > 1,
+            "more bytes": lambda did, budget=budget: did["bytes"] > budget,
+            "copies kept whole": lambda did: did["copies"],
         }
-        more = {"due": due, "others": others, "budget": budget, "copies": copies}
-        refuse_first(SAYS, holds, **about, **did, **more)
+        SAYS.refuse_each(reports, looks, batch=batch, due=due, budget=budget, when=when)
 
 
 SAME_WAY = Exercise(judge=judge_same_way, **SAYS.about)

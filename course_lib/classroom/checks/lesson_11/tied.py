@@ -7,7 +7,7 @@ one, against the messages of a head of the check's own, and against what is whol
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_11.meter import Meter, refuse_first
+from course_lib.classroom.checks.lesson_11.meter import Meter
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
@@ -26,23 +26,23 @@ from course_lib.memory.watch import Watch
 SAYS = Page("lesson_11/tied_head")
 STEPS, RATE, BLOCKS = 3, 0.05, 2
 PROMISED = "gathered only while its unit runs"  # the library's words
-GATHERS = ("all_gather", "reduce_scatter")
 
 
-class Numbers(NamedTuple):
-    """The same on every rank, and on the judge; b·s is smaller than h: logits than the table."""
+class Dense:
+    """Table (v, h), blocks (block, h, h), ids and logits' gradients (step, n, b, s); b·s is smaller
+    than h: logits than the table. Alike on every rank and on the judge."""
 
-    table: Tensor  # (v, h)
-    blocks: Tensor  # (block, h, h)
-    ids: Tensor  # (step, n, b, s)
-    dys: Tensor  # (step, n, b, s, v)
+    def __init__(self, b: int, s: int, v: int, h: int, seed: int, n: int):
+        made = torch.Generator().manual_seed(seed)
+        draw = partial(torch.randn, generator=made, dtype=torch.float64)
+        self.table, self.blocks = draw(v, h) / 2, draw(BLOCKS, h, h) / 2
+        self.ids = torch.randint(v, (STEPS, n, b, s), generator=made)
+        self.dys = draw(STEPS, n, b, s, v)
+        # Of two more models, whose heads are made before this one's and after it.
+        self.other_tables = [self.table + k for k in (1, 2)]
 
-    def other_tables(self) -> list[Tensor]:
-        """Of two more models, whose heads are made before this one's and after it."""
-        return [self.table + k for k in (1, 2)]
-
-    def dense(self, only: str = "") -> list[tuple[list[Tensor], Tensor, list[Tensor]]]:
-        """(logits of each rank, the table after it, the head's inputs) of each step; `only` one of
+    def steps(self, only: str = "") -> list[tuple[Tensor, Tensor, Tensor]]:
+        """(logits of the ranks, the table after it, the head's inputs) of each step; `only` one of
         the table's two uses has a gradient."""
         table, blocks, steps = self.table.clone(), self.blocks.clone(), []
         for ids, dys in zip(self.ids, self.dys, strict=True):
@@ -56,30 +56,18 @@ class Numbers(NamedTuple):
             logits = xs @ head.T
             grads = torch.autograd.grad((logits * dys).sum() / len(ids), leaves)
             table, blocks = table - RATE * grads[0], blocks - RATE * grads[1]
-            steps.append(([*logits.detach()], table, [*xs.detach()]))
+            steps.append((logits.detach(), table, xs.detach()))
         return steps
-
-
-def numbers(b: int, s: int, v: int, h: int, n: int, seed: int) -> Numbers:
-    """Fresh numbers from a seed."""
-    made = torch.Generator().manual_seed(seed)
-
-    def random(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=made, dtype=torch.float64)
-
-    table, blocks = random(v, h) / 2, random(BLOCKS, h, h) / 2
-    ids = torch.randint(v, (STEPS, n, b, s), generator=made)
-    return Numbers(table, blocks, ids, random(STEPS, n, b, s, v))
 
 
 class Small(nn.Module):
     """A table, some blocks, and a head that is made of the table."""
 
-    def __init__(self, given: Numbers, head: Callable[[nn.Embedding], nn.Module]):
+    def __init__(self, dense: Dense, head: Callable[[nn.Embedding], nn.Module]):
         super().__init__()
-        self.tokens = nn.Embedding(*given.table.shape, _weight=given.table.clone())
-        self.blocks = nn.ModuleList(nn.Linear(*w.shape, bias=False) for w in given.blocks)
-        for block, weight in zip(self.blocks, given.blocks, strict=True):
+        self.tokens = nn.Embedding(*dense.table.shape, _weight=dense.table.clone())
+        self.blocks = nn.ModuleList(nn.Linear(*w.shape, bias=False) for w in dense.blocks)
+        for block, weight in zip(self.blocks, dense.blocks, strict=True):
             block.weight = nn.Parameter(weight.clone())
         self.head = head(self.tokens)
 
@@ -99,15 +87,15 @@ def our_head(tokens: nn.Embedding) -> nn.Module:
 
 def run(function: Callable, group: Group, *sizes: int) -> dict:
     """Train with the answer's head, then with the check's own."""
-    given = numbers(*sizes[:4], group.size(), sizes[4])
-    return {**_train(function, given, group), "ours": _train(our_head, given, group)["sent"]}
+    dense = Dense(*sizes, group.size())
+    return {**_train(function, dense, group), "ours": _train(our_head, dense, group)}
 
 
-def _train(function: Callable, given: Numbers, group: Group) -> dict:
+def _train(function: Callable, dense: Dense, group: Group) -> dict:
     rank, made = group.rank(), []
     mesh = DeviceMesh.from_group(group, "cpu", mesh_dim_names=("dp",))
-    report = {"steps": [], "sent": {}, "promise": False, "parameters": 0, "kept": 0}
-    others = [nn.Embedding.from_pretrained(t, freeze=False) for t in given.other_tables()]
+    report = {"rank": rank, "steps": [], "promise": False, "extra": 0}
+    others = [nn.Embedding.from_pretrained(t, freeze=False) for t in dense.other_tables]
     with Watch() as watch:
 
         def head(tokens: nn.Embedding) -> nn.Module:
@@ -121,23 +109,24 @@ def _train(function: Callable, given: Numbers, group: Group) -> dict:
                 torch.set_default_dtype(torch.float32)
             return made[1] if isinstance(made[1], nn.Module) else nn.Identity()
 
-        model = Small(given, head)
-        report["same"] = torch.equal(model.tokens.weight, given.table)
+        model = Small(dense, head)
+        report["same"] = torch.equal(model.tokens.weight, dense.table)
         report["shared"] = made[1] is not None and any(made[1] is made[k] for k in (0, 2))
         report["kind"], report["module"] = type(made[1]).__name__, isinstance(made[1], nn.Module)
         if not report["module"]:
             return report
-        report["parameters"] = sum(p.numel() for p in model.parameters())
+        whole = dense.table.numel() + dense.blocks.numel()
+        report["extra"] = sum(p.numel() for p in model.parameters()) - whole
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
         options = {"units": list(model.blocks), "prefetch": 0, "persist": 0}
         engine = zero.engine(model, optimizer, stage=3, mesh=mesh, **options)
-        meter, in_blocks = Meter(watch, given.table.nbytes), [0]
+        meter, in_blocks = Meter(watch, dense.table.nbytes), [0]
         report["before"] = meter.now(0)
         for block in model.blocks:
             block.register_forward_hook(lambda *_: in_blocks.append(meter.now(0)))
         try:
-            for ids, dy in zip(given.ids, given.dys, strict=True):
-                report["steps"].append(_step(engine, ids[rank], dy[rank], report, meter))
+            for ids, dy in zip(dense.ids[:, rank], dense.dys[:, rank], strict=True):
+                _step(engine, ids, dy, report, meter)
         except RuntimeError as error:
             report["promise"] = PROMISED in str(error)
             if not report["promise"]:
@@ -147,26 +136,26 @@ def _train(function: Callable, given: Numbers, group: Group) -> dict:
     return report
 
 
-def _step(engine: zero.Engine, ids: Tensor, dy: Tensor, report: dict, meter: Meter) -> dict:
+def _step(engine: zero.Engine, ids: Tensor, dy: Tensor, report: dict, meter: Meter) -> None:
     logits, there = bench.watched(lambda: engine(ids))
-    found = {**bench.described(logits), "logits": None}
+    found = {"got": looking.came_back(bench.described(logits)), "logits": None}
+    report["steps"].append(found)
     if not (bench.plain(logits) and logits.shape == dy.shape):
-        return found
+        return
     found["logits"] = logits.detach().clone()
-    if len(report["steps"]) == 1:  # after the forward the unit that ends it may stay
+    if len(report["steps"]) == 2:  # after the forward the unit that ends it may stay
         report["kept"] = meter.now(1)
     _, back = bench.watched(lambda: engine.backward((logits * dy).sum()))
-    sent = {op: there["ops"].get(op, 0) + back["ops"].get(op, 0) for op in GATHERS}
-    report["sent"] = {**sent, "bytes": there["bytes"] + back["bytes"]}  # of the last step
+    report["bytes"] = there["bytes"] + back["bytes"]  # of the last step
+    for op in ("all_gather", "reduce_scatter"):
+        report[op] = there["ops"].get(op, 0) + back["ops"].get(op, 0)
     engine.step()
     with engine.gathered(engine.model):
         # In halves: a copy of the whole one would be found in the next step.
         found["table"] = [half.clone() for half in engine.model.tokens.weight.detach().chunk(2)]
-    return found
 
 
 def judge_tied(answer: Answer, judge: Judge) -> None:
-    """Try tied_head; raise the Finding that explains best what is wrong."""
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     h = 6 + seed % 3
@@ -174,75 +163,53 @@ def judge_tied(answer: Answer, judge: Judge) -> None:
         when = on(members)
         reports = judge.trial(answer, run, *sizes, seed, members=members, when=when)
         refuse_none(reports, when, "a module")
-        given = numbers(*sizes, len(members), seed)
-        ranks = [({"rank": r, "when": when}, report) for r, report in enumerate(reports)]
-        for look in (look_at_module, look_at_logits, look_at_steps, look_at_budget):
-            look(ranks, given)
+        dense = Dense(*sizes, seed, len(members))
+        look_at_the_head(reports, dense, when)
+        look_at_steps(reports, dense, when)
 
 
-Ranks = list[tuple[dict, dict]]  # of each: where it was, what it reports
-
-
-def look_at_module(ranks: Ranks, given: Numbers) -> None:
-    """A module, that has the table for a parameter, and no other."""
-    whole = given.table.numel() + given.blocks.numel()
-    for where, report in ranks:
-        extra = report["parameters"] - whole
-        holds = {
-            "not a module": not report["module"],
-            "one head for all #1": report["shared"],
-            "another table": not report["same"],
-            "used outside its module": report["promise"],
-            "untied": extra,
-        }
-        refuse_first(SAYS, holds, **where, kind=report["kind"], extra=extra)
-
-
-def look_at_logits(ranks: Ranks, given: Numbers) -> None:
-    """The first logits: of every entry, and with the model's own table."""
-    right, _, xs = given.dense()[0]
-    for where, report in ranks:
-        if report["steps"][0]["logits"] is None:
-            raise SAYS("wrong shape", got=looking.came_back(report["steps"][0]), **where)
-    seen, when = [report["steps"][0]["logits"] for _, report in ranks], ranks[0][0]["when"]
-    theirs = ([x @ table.T for x in xs] for table in given.other_tables())
-    looking.refuse_idea(
-        seen, looking.ideas(SAYS, (("one head for all #2", gives) for gives in theirs)), when
-    )
-    for where, report in ranks:
-        if not looking.near(report["steps"][0]["logits"], right[where["rank"]]):
+def look_at_the_head(reports: list[dict], dense: Dense, when: str) -> None:
+    """A module that has the table for a parameter, and no other; the first logits."""
+    form = {
+        "not a module": lambda r: not r["module"],
+        "one head for all #1": lambda r: r["shared"],
+        "another table": lambda r: not r["same"],
+        "used outside its module": lambda r: r["promise"],
+        "untied": lambda r: r["extra"],
+    }
+    SAYS.refuse_each(reports, form, when=when)
+    first = [report["steps"][0] for report in reports]
+    SAYS.refuse_each(first, {"wrong shape": lambda did: did["logits"] is None}, when=when)
+    (right, _, xs), seen = dense.steps()[0], [did["logits"] for did in first]
+    theirs = [("one head for all #2", xs @ table.T) for table in dense.other_tables]
+    looking.refuse_idea(seen, looking.ideas(SAYS, theirs), when)
+    for rank, logits in enumerate(seen):
+        if not looking.near(logits, right[rank]):
             looking.refuse_general(seen, right, when, what="logits")
-            raise SAYS("wrong logits", **where)
+            raise SAYS("wrong logits", rank=rank, when=when)
 
 
-def look_at_steps(ranks: Ranks, given: Numbers) -> None:
-    """Logits and the table after each of three steps."""
-    half = {use: given.dense(use)[0][1] for use in ("lookup", "head")}
-    for where, report in ranks:
-        if report["before"]:
-            raise SAYS("a copy kept whole", before=report["before"], **where)
+def look_at_steps(reports: list[dict], dense: Dense, when: str) -> None:
+    """Logits and the table after each of three steps; the table whole while it is used, once; no
+    messages beyond those of our own head."""
+    SAYS.refuse_each(reports, {"a copy kept whole": lambda r: r["before"]}, when=when)
+    half = {use: dense.steps(use)[0][1] for use in ("lookup", "head")}
+    for rank, report in enumerate(reports):
         tables = [torch.cat(did["table"]) for did in report["steps"]]
         for use, other in (("lookup", "head"), ("head", "lookup")):
             if looking.near(tables[0], half[use]):
-                raise SAYS("half of the gradient", use=use, other=other, **where)
-        for step, (logits, table, _) in enumerate(given.dense()):
-            seen = report["steps"][step]["logits"]
-            if not (
-                looking.near(seen, logits[where["rank"]]) and looking.near(tables[step], table)
-            ):
-                raise SAYS("another step", step=step + 1, **where)
-
-
-def look_at_budget(ranks: Ranks, given: Numbers) -> None:
-    """The table is whole while it is used, once; no messages beyond those of our own head."""
-    for where, report in ranks:
-        sent, ours = report["sent"], report["ours"]
-        holds = {
-            "whole all the way": report["in the blocks"],
-            "a second whole table": report["kept"] > 1,
-            "over budget": any(sent[k] > ours[k] + 64 * (k == "bytes") for k in sent),
-        }
-        refuse_first(SAYS, holds, **where, **sent, kept=report["kept"], ours=ours)
+                raise SAYS("half of the gradient", use=use, other=other, rank=rank, when=when)
+        for k, (logits, table, _) in enumerate(dense.steps()):
+            seen = [report["steps"][k]["logits"], tables[k]]
+            if not looking.all_near(seen, [logits[rank], table]):
+                raise SAYS("another step", step=k + 1, rank=rank, when=when)
+    beyond = {"all_gather": 0, "reduce_scatter": 0, "bytes": 64}  # ours
+    budget = {
+        "whole all the way": lambda r: r["in the blocks"],
+        "a second whole table": lambda r: r["kept"] > 1,
+        "over budget": lambda r: any(r[k] > r["ours"][k] + more for k, more in beyond.items()),
+    }
+    SAYS.refuse_each(reports, budget, when=when)
 
 
 TIED_HEAD = Exercise(judge=judge_tied, **SAYS.about)

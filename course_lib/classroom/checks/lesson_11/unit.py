@@ -10,24 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.thought import Mistake, Thought, compare, counted
+from course_lib.classroom.checks.thought import Thought, compare, counted, named
 from course_lib.classroom.checks.words import Page
 
 N, H, LAYERS, WORDS, ITEM = 16, 4096, 32, 50_304, 2  # ranks, hidden, blocks, vocabulary, bytes
 TABLE, BLOCK = WORDS * H, 12 * H * H  # parameters: the head, or the embedding; a block
 PSI = 2 * TABLE + LAYERS * BLOCK
-FIELDS = (
-    "shards",
-    "most, model",
-    "most, block",
-    "most, layer",
-    "most, block, 1 ahead",
-    "gathers, block",
-    "gathers, layer",
-    "sent, block",
-    "sent, block, k = 4",
-    "sent, fast, k = 4",
-)
 
 
 @dataclass(frozen=True)
@@ -52,21 +40,22 @@ class Model:
 
     def answers(self) -> dict[str, float]:
         """What this way of counting leads to."""
-        shards = self.psi * self.share
+        gb, shards = self.item / self.gigabyte, self.psi * self.share
         base = shards if self.with_shards else 0
         lean = (self.moves * self.psi - self.saved_bytes) * self.of_a_move
         fast = self.fast_moves * self.psi * self.of_a_move
-        most = (
-            base + self.psi,
-            base + self.largest_block,
-            base + self.largest_layer,
-            base + self.largest_block + self.next_block,
-        )
-        gathers = (2 * (units + self.ends) - self.saved for units in (LAYERS, 4 * LAYERS))
-        to_gb = self.item / self.gigabyte
-        sent = (lean, self.micro * lean, self.micro * fast)
-        values = (*(n * to_gb for n in (shards, *most)), *gathers, *(n * to_gb for n in sent))
-        return dict(zip(FIELDS, values, strict=True))
+        return {
+            "shards": gb * shards,
+            "most, model": gb * (base + self.psi),
+            "most, block": gb * (base + self.largest_block),
+            "most, layer": gb * (base + self.largest_layer),
+            "most, block, 1 ahead": gb * (base + self.largest_block + self.next_block),
+            "gathers, block": 2 * (LAYERS + self.ends) - self.saved,
+            "gathers, layer": 2 * (4 * LAYERS + self.ends) - self.saved,
+            "sent, block": gb * lean,
+            "sent, block, k = 4": gb * lean * self.micro,
+            "sent, fast, k = 4": gb * fast * self.micro,
+        }
 
 
 RIGHT = Model()
@@ -97,62 +86,57 @@ IDEAS = {
 }
 
 
-def _alone(*pairs: tuple[str, str, float]) -> tuple[Mistake, ...]:
-    """Wrong ideas about one field each, with what is counted there instead."""
-    right, scale = RIGHT.answers(), ITEM / 1e9
-    of = {"most": lambda n: (PSI / N + n) * scale, "sent": lambda n: n * scale * (N - 1) / N}
-    found = [
-        Mistake(*SAYS.of(entry), {field: of.get(field[:4], float)(n)}) for entry, field, n in pairs
-    ]
-    everyone = {k: N * right[k] for k in FIELDS if k.startswith(("gat", "sent"))}
-    return (*found, Mistake(*SAYS.of("all ranks together"), everyone))
-
-
 UNITS, PRODUCTS = LAYERS + 2, 4 * LAYERS + 2
-ALONE = _alone(
-    ("as at stage 2", "sent, block", 2 * PSI),
-    ("as at stage 2", "sent, block, k = 4", 5 * PSI),
-    ("gradients once", "sent, block, k = 4", 4 * (2 * PSI - 2 * TABLE) + PSI),
-    ("one of the two once", "sent, fast, k = 4", 5 * PSI),
-    ("gathered once", "sent, block, k = 4", 4 * PSI + 2 * PSI - 2 * TABLE),
-    ("fast saves the same units", "sent, fast, k = 4", 4 * (2 * PSI - 2 * TABLE)),
-    ("fast saves the same units", "sent, fast, k = 4", 4 * (2 * PSI - TABLE)),
-    ("the forward alone", "gathers, block", UNITS),
-    ("the forward alone", "gathers, layer", PRODUCTS),
-    ("reduce-scatters too", "gathers, block", 3 * UNITS - 2),
-    ("reduce-scatters too", "gathers, layer", 3 * PRODUCTS - 2),
-    ("reduce-scatters too", "gathers, block", 3 * UNITS),
-    ("reduce-scatters too", "gathers, layer", 3 * PRODUCTS),
-    ("blocks alone", "gathers, block", 2 * LAYERS),
-    ("blocks alone", "gathers, layer", 8 * LAYERS),
-    ("the ends cut too", "gathers, layer", 4 * (2 * UNITS - 2)),
-    ("the ends cut too", "gathers, layer", 4 * 2 * UNITS),
-    ("a layer is the largest", "most, layer", 3 * H * H),
-    ("a layer is the largest", "most, layer", H * H),
-    ("ahead already", "most, block", TABLE + BLOCK),
-    ("ahead already", "most, layer", TABLE + 4 * H * H),
-    ("two tables side by side #2", "most, block", 2 * TABLE),
-    ("two tables side by side #2", "most, layer", 2 * TABLE),
-    ("three units", "most, block, 1 ahead", TABLE + 2 * BLOCK),
-    ("gradients too", "most, model", 2 * PSI),
-    ("gradients too", "most, block, 1 ahead", 2 * TABLE + 2 * BLOCK),
-)
+FAST, LEAN, PRODUCT = "sent, fast, k = 4", "sent, block, k = 4", H * H
+# Wrong ideas about one field: what is counted there instead, beside the shards, or of all moves.
+ALONE = {
+    "as at stage 2": {"sent, block": [2 * PSI], LEAN: [5 * PSI]},
+    "gradients once": {LEAN: [9 * PSI - 8 * TABLE]},
+    "one of the two once": {FAST: [5 * PSI]},
+    "gathered once": {LEAN: [6 * PSI - 2 * TABLE]},
+    "fast saves the same units": {FAST: [8 * PSI - 8 * TABLE, 8 * PSI - 4 * TABLE]},
+    "the forward alone": {"gathers, block": [UNITS], "gathers, layer": [PRODUCTS]},
+    "reduce-scatters too": {
+        "gathers, block": [3 * UNITS - 2, 3 * UNITS],
+        "gathers, layer": [3 * PRODUCTS - 2, 3 * PRODUCTS],
+    },
+    "blocks alone": {"gathers, block": [2 * LAYERS], "gathers, layer": [8 * LAYERS]},
+    "the ends cut too": {"gathers, layer": [4 * (2 * UNITS - 2), 4 * 2 * UNITS]},
+    "a layer is the largest": {"most, layer": [3 * PRODUCT, PRODUCT]},
+    "ahead already": {"most, block": [TABLE + BLOCK], "most, layer": [TABLE + 4 * PRODUCT]},
+    "two tables side by side #2": {"most, block": [2 * TABLE], "most, layer": [2 * TABLE]},
+    "three units": {"most, block, 1 ahead": [TABLE + 2 * BLOCK]},
+    "gradients too": {"most, model": [2 * PSI], "most, block, 1 ahead": [2 * TABLE + 2 * BLOCK]},
+}
+ANSWERS = RIGHT.answers()
+OF_ALL = ("gath", "sent")
 
 
-def mistakes() -> tuple[Mistake, ...]:
-    """Each wrong idea with the numbers that follow from it."""
-    return (*counted(SAYS, RIGHT, IDEAS), *ALONE)
+def _instead(field: str, count: int) -> float:
+    """In the field's unit."""
+    if field.startswith("gathers"):
+        return count
+    return (PSI / N + count if field.startswith("most") else count * (N - 1) / N) * ITEM / 1e9
+
+
+FEW = [
+    (entry, {field: _instead(field, count)})
+    for entry, about in ALONE.items()
+    for field, counts in about.items()
+    for count in counts
+]
+FEW.append(("all ranks together", {k: N * v for k, v in ANSWERS.items() if k[:4] in OF_ALL}))
+MISTAKES = (*counted(SAYS, RIGHT, IDEAS), *named(SAYS, FEW))
 
 
 def judge_unit(given: Mapping) -> None:
     """Hold the numbers against the model, and against what each other count leads to."""
-    right = RIGHT.answers()
-    compare(given, right, mistakes(), apart=True)
+    compare(given, ANSWERS, MISTAKES, apart=True)
     for name in ("gathers, block", "gathers, layer"):  # whole, and not to three digits
-        if given[name] != right[name]:
-            theirs = [m[:2] for m in mistakes() if m.values.get(name) == given[name]]
+        if given[name] != ANSWERS[name]:
+            theirs = [m[:2] for m in MISTAKES if m.values.get(name) == given[name]]
             idea, text = (*theirs, SAYS.of("wrong number"))[0]
             raise Finding(idea, f"{text} That is in {name!r}. The rest is right.")
 
 
-CHOOSE_UNIT = Thought(fields=FIELDS, judge=judge_unit, **SAYS.about)
+CHOOSE_UNIT = Thought(fields=tuple(ANSWERS), judge=judge_unit, **SAYS.about)

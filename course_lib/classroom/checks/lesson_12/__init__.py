@@ -1,10 +1,5 @@
-"""The exercises of lesson 12 in the order in which the lesson lists them.
-
-Two questions with numbers, an estimator's and two bandwidths'; then two functions whose choices are
-run on the judge's ranks and measured there.
-"""
-
-from __future__ import annotations
+"""The exercises of lesson 12, in its order: an estimator's numbers, two bandwidths', and two
+functions whose choices are run on the judge's ranks and measured there."""
 
 from course_lib.classroom.checks.lesson_12.eighteen import EIGHTEEN
 from course_lib.classroom.checks.lesson_12.hides import HIDES

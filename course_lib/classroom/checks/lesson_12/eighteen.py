@@ -8,22 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.classroom.checks.thought import Mistake, Thought, counted, held_against
+from course_lib.classroom.checks.thought import Thought, counted, held_against, named
 from course_lib.classroom.checks.words import Page
 
 P, Q, GPUS, NODES = 6e9, 0.3e9, 4, 2  # parameters, of the largest layer; on each node; nodes
-FIELDS = (
-    "bytes, all states",
-    "bytes, an update",
-    "GPU, nothing away",
-    "GPU, states away",
-    "GPU, both away",
-    "node, both away",
-    "node, states away",
-    "node, both away, built whole",
-    "node, nothing away, built whole",
-    "node, nothing away, sharded while built",
-)
 
 
 @dataclass(frozen=True)
@@ -59,19 +47,18 @@ class Model:
         both = node(states - self.away_too)
         away = self.update if self.away is None else self.away
         built = max(both, whole) if self.larger else both + whole
-        values = (
-            states,
-            self.update,
-            gpu(states),
-            gpu(states - away),
-            gpu(0.0),
-            both,
-            node(away),
-            both if self.forgets_building else built,
-            whole,
-            self.built * Q * self.builders * self.room / self.gigabyte,
-        )
-        return dict(zip(FIELDS, values, strict=True))
+        return {
+            "bytes, all states": states,
+            "bytes, an update": self.update,
+            "GPU, nothing away": gpu(states),
+            "GPU, states away": gpu(states - away),
+            "GPU, both away": gpu(0.0),
+            "node, both away": both,
+            "node, states away": node(away),
+            "node, both away, built whole": both if self.forgets_building else built,
+            "node, nothing away, built whole": whole,
+            "node, nothing away, sharded while built": whole * Q / P,
+        }
 
 
 RIGHT = Model()
@@ -100,33 +87,26 @@ IDEAS = {
     "both at once": {"larger": False},
     "building forgotten": {"forgets_building": True},
 }
-HOST = FIELDS[5:]
-BOTH, STATES, _, BUILT, SHARDED = (RIGHT.answers()[field] for field in HOST)
-NOTHING, AWAY, LAYER = (RIGHT.answers()[field] for field in FIELDS[2:5])  # on a GPU
-# Wrong ideas about a few fields: their numbers, in the order of those fields.
-ALONE = (
-    ("what goes away stays", FIELDS[3:4], [(4 * Q + 16 * P / (GPUS * NODES)) / 1e9]),
-    ("cut over the nodes alone", FIELDS[2:3], [(4 * Q + 18 * P / NODES) / 1e9]),
-    ("a reserve on the GPU", FIELDS[2:5], [1.5 * NOTHING, 1.5 * AWAY, 1.5 * LAYER]),
-    ("nothing has gone", FIELDS[3:5], [NOTHING, NOTHING]),
-    ("the parameters stay", FIELDS[4:5], [AWAY]),
-    ("masters and moments alone", FIELDS[:1], [12]),
-    ("all of it", FIELDS[1:2], [18]),
-    ("a layer with its states", FIELDS[4:5], [18 * Q / 1e9]),
-    ("nothing is built", HOST[3:], [0.0, 0.0]),
-    ("whole all the same", HOST[4:], [BUILT]),
-    ("a share of the model", HOST[4:], [4 * P / NODES * 1.5 / 1e9]),
-    ("built and kept", HOST[:2], [BOTH + SHARDED, STATES + SHARDED]),
-    ("one process builds", HOST[2:3], [STATES]),
-    ("built once", HOST[2:3], [BUILT / GPUS]),
-    ("the states that are there", HOST[3:], [BOTH, BOTH]),
-)
-
-
-def mistakes() -> tuple[Mistake, ...]:
-    """Each wrong idea with the numbers that follow from it."""
-    alone = (Mistake(*SAYS.of(e), dict(zip(f, values, strict=True))) for e, f, values in ALONE)
-    return (*counted(SAYS, RIGHT, IDEAS), *alone)
-
-
-EIGHTEEN = Thought(fields=FIELDS, judge=held_against(RIGHT, mistakes(), apart=True), **SAYS.about)
+ANSWERS = RIGHT.answers()
+_, _, *GPU, BOTH, STATES, WHOLE, BUILT, SHARDED = ANSWERS  # the fields' names
+# Wrong ideas about a few fields.
+ALONE = {
+    "what goes away stays": {GPU[1]: (4 * Q + 16 * P / (GPUS * NODES)) / 1e9},
+    "cut over the nodes alone": {GPU[0]: (4 * Q + 18 * P / NODES) / 1e9},
+    "a reserve on the GPU": {field: 1.5 * ANSWERS[field] for field in GPU},
+    "nothing has gone": dict.fromkeys(GPU[1:], ANSWERS[GPU[0]]),
+    "the parameters stay": {GPU[2]: ANSWERS[GPU[1]]},
+    "masters and moments alone": {"bytes, all states": 12},
+    "all of it": {"bytes, an update": 18},
+    "a layer with its states": {GPU[2]: 18 * Q / 1e9},
+    "nothing is built": {BUILT: 0.0, SHARDED: 0.0},
+    "whole all the same": {SHARDED: ANSWERS[BUILT]},
+    "a share of the model": {SHARDED: 4 * P / NODES * 1.5 / 1e9},
+    "built and kept": {field: ANSWERS[field] + ANSWERS[SHARDED] for field in (BOTH, STATES)},
+    "one process builds": {WHOLE: ANSWERS[STATES]},
+    "built once": {WHOLE: ANSWERS[BUILT] / GPUS},
+    "the states that are there": dict.fromkeys((BUILT, SHARDED), ANSWERS[BOTH]),
+}
+MISTAKES = (*counted(SAYS, RIGHT, IDEAS), *named(SAYS, ALONE))
+JUDGE = held_against(RIGHT, MISTAKES, apart=True)
+EIGHTEEN = Thought(fields=tuple(ANSWERS), judge=JUDGE, **SAYS.about)

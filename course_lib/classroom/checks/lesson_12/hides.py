@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
-from course_lib.classroom.checks.thought import Mistake, Thought, compare, counted
+from course_lib.classroom.checks.thought import Thought, compare, counted, named
 from course_lib.classroom.checks.words import Page
 
 PSI, N, TOKENS = 6e9, 8, 4096  # parameters; ranks; tokens of a rank's micro-batch
 BUS, DISK, FLOPS = 12e9, 2e9, 100e12  # bytes a second, each way, of each rank; operations a second
 BUCKET, PART = 50e6, 0.1  # parameters of a bucket; what the update may take of a step
-FIELDS = ("down", "backward", "tokens", "up", "read", "update", "micro-batches", "window")
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,6 @@ class Model:
     both_ways: float = 1  # times that reading takes, while it writes as well
     of_the_whole: bool = True  # a tenth of the step, and not of the computing
     sets: float = 3
-    tokens_share: float = 1 / N  # in the number of tokens
     computing: float = 1  # of all operations, those of a rank
 
     def answers(self) -> dict[str, float]:
@@ -41,16 +39,22 @@ class Model:
         update = self.both_ways * read
         micro = self.all_of_it * PSI * TOKENS * self.computing / FLOPS
         rest = 1 / PART - 1 if self.of_the_whole else 1 / PART
-        tokens = ceil(self.half * self.tokens_share / BUS * FLOPS / self.backward / self.computing)
-        window = self.sets * self.states * BUCKET / 1e9
-        values = (bus, back, tokens, bus, read, update, ceil(update * rest / micro), window)
-        return dict(zip(FIELDS, values, strict=True))
+        return {
+            "down": bus,
+            "backward": back,
+            "tokens": ceil(bus / back * TOKENS),
+            "up": bus,
+            "read": read,
+            "update": update,
+            "micro-batches": ceil(update * rest / micro),
+            "window": self.sets * self.states * BUCKET / 1e9,
+        }
 
 
 RIGHT = Model()
 SAYS = Page("lesson_12/hides")
 IDEAS = {
-    "not cut": {"share": 1.0, "tokens_share": 1.0},
+    "not cut": {"share": 1.0},
     "in float32": {"half": 4},
     "states on the bus": {"half": 12},
     "the forward's operations": {"backward": 2, "all_of_it": 2},
@@ -67,12 +71,12 @@ IDEAS = {
     "16-bit parameters too": {"states": 14},
     "all eighteen": {"states": 18},
     "half as much": {"half": 1},
-    "cut twice": {"share": 1 / N**2, "tokens_share": 1 / N**2},
+    "cut twice": {"share": 1 / N**2},
 }
 READ, MICRO, BUCKETS = 12 * PSI / N / DISK, 6 * PSI * TOKENS / FLOPS, 3 * 12 * BUCKET / 1e9
-UP, FEWEST = 2 * PSI / N / BUS, RIGHT.answers()["micro-batches"]
+UP, ANSWERS = 2 * PSI / N / BUS, RIGHT.answers()
 ALONE = (
-    ("rounded down #1", {"micro-batches": FEWEST - 1}),
+    ("rounded down #1", {"micro-batches": ANSWERS["micro-batches"] - 1}),
     ("not rounded #1", {"micro-batches": READ * (1 / PART - 1) / MICRO}),
     ("as long as the update", {"micro-batches": ceil(READ / MICRO)}),
     ("the bus beside it", {"update": READ + UP}),
@@ -80,7 +84,7 @@ ALONE = (
     ("with both ends", {"update": READ + 12 * BUCKET / DISK}),
     ("with both ends", {"update": READ + 2 * 12 * BUCKET / DISK}),
     ("reading and writing", {"read": 2 * READ}),
-    ("the tokens of all ranks", {"backward": N * RIGHT.answers()["backward"]}),
+    ("the tokens of all ranks", {"backward": N * ANSWERS["backward"]}),
     ("the copy up in it", {"micro-batches": ceil((READ + UP) * (1 / PART - 1) / MICRO)}),
     ("all of a rank's states", {"window": 12 * PSI / N / 1e9}),
     ("three in a row", {"update": 3 * READ}),
@@ -90,26 +94,20 @@ ALONE = (
     ("by the disk", {"down": UP * BUS / DISK, "up": UP * BUS / DISK}),
     ("by the bus", {"read": READ * DISK / BUS, "update": READ * DISK / BUS}),
 )
-
-
-def mistakes() -> tuple[Mistake, ...]:
-    """Each wrong idea with the numbers that follow from it."""
-    alone = (Mistake(*SAYS.of(entry), values) for entry, values in ALONE)
-    return (*counted(SAYS, RIGHT, IDEAS), *alone)
+MISTAKES = (*counted(SAYS, RIGHT, IDEAS), *named(SAYS, ALONE))
 
 
 def judge_hides(given: Mapping) -> None:
     """Hold the numbers against the model, and against what each other count leads to."""
-    right = RIGHT.answers()
-    compare(given, right, mistakes(), apart=True)
+    compare(given, ANSWERS, MISTAKES, apart=True)
     for what in ("tokens", "micro-batches"):
-        seen = given[what]
-        if seen != int(seen):
-            raise SAYS("not rounded #2", seen=seen, what=what)
-        if seen == right[what] - 1:
-            raise SAYS("rounded down #2", seen=seen, what=what)
-        if seen != right[what]:
-            raise SAYS("wrong number", seen=seen, what=what)
+        seen, right = given[what], ANSWERS[what]
+        holds = {
+            "not rounded #2": seen != int(seen),
+            "rounded down #2": seen == right - 1,
+            "wrong number": seen != right,
+        }
+        SAYS.refuse(holds, seen=seen, what=what)
 
 
-HIDES = Thought(fields=FIELDS, judge=judge_hides, **SAYS.about)
+HIDES = Thought(fields=tuple(ANSWERS), judge=judge_hides, **SAYS.about)

@@ -1,7 +1,7 @@
 """The ladder of `walk_ladder`, and the right way down it and back up in rows. Lesson 12.
 
-An `Attempt` stands for a machine: it keeps what was tried on it, and raises where a setting needs
-more than there is: `ladder_trial.py` has those of real engines and those of paper.
+An `Attempt` stands for a machine, one of real engines or one of paper: it keeps what was tried on
+it, and raises where a setting needs more than there is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ REMEDIES = (
     {"offload": "cpu"},
     {"offload": runs.BOTH},
 )
+# Of an engine: its stage, and what is away.
+KINDS = [(0, None), *((stage, away) for stage in (1, 2, 3) for away in (None, "cpu"))]
+KINDS.append((3, runs.BOTH))
 ENOUGH = 60  # attempts; the longest way that is tried has 14
+Needs = Callable[[Mapping], int]  # the bytes that a setting takes
 
 
 def ladder(rows: int) -> Iterator[dict]:
@@ -37,10 +41,8 @@ def ladder(rows: int) -> Iterator[dict]:
 
 def rung_of(settings: Mapping) -> int | None:
     """How far down a setting is, whatever its rows (rung 1 for the start); None: on no rung."""
-    for i, rung in enumerate(list(ladder(1))[1:], 1):
-        if all(settings[k] == rung[k] for k in KEYS[2:]):
-            return i
-    return None
+    rungs = enumerate(list(ladder(1))[1:], 1)
+    return next((i for i, rung in rungs if all(settings[k] == rung[k] for k in KEYS[2:])), None)
 
 
 def batch_of(settings: Mapping) -> int | None:
@@ -48,15 +50,6 @@ def batch_of(settings: Mapping) -> int | None:
     counts = settings["rows"], settings["accumulate"]
     whole = all(isinstance(k, int) and not isinstance(k, bool) and k > 0 for k in counts)
     return counts[0] * counts[1] if whole else None
-
-
-def sound(settings: Mapping, rows: int) -> bool:
-    """Whether an engine of these settings can be made and run at all, with that batch."""
-    if batch_of(settings) != rows:
-        return False
-    recompute, stage, offload = (settings[k] for k in KEYS[2:])
-    ways = {0: [None], 1: [None, "cpu"], 2: [None, "cpu"], 3: [None, "cpu", runs.BOTH]}
-    return recompute in (False, True) and offload in ways.get(stage, [])
 
 
 class _AnotherBatch(BaseException):
@@ -69,7 +62,8 @@ class Attempt:
 
     rows: int
     limit: int
-    needs: Callable[[Mapping], int]
+    needs: Needs
+    where: str
     tried: list[dict] = field(default_factory=list)
 
     def __call__(self, **settings) -> int:
@@ -118,15 +112,21 @@ def report(function: Callable, machine: Attempt) -> dict:
     except _AnotherBatch:
         pass
     settings = plain(out) if isinstance(out, Mapping) and set(out) == set(KEYS) else None
-    takes = settings is not None and sound(settings, machine.rows)
+    sound = (  # an engine of these settings can be made, with that batch
+        settings is not None
+        and batch_of(settings) == machine.rows
+        and settings["recompute"] in (False, True)
+        and (settings["stage"], settings["offload"]) in KINDS
+    )
     return {
         "kind": type(out).__name__,
         "raised": raised,
         "settings": settings,
         "right": right,
-        "needs": machine.needs(settings) if takes else None,
+        "needs": machine.needs(settings) if sound else None,
         "rows": machine.rows,
         "limit": machine.limit,
+        "where": machine.where,
         "tried": list(map(plain, machine.tried)),
         "short": short,
     }

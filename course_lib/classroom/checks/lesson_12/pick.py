@@ -1,118 +1,133 @@
 """`pick_stage` of lesson 12: the fastest setting whose states fit on every rank of a machine.
 
-The choice is run on the judge's ranks, and what it really holds is said beside the room there was.
+On each small machine the choice is made an engine on the judge's ranks and trained; what it really
+holds is said beside the room there was.
 """
 
 from __future__ import annotations
 
+import copy
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+
+import torch
+import torch.distributed as dist
+
+from course_lib import zero
+from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
-from course_lib.classroom.checks.lesson_12 import pick_trial as trial
-from course_lib.classroom.checks.lesson_12.pick_machines import (
-    MACHINES,
-    SETTINGS,
-    TIERS,
-    Machine,
-    config_of,
-    first,
-    machines,
-    needs,
-    readings,
-)
-from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.lesson_12 import pick_machines as park
+from course_lib.classroom.checks.lesson_12 import runs
+from course_lib.classroom.checks.lesson_12.pick_machines import SETTINGS, TIERS
 from course_lib.classroom.checks.words import Page
+from course_lib.gpt import Config
 
 SMALL = 2048  # bytes: a few flags, and not a model
 SAYS = Page("lesson_12/pick_stage")
+FORM = {
+    "input changed": lambda one: one["changed"],
+    "not one of the settings": lambda one: one["chosen"] == "strange",
+}
+
+
+def run(function: Callable, group: dist.ProcessGroup, seed: int, plans: Sequence[dict]) -> list:
+    """The answer's choice on every machine, and what that setting really holds on this rank."""
+    mesh, notes, measured = runs.mesh_of(group), [], {}
+    for machine in (park.Machine(**plan) for plan in plans):
+        config, room = park.config_of(seed, large=machine.large), machine.rooms[group.rank()]
+        settings = [SETTINGS[i] for i in machine.order]
+        given, own = copy.deepcopy(settings), dict(room)
+        out, facts = bench.watched(lambda c=config, g=given, o=own: function(c, g, o, group))
+        chosen = next((i for i, one in enumerate(SETTINGS) if out == one), "strange")
+        number = chosen if isinstance(chosen, int) else -1
+        if _agreed(number, group) and not machine.large and number >= 0 and number not in measured:
+            measured[number] = _holds(config, mesh, number)
+        notes.append({
+            "kind": type(out).__name__,
+            "chosen": None if out is None else chosen,
+            "bytes": facts["bytes"],
+            "holds": measured.get(number),
+            "changed": own != room or given != settings,
+        })  # fmt: skip
+    return notes
+
+
+def _agreed(chosen: int, group: dist.ProcessGroup) -> bool:
+    """Whether it is the same on all ranks of the group; all of them ask this."""
+    numbers = torch.tensor([chosen, -chosen])
+    dist.all_reduce(numbers, dist.ReduceOp.MAX, group)
+    return bool(numbers.sum() == 0)
+
+
+def _holds(config: Config, mesh, chosen: int) -> dict[str, int]:
+    """With gradients alive, by the meter."""
+    settings = {k: v for k, v in SETTINGS[chosen].items() if k != "persist"}
+    with runs.engine_of(config, mesh, **settings) as engine:
+        runs.backward(engine, config, 0, 1)
+        engine.step()
+        runs.backward(engine, config, 1, 1)
+        found = zero.holdings(engine)
+    return {tier: math.ceil(found[tier]) for tier in TIERS}
 
 
 def judge_pick(answer: Answer, judge: Judge) -> None:
     """Machines on three ranks, then on two that are not the notebook's first two."""
-    judge.take(answer, trial.__name__)
-    seed = fresh_seed() % 1000
-    for members in (THREE, TWO):
-        when, plans = on(members), machines(seed, len(members))
-        data = (seed, [plan._asdict() for plan in plans])
-        reports = judge.trial(answer, trial.run, *data, members=members, when=when)
-        choices = [[one["chosen"] for one in report["machines"]] for report in reports]
-        known = {large: config_of(seed, large=large) for large in (False, True)}
-        need = {large: needs(config, len(members)) for large, config in known.items()}
-        right = [first(need[plan.large], plan.rooms, TIERS, plan.order) for plan in plans]
-        idea = None
+    judge.take(answer, __name__, runs.__name__)
+    seed = looking.fresh_seed() % 1000
+    for members in (looking.THREE, looking.TWO):
+        n, when = len(members), on(members)
+        configs = [park.config_of(seed, large=large) for large in (False, True)]
+        need = [park.needs(config, n) for config in configs]
+        plans = park.machines(need)
+        right = [park.first(need[plan.large], plan.rooms, TIERS, plan.order) for plan in plans]
+        data = [plan._asdict() for plan in plans]
+        reports = judge.trial(answer, run, seed, data, members=members, when=when)
+        choices = [[note["chosen"] for note in report] for report in reports]
+        idea, always = None, set(choices[0][: len(park.MACHINES)])
         if any(chosen != right for chosen in choices):
-            read = [readings(p, known[p.large], need[p.large]) for p in plans]
-            ways = (zip(*pairs, strict=True) for pairs in zip(*read, strict=True))
+            read = [park.readings(p, configs[p.large], need[p.large]) for p in plans]
+            ways = [zip(*pairs, strict=True) for pairs in zip(*read, strict=True)]
             idea = next((entry for (entry, *_), way in ways if list(way) == choices[0]), None)
-        for k, plan in enumerate(plans):
-            notes = [report["machines"][k] for report in reports]
-            for rank, one in enumerate(notes):
-                if plan.large and isinstance(one["chosen"], int):
-                    one["holds"] = need[True][one["chosen"]][rank]
-            where = f"{when}, on machine {k + 1}"
-            look_at_choices(notes, where)
-            chosen = choices[0][k]
+        for k, (plan, notes) in enumerate(zip(plans, zip(*reports, strict=True), strict=True)):
+            where, chosen = f"{when}, on machine {k + 1}", choices[0][k]
+            SAYS.refuse_each(notes, FORM, where=where)
+            each = [one["chosen"] for one in notes]
+            told = ", ".join(map(shown, each))
+            SAYS.refuse({"the ranks disagree": len(set(each)) > 1}, choices=told, where=where)
             if chosen != right[k]:
-                always = set(choices[0][: len(MACHINES)])
-                if k and always == {right[0]}:
-                    raise SAYS("kept from another machine", got=shown(chosen), where=where)
-                raise why(notes, plan, right[k], where, idea, always)
-            for rank, one in enumerate(notes):
-                if one["bytes"] > SMALL:
-                    raise SAYS("too much sent", rank=rank, bytes=one["bytes"], where=where)
+                kept = k and always == {right[0]}
+                SAYS.refuse({"kept from another machine": kept}, got=shown(chosen), where=where)
+                SAYS.refuse({"further than needed #1": always == {len(SETTINGS) - 1}})
+                held = need[True][chosen] if plan.large and chosen is not None else None
+                held = held or [note["holds"] for note in notes]
+                entry, head = what_came(chosen, right[k], plan, held, where)
+                entry = "it does not shard" if entry == "does not fit" and always == {0} else entry
+                raise SAYS(idea or entry, head=head)
+            sent = {"too much sent": lambda one: one["bytes"] > SMALL}
+            SAYS.refuse_each(notes, sent, where=where)
 
 
-def look_at_choices(notes: list[dict], where: str) -> None:
-    """One of the settings on each rank, the same on all, and nothing else changed."""
-    for rank, one in enumerate(notes):
-        if one["changed"]:
-            raise SAYS("input changed", rank=rank)
-        if one["chosen"] == "strange":
-            raise SAYS("not one of the settings", rank=rank, kind=one["kind"], where=where)
-    chosen = [one["chosen"] for one in notes]
-    if len(set(chosen)) > 1:
-        raise SAYS("the ranks disagree", choices=", ".join(map(shown, chosen)), where=where)
-
-
-def why(
-    notes: list[dict],
-    plan: Machine,
-    right: int | None,
-    where: str,
-    idea: str | None,
-    always: set,
-) -> Finding:
-    """What was chosen on a machine and what came of it; then the idea that would choose so."""
-    chosen = notes[0]["chosen"]
+def what_came(
+    chosen: int | None, right: int | None, plan: park.Machine, held: list[dict], where: str
+) -> tuple[str, str]:
+    """The entry for a wrong choice, whatever the idea behind it, and what came of it in words."""
     if chosen is None:
-        return explained(idea or "gave up", f"None was returned {where}, and a setting fits.")
-    if always == {len(SETTINGS) - 1}:
-        return SAYS("further than needed #1")
-    for rank, one in enumerate(notes):
-        for tier in TIERS:
-            held, room = one["holds"][tier], plan.rooms[rank][tier]
-            if held > room:
-                done = "counted" if plan.large else "run"
-                text = (
-                    f"{shown(chosen)} was {done} {where}: rank {rank} held {held:,} bytes on its "
-                    f"{tier} and had room for {room:,}."
-                )
-                general = "it does not shard" if always == {0} else "does not fit"
-                return explained(idea or general, text)
+        return "gave up", f"None was returned {where}, and a setting fits."
+    for rank, tier in product(range(len(held)), TIERS):
+        took, room = held[rank][tier], plan.rooms[rank][tier]
+        if took > room:
+            done = f"was {'counted' if plan.large else 'run'} {where}"
+            held_there = f"rank {rank} held {took:,} bytes on its {tier} and had room for {room:,}"
+            return "does not fit", f"{shown(chosen)} {done}: {held_there}."
     if right is not None and plan.order.index(chosen) > plan.order.index(right):
-        text = (
+        return "further than needed #2", (
             f"{shown(chosen)} was tried {where}, and it fits. So does {shown(right)}, which comes "
             "before it and is faster."
         )
-        return explained(idea or "further than needed #2", text)
-    return explained(idea or "wrong setting", f"{shown(chosen)} was chosen {where}.")
-
-
-def explained(entry: str, text: str) -> Finding:
-    """What came of a choice, and then the words of an entry."""
-    name, more = SAYS.of(entry)
-    return Finding(name, f"{text} {more}")
+    return "wrong setting", f"{shown(chosen)} was chosen {where}."
 
 
 def shown(chosen: int | None) -> str:

@@ -56,27 +56,38 @@ def needs(config: Config, n: int, *, alive: bool = True, **how) -> Needs:
     return [[of(rank, setting) for rank in range(n)] for setting in SETTINGS]
 
 
-def first(
-    need: Needs,
-    rooms: Sequence[dict[str, int]],
-    tiers: Sequence[str] = TIERS,
-    order: Sequence[int] = range(len(SETTINGS)),
-) -> int | None:
+def fit(need: Needs, rooms: Sequence[Room], setting: int, tiers: Sequence[str] = TIERS):
+    """Of each rank, whether the setting fits there."""
+    pairs = zip(need[setting], rooms, strict=True)
+    return [all(one[tier] <= room[tier] for tier in tiers) for one, room in pairs]
+
+
+def first(need: Needs, rooms: Sequence[Room], tiers: Sequence[str], order: Sequence[int]):
     """The first setting that fits on every rank; None where none does."""
-    return next((i for i in order if all(_fit(need, rooms, i, tiers))), None)
+    return next((i for i in order if all(fit(need, rooms, i, tiers))), None)
 
 
-def machines(seed: int, n: int) -> list[Machine]:
-    """On each of the first seven one rank is tight."""
-    need, found = needs(config_of(seed, large=False), n), []
+def machines(need: Sequence[Needs]) -> list[Machine]:
+    """Of what the small model and the large one need. On each of the first seven, for the small
+    one, a rank is tight; on the last three, for the large one, the last rank."""
+    small, large = need
+    n, found = len(small[0]), []
     for number, (t, missing) in enumerate(MACHINES):
-        tight, rooms = (number + 1) % n, _much(need)
-        rooms[tight] = {tier: need[t][tight][tier] for tier in TIERS}
+        tight, rooms = (number + 1) % n, _much(small)
+        rooms[tight] = dict(small[t][tight])
         short = "host" if t == 6 else "device"  # the last one keeps nothing on the device
         part = math.ceil(missing * rooms[tight][short]) if isinstance(missing, float) else missing
         rooms[tight][short] -= part
         found.append(Machine(rooms))
-    return [*found, *_more(need), *_large(needs(config_of(seed, large=True), n))]
+    found += _more(small)
+    config = config_of(0, large=True)
+    padded = large[0][0]["device"] - closed_form(config, 1)[0][0]["device"]
+    for setting, missing in ((2, 0), (2, 1), (0, int(padded) + 1)):
+        rooms = _much(large)
+        rooms[-1] = dict(large[setting][-1])
+        rooms[-1]["device"] -= missing
+        found.append(Machine(rooms, large=True))
+    return found
 
 
 def _much(need: Needs) -> list[Room]:
@@ -90,24 +101,15 @@ def _more(need: Needs) -> Iterator[Machine]:
     rooms[0]["host"] = 0
     rooms[-1] = {tier: max(need[k][-1][tier] for k in (3, 4)) * 51 // 50 for tier in TIERS}
     yield Machine(rooms)
-    yield Machine([dict(room) for room in need[1]], ANOTHER_ORDER)
-    yield Machine([dict(need[2 if rank else 1][rank]) for rank in range(len(need[0]))])
+    yield Machine(need[1], ANOTHER_ORDER)
+    yield Machine([need[2 if rank else 1][rank] for rank in range(len(rooms))])
     rooms = _much(need)
     for rank in (0, -1):  # stage 0 counts its gradients between steps too
         rooms[rank]["device"] = need[0][rank]["device"] * 19 // 20
     yield Machine(rooms)
 
 
-def _large(need: Needs) -> Iterator[Machine]:
-    padded = need[0][0]["device"] - closed_form(config_of(0, large=True), 1)[0][0]["device"]
-    for setting, missing in ((2, 0), (2, 1), (0, int(padded) + 1)):
-        rooms = _much(need)
-        rooms[-1] = {tier: need[setting][-1][tier] for tier in TIERS}
-        rooms[-1]["device"] -= missing
-        yield Machine(rooms, large=True)
-
-
-def closed_form(config: Config, n: int) -> list[list[dict[str, float]]]:
+def closed_form(config: Config, n: int) -> Needs:
     """Bytes for a parameter, times the parameters."""
     psi = states(config, stage=0, n=1).partition.numel
     rough = []
@@ -124,46 +126,36 @@ def readings(machine: Machine, config: Config, need: Needs) -> list[tuple[str, i
     rooms, order, n = machine.rooms, machine.order, len(machine.rooms)
     least = {tier: min(room[tier] for room in rooms) for tier in TIERS}
     mean = {tier: sum(room[tier] for room in rooms) / n for tier in TIERS}
-    both = [[{"all": sum(one[t] for t in TIERS)} for one in ranks] for ranks in need]
+    both = [[{"all": sum(one.values())} for one in ranks] for ranks in need]
     sums = [{"all": sum(room.values())} for room in rooms]
 
-    def choice(need: Sequence, rooms: Sequence, tiers: Sequence[str] = TIERS) -> int | None:
+    def choice(need: Needs = need, rooms: Sequence[Room] = rooms, tiers: Sequence[str] = TIERS):
         return first(need, rooms, tiers, order)
 
     def each(change: Callable[[float], float]) -> list[Room]:
         return [{tier: change(room[tier]) for tier in TIERS} for room in rooms]
 
+    def where(enough: Callable[[list[bool]], bool]) -> int | None:
+        """The first setting that fits on ranks that are `enough`."""
+        return next((i for i in order if enough(fit(need, rooms, i))), None)
+
+    firsts = [where(lambda fits, rank=rank: fits[rank]) for rank in range(n)]
     return [
-        ("gradients forgotten", choice(needs(config, n, alive=False), rooms)),
-        ("the host forgotten", choice(need, rooms, ("device",))),
-        ("the device forgotten", choice(need, rooms, ("host",))),
+        ("gradients forgotten", choice(needs(config, n, alive=False))),
+        ("the host forgotten", choice(tiers=("device",))),
+        ("the device forgotten", choice(tiers=("host",))),
         ("one sum for all tiers", choice(both, sums, ("all",))),
-        ("sixteen bytes a number", choice(closed_form(config, n), rooms)),
-        ("not to the byte #1", choice(need, each(lambda room: 1.002 * room))),
-        ("not to the byte #2", choice(need, each(lambda room: room - 1))),
-        ("rounded on the way", choice(need, each(lambda room: float(torch.tensor(float(room)))))),
-        ("one rank's room", choice(need, [rooms[0]] * n)),
-        ("one rank's room", next((i for i in order if _fit(need, rooms, i)[0]), None)),
-        ("one rank is enough", next((i for i in order if any(_fit(need, rooms, i))), None)),
-        ("the least room", choice(need, [least] * n)),
-        ("the mean room", choice(need, [mean] * n)),
-        ("another optimizer", choice(needs(config, n, optimizer="sgd"), rooms)),
-        ("another optimizer", choice(needs(config, n, optimizer="momentum"), rooms)),
-        ("the last of the first ones", _last_first(need, rooms, order)),
-        ("another order", first(need, rooms)),
+        ("sixteen bytes a number", choice(closed_form(config, n))),
+        ("not to the byte #1", choice(rooms=each(lambda room: 1.002 * room))),
+        ("not to the byte #2", choice(rooms=each(lambda room: room - 1))),
+        ("rounded on the way", choice(rooms=each(lambda room: float(torch.tensor(float(room)))))),
+        ("one rank's room", choice(rooms=[rooms[0]] * n)),
+        ("one rank's room", firsts[0]),
+        ("one rank is enough", where(any)),
+        ("the least room", choice(rooms=[least] * n)),
+        ("the mean room", choice(rooms=[mean] * n)),
+        ("another optimizer", choice(needs(config, n, optimizer="sgd"))),
+        ("another optimizer", choice(needs(config, n, optimizer="momentum"))),
+        ("the last of the first ones", None if None in firsts else max(firsts, key=order.index)),
+        ("another order", first(need, rooms, TIERS, ORDER)),
     ]
-
-
-def _fit(need: Needs, rooms: Sequence[dict], setting: int, tiers: Sequence[str] = TIERS):
-    """Of each rank, whether the setting fits there."""
-    pairs = zip(need[setting], rooms, strict=True)
-    return [all(one[tier] <= room[tier] for tier in tiers) for one, room in pairs]
-
-
-def _last_first(need: Needs, rooms: Sequence[dict], order: Sequence[int]) -> int | None:
-    """The last of the ranks' first ones, each in its own room."""
-    own = [
-        next((k for k, i in enumerate(order) if _fit(need, rooms, i)[rank]), None)
-        for rank in range(len(rooms))
-    ]
-    return None if None in own else order[max(own)]

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import zero
 from course_lib.collectives import all_reduce
+from course_lib.estimate import states
 from course_lib.gpt import GPT, Config
 from course_lib.memory import budget
 from course_lib.zero import Engine
@@ -24,6 +25,10 @@ def config_of(seed: int, **keys) -> Config:
     """Sizes that nothing divides by, other ones for each seed."""
     sizes = {"vocabulary": 29 + seed % 5, "hidden": 16 + 8 * (seed % 2), "inner": 43 + seed % 7}
     return Config.llama(length=LENGTH, layers=1, heads=4, kv_heads=2, **{**sizes, **keys})
+
+
+def warm() -> None:
+    states(config_of(0), stage=1, n=2)
 
 
 def mesh_of(group: dist.ProcessGroup) -> DeviceMesh:
@@ -46,14 +51,7 @@ def backward(engine: Engine, config: Config, step: int, rows: int) -> None:
     engine.backward(F.cross_entropy(logits, ids[:, 1:].flatten()))
 
 
-def step_needs(
-    config: Config,
-    mesh: DeviceMesh,
-    group: dist.ProcessGroup,
-    rows: int,
-    accumulate: int,
-    **settings,
-) -> int:
+def step_needs(config: Config, mesh: DeviceMesh, rows: int, accumulate: int, **settings) -> int:
     """The most bytes that a step holds on the device of any rank: all of it, measured."""
     with engine_of(config, mesh, accumulate=accumulate, **settings) as engine:
         for step in range(2):  # the first one makes the optimizer's states
@@ -63,4 +61,4 @@ def step_needs(
                     backward(engine, config, 10 * step + micro, rows)
                     engine.step()
                 most = here + inner.most("device")
-    return int(all_reduce(torch.tensor(most), group, "max"))
+    return int(all_reduce(torch.tensor(most), mesh.get_group(), "max"))
