@@ -136,10 +136,10 @@ def test_what_is_no_number_is_told_so(desk, value):
 
 
 def test_every_idea_goes_by_its_own_name_and_is_tried():
-    names = {mistake.name for mistake in sixteen.mistakes()}
-    assert len(names) == len(sixteen.mistakes())
+    names = {mistake.name for mistake in sixteen.MISTAKES}
+    assert len(names) == len(sixteen.MISTAKES)
     assert names <= {called for _, _, called in MISREAD}
-    assert all(mistake.values for mistake in sixteen.mistakes())
+    assert all(mistake.values for mistake in sixteen.MISTAKES)
 
 
 def test_neither_a_hint_nor_a_verdict_gives_a_number_away():

@@ -5,23 +5,20 @@ What comes back is looked at element by element, then AdamW trains with it besid
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from course_lib.classroom.checks import bench
-from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks import bench, layers
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_09 import each
-from course_lib.classroom.checks.lesson_09.each import refuse_each
-from course_lib.classroom.checks.looking import ITEM, THREE, TOLERANCE, TWO, fresh_seed
+from course_lib.classroom.checks.judge import refuse_none
+from course_lib.classroom.checks.lesson_09.each import judged
+from course_lib.classroom.checks.looking import ITEM, TOLERANCE
 from course_lib.classroom.checks.words import Page
-from course_lib.collectives import all_gather, all_reduce
+from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
-from course_lib.zero.partition import partition
+from course_lib.zero.partition import Bucket, partition
 
 STEPS = 4
 # Flat order is the reverse of this one. Two biases in different groups are alike, as they are in a
@@ -40,26 +37,28 @@ PADDING, FROZEN = -2, -1  # owners that are no group
 SAYS = Page("lesson_09/shard_groups")
 
 
-def groups_of(params: list[nn.Parameter]) -> list[dict]:
-    return [{"params": [params[i] for i in which], **options} for which, options in GROUPS]
-
-
 def drawn(seed: int) -> list[Tensor]:
     """Numbers for every parameter."""
     made = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=made, dtype=torch.float64) for shape in SHAPES]
 
 
+def parameters(seed: int) -> list[nn.Parameter]:
+    return [nn.Parameter(x * (i not in ALIKE)) for i, x in enumerate(drawn(seed))]
+
+
+def groups_of(params: list[nn.Parameter]) -> list[dict]:
+    return [{"params": [params[i] for i in which], **options} for which, options in GROUPS]
+
+
 def train(function: Callable, group: Group, seed: int) -> dict:
     """Ask for the groups, look at them, and train with them."""
-    params = [nn.Parameter(x * (i not in ALIKE)) for i, x in enumerate(drawn(seed))]
-    alone, rank = copy.deepcopy(params), group.rank()
+    params, rank = parameters(seed), group.rank()
     (bucket,) = partition([(str(i), p) for i, p in enumerate(params)], group.size()).buckets
     buffer = bucket.buffer()
     with torch.no_grad():
         for slot in bucket.slots:
-            view = bucket.view(buffer, slot).copy_(slot.parameter)
-            slot.parameter.data = view
+            slot.parameter.data = bucket.view(buffer, slot).copy_(slot.parameter)
     shard, groups = bucket.shard(buffer, rank), groups_of(params)
     pieces = [(p.slot.parameter, p.start, p.stop, p.at) for p in bucket.pieces(rank)]
     first = [torch.zeros(1, dtype=torch.float64) for _ in range(2)]
@@ -67,47 +66,28 @@ def train(function: Callable, group: Group, seed: int) -> dict:
     before, handed = _parts(small), list(pieces)
     out, facts = bench.watched(lambda: function(groups, handed, shard))
     shared = {p for one in _parts(out) for p in one} & {x.data_ptr() for x in first}
-    report = {
-        "kind": bench.kind(out),
-        "form": _form(out, shard, buffer),
-        "small": [len(one) for one in before] == [int(rank == i) for i in (0, 1, -1)],
-        "elements": [],
-        "gap": 0.0,
+    kept = [*map(id, handed)] == [*map(id, pieces)] and _plain(groups) == _plain(groups_of(params))
+    faults = {
+        "input changed": not kept,
+        "a message": facts["ops"],
+        "kept between calls": shared or _parts(small) != before,
     }
-    if _parts(small) != before or shared:
-        report["form"] = "kept between calls"
-    if facts["ops"]:
-        report["form"] = "a message"
-    if _plain(groups) != _plain(groups_of(params)) or [*map(id, handed)] != [*map(id, pieces)]:
-        report["form"] = "input changed"
-    if not report["form"]:
-        report["elements"] = _elements(out, pieces, shard, groups)
-        report["groups"] = len(out)
-    good = torch.tensor(int(clean(report)))
-    if all_reduce(good, group, "min"):  # on every rank
-        report["gap"] = _gap(out, bucket, buffer, params, alone, group, seed)
-    return report
-
-
-def _gap(out, bucket, buffer, params, alone, group: Group, seed: int) -> float:
-    """How far the weights are from those of one process after some steps."""
-    rank, shard = group.rank(), bucket.shard(buffer, group.rank())
-    optimizer, reference = torch.optim.AdamW(out), torch.optim.AdamW(groups_of(alone))
-    for step in range(STEPS):
-        mean = drawn(seed * 31 + step)  # over the ranks
-        grads = bucket.buffer().fill_(1.0)  # padding gets some too, to see who takes it
-        for slot, g in zip(reversed(bucket.slots), mean, strict=True):
-            bucket.view(grads, slot).copy_(g)
-        own = bucket.shard(grads, rank)
-        for part in (p for one in optimizer.param_groups for p in one["params"]):
-            at = (part.data_ptr() - shard.data_ptr()) // ITEM
-            part.grad = own[at : at + part.numel()].clone()
-        optimizer.step()
-        buffer.copy_(all_gather(shard.clone(), group))
-        for p, g in zip(alone, mean, strict=True):
-            p.grad = g
-        reference.step()
-    return max(float((a - b).detach().abs().max()) for a, b in zip(params, alone, strict=True))
+    form = next((entry for entry, holds in faults.items() if holds), "")
+    form = form or _form(out, shard, buffer)
+    elements = [] if form else _elements(out, pieces, shard, groups)
+    clean = not form and all(
+        len(options) == (owner >= 0) and all(owner in one for one in options)
+        for owner, options in elements
+    )
+    fine = layers.agreed(clean, group)  # on every rank
+    return {
+        "kind": bench.kind(out),
+        "form": form,
+        "small": [len(one) for one in before] == [int(rank == i) for i in (0, 1, -1)],
+        "elements": elements,
+        "groups": 0 if form else len(out),
+        "gap": _gap(out, bucket, buffer, params, group, seed) if fine else 0.0,
+    }
 
 
 def _small(values: list[Tensor], rank: int) -> tuple[list[dict], list[tuple], Tensor]:
@@ -135,6 +115,10 @@ def _plain(groups: list[dict]) -> list[tuple]:
     return [(_options(one), list(map(id, one["params"]))) for one in groups]
 
 
+def _begin(part: Tensor, shard: Tensor) -> int:
+    return (part.data_ptr() - shard.data_ptr()) // ITEM
+
+
 def _form(out: object, shard: Tensor, buffer: Tensor) -> str:
     """The entry for what is no list of groups, or has parts that are not in the shard's memory."""
     if not isinstance(out, (list, tuple)) or len(_parts(out)) != len(out):
@@ -144,85 +128,85 @@ def _form(out: object, shard: Tensor, buffer: Tensor) -> str:
     parts = [p for one in out for p in one["params"]]
     if not all(map(bench.plain, parts)):
         return "not groups"
-    inside, own = buffer.untyped_storage().data_ptr(), shard.dtype
-    parts = [part for part in parts if part.numel()]
+    parts, inside = [p for p in parts if p.numel()], buffer.untyped_storage().data_ptr()
     if any(part.untyped_storage().data_ptr() != inside for part in parts):
         return "copies"
-    for part in parts:
-        at = (part.data_ptr() - shard.data_ptr()) // ITEM
-        if not 0 <= at <= len(shard) - part.numel():
-            return "not cut"
+    if not all(0 <= _begin(part, shard) <= len(shard) - part.numel() for part in parts):
+        return "not cut"
     leaves = all(isinstance(p, nn.Parameter) and p.is_leaf and p.dim() == 1 for p in parts)
-    return "" if leaves and all(p.dtype == own for p in parts) else "not parameters"
+    return "" if leaves and all(p.dtype == shard.dtype for p in parts) else "not parameters"
 
 
-def _elements(out: list, pieces: list, shard: Tensor, groups: list[dict]) -> list[tuple]:
-    """Of each element of the shard: its owner, how many parts it is in, whose options it has."""
-    owner = [PADDING] * len(shard)
+def _elements(
+    out: list, pieces: list, shard: Tensor, groups: list[dict]
+) -> list[tuple[int, list[list[int]]]]:
+    """Of each element of the shard its owner, and for each part that it is in the groups whose
+    options the part has."""
+    owners, options = [PADDING] * len(shard), [[] for _ in shard]
     for parameter, start, stop, at in pieces:
-        found = [i for i, g in enumerate(groups) if any(parameter is p for p in g["params"])]
-        owner[at : at + stop - start] = [*found, FROZEN][:1] * (stop - start)
-    times, options = [0] * len(shard), [[] for _ in shard]
+        among = [i for i, g in enumerate(groups) if any(parameter is p for p in g["params"])]
+        owners[at : at + stop - start] = [*among, FROZEN][:1] * (stop - start)
     for one in out:
         same = [i for i, g in enumerate(groups) if _options(g) == _options(one)]
         for part in one["params"]:
-            start = (part.data_ptr() - shard.data_ptr()) // ITEM
-            for i in range(start, start + part.numel()):
-                times[i] += 1
-                options[i] = same
-    return list(zip(owner, times, options, strict=True))
+            begin = _begin(part, shard)
+            for found in options[begin : begin + part.numel()]:
+                found.append(same)
+    return list(zip(owners, options, strict=True))
 
 
-def clean(report: dict) -> bool:
-    """Whether each element is in as many parts as it should be, and with its own options."""
-    return not report["form"] and all(
-        times == (owner >= 0) and (owner < 0 or owner in options)
-        for owner, times, options in report["elements"]
-    )
+def _gap(out: list, bucket: Bucket, buffer: Tensor, params: list, group: Group, seed: int) -> float:
+    """How far the weights are from those of one process after some steps."""
+    alone, shard = parameters(seed), bucket.shard(buffer, group.rank())
+    optimizer, reference = torch.optim.AdamW(out), torch.optim.AdamW(groups_of(alone))
+    for step in range(STEPS):
+        mean = drawn(seed * 31 + step)  # over the ranks
+        grads = bucket.buffer().fill_(1.0)  # padding gets some too, to see who takes it
+        for slot, g in zip(reversed(bucket.slots), mean, strict=True):
+            bucket.view(grads, slot).copy_(g)
+        own = bucket.shard(grads, group.rank())
+        for part in (p for one in optimizer.param_groups for p in one["params"]):
+            begin = _begin(part, shard)
+            part.grad = own[begin : begin + part.numel()].clone()
+        optimizer.step()
+        buffer.copy_(all_gather(shard.clone(), group))
+        for p, g in zip(alone, mean, strict=True):
+            p.grad = g
+        reference.step()
+    return max(float((a - b).detach().abs().max()) for a, b in zip(params, alone, strict=True))
 
 
-def judge_decay(answer: Answer, judge: Judge) -> None:
-    """On three ranks, then on two that are not the notebook's first two."""
-    judge.take(answer, __name__, each.__name__)
-    seed = fresh_seed()
-    for members in (THREE, TWO):
-        when = on(members)
-        reports = judge.trial(answer, train, seed, members=members, when=when)
-        refuse_none(reports, when, "a list of groups")
-        for rank, report in enumerate(reports):
-            if report["form"]:
-                raise SAYS(report["form"], where=f"on rank {rank}, {when}")
-        look_at_elements([one for report in reports for one in report["elements"]], when)
-        looks = {
-            "other groups #1": lambda one: one["groups"] != len(GROUPS),
-            "other groups #2": lambda one: not one["small"],
-        }
-        for rank, report in enumerate(reports):
-            refuse_each(SAYS, [report], looks, where=f"on rank {rank}, {when}")
-        gap = max(report["gap"] for report in reports)
-        if not gap <= TOLERANCE:
-            raise SAYS("other weights", gap=gap, when=when)
+def look(reports: list[dict], when: str, seed: int) -> None:
+    refuse_none(reports, when, "a list of groups")
+    for rank, report in enumerate(reports):
+        if report["form"]:
+            raise SAYS(report["form"], rank=rank, when=when)
+    look_at_elements([one for report in reports for one in report["elements"]], when)
+    looks = {
+        "other groups #1": lambda r: r["groups"] != len(GROUPS),
+        "other groups #2": lambda r: not r["small"],
+        "other weights": lambda r: not r["gap"] <= TOLERANCE,
+    }
+    SAYS.refuse_each(reports, looks, when=when)
 
 
-def look_at_elements(elements: list[tuple], when: str) -> None:
+def look_at_elements(elements: list[tuple[int, list]], when: str) -> None:
     """Every element that is trained in one part, with the options of its group."""
-    trained = [one for one in elements if one[0] >= 0]
-    left_out = sum(not times for _, times, _ in trained)
-    wrong = [one for one in trained if one[0] not in one[2]]
-    decayed = [options for owner, _, options in wrong if owner == DECAYED]
-    for entry, holds in (
-        ("padding trained", any(owner == PADDING and times for owner, times, _ in elements)),
-        ("frozen and trained", any(owner == FROZEN and times for owner, times, _ in elements)),
-        ("twice #1", any(times > 1 for _, times, _ in elements)),
-        ("numbers left out", left_out),
-        ("options lost", wrong and not any(options for _, _, options in wrong)),
-        ("one group for all", wrong and len({tuple(one[2]) for one in trained}) == 1),
-        ("decay by the pieces' shape", decayed and all(one == [PLAIN] for one in decayed)),
-        ("another group's options", wrong),
-    ):
-        if holds:
-            count = left_out if entry == "numbers left out" else len(wrong)
-            raise SAYS(entry, count=count, when=when)
+    left_out = sum(owner >= 0 and not options for owner, options in elements)
+    trained = [(owner, options[0]) for owner, options in elements if owner >= 0 and options]
+    wrong = [(owner, options) for owner, options in trained if owner not in options]
+    decayed = [options for owner, options in wrong if owner == DECAYED]
+    holds = {
+        "padding trained": any(owner == PADDING and options for owner, options in elements),
+        "frozen and trained": any(owner == FROZEN and options for owner, options in elements),
+        "twice #1": any(len(options) > 1 for _, options in elements),
+        "numbers left out": left_out,
+        "options lost": wrong and not any(options for _, options in wrong),
+        "one group for all": wrong and len({tuple(options) for _, options in trained}) == 1,
+        "decay by the pieces' shape": decayed and all(one == [PLAIN] for one in decayed),
+        "another group's options": wrong,
+    }
+    SAYS.refuse(holds, left_out=left_out, count=len(wrong), when=when)
 
 
-DECAY = Exercise(judge=judge_decay, **SAYS.about)
+DECAY = Exercise(judge=judged(train, look), **SAYS.about)

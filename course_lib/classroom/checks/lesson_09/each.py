@@ -1,14 +1,16 @@
-"""What every rank reports: one order of looks, and numbers however they are wrapped. Lesson 09."""
+"""What the exercises of lesson 09 share: both groups, and numbers however they are wrapped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from course_lib.classroom.checks import bench
-from course_lib.classroom.checks.words import Words
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 
 
 def warm() -> None:
@@ -19,14 +21,24 @@ def warm() -> None:
     torch.optim.AdamW([part]).step()
 
 
-def refuse_each(
-    says: Words, reports: Sequence[Mapping], looks: Mapping[str, Callable], **about: object
-) -> None:
-    """Raise the entry whose look is true of a rank's report; the report fills in its words."""
-    for rank, report in enumerate(reports):
-        for entry, look in looks.items():
-            if look(report):
-                raise says(entry, **{**report, **about, "rank": rank})
+def judged(
+    function: Callable, look: Callable[[list, str, int], None]
+) -> Callable[[Answer, Judge], None]:
+    """Try `function(answer, group, seed)` on three ranks, then on two that are not the notebook's
+    first two; look at the reports of each."""
+
+    def judge_it(answer: Answer, judge: Judge) -> None:
+        judge.take(answer, function.__module__, __name__)
+        seed = fresh_seed()
+        for members in (THREE, TWO):
+            when = on(members)
+            look(judge.trial(answer, function, seed, members=members, when=when), when, seed)
+
+    return judge_it
+
+
+def refuse_each(says, reports, looks, **about) -> None:
+    says.refuse_each(reports, looks, **about)  # until lesson 10 asks its words itself
 
 
 def value_of(out: object) -> float | bool | None:

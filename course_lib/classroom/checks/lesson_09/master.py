@@ -6,23 +6,106 @@ held against what they should be and what known wrong ideas give; ledger and met
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor, nn
 
-from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none
-from course_lib.classroom.checks.lesson_09 import master_trial as trial
-from course_lib.classroom.checks.lesson_09.each import refuse_each
-from course_lib.classroom.checks.looking import ITEM, THREE, TWO, fresh_seed
+from course_lib.classroom.checks.judge import refuse_none
+from course_lib.classroom.checks.lesson_09.each import judged, value_of
+from course_lib.classroom.checks.looking import ITEM, THREE
 from course_lib.classroom.checks.words import Page
+from course_lib.collectives.call import Group
+from course_lib.layout import flat
+from course_lib.memory import held, peak
+from course_lib.memory.settled import wait_until_settled
 
+STEPS, RATE, MOMENTUM = 6, 2e-4, 0.9
 SLACK = 16  # numbers of 8 bytes beside the two messages: a count
 SAYS = Page("lesson_09/master_step")
 READINGS = ("right", "gradients not summed", "a sum for a mean", "divided twice")
 READINGS += ("the master copy forgets #1", "the master copy forgets #2", "gradients added up")
 READINGS += ("another shard",)
+
+
+def warm() -> None:
+    """Take the first use of the meter."""
+    with peak():
+        torch.zeros(2)
+
+
+def optimizer_of(part: nn.Parameter) -> torch.optim.Optimizer:
+    return torch.optim.SGD([part], lr=RATE, momentum=MOMENTUM)
+
+
+def start(seed: int, n: int) -> tuple[Tensor, int]:
+    """The model's numbers in bfloat16, padded for n ranks, and how many are no padding."""
+    made = torch.Generator().manual_seed(seed)
+    total = 400 * n + 1
+    values = torch.zeros(flat(total, n).padded, dtype=torch.bfloat16)
+    sign = torch.randint(2, (total,), generator=made) * 2 - 1
+    values[:total] = sign * (0.5 + 2 * torch.rand(total, generator=made))
+    return values, total
+
+
+def gradients(seed: int, n: int, step: int) -> Tensor:
+    """(n, padded), bf16: each rank's own. Their sums have no rounding; some numbers rest, some move
+    by less than a hundred-thousandth of what they are, and some so far that bf16 shows it."""
+    _, total = start(seed, n)
+    made = torch.Generator().manual_seed(seed * 31 + step)
+    whole = torch.zeros(n, flat(total, n).padded)
+    # Off the middle: updates that are lost would have added up.
+    whole[:, :total] = torch.randint(-2, 13, (n, total), generator=made).float()
+    whole[:, total // 4 : total // 2] = 0
+    whole[:, total // 2 : total * 5 // 8] /= 512
+    whole[:, total * 7 // 8 : total] *= 8
+    return whole.bfloat16()
+
+
+def train(function: Callable, group: Group, seed: int) -> list[dict]:
+    """Steps by the answer, each with what it left behind and sent."""
+    n, rank, reports = group.size(), group.rank(), []
+    numbers = start(seed, n)[0]
+    shard = len(numbers) // n
+    master = nn.Parameter(numbers[rank * shard :][:shard].float())
+    optimizer, place = optimizer_of(master), numbers.data_ptr()
+    for step in range(STEPS):
+        given = (numbers, gradients(seed, n, step)[rank].clone(), master, optimizer, group)
+        # The meter looks at every tensor there is, which takes a while: the first step will do,
+        # where no earlier call has left anything
+        with peak() if n == len(THREE) and not step else nullcontext() as p:
+            out, facts = bench.watched(lambda given=given: function(*given))
+        if p is not None:
+            wait_until_settled()
+        kept = [] if p is None else [one.nbytes() for one in p.made_and_alive()]
+        whole = numbers.shape == (n * shard,) and numbers.dtype == torch.bfloat16
+        count = value_of(out)
+        reports.append({
+            "kind": bench.kind(out),
+            "out": int(count) if count is not None and count == count // 1 else None,
+            "master": master.detach().float().clone() if len(master) == shard else None,
+            "numbers": numbers.clone() if whole and numbers.data_ptr() == place else None,
+            "bytes": facts["bytes"],
+            "kept": sum(kept),
+            "largest": max(kept, default=0),
+            "state": held(optimizer).by_kind["optimizer states"],
+            "knows": any(p is master for g in optimizer.param_groups for p in g["params"]),
+            "mixed": not _rests(function, group),
+        })  # fmt: skip
+    return reports
+
+
+def _rests(function: Callable, group: Group) -> bool:
+    """Whether a step of another, small model without gradients changes nothing and counts none."""
+    numbers = torch.ones(2 * group.size(), dtype=torch.bfloat16)
+    master = nn.Parameter(torch.ones(2))
+    with_zeros = (numbers, torch.zeros_like(numbers), master, optimizer_of(master), group)
+    out, _ = bench.watched(lambda: function(*with_zeros))
+    return value_of(out) == 0 and bool((numbers == 1).all() and (master == 1).all())
 
 
 class Reading:
@@ -31,7 +114,7 @@ class Reading:
     def __init__(self, entry: str, values: Tensor):
         self.entry, self.total = entry, torch.zeros(len(values))
         self.part = nn.Parameter(values.float())
-        self.optimizer = trial.optimizer_of(self.part)
+        self.optimizer = optimizer_of(self.part)
 
     def step(self, own: Tensor) -> None:
         """`own` (n, padded) are the ranks' gradients."""
@@ -54,80 +137,62 @@ class Reading:
             self.part.data = self.part.data.bfloat16().float()
 
 
-def judge_master(answer: Answer, judge: Judge) -> None:
-    """Six steps on three ranks, then on two that are not the notebook's first two."""
-    judge.take(answer, trial.__name__)
-    seed = fresh_seed()
-    for members in (THREE, TWO):
-        n, when = len(members), on(members)
-        told = (seed, n == len(THREE))  # measured where no earlier call has left anything
-        every = judge.trial(answer, trial.train, *told, members=members, when=when)
-        values, total = trial.start(seed, n)
-        known, lost, before = [Reading(entry, values) for entry in READINGS], 0, values.float()
-        for k in range(trial.STEPS):
-            reports, where = [of_rank[k] for of_rank in every], f"{when}, in step {k + 1}"
-            own = trial.gradients(seed, n, k).float()
-            for one in known:
-                one.step(own)
-            refuse_none(reports, where, "a count")
-            look_at_masters(reports, known, before, where)
-            after = torch.cat([one["master"] for one in reports])
-            look_at_numbers(reports, before.bfloat16(), after.bfloat16(), where)
-            counts = counts_of(before, after, own, total, lost)
-            look_at_counts(reports, counts, where)
-            lost, before = lost + counts[0][1][0], after
-            look_at_cost(reports, len(values), where)
-
-
-def look_at_cost(reports: list[dict], numbers: int, where: str) -> None:
-    """Two messages of bf16, a momentum, and a gradient that may stay; a few small tensors."""
-    part, shard = (len(reports) - 1) / len(reports), 4 * numbers // len(reports)
-    right, count = 2 * part * 2 * numbers, 2 * part * ITEM * SLACK
-    looks = {
-        "too much sent": lambda one: one["bytes"] > right + count,
-        "states of the whole": lambda one: (
-            one["kept"] > 3 * shard + 256 or max(one["largest"], one["state"]) > shard + 64
-        ),
-        "kept between calls #2": lambda one: one["mixed"],
-    }
-    refuse_each(SAYS, reports, looks, right=right, shard=shard, where=where)
+def look(every: list[list[dict]], when: str, seed: int) -> None:
+    """Look at each step in turn."""
+    n = len(every)
+    values, total = start(seed, n)
+    known, lost, before = [Reading(entry, values) for entry in READINGS], 0, values.float()
+    for k, reports in enumerate(zip(*every, strict=True)):
+        own, where = gradients(seed, n, k).float(), f"{when}, in step {k + 1}"
+        for one in known:
+            one.step(own)
+        refuse_none(reports, where, "a count")
+        look_at_masters(reports, known, before, where)
+        after = torch.cat([report["master"] for report in reports])
+        look_at_numbers(reports, before.bfloat16(), after.bfloat16(), where)
+        counts = counts_of(before, after, own, total, lost)
+        look_at_counts(reports, counts, where)
+        lost, before = lost + counts[0][1][0], after
+        look_at_cost(reports, len(values), where)
 
 
 def look_at_masters(reports: list[dict], known: list[Reading], before: Tensor, where: str) -> None:
     """The reading that explains the master weights of all ranks, where they are not right."""
-    refuse_each(SAYS, reports, {"another parameter": lambda one: not one["knows"]}, where=where)
-    seen, n, right = [one["master"] for one in reports], len(reports), known[0].part
+    SAYS.refuse_each(reports, {"another parameter": lambda r: not r["knows"]}, where=where)
+    seen, n, right = [report["master"] for report in reports], len(reports), known[0].part
+    moved = [piece.abs().max() for piece in (right - before).detach().chunk(n)]
 
-    def fits(wanted: Tensor, rank: int, rest: float = 0.02) -> bool:
-        """As a reading has it, up to the rounding of a gradient in 16 bits."""
-        moved = (right - before).detach().abs().chunk(n)[rank].max()
-        piece = wanted.detach().chunk(n)[rank]
-        return seen[rank] is not None and bool(
-            (seen[rank] - piece).abs().max() <= rest * moved + (1e-9 if rest else 0)
-        )
+    def off(wanted: Tensor, rest: float = 0.02) -> list[int]:
+        """The ranks that have something else, but for the rounding of a gradient in 16 bits."""
+        return [
+            rank
+            for rank, piece in enumerate(wanted.detach().chunk(n))
+            if seen[rank] is None
+            or not (seen[rank] - piece).abs().max() <= rest * moved[rank] + (1e-9 if rest else 0)
+        ]
 
-    ranks = range(n)
-    if all(fits(right, rank) for rank in ranks):
+    wrong = off(right)
+    if not wrong:
         return
-    entry = next((one.entry for one in known if all(fits(one.part, r) for r in ranks)), None)
-    if all(fits(before, rank, 0.0) for rank in ranks):
-        entry = "no update"
-    off = next(rank for rank in ranks if not fits(right, rank))
-    name, text = SAYS.of(entry or "wrong master copy", rank=off)
+    entry = next((one.entry for one in known if not off(one.part)), "wrong master copy")
+    name, text = SAYS.of("no update" if not off(before, 0.0) else entry, rank=wrong[0])
     raise Finding(name, f"The master weights are not what they should be {where}. {text}")
 
 
 def look_at_numbers(reports: list[dict], old: Tensor, new: Tensor, where: str) -> None:
     """The model's values: all master weights rounded, in the memory where the model reads them."""
-    n, seen = len(reports), [one["numbers"] for one in reports]
-    refuse_each(SAYS, reports, {"another memory": lambda one: one["numbers"] is None}, where=where)
+    SAYS.refuse_each(reports, {"another memory": lambda r: r["numbers"] is None}, where=where)
+    n, seen = len(reports), [report["numbers"] for report in reports]
     if all(torch.equal(x, new) for x in seen):
         return
-    if all(torch.equal(x.chunk(n)[r], new.chunk(n)[r]) for r, x in enumerate(seen)):
-        raise SAYS("not gathered", where=where)
-    if all(torch.equal(x, old) for x in seen):
-        raise SAYS("not written back", where=where)
-    raise SAYS("wrong numbers", where=where)
+    holds = {
+        "not gathered": all(
+            torch.equal(x.chunk(n)[r], new.chunk(n)[r]) for r, x in enumerate(seen)
+        ),
+        "not written back": all(torch.equal(x, old) for x in seen),
+        "wrong numbers": True,
+    }
+    SAYS.refuse(holds, where=where)
 
 
 def counts_of(
@@ -153,19 +218,34 @@ def counts_of(
 
 def look_at_counts(reports: list[dict], counts: list[tuple[str, list[int]]], where: str) -> None:
     """The idea that explains all ranks' counts, where they are not right."""
-    refuse_each(SAYS, reports, {"not a count": lambda one: one["out"] is None}, where=where)
-    seen, right = [one["out"] for one in reports], counts[0][1]
-    entry = next((entry for entry, count in counts if count == seen), None)
-    if entry == "right":
+    SAYS.refuse_each(reports, {"not a count": lambda r: r["out"] is None}, where=where)
+    seen, right = [report["out"] for report in reports], counts[0][1]
+    if seen == right:
         return
-    if not entry and sum(map(int.__eq__, seen, right)) == 1:
-        entry = "on one rank only"
-    if not entry and not any(seen):
-        entry = "nothing counted"
-    if not entry and all(abs(a - b) <= b / 64 for a, b in zip(seen, right, strict=True)):
-        entry = "rounded on the way"
-    name, text = SAYS.of(entry or "wrong count")
+    idea = next((entry for entry, count in counts if count == seen), "")
+    holds = {
+        idea: idea,
+        "on one rank only": sum(map(int.__eq__, seen, right)) == 1,
+        "nothing counted": not any(seen),
+        "rounded on the way": all(abs(a - b) <= b / 64 for a, b in zip(seen, right, strict=True)),
+        "wrong count": True,
+    }
+    name, text = SAYS.of(next(entry for entry, met in holds.items() if met))
     raise Finding(name, f"The step is right, and the count is not, {where}. {text}")
 
 
-MASTER = Exercise(judge=judge_master, **SAYS.about)
+def look_at_cost(reports: list[dict], numbers: int, where: str) -> None:
+    """Two messages of bf16, a momentum, and a gradient that may stay; a few small tensors."""
+    part, shard = (len(reports) - 1) / len(reports), 4 * numbers // len(reports)
+    right, count = 2 * part * 2 * numbers, 2 * part * ITEM * SLACK
+    looks = {
+        "too much sent": lambda r: r["bytes"] > right + count,
+        "states of the whole": lambda r: (
+            r["kept"] > 3 * shard + 256 or max(r["largest"], r["state"]) > shard + 64
+        ),
+        "kept between calls #2": lambda r: r["mixed"],
+    }
+    SAYS.refuse_each(reports, looks, right=right, shard=shard, where=where)
+
+
+MASTER = Exercise(judge=judged(train, look), **SAYS.about)

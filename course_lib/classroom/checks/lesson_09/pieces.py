@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import accumulate
 
 import torch
@@ -16,9 +17,8 @@ from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_09.each import refuse_each
-from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
+from course_lib.classroom.checks.judge import Judge, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.lesson_09.each import judged
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.layout import flat
@@ -27,14 +27,16 @@ Question = tuple[list[int], int, int]  # lengths, n, rank
 Pieces = list[tuple[int, int, int, int]]  # index, start, stop, at
 SAYS = Page("lesson_09/pieces_of")
 # A piece as it would be told of a parameter that begins at s of the bucket.
-MISTOLD = (
-    ("counted from the bucket", lambda i, a, b, at, s: (i, a, b, s + a)),
-    ("counted from the bucket", lambda i, a, b, at, s: (i, s + a, s + b, at)),
-    ("counted from the bucket", lambda i, a, b, at, s: (i, s + a, s + b, s + a)),
-    ("everything at 0", lambda i, a, b, at, s: (i, a, b, 0)),
-    ("the last instead of the end", lambda i, a, b, at, s: (i, a, b - 1, at)),
-    ("a length for an end", lambda i, a, b, at, s: (i, a, b - a, at)),
-)
+MISTOLD = {
+    "counted from the bucket": [
+        lambda i, a, b, at, s: (i, a, b, s + a),
+        lambda i, a, b, at, s: (i, s + a, s + b, at),
+        lambda i, a, b, at, s: (i, s + a, s + b, s + a),
+    ],
+    "everything at 0": [lambda i, a, b, at, s: (i, a, b, 0)],
+    "the last instead of the end": [lambda i, a, b, at, s: (i, a, b - 1, at)],
+    "a length for an end": [lambda i, a, b, at, s: (i, a, b - a, at)],
+}
 
 
 def questions(seed: int, size: int, rank: int) -> list[Question]:
@@ -68,8 +70,12 @@ def ask(function: Callable, group: Group, seed: int) -> dict:
         given = list(lengths)
         out, facts = bench.watched(lambda a=given, b=n, c=rank: function(a, b, c))
         kept.append(out)
-        told.append({"kind": bench.kind(out), "pieces": read(out), "ops": facts["ops"]})
-        told[-1]["changed"] = given != lengths
+        told.append({
+            "kind": bench.kind(out),
+            "pieces": read(out),
+            "ops": facts["ops"],
+            "changed": given != lengths,
+        })  # fmt: skip
     lengths, n, rank = asked[0]
     again, _ = bench.watched(lambda: function(list(lengths), n, rank))
     return {
@@ -94,39 +100,34 @@ def read(out: object) -> Pieces | None:
     return sorted(found)
 
 
-def judge_pieces(answer: Answer, judge: Judge) -> None:
-    """Ask for every bucket on three ranks, then on two that are not the notebook's first two."""
-    judge.take(answer, __name__)
-    seed = fresh_seed()
-    for members in (THREE, TWO):
-        n, when = len(members), on(members)
-        reports = judge.trial(answer, ask, seed, members=members, when=when)
+def look(answer: Answer, reports: list[dict], when: str, seed: int) -> None:
+    for told in zip(*(report["told"] for report in reports), strict=True):
+        refuse_none(list(told), when, "a list of pieces")
         looks = {
-            "a message": lambda one: one["ops"],
-            "input changed": lambda one: one["changed"],
-            "not pieces": lambda one: one["pieces"] is None,
+            "a message": lambda r: r["ops"],
+            "input changed": lambda r: r["changed"],
+            "not pieces": lambda r: r["pieces"] is None,
         }
-        for told in zip(*(report["told"] for report in reports), strict=True):
-            refuse_none(list(told), when, "a list of pieces")
-            refuse_each(SAYS, told, looks, when=when)
-        again = {
-            "one list reused": lambda one: one["spoiled"],
-            "kept between calls": lambda one: not one["again"],
-        }
-        refuse_each(SAYS, reports, again, when=when)
-        asked = [each for rank in range(n) for each in questions(seed, n, rank)]
-        got = [one["pieces"] for report in reports for one in report["told"]]
-        wrong = [(*each, p) for each, p in zip(asked, got, strict=True) if p != right(*each)]
-        if not wrong:
-            continue
-        if all(one[1] != n for one in wrong):
-            refuse_world_numbers(answer, when)
-        for ideas in zip(*map(readings, asked), strict=True):
-            if got == [sorted(pieces) for _, pieces in ideas]:
-                name, text = SAYS.of(ideas[0][0])
-                raise Finding(name, f"These are other pieces than the rank holds, {when}. {text}")
-        lengths, of, rank, pieces = wrong[0]
-        raise SAYS("wrong pieces", lengths=lengths, n=of, rank=rank, pieces=pieces, when=when)
+        SAYS.refuse_each(told, looks, when=when)
+    again = {
+        "one list reused": lambda r: r["spoiled"],
+        "kept between calls": lambda r: not r["again"],
+    }
+    SAYS.refuse_each(reports, again, when=when)
+    n = len(reports)
+    asked = [each for rank in range(n) for each in questions(seed, n, rank)]
+    got = [one["pieces"] for report in reports for one in report["told"]]
+    wrong = [(*each, p) for each, p in zip(asked, got, strict=True) if p != right(*each)]
+    if not wrong:
+        return
+    if all(of != n for _, of, _, _ in wrong):
+        refuse_world_numbers(answer, when)
+    for ideas in zip(*map(readings, asked), strict=True):
+        if got == [sorted(pieces) for _, pieces in ideas]:
+            name, text = SAYS.of(ideas[0][0])
+            raise Finding(name, f"These are other pieces than the rank holds, {when}. {text}")
+    lengths, of, rank, pieces = wrong[0]
+    raise SAYS("wrong pieces", lengths=lengths, n=of, rank=rank, pieces=pieces, when=when)
 
 
 def right(lengths: Sequence[int], n: int, rank: int) -> Pieces:
@@ -152,51 +153,60 @@ def readings(question: Question) -> list[tuple[str, Pieces]]:
     down, up, near = total // n, -(-total // n), round(total / n)
     first, last = rank * up, (rank + 1) * up
     more = [down + (r < total % n) for r in range(n)]
-    found = [
-        (entry, between(lengths, a, b))
-        for entry, a, b in (
-            ("rounded down", rank * down, rank * down + down),
-            ("rounded down", rank * down, rank * down + down if rank < n - 1 else total),
-            ("shards of unequal length", sum(more[:rank]), sum(more[: rank + 1])),
-            ("shards of unequal length", rank * total // n, (rank + 1) * total // n),
-            ("one element too long", rank * (down + 1), (rank + 1) * (down + 1)),
-            ("rounded to the nearest", rank * near, rank * near + near),
-        )
-    ]
+    spans = {
+        "rounded down": [
+            (rank * down, rank * down + down),
+            (rank * down, rank * down + down if rank < n - 1 else total),
+        ],
+        "shards of unequal length": [
+            (sum(more[:rank]), sum(more[: rank + 1])),
+            (rank * total // n, (rank + 1) * total // n),
+        ],
+        "one element too long": [(rank * (down + 1), (rank + 1) * (down + 1))],
+        "rounded to the nearest": [(rank * near, rank * near + near)],
+    }
     alone, at = [], 0
     for i, length in enumerate(lengths):
         a, b = flat(length, n).span(rank)
         alone += [(i, a, b, at)] if a < b else []
         at += b - a
-    found.append(("parameters cut one by one", alone))
-    found.append(("parameters cut one by one", [(i, a, b, 0) for i, a, b, _ in alone]))
     every = list(zip(range(len(lengths)), begins, lengths, strict=False))
-    begun = [(i, 0, k, s - first) for i, s, k in every if first <= s < last]
-    found.append(("whole parameters", begun))
     inside = [(i, 0, k, s - first) for i, s, k in every if first <= s and s + k <= last]
-    found.append(("whole parameters", inside))
-    found.append(("whole parameters", [p for p in inside if p[2]]))
     low, high = min(total, first), min(total, last)
     clipped = [(i, max(low, s) - s, min(high, s + k) - s, max(low, s) - low) for i, s, k in every]
     touched = [(i, max(first, s) - s, min(last, s + k) - s, max(first, s) - first)
                for i, s, k in every if max(first, s) <= min(last, s + k)]  # fmt: skip
-    within = [(i, min(a, lengths[i]), b, at) for i, a, b, at in clipped]
-    for empty in (
-        [(i, a, max(a, b), at) for i, a, b, at in clipped],
-        [(i, a, max(a, b), at) for i, a, b, at in within],
-        touched,
-        [p for p in touched if p[1] < p[2] or not lengths[p[0]]],
-    ):
-        found.append(("empty pieces", empty))
-    found += [(entry, [tell(*p, begins[p[0]]) for p in want]) for entry, tell in MISTOLD]
-    ends = [p for p in want if first <= begins[p[0]] or begins[p[0] + 1] <= last]
-    found.append(("a rank in the middle", ends))
-    fills = want and last >= total
-    longer = [(*want[-1][:2], want[-1][2] + last - total, want[-1][3])] if fills else want[-1:]
-    found.append(("padding as part of a parameter", want[:-1] + longer))
+    longer = (
+        [(i, a, b + last - total, at) for i, a, b, at in want[-1:]] if last >= total else want[-1:]
+    )
     padding = (len(lengths), max(0, first - total), last - total, max(0, total - first))
-    found.append(("padding as a piece", [*want, padding] if last > total else want))
-    return found
+    found = {entry: [between(lengths, *span) for span in ways] for entry, ways in spans.items()}
+    found |= {
+        "parameters cut one by one": [alone, [(i, a, b, 0) for i, a, b, _ in alone]],
+        "whole parameters": [
+            [(i, 0, k, s - first) for i, s, k in every if first <= s < last],
+            inside,
+            [p for p in inside if p[2]],
+        ],
+        "empty pieces": [
+            [(i, a, max(a, b), at) for i, a, b, at in clipped],
+            [(i, min(a, lengths[i]), max(min(a, lengths[i]), b), at) for i, a, b, at in clipped],
+            touched,
+            [p for p in touched if p[1] < p[2] or not lengths[p[0]]],
+        ],
+        "a rank in the middle": [
+            [p for p in want if first <= begins[p[0]] or begins[p[0] + 1] <= last]
+        ],
+        "padding as part of a parameter": [want[:-1] + longer],
+        "padding as a piece": [[*want, padding] if last > total else want],
+    }
+    for entry, ways in MISTOLD.items():
+        found[entry] = [[tell(*p, begins[p[0]]) for p in want] for tell in ways]
+    return [(entry, pieces) for entry, ways in found.items() for pieces in ways]
+
+
+def judge_pieces(answer: Answer, judge: Judge) -> None:
+    judged(ask, partial(look, answer))(answer, judge)
 
 
 PIECES = Exercise(judge=judge_pieces, **SAYS.about)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.classroom.checks.thought import Mistake, Thought, counted, held_against
+from course_lib.classroom.checks.thought import Thought, counted, held_against
 from course_lib.classroom.checks.words import Page
 
 PSI, N, HALF, FLOAT = 12, 32, 2, 4  # billions of parameters; ranks; bytes
@@ -97,11 +97,5 @@ IDEAS = {
     "the master copy is no moment": {"as_moments": FLOAT},
     "moments of all": {"last": SMALL},
 }
-
-
-def mistakes() -> tuple[Mistake, ...]:
-    """Each wrong idea with the numbers that it leads to."""
-    return counted(SAYS, RIGHT, IDEAS)
-
-
-SIXTEEN = Thought(fields=FIELDS, judge=held_against(RIGHT, mistakes(), apart=True), **SAYS.about)
+MISTAKES = counted(SAYS, RIGHT, IDEAS)
+SIXTEEN = Thought(fields=FIELDS, judge=held_against(RIGHT, MISTAKES, apart=True), **SAYS.about)
