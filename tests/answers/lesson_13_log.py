@@ -203,6 +203,10 @@ WRONG_LOG = {
                 ),
         "ranks mixed up",
     ),
+    "only what reduces": (
+        changed(LOG, ('"still looking" if last else', '"still looking" if last and len({*skips[-1]}) > 1 else')),
+        "the hysteresis passed over",
+    ),
     "another word": (changed(LOG, ('"settled"', '"fine"')), "another word"),
     "off by one": (changed(LOG, ("    doubled = 0\n", "    doubled = 1\n")), "doubled misread"),
     "a bool": (changed(LOG, (SKIPPED, SKIPPED + "    skips = skips[:1]\n")), "scale misread"),

@@ -269,6 +269,10 @@ WRONG_MEND = {
                        'config["train_batch_size"] / per_step')),
         "not a whole number",
     ),
+    "a part of an element": (
+        changed(MEND, ('int(facts["room"] / 4.5 / 2 / 2)', 'facts["room"] / 4.5 / 2 / 2')),
+        "another fault",
+    ),
     "a number in quotes": (changed(MEND, ("= 10 * h\n", "= str(10 * h)\n")), "a number as text"),
 }  # fmt: skip
 

@@ -159,6 +159,8 @@ def drawn(seed: int) -> list[Case]:
     made = []
     for draw, meant in MEANT.items():
         known = facts(r)
+        if seed != PRINTED:  # what is printed is in round numbers
+            known["room"] += 1_000_000 * (1 + seed % 8)
         made.append(Case(draw.__name__, draw(r, known), known, meant))
     return made
 

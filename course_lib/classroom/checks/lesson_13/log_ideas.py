@@ -165,4 +165,9 @@ IDEAS = (
     Idea(VERDICT, *SAYS.of("one at the least scale #2"), _least_seen),
     Idea(VERDICT, *SAYS.of("an endless row not seen"), _ends_alone),
     Idea(VERDICT, *SAYS.of("ranks mixed up"), _any_rank),
+    Idea(
+        VERDICT,
+        *SAYS.of("the hysteresis passed over #3"),
+        lambda log: SETTLED if log.steps[-1].kept and not log.ended else _right(log),
+    ),
 )

@@ -135,6 +135,13 @@ def _kept(r: Random) -> Log:
     return _log(r, scale, lambda n, value: n in bad, r.randint(33, 40))
 
 
+def _lets_pass(r: Random) -> Log:
+    """The last step of the log is an overflow that passes by the hysteresis."""
+    scale = LossScale(2.0 ** r.randint(9, 12), window=r.randint(2, 4), patience=r.randint(2, 3))
+    bad = {*range(scale.patience), 30}
+    return _log(r, scale, lambda n, value: n in bad, 31)
+
+
 def _never(r: Random, stops: bool = False) -> Log:
     """No scale is small enough: NaN from the first step on."""
     return _log(r, _scale(r, stops=stops), lambda n, value: True, 40)
@@ -189,6 +196,7 @@ KINDS: tuple[Callable[[Random], Log], ...] = (
     _now_and_then,
     _none,
     _kept,
+    _lets_pass,
     _never,
     _never_and_stops,
     _diverges,
