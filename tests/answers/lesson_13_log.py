@@ -204,7 +204,11 @@ WRONG_LOG = {
         "ranks mixed up",
     ),
     "only what reduces": (
-        changed(LOG, ('"still looking" if last else', '"still looking" if last and len({*skips[-1]}) > 1 else')),
+        changed(
+            LOG,
+            ('"still looking" if last else',
+             '"still looking" if last and len({*skips[-1]}) > 1 else'),
+        ),
         "the hysteresis passed over",
     ),
     "another word": (changed(LOG, ('"settled"', '"fine"')), "another word"),
