@@ -17,8 +17,8 @@ MUTANTS = [
     Mutant(
         "ring-one-call-alone",
         FIRST + "trial.py",
-        'one["overwritten"] = _overwritten(one, out)',
-        'one["overwritten"] = False',
+        "was is not None and not near(",
+        "was is None and not near(",
         (
             f"{ANSWERS}[mean_over_ranks-one buffer for all results]",
             f"{ANSWERS}[ring_all_reduce-one buffer for every sum]",

@@ -12,8 +12,8 @@ MUTANTS = [
     Mutant(
         "f-and-g-conjugates-branch-beside-f-not-held",
         CHECKS + "conjugates.py",
-        'near(report["u"], FACTOR * c[rank]),',
-        "True,",
+        'not near(report["u"], FACTOR * c[rank]),',
+        "False,",
         (
             f"{WRONG}[conjugates-f in place]",
             f"{WRONG}[conjugates-f in place where it lies in one block]",
@@ -42,8 +42,8 @@ MUTANTS = [
     Mutant(
         "f-and-g-conjugates-f-s-gradient-not-held",
         CHECKS + "conjugates.py",
-        "if all_near(found, [right] * n):",
-        'if all_near(found, [right] * n) or (which, key) == ("f", "grad"):',
+        "if not all_near(found, [right] * n):",
+        'if not all_near(found, [right] * n) and (which, key) != ("f", "grad"):',
         (
             f"{WRONG}[conjugates-f hands the gradient on]",
             f"{WRONG}[conjugates-the mean of gradients]",
@@ -54,8 +54,8 @@ MUTANTS = [
     Mutant(
         "f-and-g-conjugates-silent-way-not-counted",
         CHECKS + "conjugates.py",
-        'if report[silent]["ops"]:',
-        "if False:",
+        '"sends where nothing is owed": report[silent]["ops"],',
+        "",
         (
             f"{WRONG}[conjugates-f keeps its ranks in step]",
             f"{WRONG}[conjugates-g checks its gradient]",
@@ -65,16 +65,16 @@ MUTANTS = [
     Mutant(
         "f-and-g-conjugates-bytes-not-held",
         CHECKS + "conjugates.py",
-        "if sum(ops.values()) != 1 or sent > most:",
-        "if sum(ops.values()) != 1:",
+        "sum(ops.values()) != 1 or sent > most,",
+        "sum(ops.values()) != 1,",
         (f"{WRONG}[conjugates-gathered and added]",),
         "a sum that gathers everybody's tensor passes",
     ),
     Mutant(
         "f-and-g-conjugates-calls-not-counted",
         CHECKS + "conjugates.py",
-        "if sum(ops.values()) != 1 or sent > most:",
-        "if sent > most:",
+        "sum(ops.values()) != 1 or sent > most,",
+        "sent > most,",
         (f"{WRONG}[conjugates-in two halves]",),
         "two messages pass for one",
     ),
@@ -127,41 +127,41 @@ MUTANTS = [
     Mutant(
         "f-and-g-gather-copies-may-be-sent",
         CHECKS + "gathers.py",
-        'if trial.after == REPLICATED and back["ops"]:',
-        "if False:",
+        'trial.after == REPLICATED and back["ops"],',
+        "False,",
         (f"{WRONG}[gather_from-the mean of copies]",),
         "a message for what every rank has passes",
     ),
     Mutant(
         "f-and-g-gather-whole-sum-passes",
         CHECKS + "gathers.py",
-        'not _once(back, "reduce_scatter", may, padded):',
-        'sum(back["ops"].values()) != 1:',
+        'not _once(back, "reduce_scatter", may["back"], padded),',
+        'sum(back["ops"].values()) != 1,',
         (f"{WRONG}[gather_from-all of the sum, then a piece]",),
         "an all-reduce where a reduce-scatter does passes",
     ),
     Mutant(
         "f-and-g-gather-zeros-pass",
         CHECKS + "gathers.py",
-        'if not _once(there, "all_gather", may, padded):',
-        'if sum(there["ops"].values()) != 1:',
+        'not _once(there, "all_gather", may["there"], padded),',
+        'sum(there["ops"].values()) != 1,',
         (f"{WRONG}[gather_from-zeros on the way there]",),
         "pieces filled up with zeros and summed pass for a gather",
     ),
     Mutant(
         "f-and-g-gather-keeps-what-it-likes",
         CHECKS + "gathers.py",
-        'if report["kept"]:',
-        "if False:",
+        '"kept for nothing": report["kept"],',
+        "",
         (f"{WRONG}[gather_from-x kept]",),
         "a linear map keeps its input, and nobody minds",
     ),
     Mutant(
         "f-and-g-gather-pieces-all-even",
         CHECKS + "gathers.py",
-        "cases = [(THREE, 1, [few, many, some]), (TWO, -1, [many, few]), "
-        "(THREE, -2, [some, 0, many])]",
-        "cases = [(THREE, 0, [few] * 3)]",
+        "tried(THREE, 1, [few, many, some]) + tried(TWO, -1, [many, few])\n"
+        "        uneven += tried(THREE, -2, [some, 0, many])",
+        "tried(THREE, 0, [few] * 3)",
         (
             f"{WRONG}[gather_from-even pieces on the way there]",
             f"{WRONG}[gather_from-even pieces on the way back]",

@@ -46,11 +46,11 @@ def twice(
 
     `report` names the function of the bench that describes what comes back.
     """
-    kept: list[object] = []
+    outs: list[object] = []
 
     def keep(x: Tensor, made: Group) -> object:
-        kept.append(function(x, made))
-        return kept[-1]
+        outs.append(function(x, made))
+        return outs[-1]
 
     reports, rank = [], group.rank()
     for k, row in enumerate(shapes):
@@ -58,9 +58,7 @@ def twice(
         reports.append(getattr(bench, report)(keep, x, group))
         if spoilt(group):
             break
-    for one, out in zip(reports, kept, strict=True):
-        one["overwritten"] = _overwritten(one, out)
-    return reports
+    return alive(reports, outs)
 
 
 def spoilt(group: Group) -> bool:
@@ -69,12 +67,19 @@ def spoilt(group: Group) -> bool:
     return not made or bool(untouched.replaced(vars(sys.modules["__main__"])))
 
 
-def _overwritten(report: dict, out: object) -> bool:
-    """Whether what came back is no longer what it was when it came."""
-    now = [one for one in (out if isinstance(out, list | tuple) else [out]) if bench.plain(one)]
-    then = report["entries"] if "entries" in report else [report["out"]]
-    pairs = zip(now, then, strict=False)  # what is no tensor is refused before this is looked at
-    return any(was is not None and not near(one.detach(), was) for one, was in pairs)
+def alive(reports: Sequence[dict], outs: Sequence) -> list[dict]:
+    """The reports, each with whether what came back is no longer what it was when it came."""
+    for report, out in zip(reports, outs, strict=True):
+        then = report["entries"] if "entries" in report else [report["out"]]
+        pairs = zip(tensors_in(out), then, strict=False)  # no tensors: refused before this is
+        report["overwritten"] = any(
+            was is not None and not near(now.detach(), was) for now, was in pairs
+        )
+    return list(reports)
+
+
+def tensors_in(out: object) -> list[Tensor]:
+    return [one for one in (out if isinstance(out, list | tuple) else [out]) if bench.plain(one)]
 
 
 class Call(NamedTuple):

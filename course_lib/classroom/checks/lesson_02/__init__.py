@@ -5,10 +5,10 @@ Three are functions that run on the judge's ranks, two are questions answered wi
 
 from __future__ import annotations
 
-from course_lib.classroom.checks.lesson_02.bias import ROW_STEP
 from course_lib.classroom.checks.lesson_02.gradients import GRADIENTS
 from course_lib.classroom.checks.lesson_02.initial import SHARDED_INIT
 from course_lib.classroom.checks.lesson_02.mystery import MYSTERY_CUT
+from course_lib.classroom.checks.lesson_02.row_step import ROW_STEP
 from course_lib.classroom.checks.lesson_02.seven import SEVEN_BY_FIVE
 
 EXERCISES = (SEVEN_BY_FIVE, GRADIENTS, ROW_STEP, MYSTERY_CUT, SHARDED_INIT)

@@ -6,6 +6,7 @@ the whole product's gradients and against the bytes of one all-reduce, or none.
 
 from __future__ import annotations
 
+import itertools
 from typing import NamedTuple
 
 import torch
@@ -13,158 +14,113 @@ from torch import Tensor
 
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
-from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_second
-from course_lib.classroom.checks.lesson_02.results import (
-    Owed,
-    fair,
-    look_at_results,
-    refuse_first,
-    refuse_overwritten,
-    tried,
-    where,
-)
-from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Product, gradients, product
-from course_lib.classroom.checks.looking import (
-    THREE,
-    TWO,
-    all_near,
-    fresh_seed,
-    near,
-    refuse_general,
-)
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_overwritten, refuse_second
+from course_lib.classroom.checks.lesson_02 import results, trial
+from course_lib.classroom.checks.lesson_02.results import Owed
+from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Product, product
+from course_lib.classroom.checks.looking import THREE, TWO, all_near, fresh_seed, refuse_general
 from course_lib.classroom.checks.words import Page
 
-NAMES = ("dX", "dW", "db")
 SAYS = Page("lesson_02/cut_gradients")
 
 
-class Trial(NamedTuple):
+class Call(NamedTuple):
     """One call on a group: the whole product, how it was cut, and what came back on each rank."""
 
     way: str
     whole: Product
     reports: list[dict]
-    owed: list[list[Owed]]  # of each rank
     when: str
     dtype: str
-    second: bool  # whether a call with the same sizes came before it
+    later: bool  # whether a call with the same sizes came before it
 
     @property
     def n(self) -> int:
         return len(self.reports)
 
-
-def judge_gradients(answer: Answer, judge: Judge) -> None:
-    """Try cut_gradients; raise the Finding that explains best what is wrong."""
-    judge.take(answer, "course_lib.classroom.checks.lesson_02.trial")
-    seed = fresh_seed()
-    b = 5 + 6 * (seed % 2)  # no size is another, or a number of ranks
-    even = _try(answer, judge, COLUMNS, THREE, (b, 7, 12), seed)
-    even += _try(answer, judge, ROWS, THREE, (b, 12, 7), seed)
-    _look_at_values(answer, even)
-    uneven = []
-    for way, members, sizes, dtype in (
-        (COLUMNS, THREE, (b, 7, 4), "float64"),  # four over three ranks: the last has nothing
-        (COLUMNS, TWO, (b, 8, 13), "float32"),
-        (ROWS, THREE, (b, 4, 7), "float64"),
-        (ROWS, TWO, (b, 13, 8), "float32"),
-    ):
-        uneven += _try(answer, judge, way, members, sizes, seed, dtype)
-    _look_at_values(answer, uneven)
-    for trial in even + uneven:
-        _look_at_bytes(trial)
-        refuse_overwritten(trial.reports, trial.owed, trial.when)
+    @property
+    def owed(self) -> list[list[Owed]]:
+        wholes, found = by_hand(self.whole), []
+        for rank in range(self.n):
+            parts = by_hand(self.whole.mine(self.way, self.n, rank))
+            if self.way == COLUMNS:  # of dX a rank computes a partial sum; the sum is asked for
+                parts = wholes[:1] + parts[1:]
+            found.append(list(map(Owed, ("dX", "dW", "db"), parts, wholes)))
+        return found
 
 
-def _try(
-    answer: Answer,
-    judge: Judge,
-    way: str,
-    members: list[int],
-    sizes: tuple[int, int, int],
-    seed: int,
-    dtype: str = "float64",
-) -> list[Trial]:
-    when = where(members, "X[{}, {}] W[{}, {}] cut by {}".format(*sizes[:2], *sizes[1:], way))
-    given, made, n = (way, sizes, seed, dtype), [], len(members)
-    length = sizes[2 if way == COLUMNS else 1]
-    for k, reports in enumerate(tried(answer, judge, members, when, length, gradients, *given)):
-        whole = product(*sizes, seed + k, dtype).double()
-        owed = [_owed(whole.mine(way, n, rank), whole) for rank in range(n)]
-        if way == COLUMNS:  # what a rank computes of dX is a partial sum; the sum is asked for
-            for entries in owed:
-                entries[0] = Owed("dX", entries[0].whole, entries[0].whole)
-        look_at_results(reports, owed, when + CALLS[k], dtype)
-        made.append(Trial(way, whole, reports, owed, when + CALLS[k], dtype, k > 0))
-    return made
-
-
-def _owed(mine: Product, whole: Product) -> list[Owed]:
-    parts, wholes = _by_hand(mine), _by_hand(whole)
-    return [Owed(*three) for three in zip(NAMES, parts, wholes, strict=True)]
-
-
-def _by_hand(p: Product) -> tuple[Tensor, Tensor, Tensor]:
+def by_hand(p: Product) -> tuple[Tensor, Tensor, Tensor]:
     return p.dy @ p.weight.T, p.x.T @ p.dy, p.dy.sum(0)
 
 
-def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
-    wrong = [(t, part) for t in trials for part in range(3) if _first_wrong(t, part) is not None]
-    if not wrong:
-        return
-    if all(trial.n == 2 for trial, _ in wrong):
-        refuse_world_numbers(answer, wrong[0][0].when)
-    _refuse_value(*wrong[0])
+def judge_gradients(answer: Answer, judge: Judge) -> None:
+    """Try cut_gradients; raise the Finding that explains best what is wrong."""
+    judge.take(answer, trial.__name__)
+    seed = fresh_seed()
+    b = 5 + 6 * (seed % 2)  # no size is another, or a number of ranks
+
+    def tried(way: str, members: list[int], h: int, f: int, dtype: str = "float64") -> list[Call]:
+        when, given = f"{on(members)}, X[{b}, {h}] W[{h}, {f}] cut by {way}", (way, (b, h, f), seed)
+        where = (members, when, f if way == COLUMNS else h)
+        found = []
+        for k, reports in enumerate(
+            results.tried(answer, judge, *where, trial.gradients, *given, dtype)
+        ):
+            whole = product(b, h, f, seed + k, dtype).double()
+            found.append(Call(way, whole, reports, when + CALLS[k], dtype, k > 0))
+            results.look_at_results(found[-1])
+        return found
+
+    even = tried(COLUMNS, THREE, 7, 12) + tried(ROWS, THREE, 12, 7)
+    _look_at_values(even)
+    uneven = tried(COLUMNS, THREE, 7, 4)  # four over three ranks: the last has nothing
+    uneven += tried(COLUMNS, TWO, 8, 13, "float32")
+    uneven += tried(ROWS, THREE, 4, 7) + tried(ROWS, TWO, 13, 8, "float32")
+    _look_at_values(uneven)
+    for call in even + uneven:
+        _look_at_bytes(call)
+        refuse_overwritten(call.reports, "A gradient", call.when)
 
 
-def _first_wrong(trial: Trial, part: int) -> int | None:
-    """The first rank whose dX, dW or db is not what it should be."""
-    for rank, report in enumerate(trial.reports):
-        if not near(report["entries"][part], trial.owed[rank][part].part):
-            return rank
-    return None
+def _look_at_values(calls: list[Call]) -> None:
+    """Raise what is wrong with the first of the three gradients that is."""
+    for call, part in itertools.product(calls, range(3)):
+        if results.wrong(call, part):
+            refuse_second(call.later, call.when)
+            _refuse_value(call, part)
 
 
-def _refuse_value(trial: Trial, part: int) -> None:
-    """Raise what is wrong with one of the three gradients."""
-    rank, name, n, b = _first_wrong(trial, part), NAMES[part], trial.n, len(trial.whole.x)
-    seen = [report["entries"][part] for report in trial.reports]
-    owed = [entries[part].part for entries in trial.owed]
-    right, head = owed[rank], f"{name} on rank {rank} is not right {trial.when}."
-    refuse_second(trial.second, trial.when)
+def _refuse_value(call: Call, part: int) -> None:
+    rank, n, b = results.wrong(call, part)[0], call.n, len(call.whole.x)
+    owed, seen = [entries[part] for entries in call.owed], results.seen(call, part)
+    name, wanted, right = owed[0].name, [one.part for one in owed], owed[rank].part
+    head = f"{name} on rank {rank} is not right {call.when}."
     ideas = []
-    if trial.way == COLUMNS and part == 0:
-        local = [_by_hand(trial.whole.mine(COLUMNS, n, r))[0] for r in range(n)]
-        if all_near(seen, local):
-            raise SAYS("sum left out", head=head)
+    if call.way == COLUMNS and part == 0:
+        local = [by_hand(call.whole.mine(COLUMNS, n, r))[0] for r in range(n)]
+        SAYS.refuse({"sum left out": all_near(seen, local)}, head=head)
         ideas.append(("mean", right / n))
-    elif all(near(one, owed[0]) for one in owed):
+    elif all_near(wanted, [right] * n):
         ideas.append(("counted on every rank", n * right))
-    elif all(one.shape == right.shape for one in owed):
-        mixed = torch.stack(owed).sum(0)
+    elif all(one.shape == right.shape for one in wanted):
+        mixed = torch.stack(wanted).sum(0)
         ideas += [("parts of different things added", mixed / k) for k in (1, n)]
     ideas += [("mean over the rows", right / b), ("sign", -right)]
-    refuse_first(seen[rank], SAYS, ideas, head, n=n, b=b, name=name)
-    refuse_general(seen, owed, trial.when, sizes={"rows of X": b}, what=name)
+    results.refuse_first(seen[rank], SAYS, ideas, head, n=n, b=b, name=name)
+    refuse_general(seen, wanted, call.when, sizes={"rows of X": b}, what=name)
     raise SAYS("wrong values", head=head)
 
 
-def _look_at_bytes(trial: Trial) -> None:
+def _look_at_bytes(call: Call) -> None:
     """Hold what was sent against one all-reduce of dX, or against nothing."""
-    item = getattr(torch, trial.dtype).itemsize
-    allowed = fair(trial.n, trial.whole.x.shape, item) if trial.way == COLUMNS else 0
-    for rank, report in enumerate(trial.reports):
-        if report["bytes"] <= allowed:
-            continue
-        ops = " and ".join(f"{count} × {op}" for op, count in report["ops"].items())
-        entry = "over budget"
-        if trial.way == ROWS:
-            entry = "sent for nothing"
-        elif set(report["ops"]) == {"all_gather"}:
-            entry = "gathered"
-        about = {"rank": rank, "bytes": report["bytes"], "allowed": allowed, "ops": ops}
-        raise SAYS(entry, head=SAYS.of("head", **about, when=trial.when)[1])
+    allowed = results.fair(call, call.whole.x.shape) if call.way == COLUMNS else 0
+    looks = {
+        "sent for nothing": lambda r: r["bytes"] and call.way == ROWS,
+        "gathered": lambda r: r["bytes"] > allowed and set(r["ops"]) == {"all_gather"},
+        "over budget": lambda r: r["bytes"] > allowed,
+    }
+    SAYS.refuse_each(call.reports, looks, when=call.when, allowed=allowed)
 
 
 GRADIENTS = Exercise(judge=judge_gradients, **SAYS.about)

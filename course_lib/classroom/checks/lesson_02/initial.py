@@ -17,19 +17,13 @@ from torch import Tensor, nn
 from torch.distributed import ProcessGroup as Group
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, refuse_world_numbers
-from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_second, spoilt
-from course_lib.classroom.checks.lesson_02.results import (
-    Owed,
-    look_at_results,
-    refuse_overwritten,
-    tried,
-    where,
-)
-from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Called, alive, called
-from course_lib.classroom.checks.looking import THREE, TWO, counted, fresh_seed
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.lesson_01 import trial as first
+from course_lib.classroom.checks.lesson_02 import results
+from course_lib.classroom.checks.lesson_02.results import Owed
+from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, called, twice
+from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 from course_lib.classroom.checks.words import Page
 from course_lib.layout import span
 from course_lib.memory.watch import Watch
@@ -37,22 +31,22 @@ from course_lib.memory.watch import Watch
 SAYS = Page("lesson_02/sharded_init")
 
 
-class Trial(NamedTuple):
+class Call(NamedTuple):
     """One call on a group, the dense layer that it should be a part of, and what came back."""
 
     way: str
     h: int
     f: int
-    reports: list[dict]
-    owed: list[list[Owed]]
-    following: Tensor  # the generator's next numbers after the dense layer
     seed: int
+    reports: list[dict]
     when: str
-    second: bool  # whether a call with the same sizes came before it
+    later: bool  # whether a call with the same sizes came before it
+    dtype: str = "float32"
 
-    def wrong_ranks(self, part: int) -> list[int]:
-        got = [report["entries"][part] for report in self.reports]
-        return [r for r, owed in enumerate(self.owed) if not same(got[r], owed[part].part)]
+    @property
+    def owed(self) -> list[list[Owed]]:
+        whole = dense(self.h, self.f, self.seed)[:2]
+        return [parts(*whole, self.way, len(self.reports), r) for r in range(len(self.reports))]
 
 
 def judge_init(answer: Answer, judge: Judge) -> None:
@@ -60,126 +54,116 @@ def judge_init(answer: Answer, judge: Judge) -> None:
     judge.take(answer, __name__)
     seed = fresh_seed()
     p = 7 + 3 * (seed % 2)  # no size is another, or a number of ranks
-    even = _try(answer, judge, COLUMNS, THREE, p, 12, seed)
-    even += _try(answer, judge, ROWS, THREE, 12, p, seed)
-    _look_at_values(answer, even)
-    uneven = []
-    for way, members, h, f in (
-        (COLUMNS, THREE, p, 4),  # four over three ranks: the last has nothing
-        (ROWS, THREE, 4, p),
-        (ROWS, TWO, 2 * p + 1, p + 2),
-    ):
-        uneven += _try(answer, judge, way, members, h, f, seed)
-    _look_at_values(answer, uneven)
-    for trial in even + uneven:
-        for rank, report in enumerate(trial.reports):
-            if report["ops"]:
-                raise SAYS("sent", rank=rank, ops=counted(report["ops"]), when=trial.when)
-    for trial in even + uneven:
-        _look_at_what_is_left(trial)
-        refuse_overwritten(trial.reports, trial.owed, trial.when)
+
+    def tried(way: str, members: list[int], h: int, f: int) -> list[Call]:
+        where = (members, f"{on(members)}, W[{h}, {f}] cut by {way}", f if way == COLUMNS else h)
+        found = []
+        for k, reports in enumerate(results.tried(answer, judge, *where, initial, h, f, way, seed)):
+            found.append(Call(way, h, f, seed + k, reports, where[1] + first.CALLS[k], k > 0))
+            results.look_at_results(found[-1])
+        return found
+
+    even = tried(COLUMNS, THREE, p, 12) + tried(ROWS, THREE, 12, p)
+    _look_at_values(even)
+    uneven = tried(COLUMNS, THREE, p, 4)  # four over three ranks: the last has nothing
+    uneven += tried(ROWS, THREE, 4, p) + tried(ROWS, TWO, 2 * p + 1, p + 2)
+    _look_at_values(uneven)
+    for call in even + uneven:
+        SAYS.refuse_each(call.reports, {"sent": lambda r: r["ops"]}, when=call.when)
+    for call in even + uneven:
+        _look_at_what_is_left(call)
+        first.refuse_overwritten(call.reports, "A part", call.when)
 
 
 def initial(function: Callable, group: Group, h: int, f: int, way: str, seed: int) -> list[dict]:
     """Call `function(h, f, way, group)` twice, each time with the generator set alike everywhere.
 
-    `next` are the values that the generator gives after it, `left` the bytes of full parameters
-    that are in memory still.
+    `next` are the values that the generator gives after it, `kept` the bytes under each part,
+    `left` those of full parameters that are in memory still.
     """
-    calls: list[Called] = []
-    while len(calls) < len(CALLS) and not (calls and spoilt(group)):
-        torch.manual_seed(seed + len(calls))
+
+    def call(k: int) -> tuple[dict, object]:
+        torch.manual_seed(seed + k)
         memory = Watch()
 
-        def draw(memory: Watch = memory) -> object:
+        def draw() -> object:
             with memory:
                 return function(h, f, way, group)
 
-        call = called(draw, {})
-        call.report["next"] = torch.rand(3, dtype=torch.float64)
-        parts = {one.untyped_storage()._cdata for one in call.tensors}
+        report, out = called(draw, {})
+        report["next"] = torch.rand(3, dtype=torch.float64)
+        places = [one.untyped_storage() for one in first.tensors_in(out)]
+        own = {place._cdata for place in places}
         gc.collect()
-        others = [one.nbytes() for one in memory.made_and_alive() if one._cdata not in parts]
-        call.report["left"] = [size for size in others if size == 4 * f or size >= 4 * h * f]
-        calls.append(call)
-    return alive(calls)
+        others = [one.nbytes() for one in memory.made_and_alive() if one._cdata not in own]
+        left = [size for size in others if size == 4 * f or size >= 4 * h * f]
+        kept = [place.nbytes() for place in places]
+        return {**report, "kept": kept, "left": max(left, default=0)}, out
+
+    return twice(call, group)
 
 
-def _try(
-    answer: Answer, judge: Judge, way: str, members: list[int], h: int, f: int, seed: int
-) -> list[Trial]:
-    when = where(members, f"W[{h}, {f}] cut by {way}")
-    length = f if way == COLUMNS else h
-    calls = tried(answer, judge, members, when, length, initial, h, f, way, seed)
-    n, made = len(members), []
-    for k, reports in enumerate(calls):
-        weight, bias, following = dense(h, f, seed + k)
-        owed = [parts(weight, bias, way, n, rank) for rank in range(n)]
-        at = when + CALLS[k]
-        look_at_results(reports, owed, at, "float32")
-        made.append(Trial(way, h, f, reports, owed, following, seed + k, at, k > 0))
-    return made
-
-
-def _look_at_values(answer: Answer, trials: list[Trial]) -> None:
-    wrong = [(trial, part) for trial in trials for part in (0, 1) if trial.wrong_ranks(part)]
+def _look_at_values(calls: list[Call]) -> None:
+    """Raise what is wrong, the weight's before the bias's, which is drawn after it."""
+    wrong = [(part, call) for part in (0, 1) for call in calls if results.wrong(call, part, same)]
     if not wrong:
         return
-    if all(len(trial.reports) == 2 for trial, _ in wrong):
-        refuse_world_numbers(answer, wrong[0][0].when)
-    refuse_second(all(trial.second for trial, _ in wrong), wrong[0][0].when)
-    wrong = [(trial, part) for trial, part in wrong if not trial.second]
-    # The bias is drawn after the weight. And one of the two cuts may say more than the other.
-    first = min(part for _, part in wrong)
-    found = [_explained(trial, first) for trial, part in wrong if part == first]
-    raise next((one for one in found if one.name != "other numbers"), found[0])
+    first.refuse_second(all(call.later for _, call in wrong), wrong[0][1].when)
+    wrong = [(part, call) for part, call in wrong if not call.later]
+    for part, call in wrong:  # one of the two cuts may say more than the other
+        if part == wrong[0][0]:
+            _refuse_value(call, part)
+    raise SAYS("other numbers", head=_head(*wrong[0]))
 
 
-def _explained(trial: Trial, part: int) -> Finding:
-    """What the weight (part 0) or the bias on the first rank where it is wrong is instead."""
-    rank, n, name = trial.wrong_ranks(part)[0], len(trial.reports), trial.owed[0][part].name
-    got = [report["entries"][part] for report in trial.reports]
-    right = [owed[part].part for owed in trial.owed]
+def _head(part: int, call: Call) -> str:
+    rank = results.wrong(call, part, same)[0]
+    return f"The {call.owed[0][part].name} on rank {rank} is not the dense layer's {call.when}."
+
+
+def _refuse_value(call: Call, part: int) -> None:
+    """Raise what the weight (part 0) or the bias on the first rank where it is wrong is instead."""
+    rank, n, got = results.wrong(call, part, same)[0], len(call.reports), results.seen(call, part)
+    right = [owed[part].part for owed in call.owed]
     scaled, alike = ratio(got[rank], right[rank]), all(same(one, got[0]) for one in got)
-    if scaled is not None:
-        by_part = trial.way == ROWS and math.isclose(scaled, math.sqrt(n), rel_tol=0.05)
-        named = {"fan-in of the part": by_part, "zeros": scaled == 0, "another scale": True}
-    elif part == 1:
-        differs = trial.way == ROWS and not alike
-        named = {"bias differs by rank": differs, "bias drawn otherwise": True}
+    named = {
+        "fan-in of the part": scaled
+        and call.way == ROWS
+        and math.isclose(scaled, math.sqrt(n), rel_tol=0.05),
+        "zeros": scaled == 0,
+        "another scale": scaled,
+    }
+    if part == 1:
+        named |= {
+            "bias differs by rank": call.way == ROWS and not alike,
+            "bias drawn otherwise": True,
+        }
     else:
-        whole, dim = trial.owed[rank][0].whole, 0 if trial.way == COLUMNS else 1
+        whole, dim = call.owed[rank][0].whole, 0 if call.way == COLUMNS else 1
         every_nth = whole.index_select(dim, torch.arange(rank, whole.shape[dim], n))
-        fan_in = max(1, min(right[rank].shape[1], trial.h))
-        named = {
-            "rank 0's part everywhere": alike and any(report["ops"] for report in trial.reports),
+        bound = 1.001 / math.sqrt(max(1, min(right[rank].shape[1], call.h)))
+        named |= {
+            "rank 0's part everywhere": alike and any(report["ops"] for report in call.reports),
             "same numbers on every rank": alike,
-            "a seed for each rank": own_seeds(trial, got),
+            "a seed for each rank": own_seeds(call, got),
             "another rank's part": any(same(got[rank], one) for one in right),
             "every n-th": same(got[rank], every_nth),
             "rounded on the way": (got[rank] - right[rank]).abs().max() < 1e-2 * whole.abs().max(),
-            "another distribution": got[rank].abs().max() > 1.001 / math.sqrt(fan_in),
-            "other numbers": True,
+            "another distribution": got[rank].abs().max() > bound,
         }
-    entry = next(entry for entry, holds in named.items() if holds)
-    head = SAYS.of("head", name=name, rank=rank, when=trial.when)[1]
-    return SAYS(entry, head=head, n=n, scaled=scaled)
+    SAYS.refuse(named, head=_head(part, call), n=n, scaled=scaled)
 
 
-def _look_at_what_is_left(trial: Trial) -> None:
+def _look_at_what_is_left(call: Call) -> None:
     """Hold the generator and the memory against those of one process that has drawn the layer."""
-    for rank, report in enumerate(trial.reports):
-        if not torch.equal(report["next"], trial.following):
-            raise SAYS("generator out of step", rank=rank, when=trial.when)
-    for rank, report in enumerate(trial.reports):
-        for kept, owed in zip(report["kept"], trial.owed[rank], strict=True):
-            size = owed.part.nbytes
-            if kept > size and owed.part.numel() < owed.whole.numel():
-                about = {"rank": rank, "when": trial.when, "name": owed.name}
-                raise SAYS("whole kept alive #1", kept=kept, size=size, **about)
-        if report["left"]:
-            left = max(report["left"])
-            raise SAYS("whole kept alive #2", rank=rank, left=left, when=trial.when)
+    following = dense(call.h, call.f, call.seed)[2]
+    looks = {"generator out of step": lambda r: not torch.equal(r["next"], following)}
+    SAYS.refuse_each(call.reports, looks, when=call.when)
+    for rank, (report, owed) in enumerate(zip(call.reports, call.owed, strict=True)):
+        cut_off = [one.whole.numel() > one.part.numel() for one in owed]
+        more = [kept - one.part.nbytes for kept, one in zip(report["kept"], owed, strict=True)]
+        kept = max(report["left"], *itertools.compress(more, cut_off), 0)
+        SAYS.refuse({"whole kept alive": kept}, rank=rank, kept=kept, when=call.when)
 
 
 def dense(h: int, f: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -206,14 +190,14 @@ def same(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and torch.allclose(a.float(), b.float(), rtol=1e-6, atol=1e-9)
 
 
-def own_seeds(trial: Trial, got: list[Tensor]) -> bool:
+def own_seeds(call: Call, got: list[Tensor]) -> bool:
     """Whether each rank drew a layer of its part's size, or the whole, from the seed plus r."""
     n = len(got)
     for step, plus in itertools.product((1, 10, 100, 1000), (0, 1)):
-        seeds = [trial.seed + step * rank + plus for rank in range(n)]
+        seeds = [call.seed + step * rank + plus for rank in range(n)]
         small = [dense(*one.shape[::-1], seed)[0] for one, seed in zip(got, seeds, strict=True)]
-        wholes = [dense(trial.h, trial.f, seed)[:2] for seed in seeds]
-        large = [parts(*whole, trial.way, n, rank)[0].part for rank, whole in enumerate(wholes)]
+        wholes = [dense(call.h, call.f, seed)[:2] for seed in seeds]
+        large = [parts(*whole, call.way, n, rank)[0].part for rank, whole in enumerate(wholes)]
         if any(all(map(same, got, drawn)) for drawn in (small, large)):
             return True
     return False

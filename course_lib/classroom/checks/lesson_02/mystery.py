@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.thought import Thought, compare, named
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather, all_reduce
@@ -95,34 +94,36 @@ RIGHT = {
 SAYS = Page("lesson_02/mystery_cut")
 
 
-def judge_mystery(given: Mapping) -> None:
-    """Hold cuts and sizes against the layers, and name the sign that was misread."""
-    for name in FIELDS[::2]:
-        if given[name] not in (COLUMNS, ROWS, BATCH):
-            raise Finding("wrong number", SAYS.of("no such cut", name=name)[1])
-    weights = {name: RIGHT[name] for name in FIELDS[1::2]}
-    part = 4 * 4  # of every weight, on a rank
-    whole = [name for name, count in weights.items() if count == part]
-    local = {name: part for name in weights if name not in whole}
-    wrong = (
-        ("one rank's part", local),
-        ("three times the weight", dict.fromkeys(whole, RANKS * part)),
-        ("cut both ways", dict.fromkeys(weights, RANKS**2 * part)),
-        ("the sum, not the weight", dict.fromkeys(local, 24)),
-        ("bytes, not elements", {name: 4 * count for name, count in weights.items()}),
-        ("bytes, not elements", dict.fromkeys(local, 4 * part)),
-        ("forward and backward swapped", _cuts(A=COLUMNS, C=ROWS)),
-        ("misled by the ends", _cuts(D=COLUMNS, E=ROWS)),
-        ("forward and backward swapped", _cuts(A=COLUMNS, C=ROWS, D=COLUMNS, E=ROWS)),
-        ("a sum of another size", _cuts(A=BATCH, B=COLUMNS, C=BATCH, D=BATCH, E=BATCH)),
-        ("nothing sent forward", _cuts(B=ROWS)),
-    )
-    mistakes = named(SAYS, wrong)
-    compare(given, RIGHT, mistakes, apart=True)
+WEIGHTS = {name: RIGHT[name] for name in FIELDS[1::2]}
+PART = 4 * 4  # of every weight, on a rank
+WHOLE = [name for name, count in WEIGHTS.items() if count == PART]
+LOCAL = dict.fromkeys(WEIGHTS.keys() - WHOLE, PART)
 
 
 def _cuts(**codes: int) -> dict[str, int]:
     return {f"{case}: cut": code for case, code in codes.items()}
+
+
+MISREADINGS = (
+    ("one rank's part", LOCAL),
+    ("three times the weight", dict.fromkeys(WHOLE, RANKS * PART)),
+    ("cut both ways", dict.fromkeys(WEIGHTS, RANKS**2 * PART)),
+    ("the sum, not the weight", dict.fromkeys(LOCAL, 24)),
+    ("bytes, not elements", {name: 4 * count for name, count in WEIGHTS.items()}),
+    ("bytes, not elements", dict.fromkeys(LOCAL, 4 * PART)),
+    ("forward and backward swapped", _cuts(A=COLUMNS, C=ROWS)),
+    ("misled by the ends", _cuts(D=COLUMNS, E=ROWS)),
+    ("forward and backward swapped", _cuts(A=COLUMNS, C=ROWS, D=COLUMNS, E=ROWS)),
+    ("a sum of another size", _cuts(A=BATCH, B=COLUMNS, C=BATCH, D=BATCH, E=BATCH)),
+    ("nothing sent forward", _cuts(B=ROWS)),
+)
+
+
+def judge_mystery(given: Mapping) -> None:
+    """Hold cuts and sizes against the layers, and name the sign that was misread."""
+    for name in FIELDS[::2]:
+        SAYS.refuse({"wrong number": given[name] not in (COLUMNS, ROWS, BATCH)}, name=name)
+    compare(given, RIGHT, named(SAYS, MISREADINGS), apart=True)
 
 
 MYSTERY_CUT = Thought(fields=FIELDS, judge=judge_mystery, **SAYS.about)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.thought import Thought, held_against, named
 from course_lib.classroom.checks.words import Page
 from course_lib.layout import cut
 from course_lib.ledger import forms
@@ -44,61 +44,48 @@ def _bytes(times: float, by_columns: float = B * H, by_rows: float = B * F) -> d
     return dict(zip(BYTES, (times * by_columns, times * by_rows), strict=True))
 
 
-RING = forms.all_reduce(RANKS, RANKS) / RANKS  # of what is all-reduced, the part that a rank sends
-RIGHT = {**_held(), **_costs(B * H, B * F)}
-
-
-def _mistakes() -> tuple[Mistake, ...]:
-    """What each misreading leads to: of the cut, of what is summed, of what is sent."""
-    f, h, chunk = cut(F, RANKS), cut(H, RANKS), [-(-size // RANKS) for size in (B * H, B * F)]
-    turned = _held().values()
-    return tuple(
-        Mistake(*SAYS.of(entry), values)
-        for entry, values in (
-            ("the other direction", _costs(B * F, B * H)),
-            (
-                "rows and columns swapped",
-                dict(zip(HELD[2:] + HELD[:2], turned, strict=True)) | _costs(B * F, B * H),
-            ),
-            ("as evenly as it goes", _held(_balanced(F), _balanced(H))),
-            ("the rest on the last rank", _held(_rounded_down(F), _rounded_down(H))),
-            ("padded", _held(f[:1], h[:1])),
-            ("a third of everything", _held([F / RANKS], [H / RANKS])),
-            ("the whole weight", _held([F], [H])),
-            ("only the length", _held(a=1, b=1)),
-            ("the weight's gradient owed", _costs(H * F, H * F)),
-            ("both directions", _costs(B * F + B * H, B * F + B * H)),
-            ("nothing owed backward", {SUMMED[0]: 0, BYTES[0]: 0}),
-            ("nothing owed forward", {SUMMED[1]: 0, BYTES[1]: 0}),
-            ("the weight's gradient owed", _costs(H * f[0], F * h[0])),
-            ("the weight's gradient owed", _costs(B * H + H * F, B * F + H * F)),
-            ("one rank's shard", _costs(B * f[0], B * h[0])),
-            ("a third of everything", _costs(B * H / RANKS, B * F / RANKS)),
-            ("counted twice", _summed(2 * B * H, 2 * B * F)),
-            ("bytes, not elements", {name: ITEM * RIGHT[name] for name in HELD + SUMMED}),
-            ("X or Y, not W", _held(a=B, b=B)),
-            ("twice the tensor", _bytes(2 * ITEM)),
-            ("chunks rounded up", _bytes(4 * ITEM, *chunk)),
-            ("half of the way", _bytes(RING / 2 * ITEM)),
-            ("the tensor once", _bytes(ITEM)),
-            ("all ranks together", _bytes(RING * RANKS * ITEM)),
-            ("all ranks together", _bytes(RANKS * ITEM)),
-            ("wrong number", _bytes(2 * RING * ITEM)),
-            ("all ranks together", _summed(RANKS * B * H, RANKS * B * F)),
-            ("numbers, not bytes", _bytes(RING)),
-        )
-    )
-
-
-def _balanced(length: int) -> list[int]:
+def _evenly(length: int) -> list[int]:
     return [length // RANKS + (rank < length % RANKS) for rank in range(RANKS)]
 
 
 def _rounded_down(length: int) -> list[int]:
-    piece = length // RANKS
-    return [piece] * (RANKS - 1) + [length - piece * (RANKS - 1)]
+    return [length // RANKS] * (RANKS - 1) + [length // RANKS + length % RANKS]
 
 
+RING = forms.all_reduce(RANKS, RANKS) / RANKS  # of what is all-reduced, the part that a rank sends
+RIGHT = {**_held(), **_costs(B * H, B * F)}
+WIDE, HIGH = cut(F, RANKS)[:1], cut(H, RANKS)[:1]  # rank 0's share, by columns and by rows
+SWAPPED = dict(zip(HELD[2:] + HELD[:2], _held().values(), strict=True))
+MISREADINGS = (  # of the cut, of what is summed, of what is sent
+    ("the other direction", _costs(B * F, B * H)),
+    ("rows and columns swapped", SWAPPED | _costs(B * F, B * H)),
+    ("as evenly as it goes", _held(_evenly(F), _evenly(H))),
+    ("the rest on the last rank", _held(_rounded_down(F), _rounded_down(H))),
+    ("padded", _held(WIDE, HIGH)),
+    ("a third of everything", _held([F / RANKS], [H / RANKS])),
+    ("the whole weight", _held([F], [H])),
+    ("only the length", _held(a=1, b=1)),
+    ("the weight's gradient owed", _costs(H * F, H * F)),
+    ("both directions", _costs(B * F + B * H, B * F + B * H)),
+    ("nothing owed backward", {SUMMED[0]: 0, BYTES[0]: 0}),
+    ("nothing owed forward", {SUMMED[1]: 0, BYTES[1]: 0}),
+    ("the weight's gradient owed", _costs(H * WIDE[0], F * HIGH[0])),
+    ("the weight's gradient owed", _costs(B * H + H * F, B * F + H * F)),
+    ("one rank's shard", _costs(B * WIDE[0], B * HIGH[0])),
+    ("a third of everything", _costs(B * H / RANKS, B * F / RANKS)),
+    ("counted twice", _summed(2 * B * H, 2 * B * F)),
+    ("bytes, not elements", {name: ITEM * RIGHT[name] for name in HELD + SUMMED}),
+    ("X or Y, not W", _held(a=B, b=B)),
+    ("twice the tensor", _bytes(2 * ITEM)),
+    ("chunks rounded up", _bytes(4 * ITEM, *(-(-size // RANKS) for size in (B * H, B * F)))),
+    ("half of the way", _bytes(RING / 2 * ITEM)),
+    ("the tensor once", _bytes(ITEM)),
+    ("all ranks together", _bytes(RING * RANKS * ITEM)),
+    ("all ranks together", _bytes(RANKS * ITEM)),
+    ("wrong number", _bytes(2 * RING * ITEM)),
+    ("all ranks together", _summed(RANKS * B * H, RANKS * B * F)),
+    ("numbers, not bytes", _bytes(RING)),
+)
 SEVEN_BY_FIVE = Thought(
-    fields=FIELDS, judge=held_against(RIGHT, _mistakes(), apart=True), **SAYS.about
+    fields=FIELDS, judge=held_against(RIGHT, named(SAYS, MISREADINGS), apart=True), **SAYS.about
 )

@@ -1,7 +1,7 @@
 """What the checks of lesson 02 run on the judge's ranks: an answer on this rank's parts of a case.
 
 A case is a whole product of random numbers, the same on every rank from one seed; the judge makes
-it too and compares. What an answer returns is described before it is believed.
+it too and compares.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.distributed import ProcessGroup as Group
 
 from course_lib.classroom.checks import bench
-from course_lib.classroom.checks.lesson_01.trial import CALLS, spoilt
+from course_lib.classroom.checks.lesson_01.trial import CALLS, alive, spoilt
 from course_lib.layout import span
 
 COLUMNS, ROWS = "columns", "rows"
 STEPS = 3
-_MOST = 10_000  # elements of a tensor that the judge wants to see
+Sizes = Sequence[int]  # b, h and f
 
 
 class Product(NamedTuple):
@@ -35,12 +35,10 @@ class Product(NamedTuple):
     def mine(self, way: str, n: int, rank: int) -> Product:
         """The parts that one rank holds of it."""
         h, f = self.weight.shape
+        own = slice(*span(f if way == COLUMNS else h, n, rank))
+        parts = (self.x[:, own], self.weight[own], self.bias, self.dy)
         if way == COLUMNS:
-            own = slice(*span(f, n, rank))
             parts = (self.x, self.weight[:, own], self.bias[own], self.dy[:, own])
-        else:
-            own = slice(*span(h, n, rank))
-            parts = (self.x[:, own], self.weight[own], self.bias, self.dy)
         return Product(*(part.clone() for part in parts))
 
     def double(self) -> Product:
@@ -59,30 +57,29 @@ def product(b: int, h: int, f: int, seed: int, dtype: str = "float64") -> Produc
 
 
 def gradients(
-    function: Callable, group: Group, way: str, sizes: Sequence[int], seed: int, dtype: str
+    function: Callable, group: Group, way: str, sizes: Sizes, seed: int, dtype: str
 ) -> list[dict]:
     """Call `function(x, weight, dy, group, way)` twice; each time it returns (dX, dW, db)."""
 
-    def call(k: int) -> Called:
+    def call(k: int) -> tuple[dict, object]:
         mine = product(*sizes, seed + k, dtype).mine(way, group.size(), group.rank())
         given = {"x": mine.x, "weight": mine.weight, "dy": mine.dy}
         with torch.no_grad():  # by hand: autograd has nothing to offer here
-            return called(lambda: function(mine.x, mine.weight, mine.dy, group, way), given)
+            return called(lambda: function(*given.values(), group, way), given)
 
+    return twice(call, group)
+
+
+def twice(call: Callable[[int], tuple[dict, object]], group: Group) -> list[dict]:
+    """The reports of two calls, or of one that has spoilt its group."""
     calls = [call(0)]
     while len(calls) < len(CALLS) and not spoilt(group):
         calls.append(call(len(calls)))
-    return alive(calls)
+    return alive(*zip(*calls, strict=True))
 
 
 def steps(
-    function: Callable,
-    group: Group,
-    sizes: Sequence[int],
-    seed: int,
-    lr: float,
-    dtype: str,
-    count: int,
+    function: Callable, group: Group, sizes: Sizes, seed: int, lr: float, dtype: str, count: int
 ) -> list[dict]:
     """Call `function(x, weight, bias, target, lr, group)` for `count` steps of each of two layers.
 
@@ -91,77 +88,38 @@ def steps(
     """
     n, rank = group.size(), group.rank()
     seeds = [seed + STEPS * k for k in range(len(CALLS))]
-    layers = [product(*sizes, one, dtype).mine(ROWS, n, rank) for one in seeds]
-    held = [(layer.weight, layer.bias) for layer in layers]
+    held = [product(*sizes, one, dtype).mine(ROWS, n, rank)[1:3] for one in seeds]
     calls = []
     for step, k in itertools.product(range(count), range(len(CALLS))):
-        data = product(*sizes, seeds[k] + step, dtype).mine(ROWS, n, rank)
-        given, (weight, bias) = {"x": data.x, "target": data.dy}, held[k]
-        wanted = [data.dy.shape, weight.shape, bias.shape]
+        data, (weight, bias) = product(*sizes, seeds[k] + step, dtype).mine(ROWS, n, rank), held[k]
+        wanted = [list(part.shape) for part in (data.dy, weight, bias)]
         with torch.no_grad():
-            call = called(partial(function, data.x, weight, bias, data.dy, lr, group), given)
-        calls.append(call)
+            step_of = partial(function, data.x, weight, bias, data.dy, lr, group)
+            calls.append(called(step_of, {"x": data.x, "target": data.dy}))
         # What does not fit is refused later; until then this rank goes on, for the others' sake.
-        if call.report["shapes"] == [list(shape) for shape in wanted]:
-            weight, bias = (part.clone() for part in call.report["entries"][1:])
+        if calls[-1][0]["shapes"] == wanted:
+            weight, bias = (part.clone() for part in calls[-1][0]["entries"][1:])
         held[k] = (weight, bias)
         if spoilt(group):
             break
-    return alive(calls)
+    return alive(*zip(*calls, strict=True))
 
 
-class Called(NamedTuple):
-    """A call's report, and the tensors that came back, which a later call may write into."""
-
-    report: dict
-    tensors: list[Tensor]
-
-
-def alive(calls: Sequence[Called]) -> list[dict]:
-    """The reports of all calls, each with the entries that a later call has overwritten."""
-    for report, tensors in calls:
-        pairs = zip(tensors, report["entries"], strict=True)
-        report["overwritten"] = [
-            k
-            for k, (now, then) in enumerate(pairs)
-            if then is not None and not torch.equal(now.detach().nan_to_num(), then.nan_to_num())
-        ]
-    return [report for report, _ in calls]
-
-
-def called(action: Callable[[], object], given: Mapping[str, Tensor]) -> Called:
-    """What came back from an answer that returns a tuple of tensors, and what it did on the way."""
+def called(action: Callable[[], object], given: Mapping[str, Tensor]) -> tuple[dict, object]:
+    """What came back from an answer that returns a tuple of tensors: as a report, and as it is."""
     before = {name: (tensor.clone(), tensor.requires_grad) for name, tensor in given.items()}
-    out, facts = bench.watched(action)
-    entries = list(out) if isinstance(out, (list, tuple)) else []
-    tensors = [one for one in entries if isinstance(one, Tensor) and _plain(one)]
-    small = [one.detach() if one.numel() < _MOST else None for one in tensors]
-    report = {
-        **facts,
-        "kind": type(out).__name__,
-        "kinds": [_kind(one) for one in entries],
-        "shapes": [list(one.shape) for one in tensors],
-        "dtypes": [str(one.dtype).removeprefix("torch.") for one in tensors],
-        "entries": [None if one is None else one.to("cpu").clone() for one in small],
-        "kept": [one.untyped_storage().nbytes() for one in tensors],
-        "changed": [
-            name
-            for name, (old, wanted_grad) in before.items()
-            if given[name].requires_grad != wanted_grad
-            or given[name].shape != old.shape
-            or not torch.equal(given[name], old)
-        ],
-    }
-    return Called(report, tensors)
+    outs: list[object] = []
 
+    def keep(*_: object) -> object:
+        outs.append(action())
+        return outs[-1]
 
-def _plain(tensor: Tensor) -> bool:
-    """Whether its elements can be read as they lie in memory."""
-    return tensor.layout == torch.strided and not tensor.is_meta
-
-
-def _kind(entry: object) -> str:
-    name = type(entry).__name__
-    if isinstance(entry, Tensor) and not _plain(entry):
-        return f"{name} without elements" if entry.is_meta else f"{name} that is sparse"
-    return name
+    report = bench.report_list(keep, torch.empty(0), None)
+    changed = [
+        name
+        for name, (old, wanted_grad) in before.items()
+        if given[name].requires_grad != wanted_grad
+        or given[name].shape != old.shape
+        or not torch.equal(given[name], old)
+    ]
+    return {**report, "changed": " and ".join(changed)}, outs[-1]

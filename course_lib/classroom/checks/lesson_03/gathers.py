@@ -7,37 +7,37 @@ after it on every rank and with work of each rank's own; then with several gathe
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import prod
 from typing import NamedTuple
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
-from course_lib.classroom.checks.lesson_03 import gathers_run
-from course_lib.classroom.checks.lesson_03.gathers_run import REPLICATED, SHARDED, owner
-from course_lib.classroom.checks.lesson_03.trial import FACTOR, nearly, numbers, refuse_ready_made
-from course_lib.classroom.checks.looking import (
-    ITEM,
-    THREE,
-    TWO,
-    all_near,
-    came_back,
-    counted,
-    fresh_seed,
-    near,
-    refuse_changed,
-    refuse_general,
+from course_lib.classroom.checks.judge import Judge, on, refuse_none
+from course_lib.classroom.checks.layers import alone_in_a_group
+from course_lib.classroom.checks.lesson_01.trial import broke_off, told
+from course_lib.classroom.checks.lesson_03 import kept
+from course_lib.classroom.checks.lesson_03.trial import (
+    FACTOR,
+    leaf,
+    nearly,
+    numbers,
+    refuse_ready_made,
+    there_and_back,
 )
+from course_lib.classroom.checks.looking import ITEM, THREE, TWO, all_near, near
 from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
 SAYS = Page("lesson_03/gather_from")
 SHAPE = [7, 9, 8]  # of the whole, but for the dim that is joined
-STOPPED = ("raised", "deadlock")
+REPLICATED, SHARDED = "replicated", "sharded"
+WEIGHTS = {REPLICATED: "v", SHARDED: "w"}  # the name of what the gathered tensor is multiplied with
 
 
 class Trial(NamedTuple):
@@ -61,14 +61,13 @@ class Trial(NamedTuple):
 
     def pieces(self, wholes: Sequence[Tensor]) -> list[Tensor]:
         """Each rank's piece of what it has."""
-        cut = [whole.split(self.sizes, self.dim) for whole in wholes]
-        return [pieces[rank] for rank, pieces in enumerate(cut)]
+        return [whole.split(self.sizes, self.dim)[rank] for rank, whole in enumerate(wholes)]
 
     @property
     def terms(self) -> list[Tensor]:
         """The gradient of the whole that comes back on each rank."""
-        weights = [numbers(self.seed, *owner(self.after, r), *self.whole) for r in range(self.n)]
-        return [2 * self.x * w for w in weights]
+        name = WEIGHTS[self.after]
+        return [2 * self.x * numbers(self.seed, name, r, *self.whole) for r in range(self.n)]
 
     @property
     def own_part(self) -> bool:
@@ -91,8 +90,8 @@ class Trial(NamedTuple):
 def judge_gather(answer: Answer, judge: Judge) -> None:
     """Try gather_from; raise the Finding that explains best what is wrong."""
     refuse_ready_made(answer)
-    judge.take(answer, gathers_run.__name__)
-    seed = fresh_seed()
+    judge.take(answer, __name__)
+    seed = looking.fresh_seed()
     chance = random.Random(seed)
     one, (few, some, many) = 4 + seed % 3, sorted(chance.sample((1, 2, 4, 5), 3))
 
@@ -100,80 +99,115 @@ def judge_gather(answer: Answer, judge: Judge) -> None:
         when = f"{on(members)} with sizes {sizes} along dim {dim}"
         empty = [rank for rank, size in enumerate(sizes) if not size]
         how = {"members": members, "when": when, "empty": empty}
-        reports = judge.trial(answer, gathers_run.both, seed, SHAPE, dim, sizes, **how)
         whole = list(SHAPE)
         whole[dim] = sum(sizes)
+        reports = judge.trial(answer, both, seed, whole, dim, sizes, **how)
         trials = [
             Trial(seed, whole, dim, sizes, after, list(of_ranks), f"{when}, after={after!r}")
-            for after, *of_ranks in zip((REPLICATED, SHARDED), *reports, strict=True)
+            for after, *of_ranks in zip(WEIGHTS, *reports, strict=True)
         ]
         for trial in trials:
             _look_at_results(trial)
         return trials
 
     even = [*tried(THREE, 0, [one] * 3), *tried(TWO, 0, [one] * 2)]
-    _look_at_gradients(answer, even)
-    cases = [(THREE, 1, [few, many, some]), (TWO, -1, [many, few]), (THREE, -2, [some, 0, many])]
-    try:
-        uneven = [trial for case in cases for trial in tried(*case)]
-    except Finding as finding:
-        if finding.name not in STOPPED:
-            raise
-        raise SAYS("sizes not used", what=finding.text.split("\n", 1)[-1]) from None
-    _look_at_gradients(answer, uneven)
+    _look_at_gradients(even)
+    with told(SAYS, "sizes not used", broke_off):
+        uneven = tried(THREE, 1, [few, many, some]) + tried(TWO, -1, [many, few])
+        uneven += tried(THREE, -2, [some, 0, many])
+    _look_at_gradients(uneven)
     for trial in even + uneven:
         _look_at_budget(trial)
     _try_at_once(answer, judge, seed, [few, many, some])
 
 
+def both(
+    function: Callable, group: dist.ProcessGroup, seed: int, whole: list, dim: int, sizes: list
+) -> list[dict]:
+    """A gather, and after it the same work on every rank; then with work of each rank's own."""
+
+    def once(after: str) -> dict:
+        r, lengths = group.rank(), list(sizes)
+        x = leaf(numbers(seed, "x", r, *whole).split(sizes, dim)[r])
+        weights = numbers(seed, WEIGHTS[after], r, *whole)
+
+        def gather(x: Tensor) -> object:
+            return function(x, group, dim, lengths, after)
+
+        report = there_and_back(gather, x, weights, lambda out, w: out**2 * w)
+        report |= {"lengths": lengths == sizes, "kept": 0}
+        if 0 in sizes and report["grad"] is not None:  # of another x, that no other step needs
+            again, more = (one * 1 for one in [x]), (group, dim, list(sizes), after)
+            report["kept"], _ = bench.watched(lambda: kept.call(function, again, *more))
+        return report
+
+    return [once(after) for after in WEIGHTS]
+
+
+def at_once(function: Callable, group: dist.ProcessGroup, seed: int, uses: list) -> list[dict]:
+    """Several gathers whose backwards come when all forwards have been: each with its own dtype,
+    dim, sizes and consumer; what has one size is in a group of this rank alone."""
+    own, made, found = alone_in_a_group(), [], []
+    for i, (dtype, whole, dim, sizes, after) in enumerate(uses):
+        where, kind = own if len(sizes) == 1 else group, getattr(torch, dtype)
+        x, w = (
+            numbers(seed + i, name, where.rank(), *whole).to(kind) for name in ("x", WEIGHTS[after])
+        )
+        x, u = leaf(x.split(sizes, dim)[where.rank()]), leaf(torch.zeros_like(w))
+        beside = FACTOR * u  # made before the gather, so that autograd comes to it after the gather
+        how = (where, dim, list(sizes), after)
+        out, _ = bench.watched(lambda x=x, how=how: function(x, *how))
+        made.append((x, u, out, (beside + out) * w))
+    for x, u, out, product in made:
+        bench.watched(lambda product=product: product.sum().backward())
+        report = bench.described(out) | {"out": out.detach().double(), "beside": u.grad.double()}
+        found.append({**report, "grad": None if x.grad is None else x.grad.double()})
+    bench.end(own)
+    return found
+
+
 def _look_at_results(trial: Trial) -> None:
     """Refuse what is no gathered tensor, wherever its gradient goes."""
     refuse_none(trial.reports, trial.when, "the whole tensor")
-    refuse_changed(trial, "x")
-    x = trial.x
+    looking.refuse_changed(trial, "x")
     for rank, report in enumerate(trial.reports):
-        about = {"rank": rank, "when": trial.when}
-        if report["out"] is None:
-            raise SAYS("not the whole", got=came_back(report), whole=trial.whole, **about)
-        if not report["lengths"]:
-            raise SAYS("input changed", **about)
-        if not near(report["out"], x):
-            raise SAYS("pieces out of place", **about)
-        if report["grad"] is None:
-            raise SAYS("no way back", **about)
+        out = report["out"]
+        named = {
+            "not the whole": out is None,
+            "input changed": not report["lengths"],
+            "pieces out of place": not near(out, trial.x),
+            "no way back": report["grad"] is None,
+        }
+        got = looking.came_back(report)
+        SAYS.refuse(named, rank=rank, when=trial.when, got=got, whole=trial.whole)
 
 
-def _look_at_gradients(answer: Answer, trials: list[Trial]) -> None:
+def _look_at_gradients(trials: list[Trial]) -> None:
+    """Hold the gradients of all against theirs; the first wrong one is explained."""
     wrong = [trial for trial in trials if not trial.right]
     if not wrong:
         return
-    if all(trial.n == 2 for trial in wrong):
-        refuse_world_numbers(answer, wrong[0].when)
+    n, seen, when, after = wrong[0].n, wrong[0].grads, wrong[0].when, wrong[0].after
+    total = wrong[0].terms[0] if after == REPLICATED else sum(wrong[0].terms)
+    right = wrong[0].pieces([total] * n)
     copies = any(trial.after == REPLICATED and trial.summed for trial in wrong)
     alone = any(trial.after == SHARDED and trial.own_part for trial in wrong)
-    for entry, seen in {
+    named = {
         "exchanged": copies and alone,
         "copies summed": copies,
         "a sum left out": alone,
-    }.items():
-        if seen:
-            raise SAYS(entry)
-    _other_gradients(wrong[0])
-
-
-def _other_gradients(trial: Trial) -> None:
-    n, seen, when = trial.n, trial.grads, trial.when
-    total = trial.terms[0] if trial.after == REPLICATED else sum(trial.terms)
-    right = trial.pieces([total] * n)
-    if all_near(seen, [piece / n for piece in right]):
-        raise SAYS("mean", n=n, when=when)
-    refuse_general(seen, right, when, what="gradient")
+        "mean": all_near(seen, [piece / n for piece in right]),
+    }
+    SAYS.refuse(named, n=n, when=when)
+    looking.refuse_general(seen, right, when, what="gradient")
     fine = [rank for rank in range(n) if near(seen[rank], right[rank])]
-    if trial.after == SHARDED and len(fine) == 1 < n - sum(not piece.numel() for piece in right):
-        raise SAYS("on one rank only", rank=fine[0], when=when)
-    if any(all_near(seen, right[k:] + right[:k]) for k in range(1, n)):
-        raise SAYS("another rank's piece", when=when)
-    raise SAYS("gradient of the pieces", when=when)
+    some = n - sum(not piece.numel() for piece in right)
+    named = {
+        "on one rank only": after == SHARDED and len(fine) == 1 < some,
+        "another rank's piece": any(all_near(seen, right[k:] + right[:k]) for k in range(1, n)),
+        "gradient of the pieces": True,
+    }
+    SAYS.refuse(named, rank=max(fine, default=0), when=when)
 
 
 def _look_at_budget(trial: Trial) -> None:
@@ -183,19 +217,16 @@ def _look_at_budget(trial: Trial) -> None:
     padded = (trial.n - 1) * line * max(trial.sizes)
     for rank, report in enumerate(trial.reports):
         own, there, back = line * trial.sizes[rank], report["there"], report["back"]
-        about = {"rank": rank, "when": trial.when}
-        may = forms.all_gather(trial.n, own)
-        if not _once(there, "all_gather", may, padded):
-            about |= {"ops": counted(there["ops"]), "bytes": there["bytes"], "may": may}
-            raise SAYS("more than the pieces", **about)
-        ops = counted(back["ops"])
-        if trial.after == REPLICATED and back["ops"]:
-            raise SAYS("sent for nothing", ops=ops, **about)
-        may = forms.reduce_scatter(payload, own)
-        if trial.after == SHARDED and not _once(back, "reduce_scatter", may, padded):
-            raise SAYS("more than its piece", ops=ops, bytes=back["bytes"], may=may, **about)
-        if report["kept"]:
-            raise SAYS("kept for nothing", kept=report["kept"], **about)
+        may = {"there": forms.all_gather(trial.n, own), "back": forms.reduce_scatter(payload, own)}
+        named = {
+            "more than the pieces": not _once(there, "all_gather", may["there"], padded),
+            "sent for nothing": trial.after == REPLICATED and back["ops"],
+            "more than its piece": trial.after == SHARDED
+            and not _once(back, "reduce_scatter", may["back"], padded),
+            "kept for nothing": report["kept"],
+        }
+        about = {"rank": rank, "when": trial.when, "kept": report["kept"], "may": may}
+        SAYS.refuse(named, there=there, back=back, **about)
 
 
 def _once(report: dict, verb: str, may: int, padded: int) -> bool:
@@ -213,26 +244,23 @@ def _try_at_once(answer: Answer, judge: Judge, seed: int, sizes: list[int]) -> N
         ("float32", [5, sum(sizes)], -1, sizes[::-1], REPLICATED),
     ]
     when = "with four gathers whose backwards begin after all forwards"
-    try:
-        reports = judge.trial(answer, gathers_run.at_once, seed, uses, members=THREE, when=when)
-    except Finding as finding:
-        if finding.name not in (*STOPPED, "not called by all"):
-            raise
-        raise SAYS("two at once", what=finding.text) from None
+    with told(SAYS, "two at once", lambda f: broke_off(f) or f.name == "not called by all"):
+        reports = judge.trial(answer, at_once, seed, uses, members=THREE, when=when)
     for i, (dtype, whole, dim, lengths, after) in enumerate(uses):
         alone, alike = len(lengths) == 1, near if dtype == "float64" else nearly
         x = numbers(seed + i, "x", 0, *whole)
-        ws = [numbers(seed + i, *owner(after, 0 if alone else r), *whole) for r in range(3)]
+        ws = [numbers(seed + i, WEIGHTS[after], 0 if alone else r, *whole) for r in range(3)]
         full = sum(ws) if after == SHARDED else ws[0]
         for rank, report in enumerate(of_ranks[i] for of_ranks in reports):
             own = full.split(lengths, dim)[0 if alone else rank]
-            if report["dtype"] != dtype:
-                raise SAYS("another dtype", dtype=dtype, rank=rank, got=report["dtype"], when=when)
-            if not alike(report["beside"], FACTOR * ws[rank]):
-                raise SAYS("gradient written over", rank=rank, after=after)
-            if not alike(report["out"], x) or not alike(report["grad"], own):
-                what = f"of shape {whole} and {dtype}, with after={after!r}"
-                raise SAYS("two at once", what=f"One {what}, is not right on rank {rank}.")
+            named = {
+                "another dtype": report["dtype"] != dtype,
+                "gradient written over": not alike(report["beside"], FACTOR * ws[rank]),
+                "two at once": not (alike(report["out"], x) and alike(report["grad"], own)),
+            }
+            what = f"One of shape {whole} and {dtype}, with after={after!r}, is not right"
+            about = {"dtype": dtype, "got": report["dtype"], "after": after, "when": when}
+            SAYS.refuse(named, rank=rank, details=f"{what} on rank {rank}.", **about)
 
 
 GATHER_FROM = Exercise(judge=judge_gather, **SAYS.about)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.classroom.checks.thought import Mistake, Thought, held_against, named
+from course_lib.classroom.checks.thought import Thought, held_against, named
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_03/right_gather")
@@ -29,35 +29,28 @@ def _of(graph: str, values: Sequence[float], factor: float = 1) -> dict[str, flo
 RIGHT = _of("A", OF_A) | _of("B", SUMMED) | _of("C", SUMMED, Y) | _of("D", SUMMED)
 
 
-def _mistakes() -> tuple[Mistake, ...]:
-    """What each wrong idea gives; each graph is by itself."""
-    crossed = [sum(w[r] * y for w, y in zip(W, PRODUCTS, strict=True)) for r in (0, 1)]
-    row = [sum(w) for w in W]
-    ideas = {
-        "a sum left out": _of("B", OWN) | _of("C", OWN, Y),
-        "copies summed": _of("A", OF_A, 2) | _of("D", SUMMED, 2),
-        "f forgotten": _of("D", OWN),
-        "y forgotten": _of("C", SUMMED),
-        "y of one rank #1": _of("C", crossed),
-        "summed on the way back through g": _of("C", SUMMED, 2 * Y),
-        "the square forgotten #1": {"A, rank 1": X[0] * X[1]},
-        "mean": {name: value / 2 for name, value in RIGHT.items()},
-        "the other piece": {
-            f"{g}, rank {r}": RIGHT[f"{g}, rank {1 - r}"] for g in GRAPHS for r in (0, 1)
-        },
-        "weights of one rank": _of("B", row) | _of("D", row),
-        "y of one rank #2": _of("C", [w * y for w, y in zip(OWN, PRODUCTS, strict=True)]),
-        "y of one rank #3": _of("C", [w * y for w, y in zip(SUMMED, PRODUCTS, strict=True)]),
-        "the square forgotten #2": _of("A", X[::-1]),
-        "the term, not its derivative": {
-            f"{g}, rank {r}": X[r] * SUMMED[r] for g in "BD" for r in (0, 1)
-        },
-    }
-    return named(SAYS, ideas)
-
-
+CROSSED = [sum(w[r] * y for w, y in zip(W, PRODUCTS, strict=True)) for r in (0, 1)]
+ROW = [sum(w) for w in W]
+TERMS = [x * w for x, w in zip(X, SUMMED, strict=True)]
+OTHER = {f"{graph}, rank {r}": RIGHT[f"{graph}, rank {1 - r}"] for graph in GRAPHS for r in (0, 1)}
+IDEAS = {  # what each gives; each graph is by itself
+    "a sum left out": _of("B", OWN) | _of("C", OWN, Y),
+    "copies summed": _of("A", OF_A, 2) | _of("D", SUMMED, 2),
+    "f forgotten": _of("D", OWN),
+    "y forgotten": _of("C", SUMMED),
+    "y of one rank #1": _of("C", CROSSED),
+    "summed on the way back through g": _of("C", SUMMED, 2 * Y),
+    "the square forgotten #1": {"A, rank 1": X[0] * X[1]},
+    "mean": {name: value / 2 for name, value in RIGHT.items()},
+    "the other piece": OTHER,
+    "weights of one rank": _of("B", ROW) | _of("D", ROW),
+    "y of one rank #2": _of("C", [w * y for w, y in zip(OWN, PRODUCTS, strict=True)]),
+    "y of one rank #3": _of("C", [w * y for w, y in zip(SUMMED, PRODUCTS, strict=True)]),
+    "the square forgotten #2": _of("A", X[::-1]),
+    "the term, not its derivative": _of("B", TERMS) | _of("D", TERMS),
+}
 RIGHT_GATHER = Thought(
     fields=FIELDS,
-    judge=held_against(RIGHT, _mistakes(), apart=True, units=False),
+    judge=held_against(RIGHT, named(SAYS, IDEAS), apart=True, units=False),
     **SAYS.about,
 )

@@ -22,13 +22,14 @@ from course_lib.layout import span
 
 STEPS, RATE = 3, 0.05
 FACTOR = 5.0  # of the branch beside f: its gradient is told from a sum by it
-_NAMES = ("x", "w", "p", "v", "u", "c", "q", "A", "B", "t")
+_EACH, _ALL = "wpucq", "xvABt"  # names of what each rank has of its own, and of what all hold
 Shape = list[int]
 
 
 def numbers(seed: int, name: str, rank: int, *shape: int) -> Tensor:
-    """A tensor of one rank by its name; with rank 0 for all, one that all ranks hold."""
-    made = torch.Generator().manual_seed(seed * 4099 + rank * 64 + _NAMES.index(name))
+    """A tensor of one rank by its name, or one that all ranks hold."""
+    number = (_EACH + _ALL).index(name) + (rank * 64 if name in _EACH else 0)
+    made = torch.Generator().manual_seed(seed * 4099 + number)
     return torch.randn(shape, generator=made, dtype=torch.float64)
 
 
@@ -71,10 +72,8 @@ def alone(
     made = pair_of(function, group)
     if not (isinstance(made, (tuple, list)) and len(made) == 2 and all(map(callable, made))):
         return {"kind": type(made).__name__}
-    x, w, p, v = (
-        numbers(seed, name, rank, *shape).to(getattr(torch, dtype))
-        for name, rank in (("x", 0), ("w", group.rank()), ("p", group.rank()), ("v", 0))
-    )
+    given = [numbers(seed, name, group.rank(), *shape) for name in "xwpv"]
+    x, w, p, v = (one.to(getattr(torch, dtype)) for one in given)
     f, g = there_and_back(made[0], leaf(x), w), there_and_back(made[1], leaf(p), v)
     return {"kind": "", "f": f, "g": g}
 
@@ -98,10 +97,8 @@ def there_and_back(
 def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape) -> dict:
     """Tensors that another step needs as well: a branch beside f, an operation before g."""
     f, g = pair_of(function, group)
-    r = group.rank()
-    u, x = leaf(numbers(seed, "u", r, *shape)), leaf(numbers(seed, "x", 0, *shape))
-    q, v = leaf(numbers(seed, "q", r, *shape)), numbers(seed, "v", 0, *shape)
-    c, w = numbers(seed, "c", r, *shape), numbers(seed, "w", r, *shape)
+    *data, c, v, w = (numbers(seed, name, group.rank(), *shape) for name in "uxqxcvw")
+    u, x, q, again = map(leaf, data)
 
     def run() -> tuple[Tensor, ...]:
         beside = FACTOR * u  # made before f, so that autograd comes to it after f
@@ -113,7 +110,6 @@ def shared(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shape
 
     (p, first, second), _ = bench.watched(run)
     found = {"u": grad(u), "x": grad(x), "q": grad(q), "p": p, "sums": [first, second]}
-    again = leaf(numbers(seed, "x", 0, *shape))
     bench.watched(lambda: (f(again) * c + f(again) * w).sum().backward())
     return {**found, "twice": grad(again)}
 
@@ -122,15 +118,14 @@ def at_once(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shap
     """Two pairs alive at once: a second one, for a group of this rank alone, made before the first
     is used, and used between the first's forward and its backward."""
     own, found = alone_in_a_group(), []
+    x, w, v = (numbers(seed, name, group.rank(), *shape) for name in "xwv")
 
     def run() -> None:
-        uses, pairs = [], [function(group), function(own)]
-        for f, g in pairs:
-            x = leaf(numbers(seed, "x", 0, *shape))
-            uses.append((x, g(f(x) * numbers(seed, "w", group.rank(), *shape))))
-        for x, y in uses:
-            (y * numbers(seed, "v", 0, *shape)).sum().backward()
-            found.append((y.detach().clone(), grad(x)))
+        pairs, leaves = [function(group), function(own)], [leaf(x), leaf(x)]
+        outs = [g(f(one) * w) for (f, g), one in zip(pairs, leaves, strict=True)]
+        for one, y in zip(leaves, outs, strict=True):
+            (y * v).sum().backward()
+            found.append((y.detach().clone(), grad(one)))
 
     bench.watched(run)
     bench.end(own)
@@ -149,9 +144,8 @@ def layouts(function: Callable, group: dist.ProcessGroup, seed: int, shape: Shap
 
     Asked after `shared`: a sum in place would write where there is no room.
     """
-    f, g = pair_of(function, group)
-    r = group.rank()
-    x, p = leaf(numbers(seed, "x", 0, *shape)), leaf(numbers(seed, "p", r, *shape))
+    (f, g), r = pair_of(function, group), group.rank()
+    x, p = (leaf(numbers(seed, name, r, *shape)) for name in "xp")
     w = numbers(seed, "w", r, *shape[::-1])
     bench.watched(lambda: f(x).sum().backward())  # its gradient is one 1, repeated
     ones, x.grad = grad(x), None
