@@ -5,9 +5,13 @@ Five are functions that run on the judge's ranks, the last is a question answere
 
 from __future__ import annotations
 
-from course_lib.classroom.checks.lesson_07.by_hand import CUT_LOSS, IGNORED_LOSS, PADDED_LOSS
+from course_lib.classroom.checks.lesson_07.by_hand import (
+    CUT_LOSS,
+    IGNORED_LOSS,
+    PADDED_LOSS,
+    SMOOTHED_LOSS,
+    TWO_COLLECTIVES,
+)
 from course_lib.classroom.checks.lesson_07.log_two import LOG_TWO
-from course_lib.classroom.checks.lesson_07.smoothed import SMOOTHED_LOSS
-from course_lib.classroom.checks.lesson_07.two import TWO_COLLECTIVES
 
 EXERCISES = (CUT_LOSS, IGNORED_LOSS, PADDED_LOSS, SMOOTHED_LOSS, TWO_COLLECTIVES, LOG_TWO)

@@ -1,20 +1,20 @@
-"""`cut_loss`, `ignored_loss` and `padded_loss` of lesson 07: loss and gradient by hand.
+"""The losses of lesson 07: by hand, with ignored, padded and smoothed labels, and with a history.
 
-Tried on two and three ranks, on uneven shards, in three steps of training; the second also with a
-label that is an entry, and with one token that counts, and none; the third with rows that are no
-entries, a whole rank of them in one trial.
+Tried on two and three ranks, on uneven shards, in three steps of training; what belongs to one kind
+of labels alone, cases and wrong ideas, stands here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.lesson_07.ideas import FILLS, Parts, of_the_gradient, of_the_loss
-from course_lib.classroom.checks.lesson_07.looks import judged
+from course_lib.classroom.checks.lesson_07.looks import TWO_SAYS, judged, judged_two
 from course_lib.classroom.checks.lesson_07.trial import (
     APART,
     FAR,
@@ -29,14 +29,15 @@ from course_lib.classroom.checks.looking import THREE, TWO, Idea, ideas
 from course_lib.classroom.checks.words import Page
 
 KINDS = [(THREE, PLAIN), (TWO, PLAIN), (THREE, FAR), (TWO, APART), (THREE, SILENT)]
-SAYS = Page("lesson_07/by_hand")
+SAYS, SMOOTHED = Page("lesson_07/by_hand"), Page("lesson_07/smoothed_loss")
+Plans = list[tuple[list[int], Plan]]
 
 
-def cut_plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
-    return [(members, Plan(seed, TOKENS, v, v, kind)) for members, kind in KINDS]
+def plans(seed: int, v: int, mean: bool = True) -> Plans:
+    return [(members, Plan(seed, TOKENS, v, v, kind, mean=mean)) for members, kind in KINDS]
 
 
-def ignored_plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
+def ignored_plans(seed: int, v: int) -> Plans:
     """Labels that are ignored: below all entries, an entry's own, beyond all; all but one; all."""
     cases = (
         (THREE, PLAIN, -100, "some"),
@@ -83,7 +84,7 @@ def ignored_gradients(case: Case) -> Iterator[Idea]:
     yield from of_the_gradient(case)
 
 
-def padded_plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
+def padded_plans(seed: int, v: int) -> Plans:
     """Padding on one rank, none, on most of three, and far above the entries."""
     return [
         (THREE, Plan(seed, TOKENS, v, v + 4)),
@@ -94,17 +95,16 @@ def padded_plans(seed: int, v: int) -> list[tuple[list[int], Plan]]:
 
 
 def padded_losses(case: Case) -> Iterator[Idea]:
-    p, plan = Parts(case), case.plan
+    p, plan, n = Parts(case), case.plan, case.n
     if plan.rows > plan.words:
-        yield from ideas(
-            SAYS, ((entry, [p.loss(*lse)] * case.n) for entry, *lse in _with_padding(p))
-        )
+        wrong = ((entry, [p.loss(lse, p.y_all)] * n) for entry, lse in _with_padding(p))
+        yield from ideas(SAYS, wrong)
     if plan.kind == PLAIN and not plan.padding:  # the last entry is some token's target
-        yield from ideas(SAYS, {"the border of the padding": [torch.inf] * case.n})
+        yield from ideas(SAYS, {"the border of the padding": [torch.inf] * n})
     yield from of_the_loss(case)
 
 
-def _with_padding(p: Parts) -> Iterator[tuple[str, Tensor, Tensor]]:
+def _with_padding(p: Parts) -> Iterator[tuple[str, Tensor]]:
     """Wrong ideas of which rows take part, each with its log-sum-exp."""
     v, last = p.plan.words, p.case.spans[-1][0]
     zeros = torch.zeros(p.plan.tokens, p.plan.rows - v, dtype=torch.float64)
@@ -118,10 +118,10 @@ def _with_padding(p: Parts) -> Iterator[tuple[str, Tensor, Tensor]]:
         ("a slice from the end", torch.cat(sliced, -1)),
     ]
     for entry, logits in parts:
-        yield entry, logits.logsumexp(-1), p.y_all
+        yield entry, logits.logsumexp(-1)
     for top in (p.all.amax(-1), p.m.clamp(min=0)):
         sums = (p.real - top[:, None]).exp().sum(-1)
-        yield "padding in the largest logit", sums.log() + top, p.y_all
+        yield "padding in the largest logit", sums.log() + top
 
 
 def padded_gradients(case: Case) -> Iterator[Idea]:
@@ -131,8 +131,87 @@ def padded_gradients(case: Case) -> Iterator[Idea]:
     yield from of_the_gradient(case)
 
 
+def smoothed_plans(seed: int, v: int) -> Plans:
+    cases = [(THREE, PLAIN, 0.1), (TWO, PLAIN, 0.4), (THREE, FAR, 0.1), (TWO, APART, 0.1)]
+    return [
+        (members, Plan(seed, TOKENS, v, v, kind, smoothing=e))
+        for members, kind, e in [*cases, (TWO, PLAIN, 0.0)]
+    ]
+
+
+def smoothed_losses(case: Case) -> Iterator[Idea]:
+    if case.plan.smoothing:
+        yield from ideas(SMOOTHED, _with_shares(Parts(case)))
+    yield from of_the_loss(case)
+
+
+def _with_shares(p: Parts) -> Iterator[tuple[str, list[Tensor]]]:
+    """Wrong shares of the label and wrong sums of logits, with the loss on each rank."""
+    n, e, v = p.n, p.plan.smoothing, p.plan.words
+    every, own = ([p.sum] * n, [v] * n), (p.sum_r, p.widths)
+    others = ([p.sum - p.y_all] * n, [v - 1] * n)
+    means = ([sum(s / w for s, w in zip(p.sum_r, p.widths, strict=True))] * n, [n] * n)
+    near_by = [e / w for w in p.widths]
+    table = [  # the target's share, and of a sum over so many entries another's
+        ("no smoothing", 1, [0.0] * n, every),
+        ("sum of logits not shared", 1 - e, [e / v] * n, own),
+        ("share of one rank's words #1", 1 - e, near_by, own),
+        ("share of one rank's words #1", 1 - e, near_by, every),
+        ("share of one rank's words #2", 1 - e, [share / n for share in near_by], every),
+        ("share of one rank's words #3", 1 - e, [e] * n, means),
+        ("share of one rank's words #3", 1 - e, [e / n] * n, means),
+        ("other words only", 1 - e, [e / (v - 1)] * n, others),
+        ("over one entry less", 1 - e, [e / (v - 1)] * n, every),
+        ("no share for the target", 1 - e, [e / v] * n, others),
+        ("the shares turned round", e, [(1 - e) / v] * n, every),
+        ("target in full", 1, [e / v] * n, every),
+        *(("factor of the sum", 1 - e, [share] * n, every) for share in (e, 1 / v, 1.0)),
+        ("sign of the uniform part", 1 - e, [-e / v] * n, every),
+    ]
+    for entry, target, shares, sums in table:
+        for gives in _ways(p, target, shares, *sums):
+            yield entry, gives
+    short = (1 - e) * (p.lse - p.y_all) - e / v * p.sum
+    yield "log-sum-exp of the target alone", [short.mean()] * n
+    for sign in (1, -1):
+        yield "sum below another number", [p.loss(p.lse + sign * e * p.m, p.y_all)] * n
+
+
+def _ways(
+    p: Parts, target: float, shares: Sequence, sums: Sequence, counts: Sequence
+) -> Iterator[list[Tensor]]:
+    """Each rank's loss: of plain logits, of logits relative to the largest, of log-sum-exps."""
+    each = list(zip(shares, sums, counts, strict=True))
+    lse, y, m = p.lse, p.y_all, p.m
+    yield [(lse - target * y - share * x).mean() for share, x, _ in each]
+    yield [(lse - m - target * (y - m) - share * (x - k * m)).mean() for share, x, k in each]
+    yield [(target * (lse - y) + share * (k * lse - x)).mean() for share, x, k in each]
+
+
+def smoothed_gradients(case: Case) -> Iterator[Idea]:
+    p, e, v = Parts(case), case.plan.smoothing, case.plan.words
+    soft, hot = p.over_entries(p.real.softmax(-1)), p.one_hot()
+    near_by = torch.cat([torch.full_like(part, e / part.shape[-1]) for part in p.own], -1)
+    label = (1 - e) * hot
+    found = [
+        ("gradient without smoothing", soft - hot),
+        ("uniform share left out #1", soft - label),
+        ("uniform share left out #2", (1 - e) * soft - label),
+        ("softmax made smaller", (1 - e) * soft - label - e / v),
+        ("over one entry less", soft - label - e / (v - 1)),
+        ("no share for the target", soft - label - e / v * (1 - hot)),
+        *(("factor of the sum", soft - label - share) for share in (e, 1 / v)),
+        ("target in full", soft - hot - e / v),
+        ("share of one rank's words #1", soft - label - near_by),
+        ("other words only", soft - label - (1 - hot) * e / (v - 1)),
+    ]
+    if e:
+        yield from ideas(SMOOTHED, ((entry, p.weighed(gives)) for entry, gives in found))
+    yield from of_the_gradient(case)
+
+
 CUT_LOSS = Exercise(
-    judge=judged(cut_plans, (), 3, of_the_loss, of_the_gradient), **Page("lesson_07/cut_loss").about
+    judge=judged(plans, (), 3, of_the_loss, of_the_gradient), **Page("lesson_07/cut_loss").about
 )
 IGNORED_LOSS = Exercise(
     judge=judged(ignored_plans, ("ignore",), 3, ignored_losses, ignored_gradients),
@@ -141,4 +220,11 @@ IGNORED_LOSS = Exercise(
 PADDED_LOSS = Exercise(
     judge=judged(padded_plans, ("words",), 3, padded_losses, padded_gradients),
     **Page("lesson_07/padded_loss").about,
+)
+SMOOTHED_LOSS = Exercise(
+    judge=judged(smoothed_plans, ("words", "smoothing"), 4, smoothed_losses, smoothed_gradients),
+    **SMOOTHED.about,
+)
+TWO_COLLECTIVES = Exercise(
+    judge=judged_two(partial(plans, mean=False), of_the_loss, of_the_gradient), **TWO_SAYS.about
 )

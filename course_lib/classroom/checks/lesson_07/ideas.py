@@ -36,6 +36,7 @@ class Parts:
         self.starts = [a for a, _ in case.spans]
         lowest = torch.full((plan.tokens, 1), -torch.inf, dtype=torch.float64)
         self.m_r = [torch.cat((part, lowest), -1).amax(-1) for part in self.own]
+        self.low = [(x - m[:, None]).exp() for x, m in zip(self.own, self.m_r, strict=True)]
         self.m = self.real.amax(-1)
         self.lse_r = [part.logsumexp(-1) for part in self.own]
         self.lse = self.real.logsumexp(-1)
@@ -93,12 +94,11 @@ def of_the_loss(case: Case) -> Iterator[Idea]:
     def same(lse: Tensor, y: Tensor = p.y_all) -> list[Tensor]:
         return [p.loss(lse, y)] * n
 
-    below = sum(
-        torch.where(m_r == -torch.inf, 0.0, (part - m_r[:, None]).exp().sum(-1))
-        for part, m_r in zip(p.own, p.m_r, strict=True)
-    ).log()
-    top = p.real.max()
-    counted = [rank * width for rank, width in enumerate(p.widths)]
+    def cut_off(low: float) -> tuple[Tensor, Tensor]:
+        return p.real.clamp(min=low).logsumexp(-1), p.y_all.clamp(min=low)
+
+    below = sum(low.nan_to_num(0.0).sum(-1) for low in p.low).log()
+    top, counted = p.real.max(), [rank * width for rank, width in enumerate(p.widths)]
     found = [
         ("nothing shared", [p.loss(*own) for own in zip(p.lse_r, p.y_r, p.sum_r, strict=True)]),
         ("sum not shared", [p.loss(lse, p.y_all) for lse in p.lse_r]),
@@ -107,10 +107,7 @@ def of_the_loss(case: Case) -> Iterator[Idea]:
         ("sums below different logits #2", [p.loss(below + m_r, p.y_all) for m_r in p.m_r]),
         ("largest not put back", same(p.lse - p.m)),
         ("one largest logit for all tokens", same((p.real - top).exp().sum(-1).log() + top)),
-        *(
-            ("logits cut off", same(p.real.clamp(min=low).logsumexp(-1), p.y_all.clamp(min=low)))
-            for low in (FILLS if p.plan.kind != PLAIN else ())
-        ),
+        *(("logits cut off", same(*cut_off(low))) for low in FILLS if p.plan.kind != PLAIN),
         ("another logarithm", same((p.lse - p.m) / math.log(2) + p.m)),
         ("a word on every rank #1", same(p.lse, sum(p.taken(p.starts, strict=False)))),
         ("start left out", same(p.lse, sum(p.taken(counted)))),
@@ -131,32 +128,24 @@ def of_the_gradient(case: Case) -> Iterator[Idea]:
     right, dy, t = soft - hot - u, p.weight[:, None], p.plan.tokens
     alone = torch.cat([part.softmax(-1) for part in p.own], -1).nan_to_num(0.0)
     total = (p.lse - p.m).exp()[:, None]
-    low = [(part - m_r[:, None]).exp() for part, m_r in zip(p.own, p.m_r, strict=True)]
-    low = (torch.cat(low, -1) / total).nan_to_num(0.0)
+    low = (torch.cat(p.low, -1) / total).nan_to_num(0.0)
     every = (1 - e) * p.one_hot(lambda local, _: local == local)
-    odd = [
-        (1 - e) * p.one_hot(lambda x, w, a=a, z=z: (x >= a) & (x < w + z)) for a, z in EDGES
-    ]  # fmt: skip
+    odd = [p.one_hot(lambda x, w, a=a, z=z: (x >= a) & (x < w + z)) for a, z in EDGES]
     found = [
         ("no one-hot", p.weighed(soft - u)),
         ("softmax of one rank", p.weighed(p.over_entries(alone) - hot - u)),
         ("softmax below different logits", p.weighed(p.over_entries(low) - hot - u)),
         ("a word on every rank #2", p.weighed(soft - every - u)),
-        *(("the edge of a shard", p.weighed(soft - marks - u)) for marks in odd),
+        *(("the edge of a shard", p.weighed(soft - (1 - e) * marks - u)) for marks in odd),
         ("half of it scaled", p.split((soft - u) * dy - hot)),
         ("half of it scaled", p.split(soft - u - hot * dy)),
     ]
     if p.plan.mean:
-        kept, widths = p.kept.sum(), [z - a for a, z in case.spans]
         found += [("gradient of the sum", p.split(right * p.kept[:, None]))]
-        found += [
-            (
-                "divided by the entries",
-                [x * k / w for x, w in zip(p.weighed(right), entries, strict=True)],
-            )
-            for entries in (widths, [p.plan.words] * n)
-            for k in (kept, 1)
-        ]
+        for entries in ([z - a for a, z in case.spans], [p.plan.words] * n):
+            by_entries = [x / w for x, w in zip(p.weighed(right), entries, strict=True)]
+            found += [("divided by the entries", [x * p.kept.sum() for x in by_entries])]
+            found += [("divided by the entries", by_entries)]
     else:
         arriving = (p.weight.mean(), p.weight.sum(), p.weight[0])
         found += [("one gradient for all tokens", p.split(right * one)) for one in arriving]

@@ -6,7 +6,7 @@ computed from the trial's own numbers, never guessed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -17,8 +17,8 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_07 import trial
 from course_lib.classroom.checks.lesson_07.trial import APART, FAR, LOW, PLAIN, SILENT, Case, Plan
-from course_lib.classroom.checks.looking import ITEM, Idea, Looks, all_near, near, refuse_idea
-from course_lib.classroom.checks.words import Page, Words
+from course_lib.classroom.checks.looking import ITEM, Idea, Looks, all_near, near
+from course_lib.classroom.checks.words import Look, Page, Words
 from course_lib.ledger import forms
 
 WHERE = {
@@ -28,7 +28,8 @@ WHERE = {
     APART: ", where one rank's logits are far above all others'",
     SILENT: ", where all of one rank's logits are -inf, and some tokens' about -100,000",
 }
-SAYS = Page("lesson_07/looks")
+KEPT = 9  # numbers a token that may be kept beside a shard of logits
+SAYS, TWO_SAYS = Page("lesson_07/looks"), Page("lesson_07/two_collectives")
 Ideas = Callable[[Case], Iterable[Idea]]
 Plans = Callable[[int, int], Sequence[tuple[list[int], Plan]]]
 
@@ -46,6 +47,13 @@ class Trial(NamedTuple):
         loss, gradient = self.case.steps[step]
         return loss, gradient[:, slice(*self.case.spans[rank])]
 
+    def refuse(self, looks: Mapping[str, Look], says: Words = SAYS, **about: object) -> None:
+        says.refuse_each(self.reports, looks, when=self.when, **about)
+
+    def budget(self, numbers: int) -> float:
+        """Bytes of a sum of so many numbers a token."""
+        return numbers * forms.all_reduce(self.case.n, self.case.plan.tokens * ITEM)
+
 
 def tried(
     answer: Answer, judge: Judge, plans: Plans, extras: tuple | None, wide: int = 1
@@ -54,22 +62,16 @@ def tried(
     function with a history; shards are `wide` times as wide as usual."""
     judge.take(answer, trial.__name__)
     seed = looking.fresh_seed()
-    how, more = (trial.with_history, ()) if extras is None else (trial.by_hand, (extras,))
     for members, plan in plans(seed, wide * (19, 23, 25, 29)[seed % 4]):  # no shards are equal
-        also = ""
-        if plan.padding:
-            also += f", with the padding's logits about {plan.padding:,.0f}"
+        also = f", with the padding's logits about {plan.padding:,.0f}" if plan.padding else ""
         if plan.ignore is not None:
             also += f", with ignore_index={plan.ignore}"
             also += {"some": "", "all": " for all tokens"}.get(plan.ignored, " for all but one")
         if extras and "smoothing" in extras:
             also += f", with ε = {plan.smoothing:g}"
-        when = f"{on(members)}{WHERE[plan.kind]}{also}"
-        case = Case(plan, len(members))
-        reports = judge.trial(
-            answer, how, plan, *more, members=members, when=when, empty=case.without_entries
-        )
-        yield Trial(reports, case, when)
+        when, case = f"{on(members)}{WHERE[plan.kind]}{also}", Case(plan, len(members))
+        how = {"members": members, "when": when, "empty": case.without_entries}
+        yield Trial(judge.trial(answer, trial.run, plan, extras, **how), case, when)
 
 
 def judged(
@@ -78,7 +80,6 @@ def judged(
     """The judge of a loss and a gradient by hand, for so many numbers a token."""
     looks = Looks(
         returned=look_at_pair,
-        shape=look_at_shape,
         unchanged=look_at_inputs,
         value=lambda one: look_at_loss(one, losses),
         gradients=lambda one: look_at_gradient(one, gradients),
@@ -89,25 +90,17 @@ def judged(
     return lambda answer, judge: looks.at(answer, tried(answer, judge, plans, extras))
 
 
-def refuse(says: Words, entry: str, one: Trial, met: Callable[[dict], bool], **about) -> None:
-    """Raise a Finding of the first rank whose report has `met`; the report fills in the words."""
-    for rank, report in enumerate(one.reports):
-        if met(report):
-            raise says(entry, **{**report, **about, "rank": rank, "when": one.when})
-
-
 def look_at_pair(one: Trial) -> None:
-    refuse_none(one.reports, one.when, "a loss and a gradient")
-    refuse(SAYS, "not a pair", one, lambda r: not r["pair"])
-
-
-def look_at_shape(one: Trial) -> None:
     """A Finding where the pair is not one number and a gradient shaped like the logits."""
+    refuse_none(one.reports, one.when, "a loss and a gradient")
     every = [one.case.plan.tokens, one.case.plan.rows]
-    refuse(SAYS, "no single loss", one, lambda r: r["loss"] is None)
-    missing = [r for r in one.reports if r["gradient"] is None]
-    entry = "gradient of all words" if every in [r["shape"] for r in missing] else "wrong shape"
-    refuse(SAYS, entry, one, lambda r: r["gradient"] is None)
+    looks = {
+        "not a pair": lambda r: not r["pair"],
+        "no single loss": lambda r: r["loss"] is None,
+        "gradient of all words": lambda r: r["gradient"] is None and r["shape"] == every,
+        "wrong shape": lambda r: r["gradient"] is None,
+    }
+    one.refuse(looks)
 
 
 def look_at_inputs(one: Trial) -> None:
@@ -117,23 +110,17 @@ def look_at_inputs(one: Trial) -> None:
 def look_at_loss(one: Trial, ideas: Ideas) -> None:
     """A Finding where some rank's loss is not that of one process."""
     found, right = [report["loss"] for report in one.reports], one.right(0)
-    if _only_logged(one, right) or all_near(found, right):
+    if all_near(found, right) or all(
+        report.get("narrow") and torch.equal(report["loss"].float(), loss.float())
+        for report, loss in zip(one.reports, right, strict=True)  # float32 at the end, as for a log
+    ):
         return
     _look_for_ideas(one, found, right, ideas, "loss")
-    if any(not near(loss, found[0]) for loss in found):
-        raise SAYS("ranks disagree", when=one.when)
     both = ""
     if right[0].dim() == 0:  # one number, not one for each token
         both = f": wanted is {float(right[0]):.6g}, and there is {float(found[0]):.6g}"
-    raise SAYS("wrong loss", when=one.when, both=both)
-
-
-def _only_logged(one: Trial, right: list[Tensor]) -> bool:
-    """Whether the losses are right and were made float32 at the very end, as for a log."""
-    return all(
-        report.get("narrow") and torch.equal(report["loss"].float(), loss.float())
-        for report, loss in zip(one.reports, right, strict=True)
-    )
+    disagree = any(not near(loss, found[0]) for loss in found)
+    SAYS.refuse({"ranks disagree": disagree, "wrong loss": True}, when=one.when, both=both)
 
 
 def look_at_gradient(one: Trial, ideas: Ideas) -> None:
@@ -146,7 +133,7 @@ def look_at_gradient(one: Trial, ideas: Ideas) -> None:
 def _look_for_ideas(one: Trial, found: list, right: list, ideas: Ideas, what: str) -> None:
     """A Finding where an idea, or something not finite, or what any exercise may meet explains."""
     head = "The loss is right, its gradient is not. " if what == "gradient" else ""
-    refuse_idea(found, ideas(one.case), one.when, head)
+    looking.refuse_idea(found, ideas(one.case), one.when, head)
     if not all(bool(values.isfinite().all()) for values in found):
         _refuse_not_finite(one)
     sizes = {"tokens": one.case.plan.tokens, "entries": one.case.plan.words}
@@ -160,22 +147,20 @@ def _refuse_not_finite(one: Trial) -> None:
     reasons = {
         "nothing over nothing": plan.ignored == "all",
         "zero times infinity #1": plan.padding > 0,
-        "rank without a word": bool(empty),
+        "rank without a word": empty,
         "overflow": plan.kind in (FAR, LOW, APART),
         "zero times infinity #2": plan.kind == SILENT and fine,
         "no largest logit": plan.kind == SILENT,
         "not finite": True,
     }
-    entry = next(entry for entry, met in reasons.items() if met)
-    raise SAYS(entry, when=one.when, rank=empty[0] if empty else 0)
+    SAYS.refuse(reasons, when=one.when, rank=empty[0] if empty else 0)
 
 
 def look_at_traffic(one: Trial, numbers: int) -> None:
     """So many numbers a token may be summed, and no logits."""
-    fair = numbers * forms.all_reduce(one.case.n, one.case.plan.tokens * ITEM)
+    fair, said = one.budget(numbers), {3: "three", 4: "four"}[numbers]
     refuse_logits_on_the_way(one, fair)
-    said = {3: "three", 4: "four"}[numbers]
-    refuse(SAYS, "over budget", one, lambda r: r["bytes"] > fair, fair=fair, numbers=said)
+    one.refuse({"over budget": lambda r: r["bytes"] > fair}, fair=fair, numbers=said)
 
 
 def refuse_logits_on_the_way(one: Trial, fair: float) -> None:
@@ -185,14 +170,14 @@ def refuse_logits_on_the_way(one: Trial, fair: float) -> None:
         own = report["wanted"][0] * report["wanted"][1]
         return report["bytes"] > fair and any(own and many >= own for many in report["sent"])
 
-    refuse(SAYS, "logits on the way", one, met)
+    one.refuse({"logits on the way": met})
 
 
 def look_at_largest(one: Trial) -> None:
     """No tensor may be larger than the largest shard, but for a column or two."""
     column, (a, z) = one.case.plan.tokens * ITEM, one.case.spans[0]
-    most = column * (z - a + 2)
-    refuse(SAYS, "not sharded", one, lambda r: r["largest"] > most, shard=column * (z - a))
+    shard, most = column * (z - a), column * (z - a + 2)
+    one.refuse({"not sharded": lambda r: r["largest"] > most}, shard=shard)
 
 
 def look_at_steps(one: Trial) -> None:
@@ -203,5 +188,56 @@ def look_at_steps(one: Trial) -> None:
             loss = loss.float().double() if mine.get("narrow") else loss
             if not (near(mine["loss"], loss) and near(mine["gradient"], gradient)):
                 raise looking.another_step(one, rank, step)
-    if any(report["reused"] for report in one.reports):
-        raise SAYS("one buffer for two results", when=one.when)
+    one.refuse({"one buffer for two results": lambda r: r["reused"]})
+
+
+def judged_two(plans: Plans, losses: Ideas, gradients: Ideas) -> Callable[[Answer, Judge], None]:
+    """The judge of losses with a history, on shards far wider than a few numbers a token."""
+    looks = Looks(
+        returned=_look_at_losses,
+        unchanged=look_at_inputs,
+        value=lambda one: look_at_loss(one, losses),
+        gradients=lambda one: _look_at_ways_back(one, gradients),
+        traffic=_look_at_messages,
+        memory=_look_at_memory,
+        later_steps=look_at_steps,
+    )
+    return lambda answer, judge: looks.at(answer, tried(answer, judge, plans, None, wide=3))
+
+
+def _look_at_losses(one: Trial) -> None:
+    refuse_none(one.reports, one.when, "one loss for each token")
+    wanted = [one.case.plan.tokens]
+    one.refuse({"wrong shape": lambda r: r["loss"] is None}, TWO_SAYS, wanted=wanted)
+
+
+def _look_at_ways_back(one: Trial, gradients: Ideas) -> None:
+    """There is a way back, it is right, and it can be gone twice."""
+    one.refuse({"no way back": lambda r: r["gradient"] is None}, TWO_SAYS)
+    look_at_gradient(one, gradients)
+    looks = {
+        "second backward": lambda r: not near(r["again"], r["gradient"]),
+        "another use in between": lambda r: not near(r["later"], r["gradient"]),
+    }
+    one.refuse(looks, TWO_SAYS)
+
+
+def _look_at_messages(one: Trial) -> None:
+    fair, two = one.budget(3), {"all_reduce": 2}
+    one.refuse({"a message in the backward": lambda r: r["back"]}, TWO_SAYS)
+    refuse_logits_on_the_way(one, fair)
+    looks = {
+        "three messages": lambda r: r["ops"] == {"all_reduce": 3} and r["bytes"] == fair,
+        "gathered, then reduced": lambda r: "all_gather" in r["ops"],
+        "more than three numbers": lambda r: r["ops"] == two and r["bytes"] != fair,
+        "over budget": lambda r: r["ops"] != two,
+    }
+    told = [{**report, "told": looking.counted(report["ops"])} for report in one.reports]
+    TWO_SAYS.refuse_each(told, looks, when=one.when, fair=fair)
+
+
+def _look_at_memory(one: Trial) -> None:
+    tokens, (a, z) = one.case.plan.tokens, one.case.spans[0]
+    shard, most = tokens * (z - a) * ITEM, tokens * (z - a + KEPT) * ITEM
+    one.refuse({"keeps too much": lambda r: r["held"] > most}, TWO_SAYS, shard=shard)
+    look_at_largest(one)

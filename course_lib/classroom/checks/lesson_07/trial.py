@@ -14,15 +14,13 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_iter
 
 from course_lib.classroom.checks import bench
-from course_lib.collectives import all_reduce
+from course_lib.classroom.checks.layers import agreed
 from course_lib.collectives.call import Group
 from course_lib.layout import span
 from course_lib.ledger import ledger
+from course_lib.memory.watch import Watch
 
 STEPS, RATE, HIDDEN = 3, 0.3, 5
 TOKENS = 18  # divides by 2 and 3, so that a budget is a whole number; as wide as no shard
@@ -56,24 +54,19 @@ class Case:
         self.states = torch.randn(STEPS, plan.tokens, HIDDEN, generator=made, dtype=torch.float64)
         self.table = torch.randn(plan.rows, HIDDEN, generator=made, dtype=torch.float64)
         self.owed = torch.randn(STEPS, plan.tokens, generator=made, dtype=torch.float64)
-        self.offset = self._offset()
+        self.offset = torch.zeros(plan.rows, dtype=torch.float64)  # added to the logits of each row
+        a, z = self.spans[-1]
+        if plan.kind == APART:
+            self.offset[:a], self.offset[a:] = -900.0, 900.0
+        elif plan.kind == SILENT:
+            self.offset[a:z] = -torch.inf
+        self.offset[plan.words :] += plan.padding
         self.targets = torch.stack([self._targets(made) for _ in range(STEPS)])
 
     @property
     def without_entries(self) -> list[int]:
         """The ranks that hold padding alone."""
         return [r for r, (a, _) in enumerate(self.spans) if a >= self.plan.words]
-
-    def _offset(self) -> Tensor:
-        """What is added to the logits of each row."""
-        offset = torch.zeros(self.plan.rows, dtype=torch.float64)
-        for r, (a, z) in enumerate(self.spans):
-            if self.plan.kind == APART:
-                offset[a:z] = 900.0 if r == self.n - 1 else -900.0
-            elif self.plan.kind == SILENT and r == self.n - 1:
-                offset[a:z] = -torch.inf
-        offset[self.plan.words :] += self.plan.padding
-        return offset
 
     def _targets(self, made: torch.Generator) -> Tensor:
         """Each rank's first and last word among them, in a random order; some ignored."""
@@ -131,29 +124,16 @@ class Case:
         return kept * scale
 
 
-class Made(TorchDispatchMode):
+class Made(Watch):
     """Notes the memory of every tensor that comes into being: the largest, and what stays."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        for one in tree_iter(out):
-            if bench.plain(one):
-                storage = one.untyped_storage()
-                self.seen[storage._cdata] = (StorageWeakRef(storage), storage.nbytes())
-        return out
-
     def largest(self) -> int:
-        return max((nbytes for _, nbytes in self.seen.values()), default=0)
+        return max((life.nbytes for life in self.lives()), default=0)
 
     def alive(self, but: list[object]) -> int:
         """Bytes that are still held, but for the memory of these tensors."""
         known = {one.untyped_storage()._cdata for one in but if isinstance(one, Tensor)}
-        held = [n for key, (ref, n) in self.seen.items() if key not in known and not ref.expired()]
-        return sum(held)
+        return sum(one.nbytes() for one in self.made_and_alive() if one._cdata not in known)
 
 
 def warm() -> None:
@@ -162,69 +142,46 @@ def warm() -> None:
         torch.ones(2, requires_grad=True).exp().sum().backward()
 
 
-def by_hand(function: Callable, group: Group, plan: Plan, extras: tuple) -> dict:
-    """Call `function(logits, targets, start, *extras, group)` in three steps of training."""
-    rank, case = group.rank(), Case(plan, group.size())
-    a, z = case.spans[rank]
-    more = [getattr(plan, field) for field in extras]
-    table, steps, gradients = case.table[a:z], [], []
-    for step in range(STEPS):
-        logits, targets = case.logits(step, table, rank), case.targets[step].clone()
-        with torch.no_grad():
-            out, report = _called(function, logits, targets, a, *more, group)
-        report |= _pair(out, logits)
-        steps.append(report)
-        if not _everywhere(report["gradient"] is not None, group):
-            break
-        gradients.append((out[1], report["gradient"]))
-        table = table - RATE * report["gradient"].t() @ case.states[step]
-    reused = any(not torch.equal(now.detach(), then) for now, then in gradients)
-    return {**steps[0], "steps": steps, "reused": reused}
+def run(function: Callable, group: Group, plan: Plan, extras: tuple | None) -> dict:
+    """Call `function(logits, targets, start, *extras, group)` in three steps of training.
 
-
-def with_history(function: Callable, group: Group, plan: Plan) -> dict:
-    """Call `function(logits, targets, start, group)`, and go back twice in every step.
-
-    In the first step once more, after another use, with the tokens and the shards in the reverse
-    order: what one use keeps is its own.
+    `extras` are fields of the plan. None of them is a function whose losses have a history: from
+    these is gone back twice, and in the first step once more, after another use, with the tokens
+    and the shards in the reverse order: what one use keeps is its own.
     """
     rank, case = group.rank(), Case(plan, group.size())
     a, z = case.spans[rank]
-    table, steps = case.table[a:z], []
+    more = [getattr(plan, field) for field in extras or ()]
+    table, steps, results = case.table[a:z], [], []
     for step in range(STEPS):
-        leaf, targets = case.logits(step, table, rank).requires_grad_(), case.targets[step].clone()
-        out, report = _called(function, leaf, targets, a, group)
-        report |= {"gradient": None, "again": None, "loss": None, "reused": False}
+        logits, targets = case.logits(step, table, rank), case.targets[step].clone()
+        with torch.set_grad_enabled(extras is None):
+            logits.requires_grad_(extras is None)
+            out, report = _called(function, logits, targets, a, *more, group)
+        back = _back_from(out, logits, case.owed[step])
+        result = _gone_back(out, back, logits, targets) if extras is None else _pair(out, logits)
+        gradient = result.pop("gradient")
+        report |= {**result, "gradient": None if gradient is None else gradient.detach().clone()}
         steps.append(report)
-        back = _back_from(out, leaf, case.owed[step])
-        if isinstance(out, Tensor) and out.shape == targets.shape and out.dtype == leaf.dtype:
-            report["loss"] = out.detach().clone()
-            first, facts = bench.watched(back) if out.requires_grad else (None, {})
-            if first is not None:
-                report |= {"gradient": first.clone(), "back": facts["ops"], "again": _again(back)}
-        if not _everywhere(report["gradient"] is not None, group):
+        if not agreed(gradient is not None, group):
             break
-        if not step:
-            other = (0.5 * leaf.detach().flip(0)).requires_grad_()
-            _called(function, other, targets.flip(0), plan.rows - z, group, back=case.owed[1])
-            report["reused"] = not torch.equal(first, report["gradient"])
+        if extras is None and not step:
+            other = (0.5 * logits.detach().flip(0)).requires_grad_()
+            given = (other, targets.flip(0), plan.rows - z, group)
+            found, _ = bench.watched(lambda given=given: function(*given))
+            _again(_back_from(found, other, case.owed[1]))
             report["later"] = _again(back)
+        results.append((gradient, report["gradient"]))
         table = table - RATE * report["gradient"].t() @ case.states[step]
-    return {**steps[0], "steps": steps}
-
-
-def _everywhere(fine: bool, group: Group) -> bool:
-    """Whether it is so on all ranks: none may go on alone, or it would wait for the others."""
-    return bool(all_reduce(torch.tensor(int(fine)), group, "min"))
+    reused = any(not torch.equal(now.detach(), then) for now, then in results)
+    return {**steps[0], "steps": steps, "reused": reused}
 
 
 def _called(
-    function: Callable, logits: Tensor, targets: Tensor, *args: object, back: Tensor | None = None
+    function: Callable, logits: Tensor, targets: Tensor, *args: object
 ) -> tuple[object, dict]:
-    """What `function` returned, and what it did on the way; then its backward, where one is asked
-    for."""
-    before = logits.detach().clone(), targets.clone()
-    made = Made()
+    """What `function` returned, and what it did on the way."""
+    before, made = (logits.detach().clone(), targets.clone()), Made(keep_dead=True)
 
     def call() -> tuple[object, list]:
         with ledger() as book, made:
@@ -232,9 +189,6 @@ def _called(
         return out, [record.elements for record in book.records]
 
     (out, sent), facts = bench.watched(call)
-    if back is not None:
-        _again(_back_from(out, logits, back))
-    changed = not all(map(torch.equal, before, (logits.detach(), targets)))
     return out, {
         **bench.described(out),
         "largest": made.largest(),
@@ -243,7 +197,7 @@ def _called(
         "wanted": list(logits.shape),
         "ops": facts["ops"],
         "bytes": facts["bytes"],
-        "changed": changed,
+        "changed": not all(map(torch.equal, before, (logits.detach(), targets))),
     }
 
 
@@ -252,16 +206,28 @@ def _pair(out: object, logits: Tensor) -> dict:
     if not isinstance(out, (tuple, list)) or len(out) != 2:
         return {"pair": False, "loss": None, "gradient": None}
     loss, gradient = out
-    number, shape = bench.number(loss), bench.described(gradient)
+    number, about = bench.number(loss), bench.described(gradient)
     fine = bench.plain(gradient) and gradient.shape == logits.shape
-    fine = fine and gradient.dtype == logits.dtype
     return {
         "pair": True,
         "loss": None if number is None else torch.tensor(number, dtype=torch.float64),
         "narrow": isinstance(loss, Tensor) and loss.dtype == torch.float32,
-        "gradient": gradient.detach().clone() if fine else None,
-        "shape": shape["shape"],
-        "dtype": shape["dtype"] or shape["kind"],
+        "gradient": gradient if fine and gradient.dtype == logits.dtype else None,
+        "shape": about["shape"],
+        "dtype": about["dtype"] or about["kind"],
+    }
+
+
+def _gone_back(out: object, back: Callable, logits: Tensor, targets: Tensor) -> dict:
+    """Losses, where they are one for each token, and their gradient, twice."""
+    if not isinstance(out, Tensor) or (out.shape, out.dtype) != (targets.shape, logits.dtype):
+        return {"loss": None, "gradient": None}
+    gradient, facts = bench.watched(back) if out.requires_grad else (None, {})
+    return {
+        "loss": out.detach().clone(),
+        "gradient": gradient,
+        "back": facts.get("ops"),
+        "again": None if gradient is None else _again(back),
     }
 
 
@@ -269,8 +235,8 @@ def _back_from(out: object, leaf: Tensor, owed: Tensor) -> Callable[[], Tensor |
     return lambda: torch.autograd.grad(out, leaf, owed, retain_graph=True, allow_unused=True)[0]
 
 
-def _again(once: Callable) -> Tensor | None:
+def _again(back: Callable) -> Tensor | None:
     try:
-        return bench.watched(once)[0].clone()
+        return bench.watched(back)[0].clone()
     except Exception:  # what was kept has been changed or is gone, whatever says so
         return None

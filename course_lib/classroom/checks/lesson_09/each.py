@@ -37,10 +37,6 @@ def judged(
     return judge_it
 
 
-def refuse_each(says, reports, looks, **about) -> None:
-    says.refuse_each(reports, looks, **about)  # until lesson 10 asks its words itself
-
-
 def value_of(out: object) -> float | bool | None:
     """A number or a yes or no, however it is wrapped; None where it is something else."""
     try:
