@@ -51,7 +51,31 @@ def step(*changes: tuple[str, str]) -> str:
 REDUCE = "    dist.all_reduce(told, group=group)\n"
 ZERO = "    optimizer.zero_grad(set_to_none=True)\n"
 BAD = "    bad, norm = bool(told[0] > 0), math.sqrt(told[1])\n"
+# gloo's maximum drops a NaN that is not the first rank's.
+MAXIMUM = """
+import math
+from course_lib.collectives import all_reduce
+
+
+def agreed_step(parts, optimizer, scale, most, group):
+    worst = torch.tensor(max([float(p.grad.abs().max()) for p in parts if p.numel()] or [0.0]))
+    total = torch.tensor(sum(float(p.grad.div_(scale).square().sum()) for p in parts))
+    worst = all_reduce(worst, group, "max")
+    total = all_reduce(total, group)
+    if not math.isfinite(worst):
+        optimizer.zero_grad()
+        return False, scale / 2
+    norm = total.item() ** 0.5
+    if norm > most:
+        for p in parts:
+            p.grad *= most / (norm + 1e-6)
+    optimizer.step()
+    optimizer.zero_grad()
+    return True, scale
+"""
 WRONG_STEP = {
+    "the largest of all": (MAXIMUM, "NaN let through"),
+    "at least 1": (step(("scale * 0.5 if", "max(scale / 2, 1.0) if")), "scale not halved"),
     "a whole number": (step(("scale * 0.5 if", "scale // 2 if")), "scale not halved"),
     "without the optimizer": (
         step(

@@ -41,6 +41,10 @@ def pick_stage(config, settings, room, group):
 """
 AGREE = "        dist.all_reduce(short, group=group)\n"
 WRONG_PICK = {
+    "two keys of a setting": (
+        changed(PICK, ("**one)", "stage=one['stage'], offload=one.get('offload'))")),
+        "a part of a setting",
+    ),
     "never cut": (
         "def pick_stage(config, settings, room, group):\n    return settings[0]\n",
         "it does not shard",

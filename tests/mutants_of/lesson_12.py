@@ -26,8 +26,8 @@ MUTANTS = [
     Mutant(
         "l12-roomy-machines",
         HERE + "pick_machines.py",
-        "        rooms[tight] = dict(small[t][tight])",
-        "        rooms[tight] = dict(rooms[0])",
+        "    rooms[rank] = room\n",
+        "",
         (f"{WRONG}[pick_stage-never cut]",),
         "every rank has room for everything",
     ),

@@ -13,19 +13,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.classroom.checks import bench, looking
+from course_lib.classroom.checks import bench, frame, looking, words
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_09.each import names_of
 from course_lib.classroom.checks.lesson_10.descent import Step, bucket, padded, steps
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO
-from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 
 ROWS, BRANCHES, STEPS, EMPTY = 7, 4, 3, 2
 FLAG = 64  # bytes that a name may cost, however it is told
-SAYS = Page("lesson_10/shard_of_all")
+SAYS = words.Page("lesson_10/shard_of_all")
 
 
 class Model:
@@ -210,4 +208,4 @@ def look_at_traffic(reports: list[dict], names: int, where: str) -> None:
     SAYS.refuse_each(reports, looks, must=must, where=where)
 
 
-ALL_OF_THEM = Exercise(judge=judge_all, **SAYS.about)
+ALL_OF_THEM = frame.Exercise(judge=judge_all, **SAYS.about)

@@ -70,7 +70,6 @@ RIGHT = {
 
 
 def judge_divide(given: Mapping) -> None:
-    """Hold the numbers against what fp16 can hold, and misreadings by name."""
     compare(given, RIGHT, MISTAKES, apart=True, units=False)
     off = [k for k in POWERS if not math.isclose(given[k], RIGHT[k], rel_tol=1e-9)]
     SAYS.refuse({"no power of two": off}, off=" and ".join(map(repr, off)))

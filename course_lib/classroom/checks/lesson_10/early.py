@@ -13,13 +13,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.classroom.checks import bench, looking
+from course_lib.classroom.checks import bench, frame, looking, words
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_10.descent import Step, bucket, padded, steps
 from course_lib.classroom.checks.looking import ITEM
-from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.ledger import ledger
 from course_lib.memory.settled import wait_until_settled
@@ -30,7 +28,7 @@ LATE, WIDE = 2, 5  # the place in the list of the layer that runs first; one wit
 ROOM = 7  # buckets beside the shards: one fills, its gradients, two on their way and arriving
 WHOLE = {"all_reduce", "all_gather"}
 HOOKS = ("_post_accumulate_grad_hooks", "_backward_hooks")  # where torch keeps a parameter's
-SAYS = Page("lesson_10/reduce_early")
+SAYS = words.Page("lesson_10/reduce_early")
 Buckets = list[list[Tensor]]
 
 
@@ -253,4 +251,4 @@ def look_at_the_way(reports: list[dict], net: Net, where: str) -> None:
         SAYS.refuse_each(reports, looks, **about, whole=whole, where=where)
 
 
-EARLY = Exercise(judge=judge_early, **SAYS.about)
+EARLY = frame.Exercise(judge=judge_early, **SAYS.about)

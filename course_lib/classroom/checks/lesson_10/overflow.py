@@ -13,25 +13,25 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from course_lib.classroom.checks import bench, looking
+from course_lib.classroom.checks import bench, frame, looking, words
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_09 import each
-from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 
-RATE, MOMENTUM, SCALE = 0.1, 0.9, 1025.0
-# (kind, most as a part of the norm, size of the gradients); what is not finite comes in on one rank
-# alone. In the first step even what is still scaled is not too long, so that no clipping hides it;
+RATE, MOMENTUM = 0.1, 0.9
+SCALE = {3: 1025.0, 2: 3.0}  # the first, by the number of ranks: a half of a half is less than 1
+# (kind, most as a part of the norm, size of the gradients). What is not finite is on one rank: an
+# inf on the last, of two beside a NaN, which a maximum over the ranks would drop; a NaN on the
+# first. In the first step not even what is still scaled is too long, so that no clipping hides it;
 # in the fifth nothing is clipped; in the last the norm is so small that 1e-6 beside it counts.
-STEPS = (("good", 3 * SCALE, 1.0), ("inf", 0.5, 1.0), ("good", 0.4, 1.0))
+STEPS = (("good", None, 1.0), ("inf", 0.5, 1.0), ("good", 0.4, 1.0))
 STEPS += (("NaN", 3.0, 1.0), ("good", 1.2, 1.0), ("good", 0.7, 1e-5))
 # Lengths of each rank's parts: uneven, and one rank's shard is empty among three.
 SIZES = {3: ((5, 3), (0,), (4, 2)), 2: ((5, 3), (6, 2))}
 ONE, CLOSE, LOOSE = 1e-6, 1e-8, 1e-5  # of a factor, maybe a float32; from element to element
 FEW = 4 * 8  # bytes: a norm, a flag and some more
-SAYS = Page("lesson_10/agreed_step")
+SAYS = words.Page("lesson_10/agreed_step")
 
 
 class Step(NamedTuple):
@@ -43,6 +43,9 @@ class Step(NamedTuple):
     most: float
     norm: float
     true: list[list[Tensor]]
+
+    def nan(self) -> bool:
+        return self.kind == "NaN" or (self.kind == "inf" and len(self.true) == 2)
 
     def clipped(self, length: float) -> float:
         """By what a gradient is multiplied whose norm is taken to be `length`."""
@@ -59,11 +62,12 @@ def drawn(seed: int, n: int) -> tuple[list[list[Tensor]], list[Step]]:
             for own in SIZES[n]
         ]
 
-    start, steps, scale = numbers(), [], SCALE
+    start, steps, scale = numbers(), [], SCALE[n]
     for kind, portion, size in STEPS:
         true = numbers(size)
         norm, culprit = _norm(g for own in true for g in own), {"inf": n - 1, "NaN": 0}.get(kind)
-        steps.append(Step(kind, culprit, scale, portion * norm, norm, true))
+        most = norm * (portion or 3 * scale)
+        steps.append(Step(kind, culprit, scale, most, norm, true))
         scale /= 1 if kind == "good" else 2
     return start, steps
 
@@ -79,7 +83,7 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
             p.grad = g * step.scale
         if rank == step.culprit and step.kind == "inf":
             parts[-1].grad[1] = math.inf if n == 2 else -math.inf
-        elif rank == step.culprit:
+        if rank == step.culprit and step.nan():
             parts[0].grad[1] = math.nan
         before, moment, given = _flat(parts), _moment(optimizer, parts), list(parts)
         out, facts = bench.watched(
@@ -116,46 +120,44 @@ def judge_overflow(answer: Answer, judge: Judge) -> None:
 
 def look_at(reports: list[dict], step: Step, where: str) -> None:
     """One step: what came back, what it did, and the next scale."""
-    good, most = step.kind == "good", 2 * (len(reports) - 1) / len(reports) * FEW
+    good, most = step.culprit is None, 2 * (len(reports) - 1) / len(reports) * FEW
     refuse_none(reports, where, "whether it stepped, and the next scale")
-    no_pair = {"not a pair": lambda one: None in (one["stepped"], one["scale"])}
-    SAYS.refuse_each(reports, no_pair, where=where)
-    look_at_what_it_did = look_at_a_step if good else look_at_a_skip
-    look_at_what_it_did(reports, step, where)
+    form = {
+        "not a pair": lambda one: None in (one["stepped"], one["scale"]),
+        "left out without reason": lambda one: good and not one["stepped"],
+    }
+    SAYS.refuse_each(reports, form, where=where)
+    (look_at_a_step if good else look_at_a_skip)(reports, step, where)
     scales = {one["scale"] for one in reports}
     wrong = scales != {step.scale if good else step.scale / 2}
-    holds = {
-        "ranks with different scales": wrong and len(scales) > 1,
-        "another scale": wrong and good,
-        "scale not halved": wrong,
-    }
-    SAYS.refuse(holds, where=where)
-    rest = {
+    looks = {
+        "a step of zeros": lambda one: not good and one["moments moved"],
+        "not by the optimizer": lambda one: good and one["factor"] and not one["moments moved"],
+        "ranks with different scales": lambda one: len(scales) > 1,
+        "another scale": lambda one: wrong and good,
+        "scale not halved": lambda one: wrong,
         "gradients left": lambda one: one["left"],
         "input changed": lambda one: one["changed"],
         "too much sent": lambda one: one["bytes"] > most,
     }
-    SAYS.refuse_each(reports, rest, where=where)
+    SAYS.refuse_each(reports, looks, what=step.kind, where=where)
 
 
 def look_at_a_skip(reports: list[dict], step: Step, where: str) -> None:
-    """A step that one rank has reason to leave out."""
-    who, what = step.culprit, step.kind
+    """Whether a rank made a step that one has reason to leave out."""
+    who = step.culprit
     stepped = [rank for rank, one in enumerate(reports) if one["stepped"] or one["moved"]]
     holds = {
-        "NaN let through": who in stepped and what == "NaN",
+        "NaN let through": who in stepped and step.nan(),
         "stepped all the same": who in stepped,
         "decided alone": stepped,
     }
-    SAYS.refuse(holds, who=who, what=what, stepped=min(stepped, default=None), where=where)
-    zeros = {"a step of zeros": lambda one: one["moments moved"]}
-    SAYS.refuse_each(reports, zeros, what=what, where=where)
+    rank = min(stepped, default=None)
+    SAYS.refuse(holds, who=who, what=step.kind, stepped=rank, where=where)
 
 
 def look_at_a_step(reports: list[dict], step: Step, where: str) -> None:
-    """A step that is to be made, by the right factor, or by an idea's."""
-    unmoved = {"left out without reason": lambda one: not one["stepped"]}
-    SAYS.refuse_each(reports, unmoved, where=where)
+    """Whether it was made by the right factor, or by an idea's."""
 
     def by(factors: list[float], off: float = CLOSE, far: float = ONE) -> bool:
         return all(
@@ -166,12 +168,11 @@ def look_at_a_step(reports: list[dict], step: Step, where: str) -> None:
 
     right = [step.clipped(step.norm)] * len(reports)
     if by(right):
-        by_hand = {"not by the optimizer": lambda one: one["factor"] and not one["moments moved"]}
-        return SAYS.refuse_each(reports, by_hand, where=where)
-    entry = next((entry for entry, factors in ideas(step) if by(factors)), "wrong factor")
-    if entry == "wrong factor" and by(right, LOOSE, LOOSE):
-        entry = "rounded on the way"
-    raise SAYS(entry, head=f"The gradient is not the one to step with {where}.", where=where)
+        return
+    holds = {entry: True for entry, factors in ideas(step) if by(factors)}
+    holds |= {"rounded on the way": by(right, LOOSE, LOOSE), "wrong factor": True}
+    head = f"The gradient is not the one to step with {where}."
+    SAYS.refuse(holds, head=head, where=where)
 
 
 def ideas(step: Step) -> Iterator[tuple[str, list[float]]]:
@@ -219,4 +220,4 @@ def _factor(moved: Tensor, moment: Tensor, true: Tensor) -> tuple[float | None, 
     return factor, float((off.clamp(min=0) / (factor * true).abs()).nan_to_num(0.0).max())
 
 
-OVERFLOW = Exercise(judge=judge_overflow, **SAYS.about)
+OVERFLOW = frame.Exercise(judge=judge_overflow, **SAYS.about)

@@ -14,18 +14,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from course_lib.classroom.checks import bench, looking
+from course_lib.classroom.checks import bench, frame, looking, words
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_11.meter import Meter
-from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
 STEPS, RATE = 3, 0.1  # in the third step there is another stack at the same time
 SENT = {"all_gather", "reduce_scatter"}  # in a backward
-SAYS = Page("lesson_11/promise")
+SAYS = words.Page("lesson_11/promise")
 
 
 class Dense:
@@ -183,20 +181,17 @@ def look_at_values(reports: list[dict], dense: Dense, when: str) -> None:
     n, (outs, alone), total = dense.n, dense.steps[0], dense.total(0)
     whole = sum(one.numel() for one in dense.start)
     pieces = [dense.pieces(dense.start, rank) for rank in range(n)]
-    shards = {
+    looks = {
         "not a list of tensors": lambda r: r["sizes"] is None,
         "not cut": lambda r: r["shards"] is None and sum(r["sizes"]) >= whole,
         "wrong size": lambda r: r["shards"] is None,
         "shards that take no gradient": lambda r: not r["leaves"],
         "somebody else's piece": lambda r: not looking.all_near(r["shards"], pieces[r["rank"]]),
-    }
-    wanted = [one.numel() for one in pieces[0]]
-    SAYS.refuse_each(reports, shards, wanted=wanted, n=n, when=when)
-    values = {
         "wrong output": lambda r: not looking.near(r["out"], outs[r["rank"]]),
         "no gradient": lambda r: None in r["grads"],
     }
-    SAYS.refuse_each(reports, values, when=when)
+    wanted = [one.numel() for one in pieces[0]]
+    SAYS.refuse_each(reports, looks, wanted=wanted, n=n, when=when)
     fine = [dense.right(0, report) for report in reports]
     if all(fine):
         return
@@ -243,4 +238,4 @@ def look_at_the_way(reports: list[dict], dense: Dense, when: str) -> None:
         SAYS.refuse_each(reports, looks, layers=layers, when=when)
 
 
-PROMISE = Exercise(judge=judge_promise, **SAYS.about)
+PROMISE = frame.Exercise(judge=judge_promise, **SAYS.about)

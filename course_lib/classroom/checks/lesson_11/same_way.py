@@ -12,17 +12,15 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from course_lib.classroom.checks import bench, looking
+from course_lib.classroom.checks import bench, frame, looking, words
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_11.meter import Meter
-from course_lib.classroom.checks.words import Page
 from course_lib.collectives import all_gather
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
-SAYS = Page("lesson_11/same_way")
+SAYS = words.Page("lesson_11/same_way")
 LAYERS, CALLS = 7, 3
 MISTAKES = {
     "W not transposed": lambda x, w: x + torch.tanh(x @ w),
@@ -202,4 +200,4 @@ def look_at_traffic(calls: Calls, given: Batches, when: str) -> None:
         SAYS.refuse_each(reports, looks, batch=batch, due=due, budget=budget, when=when)
 
 
-SAME_WAY = Exercise(judge=judge_same_way, **SAYS.about)
+SAME_WAY = frame.Exercise(judge=judge_same_way, **SAYS.about)

@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import zero
-from course_lib.classroom.checks import bench, looking
+from course_lib.classroom.checks import bench, frame, looking, words
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_11.meter import Meter
-from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.memory.watch import Watch
 
-SAYS = Page("lesson_11/tied_head")
+SAYS = words.Page("lesson_11/tied_head")
 STEPS, RATE, BLOCKS = 3, 0.05, 2
 PROMISED = "gathered only while its unit runs"  # the library's words
 
@@ -212,4 +210,4 @@ def look_at_steps(reports: list[dict], dense: Dense, when: str) -> None:
     SAYS.refuse_each(reports, budget, when=when)
 
 
-TIED_HEAD = Exercise(judge=judge_tied, **SAYS.about)
+TIED_HEAD = frame.Exercise(judge=judge_tied, **SAYS.about)

@@ -39,7 +39,6 @@ class Model:
     gigabyte: float = 1e9
 
     def answers(self) -> dict[str, float]:
-        """What this way of counting leads to."""
         gb, shards = self.item / self.gigabyte, self.psi * self.share
         base = shards if self.with_shards else 0
         lean = (self.moves * self.psi - self.saved_bytes) * self.of_a_move
@@ -130,7 +129,6 @@ MISTAKES = (*counted(SAYS, RIGHT, IDEAS), *named(SAYS, FEW))
 
 
 def judge_unit(given: Mapping) -> None:
-    """Hold the numbers against the model, and against what each other count leads to."""
     compare(given, ANSWERS, MISTAKES, apart=True)
     for name in ("gathers, block", "gathers, layer"):  # whole, and not to three digits
         if given[name] != ANSWERS[name]:

@@ -34,7 +34,6 @@ class Model:
     gigabyte: float = 1e9
 
     def answers(self) -> dict[str, float]:
-        """The answers of a learner who counts like this."""
         states = self.half + self.update
 
         def gpu(stays: float) -> float:

@@ -32,7 +32,6 @@ class Model:
     computing: float = 1  # of all operations, those of a rank
 
     def answers(self) -> dict[str, float]:
-        """The answers of a learner who counts like this."""
         bus = self.half * PSI * self.share / BUS
         back = self.backward * PSI * TOKENS * self.computing / FLOPS
         read = self.states * PSI * self.share / DISK
@@ -98,7 +97,6 @@ MISTAKES = (*counted(SAYS, RIGHT, IDEAS), *named(SAYS, ALONE))
 
 
 def judge_hides(given: Mapping) -> None:
-    """Hold the numbers against the model, and against what each other count leads to."""
     compare(given, ANSWERS, MISTAKES, apart=True)
     for what in ("tokens", "micro-batches"):
         seen, right = given[what], ANSWERS[what]

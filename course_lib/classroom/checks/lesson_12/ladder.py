@@ -12,14 +12,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch.distributed as dist
 
-from course_lib.classroom.checks import looking
+from course_lib.classroom.checks import frame, looking, words
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_12 import ladder_walk as way
 from course_lib.classroom.checks.lesson_12 import runs
 from course_lib.classroom.checks.lesson_12.ladder_walk import Attempt, Needs, batch_of, rung_of
-from course_lib.classroom.checks.words import Page
 
 ROWS = 2
 # (the rung where it fits first, how many rows fit there); None: nothing fits
@@ -29,7 +27,7 @@ MACHINES = (
     (8, 0, 8), (16, 1, 2), (8, 2, 4), (64, 3, 64), (16, 4, 4), (32, 5, 8), (8, 6, 8), (64, 7, 32),
     (1, 4, 1), (4, None, 0),
 )  # fmt: skip
-SAYS = Page("lesson_12/walk_ladder")
+SAYS = words.Page("lesson_12/walk_ladder")
 
 
 def measured(seed: int, group: dist.ProcessGroup, known: dict[str, int]) -> Needs:
@@ -49,11 +47,7 @@ def measured(seed: int, group: dist.ProcessGroup, known: dict[str, int]) -> Need
 def machines(needs: Needs, when: str = "") -> Iterator[Attempt]:
     """One for each of BUDGETS: with what the wanted setting takes on this group."""
     for wanted in BUDGETS:
-        limit = 1000
-        if wanted is not None:
-            rung, rows = wanted
-            setting = {**list(way.ladder(ROWS))[rung], "rows": rows, "accumulate": ROWS // rows}
-            limit = needs(setting)
+        limit = 1000 if wanted is None else needs(way.on_rung(ROWS, *wanted))
         yield Attempt(ROWS, limit, needs, f"{when}, with a budget of {limit:,} bytes")
 
 
@@ -71,7 +65,7 @@ def on_paper(rows: int, rung: int | None, fit: int, seed: int) -> Attempt:
         each = row if settings["recompute"] else kept
         return settings["rows"] * each + states[way.KINDS.index(kind)]
 
-    limit = 0 if rung is None else needs({**list(way.ladder(rows))[rung], "rows": fit})
+    limit = 0 if rung is None else needs(way.on_rung(rows, rung, fit))
     where = f"on a machine of paper with room for {limit:,} bytes and a batch of {_rows(rows)}"
     return Attempt(rows, limit, needs, where)
 
@@ -211,4 +205,4 @@ def _rows(rows: int) -> str:
     return f"{rows} row{'s'[: rows != 1]}"
 
 
-LADDER = Exercise(judge=judge_ladder, **SAYS.about)
+LADDER = frame.Exercise(judge=judge_ladder, **SAYS.about)

@@ -39,6 +39,11 @@ def ladder(rows: int) -> Iterator[dict]:
         yield now
 
 
+def on_rung(of: int, rung: int, rows: int) -> dict:
+    """The settings there, with so many rows at once of as many as a batch has."""
+    return {**list(ladder(of))[rung], "rows": rows, "accumulate": of // rows}
+
+
 def rung_of(settings: Mapping) -> int | None:
     """How far down a setting is, whatever its rows (rung 1 for the start); None: on no rung."""
     rungs = enumerate(list(ladder(1))[1:], 1)

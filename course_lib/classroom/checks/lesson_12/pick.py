@@ -15,18 +15,16 @@ import torch
 import torch.distributed as dist
 
 from course_lib import zero
-from course_lib.classroom.checks import bench, looking
+from course_lib.classroom.checks import bench, frame, looking, words
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_12 import pick_machines as park
 from course_lib.classroom.checks.lesson_12 import runs
 from course_lib.classroom.checks.lesson_12.pick_machines import SETTINGS, TIERS
-from course_lib.classroom.checks.words import Page
 from course_lib.gpt import Config
 
 SMALL = 2048  # bytes: a few flags, and not a model
-SAYS = Page("lesson_12/pick_stage")
+SAYS = words.Page("lesson_12/pick_stage")
 FORM = {
     "input changed": lambda one: one["changed"],
     "not one of the settings": lambda one: one["chosen"] == "strange",
@@ -140,4 +138,4 @@ def shown(chosen: int | None) -> str:
     return f"stage {one['stage']}{more}"
 
 
-PICK = Exercise(judge=judge_pick, **SAYS.about)
+PICK = frame.Exercise(judge=judge_pick, **SAYS.about)

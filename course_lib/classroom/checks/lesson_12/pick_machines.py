@@ -48,12 +48,14 @@ def config_of(seed: int, *, large: bool) -> Config:
     return runs.config_of(seed)
 
 
-def needs(config: Config, n: int, *, alive: bool = True, **how) -> Needs:
+def needs(
+    config: Config, n: int, *, alive: bool = True, settings: Sequence = SETTINGS, **how
+) -> Needs:
     def of(rank: int, setting: dict) -> Room:
         tiers = states(config, n=n, rank=rank, **setting, **how).by_tier(alive=alive)
         return {tier: tiers[tier] for tier in TIERS}
 
-    return [[of(rank, setting) for rank in range(n)] for setting in SETTINGS]
+    return [[of(rank, setting) for rank in range(n)] for setting in settings]
 
 
 def fit(need: Needs, rooms: Sequence[Room], setting: int, tiers: Sequence[str] = TIERS):
@@ -68,26 +70,24 @@ def first(need: Needs, rooms: Sequence[Room], tiers: Sequence[str], order: Seque
 
 
 def machines(need: Sequence[Needs]) -> list[Machine]:
-    """Of what the small model and the large one need. On each of the first seven, for the small
-    one, a rank is tight; on the last three, for the large one, the last rank."""
+    """Of what the small model and the large one need: on the first seven a rank is tight, and on
+    the last three, for the large one, the last rank."""
     small, large = need
-    n, found = len(small[0]), []
-    for number, (t, missing) in enumerate(MACHINES):
-        tight, rooms = (number + 1) % n, _much(small)
-        rooms[tight] = dict(small[t][tight])
-        short = "host" if t == 6 else "device"  # the last one keeps nothing on the device
-        part = math.ceil(missing * rooms[tight][short]) if isinstance(missing, float) else missing
-        rooms[tight][short] -= part
-        found.append(Machine(rooms))
+    n, closed = len(small[0]), closed_form(config_of(0, large=True), 1)
+    padded = int(large[0][0]["device"] - closed[0][0]["device"])
+    found = [_tight(small, (k + 1) % n, *one) for k, one in enumerate(MACHINES)]
     found += _more(small)
-    config = config_of(0, large=True)
-    padded = large[0][0]["device"] - closed_form(config, 1)[0][0]["device"]
-    for setting, missing in ((2, 0), (2, 1), (0, int(padded) + 1)):
-        rooms = _much(large)
-        rooms[-1] = dict(large[setting][-1])
-        rooms[-1]["device"] -= missing
-        found.append(Machine(rooms, large=True))
-    return found
+    of_large = [_tight(large, n - 1, *one) for one in ((2, 0), (2, 1), (0, padded + 1))]
+    return found + [one._replace(large=True) for one in of_large]
+
+
+def _tight(need: Needs, rank: int, setting: int, missing: float) -> Machine:
+    """One where a rank has what a setting needs, but for what is missing."""
+    room, rooms = dict(need[setting][rank]), _much(need)
+    short = "host" if setting == 6 else "device"  # the last one keeps nothing on the device
+    room[short] -= math.ceil(missing * room[short]) if isinstance(missing, float) else missing
+    rooms[rank] = room
+    return Machine(rooms)
 
 
 def _much(need: Needs) -> list[Room]:
@@ -139,6 +139,7 @@ def readings(machine: Machine, config: Config, need: Needs) -> list[tuple[str, i
         """The first setting that fits on ranks that are `enough`."""
         return next((i for i in order if enough(fit(need, rooms, i))), None)
 
+    some_keys = [{k: v for k, v in one.items() if k != "persist"} for one in SETTINGS]
     firsts = [where(lambda fits, rank=rank: fits[rank]) for rank in range(n)]
     return [
         ("gradients forgotten", choice(needs(config, n, alive=False))),
@@ -156,6 +157,7 @@ def readings(machine: Machine, config: Config, need: Needs) -> list[tuple[str, i
         ("the mean room", choice(rooms=[mean] * n)),
         ("another optimizer", choice(needs(config, n, optimizer="sgd"))),
         ("another optimizer", choice(needs(config, n, optimizer="momentum"))),
+        ("a part of a setting", choice(needs(config, n, settings=some_keys))),
         ("the last of the first ones", None if None in firsts else max(firsts, key=order.index)),
         ("another order", first(need, rooms, TIERS, ORDER)),
     ]
