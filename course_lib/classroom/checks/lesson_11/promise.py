@@ -6,7 +6,7 @@ all rows, against the messages of the ledger, and against what the meter finds b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from itertools import pairwise
 
@@ -33,39 +33,40 @@ class Dense:
     def __init__(self, widths: list[int], b: int, n: int, seed: int):
         made = torch.Generator().manual_seed(seed)
         draw = partial(torch.randn, generator=made, dtype=torch.float64)
-        self.n = n
-        self.pairs = [(draw(wide, narrow) / 3, draw(wide)) for narrow, wide in pairwise(widths)]
-        self.start = [flat(*pair) for pair in self.pairs]
+        self.n, self.widths = n, list(pairwise(widths))
+        self.start = [draw(narrow * wide + wide) / 3 for narrow, wide in self.widths]
         self.xs, self.dys = (draw(STEPS, n, b, widths[k]) for k in (0, -1))
 
+    def parts(self, flats: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """(weight, bias) of each layer, from both of them end to end."""
+        pairs = zip(self.widths, flats, strict=True)
+        return [(one[:-wide].view(wide, narrow), one[-wide:]) for (narrow, wide), one in pairs]
+
     def layers(self) -> list[nn.Linear]:
-        layers = [nn.Linear(1, 1, device="meta") for _ in self.pairs]
-        for layer, pair in zip(layers, self.pairs, strict=True):
-            layer.weight, layer.bias = (nn.Parameter(t.clone()) for t in pair)
+        layers = [nn.Linear(1, 1, device="meta") for _ in self.start]
+        for layer, parts in zip(layers, self.parts(self.start), strict=True):
+            layer.weight, layer.bias = (nn.Parameter(t.clone()) for t in parts)
         return layers
 
     @cached_property
-    def steps(self) -> list[tuple[list[Tensor], list[list[Tensor]]]]:
+    def steps(self) -> list[tuple[list[Tensor], list[Sequence[Tensor]]]]:
         """(the output, the flat gradients) of each rank's own rows, in each step of training."""
-        layers, steps = self.layers(), []
-        parameters = [p for layer in layers for p in (layer.weight, layer.bias)]
+        flats, steps = self.start, []
         for xs, dys in zip(self.xs, self.dys, strict=True):
+            leaves = [one.clone().requires_grad_() for one in flats]
+            layers = [partial(F.linear, weight=w, bias=bias) for w, bias in self.parts(leaves)]
             outs = [through(layers, x) for x in xs]
-            alone = [
-                torch.autograd.grad(y, parameters, dy) for y, dy in zip(outs, dys, strict=True)
-            ]
-            flats = [list(map(flat, grads[::2], grads[1::2])) for grads in alone]
-            steps.append(([y.detach() for y in outs], flats))
-            with torch.no_grad():
-                for p, *grads in zip(parameters, *alone, strict=True):
-                    p -= RATE * sum(grads)
+            pairs = zip(outs, dys, strict=True)
+            alone = [torch.autograd.grad(y, leaves, dy, retain_graph=True) for y, dy in pairs]
+            steps.append(([y.detach() for y in outs], alone))
+            flats = [one - RATE * sum(grads) for one, *grads in zip(flats, *alone, strict=True)]
         return steps
 
     def total(self, step: int) -> list[Tensor]:
         """The gradients summed over the ranks, a flat one for each layer."""
         return [sum(parts) for parts in zip(*self.steps[step][1], strict=True)]
 
-    def pieces(self, flats: list[Tensor], rank: int) -> list[Tensor]:
+    def pieces(self, flats: Sequence[Tensor], rank: int) -> list[Tensor]:
         """A rank's piece of each layer, filled up with zeros."""
         return [F.pad(one, (0, -one.numel() % self.n)).chunk(self.n)[rank] for one in flats]
 
@@ -76,12 +77,7 @@ class Dense:
         return looking.all_near([did["out"], *did["grads"]], wanted)
 
 
-def flat(weight: Tensor, bias: Tensor) -> Tensor:
-    """Weight and bias end to end."""
-    return torch.cat((weight.flatten(), bias))
-
-
-def through(layers: list[nn.Linear], x: Tensor, after_layer: Callable = lambda y: None) -> Tensor:
+def through(layers: list[Callable], x: Tensor, after_layer: Callable = lambda y: None) -> Tensor:
     """The rows after the stack, with a tanh after each layer."""
     for layer in layers:
         x = torch.tanh(layer(x))
@@ -96,7 +92,7 @@ def run(function: Callable, group: Group, widths: list[int], b: int, seed: int) 
     wanted = [one.numel() for one in dense.pieces(dense.start, rank)]
     with Watch() as watch:
         layers = dense.layers()
-        meter = Meter(watch, min(weight.nbytes for weight, _ in dense.pairs))
+        meter = Meter(watch, min(weight.nbytes for weight, _ in dense.parts(dense.start)))
         out, _ = bench.watched(lambda: function(layers, group))
         report = {"rank": rank, "kind": type(out).__name__, "sizes": None, "steps": []}
         kinds = {type(one) for one in out} if isinstance(out, (list, tuple)) else {None}
@@ -214,7 +210,7 @@ def look_at_values(reports: list[dict], dense: Dense, when: str) -> None:
 def look_at_the_way(reports: list[dict], dense: Dense, when: str) -> None:
     """Nothing whole but the layer at work; a gather for each layer in each direction and a
     reduce-scatter; then the later steps, with shards that have moved, the last with two stacks."""
-    layers = len(dense.pairs)
+    layers = len(dense.start)
     piece = sum(one.numel() for one in dense.pieces(dense.start, 0))
     move = piece * looking.ITEM * (dense.n - 1)
     memory = {

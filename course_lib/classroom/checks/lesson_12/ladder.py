@@ -66,7 +66,7 @@ def on_paper(rows: int, rung: int | None, fit: int, seed: int) -> Attempt:
         return settings["rows"] * each + states[way.KINDS.index(kind)]
 
     limit = 0 if rung is None else needs(way.on_rung(rows, rung, fit))
-    where = f"on a machine of paper with room for {limit:,} bytes and a batch of {_rows(rows)}"
+    where = f"on a machine of paper with room for {limit:,} bytes and a batch of {rows}"
     return Attempt(rows, limit, needs, where)
 
 
@@ -197,12 +197,8 @@ def shown(settings: dict | None = None) -> str:
     away = settings["offload"]
     more = "" if away is None else ", both away" if isinstance(away, dict) else ", states away"
     again = ", recomputing" if settings["recompute"] else ""
-    rows = _rows(settings["rows"])
+    rows = f"{settings['rows']} row{'s'[: settings['rows'] != 1]}"
     return f"Stage {settings['stage']}{more}{again}, {rows} {settings['accumulate']} times"
-
-
-def _rows(rows: int) -> str:
-    return f"{rows} row{'s'[: rows != 1]}"
 
 
 LADDER = frame.Exercise(judge=judge_ladder, **SAYS.about)

@@ -21,6 +21,7 @@ from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_12 import pick_machines as park
 from course_lib.classroom.checks.lesson_12 import runs
 from course_lib.classroom.checks.lesson_12.pick_machines import SETTINGS, TIERS
+from course_lib.collectives import all_gather
 from course_lib.gpt import Config
 
 SMALL = 2048  # bytes: a few flags, and not a model
@@ -41,7 +42,8 @@ def run(function: Callable, group: dist.ProcessGroup, seed: int, plans: Sequence
         out, facts = bench.watched(lambda c=config, g=given, o=own: function(c, g, o, group))
         chosen = next((i for i, one in enumerate(SETTINGS) if out == one), "strange")
         number = chosen if isinstance(chosen, int) else -1
-        if _agreed(number, group) and not machine.large and number >= 0 and number not in measured:
+        agreed = set(all_gather(torch.tensor([number]), group).tolist()) == {number}
+        if agreed and not machine.large and number >= 0 and number not in measured:
             measured[number] = _holds(config, mesh, number)
         notes.append({
             "kind": type(out).__name__,
@@ -51,13 +53,6 @@ def run(function: Callable, group: dist.ProcessGroup, seed: int, plans: Sequence
             "changed": own != room or given != settings,
         })  # fmt: skip
     return notes
-
-
-def _agreed(chosen: int, group: dist.ProcessGroup) -> bool:
-    """Whether it is the same on all ranks of the group; all of them ask this."""
-    numbers = torch.tensor([chosen, -chosen])
-    dist.all_reduce(numbers, dist.ReduceOp.MAX, group)
-    return bool(numbers.sum() == 0)
 
 
 def _holds(config: Config, mesh, chosen: int) -> dict[str, int]:
