@@ -105,16 +105,16 @@ def judge_ladder(answer: Answer, judge: Judge) -> None:
 def look(walks: Sequence[dict], where: str) -> None:
     """One machine: what came back on every rank, then the way that led to it."""
     one = walks[0]
-    right, got, nothing = one["right"], one["settings"], one["kind"] == "NoneType"
+    right, got = one["right"], one["settings"]
     for settings in one["tried"]:
         if batch_of(settings) != one["rows"]:
             raise SAYS("another batch", **{**settings, "batch": one["rows"], "where": where})
-    none_at_all = all(walk["kind"] == "NoneType" for walk in walks)
+    nothing = [walk["kind"] == "NoneType" for walk in walks]
     holds = {
         "gave up at the first": one["raised"] and right,
         "out of memory": one["raised"],
-        "does not fit #1": not right and not nothing,
-        "a rung left out #3": right and none_at_all and one_left_out(one),
+        "does not fit #1": not right and not nothing[0],
+        "a rung left out #3": right and all(nothing) and one_left_out(one),
     }
     SAYS.refuse(holds, got=shown(got), right=shown(right), where=where)
     if not right:
@@ -162,7 +162,7 @@ def look_at_the_way(one: dict, where: str) -> None:
     more = [settings for settings in tried if settings not in short]
     up = [settings["rows"] for settings in left or more if is_up(settings)]
     stepwise = short[1:2] == left[:1] and more and more[0]["rows"] > 1 and rung_of(more[0]) == 1
-    k = next((k for k, settings in enumerate(tried) if short[k : k + 1] != [settings]), None)
+    odd = next((one for k, one in enumerate(tried) if short[k : k + 1] != [one]), None)
     holds = {
         "beside the ladder #2": None in rungs,
         "went on after it fit": max((r for r in rungs if r), default=0) > rung_of(one["right"]),
@@ -170,13 +170,14 @@ def look_at_the_way(one: dict, where: str) -> None:
         "not back up #2": up and not any(map(is_up, tried)),
         "not twice as many": up,
         "a rung left out #2": left,
-        "another order": k is not None,
+        "another order": odd,
         "too many attempts": len(one["tried"]) > len(one["short"]),
     }
-    about = {"did": "left out" if left else "also tried", "up": up[0] if up else 0}
-    about |= {"left": shown(*left[:1]), "more": shown(*more[:1]), "where": where}
+    about = {"did": "left out" if left else "also tried", "up": next(iter(up), None)}
+    about |= {"left": shown(next(iter(left), None)), "more": shown(next(iter(more), None))}
+    about |= {"odd": shown(odd), "k": tried.index(odd) + 1 if odd else None}
     about |= {"tried": len(one["tried"]), "short": len(one["short"])}
-    SAYS.refuse(holds, **about, k=(k or 0) + 1, odd=shown(*tried[k or 0 :][:1]))
+    SAYS.refuse(holds, **about, where=where)
 
 
 def one_left_out(one: dict) -> bool:
@@ -190,7 +191,7 @@ def once(tried: list[dict]) -> list[dict]:
     return [settings for i, settings in enumerate(tried) if settings not in tried[:i]]
 
 
-def shown(settings: dict | None = None) -> str:
+def shown(settings: dict | None) -> str:
     """Settings in words."""
     if settings is None:
         return "None"
