@@ -32,6 +32,13 @@ def test_other_wrong_values_were_not_rounded(seen):
     assert narrower(seen, RIGHT) == []
 
 
+def test_a_small_number_in_a_denominator_is_no_rounding():
+    sums = RIGHT.abs() + 1
+    assert narrower(1 / (sums + 1e-7), 1 / sums) == []
+    third = float(torch.tensor(1 / 3, dtype=torch.float32))  # one factor that was rounded
+    assert narrower(RIGHT * third, RIGHT / 3) == ["float32"]
+
+
 def test_a_count_that_is_off_by_one_in_a_million_was_not_rounded():
     million = torch.tensor([1e6], dtype=torch.float64)
     assert narrower(million + 1, million) == []

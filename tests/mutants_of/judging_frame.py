@@ -104,6 +104,14 @@ MUTANTS = [
         "a mean over the batch is called one over the ranks where the two are as many",
     ),
     Mutant(
+        "general-an-epsilon-is-rounding",
+        CHECKS + "general.py",
+        "    if _lopsided(",
+        "    if not _lopsided(",
+        (f"{GENERAL}a_small_number_in_a_denominator_is_no_rounding",),
+        "an epsilon in a denominator is told to have gone through float32",
+    ),
+    Mutant(
         "general-one-rank-unseen",
         CHECKS + "general.py",
         "    if n > 1 and len(fine) == 1 and alike:",

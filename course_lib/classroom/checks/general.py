@@ -19,6 +19,7 @@ SAYS = Page("general")
 ROUNDED = "rounded on the way"
 # How far a value may be from the right one, relative to the largest, if that type was on the way.
 _SINGLE, _HALF = 2e-6, 2e-2
+_MANY = 12  # elements: so many are not rounded the same way by chance
 _HALVES = (torch.bfloat16, torch.float16)
 
 Near = Callable[[Tensor | float | None, Tensor | float], bool]
@@ -34,6 +35,8 @@ def narrower(seen: Tensor, wanted: Tensor) -> list[str]:
     seen, wanted = seen[finite], wanted[finite]
     if torch.equal(seen, seen.round()) and torch.equal(wanted, wanted.round()):
         return []  # counts, which nothing rounds
+    if _lopsided((seen - wanted)[wanted != 0] / wanted[wanted != 0]):
+        return []
     off, largest = (seen - wanted).abs(), float(wanted.abs().max()) if wanted.numel() else 0.0
     if not largest or not bool(off.isfinite().all()):
         return []
@@ -43,6 +46,15 @@ def narrower(seen: Tensor, wanted: Tensor) -> list[str]:
         if float(off.max()) <= _HALF * largest and torch.equal(seen.to(kind).double(), seen):
             return [str(kind).removeprefix("torch.")]
     return []
+
+
+def _lopsided(errors: Tensor) -> bool:
+    """Whether all relative errors go one way, by different amounts, as by a small number in a
+    denominator. Rounding goes both ways, or is that of one factor."""
+    errors = errors[errors != 0]
+    if len(errors) < _MANY or len(set(errors.sign().tolist())) > 1:
+        return False
+    return float(errors.abs().max()) > 1.01 * float(errors.abs().min())
 
 
 def rounding(met: Sequence[str], said: str) -> Finding:
