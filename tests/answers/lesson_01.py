@@ -445,6 +445,9 @@ WRONG: dict = {
         ),
         "back to front": (changed(RING, ("cat(chunks)", "cat(chunks[::-1])")),
             "chunks in another order"),
+        "nothing of no element": (
+            changed(RING, ("    chunks =", "    assert len(x)\n    chunks =")), "uneven lengths",
+        ),
         "torch.chunk": (changed(RING, (f"x.split({CUT})", "x.chunk(n)")), "uneven lengths"),
     },
     "all_gather_uneven": {
@@ -559,6 +562,13 @@ WRONG: dict = {
             gather(
                 ("tensor([len(piece)])", "tensor([len(piece)]).byte()"),
                 ("dtype=torch.long", "dtype=torch.uint8"),
+            ),
+            "length of another piece",
+        ),
+        "lengths in the piece's own dtype": (
+            gather(
+                ("torch.tensor([len(piece)])", "piece.new_tensor([len(piece)])"),
+                ("torch.empty(1, dtype=torch.long)", "piece.new_empty(1)"),
             ),
             "length of another piece",
         ),

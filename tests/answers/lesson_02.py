@@ -665,6 +665,11 @@ WRONG: dict = {
     "row_step": {
         **WRONG_STEPS,
         "one buffer for every Y": (Y_BUFFER, "one buffer"),
+        "the first learning rate, for good": (
+            changed(ROW, ("    dw =", "    RATES.append(lr)\n    lr = RATES[0]\n    dw ="))
+            + "\n\nRATES = []\n",
+            "another second step",
+        ),
         "an empty rank skips": (changed(STEP, (Y, EMPTY_STEP + Y)), "left out by an empty rank"),
         "not waited for": (
             changed(IN_PLACE, ("group=group", "group=group, async_op=True")), "not waited for",
@@ -711,6 +716,18 @@ WRONG: dict = {
     "cut_gradients": {
         **WRONG_GRADIENTS,
         "one buffer for every dX": (DX_BUFFER, "one buffer"),
+        "autograd switched on": (
+            changed(
+                GRADIENTS,
+                (
+                    "    dx = dy @ weight.T\n    dw = x.T @ dy\n",
+                    "    with torch.enable_grad():\n"
+                    "        X, W = x.detach().requires_grad_(), weight.detach().requires_grad_()\n"
+                    "        dx, dw = torch.autograd.grad(X @ W, (X, W), dy)\n",
+                ),
+            ),
+            "autograd",
+        ),
         "an empty rank skips": (
             changed(GRADS, ('"columns"', '"columns" and dy.numel()')), "left out by an empty rank",
         ),

@@ -253,6 +253,12 @@ PAIRS = {
         ),
         "not the dense net",
     ),
+    "no message for a gradient of zeros": (
+        changed(
+            PAIR, ("        dist.all_reduce(total", "        dy.any() and dist.all_reduce(total")
+        ),
+        "raised",
+    ),
 }
 PLAIN_G = changed(
     PAIR,

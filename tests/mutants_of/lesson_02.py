@@ -53,8 +53,8 @@ MUTANTS = [
     Mutant(
         "l02-cuts-own-part-is-right",
         SECOND + "gradients.py",
-        "if self.way == COLUMNS:  # of dX",
-        "if self.way is None:  # of dX",
+        "if way == COLUMNS else part for",
+        "if way is None else part for",
         (f"{RIGHT}[cut_gradients]",),
         "the check takes a part of dX for the sum",
     ),
@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant(
         "l02-cuts-autograd-left-on",
         SECOND + "trial.py",
-        "    with torch.no_grad():  # by hand: autograd has nothing to offer here\n"
+        "    with torch.inference_mode():  # by hand: autograd has nothing to offer here\n"
         "            return",
         "    if True:\n            return",
         (f"{JUDGED}[cut_gradients-by autograd]",),
@@ -77,7 +77,7 @@ MUTANTS = [
     ),
     Mutant(
         "l02-cuts-changed-input-passes",
-        SECOND + "results.py",
+        SECOND + "trial.py",
         '"input changed": lambda r: r["changed"],',
         "",
         (
@@ -89,7 +89,7 @@ MUTANTS = [
     ),
     Mutant(
         "l02-cuts-a-fraction-too-strict",
-        SECOND + "results.py",
+        SECOND + "trial.py",
         "return item * max(forms.all_reduce(n, numbers), *halves)",
         "return item * forms.all_reduce(n, numbers)",
         (
@@ -155,7 +155,7 @@ MUTANTS = [
     Mutant(
         "l02-init-generator-not-looked-at",
         SECOND + "initial.py",
-        'lambda r: not torch.equal(r["next"], following)}',
+        'lambda r: not torch.equal(r["next"], call.following)}',
         'lambda r: r["next"] is None}',
         (
             f"{JUDGED}[sharded_init-generator put back]",

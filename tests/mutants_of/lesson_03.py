@@ -106,16 +106,16 @@ MUTANTS = [
     Mutant(
         "f-and-g-conjugates-ready-made-passes",
         CHECKS + "trial.py",
-        'any("tensor_parallel" in name for',
-        'any("tensor-parallel" in name for',
+        'any("tensor_parallel" in text for',
+        'any("tensor-parallel" in text for',
         (f"{WRONG}[conjugates-the library's]",),
         "the library's own pair is handed in",
     ),
     Mutant(
         "f-and-g-gather-either-backward-is-right",
         CHECKS + "gathers.py",
-        "return self.own_part if self.after == REPLICATED else self.summed",
-        "return self.own_part or self.summed",
+        "if not trial.is_right(trial.after)]",
+        "if not (trial.is_right(REPLICATED) or trial.is_right(SHARDED))]",
         (
             f"{WRONG}[gather_from-its own part, always]",
             f"{WRONG}[gather_from-the sum, always]",

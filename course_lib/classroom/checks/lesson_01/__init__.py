@@ -1,9 +1,4 @@
-"""The exercises of lesson 01 in the order in which the lesson lists them, a file for each.
-
-Two are functions that run on the judge's ranks, three are questions answered with numbers.
-"""
-
-from __future__ import annotations
+"""The exercises of lesson 01 in the order in which the lesson lists them, a file for each."""
 
 from course_lib.classroom.checks.lesson_01.bytes_sent import RING_BYTES
 from course_lib.classroom.checks.lesson_01.hangs import WHO_HANGS

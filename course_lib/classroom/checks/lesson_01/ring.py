@@ -1,7 +1,6 @@
 """`ring_all_reduce` of lesson 01: what right means, and how wrong answers are recognised.
 
-An answer is held against the sum and against the ring's budget: so many messages, and none longer
-than a chunk. One that is too long costs time that shorter ones elsewhere do not give back.
+Held against the sum and the budget: a message that is too long costs time in its step.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ def judge_ring(answer: Answer, judge: Judge) -> None:
         told(SAYS, "room of another length", trial.of_two_lengths),
     ):
         more = tried(THREE, 3 * part + 1 + seed % 2) + tried(TWO, 2 * part + 1, "float32")
-        more += tried(THREE, 2)  # fewer elements than ranks: one rank's chunk is empty
+        more += tried(THREE, 2) + tried(TWO, 0)  # a rank's chunk is empty, or all are
     _look_at_values(more)
     for call in calls + more:
         _look_at_traffic(call)
@@ -70,9 +69,8 @@ def _look_at_values(calls: list[Call]) -> None:
     # The bench fills what torch.empty gives with NaNs.
     early = {"read too early": lambda report: report["out"].isnan().any()}
     SAYS.refuse_each(call.reports, early, when=when)
-    known = {"mean": total / n, "largest": torch.stack(call.inputs).max(0).values}
-    everywhere = {entry: [value] * n for entry, value in known.items()}
-    looking.refuse_idea(results, looking.ideas(SAYS, everywhere, n=n), when)
+    gives = {"mean": [total / n] * n, "largest": [torch.stack(call.inputs).max(0).values] * n}
+    looking.refuse_idea(results, looking.ideas(SAYS, gives, n=n), when)
     right, rest = [_right(call, rank) for rank in range(n)], len(total) % n
     have = [str(rank) for rank in range(n) if right[rank].all()]
     begun = all(mask[: len(mask) - rest].all() for mask in right)

@@ -70,15 +70,15 @@ COUNTS = (  # of messages and of tensors, or other units
     ("latency left out", {"alpha": 0}),
     ("ring and tree swapped", {"ring": RIGHT.tree, "tree": RIGHT.ring}),
     ("sizes swapped", {"small": RIGHT.large, "large": RIGHT.small}),
-    ("unit #1", {"large": RIGHT.large / 1e3}),
-    ("unit #1", {"alpha": 1e3 * RIGHT.alpha}),
+    ("unit", {"large": RIGHT.large / 1e3}),
+    ("unit", {"alpha": 1e3 * RIGHT.alpha}),
     ("bits", {"rate": RIGHT.rate / 8}),
     ("powers of two", {"small": 1024, "large": 100 * 1024**2}),
     ("powers of two", {"rate": 10 * 1024**3}),
 )
 NUMBERS = (
     ("seconds", SECONDS),
-    ("unit #2", {**SECONDS, MEET: 1e3 * MEETING}),
+    ("unit", {**SECONDS, MEET: 1e3 * MEETING}),
     ("powers of two", {MEET: MEETING / 1.024}),
     ("α over β", {MEET: RIGHT.size(1, 1)}),
     *(

@@ -1,7 +1,6 @@
 """`all_gather_uneven` of lesson 01: pieces whose lengths only their owners know, within a budget.
 
-An answer is tried with pieces of one length, then of different lengths, then with an empty one, and
-held against the pieces, against the messages and against the bytes of a ring.
+Tried with pieces of one length, then of different lengths, then with an empty one.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def judge_uneven(answer: Answer, judge: Judge) -> None:
     even = tried(THREE, [one] * 3) + tried(TWO, [one] * 2)
     _look_at_values(even)
     try:
-        uneven = tried(THREE, apart, "int64") + tried(TWO, [few, many], "int64")
+        uneven = tried(THREE, apart, "int64") + tried(TWO, [few, many], "bfloat16")
     except Finding as finding:
         _refuse_lengths(finding, even)
     _look_at_values(uneven)

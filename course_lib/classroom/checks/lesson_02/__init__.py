@@ -1,9 +1,4 @@
-"""The exercises of lesson 02 in the order in which the lesson lists them, a file for each.
-
-Three are functions that run on the judge's ranks, two are questions answered with numbers.
-"""
-
-from __future__ import annotations
+"""The exercises of lesson 02 in the order in which the lesson lists them, a file for each."""
 
 from course_lib.classroom.checks.lesson_02.gradients import GRADIENTS
 from course_lib.classroom.checks.lesson_02.initial import SHARDED_INIT

@@ -1,13 +1,11 @@
 """`cut_gradients` of lesson 02: dX, dW and db for both cuts, and nothing sent that no sum needs.
 
-An answer is tried on sizes that divide, then on others, on three ranks and two, and held against
-the whole product's gradients and against the bytes of one all-reduce, or none.
+Tried on sizes that divide, then on others; held against one all-reduce, or none.
 """
 
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,38 +14,27 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_overwritten, refuse_second
-from course_lib.classroom.checks.lesson_02 import results, trial
-from course_lib.classroom.checks.lesson_02.results import Owed
-from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Product, product
+from course_lib.classroom.checks.lesson_02 import trial
+from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Owed, Product, product
 from course_lib.classroom.checks.looking import THREE, TWO, all_near, fresh_seed, refuse_general
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_02/cut_gradients")
 
 
-class Call(NamedTuple):
+class Call:
     """One call on a group: the whole product, how it was cut, and what came back on each rank."""
 
-    way: str
-    whole: Product
-    reports: list[dict]
-    when: str
-    dtype: str
-    later: bool  # whether a call with the same sizes came before it
-
-    @property
-    def n(self) -> int:
-        return len(self.reports)
-
-    @property
-    def owed(self) -> list[list[Owed]]:
-        wholes, found = by_hand(self.whole), []
-        for rank in range(self.n):
-            parts = by_hand(self.whole.mine(self.way, self.n, rank))
-            if self.way == COLUMNS:  # of dX a rank computes a partial sum; the sum is asked for
-                parts = wholes[:1] + parts[1:]
-            found.append(list(map(Owed, ("dX", "dW", "db"), parts, wholes)))
-        return found
+    def __init__(
+        self, way: str, whole: Product, reports: list, when: str, dtype: str, second: bool
+    ):
+        self.way, self.whole, self.reports, self.n = way, whole, reports, len(reports)
+        self.when, self.dtype, self.second = when, dtype, second
+        self.parts = [by_hand(whole.mine(way, self.n, rank)) for rank in range(self.n)]
+        wholes = by_hand(whole)
+        # By columns a rank computes a partial sum of dX; the sum is asked for.
+        asked = [wholes[:1] + part[1:] if way == COLUMNS else part for part in self.parts]
+        self.owed = [list(map(Owed, ("dX", "dW", "db"), part, wholes)) for part in asked]
 
 
 def by_hand(p: Product) -> tuple[Tensor, Tensor, Tensor]:
@@ -61,16 +48,14 @@ def judge_gradients(answer: Answer, judge: Judge) -> None:
     b = 5 + 6 * (seed % 2)  # no size is another, or a number of ranks
 
     def tried(way: str, members: list[int], h: int, f: int, dtype: str = "float64") -> list[Call]:
-        when, given = f"{on(members)}, X[{b}, {h}] W[{h}, {f}] cut by {way}", (way, (b, h, f), seed)
-        where = (members, when, f if way == COLUMNS else h)
-        found = []
-        for k, reports in enumerate(
-            results.tried(answer, judge, *where, trial.gradients, *given, dtype)
-        ):
-            whole = product(b, h, f, seed + k, dtype).double()
-            found.append(Call(way, whole, reports, when + CALLS[k], dtype, k > 0))
-            results.look_at_results(found[-1])
-        return found
+        when, sizes = f"{on(members)}, X[{b}, {h}] W[{h}, {f}] cut by {way}", (b, h, f)
+
+        def call(k: int, reports: list[dict]) -> Call:
+            whole = product(*sizes, seed + k, dtype).double()
+            return Call(way, whole, reports, when + CALLS[k], dtype, k > 0)
+
+        where, given = (members, when, f if way == COLUMNS else h), (way, sizes, seed, dtype)
+        return trial.tried(answer, judge, where, call, trial.gradients, *given)
 
     even = tried(COLUMNS, THREE, 7, 12) + tried(ROWS, THREE, 12, 7)
     _look_at_values(even)
@@ -86,19 +71,19 @@ def judge_gradients(answer: Answer, judge: Judge) -> None:
 def _look_at_values(calls: list[Call]) -> None:
     """Raise what is wrong with the first of the three gradients that is."""
     for call, part in itertools.product(calls, range(3)):
-        if results.wrong(call, part):
-            refuse_second(call.later, call.when)
+        if trial.wrong(call, part):
+            refuse_second(call.second, call.when)
             _refuse_value(call, part)
 
 
 def _refuse_value(call: Call, part: int) -> None:
-    rank, n, b = results.wrong(call, part)[0], call.n, len(call.whole.x)
-    owed, seen = [entries[part] for entries in call.owed], results.seen(call, part)
+    rank, n, b = trial.wrong(call, part)[0], call.n, len(call.whole.x)
+    owed, seen = [entries[part] for entries in call.owed], trial.seen(call, part)
     name, wanted, right = owed[0].name, [one.part for one in owed], owed[rank].part
     head = f"{name} on rank {rank} is not right {call.when}."
     ideas = []
     if call.way == COLUMNS and part == 0:
-        local = [by_hand(call.whole.mine(COLUMNS, n, r))[0] for r in range(n)]
+        local = [part[0] for part in call.parts]
         SAYS.refuse({"sum left out": all_near(seen, local)}, head=head)
         ideas.append(("mean", right / n))
     elif all_near(wanted, [right] * n):
@@ -107,14 +92,14 @@ def _refuse_value(call: Call, part: int) -> None:
         mixed = torch.stack(wanted).sum(0)
         ideas += [("parts of different things added", mixed / k) for k in (1, n)]
     ideas += [("mean over the rows", right / b), ("sign", -right)]
-    results.refuse_first(seen[rank], SAYS, ideas, head, n=n, b=b, name=name)
+    trial.refuse_first(seen[rank], SAYS, ideas, head, n=n, b=b, name=name)
     refuse_general(seen, wanted, call.when, sizes={"rows of X": b}, what=name)
     raise SAYS("wrong values", head=head)
 
 
 def _look_at_bytes(call: Call) -> None:
     """Hold what was sent against one all-reduce of dX, or against nothing."""
-    allowed = results.fair(call, call.whole.x.shape) if call.way == COLUMNS else 0
+    allowed = trial.fair(call, call.whole.x.shape) if call.way == COLUMNS else 0
     looks = {
         "sent for nothing": lambda r: r["bytes"] and call.way == ROWS,
         "gathered": lambda r: r["bytes"] > allowed and set(r["ops"]) == {"all_gather"},

@@ -1,7 +1,6 @@
 """`sharded_init` of lesson 02: parts of a layer whose values do not depend on how many hold them.
 
-The whole is what torch.nn.Linear would have drawn. An answer is held against its parts, against the
-generator's state afterwards, against what it keeps in memory and against sending nothing.
+The whole is what torch.nn.Linear would have drawn; nothing is sent, nothing more kept.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import gc
 import itertools
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +18,8 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_01 import trial as first
-from course_lib.classroom.checks.lesson_02 import results
-from course_lib.classroom.checks.lesson_02.results import Owed
-from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, called, twice
+from course_lib.classroom.checks.lesson_02 import trial
+from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Owed, called, twice
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed
 from course_lib.classroom.checks.words import Page
 from course_lib.layout import span
@@ -31,22 +28,16 @@ from course_lib.memory.watch import Watch
 SAYS = Page("lesson_02/sharded_init")
 
 
-class Call(NamedTuple):
+class Call:
     """One call on a group, the dense layer that it should be a part of, and what came back."""
 
-    way: str
-    h: int
-    f: int
-    seed: int
-    reports: list[dict]
-    when: str
-    later: bool  # whether a call with the same sizes came before it
-    dtype: str = "float32"
+    dtype = "float32"
 
-    @property
-    def owed(self) -> list[list[Owed]]:
-        whole = dense(self.h, self.f, self.seed)[:2]
-        return [parts(*whole, self.way, len(self.reports), r) for r in range(len(self.reports))]
+    def __init__(self, way: str, h: int, f: int, seed: int, reports: list, when: str, second: bool):
+        self.way, self.h, self.f, self.seed = way, h, f, seed
+        self.reports, self.when, self.second, self.n = reports, when, second, len(reports)
+        weight, bias, self.following = dense(h, f, seed)
+        self.owed = [parts(weight, bias, way, self.n, rank) for rank in range(self.n)]
 
 
 def judge_init(answer: Answer, judge: Judge) -> None:
@@ -56,12 +47,13 @@ def judge_init(answer: Answer, judge: Judge) -> None:
     p = 7 + 3 * (seed % 2)  # no size is another, or a number of ranks
 
     def tried(way: str, members: list[int], h: int, f: int) -> list[Call]:
-        where = (members, f"{on(members)}, W[{h}, {f}] cut by {way}", f if way == COLUMNS else h)
-        found = []
-        for k, reports in enumerate(results.tried(answer, judge, *where, initial, h, f, way, seed)):
-            found.append(Call(way, h, f, seed + k, reports, where[1] + first.CALLS[k], k > 0))
-            results.look_at_results(found[-1])
-        return found
+        when = f"{on(members)}, W[{h}, {f}] cut by {way}"
+
+        def call(k: int, reports: list[dict]) -> Call:
+            return Call(way, h, f, seed + k, reports, when + first.CALLS[k], k > 0)
+
+        where = (members, when, f if way == COLUMNS else h)
+        return trial.tried(answer, judge, where, call, initial, h, f, way, seed)
 
     even = tried(COLUMNS, THREE, p, 12) + tried(ROWS, THREE, 12, p)
     _look_at_values(even)
@@ -105,11 +97,11 @@ def initial(function: Callable, group: Group, h: int, f: int, way: str, seed: in
 
 def _look_at_values(calls: list[Call]) -> None:
     """Raise what is wrong, the weight's before the bias's, which is drawn after it."""
-    wrong = [(part, call) for part in (0, 1) for call in calls if results.wrong(call, part, same)]
+    wrong = [(part, call) for part in (0, 1) for call in calls if trial.wrong(call, part, same)]
     if not wrong:
         return
-    first.refuse_second(all(call.later for _, call in wrong), wrong[0][1].when)
-    wrong = [(part, call) for part, call in wrong if not call.later]
+    first.refuse_second(all(call.second for _, call in wrong), wrong[0][1].when)
+    wrong = [(part, call) for part, call in wrong if not call.second]
     for part, call in wrong:  # one of the two cuts may say more than the other
         if part == wrong[0][0]:
             _refuse_value(call, part)
@@ -117,13 +109,13 @@ def _look_at_values(calls: list[Call]) -> None:
 
 
 def _head(part: int, call: Call) -> str:
-    rank = results.wrong(call, part, same)[0]
+    rank = trial.wrong(call, part, same)[0]
     return f"The {call.owed[0][part].name} on rank {rank} is not the dense layer's {call.when}."
 
 
 def _refuse_value(call: Call, part: int) -> None:
     """Raise what the weight (part 0) or the bias on the first rank where it is wrong is instead."""
-    rank, n, got = results.wrong(call, part, same)[0], len(call.reports), results.seen(call, part)
+    rank, n, got = trial.wrong(call, part, same)[0], call.n, trial.seen(call, part)
     right = [owed[part].part for owed in call.owed]
     scaled, alike = ratio(got[rank], right[rank]), all(same(one, got[0]) for one in got)
     named = {
@@ -156,8 +148,7 @@ def _refuse_value(call: Call, part: int) -> None:
 
 def _look_at_what_is_left(call: Call) -> None:
     """Hold the generator and the memory against those of one process that has drawn the layer."""
-    following = dense(call.h, call.f, call.seed)[2]
-    looks = {"generator out of step": lambda r: not torch.equal(r["next"], following)}
+    looks = {"generator out of step": lambda r: not torch.equal(r["next"], call.following)}
     SAYS.refuse_each(call.reports, looks, when=call.when)
     for rank, (report, owed) in enumerate(zip(call.reports, call.owed, strict=True)):
         cut_off = [one.whole.numel() > one.part.numel() for one in owed]
@@ -178,11 +169,9 @@ def dense(h: int, f: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
 def parts(weight: Tensor, bias: Tensor, way: str, n: int, rank: int) -> list[Owed]:
     """What one rank holds, in torch.nn.Linear's shapes: weight[f, h]."""
     f, h = weight.shape
-    if way == COLUMNS:
-        own = slice(*span(f, n, rank))
-        return [Owed("weight", weight[own], weight), Owed("bias", bias[own], bias)]
-    own = slice(*span(h, n, rank))
-    return [Owed("weight", weight[:, own], weight), Owed("bias", bias, bias)]
+    own = slice(*span(f if way == COLUMNS else h, n, rank))
+    mine = (weight[own], bias[own]) if way == COLUMNS else (weight[:, own], bias)
+    return list(map(Owed, ("weight", "bias"), mine, (weight, bias)))
 
 
 def same(a: Tensor, b: Tensor) -> bool:

@@ -1,7 +1,6 @@
 """`mystery_cut` of lesson 02: five layers on three ranks, known by their shapes and their ledger.
 
-`run` really runs one of them on a rank and says what can be seen of it; what is right follows from
-how the layer was made. The exercise shows both to a learner who has to tell the cut from them.
+`run` really runs one of them on a rank, and says what can be seen of it.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def run(case: str, group: dist.ProcessGroup) -> str:
         for shape in ((layer.b, layer.h), (layer.h, layer.f), (layer.b, layer.f))
     )
     own = slice(*span({COLUMNS: layer.f, ROWS: layer.h, BATCH: layer.b}[layer.cut], n, rank))
-    seen = {"X": x}
+    whole = x
     if layer.cut == COLUMNS:
         weight, dy = weight[:, own], dy[:, own]
     elif layer.cut == ROWS:
@@ -74,14 +73,11 @@ def run(case: str, group: dist.ProcessGroup) -> str:
                 all_reduce(x.T @ dy, group)  # (h, f)
             elif layer.whole_ends:
                 all_gather(dx, group, 1, cut(layer.h, n))
-    seen |= {"W": weight, "Y": y} if layer.whole_ends else {"X": x, "W": weight, "Y": y}
+    seen = {"X": whole if layer.whole_ends else x, "W": weight, "Y": y}
     shapes = "  ".join(f"{name} {list(tensor.shape)}" for name, tensor in seen.items())
     sent = [
-        f"  {phase:8} {record.op} of {record.elements} elements, "
-        f"{round(record.must, 1):g} bytes to send"
-        for phase in ("forward", "backward")
-        for record in book.records
-        if record.phase == phase
+        f"  {one.phase:8} {one.op} of {one.elements} elements, {round(one.must, 1):g} bytes to send"
+        for one in book.records
     ]
     return "\n".join([f"layer {case}: {shapes}", *(sent or ["  nothing sent"])])
 

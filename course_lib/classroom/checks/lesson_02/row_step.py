@@ -1,7 +1,6 @@
 """`row_step` of lesson 02: a step of training by rows, and what became of the bias in it.
 
-Three steps on new numbers are held against one process: Y, then the weight, then the bias, which
-is replicated. Each idea gives Y, or the gradient that moved the weight or the bias.
+Held against one process: Y, then the weight, then the bias, which all ranks have to keep.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,55 +16,34 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_overwritten
-from course_lib.classroom.checks.lesson_02 import results, trial
-from course_lib.classroom.checks.lesson_02.results import Owed, refuse_first
-from course_lib.classroom.checks.lesson_02.trial import ROWS, STEPS, Product, product
+from course_lib.classroom.checks.lesson_02 import trial
+from course_lib.classroom.checks.lesson_02.trial import ROWS, STEPS, Owed, Product, product
 from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed, near, refuse_general
 from course_lib.classroom.checks.words import Page
 
-LR = 0.0625
+LR = 0.0625  # of the first step; each takes half of the last one's
 NARROW = 1e-2  # relative: what a sum of numbers of 16 bits may be off
 SAYS = Page("lesson_02/row_step")
 _HALF = "The loss is half the sum of the squares of Y − target: then dY is Y − target."
 
 
-class Step(NamedTuple):
-    """One step on one group: the full tensors before it, and what came back on each rank."""
+class Step:
+    """One step on one group: what one process makes of it, and what came back on each rank."""
 
-    whole: Product  # before the step; dy is the target
-    reports: list[dict]
-    when: str
-    dtype: str
-    later: bool  # whether another step came before it: of this layer, or of the first one
-
-    @property
-    def n(self) -> int:
-        return len(self.reports)
-
-    @property
-    def y(self) -> Tensor:
-        return self.whole.x @ self.whole.weight + self.whole.bias
-
-    @property
-    def dy(self) -> Tensor:
-        return self.y - self.whole.dy
-
-    @property
-    def parts(self) -> list[Product]:
-        return [self.whole.mine(ROWS, self.n, rank) for rank in range(self.n)]
-
-    @property
-    def after(self) -> Product:
-        """What the next step begins with, in one process."""
-        weight = self.whole.weight - LR * self.whole.x.T @ self.dy
-        return self.whole._replace(weight=weight, bias=self.whole.bias - LR * self.dy.sum(0))
-
-    @property
-    def owed(self) -> list[list[Owed]]:
-        y, after = Owed("Y", self.y, self.y), self.after
-        bias = Owed("bias", after.bias, after.bias)
-        own = [after.mine(ROWS, self.n, rank).weight for rank in range(self.n)]
-        return [[y, Owed("weight", weight, after.weight), bias] for weight in own]
+    def __init__(
+        self, whole: Product, reports: list, when: str, dtype: str, lr: float, first: bool
+    ):
+        self.whole, self.reports, self.when, self.dtype = whole, reports, when, dtype
+        self.lr, self.first, self.n = lr, first, len(reports)
+        self.y = whole.x @ whole.weight + whole.bias
+        self.dy = self.y - whole.dy  # `whole` has the target there
+        self.parts = [whole.mine(ROWS, self.n, rank) for rank in range(self.n)]
+        weight = whole.weight - lr * whole.x.T @ self.dy
+        self.after = whole._replace(weight=weight, bias=whole.bias - lr * self.dy.sum(0))
+        mine = [self.after.mine(ROWS, self.n, rank) for rank in range(self.n)]
+        wholes = (self.y, self.after.weight, self.after.bias)
+        names = ("Y", "weight", "bias")
+        self.owed = [list(map(Owed, names, (self.y, *part[1:3]), wholes)) for part in mine]
 
 
 def judge_row_step(answer: Answer, judge: Judge) -> None:
@@ -78,20 +55,20 @@ def judge_row_step(answer: Answer, judge: Judge) -> None:
     def tried(members: list[int], h: int, f: int, dtype: str = "float64") -> list[Step]:
         when, sizes = f"{on(members)}, X[{b}, {h}] W[{h}, {f}]", (b, h, f)
         count = STEPS if dtype == "float64" else 1  # a float32 holds one step exactly, and no more
-        given = (trial.steps, sizes, seed, LR, dtype, count)
         layers = [product(*sizes, seed + STEPS * k, dtype).double() for k in range(len(CALLS))]
-        found = []
-        for i, reports in enumerate(results.tried(answer, judge, members, when, h, *given)):
+
+        def call(i: int, reports: list[dict]) -> Step:
             number, k = divmod(i, len(CALLS))
             data = product(*sizes, seed + STEPS * k + number, dtype).double()
             whole = layers[k]._replace(x=data.x, dy=data.dy)
             at = f"{when}, step {number + 1}" + " of a second layer" * k
-            step = Step(whole, reports, at, dtype, i > 0)
+            step = Step(whole, reports, at, dtype, LR / 2**number, i == 0)
             _refuse_a_part_of_the_bias(step)
-            results.look_at_results(step)
-            found.append(step)
             layers[k] = step.after
-        return found
+            return step
+
+        given = (trial.steps, sizes, seed, LR, dtype, count)
+        return trial.tried(answer, judge, (members, when, h), call, *given)
 
     even = tried(THREE, 12, 7)
     _look_at_values(even)
@@ -104,7 +81,7 @@ def judge_row_step(answer: Answer, judge: Judge) -> None:
 
 def _look_at_bytes(step: Step) -> None:
     """Hold what was sent against one all-reduce of Y, and nothing for the bias."""
-    allowed = results.fair(step, step.dy.shape)
+    allowed = trial.fair(step, step.dy.shape)
     looks = {"over budget": lambda report: report["bytes"] > allowed}
     SAYS.refuse_each(step.reports, looks, when=step.when, allowed=allowed)
 
@@ -122,18 +99,18 @@ def _refuse_a_part_of_the_bias(step: Step) -> None:
 def _look_at_values(steps: list[Step]) -> None:
     """The first thing that is wrong, step by step: Y before the weight, the weight before bias."""
     for step, part in itertools.product(steps, range(3)):
-        wrong = results.wrong(step, part)
+        wrong = trial.wrong(step, part)
         if wrong:
             name = step.owed[0][part].name
-            SAYS.refuse({"another second step": step.later}, name=name, when=step.when)
+            SAYS.refuse({"another second step": not step.first}, name=name, when=step.when)
             (_refuse_y, _refuse_weight, _refuse_bias)[part](step, wrong)
 
 
 def _refuse_y(step: Step, wrong: list[int]) -> None:
-    seen, rank, n = results.seen(step, 0), wrong[0], step.n
+    seen, rank, n = trial.seen(step, 0), wrong[0], step.n
     head = f"Y on rank {rank} is not right {step.when}."
     there = " there" if len(wrong) < n else ""
-    refuse_first(seen[rank], SAYS, _of_y(step, wrong), head, n=n, there=there)
+    trial.refuse_first(seen[rank], SAYS, _of_y(step, wrong), head, n=n, there=there)
     refuse_general(seen, [step.y] * n, step.when, what="Y")
     off, bias = float((seen[rank] - step.y).abs().max()), float(step.whole.bias.abs().max())
     named = {"rounded on the way": off < NARROW * step.y.abs().max(), "wrong Y": True}
@@ -158,9 +135,9 @@ def _of_y(step: Step, wrong: list[int]) -> Iterator[tuple[str, Tensor]]:
 def _refuse_weight(step: Step, wrong: list[int]) -> None:
     """Raise what is wrong with the new weight, where Y is right."""
     rank, dy, n, (b, f) = wrong[0], step.dy, step.n, step.dy.shape
-    mine, new = step.parts[rank], results.seen(step, 1)[rank]
+    mine, new = step.parts[rank], trial.seen(step, 1)[rank]
     head = f"Y is right, the new weight on rank {rank} is not {step.when}."
-    moved = (mine.weight - new) / LR  # the gradient that was used
+    moved = (mine.weight - new) / step.lr  # the gradient that was used
     grads = [part.x.T @ dy for part in step.parts]
     right = grads[rank]
     SAYS.refuse({"gradient, not weight": near(new, right)}, head=head)
@@ -174,7 +151,7 @@ def _refuse_weight(step: Step, wrong: list[int]) -> None:
     if all(grad.shape == right.shape for grad in grads):
         mixed = torch.stack(grads).sum(0)
         ideas += [("parts of different things added", mixed / k) for k in (1, n)]
-    refuse_first(moved, SAYS, ideas, head)
+    trial.refuse_first(moved, SAYS, ideas, head)
     for by, why in (
         (n, "That is once for each rank. Each rank's gradient is complete."),
         (1 / n, f"It is divided by the {n} ranks. Each rank's gradient is complete."),
@@ -182,20 +159,20 @@ def _refuse_weight(step: Step, wrong: list[int]) -> None:
         (1 / (b * f), f"It is divided by the {b * f} elements of Y. The loss is no mean."),
         (2, _HALF),
         (1 / 2, _HALF),
-        (LR, "The learning rate stands in it twice."),
-        (1 / LR, "The learning rate is missing."),
+        (step.lr, "The learning rate stands in it twice."),
+        (1 / step.lr, "The learning rate is missing."),
         (_times(moved, right), "Is something divided or multiplied once too often?"),
     ):
-        refuse_first(moved, SAYS, [("another step", by * right)], head, by=by, why=why)
+        trial.refuse_first(moved, SAYS, [("another step", by * right)], head, by=by, why=why)
     raise SAYS("wrong weight", head=head)
 
 
 def _refuse_bias(step: Step, wrong: list[int]) -> None:
     """Raise what is wrong with the new bias, where Y and the weight are right."""
-    rank, new, n, (b, f) = wrong[0], results.seen(step, 2), step.n, step.dy.shape
+    rank, new, n, (b, f) = wrong[0], trial.seen(step, 2), step.n, step.dy.shape
     db = step.dy.sum(0)
     head = f"Y and the weight are right, the new bias on rank {rank} is not {step.when}."
-    moved = [(step.whole.bias - bias) / LR for bias in new]
+    moved = [(step.whole.bias - bias) / step.lr for bias in new]
     SAYS.refuse({"gradient, not weight": near(new[rank], db)}, head=head)
     ideas = [
         ("bias not trained" if len(wrong) == n else "bias trained on some ranks", 0 * db),
@@ -204,7 +181,7 @@ def _refuse_bias(step: Step, wrong: list[int]) -> None:
         ("uphill", -db),
         ("summed over all", torch.full_like(db, float(step.dy.sum()))),
     ]
-    refuse_first(moved[rank], SAYS, ideas, head, n=n)
+    trial.refuse_first(moved[rank], SAYS, ideas, head, n=n)
     touched = [~torch.isclose(one, torch.zeros_like(one), atol=1e-12) for one in moved]
     trained = all(near(one[mask], db[mask]) for one, mask in zip(moved, touched, strict=True))
     some = not all(bool(mask.all()) for mask in touched)
@@ -212,7 +189,7 @@ def _refuse_bias(step: Step, wrong: list[int]) -> None:
     sizes = {"rows of X": b, "elements of Y": b * f}
     refuse_general(moved, [db] * n, step.when, sizes=sizes, what="gradient of the bias")
     by = _times(moved[rank], db)
-    refuse_first(moved[rank], SAYS, [("another step", by * db)], head, by=by, why="")
+    trial.refuse_first(moved[rank], SAYS, [("another step", by * db)], head, by=by, why="")
     raise SAYS("wrong bias", head=head)
 
 

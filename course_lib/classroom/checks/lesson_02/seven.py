@@ -1,7 +1,6 @@
 """`seven_by_five` of lesson 02: a weight that no number of ranks divides, cut both ways.
 
-What each rank holds, what is all-reduced, and what that costs, from the cut rule and the ledger's
-forms; a misreading is another cut, another sum or another count.
+From the cut rule and the ledger's forms; a misreading is another cut, sum or count.
 """
 
 from __future__ import annotations
@@ -44,14 +43,6 @@ def _bytes(times: float, by_columns: float = B * H, by_rows: float = B * F) -> d
     return dict(zip(BYTES, (times * by_columns, times * by_rows), strict=True))
 
 
-def _evenly(length: int) -> list[int]:
-    return [length // RANKS + (rank < length % RANKS) for rank in range(RANKS)]
-
-
-def _rounded_down(length: int) -> list[int]:
-    return [length // RANKS] * (RANKS - 1) + [length // RANKS + length % RANKS]
-
-
 RING = forms.all_reduce(RANKS, RANKS) / RANKS  # of what is all-reduced, the part that a rank sends
 RIGHT = {**_held(), **_costs(B * H, B * F)}
 WIDE, HIGH = cut(F, RANKS)[:1], cut(H, RANKS)[:1]  # rank 0's share, by columns and by rows
@@ -59,8 +50,8 @@ SWAPPED = dict(zip(HELD[2:] + HELD[:2], _held().values(), strict=True))
 MISREADINGS = (  # of the cut, of what is summed, of what is sent
     ("the other direction", _costs(B * F, B * H)),
     ("rows and columns swapped", SWAPPED | _costs(B * F, B * H)),
-    ("as evenly as it goes", _held(_evenly(F), _evenly(H))),
-    ("the rest on the last rank", _held(_rounded_down(F), _rounded_down(H))),
+    ("as evenly as it goes", _held([2, 2, 1], [3, 2, 2])),
+    ("the rest on the last rank", _held([1, 1, 3], [2, 2, 3])),
     ("padded", _held(WIDE, HIGH)),
     ("a third of everything", _held([F / RANKS], [H / RANKS])),
     ("the whole weight", _held([F], [H])),

@@ -1,10 +1,4 @@
-"""The exercises of lesson 03 in the order in which the lesson lists them, a file for each.
-
-Two are functions that run on the judge's ranks, three are graphs whose gradients are predicted.
-`trial.py` is what runs on the ranks.
-"""
-
-from __future__ import annotations
+"""The exercises of lesson 03 in the order in which the lesson lists them, a file for each."""
 
 from course_lib.classroom.checks.lesson_03.conjugates import CONJUGATES
 from course_lib.classroom.checks.lesson_03.gathers import GATHER_FROM

@@ -1,17 +1,14 @@
 """`conjugates` of lesson 03: what right means for f and g, and how wrong pairs are recognised.
 
-A pair is tried alone, beside others that need the same tensors, and in a net that learns; held
-against dense results (values and gradients) and against one message each, in its own phase.
+A pair is tried alone, beside others that need the same tensors, and in a net that learns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
@@ -29,31 +26,24 @@ from course_lib.ledger import forms
 SAYS = Page("lesson_03/conjugates")
 
 
-class Trial(NamedTuple):
+class Trial:
     """One run of the learner's pair on a group, and what each rank reports of it."""
 
-    seed: int
-    shape: Shape
-    reports: list
-    when: str
+    def __init__(self, seed: int, shape: Shape, reports: list, when: str):
+        self.seed, self.shape, self.reports, self.when = seed, shape, reports, when
+        self.n = len(reports)
+        self.each = each = {  # the numbers of each name, of every rank
+            name: [numbers(seed, name, rank, *shape) for rank in range(self.n)] for name in "xwpvcq"
+        }
+        self.right = {  # of f and g alone, the same on every rank: first there, then back
+            ("f", "out"): each["x"][0],
+            ("g", "out"): sum(each["p"]),
+            ("f", "grad"): sum(each["w"]),
+            ("g", "grad"): each["v"][0],
+        }
 
-    @property
-    def n(self) -> int:
-        return len(self.reports)
-
-    def each(self, name: str) -> list[Tensor]:
-        """The numbers of that name, of every rank."""
-        return [numbers(self.seed, name, r, *self.shape) for r in range(self.n)]
-
-    def same(self, name: str) -> Tensor:
-        """The numbers of that name which all ranks hold."""
-        return self.each(name)[0]
-
-    @property
-    def right(self) -> dict[tuple[str, str], Tensor]:
-        """What f and g alone should give, the same on every rank: first there, then back."""
-        there = {("f", "out"): self.same("x"), ("g", "out"): sum(self.each("p"))}
-        return there | {("f", "grad"): sum(self.each("w")), ("g", "grad"): self.same("v")}
+    def of(self, shape: Shape) -> Trial:
+        return Trial(self.seed, shape, self.reports, self.when)
 
 
 def judge_conjugates(answer: Answer, judge: Judge) -> None:
@@ -105,7 +95,7 @@ def _look_alone(trial: Trial) -> None:
         about = {"which": which, "rank": rank, "shape": trial.shape, "advice": advice}
         lost = {"not like x": report["out"] is None}
         SAYS.refuse(lost, got=looking.came_back(report), when=when, **about)
-    (x, total, gradient, v), ps, ws = trial.right.values(), trial.each("p"), trial.each("w")
+    (x, total, gradient, v), ps, ws = trial.right.values(), trial.each["p"], trial.each["w"]
     seen = {stage: [report[stage[0]][stage[1]] for report in reports] for stage in trial.right}
     changed = {which for which, _, report in each if report["changed"]}
     named = {
@@ -150,7 +140,7 @@ def _look_alone(trial: Trial) -> None:
 
 def _look_at_once(trial: Trial) -> None:
     """A pair of one group, while another pair of another group is in use."""
-    ws, v, x = trial.each("w"), trial.same("v"), trial.same("x")
+    ws, v, x = trial.each["w"], trial.each["v"][0], trial.each["x"][0]
     for rank, report in enumerate(trial.reports):
         pairs = zip(report, (sum(ws), ws[rank]), strict=True)
         wrong = not all(all_near(seen, (x * w, v * w)) for seen, w in pairs)
@@ -160,9 +150,9 @@ def _look_at_once(trial: Trial) -> None:
 
 def _look_shared(trial: Trial) -> None:
     """A branch beside f, an operation before g: what was written into shows in their gradients."""
-    c, v, n = trial.each("c"), trial.same("v"), trial.n
-    ps = [q.exp() for q in trial.each("q")]
-    total, both = sum(ps), sum(c) + sum(trial.each("w"))
+    c, v, n = trial.each["c"], trial.each["v"][0], trial.n
+    ps = [q.exp() for q in trial.each["q"]]
+    total, both = sum(ps), sum(c) + sum(trial.each["w"])
     for rank, (report, p) in enumerate(zip(trial.reports, ps, strict=True)):
         q = p * (3 * v + c[rank])
         named = {
@@ -182,7 +172,7 @@ def _look_shapes(trial: Trial, kinds: list[tuple[Shape, str]]) -> None:
     """Tensors of other shapes, and of another dtype."""
     for (shape, dtype), *reports in zip(kinds, *trial.reports, strict=True):
         alike = near if dtype == "float64" else nearly
-        for (which, key), right in trial._replace(shape=shape).right.items():
+        for (which, key), right in trial.of(shape).right.items():
             for rank, report in enumerate(report[which] for report in reports):
                 seen = report[key]
                 named = {
@@ -196,12 +186,12 @@ def _look_shapes(trial: Trial, kinds: list[tuple[Shape, str]]) -> None:
 
 def _look_layouts(trial: Trial) -> None:
     """Tensors that are not one block of memory."""
-    total, turned = sum(trial.each("p")), trial._replace(shape=trial.shape[::-1])
-    gradient, ones = sum(turned.each("w")).t(), torch.full_like(total, float(trial.n))
+    total, turned = sum(trial.each["p"]), trial.of(trial.shape[::-1])
+    gradient, ones = sum(turned.each["w"]).t(), torch.full_like(total, float(trial.n))
     blocks = {"ones": ones, "y": total.t(), "x": gradient}
     looks = {
         "g in place #3": lambda r: r["changed"],
-        "only with a gradient": lambda r: not near(r["data"], trial.same("x") + total),
+        "only with a gradient": lambda r: not near(r["data"], trial.each["x"][0] + total),
         "another layout #1": lambda r: not all(near(r[key], blocks[key]) for key in blocks),
         "another layout #2": lambda r: not all_near(r["apart"], (total, gradient)),
     }

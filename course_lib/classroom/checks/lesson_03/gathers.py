@@ -1,15 +1,13 @@
 """`gather_from` of lesson 03: one forward, two right backwards, each within its budget.
 
-An answer is tried with pieces of one length, then uneven ones along other dims, with the same work
-after it on every rank and with work of each rank's own; then with several gathers at once.
+Tried with even pieces, then uneven ones along other dims, then with several gathers at once.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -40,51 +38,26 @@ REPLICATED, SHARDED = "replicated", "sharded"
 WEIGHTS = {REPLICATED: "v", SHARDED: "w"}  # the name of what the gathered tensor is multiplied with
 
 
-class Trial(NamedTuple):
+class Trial:
     """One call of the learner's function on a group, and what it gave on each rank."""
 
-    seed: int
-    whole: list[int]
-    dim: int
-    sizes: list[int]
-    after: str
-    reports: list[dict]
-    when: str
+    def __init__(
+        self, seed: int, whole: list, dim: int, sizes: list, after: str, reports: list, when: str
+    ):
+        self.whole, self.dim, self.sizes, self.after = whole, dim, sizes, after
+        self.reports, self.when, self.n = reports, when, len(sizes)
+        self.x = numbers(seed, "x", 0, *whole)
+        self.grads = [report["grad"] for report in reports]
+        terms = [2 * self.x * numbers(seed, WEIGHTS[after], r, *whole) for r in range(self.n)]
+        wholes = {REPLICATED: terms, SHARDED: [sum(terms)] * self.n}  # of what comes back
+        self.pieces = {
+            way: [one.split(sizes, dim)[rank] for rank, one in enumerate(ones)]
+            for way, ones in wholes.items()
+        }
 
-    @property
-    def n(self) -> int:
-        return len(self.sizes)
-
-    @property
-    def x(self) -> Tensor:
-        return numbers(self.seed, "x", 0, *self.whole)
-
-    def pieces(self, wholes: Sequence[Tensor]) -> list[Tensor]:
-        """Each rank's piece of what it has."""
-        return [whole.split(self.sizes, self.dim)[rank] for rank, whole in enumerate(wholes)]
-
-    @property
-    def terms(self) -> list[Tensor]:
-        """The gradient of the whole that comes back on each rank."""
-        name = WEIGHTS[self.after]
-        return [2 * self.x * numbers(self.seed, name, r, *self.whole) for r in range(self.n)]
-
-    @property
-    def own_part(self) -> bool:
-        """Whether each rank has its piece of what came back on it alone."""
-        return all_near(self.grads, self.pieces(self.terms))
-
-    @property
-    def summed(self) -> bool:
-        return all_near(self.grads, self.pieces([sum(self.terms)] * self.n))
-
-    @property
-    def right(self) -> bool:
-        return self.own_part if self.after == REPLICATED else self.summed
-
-    @property
-    def grads(self) -> list[Tensor | None]:
-        return [report["grad"] for report in self.reports]
+    def is_right(self, after: str) -> bool:
+        """Whether the gradients are those that are right with this work after the gather."""
+        return all_near(self.grads, self.pieces[after])
 
 
 def judge_gather(answer: Answer, judge: Judge) -> None:
@@ -184,14 +157,13 @@ def _look_at_results(trial: Trial) -> None:
 
 def _look_at_gradients(trials: list[Trial]) -> None:
     """Hold the gradients of all against theirs; the first wrong one is explained."""
-    wrong = [trial for trial in trials if not trial.right]
+    wrong = [trial for trial in trials if not trial.is_right(trial.after)]
     if not wrong:
         return
-    n, seen, when, after = wrong[0].n, wrong[0].grads, wrong[0].when, wrong[0].after
-    total = wrong[0].terms[0] if after == REPLICATED else sum(wrong[0].terms)
-    right = wrong[0].pieces([total] * n)
-    copies = any(trial.after == REPLICATED and trial.summed for trial in wrong)
-    alone = any(trial.after == SHARDED and trial.own_part for trial in wrong)
+    n, when, after = wrong[0].n, wrong[0].when, wrong[0].after
+    seen, right = wrong[0].grads, wrong[0].pieces[after]
+    copies = any(trial.after == REPLICATED and trial.is_right(SHARDED) for trial in wrong)
+    alone = any(trial.after == SHARDED and trial.is_right(REPLICATED) for trial in wrong)
     named = {
         "exchanged": copies and alone,
         "copies summed": copies,

@@ -1,7 +1,6 @@
 """`in_place_gradients` of lesson 03: four graphs whose sums were made in place, on two ranks.
 
-The right numbers come from what each operation keeps; tests and the notebook's last cell hold them
-against two real ranks that really sum in place.
+The right numbers come from what each operation keeps; tests hold them against real ranks.
 """
 
 from __future__ import annotations
@@ -48,22 +47,22 @@ def _answers(at: Callable[[str, int], float], *graphs: str) -> dict[str, float]:
 
 RIGHT = _answers(_in_place)
 TOTAL = sum(COMING)
-IDEAS = {  # what each gives, and for which graphs
-    "out of place": (_own, "exp", "relu", "beside"),
-    "a mask of its own": (lambda graph, r: SUMS[graph], "relu"),
-    "doubled": (lambda graph, r: 2 * _own(graph, r),),
-    "the input overwritten": (lambda graph, r: _of(graph, sum(INPUTS[graph])), "exp", "square"),
-    "the result kept #1": (lambda graph, r: 2 * SUMS[graph], "square"),
-    "the result kept #2": (lambda graph, r: 2 * math.sqrt(SUMS[graph]), "square"),
-    "the result kept #3": (lambda graph, r: SUMS[graph], "square"),
-    "the branch without its factor": (lambda graph, r: TOTAL, "beside"),
-    "both branches added": (lambda graph, r: FACTOR * (TOTAL + COMING[r]), "beside"),
-    "summed on the way back as well": (lambda graph, r: 2 * _in_place(graph, r), *GRAPHS[:3]),
-    "mean": (lambda graph, r: _in_place(graph, r) / 2, "exp", "beside"),
-    "ranks exchanged": (lambda graph, r: _own(graph, 1 - r),),
-    "c counted twice": (lambda graph, r: FACTOR * COMING[r] * TOTAL, "beside"),
-}
-MISTAKES = named(SAYS, {entry: _answers(*idea) for entry, idea in IDEAS.items()})
+IDEAS = (  # what each gives, and for which graphs
+    ("out of place", _own, "exp", "relu", "beside"),
+    ("a mask of its own", lambda graph, r: SUMS[graph], "relu"),
+    ("doubled", lambda graph, r: 2 * _own(graph, r)),
+    ("the input overwritten", lambda graph, r: _of(graph, sum(INPUTS[graph])), "exp", "square"),
+    ("the result kept", lambda graph, r: 2 * SUMS[graph], "square"),
+    ("the result kept", lambda graph, r: 2 * math.sqrt(SUMS[graph]), "square"),
+    ("the result kept", lambda graph, r: SUMS[graph], "square"),
+    ("the branch without its factor", lambda graph, r: TOTAL, "beside"),
+    ("both branches added", lambda graph, r: FACTOR * (TOTAL + COMING[r]), "beside"),
+    ("summed on the way back as well", lambda graph, r: 2 * _in_place(graph, r), *GRAPHS[:3]),
+    ("mean", lambda graph, r: _in_place(graph, r) / 2, "exp", "beside"),
+    ("ranks exchanged", lambda graph, r: _own(graph, 1 - r)),
+    ("c counted twice", lambda graph, r: FACTOR * COMING[r] * TOTAL, "beside"),
+)
+MISTAKES = named(SAYS, [(entry, _answers(*idea)) for entry, *idea in IDEAS])
 IN_PLACE = Thought(
     fields=FIELDS, judge=held_against(RIGHT, MISTAKES, apart=True, units=False), **SAYS.about
 )

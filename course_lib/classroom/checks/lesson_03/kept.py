@@ -1,7 +1,6 @@
 """What memory an answer keeps once its caller has let go: of its inputs, and of its own making.
 
-A tensor may be kept by the backward, on ctx, in a closure, in a module or on a result; it is found
-wherever it is. For `gather_from` of lesson 03 and `fuse_gate_up` of lesson 04.
+A tensor is found wherever it is kept. For `gather_from` and lesson 04's `fuse_gate_up`.
 """
 
 from __future__ import annotations

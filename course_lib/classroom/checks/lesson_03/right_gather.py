@@ -33,22 +33,22 @@ CROSSED = [sum(w[r] * y for w, y in zip(W, PRODUCTS, strict=True)) for r in (0, 
 ROW = [sum(w) for w in W]
 TERMS = [x * w for x, w in zip(X, SUMMED, strict=True)]
 OTHER = {f"{graph}, rank {r}": RIGHT[f"{graph}, rank {1 - r}"] for graph in GRAPHS for r in (0, 1)}
-IDEAS = {  # what each gives; each graph is by itself
-    "a sum left out": _of("B", OWN) | _of("C", OWN, Y),
-    "copies summed": _of("A", OF_A, 2) | _of("D", SUMMED, 2),
-    "f forgotten": _of("D", OWN),
-    "y forgotten": _of("C", SUMMED),
-    "y of one rank #1": _of("C", CROSSED),
-    "summed on the way back through g": _of("C", SUMMED, 2 * Y),
-    "the square forgotten #1": {"A, rank 1": X[0] * X[1]},
-    "mean": {name: value / 2 for name, value in RIGHT.items()},
-    "the other piece": OTHER,
-    "weights of one rank": _of("B", ROW) | _of("D", ROW),
-    "y of one rank #2": _of("C", [w * y for w, y in zip(OWN, PRODUCTS, strict=True)]),
-    "y of one rank #3": _of("C", [w * y for w, y in zip(SUMMED, PRODUCTS, strict=True)]),
-    "the square forgotten #2": _of("A", X[::-1]),
-    "the term, not its derivative": _of("B", TERMS) | _of("D", TERMS),
-}
+IDEAS = (  # what each gives; each graph is by itself
+    ("a sum left out", _of("B", OWN) | _of("C", OWN, Y)),
+    ("copies summed", _of("A", OF_A, 2) | _of("D", SUMMED, 2)),
+    ("f forgotten", _of("D", OWN)),
+    ("y forgotten", _of("C", SUMMED)),
+    ("y of one rank", _of("C", CROSSED)),
+    ("summed on the way back through g", _of("C", SUMMED, 2 * Y)),
+    ("the square forgotten", {"A, rank 1": X[0] * X[1]}),
+    ("mean", {name: value / 2 for name, value in RIGHT.items()}),
+    ("the other piece", OTHER),
+    ("weights of one rank", _of("B", ROW) | _of("D", ROW)),
+    ("y of one rank", _of("C", [w * y for w, y in zip(OWN, PRODUCTS, strict=True)])),
+    ("y of one rank", _of("C", [w * y for w, y in zip(SUMMED, PRODUCTS, strict=True)])),
+    ("the square forgotten", _of("A", X[::-1])),
+    ("the term, not its derivative", _of("B", TERMS) | _of("D", TERMS)),
+)
 RIGHT_GATHER = Thought(
     fields=FIELDS,
     judge=held_against(RIGHT, named(SAYS, IDEAS), apart=True, units=False),
