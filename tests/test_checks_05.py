@@ -14,7 +14,7 @@ import torch
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
-from course_lib.classroom.checks.lesson_05 import kv, qkv_readings, streams
+from course_lib.classroom.checks.lesson_05 import kv, qkv, streams
 from course_lib.tensor_parallel.qkv_layout import shares
 from tests.answers.lesson_05_kv import PLAN, WRONG_PLAN
 from tests.answers.lesson_05_qkv import QKV
@@ -65,7 +65,7 @@ def test_what_breaks_costs_one_check(desk, name):
 def test_the_rows_wanted_are_those_of_attention_by_heads():
     """An oracle of its own: a head computed from its rows alone is that head of all of them."""
     made = torch.Generator().manual_seed(3)
-    case = qkv_readings.Case("llama", 6, 3, 2, 2)
+    case = qkv.Case("Llama", 6, 3, 2, 2)
     x = torch.randn(4, case.hidden, generator=made, dtype=torch.float64)
     weight = torch.randn(case.rows, case.hidden, generator=made, dtype=torch.float64)
 
@@ -75,7 +75,7 @@ def test_the_rows_wanted_are_those_of_attention_by_heads():
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)[0]
 
     whole = attend(list(range(case.rows)), 6, 3)
-    parts = [attend(qkv_readings.right(case, r), h, kv) for r, h, kv in ((0, 4, 2), (1, 2, 1))]
+    parts = [attend(qkv.right(case, r), h, kv) for r, h, kv in ((0, 4, 2), (1, 2, 1))]
     torch.testing.assert_close(torch.cat(parts), whole)
 
 

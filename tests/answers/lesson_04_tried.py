@@ -203,6 +203,10 @@ WRONG: dict = {
         ),
         "through float32": (fuse((JOIN, f"{JOIN}.float().to(gate.dtype)")), "rounded on the way"),
         "zero added": (fuse((JOIN, f"{JOIN} + 0")), "other training"),
+        "infinities cut off": (
+            fuse((JOIN, f"torch.nan_to_num({JOIN})")),
+            "other training",
+        ),
         "divided and multiplied": (fuse((JOIN, f"{JOIN} / 7 * 7")), "computed, not copied"),
         "kept by the history": (
             fuse(

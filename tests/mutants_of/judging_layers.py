@@ -66,8 +66,8 @@ MUTANTS = [
     Mutant(
         "layers-again-is-refused",
         HALF_BLOCK,
-        "        backward=[PAIR, AGAIN],\n",
-        "        backward=[PAIR],\n",
+        "backward=[PAIR, AGAIN],\n",
+        "backward=[PAIR],\n",
         (f"{RIGHT}[sequence_mlp-gathered again]",),
         "the frugal variant is refused",
     ),
@@ -169,8 +169,8 @@ MUTANTS = [
     Mutant(
         "layers-lengths-that-divide-only",
         HALF_BLOCK,
-        '        (TWO, {"b": 3, "s": 5, "h": 8, "f": 7}),\n',
-        '        (THREE, {"b": 3, "s": 3, "h": 8, "f": 7}),\n',
+        '(TWO, {"b": 3, "s": 5, "h": 8, "f": 7}),\n',
+        '(THREE, {"b": 3, "s": 3, "h": 8, "f": 7}),\n',
         (f"{HALF}the notebook's rank]",),
         "no smaller group is tried",
         "T29",

@@ -1,7 +1,4 @@
-"""The exercises of lesson 04 in the order in which the lesson lists them, a file for each.
-
-Two are functions that run on the judge's ranks, two are questions answered with numbers.
-"""
+"""The exercises of lesson 04 in the order in which the lesson lists them, a file for each."""
 
 from __future__ import annotations
 

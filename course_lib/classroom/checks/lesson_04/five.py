@@ -1,8 +1,4 @@
-"""`five_to_two` of lesson 04: a SwiGLU MLP from its shards, one all-reduce in each direction.
-
-Declared: the interface, the dense layer, sizes that divide and uneven ones, what each wrong idea
-gives, and a budget of messages and bytes.
-"""
+"""`five_to_two` of lesson 04: a SwiGLU MLP from its shards, one all-reduce in each direction."""
 
 from __future__ import annotations
 
@@ -22,7 +18,6 @@ from course_lib.ledger import forms
 
 SAYS = Page("lesson_04/five_to_two")
 ONE = {"all_reduce": 1}
-TWICE = {"all_reduce": 2}
 HALVES = {"reduce_scatter", "all_gather"}
 
 
@@ -48,33 +43,37 @@ def outputs(c: Seen) -> Iterator[tuple[str, list[Tensor]]]:
     n, (x, gate, up, down, bias) = c.n, c.inputs
     parts = [swiglu(*c.shards(r)[:4], 0 * bias) for r in c.ranks]
     total = torch.stack(parts).sum(0)
-    yield "sum left out #1", [part + bias for part in parts]
-    yield "sum left out #2", parts
-    yield "bias n times", [total + n * bias] * n
-    yield "bias left out", [total] * n
-    yield "bias divided", [total + bias / n] * n
-    yield "summed twice", [n * total + bias] * n
-    yield "mean", [total / n + bias] * n
-    yield "gate and up exchanged", [swiglu(x, up, gate, down, bias)] * n
+    yield "sum left out", [part + bias for part in parts]
+    yield "sum left out", parts
     yield "f and g exchanged", [swiglu(n * x, *c.shards(r)[1:]) for r in c.ranks]
+    for entry, given in {
+        "bias n times": total + n * bias,
+        "bias left out": total,
+        "bias divided": total + bias / n,
+        "summed twice": n * total + bias,
+        "mean": total / n + bias,
+        "gate and up exchanged": swiglu(x, up, gate, down, bias),
+        "bend over both": F.silu((x @ gate.t()) * (x @ up.t())) @ down.t() + bias,
+    }.items():
+        yield entry, [given] * n
     for bend in (F.gelu, F.relu, torch.sigmoid):
         yield "another bend", [bend(x @ gate.t()) * (x @ up.t()) @ down.t() + bias] * n
-    yield "bend over both", [F.silu((x @ gate.t()) * (x @ up.t())) @ down.t() + bias] * n
 
 
-def through(c: Seen, summed: tuple[bool, bool]) -> list[Tensor]:
-    """x's gradient on each rank, where what comes back by gate, by up is summed over the ranks."""
-    ways = []
-    for way in range(2):
-        terms = []
+def own(*ways: int) -> Gives:
+    """x's gradient where what comes back by gate (0), by up (1) stays each rank's own."""
+
+    def gives(c: Seen, name: str) -> list[Tensor]:
+        terms = []  # of each rank: what comes back by gate, by up
         for rank in c.ranks:
             x, gate, up, down, _ = c.shards(rank)
             leaves = [x.clone().requires_grad_() for _ in range(2)]
             y = F.silu(leaves[0] @ gate.t()) * (leaves[1] @ up.t()) @ down.t()
-            terms.append(torch.autograd.grad(y, leaves, c.dy)[way])
-        total = torch.stack(terms).sum(0)
-        ways.append([total if summed[way] else term for term in terms])
-    return [by_gate + by_up for by_gate, by_up in zip(*ways, strict=True)]
+            terms.append(torch.autograd.grad(y, leaves, c.dy))
+        total = [sum(way) for way in zip(*terms, strict=True)]
+        return [sum(mine[i] if i in ways else total[i] for i in range(2)) for mine in terms]
+
+    return gives
 
 
 def times(factor: Callable[[int], float]) -> Gives:
@@ -83,9 +82,10 @@ def times(factor: Callable[[int], float]) -> Gives:
 
 def on_some_ranks(c: Seen, name: str) -> list[Tensor | None]:
     """The right one where there is any; none at all where every rank has one, or none has."""
-    there = [one is not None and bool(one.any()) for one in c.seen(name)]
-    given = zip(there, c.seen(name), c.gradients(name), strict=True)
-    return [right if some else seen for some, seen, right in given] if len(set(there)) > 1 else []
+    seen = c.seen(name)
+    there = [one is not None and bool(one.any()) for one in seen]
+    given = zip(there, seen, c.gradients(name), strict=True)
+    return [right if some else one for some, one, right in given] if len(set(there)) > 1 else []
 
 
 def most(c: Seen, rank: int, back: dict) -> tuple[float, float]:
@@ -110,9 +110,9 @@ FIVE = Declared(
     outputs=outputs,
     gradients=(
         ("weights left out", "", lambda c, name: [None] * c.n),
-        ("f left out", "x", lambda c, name: through(c, (False, False))),
-        ("one branch without f #1", "x", lambda c, name: through(c, (True, False))),
-        ("one branch without f #2", "x", lambda c, name: through(c, (False, True))),
+        ("f left out", "x", own(0, 1)),
+        ("one branch without f", "x", own(1)),
+        ("one branch without f", "x", own(0)),
         ("sum of equal gradients", "x gate up down", times(lambda n: n)),
         ("f twice", "x", times(lambda n: n)),
         ("bias in n parts", "bias", times(lambda n: 1 / n)),
@@ -127,14 +127,11 @@ FIVE = Declared(
         wirings=(
             (
                 "weights on the way",
-                lambda there, back: there.get("all_gather", 0) + there.get("broadcast", 0) >= 3,
+                lambda to, _: to.get("all_gather", 0) + to.get("broadcast", 0) > 2,
             ),
-            ("one f per product", lambda there, back: back == TWICE and there == ONE),
-            ("gathered in the middle", lambda there, back: {"all_gather", *ONE} <= set(there)),
-            (
-                "all-reduce in two halves",
-                lambda there, back: set(there) >= HALVES or set(back) >= HALVES,
-            ),
+            ("one f per product", lambda to, back: to == ONE and back == {"all_reduce": 2}),
+            ("gathered in the middle", lambda to, _: {"all_gather", *ONE} <= {*to}),
+            ("all-reduce in two halves", lambda *ways: any({*way} >= HALVES for way in ways)),
         ),
     ),
     means={"sequences": "b", "positions": "s", "tokens": "b s"},

@@ -1,111 +1,85 @@
 """`fuse_gate_up` of lesson 04: gate and up as one weight, cut so that no unit loses its gate.
 
-What came back is read row by row: which rows of which weight a rank holds says what was thought.
-Then it is trained with, on the ranks, and held against the dense layer.
+Rows are found again bit by bit, so a wrong order names the idea behind it; then they are trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from course_lib.classroom.checks import bench
+from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
+from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_03 import kept
-from course_lib.classroom.checks.lesson_04.rows import SAYS, Rows, look_at_rows
-from course_lib.classroom.checks.looking import THREE, TOLERANCE, TWO, fresh_seed, refuse_changed
+from course_lib.classroom.checks.looking import THREE, TOLERANCE, TWO
+from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
-from course_lib.layout import span
+from course_lib.layout import cut, span
 from course_lib.tensor_parallel.conjugates import copy, reduce
 
-STEPS, RATE, BATCH, SEQUENCE = 2, 0.01, 5, 11
+SAYS = Page("lesson_04/fuse_gate_up")
+STEPS, RATE = 2, 0.01
 _NO_ROWS = ("raised", "not returned everywhere", "wrong numbers")
+Held = list[int]  # a rank's rows: of gate's f, then of up's
 
 
-class Numbers(NamedTuple):
-    """The checkpoint, what else the dense layer has, and what goes in at each step."""
-
-    gate: Tensor  # (f, h)
-    up: Tensor  # (f, h)
-    gate_bias: Tensor  # (f,)
-    up_bias: Tensor  # (f,)
-    down: Tensor  # (h, f)
-    xs: Tensor  # (step, b, s, h)
-    dys: Tensor  # (step, b, s, h), the gradient that arrives at the output
-
-
-def numbers(f: int, seed: int, more: int = 0) -> Numbers:
-    """The same on every rank, and on the judge; with `more` others of the same size."""
-    made, h = torch.Generator().manual_seed(seed + more), 8 + seed % 2
-    step = (STEPS, BATCH, SEQUENCE, h)
+def numbers(f: int, seed: int) -> list[Tensor]:
+    """Gate and up, their biases, down; then x and dy of each step: the same on every rank."""
+    made, h = torch.Generator().manual_seed(seed), 8 + seed % 2
+    step = (STEPS, 5, 11, h)
     shapes = [(f, h), (f, h), (f,), (f,), (h, f), step, step]
-    return Numbers(*(torch.randn(shape, generator=made, dtype=torch.float64) for shape in shapes))
+    return [torch.randn(shape, generator=made, dtype=torch.float64) for shape in shapes]
 
 
-def others(f: int, seed: int) -> list[list[Tensor]]:
-    """A gate and an up of values far apart, with zeros below zero: what is computed with them, and
-    not copied, differs; then the first ones in float32."""
-    dense = numbers(f, seed, 1)
-    far = [t * 10.0 ** torch.linspace(-200, 200, t.shape[1], dtype=t.dtype) for t in dense[:2]]
+def tried(function: Callable, group: Group, f: int, seed: int) -> dict:
+    """Call `function(gate, up, group)`, then for weights of values far apart, with zeros below
+    zero and infinities: what is computed with them, and not copied, differs; then for float32."""
+    first, others = numbers(f, seed)[:2], numbers(f, seed + 2)[:2]
+    far = [t * 10.0 ** torch.linspace(-200, 200, t.shape[1], dtype=t.dtype) for t in others]
     for t in far:
-        t[:, t.shape[1] // 2] = -0.0
-    return [far, [t.float() for t in numbers(f, seed)[:2]]]
-
-
-def tried(function: Callable, group: Group, f: int, seed: int, biases: bool) -> dict:
-    """Call `function(gate, up, group)` for the weights, then for others and for float32 ones; with
-    `biases` for those instead, and train."""
-    dense = numbers(f, seed)
-    weight, report = _fused(function, dense.gate, dense.up, group)
-    if not biases:
-        before = report["out"]
-        report["others"] = [_fused(function, *other, group)[1] for other in others(f, seed)]
-        report["still"] = before is None or torch.equal(weight.detach(), before)
-        fresh = (t.clone() for t in (dense.gate, dense.up))
-        report["kept"], _ = bench.watched(lambda: kept.call(function, fresh, group))
-        return report
-    bias, report = _fused(function, dense.gate_bias, dense.up_bias, group)
-    own = slice(*span(f, group.size(), group.rank()))
-    down = dense.down[:, own]  # (h, f/n)
-    shapes = [getattr(t, "shape", ()) for t in (weight, bias)]
-    if shapes == [(2 * down.shape[1], len(down)), (2 * down.shape[1],)]:
-        report["trained"] = trained((weight, bias, down), dense, group)
+        t[:, t.shape[1] // 2], t[0, 0] = -0.0, float("inf")
+    out, report = _fused(function, *first, group)
+    pairs = (far, [t.float() for t in first])
+    report["others"] = [_fused(function, *pair, group)[1] for pair in pairs]
+    report["still"] = report["rows"] is None or report["rows"] == _rows(out.detach(), *first)
+    fresh = (t.clone() for t in first)
+    report["kept"], _ = bench.watched(lambda: kept.call(function, fresh, group))
     return report
 
 
-def _fused(function: Callable, gate: Tensor, up: Tensor, group: Group) -> tuple[object, dict]:
-    """What came back, and a description of it."""
-    given = [gate.clone(), up.clone()]
-    out, facts = bench.watched(lambda: function(*given, group))
-    parts = list(out) if isinstance(out, (list, tuple)) else []
-    report = {
-        **bench.described(out),
-        "ops": facts["ops"],
-        "several": bool(parts) and all(isinstance(part, Tensor) for part in parts),
-        "changed": not all(map(torch.equal, given, (gate, up))),
-        "out": None,
-    }
-    if bench.plain(out):
-        mine = out.detach()
-        report["beside"] = mine.untyped_storage().nbytes() // mine.element_size() - mine.numel()
-        # Nobody has more than the whole to give: what is larger is not looked at.
-        report["out"] = mine.clone() if mine.numel() <= 2 * gate.numel() else None
-    return out, report
+def with_biases(function: Callable, group: Group, f: int, seed: int) -> dict:
+    """Call it for weights and for biases, and train: how far that is from the dense layer."""
+    gate, up, gate_bias, up_bias, down, *steps = numbers(f, seed)
+    weight, _ = _fused(function, gate, up, group)
+    bias, report = _fused(function, gate_bias, up_bias, group)
+    own = slice(*span(f, group.size(), group.rank()))
+    parts = [torch.cat([t[own] for t in pair]) for pair in ((gate, up), (gate_bias, up_bias))]
+    report["far"] = float("inf")
+    if [getattr(t, "shape", ()) for t in (weight, bias)] == [part.shape for part in parts]:
+        mine = trained((weight, bias, down[:, own]), *steps, group)
+        dense = [torch.cat((gate, up)), torch.cat((gate_bias, up_bias)), down]
+        *right, weight, bias, down = trained(dense, *steps, None)
+        right += [torch.cat([half[own] for half in t.chunk(2)]) for t in (weight, bias)]
+        pairs = [(a, b) for a, b in zip(mine, [*right, down[:, own]], strict=True) if b.numel()]
+        report["far"] = max(float((a - b).abs().max() / (1 + b.abs().max())) for a, b in pairs)
+    return report
 
 
-def trained(parameters: Iterable[Tensor], dense: Numbers, group: Group | None) -> list[Tensor]:
+def trained(
+    parameters: Iterable[Tensor], xs: Tensor, dys: Tensor, group: Group | None
+) -> list[Tensor]:
     """What two steps of SGD with a fused weight, its bias and `down` give: outputs, gradients of x,
     then the three. Without a group it is the dense layer."""
     f, g = (copy, reduce) if group else (lambda x, _: x,) * 2
     seen: list[Tensor] = []
-    for x, dy in zip(dense.xs, dense.dys, strict=True):
+    for x, dy in zip(xs, dys, strict=True):
         leaves = [t.detach().clone().requires_grad_() for t in (x, *parameters)]
         x, weight, bias, down = leaves
         gate, up = F.linear(f(x, group), weight, bias).chunk(2, dim=-1)  # (b, s, f/tp)
@@ -116,99 +90,190 @@ def trained(parameters: Iterable[Tensor], dense: Numbers, group: Group | None) -
     return [*seen, *parameters]
 
 
+def _fused(function: Callable, gate: Tensor, up: Tensor, group: Group) -> tuple[object, dict]:
+    """What came back, a description of it, and which rows of gate and up it holds."""
+    given = [gate.clone(), up.clone()]
+    out, facts = bench.watched(lambda: function(*given, group))
+    parts = list(out) if isinstance(out, (list, tuple)) else []
+    report = {
+        **bench.described(out),
+        "ops": " and ".join(facts["ops"]),
+        "several": bool(parts) and all(isinstance(part, Tensor) for part in parts),
+        "changed": not all(map(torch.equal, given, (gate, up))),
+        "right": list(gate.shape),
+        "rows": None,
+        "wanted": wanted(len(gate), group.size(), group.rank()),
+    }
+    if bench.plain(out):
+        mine = out.detach()
+        report["beside"] = mine.untyped_storage().nbytes() // mine.element_size() - mine.numel()
+        report["rows"] = _rows(mine, gate, up)
+        report |= _strange(mine, gate, up) if report["rows"] is None else {}
+    return out, report
+
+
+def wanted(f: int, n: int, rank: int) -> Held:
+    own = range(*span(f, n, rank))
+    return [*own, *(f + i for i in own)]
+
+
+def _rows(out: Tensor, gate: Tensor, up: Tensor) -> Held | None:
+    """Which rows a rank holds; None where one is none of them."""
+    if (out.dim(), out.shape[1:], out.dtype) != (gate.dim(), gate.shape[1:], gate.dtype):
+        return None
+    if len(out) > 2 * len(gate):  # more than the whole
+        return None
+    bits = torch.int64 if gate.dtype == torch.float64 else torch.int32  # -0.0 is not 0.0
+    pair = (out, torch.cat((gate, up)))
+    mine, both = (t.reshape(len(t), gate[0].numel()).view(bits) for t in pair)
+    same = (mine[:, None] == both).all(-1)  # (rows, 2f)
+    return same.int().argmax(1).tolist() if bool(same.any(1).all()) else None
+
+
+def _strange(out: Tensor, gate: Tensor, up: Tensor) -> dict:
+    """The entry for what holds something else than rows of gate and up, and a dtype in it."""
+    f, h, shape, both = len(gate), gate[0].numel(), list(out.shape), torch.cat((gate, up))
+
+    def near(row: Tensor) -> bool:
+        return bool((row - both).abs().amax(1).min() < 1e-6)
+
+    narrow = [
+        kind
+        for kind in ("float32", "bfloat16", "float16")
+        if _rows(out, *(t.to(getattr(torch, kind)).to(t.dtype) for t in (gate, up)))
+    ]
+    whole = len(shape) == 2 and (shape[0] in (f, 2 * f) or shape[1] == 2 * h)
+    fits = shape[1:] == [h] and shape[0] <= 2 * f
+    holds = {
+        "rounded on the way": narrow,
+        "the other dim": whole and shape[1] != h,
+        "computed, not copied": fits and all(map(near, out)),
+        "padded": fits and any(not row.any() for row in out),
+        "wrong numbers": True,
+    }
+    strange = next(entry for entry, so in holds.items() if so)
+    return {"strange": strange, "narrow": " or ".join(narrow)}
+
+
+def _right(reports: list[dict]) -> bool:
+    return all(report["rows"] == report["wanted"] for report in reports)
+
+
 def judge_fuse(answer: Answer, judge: Judge) -> None:
-    """Try fuse_gate_up; raise the Finding that explains best what is wrong."""
+    """Sizes that divide come first: what is wrong there is the fusing, not the cut. 10 over 3 and 4
+    over 3 tell the course's cut from an even one; of 4 and of 2 rows the last rank has none."""
     judge.take(answer, __name__)
-    seed = fresh_seed()
+    seed = looking.fresh_seed()
     even, uneven, odd = 6 + 6 * (seed % 2), 10 + 3 * (seed % 2), 9 + 4 * (seed % 2)
     few = 2 + 2 * (seed // 2 % 2)
-    # Sizes that divide come first: what is wrong there is the fusing, not the cut. 10 over 3 and 4
-    # over 3 tell the course's cut from an even one; of 4 and of 2 rows the last rank has none.
     cases = [(THREE, even), (TWO, even), (THREE, uneven), (TWO, odd), (THREE, few)]
-    results: list[Rows] = []
+    results: list[tuple[list[dict], str]] = []
     for members, f in cases:
         when = f"{on(members)} with gate and up of {f} rows each"
         try:
-            reports = judge.trial(answer, tried, f, seed, False, members=members, when=when)
-            one = Rows(reports, *numbers(f, seed)[:2], when)
-            _look_at_results(one)
+            reports = judge.trial(answer, tried, f, seed, members=members, when=when)
+            _look_at_results(reports, when)
         except Finding as finding:
-            if f == few and results[2].right and finding.name in _NO_ROWS:
+            if f == few and _right(results[2][0]) and finding.name in _NO_ROWS:
                 raise SAYS("no rows for a rank", f=f, text=finding.text) from None
             raise
-        results.append(one)
-        if one.right:
-            _look_at_others(one, others(f, seed))
-    wrong = [one for one in results if not one.right]
-    if wrong and all(one.n == 2 for one in wrong):
-        refuse_world_numbers(answer, wrong[0].when)
-    for one in wrong:
-        look_at_rows(one, [other for other in results if other.right])
-    for one in results:
-        _look_at_keeping(one)
+        results.append((reports, when))
+        for k, dtype in enumerate(("float64", "float32") if _right(reports) else ()):
+            others = [report["others"][k] for report in reports]
+            _look_at_results(others, when, dtype)
+            SAYS.refuse({"other training #1": not _right(others)}, dtype=dtype, when=when)
+            SAYS.refuse_each(reports, {"one buffer for all": lambda r: not r["still"]}, when=when)
+    fine = [reports for reports, _ in results if _right(reports)]
+    for reports, when in results:
+        _look_at_rows(reports, when, fine)
+    looks = {  # the right rows: how did they come, and what do they keep alive?
+        "over the wire": lambda r: r["ops"],
+        "keeps the whole #1": lambda r: r["beside"] and r["shape"][0] > 2,  # 1 may be a view
+        "keeps the whole #2": lambda r: r["kept"],
+    }
+    for reports, when in results:
+        SAYS.refuse_each(reports, looks, when=when)
     for k in (0, 3, 4):
-        _try_biases(answer, judge, *cases[k], seed, results[k].when)
+        (members, f), (_, when) = cases[k], results[k]
+        about = f"{on(members)} with the biases of gate and up, {f} numbers each"
+        try:
+            reports = judge.trial(answer, with_biases, f, seed, members=members, when=about)
+            _look_at_results(reports, about)
+        except Finding as finding:
+            raise SAYS("biases", text=finding.text.split("\n", 1)[-1]) from None
+        _look_at_rows(reports, about, [])
+        far = {"other training #2": lambda r: not r["far"] <= TOLERANCE}
+        SAYS.refuse_each(reports, far, steps=STEPS, when=when)
 
 
-def _look_at_results(one: Rows, dtype: str = "float64") -> None:
+def _look_at_results(reports: list[dict], when: str, dtype: str = "float64") -> None:
     """Refuse what is no tensor, and changed weights, whatever the numbers are."""
-    refuse_none(one.reports, one.when, "this rank's fused part")
-    for rank, report in enumerate(one.reports):
-        about = {"rank": rank, "when": one.when}
-        if report["several"]:
-            raise SAYS("not fused", kind=report["kind"], **about)
-        if report["shape"] is None:
-            raise SAYS("no tensor", kind=report["kind"], **about)
-        if report["dtype"] != dtype:
-            raise SAYS("another dtype", dtype=report["dtype"], given=dtype, **about)
-    refuse_changed(one, "gate or up")
+    refuse_none(reports, when, "this rank's fused part")
+    looks = {
+        "not fused": lambda r: r["several"],
+        "no tensor": lambda r: r["shape"] is None,
+        "another dtype": lambda r: r["dtype"] != dtype,
+        "input changed": lambda r: r["changed"],
+    }
+    SAYS.refuse_each(reports, looks, when=when, given=dtype)
 
 
-def _look_at_others(one: Rows, given: list[list[Tensor]]) -> None:
-    """Other weights of the same size, then float32 ones: every bit is that of the checkpoint."""
-    for k, (dtype, weights) in enumerate(zip(("float64", "float32"), given, strict=True)):
-        again = Rows([report["others"][k] for report in one.reports], *weights, one.when)
-        _look_at_results(again, dtype)
-        if not again.right:
-            raise SAYS("other training #1", dtype=dtype, when=one.when)
-    if not all(report["still"] for report in one.reports):
-        raise SAYS("one buffer for all", when=one.when)
-
-
-def _look_at_keeping(one: Rows) -> None:
-    """The right rows: do they hold no more memory than they need, and did they come by no wire?"""
-    for rank, report in enumerate(one.reports):
-        about = {"rank": rank, "when": one.when}
-        if report["ops"]:
-            raise SAYS("over the wire", ops=" and ".join(report["ops"]), **about)
-        if report["beside"] and report["shape"][0] > 2:  # a unit or none may well be a view
-            raise SAYS("keeps the whole #1", beside=report["beside"], **about)
-        if report["kept"]:
-            raise SAYS("keeps the whole #2", kept=report["kept"], **about)
-
-
-def _try_biases(
-    answer: Answer, judge: Judge, members: list[int], f: int, seed: int, when: str
-) -> None:
-    """The same function on biases, then two steps of training with both."""
-    about = f"{on(members)} with the biases of gate and up, {f} numbers each"
-    dense, n = numbers(f, seed), len(members)
-    try:
-        reports = judge.trial(answer, tried, f, seed, True, members=members, when=about)
-        one = Rows(reports, dense.gate_bias[:, None], dense.up_bias[:, None], about)
-        _look_at_results(one)
-    except Finding as finding:
-        raise SAYS("biases", text=finding.text.split("\n", 1)[-1]) from None
-    look_at_rows(one, [])
-    whole = [torch.cat(dense[:2]), torch.cat(dense[2:4]), dense.down]
-    *seen, weight, bias, down = trained(whole, dense, None)
+def _look_at_rows(reports: list[dict], when: str, right: Sequence[list[dict]]) -> None:
+    """A Finding where some rank has other rows than its own; `right` are trials without fault."""
+    for report in reports:
+        if report["rows"] is None:
+            raise SAYS(report["strange"], when=when, **report)
     for rank, report in enumerate(reports):
-        own = slice(*span(f, n, rank))
-        mine = [torch.cat([half[own] for half in t.chunk(2)]) for t in (weight, bias)]
-        pairs = zip(report["trained"], (*seen, *mine, down[:, own]), strict=True)
-        far = max(float((a - b).abs().max() / (1 + b.abs().max())) for a, b in pairs if b.numel())
-        if not far <= TOLERANCE:
-            raise SAYS("other training #2", steps=STEPS, rank=rank, far=far, when=when)
+        if report["rows"] != report["wanted"]:
+            f, n = report["right"][0], len(reports)
+            name, text = SAYS.of(_idea(reports, f, n, right), f=f, n=n, sizes=cut(f, n))
+            held = _listed(report["rows"], f)
+            raise Finding(name, f"{text} Rank {rank} holds {held}, {when}.")
+
+
+def _idea(reports: list[dict], f: int, n: int, right: Sequence[list[dict]]) -> str:
+    """The entry of the misconception that these rows show."""
+    found, everything = [report["rows"] for report in reports], list(range(2 * f))
+    gates = [[i for i in rows if i < f] for rows in found]
+    ups = [[i - f for i in rows if i >= f] for rows in found]
+    joined = [row for rows in found for row in rows]
+    halves = []  # what each rank has, and what it should have: gate's rows, up's rows
+    for report in reports:
+        own, each = report["wanted"], len(report["wanted"]) // 2
+        halves.append((report["rows"], own[:each], own[each:]))
+    missing = sorted(set(range(f)) - {i for own in gates for i in own})
+    together = gates == ups
+    complete = together and sorted(i for own in gates for i in own) == list(range(f))
+    signs = {
+        "not cut": len(everything) in map(len, found),
+        "one part for all": n > 1 and all(rows == found[0] for rows in found),
+        "kept from an earlier call": n == 2 and found == [wanted(f, 3, rank) for rank in (1, 2)],
+        "cut straight across": joined == everything
+        or (joined == [*everything[f:], *everything[:f]] and gates[0] != ups[0]),
+        "one of the two": not any(ups) or not any(gates),
+        "interleaved": any(
+            len(gate) > 1 and rows == [row for pair in zip(gate, up, strict=True) for row in pair]
+            for rows, gate, up in halves
+        ),
+        "halves exchanged": any(gate and rows == up + gate for rows, gate, up in halves),
+        "gates of other units": not together and [*map(len, gates)] == [*map(len, ups)],
+        "remainder dropped": together and f % n > 0 and missing == list(range(f - f % n, f)),
+        "dealt out": complete and gates == [list(range(rank, f, n)) for rank in range(n)],
+        "another cut rule": complete and [*map(len, gates)] != cut(f, n),
+        "uneven rows": f % n and right and all(one[0]["right"][0] % len(one) == 0 for one in right),
+    }
+    return next((entry for entry, shown in signs.items() if shown), "wrong rows")
+
+
+def _listed(rows: Held, f: int) -> str:
+    """Rows in words, with neighbours drawn together."""
+    told = []
+    for _, run in groupby(enumerate(rows), lambda one: (one[1] - one[0], one[1] >= f)):
+        first, *rest = [row for _, row in run]
+        more = f" to {rest[-1] % f}" if rest else ""
+        told.append(f"{'up' if first >= f else 'gate'} {first % f}{more}")
+    more = " and more" if len(told) > 6 else ""
+    return f"the rows {', '.join(told[:6])}{more}" if rows else "no rows"
 
 
 FUSE_GATE_UP = Exercise(judge=judge_fuse, **SAYS.about)

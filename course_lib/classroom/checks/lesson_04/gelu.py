@@ -1,8 +1,4 @@
-"""`gelu_counterexample` of lesson 04: why the first weight of an MLP is not cut by rows.
-
-Any pair is tried by computing; only then are the four values looked at. What each wrong idea about
-GELU would give follows from the learner's own pair.
-"""
+"""`gelu_counterexample` of lesson 04: why the first weight of an MLP is not cut by rows."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from itertools import product
 
-from course_lib.classroom.checks.thought import Mistake, Thought, close, compare, named
+from course_lib.classroom.checks.thought import Thought, close, compare, named
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_04/gelu_counterexample")
@@ -32,74 +28,52 @@ def relu(x: float) -> float:
     return max(x, 0.0)
 
 
+BENDS: dict[str, Bend] = {  # what each wrong idea takes for GELU
+    "taken for odd": lambda x: math.copysign(gelu(abs(x)), x),
+    "ReLU's values": relu,
+    "cut off below zero": lambda x: relu(gelu(x)),
+    "√2 left out": lambda x: x * (1 + math.erf(x)) / 2,
+    "an approximation": lambda x: x / (1 + math.exp(-1.702 * x)),
+    "SiLU's values": lambda x: x / (1 + math.exp(-x)),
+    "the distribution alone": distribution,
+}
+SMALLEST = min(  # of all whole numbers for which both functions differ, by trying them
+    abs(a) + abs(b)
+    for a, b in product(range(-3, 4), repeat=2)
+    if not close(gelu(a) + gelu(b), gelu(a + b)) and relu(a) + relu(b) != relu(a + b)
+)
+
+
 def judge_gelu(given: Mapping) -> None:
     """First whether the pair is what is asked for, then whether its values are."""
     a, b = (given[name] for name in PAIR)
-    _refuse_equal(a, b)
-    _refuse_larger(a, b)
-    values = {name: given[name] for name in VALUES}
-    nearest = sorted(_mistakes(a, b), key=lambda idea: _away(values, idea.values))
-    compare(values, _values(a, b), tuple(nearest))
 
+    def values(bend: Bend = gelu, other: Bend = relu) -> dict[str, float]:
+        """The four values, had GELU and ReLU been these functions."""
+        sides = [side for f in (bend, other) for side in (f(a) + f(b), f(a + b))]
+        return dict(zip(VALUES, sides, strict=True))
 
-def _away(given: Mapping, idea: Mapping) -> float:
-    """How far an idea's first value is from the one that was given: some are nearly equal."""
-    return abs(given[VALUES[0]] - idea.get(VALUES[0], math.inf))
-
-
-def _values(a: float, b: float, bend: Bend = gelu, other: Bend = relu) -> dict[str, float]:
-    """The four values, had GELU and ReLU been these functions."""
-    sides = [side for f in (bend, other) for side in (f(a) + f(b), f(a + b))]
-    return dict(zip(VALUES, sides, strict=True))
-
-
-def _refuse_equal(a: float, b: float) -> None:
-    """A Finding where one of the two functions gives the same on both sides."""
-    if abs(a) > 1e3 or abs(b) > 1e3:
-        raise SAYS("far out")
-    if a == 0 or b == 0:
-        raise SAYS("zero")
-    apart = abs(gelu(a) + gelu(b) - gelu(a + b))
-    if apart < 0.01 * max(abs(gelu(a + b)), 1e-3):
-        side = "GELU(x) is nearly x" if a > 0 else "GELU(x) is nearly 0"
-        raise SAYS("straight part", side=side)
-    if relu(a) + relu(b) == relu(a + b):
-        raise SAYS("same sign")
-
-
-def _refuse_larger(a: float, b: float) -> None:
-    """A Finding where the pair is a counterexample, but another one than the smallest."""
-    if a != round(a) or b != round(b):
-        raise SAYS("not whole")
-    least = min(  # of all whole numbers for which both functions differ, by trying them
-        abs(a) + abs(b)
-        for a, b in product(range(-3, 4), repeat=2)
-        if not close(gelu(a) + gelu(b), gelu(a + b)) and relu(a) + relu(b) != relu(a + b)
+    right, size = values(), abs(a) + abs(b)
+    left, whole, low, high = right.values()
+    holds = {
+        "far out": max(abs(a), abs(b)) > 1e3,
+        "zero": a == 0 or b == 0,
+        "straight part": abs(left - whole) < 0.01 * max(abs(whole), 1e-3),
+        "same sign": low == high,
+        "not whole": a != round(a) or b != round(b),
+        "not the smallest": size > SMALLEST,
+    }
+    SAYS.refuse(holds, side=f"GELU(x) is nearly {'x' if a > 0 else 0}", size=size)
+    ideas = {entry: values(bend) for entry, bend in BENDS.items()} | {
+        "absolute values": values(gelu, abs),
+        "equal sides": {VALUES[0]: whole, VALUES[2]: high},
+        "sides exchanged": dict(zip(VALUES, (whole, left, high, low), strict=True)),
+    }
+    nearest = sorted(  # some are nearly equal
+        named(SAYS, ideas),
+        key=lambda idea: abs(given[VALUES[0]] - idea.values.get(VALUES[0], math.inf)),
     )
-    if abs(a) + abs(b) > least:
-        raise SAYS("not the smallest", size=abs(a) + abs(b))
-
-
-def _mistakes(a: float, b: float) -> tuple[Mistake, ...]:
-    """What each wrong idea gives for this pair: another function for GELU, or for ReLU."""
-    gelus, relus = _values(a, b), _values(a, b, relu)
-    (left, right), (low, high) = VALUES[:2], VALUES[2:]
-    other = {left: right, right: left, low: high, high: low}
-    bends: dict[str, Bend] = {
-        "taken for odd": lambda x: math.copysign(gelu(abs(x)), x),
-        "ReLU's values": relu,
-        "cut off below zero": lambda x: relu(gelu(x)),
-        "√2 left out": lambda x: x * (1 + math.erf(x)) / 2,
-        "an approximation": lambda x: x / (1 + math.exp(-1.702 * x)),
-        "SiLU's values": lambda x: x / (1 + math.exp(-x)),
-        "the distribution alone": distribution,
-    }
-    ideas = {entry: _values(a, b, bend) for entry, bend in bends.items()} | {
-        "absolute values": _values(a, b, gelu, abs),
-        "equal sides": {left: gelus[right], low: relus[high]},
-        "sides exchanged": {name: gelus[other[name]] for name in VALUES},
-    }
-    return named(SAYS, ideas)
+    compare({name: given[name] for name in VALUES}, right, tuple(nearest))
 
 
 GELU = Thought(fields=(*PAIR, *VALUES), judge=judge_gelu, **SAYS.about)

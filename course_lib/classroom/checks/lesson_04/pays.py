@@ -1,14 +1,11 @@
-"""`tp_pays` of lesson 04: the hidden size from which eight ranks are faster than one, on two links.
-
-The right numbers come from one model of time; a wrong idea is another count in the same model.
-"""
+"""`tp_pays` of lesson 04: from which hidden size eight ranks are faster than one, on two links."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import permutations
 
-from course_lib.classroom.checks.thought import Mistake, Thought, held_against
+from course_lib.classroom.checks.thought import Thought, held_against, named
 from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
@@ -18,13 +15,6 @@ TOKENS, RATE = 2048, 200e12  # b·s; FLOP per second of one rank
 LINKS = {"NVLink": (4e-6, 300e9), "InfiniBand": (30e-6, 25e9)}  # α in s, bytes per second
 WIDE = 1024  # the hidden size for which the two times are asked
 GOALS = {"faster": 1, "four times as fast": 4}  # than one rank
-ALONE, TALK, FROM = "one rank", "one all-reduce, {}", "{} from, {}"
-ASKED = ["one all-reduce", *(f"{goal} from" for goal in GOALS)]  # of each link
-FIELDS = (
-    ALONE,
-    *(TALK.format(link) for link in LINKS),
-    *(FROM.format(goal, link) for link in LINKS for goal in GOALS),
-)
 
 
 @dataclass(frozen=True)
@@ -66,12 +56,13 @@ class Model:
 
     def answers(self) -> dict[str, float]:
         """The answers that this way of counting gives: milliseconds, and hidden sizes."""
-        found = {ALONE: 1e3 * self.alone * self.compute(WIDE)}
+        found = {"one rank": 1e3 * self.alone * self.compute(WIDE)}
         for link in LINKS:
-            found[TALK.format(link)] = 1e3 * self.asked * self.all_reduce(WIDE, link)
+            found[f"one all-reduce, {link}"] = 1e3 * self.asked * self.all_reduce(WIDE, link)
+        for link in LINKS:
             for goal, times in GOALS.items():
-                times = times if times == 1 else times * self.goal
-                found[FROM.format(goal, link)] = self.size * self.from_which(link, times)
+                times *= self.goal if times > 1 else 1
+                found[f"{goal} from, {link}"] = self.size * self.from_which(link, times)
         return found
 
 
@@ -111,23 +102,16 @@ IDEAS = {
     "the unit of α": [{"α": 1e3}, {"α": 1e-3}],
     "all of the inner size on the wire": [{"item": 4 * ITEM}],
 }
-
-
-def mistakes() -> tuple[Mistake, ...]:
-    """Each wrong idea with the numbers that follow from it."""
-    right = RIGHT.answers()
-    pairs = [(f"{what}, {a}", f"{what}, {b}") for what in ASKED for a, b in permutations(LINKS)]
-    exchanged = {"links exchanged": {mine: right[other] for mine, other in pairs}}
-    pairs = [[FROM.format(goal, link) for goal in GOALS] for link in LINKS]
-    exchanged["goals exchanged"] = {
-        mine: right[other] for pair in pairs for mine, other in zip(pair, pair[::-1], strict=True)
-    }
-    found = [
-        Mistake(*SAYS.of(entry), replace(RIGHT, **counts).answers())
-        for entry, ways in IDEAS.items()
-        for counts in ways
-    ]
-    return (*found, *(Mistake(*SAYS.of(entry), values) for entry, values in exchanged.items()))
-
-
-TP_PAYS = Thought(fields=FIELDS, judge=held_against(RIGHT, mistakes()), **SAYS.about)
+KNOWN = RIGHT.answers()
+ASKED = ["one all-reduce", *(f"{goal} from" for goal in GOALS)]  # of each link
+PAIRS = {  # an answer, and the one that stands in its place
+    "links exchanged": [
+        (f"{what}, {a}", f"{what}, {b}") for what in ASKED for a, b in permutations(LINKS)
+    ],
+    "goals exchanged": [
+        (f"{a} from, {link}", f"{b} from, {link}") for link in LINKS for a, b in permutations(GOALS)
+    ],
+}
+FOUND = [(idea, replace(RIGHT, **how).answers()) for idea, ways in IDEAS.items() for how in ways]
+FOUND += [(idea, {mine: KNOWN[other] for mine, other in pairs}) for idea, pairs in PAIRS.items()]
+TP_PAYS = Thought(fields=tuple(KNOWN), judge=held_against(KNOWN, named(SAYS, FOUND)), **SAYS.about)

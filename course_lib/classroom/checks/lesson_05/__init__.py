@@ -1,7 +1,4 @@
-"""The exercises of lesson 05 in the order in which the lesson lists them.
-
-Four functions, each tried on the judge's ranks: two about where heads are, two about dropout.
-"""
+"""The exercises of lesson 05 in the order in which the lesson lists them, a file for each."""
 
 from __future__ import annotations
 

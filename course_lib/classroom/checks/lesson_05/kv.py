@@ -1,11 +1,11 @@
 """`kv_heads_on_ranks` of lesson 05: who holds which key/value head, and who sums its gradient.
 
-Where the heads are is held against the rule; who sums is held against the gradients themselves:
-the plan is carried out, on real ranks where there are as many, and compared with one process.
+A plan is held against the rule, then carried out beside one process, some on real ranks.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from itertools import islice
 
@@ -36,29 +36,22 @@ SAYS = Page("lesson_05/kv_heads_on_ranks")
 
 
 def plans(function: Callable, group: Group, cases: list[Case]) -> list[dict]:
-    """What the function says for each case."""
+    """What the function says for each case, or that it raised a ValueError."""
     return [_plan(function, case) for case in cases]
 
 
 def _plan(function: Callable, case: Case) -> dict:
-    """What it says, or that it raised a ValueError."""
     try:
         out, _ = bench.watched(lambda: function(*case))
     except ValueError:
         return {"refused": True}
-    length = len(out) if isinstance(out, (list, tuple)) else 0
-    return {"refused": False, "kind": bench.kind(out), "length": length, "plan": _as_plan(out)}
-
-
-def _as_plan(out: object) -> Plan | None:
-    """The plan as lists of whole numbers; None where it is nothing of the kind."""
-    if not isinstance(out, (list, tuple)):
-        return None
-    try:
-        rows = [tuple(map(_numbers, islice(row, 4))) for row in out]
-    except Exception:  # whatever a thing does that is no list of numbers
-        return None
-    return rows if rows and all(len(row) == 3 for row in rows) else None
+    rows = out if isinstance(out, (list, tuple)) else ()
+    report = {"refused": False, "kind": bench.kind(out), "length": len(rows), "n": case[2]}
+    report["plan"] = None
+    with contextlib.suppress(Exception):  # whatever a thing does that is no list of numbers
+        rows = [tuple(map(_numbers, islice(row, 4))) for row in rows]
+        report["plan"] = rows if rows and all(len(row) == 3 for row in rows) else None
+    return report
 
 
 def _numbers(part: Iterable) -> list[int]:
@@ -81,8 +74,7 @@ class Attention:
 
         self.each = heads // kv_heads
         self.x = numbers(BATCH, LENGTH, HIDDEN)
-        self.q = numbers(heads, SIZE, HIDDEN)
-        self.k, self.v = numbers(kv_heads, SIZE, HIDDEN), numbers(kv_heads, SIZE, HIDDEN)
+        self.q, self.k, self.v = (numbers(n, SIZE, HIDDEN) for n in (heads, kv_heads, kv_heads))
         self.pull = numbers(heads, BATCH, LENGTH, SIZE)  # the loss is the product with this
         self.dense = self.gradients(list(range(heads)))
 
@@ -96,39 +88,36 @@ class Attention:
         (y * self.pull[queries]).sum().backward()
         return torch.stack((k.grad, v.grad))
 
-    def gap(self, own: list[Tensor], plan: Plan, rank: int) -> float:
-        """How far a rank's summed kv gradients are from the dense ones, as a part of their size.
-
-        A rank's gradient is that of the key/value heads that it holds, whichever they are;
-        infinite where what should be summed has not even one shape.
-        """
-        _, kv, partners = plan[rank]
-        whole = self.dense[:, kv]
-        summed = torch.zeros_like(whole)
-        for partner in partners:
-            theirs = own[partner][:, plan[partner][1]]
-            if theirs.shape != summed.shape:
-                return float("inf")
-            summed = summed + theirs
-        return float((summed - whole).norm() / whole.norm())
+    def gaps(self, plan: Plan, own: list[Tensor]) -> list[float]:
+        """How far the summed gradients of what each rank holds, whichever heads these are, are from
+        the dense ones, as a part of their size; infinite where shapes differ."""
+        found = []
+        for _, kv, partners in plan:
+            whole = self.dense[:, kv]
+            theirs = [own[partner][:, plan[partner][1]] for partner in partners]
+            alike = all(one.shape == whole.shape for one in theirs)
+            off = sum(theirs, -whole).norm() / whole.norm() if alike else float("inf")
+            found.append(float(off))
+        return found
 
 
 def played(plan: Plan, heads: int, kv_heads: int, seed: int) -> list[float]:
     """The gap on each rank of a plan, with all of its ranks played by this process."""
     attention = Attention(heads, kv_heads, seed)
-    own = [attention.gradients(queries) for queries, _, _ in plan]
-    return [attention.gap(own, plan, rank) for rank in range(len(plan))]
+    return attention.gaps(plan, [attention.gradients(queries) for queries, _, _ in plan])
 
 
-def run(
-    function: Callable, group: Group, plan: Plan, heads: int, kv_heads: int, seed: int
-) -> float:
-    """The gap on this rank, where each rank of the group computes its own heads by a plan that the
-    answer has given before."""
-    attention, me = Attention(heads, kv_heads, seed), group.rank()
-    mine = attention.gradients(plan[me][0])
-    own = list(all_gather(mine[None], group).unbind())  # the sum over *some* ranks, by hand
-    return attention.gap(own, plan, me)
+def run(function: Callable, group: Group, plan: Plan, *given: int) -> list[float]:
+    """The same of a plan that the answer has given before, each rank with its own heads."""
+    attention = Attention(*given)
+    mine = attention.gradients(plan[group.rank()][0])
+    own = all_gather(mine[None], group)  # the sum over *some* ranks, by hand
+    return attention.gaps(plan, list(own))
+
+
+def right(case: Case) -> Plan:
+    """The library's rule, in the words of the exercise."""
+    return [([*range(*one.q)], [*range(*one.kv)], [*one.holders]) for one in shares(*case)]
 
 
 def judge_kv_heads(answer: Answer, judge: Judge) -> None:
@@ -136,17 +125,21 @@ def judge_kv_heads(answer: Answer, judge: Judge) -> None:
     judge.take(answer, __name__)
     seed, cases = fresh_seed(), POSSIBLE + IMPOSSIBLE
     found = judge.trial(answer, plans, cases, members=THREE, when=on(THREE))
-    if found[1:] != found[:-1]:
-        raise SAYS("ranks disagree")
+    SAYS.refuse({"ranks disagree": found[1:] != found[:-1]})
     reports = dict(zip(cases, found[0], strict=True))
+    looks = {
+        "refused too much": lambda r: r["refused"],
+        "nothing returned": lambda r: r["kind"] == "NoneType",
+        "not a plan #1": lambda r: r["length"] not in (0, r["n"]),
+        "not a plan #2": lambda r: r["plan"] is None,
+    }
     for case in POSSIBLE:
-        _look_at_result(case, reports[case])
+        SAYS.refuse_each([reports[case]], looks, where=_words(case))
         _look_at_heads(case, reports[case]["plan"])
     for case in POSSIBLE:
         _look_at_sums(case, reports[case]["plan"], seed, judge, answer)
     for case in IMPOSSIBLE:
-        if not reports[case]["refused"]:
-            raise SAYS("placed what cannot be", where=_words(case))
+        SAYS.refuse({"placed what cannot be": not reports[case]["refused"]}, where=_words(case))
 
 
 def _words(case: Case) -> str:
@@ -155,39 +148,15 @@ def _words(case: Case) -> str:
     return f"With {heads} query heads, {kv} key/value head{many} and {n} ranks"
 
 
-def _look_at_result(case: Case, report: dict) -> None:
-    """Refuse what is no plan at all."""
-    where, n = _words(case), case[2]
-    if report["refused"]:
-        raise SAYS("refused too much", where=where)
-    kind, length = report["kind"], report["length"]
-    if kind == "NoneType":
-        raise SAYS("nothing returned", where=where)
-    if kind == "generator":
-        raise SAYS("not a plan #2", where=where, n=n)
-    if length and length != n:
-        raise SAYS("not a plan #3", where=where, kind=kind, n=n, length=length)
-    if report["plan"] is None:
-        raise SAYS("not a plan #1", where=where, kind=kind, n=n)
-
-
-def right(case: Case) -> Plan:
-    """The library's rule, in the words of the exercise."""
-    return [
-        (list(range(*share.q)), list(range(*share.kv)), list(share.holders))
-        for share in shares(*case)
-    ]
-
-
 def _look_at_heads(case: Case, plan: Plan) -> None:
-    (heads, kv, n), where, wanted = case, _words(case), right(case)
-    if all(plan[r][:2] == wanted[r][:2] for r in range(n)):
+    (heads, kv, n), wanted = case, right(case)
+    other = [r for r in range(n) if plan[r][:2] != wanted[r][:2]]
+    if not other:
         return
     computed, each = [head for row in plan for head in row[0]], heads // kv
     missing = [head for head in range(heads) if head not in computed]
     twice = [head for head in computed if computed.count(head) > 1]
     lacking = [r for r in range(n) if {q // each for q in plan[r][0]} - set(plan[r][1])]
-    other = [r for r in range(n) if plan[r][:2] != wanted[r][:2]]
     holds = {
         "all of them everywhere": 1 not in (n, kv) and all(p[1] == list(range(kv)) for p in plan),
         "dealt out like cards": 1 < kv < n and all(plan[r][1] == [r % kv] for r in range(n)),
@@ -197,22 +166,20 @@ def _look_at_heads(case: Case, plan: Plan) -> None:
         "out of order": computed != list(range(heads)),
         "spread unevenly": True,
     }
-    entry = next(entry for entry, so in holds.items() if so)
     rank, head = (lacking or other)[0], (missing or twice or [0])[0]
-    q, mine, _ = plan[rank]
-    raise SAYS(entry, where=where, kv=kv, each=each, head=head, rank=rank, q=q, mine=mine)
+    about = {"where": _words(case), "rank": rank, "q": plan[rank][0], "mine": plan[rank][1]}
+    SAYS.refuse(holds, kv=kv, each=each, head=head, **about)
 
 
 def _look_at_sums(case: Case, plan: Plan, seed: int, judge: Judge, answer: Answer) -> None:
     """Carry the plan out and hold the summed gradients against those of one process."""
-    (heads, kv, n), where = case, _words(case)
-    outside = [p for row in plan for p in row[2] if not 0 <= p < n]
-    if outside:
-        raise SAYS("no such rank", where=where, rank=outside[0], last=n - 1)
+    (heads, kv, n), where, partners = case, _words(case), [sorted(row[2]) for row in plan]
+    outside = [p for ranks in partners for p in ranks if not 0 <= p < n]
+    SAYS.refuse({"no such rank": outside}, where=where, rank=outside and outside[0], last=n - 1)
     how, given = f"with {n} ranks played by one process", (plan, heads, kv, seed)
     if case in REAL:
         how, members = f"on {n} real ranks", THREE[-n:]
-        gaps = judge.trial(answer, run, *given, members=members, when=on(members))
+        gaps, *_ = judge.trial(answer, run, *given, members=members, when=on(members))
     else:
         gaps = played(*given)
     worst = max(range(n), key=lambda r: gaps[r])
@@ -221,16 +188,14 @@ def _look_at_sums(case: Case, plan: Plan, seed: int, judge: Judge, answer: Answe
     torn = "cannot be summed: the tensors do not have one shape."
     off = torn if gaps[worst] == float("inf") else f"is off by {gaps[worst]:.0%} of its size."
     seen = f"{where} the plan was carried out {how}: on rank {worst} the gradient of k and v {off}"
-    partners, wanted = [sorted(row[2]) for row in plan], [row[2] for row in right(case)]
-    for entry, theirs in {
-        "nobody sums #1": [[]] * n,
-        "nobody sums #2": [[r] for r in range(n)],
-        "without itself": [[p for p in wanted[r] if p != r] for r in range(n)],
-        "everybody sums": [list(range(n))] * n,
-    }.items():
-        if partners == theirs:
-            raise SAYS(entry, seen=seen)
-    raise SAYS("the wrong ranks sum", seen=seen, partners=plan[worst][2])
+    wanted = [row[2] for row in right(case)]
+    holds = {
+        "nobody sums": all(ranks in ([], [r]) for r, ranks in enumerate(partners)),
+        "without itself": partners == [[p for p in wanted[r] if p != r] for r in range(n)],
+        "everybody sums": partners == [list(range(n))] * n,
+        "the wrong ranks sum": True,
+    }
+    SAYS.refuse(holds, seen=seen, partners=plan[worst][2])
 
 
 KV_HEADS = Exercise(judge=judge_kv_heads, **SAYS.about)

@@ -1,7 +1,6 @@
 """`dropout_streams` of lesson 05: what copies share, what heads do not, and that both go on.
 
-Equal means equal; independent is a statistical test of every pair of masks, with its bound stated
-below. Each way in which a stream goes wrong shows at its own place in the order of the masks.
+Equal means equal; independent is a statistical test of every pair of masks.
 """
 
 from __future__ import annotations
@@ -43,17 +42,17 @@ class Stumble(Exception):
 def masks(function: Callable, group: Group, seed: int, replicas: int) -> dict:
     """The masks of each replica on this tp rank, seeded one after the other on the same ranks;
     then those of replica 0 again, and of a new seed."""
-    tp_rank, cases = group.rank(), [(seed, dp) for dp in range(replicas)]
+    tp_rank = group.rank()
+    cases = [*((seed, dp) for dp in range(replicas)), (seed, 0), (seed + 1, 0)]
     drawn, facts = bench.watched(lambda: [_block(function, *case, tp_rank) for case in cases])
-    strange = [one for one in drawn if isinstance(one, str)]
+    strange = next((one for one in drawn if isinstance(one, str)), "")
     if strange:
-        return {"ops": facts["ops"], "problem": strange[0]}
-    more = [(seed, 0), (seed + 1, 0)]
-    (again, other), _ = bench.watched(lambda: [_block(function, *case, tp_rank) for case in more])
+        return {"ops": facts["ops"], "kind": strange}
+    *drawn, again, other = drawn
     copies, heads = zip(*drawn, strict=True)
     return {
         "ops": facts["ops"],
-        "problem": "",
+        "kind": "",
         "copies": torch.stack(copies),  # (dp, 4, ELEMENTS)
         "heads": torch.stack(heads),  # (dp, 3, ELEMENTS)
         "again": all(map(torch.equal, again, drawn[0])),
@@ -115,35 +114,30 @@ def judge_streams(answer: Answer, judge: Judge) -> None:
     """Seed three replicas on three tp ranks, then on two, and compare all masks."""
     judge.take(answer, __name__)
     seed = fresh_seed()
+    looks = {
+        "nothing returned": lambda r: r["kind"] == "NoneType",
+        "error swallowed": lambda r: r["kind"] == SWALLOWED,
+        "not a context": lambda r: r["kind"],
+        "asked the others": lambda r: r["ops"],
+    }
     for members in (THREE, TWO):
         where = f"On {len(members)} tp ranks and {REPLICAS} replicas"
         how = {"members": members, "when": f"{on(members)}, as tp ranks"}
         reports = judge.trial(answer, masks, seed, REPLICAS, **how)
-        _look_at_results(reports, where)
-        copies = torch.stack([report["copies"] for report in reports])  # (tp, dp, 4, ELEMENTS)
-        heads = torch.stack([report["heads"] for report in reports])  # (tp, dp, 3, ELEMENTS)
-        _look_at_masks(copies, heads, reports, where)
+        SAYS.refuse_each(reports, looks, where=where)
+        _look_at_masks(reports, where)
     how = {"members": THREE, "when": "with ranks up to 1,000 on both axes"}
     reports = judge.trial(answer, seeds, seed, **how)
-    for rank, report in enumerate(reports):  # the same numbers, asked in three processes
-        if not torch.equal(report["common"], reports[0]["common"]):
-            raise SAYS("not reproducible #2", rank=rank)
+    common = reports[0]["common"]  # the same numbers are asked in three processes
+    differs = {"not reproducible #2": lambda r: not torch.equal(r["common"], common)}
+    SAYS.refuse_each(reports, differs)
     _look_at_many(reports)
 
 
-def _look_at_results(reports: list[dict], where: str) -> None:
-    for rank, report in enumerate(reports):
-        entries = {"NoneType": "nothing returned", SWALLOWED: "error swallowed"}
-        if report["problem"] in entries:
-            raise SAYS(entries[report["problem"]], where=where, rank=rank)
-        if report["problem"]:
-            raise SAYS("not a context", where=where, rank=rank, kind=report["problem"])
-        if report["ops"]:
-            raise SAYS("asked the others", where=where)
-
-
-def _look_at_masks(copies: Tensor, heads: Tensor, reports: list[dict], where: str) -> None:
+def _look_at_masks(reports: list[dict], where: str) -> None:
     """Hold all masks against each other: what comes later means nothing where it is not so."""
+    copies = torch.stack([report["copies"] for report in reports])  # (tp, dp, 4, ELEMENTS)
+    heads = torch.stack([report["heads"] for report in reports])  # (tp, dp, 3, ELEMENTS)
     alike = (copies == copies[:1]).all(-1).all(1).all(0)  # on all tp ranks: of a copy's four masks
     twice = [
         alike[i] and torch.equal(copies[0, 0, i], m) for i in range(4) for m in copies[0, 0, :i]
@@ -165,9 +159,7 @@ def _look_at_masks(copies: Tensor, heads: Tensor, reports: list[dict], where: st
         "heads of replicas drop alike": any(map(_related, heads[:, :, 0])),
         "seeds collide #1": _related(every),
     }
-    for entry, so in holds.items():
-        if so:
-            raise SAYS(entry, where=where)
+    SAYS.refuse(holds, where=where)
 
 
 def _look_at_many(reports: list[dict]) -> None:
@@ -175,18 +167,17 @@ def _look_at_many(reports: list[dict]) -> None:
     n = len(reports)
     played = [(PAIRS[rank::n], report["drawn"]) for rank, report in enumerate(reports)]
     met: dict[bytes, str] = {}
-    twice: dict[tuple[str, str], None] = {}
+    twice: list[tuple[str, str]] = []
     for pairs, drawn in [*played, (COMMON, reports[0]["common"])]:
-        for (dp, tp), (shared, *heads) in zip(pairs, drawn, strict=True):
-            private = f"the private one of dp_rank {dp} and tp_rank {tp}"
-            names = [f"the shared one of dp_rank {dp}", *[private] * len(heads)]
-            for name, numbers in zip(names, (shared, *heads), strict=True):
-                before = met.setdefault(numbers.numpy().tobytes(), name)
+        for (dp, tp), numbers in zip(pairs, drawn, strict=True):
+            for place, some in enumerate(numbers):
+                private = f"the private one of dp_rank {dp} and tp_rank {tp}"
+                name = private if place else f"the shared one of dp_rank {dp}"
+                before = met.setdefault(some.numpy().tobytes(), name)
                 if before != name:
-                    twice[before, name] = None
-    if len(twice) > 1:  # one of millions of pairs may meet by chance, where seeds are drawn
-        a, b = next(iter(twice))
-        raise SAYS("seeds collide #2", a=a, b=b, most=MOST)
+                    twice.append((before, name))
+    if len(set(twice)) > 1:  # one of millions of pairs may meet by chance, where seeds are drawn
+        raise SAYS("seeds collide #2", a=twice[0][0], b=twice[0][1], most=MOST)
 
 
 def _related(masks: Tensor) -> tuple[int, int] | None:

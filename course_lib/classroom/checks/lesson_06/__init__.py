@@ -1,7 +1,4 @@
-"""The exercises of lesson 06 in the order in which the lesson lists them, a file for each.
-
-Three functions, each tried on the judge's ranks, and a question answered with numbers.
-"""
+"""The exercises of lesson 06 in the order in which the lesson lists them, a file for each."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The decoder of `pay_sums`: one attention and a readout, its tokens sharded, ten parameters.
 
-The exercise prints `forward` for the learner to read. On one rank alone it is the dense decoder.
-Lesson 06.
+The exercise prints `forward` for the learner to read. Lesson 06.
 """
 
 from __future__ import annotations

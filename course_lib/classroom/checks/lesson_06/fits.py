@@ -1,8 +1,4 @@
-"""`which_fits` of lesson 06: bytes sent and activations kept by eight ranks, in three plans.
-
-The right numbers come from one model of what is kept and sent; a wrong idea is another count in the
-same model.
-"""
+"""`which_fits` of lesson 06: bytes sent and activations kept by eight ranks, in three plans."""
 
 from __future__ import annotations
 
@@ -10,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import floor
 
-from course_lib.classroom.checks.thought import Mistake, Thought, compare, counted
+from course_lib.classroom.checks.thought import Thought, close, compare, counted, named
 from course_lib.classroom.checks.words import Page
 
 N, S, H, LAYERS, ITEM, ROOM = 8, 4096, 6144, 48, 2, 40e9  # ranks, tokens, hidden; bytes
-WHOLE, KEPT, AGAIN = PLANS = ("tokens replicated", "X kept", "X gathered again")
+PLANS = ("tokens replicated", "X kept", "X gathered again")
 SENT, HELD, FITS = ([f"{what}, {plan}" for plan in PLANS] for what in ("sent", "kept", "sequences"))
 SAYS = Page("lesson_06/which_fits")
 
@@ -42,19 +38,17 @@ class Model:
     unit: float = 1e9  # bytes
     room: float = ROOM
 
-    def held(self, plan: int) -> float:
-        """Gigabytes that a rank keeps between forward and backward."""
-        tokens = self.tokens[plan]
-        norms = self.norms * (tokens if self.norms_part is None else self.norms_part[plan])
-        wide = norms + self.xs * self.x_part[plan] + self.inside * self.inside_part
-        kept = self.item * wide + self.mask_item * self.masks * tokens
-        return S * H * self.layers * kept * self.copies * self.times / self.unit
-
     def answers(self) -> dict[str, float]:
-        """What this way of counting leads to."""
-        move = self.of_a_move * S * H * self.item * self.layers * self.times / self.unit
-        sent = [moves * move for moves in self.moves]
-        held = [self.held(plan) for plan in range(len(PLANS))]
+        """What this way of counting leads to: gigabytes sent and kept by a rank, and sequences."""
+        phi = S * H * self.layers * self.times / self.unit
+        sent = [moves * self.of_a_move * phi * self.item for moves in self.moves]
+        parts = zip(self.tokens, self.x_part, self.norms_part or self.tokens, strict=True)
+        inside, masks = self.inside * self.inside_part, self.mask_item * self.masks
+        kept = phi * self.copies
+        held = [
+            (self.item * (self.norms * norms + self.xs * x + inside) + masks * tokens) * kept
+            for tokens, x, norms in parts
+        ]
         fits = [floor(self.room / 1e9 / each) for each in held]
         return dict(zip((*SENT, *HELD, *FITS), (*sent, *held, *fits), strict=True))
 
@@ -98,22 +92,22 @@ MISTAKES = counted(
         "GELU counted once": {"inside": 8},
         "result of the heads left out": {"inside": 11},
         "gradients counted": {"copies": 2},
-        "GiB #1": {"unit": 2**30},
+        "GiB": {"unit": 2**30},
     },
 )
 # ... and two about the room, that show in the number of sequences alone.
-ROOMS = counted(SAYS, RIGHT, {"room of all ranks": {"room": N * ROOM}, "GiB #2": {"unit": 2**30}})
+ROOMS = counted(SAYS, RIGHT, {"room of all ranks": {"room": N * ROOM}, "GiB": {"unit": 2**30}})
 
 
 def judge_fits(given: Mapping) -> None:
-    """Hold the numbers against the model, and against what each other count leads to."""
+    """Hold bytes against the model, and what each other count leads to; then the sequences."""
     right = RIGHT.answers()
-    compare(given, {field: right[field] for field in (*SENT, *HELD)}, MISTAKES, apart=True)
-    whole = all(float(given[field]).is_integer() for field in FITS)
-    own = {"not whole sequences": dict.fromkeys(FITS, -1) if whole else given}
-    own["one too many"] = {field: right[field] + 1 for field in FITS}
-    ideas = [Mistake(*SAYS.of(entry), values) for entry, values in own.items()]
-    compare(given, {field: right[field] for field in FITS}, (*ideas, *ROOMS))
+    fits = {field: right.pop(field) for field in FITS}
+    compare(given, right, MISTAKES, apart=True)
+    parts = [field for field in FITS if not close(given[field], round(given[field]))]
+    SAYS.refuse({"not whole sequences": parts})
+    over = {"one too many": {field: count + 1 for field, count in fits.items()}}
+    compare(given, fits, (*named(SAYS, over), *ROOMS))
 
 
 WHICH_FITS = Thought(fields=(*SENT, *HELD, *FITS), judge=judge_fits, **SAYS.about)

@@ -1,42 +1,27 @@
-"""`pay_sums` of lesson 06: of ten gradients those that are partial sums, in one message.
-
-An answer completes the gradients of a small decoder in three steps of training, on real ranks,
-beside one process; what it did to each parameter is recognised, and the ledger holds it to the
-budget.
-"""
+"""`pay_sums` of lesson 06: of ten gradients those that are partial sums, in one message."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import starmap
 from math import prod
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from course_lib.classroom.checks import bench, general
+from course_lib.classroom.checks import bench, looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.layers import agreed
 from course_lib.classroom.checks.lesson_06 import decoder
-from course_lib.classroom.checks.looking import (
-    ITEM,
-    THREE,
-    TWO,
-    Looks,
-    another_step,
-    counted,
-    fresh_seed,
-)
+from course_lib.classroom.checks.looking import ITEM, THREE, TWO, all_near, near
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.layout import cut
 from course_lib.ledger import forms
 
 STEPS, RATE, BATCH = 3, 0.002, 8
-TOLERANCE = 1e-10
-RIGHT, ALONE, TIMES, MEAN, OTHER, ROUNDED = "right", "alone", "n times", "mean", "other", "rounded"
 SAYS = Page("lesson_06/pay_sums")
 ASK = {  # the partial sums, and what to ask where one was left as it was
     "positions": "a debt left #1",
@@ -45,9 +30,10 @@ ASK = {  # the partial sums, and what to ask where one was left as it was
     "q_norm.weight": "a debt left #4",
     "out.bias": "a debt left #5",
 }
+Tensors = dict[str, Tensor]
 
 
-def numbers(length: int, seed: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+def numbers(length: int, seed: int) -> tuple[Tensors, Tensor, Tensor]:
     """Parameters, inputs and the gradients of the logits: the same on all ranks."""
     made = torch.Generator().manual_seed(seed * 31 + length)
 
@@ -59,171 +45,130 @@ def numbers(length: int, seed: int) -> tuple[dict[str, Tensor], Tensor, Tensor]:
     return parameters, xs, some(STEPS, BATCH, length, decoder.CLASSES)
 
 
-def gradients(parameters: Mapping[str, Tensor], logits: Callable, pull: Tensor) -> dict:
+def gradients(parameters: Tensors, logits: Callable, pull: Tensor) -> Tensors:
     """Of each parameter, where `logits(leaves)` gets `pull` from behind."""
     leaves = {name: p.detach().clone().requires_grad_() for name, p in parameters.items()}
     logits(leaves).backward(pull)
     return {name: leaf.grad for name, leaf in leaves.items()}
 
 
+def step(parameters: Tensors, grads: Tensors) -> Tensors:
+    return {name: p - RATE * grads[name] for name, p in parameters.items()}
+
+
 def run(function: Callable, group: Group, length: int, seed: int) -> dict:
-    """Three steps of `function(gradients, group)`; what it gave for each parameter, in words."""
+    """Three steps of `function(gradients, group)`: what went in and came back, the first on top."""
     n, rank = group.size(), group.rank()
-    dense, xs, pulls = numbers(length, seed)
-    mine = {name: decoder.own(name, p, n, rank) for name, p in dense.items()}
+    whole, xs, pulls = numbers(length, seed)
+    mine = {name: decoder.own(name, p, n, rank) for name, p in whole.items()}
     steps: list[dict] = []
     earlier: list[tuple[Tensor, Tensor]] = []  # what came back, and its elements at that time
     for x, pull in zip(xs, pulls, strict=True):
-        own_x = x.split(cut(length, n), 1)[rank]
-        right = gradients(dense, lambda p, x=x: decoder.dense(x, p), pull)
-        part = gradients(mine, lambda p, x=own_x: decoder.forward(x, p, length, group), pull)
+        own = x.split(cut(length, n), 1)[rank]
+        part = gradients(mine, lambda p, x=own: decoder.forward(x, p, length, group), pull)
         given = {name: g.clone() for name, g in part.items()}
         out, facts = bench.watched(lambda given=given: function(given, group))
-        step = {
-            **facts,
+        problem, name = _problem(out, part, given)
+        about = {
             "kind": bench.kind(out),
-            "problem": _problem(out, part),
-            "emptied": sorted(set(part) - set(given)),
-            "overwritten": not all(torch.equal(g, was) for g, was in earlier),
+            "problem": problem,
+            "name": name,
+            "part": part,
+            "sent": looking.counted(facts["ops"]),
+            "overwritten": not all(torch.equal(*pair) for pair in earlier),
         }
-        steps.append(step)
-        fine = not step["problem"]
-        if fine:
-            here = {name: decoder.own(name, g, n, rank) for name, g in right.items()}
-            named = {name: _named(out[name], part[name], g, n) for name, g in here.items()}
-            off = {name: float((out[name] - g).norm() / g.norm()) for name, g in here.items()}
-            step |= {"found": named, "off": off, "mixed": bool(_total(out).isclose(_total(right)))}
-            earlier += [(g, g.detach().clone()) for g in out.values() if isinstance(g, Tensor)]
-        if not agreed(fine, group):
+        steps.append(facts | about)
+        if not agreed(not problem, group):
             break
-        dense = {name: p - RATE * right[name] for name, p in dense.items()}
-        mine = {name: p - RATE * out[name].detach() for name, p in mine.items()}
-    return {"steps": steps}
+        dense = gradients(whole, lambda p, x=x: decoder.dense(x, p), pull)
+        back = {name: out[name].detach().clone() for name in part}
+        right = {name: decoder.own(name, g, n, rank) for name, g in dense.items()}
+        steps[-1] |= {"back": back, "right": right}
+        earlier += [(out[name], g) for name, g in back.items()]
+        mine, whole = step(mine, back), step(whole, dense)
+    return {**steps[0], "steps": steps}
 
 
-def _total(gradients: Mapping[str, Tensor]) -> Tensor:
-    """Of all elements that needed a sum, whatever their order."""
-    return torch.stack([gradients[name].detach().double().sum() for name in ASK]).sum()
-
-
-def _problem(out: object, part: Mapping[str, Tensor]) -> tuple[str, str] | None:
-    """Why these are not the ten gradients, as an entry, and of which parameter."""
+def _problem(out: object, part: Tensors, given: Tensors) -> tuple[str, str]:
+    """Why these are not the ten gradients, as an entry or "", and of which parameter."""
     if not isinstance(out, Mapping):
         return "not a dictionary", ""
-    for name in part:
-        if not isinstance(out.get(name), Tensor):
-            return "a gradient missing", name
     for name, g in part.items():
-        if not bench.plain(out[name]) or (out[name].shape, out[name].dtype) != (g.shape, g.dtype):
+        got = out.get(name)
+        if not isinstance(got, Tensor):
+            return "a gradient missing", name
+        if not bench.plain(got) or (got.shape, got.dtype) != (g.shape, g.dtype):
             return "wrong shape", name
-    return None
-
-
-def _named(got: Tensor, part: Tensor, right: Tensor, n: int) -> str:
-    """Whether a gradient is right, and if not, what it is instead."""
-    readings = {RIGHT: right, ALONE: part, TIMES: n * right, MEAN: right / n}
-    for name, wanted in readings.items():
-        if bool(((got - wanted).abs() <= TOLERANCE * max(1.0, float(wanted.abs().max()))).all()):
-            return name
-    return ROUNDED if general.narrower(got.detach(), right) else OTHER
-
-
-class Trial(NamedTuple):
-    """The answer's steps on a group."""
-
-    reports: list[dict]
-    when: str
-
-    @property
-    def firsts(self) -> list[dict]:
-        return [report["steps"][0] for report in self.reports]
+    gone = part.keys() - given.keys()
+    return ("input changed", min(gone)) if gone else ("", "")
 
 
 def judge_pay(answer: Answer, judge: Judge) -> None:
     """Three steps on three ranks and on two, with lengths that do not divide."""
     judge.take(answer, __name__)
-    seed = fresh_seed()
-    cases = [(THREE, 7), (TWO, 5), (THREE, 2)]
-    LOOKS.at(answer, (_try(answer, judge, *case, seed) for case in cases))
+    seed, trials = looking.fresh_seed(), []
+    for members, length in ((THREE, 7), (TWO, 5), (THREE, 2)):
+        when = f"{on(members)} with {length} tokens"
+        empty = [rank for rank, tokens in enumerate(cut(length, len(members))) if not tokens]
+        how = {"members": members, "when": when, "empty": empty}
+        reports = judge.trial(answer, run, length, seed, **how)
+        refuse_none(reports, when, "the dictionary of gradients")
+        for rank, report in enumerate(reports):
+            if report["problem"]:
+                raise SAYS(report["problem"], **report, rank=rank, when=when)
+        look_at_gradients(reports, when)
+        trials.append((reports, when))
+    owed = ITEM * sum(prod(decoder.SHAPES[name]) for name in ASK)
+    for reports, when in trials:
+        fair = forms.all_reduce(len(reports), owed)
+        looks = {  # one all-reduce, and no element in it that needs no sum
+            "another message": lambda r: set(r["ops"]) != {"all_reduce"},
+            "a message for each": lambda r: r["ops"]["all_reduce"] > 1,
+            "more than is owed": lambda r, fair=fair: r["bytes"] > fair + 1e-9,
+        }
+        SAYS.refuse_each(reports, looks, fair=fair, when=when)
+    for reports, when in trials:
+        for rank, report in enumerate(reports):
+            for number, one in enumerate(report["steps"]):
+                if one["overwritten"]:
+                    raise SAYS("one buffer for all calls", call=number + 1, rank=rank, when=when)
+                pairs = [(g, one["right"][name]) for name, g in one.get("back", {}).items()]
+                if not pairs or not all(starmap(near, pairs)):
+                    raise SAYS("another later step", step=number + 1, rank=rank, when=when)
 
 
-def _try(answer: Answer, judge: Judge, members: list[int], length: int, seed: int) -> Trial:
-    when = f"{on(members)} with {length} tokens"
-    empty = [rank for rank, tokens in enumerate(cut(length, len(members))) if not tokens]
-    how = {"members": members, "when": when, "empty": empty}
-    return Trial(judge.trial(answer, run, length, seed, **how), when)
+def look_at_gradients(reports: list[dict], when: str) -> None:
+    """Name what was done to the first gradient that is not right; to those that are cut, nothing
+    should be."""
+    n = len(reports)
+    back, part, right = (
+        {name: [report[what][name] for report in reports] for name in decoder.SHAPES}
+        for what in ("back", "part", "right")
+    )
 
+    def sums(of: Mapping) -> list[float]:
+        return [sum(float(of[name][rank].sum()) for name in ASK) for rank in range(n)]
 
-def _look_at_returned(one: Trial) -> None:
-    refuse_none(one.firsts, one.when, "the dictionary of gradients")
-    for rank, first in enumerate(one.firsts):
-        if first["problem"]:
-            entry, name = first["problem"]
-            raise SAYS(entry, rank=rank, kind=first["kind"], name=name, when=one.when)
-
-
-def _look_at_dictionary(one: Trial) -> None:
-    for rank, first in enumerate(one.firsts):
-        for name in first["emptied"]:
-            raise SAYS("input changed", name=name, rank=rank, when=one.when)
-
-
-def _look_at_gradients(one: Trial) -> None:
-    found, n = [first["found"] for first in one.firsts], len(one.firsts)
-    words = {name: {each[name] for each in found} - {RIGHT} for name in decoder.SHAPES}
-    cut = [name for name in decoder.CUT if words[name]]
-    if cut:
-        raise SAYS("summed what is cut", name=cut[0], when=one.when)
-    for name in decoder.SHAPES:
-        if not words[name]:
-            continue
-        far = [first["off"][name] for first in one.firsts]
+    wrong = [name for name in decoder.SHAPES if not all_near(back[name], right[name])]
+    for name in sorted(wrong, key=lambda name: name not in decoder.CUT)[:1]:
+        seen, wanted = back[name], right[name]
+        far = [float((a - b).norm() / b.norm()) for a, b in zip(seen, wanted, strict=True)]
         rank = far.index(max(far))
-        off = f"On rank {rank} it is off by {far[rank]:.1%} of its size, {one.when}."
-        fine = [r for r in range(n) if found[r][name] == RIGHT]
+        off = f"On rank {rank} it is off by {far[rank]:.1%} of its size, {when}."
+        fine = [r for r in range(n) if near(seen[r], wanted[r])]
+        alone, times = all_near(seen, part[name]), all_near(seen, [n * g for g in wanted])
         holds = {
+            "summed what is cut": name in decoder.CUT,
             "on one rank only": len(fine) == 1,
-            "rounded on the way": words[name] == {ROUNDED},
-            "mean": words[name] == {MEAN},
-            "summed what was whole": words[name] == {TIMES} and name not in ASK,
-            "nothing summed": words[name] == {ALONE} and all(words[owed] for owed in ASK),
-            ASK.get(name): words[name] == {ALONE} and name in ASK,
-            "summed twice": words[name] == {TIMES},
-            "mixed up": all(first["mixed"] for first in one.firsts),
+            "mean": all_near(seen, [g / n for g in wanted]),
+            "summed what was whole": times and name not in ASK,
+            "nothing summed": alone and all(all_near(back[owed], part[owed]) for owed in ASK),
+            ASK.get(name, ""): alone and name in ASK,
+            "summed twice": times,
+            "mixed up": all_near(sums(back), sums(right)),
             "wrong gradient": True,
         }
-        entry = next(entry for entry, so in holds.items() if so)
-        raise SAYS(entry, name=name, n=n, off=off, fine=fine[0] if fine else "")
+        SAYS.refuse(holds, name=name, n=n, off=off, fine=fine and fine[0], when=when)
 
 
-def _look_at_traffic(one: Trial) -> None:
-    """One all-reduce, and no element in it that needs no sum."""
-    fair = forms.all_reduce(len(one.reports), ITEM * sum(prod(decoder.SHAPES[k]) for k in ASK))
-    for rank, first in enumerate(one.firsts):
-        sent = counted(first["ops"])
-        head = f"All ten gradients are right. Rank {rank} sends {sent}, {one.when}. "
-        if set(first["ops"]) != {"all_reduce"}:
-            raise SAYS("another message", head=head)
-        if first["ops"]["all_reduce"] > 1:
-            raise SAYS("a message for each", head=head)
-        if first["bytes"] > fair + 1e-9:
-            raise SAYS("more than is owed", head=head, carried=first["bytes"], fair=fair)
-
-
-def _look_at_steps(one: Trial) -> None:
-    for rank, report in enumerate(one.reports):
-        for step, seen in enumerate(report["steps"]):
-            if seen["overwritten"]:
-                raise SAYS("one buffer for all calls", call=step + 1, rank=rank, when=one.when)
-            if seen["problem"] or set(seen["found"].values()) != {RIGHT}:
-                raise another_step(one, rank, step, "another later step")
-
-
-LOOKS = Looks(
-    returned=_look_at_returned,
-    unchanged=_look_at_dictionary,
-    value=_look_at_gradients,
-    traffic=_look_at_traffic,
-    later_steps=_look_at_steps,
-)
 PAY_SUMS = Exercise(judge=judge_pay, **SAYS.about)

@@ -1,8 +1,4 @@
-"""`uneven_loss` of lesson 06: positions and a mean over pieces of several lengths, one of them 0.
-
-Declared: the interface, one process, lengths that do not divide, what each wrong idea about the
-mean or the positions gives, and a budget of messages and bytes.
-"""
+"""`uneven_loss` of lesson 06: positions and a mean over pieces of several lengths, one empty."""
 
 from __future__ import annotations
 
@@ -14,6 +10,7 @@ from torch import Tensor
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.layer_looks import Declared
 from course_lib.classroom.checks.layers import Layer, Seen, Use
+from course_lib.classroom.checks.lesson_06.half_block import times
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO, counted
 from course_lib.classroom.checks.words import Page
 from course_lib.layout import cut, span
@@ -41,13 +38,13 @@ def sizes(s: int, b: int = 4) -> dict[str, int]:
     return {"b": b, "s": s, "h": 10, "longest": 11}
 
 
-def errors(c: Seen, starts: Sequence[int]) -> list[Tensor]:
-    """Of each rank's tokens, where its first one is taken to stand at `starts[rank]`."""
+def sums(c: Seen, starts: Sequence[int]) -> list[float]:
+    """Of the errors of each rank's tokens, where its first one is taken to stand at its start."""
     found = []
     for rank, start in enumerate(starts):
         x, table, target = c.shards(rank)
         rows = torch.arange(start, start + x.shape[1]) % c.sizes["longest"]
-        found.append((x + table[rows] - target).square())
+        found.append(float((x + table[rows] - target).square().sum()))
     return found
 
 
@@ -59,27 +56,30 @@ def losses(c: Seen) -> Iterator[tuple[str, list]]:
     if 0 in tokens and any(map(torch.isnan, outs)):
         yield "no tokens", outs
     right = [sum(tokens[:rank]) for rank in c.ranks]
-    sums = [float(error.sum()) for error in errors(c, right)]
-    means = [total / max(1, t * each) for total, t in zip(sums, tokens, strict=True)]
+    parts = sums(c, right)
+    means = [part / max(1, t * each) for part, t in zip(parts, tokens, strict=True)]
     yield "own mean", means
-    yield "own share", [total / count for total in sums]
-    yield "mean of means", [sum(means) / n] * n
-    yield "its own count #1", [sum(sums) / max(1, t * each) for t in tokens]
-    yield "padding counted", [sum(sums) / max(1, n * max(tokens) * each)] * n
-    yield "its own count #2", [sum(sums) / max(1, n * t * each) for t in tokens]
-    yield "the table's length", [sum(sums) / each / c.sizes["longest"]] * n
-    yield "sum of means", [sum(means)] * n
-    yield "sum", [sum(sums)] * n
-    yield "divided by n", [sum(sums) / count / n] * n
-    for entry, starts in {
-        "from 0 everywhere": [0] * n,
-        "places as if it divided #1": [r * tokens[r] for r in c.ranks],
-        "places as if it divided #2": [r * (s // n) for r in c.ranks],
-        "balanced for cut": [r * (s // n) + min(r, s % n) for r in c.ranks],
-        "the table cut": [span(c.sizes["longest"], n, r)[0] for r in c.ranks],
+    yield "own share", [part / count for part in parts]
+    for entry, loss in {
+        "mean of means": sum(means) / n,
+        "padding counted": sum(parts) / max(1, n * max(tokens) * each),
+        "the table's length": sum(parts) / each / c.sizes["longest"],
+        "sum of means": sum(means),
+        "sum": sum(parts),
+        "divided by n": sum(parts) / count / n,
     }.items():
+        yield entry, [loss] * n
+    for many in (1, n):
+        yield "its own count", [sum(parts) / max(1, many * t * each) for t in tokens]
+    for entry, starts in (
+        ("from 0 everywhere", [0] * n),
+        ("places as if it divided", [r * tokens[r] for r in c.ranks]),
+        ("places as if it divided", [r * (s // n) for r in c.ranks]),
+        ("balanced for cut", [r * (s // n) + min(r, s % n) for r in c.ranks]),
+        ("the table cut", [span(c.sizes["longest"], n, r)[0] for r in c.ranks]),
+    ):
         if starts != right:
-            yield entry, [sum(float(error.sum()) for error in errors(c, starts)) / count] * n
+            yield entry, [sum(sums(c, starts)) / count] * n
 
 
 def of_own_tokens(c: Seen, name: str) -> list[Tensor]:
@@ -98,16 +98,15 @@ def look_at_traffic(c: Seen) -> None:
     table = forms.all_reduce(c.n, c.sizes["longest"] * c.sizes["h"] * ITEM)
     for rank, report in enumerate(c.reports):
         forward, backward = report["forward"], report["backward"]
-        sent = counted(forward["ops"])
-        head = f"Values are right. Rank {rank} sends {sent} forward, {c.when}."
-        if forward["bytes"] > two:
-            raise SAYS("tokens on the way", head=head, bytes=forward["bytes"])
-        if sum(forward["ops"].values()) > 1:
-            raise SAYS("two messages", head=head)
         messages = sum(backward["ops"].values())
-        if backward["bytes"] > table or messages > 1:
-            about = {"bytes": backward["bytes"], "messages": messages, "table": table}
-            raise SAYS("over budget backward", head=head, **about)
+        holds = {
+            "tokens on the way": forward["bytes"] > two,
+            "two messages": sum(forward["ops"].values()) > 1,
+            "over budget backward": backward["bytes"] > table or messages > 1,
+        }
+        about = {"rank": rank, "sent": counted(forward["ops"]), "messages": messages}
+        about |= {"forward": forward["bytes"], "backward": backward["bytes"], "table": table}
+        SAYS.refuse(holds, when=c.when, **about)
 
 
 UNEVEN_LOSS = Exercise(
@@ -117,18 +116,14 @@ UNEVEN_LOSS = Exercise(
         says=SAYS,
         owed="the mean over all tokens",
         cases=lambda seed: [(THREE, sizes(7)), (TWO, sizes(5)), (THREE, sizes(2))],
-        uses=(
-            Use(sizes(7)),
-            Use(sizes(7)),
-            Use(sizes(5, b=3), alone=True),
-        ),
+        uses=(Use(sizes(7)), Use(sizes(7)), Use(sizes(5, b=3), alone=True)),
         outputs=losses,
         gradients=(
-            ("n times the gradient", "x", lambda c, name: [c.n * g for g in c.gradients(name)]),
-            ("gradient divided by n", "x", lambda c, name: [g / c.n for g in c.gradients(name)]),
+            ("n times the gradient", "x", times(lambda n: n)),
+            ("gradient divided by n", "x", times(lambda n: 1 / n)),
             ("the table's debt", "table", of_own_tokens),
-            ("the table's mean", "table", lambda c, name: [g / c.n for g in c.gradients(name)]),
-            ("wrong table #1", "table", lambda c, name: [c.n * g for g in c.gradients(name)]),
+            ("the table's mean", "table", times(lambda n: 1 / n)),
+            ("wrong table #1", "table", times(lambda n: n)),
         ),
         budget=look_at_traffic,
         means={"sequences": "b", "tokens": "s", "elements of a token": "h"},
