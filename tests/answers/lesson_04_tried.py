@@ -1,5 +1,5 @@
 """Answers to lesson 04's exercises: right ones, and likely wrong ones with the name that each is
-refused by. More stand in `lesson_04.py`, and for five_to_two in `tests/test_checks_04.py`.
+refused by. More stand in `lesson_04.py`, and for five_to_two in `lesson_04_five.py`.
 """
 
 from __future__ import annotations

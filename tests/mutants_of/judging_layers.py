@@ -5,7 +5,6 @@ from tests.mutation import Mutant
 HERE = "course_lib/classroom/checks/"
 LOOKS, LAYERS = HERE + "layer_looks.py", HERE + "layers.py"
 FIVE, HALF_BLOCK = HERE + "lesson_04/five.py", HERE + "lesson_06/half_block.py"
-WIRING = "tests/test_checks_04.py::test_a_plausible_wiring_is_refused_by_its_name"
 RIGHT = "tests/test_checks.py::test_a_right_answer_is_right"
 WRONG = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 HALF = f"{WRONG}[sequence_mlp-"
@@ -18,7 +17,7 @@ MUTANTS = [
         "            if there not in self.budget.forward or back not in self.budget.backward:\n",
         "            if not there:\n",
         (
-            f"{WIRING}[the five of the question]",
+            f"{SHARED}the five of the question]",
             f"{HALF}all-reduce, then cut]",
             f"{HALF}gathered for each]",
         ),
@@ -30,7 +29,7 @@ MUTANTS = [
         LOOKS,
         "            if there not in self.budget.forward or back not in self.budget.backward:\n",
         "            if there not in self.budget.forward:\n",
-        (f"{WIRING}[an f for each product]",),
+        (f"{SHARED}an f for each product]",),
         "only the forward is counted",
         "T4",
     ),
@@ -39,7 +38,7 @@ MUTANTS = [
         LOOKS,
         "            if over or sent[0] > most[0] or sent[1] > most[1]:\n",
         "            if over:\n",
-        (f"{WIRING}[both gradients side by side in one f]",),
+        (f"{SHARED}both gradients side by side in one f]",),
         "two gradients in one message pass for their sum",
         "T4",
     ),
@@ -58,7 +57,7 @@ MUTANTS = [
         "    return fair, fair\n",
         "    return fair // 2, fair // 2\n",
         (
-            "tests/test_checks_04.py::test_another_right_mlp_is_accepted[the pairs]",
+            f"{RIGHT}[five_to_two-the pairs]",
             "tests/test_checks_04.py::test_the_reference_answer_is_right[five_to_two]",
         ),
         "an answer that keeps the budget to the byte is refused",
@@ -77,7 +76,7 @@ MUTANTS = [
         "        for look in (self._gradients, self._traffic, self._memory, self._later):\n",
         "        for look in (self._traffic, self._memory):\n",
         (
-            f"{WIRING}[the bias on rank 0, before the sum]",
+            f"{SHARED}the bias on rank 0, before the sum]",
             f"{HALF}weight not summed]",
             f"{HALF}summed twice]",
         ),
@@ -89,7 +88,7 @@ MUTANTS = [
         LOOKS,
         "        if not wrong:\n            return\n",
         "        if len(wrong) < 2:\n            return\n",
-        (f"{WIRING}[no f]", f"{WIRING}[a part of the bias before the sum]"),
+        (f"{SHARED}no f]", f"{SHARED}a part of the bias before the sum]"),
         "one wrong gradient of five passes",
         "T3",
     ),
@@ -98,7 +97,7 @@ MUTANTS = [
         LOOKS,
         "        for step in range(layers.STEPS):\n",
         "        for step in range(1):\n",
-        (f"{WIRING}[something is kept]",),
+        (f"{SHARED}something is kept]",),
         "an answer that is right in the first step alone passes",
         "T29",
     ),
@@ -129,7 +128,7 @@ MUTANTS = [
         LAYERS,
         '    report["changed"] = given != also or not all(map(torch.equal, before, now))\n',
         '    report["changed"] = False\n',
-        (f"{WIRING}[in place]",),
+        (f"{SHARED}in place]",),
         "a weight that was changed under the caller's hands passes",
         "T1",
     ),
@@ -138,7 +137,7 @@ MUTANTS = [
         LAYERS,
         "            return self.drawn(layout.name, drawn)\n",
         "            return self.drawn(layout.name, drawn * (len(shape) > 1))\n",
-        (f"{WIRING}[no bias]",),
+        (f"{SHARED}no bias]",),
         "degenerate inputs: a bias of zeros cannot be missed",
         "T29",
     ),
@@ -163,7 +162,7 @@ MUTANTS = [
         FIVE,
         "        (TWO, sizes(7 + seed % 3 * 2)),\n",
         "        (THREE, sizes(7 + seed % 3 * 2)),\n",
-        (f"{WIRING}[the notebook's group]",),
+        (f"{SHARED}the notebook's group]",),
         "the group is always the whole world",
     ),
     Mutant(

@@ -8,7 +8,7 @@ WRONG = "tests/test_checks.py::test_a_wrong_answer_is_refused_by_its_name"
 HALF, PAY = f"{WRONG}[sequence_mlp-", f"{WRONG}[pay_sums-"
 MEAN = f"{WRONG}[uneven_loss-"
 NUMBERS = "tests/test_checks_06_numbers.py::"
-MISREAD = f"{NUMBERS}test_a_misreading_is_refused_by_its_name"
+MISREAD = f"{WRONG}[which_fits-"
 FIGURE = "tests/test_figures_activations.py::"
 
 MUTANTS = [
@@ -155,7 +155,7 @@ MUTANTS = [
         HERE + "fits.py",
         "    moves: tuple[float, ...] = (8, 8, 10)",
         "    moves: tuple[float, ...] = (8, 8, 8)",
-        (f"{NUMBERS}test_the_numbers_of_the_solution_are_right", f"{MISREAD}[eight]"),
+        (f"{NUMBERS}test_the_numbers_of_the_solution_are_right", f"{MISREAD}eight]"),
         "gathering again is free",
     ),
     Mutant(
@@ -171,7 +171,7 @@ MUTANTS = [
         HERE + "fits.py",
         "    compare(given, right, MISTAKES, apart=True)\n",
         "    return compare(given, right, MISTAKES, apart=True)\n",
-        (f"{MISREAD}[not rounded]", f"{MISREAD}[rounded up]", f"{MISREAD}[three sequences]"),
+        (f"{MISREAD}not rounded]", f"{MISREAD}rounded up]", f"{MISREAD}three sequences]"),
         "any number of sequences fits",
     ),
     Mutant(

@@ -72,9 +72,7 @@ def with_biases(function: Callable, group: Group, f: int, seed: int) -> dict:
     return report
 
 
-def trained(
-    parameters: Iterable[Tensor], xs: Tensor, dys: Tensor, group: Group | None
-) -> list[Tensor]:
+def trained(parameters: Iterable, xs: Tensor, dys: Tensor, group: Group | None) -> list[Tensor]:
     """What two steps of SGD with a fused weight, its bias and `down` give: outputs, gradients of x,
     then the three. Without a group it is the dense layer."""
     f, g = (copy, reduce) if group else (lambda x, _: x,) * 2
@@ -119,9 +117,8 @@ def wanted(f: int, n: int, rank: int) -> Held:
 
 def _rows(out: Tensor, gate: Tensor, up: Tensor) -> Held | None:
     """Which rows a rank holds; None where one is none of them."""
-    if (out.dim(), out.shape[1:], out.dtype) != (gate.dim(), gate.shape[1:], gate.dtype):
-        return None
-    if len(out) > 2 * len(gate):  # more than the whole
+    alike = out.dim() == gate.dim() and out.shape[1:] == gate.shape[1:] and out.dtype == gate.dtype
+    if not alike or len(out) > 2 * len(gate):
         return None
     bits = torch.int64 if gate.dtype == torch.float64 else torch.int32  # -0.0 is not 0.0
     pair = (out, torch.cat((gate, up)))
@@ -133,26 +130,23 @@ def _rows(out: Tensor, gate: Tensor, up: Tensor) -> Held | None:
 def _strange(out: Tensor, gate: Tensor, up: Tensor) -> dict:
     """The entry for what holds something else than rows of gate and up, and a dtype in it."""
     f, h, shape, both = len(gate), gate[0].numel(), list(out.shape), torch.cat((gate, up))
-
-    def near(row: Tensor) -> bool:
-        return bool((row - both).abs().amax(1).min() < 1e-6)
-
-    narrow = [
-        kind
-        for kind in ("float32", "bfloat16", "float16")
-        if _rows(out, *(t.to(getattr(torch, kind)).to(t.dtype) for t in (gate, up)))
-    ]
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    narrow = [k for k in kinds if _rows(out, *(t.to(k).to(t.dtype) for t in (gate, up)))]
     whole = len(shape) == 2 and (shape[0] in (f, 2 * f) or shape[1] == 2 * h)
     fits = shape[1:] == [h] and shape[0] <= 2 * f
+    off = [float((row - both).abs().amax(1).min()) for row in out] if fits else []
     holds = {
         "rounded on the way": narrow,
         "the other dim": whole and shape[1] != h,
-        "computed, not copied": fits and all(map(near, out)),
+        "computed, not copied": fits and max(off, default=1) < 1e-6,
         "padded": fits and any(not row.any() for row in out),
         "wrong numbers": True,
     }
     strange = next(entry for entry, so in holds.items() if so)
-    return {"strange": strange, "narrow": " or ".join(narrow)}
+    return {
+        "strange": strange,
+        "narrow": " or ".join(str(k).removeprefix("torch.") for k in narrow),
+    }
 
 
 def _right(reports: list[dict]) -> bool:
@@ -219,28 +213,18 @@ def _look_at_results(reports: list[dict], when: str, dtype: str = "float64") -> 
 
 
 def _look_at_rows(reports: list[dict], when: str, right: Sequence[list[dict]]) -> None:
-    """A Finding where some rank has other rows than its own; `right` are trials without fault."""
+    """Refuse other rows than a rank's own; `right` are trials without fault."""
     for report in reports:
         if report["rows"] is None:
             raise SAYS(report["strange"], when=when, **report)
-    for rank, report in enumerate(reports):
-        if report["rows"] != report["wanted"]:
-            f, n = report["right"][0], len(reports)
-            name, text = SAYS.of(_idea(reports, f, n, right), f=f, n=n, sizes=cut(f, n))
-            held = _listed(report["rows"], f)
-            raise Finding(name, f"{text} Rank {rank} holds {held}, {when}.")
-
-
-def _idea(reports: list[dict], f: int, n: int, right: Sequence[list[dict]]) -> str:
-    """The entry of the misconception that these rows show."""
-    found, everything = [report["rows"] for report in reports], list(range(2 * f))
+    if _right(reports):
+        return
+    f, n, everything = reports[0]["right"][0], len(reports), wanted(reports[0]["right"][0], 1, 0)
+    found = [report["rows"] for report in reports]
+    held = [(r["rows"], r["wanted"], len(r["wanted"]) // 2) for r in reports]
     gates = [[i for i in rows if i < f] for rows in found]
     ups = [[i - f for i in rows if i >= f] for rows in found]
     joined = [row for rows in found for row in rows]
-    halves = []  # what each rank has, and what it should have: gate's rows, up's rows
-    for report in reports:
-        own, each = report["wanted"], len(report["wanted"]) // 2
-        halves.append((report["rows"], own[:each], own[each:]))
     missing = sorted(set(range(f)) - {i for own in gates for i in own})
     together = gates == ups
     complete = together and sorted(i for own in gates for i in own) == list(range(f))
@@ -249,20 +233,23 @@ def _idea(reports: list[dict], f: int, n: int, right: Sequence[list[dict]]) -> s
         "one part for all": n > 1 and all(rows == found[0] for rows in found),
         "kept from an earlier call": n == 2 and found == [wanted(f, 3, rank) for rank in (1, 2)],
         "cut straight across": joined == everything
-        or (joined == [*everything[f:], *everything[:f]] and gates[0] != ups[0]),
+        or (joined == everything[f:] + everything[:f] and gates[0] != ups[0]),
         "one of the two": not any(ups) or not any(gates),
         "interleaved": any(
-            len(gate) > 1 and rows == [row for pair in zip(gate, up, strict=True) for row in pair]
-            for rows, gate, up in halves
+            k > 1 and rows == [i for pair in zip(own[:k], own[k:], strict=True) for i in pair]
+            for rows, own, k in held
         ),
-        "halves exchanged": any(gate and rows == up + gate for rows, gate, up in halves),
+        "halves exchanged": any(k and rows == own[k:] + own[:k] for rows, own, k in held),
         "gates of other units": not together and [*map(len, gates)] == [*map(len, ups)],
         "remainder dropped": together and f % n > 0 and missing == list(range(f - f % n, f)),
         "dealt out": complete and gates == [list(range(rank, f, n)) for rank in range(n)],
         "another cut rule": complete and [*map(len, gates)] != cut(f, n),
         "uneven rows": f % n and right and all(one[0]["right"][0] % len(one) == 0 for one in right),
     }
-    return next((entry for entry, shown in signs.items() if shown), "wrong rows")
+    entry = next((entry for entry, shown in signs.items() if shown), "wrong rows")
+    name, text = SAYS.of(entry, f=f, n=n, sizes=cut(f, n))
+    rank, rows = next((r, rows) for r, (rows, own, _) in enumerate(held) if rows != own)
+    raise Finding(name, f"{text} Rank {rank} holds {_listed(rows, f)}, {when}.")
 
 
 def _listed(rows: Held, f: int) -> str:

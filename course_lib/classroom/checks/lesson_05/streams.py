@@ -39,11 +39,11 @@ class Stumble(Exception):
     """Raised by the check inside a private block."""
 
 
-def masks(function: Callable, group: Group, seed: int, replicas: int) -> dict:
+def masks(function: Callable, group: Group, seed: int) -> dict:
     """The masks of each replica on this tp rank, seeded one after the other on the same ranks;
     then those of replica 0 again, and of a new seed."""
     tp_rank = group.rank()
-    cases = [*((seed, dp) for dp in range(replicas)), (seed, 0), (seed + 1, 0)]
+    cases = [*((seed, dp) for dp in range(REPLICAS)), (seed, 0), (seed + 1, 0)]
     drawn, facts = bench.watched(lambda: [_block(function, *case, tp_rank) for case in cases])
     strange = next((one for one in drawn if isinstance(one, str)), "")
     if strange:
@@ -96,18 +96,17 @@ def seeds(function: Callable, group: Group, seed: int) -> dict:
     block. What is `common` is played by every process, and has a second block.
     """
     pairs = PAIRS[group.rank() :: group.size()]
-    drawn, _ = bench.watched(lambda: [_first(function, seed, *pair, 1) for pair in pairs])
-    common, _ = bench.watched(lambda: [_first(function, seed, *pair, 2) for pair in COMMON])
+
+    def first(dp: int, tp: int, blocks: int) -> Tensor:
+        private, some = function(seed, dp, tp), [torch.rand(2, dtype=torch.float64)]
+        for _ in range(blocks):
+            with private():
+                some.append(torch.rand(2, dtype=torch.float64))
+        return torch.stack(some)
+
+    drawn, _ = bench.watched(lambda: [first(*pair, 1) for pair in pairs])
+    common, _ = bench.watched(lambda: [first(*pair, 2) for pair in COMMON])
     return {"drawn": torch.stack(drawn), "common": torch.stack(common)}
-
-
-def _first(function: Callable, seed: int, dp: int, tp: int, blocks: int) -> Tensor:
-    private = function(seed, dp, tp)
-    some = [torch.rand(2, dtype=torch.float64)]
-    for _ in range(blocks):
-        with private():
-            some.append(torch.rand(2, dtype=torch.float64))
-    return torch.stack(some)
 
 
 def judge_streams(answer: Answer, judge: Judge) -> None:
@@ -122,12 +121,12 @@ def judge_streams(answer: Answer, judge: Judge) -> None:
     }
     for members in (THREE, TWO):
         where = f"On {len(members)} tp ranks and {REPLICAS} replicas"
-        how = {"members": members, "when": f"{on(members)}, as tp ranks"}
-        reports = judge.trial(answer, masks, seed, REPLICAS, **how)
+        when = f"{on(members)}, as tp ranks"
+        reports = judge.trial(answer, masks, seed, members=members, when=when)
         SAYS.refuse_each(reports, looks, where=where)
         _look_at_masks(reports, where)
-    how = {"members": THREE, "when": "with ranks up to 1,000 on both axes"}
-    reports = judge.trial(answer, seeds, seed, **how)
+    when = "with ranks up to 1,000 on both axes"
+    reports = judge.trial(answer, seeds, seed, members=THREE, when=when)
     common = reports[0]["common"]  # the same numbers are asked in three processes
     differs = {"not reproducible #2": lambda r: not torch.equal(r["common"], common)}
     SAYS.refuse_each(reports, differs)
