@@ -204,6 +204,28 @@ WRONG_QKV = {
              "    bias = None\n")),
         "weights of an earlier call",
     ),
+    "another tensor in the dictionary": (
+        qkv(("    bias = None\n", "    bias = None\n    for name in list(weights):\n"
+             "        weights[name] = weights[name].clone()\n")),
+        "input changed",
+    ),
+    "another entry in the dictionary": (
+        qkv(("    bias = None\n", '    bias = None\n    weights["rank"] = rank\n')),
+        "input changed",
+    ),
+    "a head's size from h": (
+        qkv(("len(q) // heads, heads", "q.shape[1] // heads, heads")), "wrong rows"
+    ),
+    "the first call's size": (
+        qkv(("def shard", "sizes = []\n\n\ndef shard"),
+            ("    start, stop", "    sizes.append(size)\n    size = sizes[0]\n    start, stop")),
+        "wrong rows",
+    ),
+    "spread once for each number of heads": (
+        qkv(("def shard", "met = {}\n\n\ndef shard"),
+            ("spread(kv_heads, n)[rank]", "met.setdefault((heads, n), spread(kv_heads, n))[rank]")),
+        "wrong rows",
+    ),
     "a bias of single precision": (qkv((JOIN_BIAS, JOIN_BIAS + ".float()")), "wrong shape"),
     "a bias through single precision": (
         qkv((JOIN_BIAS, JOIN_BIAS + ".float().to(q.dtype)")),

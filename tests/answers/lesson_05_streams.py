@@ -113,6 +113,19 @@ WRONG_STREAMS = {
         ),
         "moved by the heads",
     ),
+    "the state kept where all is well": (
+        one(
+            (
+                "            yield\n        finally:\n            own = torch.get_rng_state()\n",
+                "            yield\n            own = torch.get_rng_state()\n        finally:\n",
+            )
+        ),
+        "the same mask again",
+    ),
+    "seeds that follow each other": (
+        one(("(seed * 1009 + dp_rank) * 1013", "seed + dp_rank * 1013")),
+        "seeds collide",
+    ),
     "an error that is caught": (
         one(
             (

@@ -77,6 +77,7 @@ def half(*changes: tuple[str, str]) -> str:
     return changed(HALF, *changes)
 
 
+EMPTY = ("    normed = F", "    if not x.numel():\n        return x\n    normed = F")
 SCATTERED = "reduce_scatter(owed, group, 1, sizes)"
 WRONG_HALF = {
     "bias before the sum": (
@@ -281,6 +282,7 @@ WRONG_HALF = {
         ),
         "divided by n",
     ),
+    "without tokens, without a call": (half(EMPTY), "left out by an empty rank"),
 }
 
 RIGHT = {

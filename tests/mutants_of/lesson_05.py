@@ -270,7 +270,7 @@ MUTANTS = [
     Mutant(
         "l05-emptied-weights-pass",
         HERE + "qkv.py",
-        "given.keys() <= own.keys() and ",
+        "given.keys() == own.keys() and ",
         "",
         (f"{CUT}bias popped]", f"{CUT}weights popped]"),
         "the caller's dictionary may be emptied",

@@ -36,7 +36,8 @@ class Case:
         self.layout, self.heads, self.kv_heads, self.n = layout, heads, kv_heads, n
         self.size, self.dtype = size, getattr(torch, dtype)  # size: of a head
         self.parts = {"q": heads, "k": kv_heads, "v": kv_heads}  # how many heads each has
-        self.hidden, self.rows = heads * size, (heads + 2 * kv_heads) * size
+        self.hidden = heads * size + (2 if layout == "Llama" else 0)  # wider than all heads
+        self.rows = (heads + 2 * kv_heads) * size
         kv = "" if kv_heads == heads else f" and {kv_heads} key/value heads"
         self.words = f"{layout}'s layout, {heads} heads{kv} over {n} ranks"
 
@@ -136,7 +137,8 @@ def _tried(function: Callable, case: Case, rank: int, seed: int) -> tuple[str, s
     given, before = published(case, seed), published(case, seed)
     own = dict(given)
     out, pair, ops = call(own)
-    kept = given.keys() <= own.keys() and all(torch.equal(given[k], before[k]) for k in given)
+    kept = given.keys() == own.keys() and all(own[k] is given[k] for k in given)
+    kept = kept and all(torch.equal(given[k], before[k]) for k in given)
     refuse = partial(
         SAYS.refuse,
         where=f"for rank {rank} of {case.n} ({case.words})",
@@ -230,8 +232,8 @@ def judge_shard_qkv(answer: Answer, judge: Judge) -> None:
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     chance = random.Random(seed)
-    size = chance.choice([3, 5, 7])
-    even = [("GPT-2", 6, 6, size, 2), ("Llama", 6, 3, size, 3)]
+    first, size = chance.sample([3, 5, 7], 2)
+    even = [("GPT-2", 6, 6, first, 2), ("Llama", 6, 3, first, 3), ("Llama", 6, 6, first, 3)]
     chance.shuffle(even)
     uneven = [
         ("GPT-2", 4, 4, size, 3),

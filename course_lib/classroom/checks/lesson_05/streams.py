@@ -22,7 +22,7 @@ from course_lib.collectives.call import Group
 ELEMENTS = 4000  # of a mask; half of them are dropped
 REPLICAS = 3
 # Two independent masks agree in half of their elements, give or take sqrt(ELEMENTS)/2. More than
-# six times that is seen once in 5·10⁸ pairs; a right answer has some 700 pairs to pass.
+# six times that is seen once in 5·10⁸ pairs; a right answer has some 2,000 pairs to pass.
 BOUND = 6.0
 SWALLOWED = "the error is gone"
 MOST = 1000  # of dp_rank and of tp_rank
@@ -32,6 +32,7 @@ PAIRS = [(0, tp) for tp in range(MOST + 1)] + [(dp, 0) for dp in range(1, MOST +
 PAIRS += [pair for few in range(1, 10) for pair in ((few, few), (few, MOST), (MOST, few))]
 PAIRS += [(a, 10 * b) for a in range(1, 10) for b in range(1, 10)]
 COMMON = [(0, 0), (0, 1), (2, 0), (0, MOST), (1, MOST), (MOST, MOST)]
+NEARBY = [(more, dp, tp) for more in (1, 1000) for dp in range(3) for tp in range(3)]  # seeds
 SAYS = Page("lesson_05/dropout_streams")
 
 
@@ -54,7 +55,7 @@ def masks(function: Callable, group: Group, seed: int) -> dict:
         "ops": facts["ops"],
         "kind": "",
         "copies": torch.stack(copies),  # (dp, 4, ELEMENTS)
-        "heads": torch.stack(heads),  # (dp, 3, ELEMENTS)
+        "heads": torch.stack(heads),  # (dp, 5, ELEMENTS)
         "again": all(map(torch.equal, again, drawn[0])),
         "seed used": not any(map(torch.equal, other, drawn[0])),
     }
@@ -76,11 +77,14 @@ def _block(function: Callable, seed: int, dp: int, tp_rank: int) -> tuple[Tensor
     copies.append(_mask())
     try:
         with private():
+            heads.append(_mask())
             _mask(77 * (tp_rank + 1))
             raise Stumble
         return SWALLOWED
     except Stumble:
         copies.append(_mask())
+    with private():
+        heads.append(_mask())
     return torch.stack(copies), torch.stack(heads)
 
 
@@ -89,23 +93,28 @@ def _mask(elements: int = ELEMENTS) -> Tensor:
     return F.dropout(torch.ones(elements), 0.5) > 0
 
 
+def asked(seed: int) -> list[tuple[int, int, int]]:
+    """(seed, dp_rank, tp_rank) of streams of which no two may meet."""
+    return [(seed, *pair) for pair in PAIRS] + [(seed + more, *pair) for more, *pair in NEARBY]
+
+
 def seeds(function: Callable, group: Group, seed: int) -> dict:
     """The first numbers of the streams of many ranks, of which this process plays some.
 
     `drawn` is (pairs, 2, 2): of each pair two numbers of the shared stream, then two of a private
     block. What is `common` is played by every process, and has a second block.
     """
-    pairs = PAIRS[group.rank() :: group.size()]
 
-    def first(dp: int, tp: int, blocks: int) -> Tensor:
-        private, some = function(seed, dp, tp), [torch.rand(2, dtype=torch.float64)]
+    def first(one: tuple[int, int, int], blocks: int) -> Tensor:
+        private, some = function(*one), [torch.rand(2, dtype=torch.float64)]
         for _ in range(blocks):
             with private():
                 some.append(torch.rand(2, dtype=torch.float64))
         return torch.stack(some)
 
-    drawn, _ = bench.watched(lambda: [first(*pair, 1) for pair in pairs])
-    common, _ = bench.watched(lambda: [first(*pair, 2) for pair in COMMON])
+    mine = asked(seed)[group.rank() :: group.size()]
+    drawn, _ = bench.watched(lambda: [first(one, 1) for one in mine])
+    common, _ = bench.watched(lambda: [first((seed, *pair), 2) for pair in COMMON])
     return {"drawn": torch.stack(drawn), "common": torch.stack(common)}
 
 
@@ -130,13 +139,13 @@ def judge_streams(answer: Answer, judge: Judge) -> None:
     common = reports[0]["common"]  # the same numbers are asked in three processes
     differs = {"not reproducible #2": lambda r: not torch.equal(r["common"], common)}
     SAYS.refuse_each(reports, differs)
-    _look_at_many(reports)
+    _look_at_many(reports, seed)
 
 
 def _look_at_masks(reports: list[dict], where: str) -> None:
     """Hold all masks against each other: what comes later means nothing where it is not so."""
     copies = torch.stack([report["copies"] for report in reports])  # (tp, dp, 4, ELEMENTS)
-    heads = torch.stack([report["heads"] for report in reports])  # (tp, dp, 3, ELEMENTS)
+    heads = torch.stack([report["heads"] for report in reports])  # (tp, dp, 5, ELEMENTS)
     alike = (copies == copies[:1]).all(-1).all(1).all(0)  # on all tp ranks: of a copy's four masks
     twice = [
         alike[i] and torch.equal(copies[0, 0, i], m) for i in range(4) for m in copies[0, 0, :i]
@@ -161,17 +170,18 @@ def _look_at_masks(reports: list[dict], where: str) -> None:
     SAYS.refuse(holds, where=where)
 
 
-def _look_at_many(reports: list[dict]) -> None:
+def _look_at_many(reports: list[dict], seed: int) -> None:
     """No two of some 2,000 pairs have a stream in common: the first numbers tell."""
     n = len(reports)
-    played = [(PAIRS[rank::n], report["drawn"]) for rank, report in enumerate(reports)]
+    played = [(asked(seed)[rank::n], report["drawn"]) for rank, report in enumerate(reports)]
+    played.append(([(seed, *pair) for pair in COMMON], reports[0]["common"]))
     met: dict[bytes, str] = {}
     twice: list[tuple[str, str]] = []
-    for pairs, drawn in [*played, (COMMON, reports[0]["common"])]:
-        for (dp, tp), numbers in zip(pairs, drawn, strict=True):
+    for streams, drawn in played:
+        for (of, dp, tp), numbers in zip(streams, drawn, strict=True):
             for place, some in enumerate(numbers):
-                private = f"the private one of dp_rank {dp} and tp_rank {tp}"
-                name = private if place else f"the shared one of dp_rank {dp}"
+                private = f"the private one of seed {of}, dp_rank {dp} and tp_rank {tp}"
+                name = private if place else f"the shared one of seed {of} and dp_rank {dp}"
                 before = met.setdefault(some.numpy().tobytes(), name)
                 if before != name:
                     twice.append((before, name))

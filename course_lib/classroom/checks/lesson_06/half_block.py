@@ -32,7 +32,7 @@ def half(x: Tensor, weight: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> T
 
 
 def tokens(s: int, n: int) -> list[int]:
-    """How many each rank has: not as `cut` has it, where they differ, and no rank without."""
+    """How many each rank has: not as `cut` has it, where they differ."""
     return cut(s, n)[::-1]
 
 
@@ -130,6 +130,7 @@ SEQUENCE_MLP = Exercise(
             (THREE, FIRST),
             (TWO, {"b": 3, "s": 5, "h": 8, "f": 7}),
             (THREE, {"b": 4, "s": 6, "h": 9, "f": 8}),
+            (THREE, {"b": 4, "s": 2, "h": 9, "f": 8}),  # a rank without tokens
         ],
         uses=(
             *[Use(FIRST)] * 2,
