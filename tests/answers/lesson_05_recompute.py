@@ -223,6 +223,19 @@ WRONG_RECOMPUTE = {
               ("    before, first = ", "    global before\n    before, first = ")),
         "one state for two blocks",
     ),
+    "a state for each block": (
+        changed(RECOMPUTE, ("def recompute", "kept = {}\n\n\ndef recompute"),
+                ("before, first = private.get_state()", "kept[block], first = private.get_state()"),
+                ("set_state(before)", "set_state(kept[block])")),
+        "one state for two blocks",
+    ),
+    "a state for each x": (
+        changed(RECOMPUTE, ("def recompute", "kept = {}\n\n\ndef recompute"),
+                ("before, first = private.get_state()",
+                 "key = id(x)\n    kept[key], first = private.get_state()"),
+                ("set_state(before)", "set_state(kept[key])")),
+        "one state for two blocks",
+    ),
     "a stack of states": (STACK, "one state for two blocks"),
     "a queue of states": (
         changed(STACK, ("states.pop()", "states.pop(0)")),

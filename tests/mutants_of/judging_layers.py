@@ -177,8 +177,8 @@ MUTANTS = [
     Mutant(
         "layers-sizes-are-those-of-cut",
         HALF_BLOCK,
-        "    return cut(s, n)[::-1]\n",
-        "    return cut(s, n)\n",
+        "    return [*others, first]\n",
+        "    return [first, *others]\n",
         (f"{HALF}sizes left to cut]",),
         "an answer that does not use its sizes passes",
         "T29",

@@ -226,8 +226,8 @@ MUTANTS = [
     Mutant(
         "l05-three-replicas-only",
         HERE + "streams.py",
-        "    if len(set(twice)) > 1:",
-        "    if len(set(twice)) > 9999:",
+        "    met_twice = len(set(twice)) > 1",
+        "    met_twice = len(set(twice)) > 9999",
         (f"{STREAM}digits of a hundred]", f"{STREAM}a thousand for a thousand and one]"),
         "seeds that meet within a thousand ranks pass",
         "T14",

@@ -36,7 +36,7 @@ class Case:
         self.layout, self.heads, self.kv_heads, self.n = layout, heads, kv_heads, n
         self.size, self.dtype = size, getattr(torch, dtype)  # size: of a head
         self.parts = {"q": heads, "k": kv_heads, "v": kv_heads}  # how many heads each has
-        self.hidden = heads * size + (2 if layout == "Llama" else 0)  # wider than all heads
+        self.hidden = heads * (size + 1 if layout == "Llama" else size)  # wider than all heads
         self.rows = (heads + 2 * kv_heads) * size
         kv = "" if kv_heads == heads else f" and {kv_heads} key/value heads"
         self.words = f"{layout}'s layout, {heads} heads{kv} over {n} ranks"
@@ -232,7 +232,7 @@ def judge_shard_qkv(answer: Answer, judge: Judge) -> None:
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     chance = random.Random(seed)
-    first, size = chance.sample([3, 5, 7], 2)
+    first, size = chance.sample([3, 5, 8], 2)
     even = [("GPT-2", 6, 6, first, 2), ("Llama", 6, 3, first, 3), ("Llama", 6, 6, first, 3)]
     chance.shuffle(even)
     uneven = [

@@ -115,6 +115,23 @@ def train(
     return steps
 
 
+def twice(function: Callable, group: Group, seed: int) -> bool:
+    """One block, called twice on one x before the first backward: the gradients of stored runs?"""
+
+    def gradients(run: Callable) -> list[Tensor]:
+        torch.manual_seed(seed)
+        private = torch.Generator().manual_seed(seed + group.rank())
+        block = Block(seed, group, private, torch.float64)
+        x = torch.rand(2, HIDDEN, dtype=torch.float64).requires_grad_()
+        for out in [run(block, x, private) for _ in range(2)]:
+            out.square().sum().backward()
+        return [x.grad, *(w.grad for w in block.weights)]
+
+    stored = gradients(lambda block, x, private: block(x))
+    mine, _ = bench.watched(lambda: gradients(function))
+    return all(map(torch.equal, mine, stored))
+
+
 def _kept(memory: Watch, x: Tensor, out: Tensor) -> int:
     """How many tensors as large as x a call has left, beside its result, copies of x and states."""
     state, result = torch.get_rng_state().nbytes, out.untyped_storage()._cdata
@@ -210,6 +227,9 @@ def judge_recompute(answer: Answer, judge: Judge) -> None:
                     raise SAYS("second step", text=SAYS(entry, **about).text)
                 if entry:
                     raise SAYS(entry, **about)
+    reports = judge.trial(answer, twice, seed, members=THREE, when=on(THREE))
+    where = f"{on(THREE)}, with one block called twice on one x"
+    SAYS.refuse({"one state for two blocks": not all(reports)}, where=where)
 
 
 RECOMPUTE = Exercise(judge=judge_recompute, **SAYS.about)

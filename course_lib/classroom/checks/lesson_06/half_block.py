@@ -33,7 +33,8 @@ def half(x: Tensor, weight: Tensor, up: Tensor, down: Tensor, bias: Tensor) -> T
 
 def tokens(s: int, n: int) -> list[int]:
     """How many each rank has: not as `cut` has it, where they differ."""
-    return cut(s, n)[::-1]
+    first, *others = cut(s, n)
+    return [*others, first]
 
 
 LAYER = Layer(
