@@ -123,6 +123,11 @@ WRONG_ATOMIC = {
     "the end not synced": (
         atomic((LAST, NEXT), (OLD, "")), "older ones stay"
     ),
+    "removed while others write": (
+        atomic(("        disk.remove(tmp)\n        disk.make(tmp)\n    dist.barrier(group=group)\n",
+                "        disk.remove(tmp)\n    disk.make(tmp)\n")),
+        "not saved",
+    ),
     "removed before latest is on the disk": (
         atomic((LAST, NEXT)), "removed before it was replaced"
     ),

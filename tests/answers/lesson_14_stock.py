@@ -64,6 +64,12 @@ def stock(*changes: tuple[str, str]) -> str:
 
 
 WRONG_STOCK = {
+    "one buffer for a name": (
+        stock(("(model, gathered, write, group)", "(model, gathered, write, group, kept={})"),
+              ("p.detach().clone())",
+               "kept.setdefault(other, torch.empty_like(p)).copy_(p.detach()))")),
+        "one buffer",
+    ),
     "the notebook's rank 0 writes": (
         STOCK.replace("group.rank()", "dist.get_rank()"), "not of the group"
     ),

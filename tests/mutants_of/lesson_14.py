@@ -136,6 +136,22 @@ MUTANTS = [
     ),
     # ---- atomic_save
     Mutant(
+        "l14-ranks-in-their-order-alone",
+        HERE + "atomic.py",
+        "order = [*(row for r, row in enumerate(rows) if r != slow), rows[slow]]",
+        "order = rows",
+        (f"{WRONG}[atomic_save-removed while others write]",),
+        "a rank that is late is not tried",
+    ),
+    Mutant(
+        "l14-written-over-later",
+        HERE + "stock_trial.py",
+        "a is not None and not torch.equal(",
+        "a is None and not torch.equal(",
+        (f"{WRONG}[take_stock-one buffer for a name]",),
+        "what a later call writes over is not looked at",
+    ),
+    Mutant(
         "l14-no-power-cut",
         HERE + "atomic.py",
         "    for power in (False, True):\n",

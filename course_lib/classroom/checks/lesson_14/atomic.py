@@ -66,6 +66,13 @@ class Trial(NamedTuple):
                     if others:
                         yield [*past, *others, *row[border][:k]]
 
+    def orders(self) -> Iterator[list[Op]]:
+        """Everything, as if one of the ranks came last between two collectives."""
+        rows = self.ranks
+        for slow in range(len(rows)):
+            order = [*(row for r, row in enumerate(rows) if r != slow), rows[slow]]
+            yield [op for border in zip(*order, strict=True) for done in border for op in done]
+
     def returned(self) -> Iterator[tuple[int, list[Op]]]:
         """For each rank: what is sure to have been done when its call returns."""
         rows = self.ranks
@@ -166,6 +173,8 @@ def _look_at_order(one: Trial) -> None:
     """No rank comes too early, whichever is the quicker."""
     for done in one.cuts():
         _done(one, done)
+    for every in one.orders():
+        one.saved.look_at_end(_done(one, every))
 
 
 def _refuse_order(one: Trial, op: Op, lost: str) -> None:

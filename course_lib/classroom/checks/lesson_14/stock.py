@@ -200,6 +200,8 @@ def _look_at_writes(one: Trial) -> None:
         raise SAYS("written twice", twice=", ".join(twice), when=one.when)
     for each in written:
         _look_at_tensor(one, each)
+    over = one.reports[0]["overwritten"]
+    SAYS.refuse({"one buffer": over}, names=", ".join(over), when=one.when)
     lost = sorted(set(one.state) - set(names))
     if lost:
         are = f"{', '.join(lost)} {'are' if lost[1:] else 'is'} not written, {one.when}"

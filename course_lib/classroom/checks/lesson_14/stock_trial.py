@@ -124,19 +124,29 @@ def _is_plain(x: object) -> bool:
 
 
 def run(function: Callable, group: Group, sizes: Sizes, seed: int) -> dict:
+    """Call `function` on a model, and on another one before the first one's writer has read."""
     model = Small(Sizes(*sizes), seed)
     cut, written = Cut(model, group), Written()
     out, facts = bench.watched(lambda: function(model, cut.gathered, written, group))
+    at_once, later = written.seen(), Small(Sizes(*sizes), seed + 1)
+    bench.watched(lambda: function(later, Cut(later, group).gathered, Written(), group))
+    pairs = zip(at_once, written.seen(), strict=True)
     values = {key: _plain(out[key]) for key in KEYS if key in out} if _is_dict(out) else {}
     return {
         "kind": "dict" if _is_dict(out) else type(out).__name__,
         "lost": [key for key in KEYS if key not in values],
         "values": values,
-        "written": written.seen(),
+        "written": at_once,
+        "overwritten": [old["name"] for old, now in pairs if _moved(old, now)],
         "counts": cut.counts,
         "most": cut.most,
         "sent": facts,
     }
+
+
+def _moved(before: dict, now: dict) -> bool:
+    a, b = before["tensor"], now["tensor"]
+    return a is not None and not torch.equal(a.nan_to_num(), b.nan_to_num())
 
 
 def _is_dict(out: object) -> bool:
