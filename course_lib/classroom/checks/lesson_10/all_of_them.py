@@ -1,8 +1,5 @@
-"""`shard_of_all` of lesson 10: one bucket of parameters that not every rank has a gradient for.
-
-A head is tied to its table, each rank takes another branch, and one parameter is frozen, one used
-by no rank. Held against one process with all losses.
-"""
+"""`shard_of_all` of lesson 10: one bucket of parameters that not every rank has a gradient for: a
+table is the head too, each rank takes another branch, one is frozen, one is used by no rank."""
 
 from __future__ import annotations
 
@@ -99,8 +96,7 @@ def train(function: Callable, group: Group, seed: int, empty: bool) -> list[dict
 
 
 def judge_all(answer: Answer, judge: Judge) -> None:
-    """Three steps on three ranks and one with an empty rank, then on two that are not the
-    notebook's first two."""
+    """Three steps, one with an empty rank, then on two that are not the notebook's first two."""
     judge.take(answer, __name__)
     seed = looking.fresh_seed()
     for members, empty in ((THREE, []), (THREE, [EMPTY]), (TWO, [])):

@@ -1,7 +1,4 @@
-"""`where_to_divide` of lesson 10: sums and means in fp16, and the loss scale between its two ends.
-
-The right numbers follow from fp16's largest and smallest one; each wrong idea has its own.
-"""
+"""`where_to_divide` of lesson 10: sums and means in fp16, and the loss scale between two ends."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""`reduce_early` of lesson 10: buckets that leave under the backward, within bytes and memory.
-
-Two backwards of a deep, narrow net are held against one process that has all rows; the ledger says
-when which bucket left, and the watch how much was alive as gradients came.
-"""
+"""`reduce_early` of lesson 10: buckets that leave under two backwards of a deep, narrow net; the
+ledger says when which one left, and the watch how much was alive as gradients came."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""`agreed_step` of lesson 10: unscale, agree, clip, and step or leave it, all ranks alike.
-
-One process has all gradients of six steps, two of which meet an inf or a NaN on one rank; from what
-a step did to a shard follows by which factor its gradient was multiplied.
-"""
+"""`agreed_step` of lesson 10: unscale, agree, clip, and step or leave it, all ranks alike; from
+what a step did to a shard follows by which factor its gradient was multiplied."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""`promise` of lesson 11: stage 3 for a stack of layers, within a budget of bytes and memory.
-
-An answer trains three steps, each rank on rows of its own, and is held against the dense stack on
-all rows, against the messages of the ledger, and against what the meter finds between the layers.
-"""
+"""`promise` of lesson 11: stage 3 for a stack of layers, held against the dense stack on all rows,
+against the messages of the ledger, and against what the meter finds between the layers."""
 
 from __future__ import annotations
 

@@ -1,9 +1,6 @@
-"""`same_way` of lesson 11: each rank wants other layers, and a gather needs all ranks.
-
-An answer is called on some batches with other wishes each; held against each rank's own way through
-the layers, against the gathers that were due, and against how many layers were whole at once. Each
-gather carries its layer's number: ranks which mean different ones get a note and not a hang.
-"""
+"""`same_way` of lesson 11: each rank wants other layers, in each batch, and a gather needs all
+ranks. Each gather carries its layer's number: ranks which mean different ones get a note and not a
+hang."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""`tied_head` of lesson 11: the embedding is the head's weight too, at stage 3.
-
-An answer makes the head; with it a small model trains three steps and is held against the dense
-one, against the messages of a head of the check's own, and against what is whole in memory.
-"""
+"""`tied_head` of lesson 11: a small model trains at stage 3 with the answer's head, held against
+the dense one, the messages of a head of the check's own, and what is whole in memory."""
 
 from __future__ import annotations
 
@@ -188,8 +185,7 @@ def look_at_the_head(reports: list[dict], dense: Dense, when: str) -> None:
 
 
 def look_at_steps(reports: list[dict], dense: Dense, when: str) -> None:
-    """Logits and the table after each of three steps; the table whole while it is used, once; no
-    messages beyond those of our own head."""
+    """Logits, tables and messages of three steps, and the table whole while it is used, once."""
     SAYS.refuse_each(reports, {"a copy kept whole": lambda r: r["before"]}, when=when)
     half = {use: dense.steps(use)[0][1] for use in ("lookup", "head")}
     for rank, report in enumerate(reports):

@@ -1,8 +1,5 @@
-"""`choose_unit` of lesson 11: what a large model needs and sends, with units of three sizes.
-
-The right numbers come from one model of what comes and goes; a wrong idea is another count in the
-same model.
-"""
+"""`choose_unit` of lesson 11: what a large model needs and sends, with units of three sizes, from
+one model of what comes and goes; a wrong idea is another count in the same model."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""`eighteen` of lesson 12: DeepSpeed's estimate for one model, put together from its parts.
-
-The right numbers come from one model of what is counted; a wrong idea is another count in the same
-model.
-"""
+"""`eighteen` of lesson 12: DeepSpeed's estimate for one model, put together from its parts; a wrong
+idea is another count in the same model."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""`hides` of lesson 12: what a bus and a disk carry while a GPU computes.
-
-The right numbers come from one model of bytes and speeds; a wrong idea is another count in it.
-"""
+"""`hides` of lesson 12: what a bus and a disk carry while a GPU computes; a wrong idea is another
+count in the same model of bytes and speeds."""
 
 from __future__ import annotations
 

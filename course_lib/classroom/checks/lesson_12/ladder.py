@@ -1,9 +1,6 @@
-"""`walk_ladder` of lesson 12: one remedy after another until a step fits, and then back up in rows.
-
-What the answer settles on is held against what was measured on the judge's ranks, and against the
-first rung that fits. Then machines of paper, with more rows: a step takes so much for each row,
-less where it is recomputed, and so much for the states of a stage.
-"""
+"""`walk_ladder` of lesson 12: one remedy after another until a step fits, and then back up in rows,
+on real engines that are measured on the judge's ranks, and on machines of paper: there a step takes
+so much for each row, less where it is recomputed, and so much for the states of a stage."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The ladder of `walk_ladder`, and the right way down it and back up in rows. Lesson 12.
-
-An `Attempt` stands for a machine, one of real engines or one of paper: it keeps what was tried on
-it, and raises where a setting needs more than there is.
-"""
+"""The ladder of `walk_ladder`, and the right way down it and back up in rows. An `Attempt` stands
+for a machine, keeps what was tried on it, and raises where a setting needs too much. Lesson 12."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""`pick_stage` of lesson 12: the fastest setting whose states fit on every rank of a machine.
-
-On each small machine the choice is made an engine on the judge's ranks and trained; what it really
-holds is said beside the room there was.
-"""
+"""`pick_stage` of lesson 12: the fastest setting whose states fit on every rank of a machine; on
+each small one the choice is made an engine and trained, and what it really holds is measured."""
 
 from __future__ import annotations
 

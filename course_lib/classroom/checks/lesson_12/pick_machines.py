@@ -1,7 +1,5 @@
-"""Machines for `pick_stage`, what fits on them, and what each known wrong idea would choose.
-
-The small ones are run; those of a model with many bytes are counted alone. Lesson 12.
-"""
+"""Machines for `pick_stage`, small ones that are run and large ones that are counted, and what each
+known wrong idea would choose. Lesson 12."""
 
 from __future__ import annotations
 
@@ -70,8 +68,7 @@ def first(need: Needs, rooms: Sequence[Room], tiers: Sequence[str], order: Seque
 
 
 def machines(need: Sequence[Needs]) -> list[Machine]:
-    """Of what the small model and the large one need: on the first seven a rank is tight, and on
-    the last three, for the large one, the last rank."""
+    """From what the small model and the large one need; on the last three, the large one's."""
     small, large = need
     n, closed = len(small[0]), closed_form(config_of(0, large=True), 1)
     padded = int(large[0][0]["device"] - closed[0][0]["device"])

@@ -1,7 +1,5 @@
-"""What both functions of lesson 12 are tried with: a small GPT, an engine, what a step of it takes.
-
-Measured on the judge's ranks by the meter, and agreed on: the rank that needs most counts.
-"""
+"""What both functions of lesson 12 are tried with: a small GPT, an engine, and what a step of it
+takes on the rank that needs most, measured by the meter."""
 
 from __future__ import annotations
 
