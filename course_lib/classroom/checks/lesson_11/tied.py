@@ -55,24 +55,6 @@ class Dense:
         return steps
 
 
-class Small(nn.Module):
-    """A table, some blocks, and a head that is made of the table."""
-
-    def __init__(self, dense: Dense, head: Callable[[nn.Embedding], nn.Module]):
-        super().__init__()
-        self.tokens = nn.Embedding(*dense.table.shape, _weight=dense.table.clone())
-        self.blocks = nn.ModuleList(nn.Linear(*w.shape, bias=False) for w in dense.blocks)
-        for block, weight in zip(self.blocks, dense.blocks, strict=True):
-            block.weight = nn.Parameter(weight.clone())
-        self.head = head(self.tokens)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        x = self.tokens(ids)  # (b, s, h)
-        for block in self.blocks:
-            x = torch.tanh(block(x))
-        return self.head(x)  # (b, s, v)
-
-
 def our_head(tokens: nn.Embedding) -> nn.Module:
     """The head whose messages are the budget."""
     head = nn.Linear(tokens.embedding_dim, tokens.num_embeddings, bias=False, device="meta")
@@ -104,8 +86,13 @@ def _train(function: Callable, dense: Dense, group: Group) -> dict:
                 torch.set_default_dtype(torch.float32)
             return made[1] if isinstance(made[1], nn.Module) else nn.Identity()
 
-        model = Small(dense, head)
-        report["same"] = torch.equal(model.tokens.weight, dense.table)
+        tokens = nn.Embedding(*dense.table.shape, _weight=dense.table.clone())
+        blocks = [nn.Linear(*weight.shape, bias=False) for weight in dense.blocks]
+        for block, weight in zip(blocks, dense.blocks, strict=True):
+            block.weight = nn.Parameter(weight.clone())
+        between = [layer for block in blocks for layer in (block, nn.Tanh())]
+        model = nn.Sequential(tokens, *between, head(tokens))
+        report["same"] = torch.equal(tokens.weight, dense.table)
         report["shared"] = made[1] is not None and any(made[1] is made[k] for k in (0, 2))
         report["kind"], report["module"] = type(made[1]).__name__, isinstance(made[1], nn.Module)
         if not report["module"]:
@@ -113,11 +100,11 @@ def _train(function: Callable, dense: Dense, group: Group) -> dict:
         whole = dense.table.numel() + dense.blocks.numel()
         report["extra"] = sum(p.numel() for p in model.parameters()) - whole
         optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
-        options = {"units": list(model.blocks), "prefetch": 0, "persist": 0}
+        options = {"units": blocks, "prefetch": 0, "persist": 0}
         engine = zero.engine(model, optimizer, stage=3, mesh=mesh, **options)
         meter, in_blocks = Meter(watch, dense.table.nbytes), [0]
         report["before"] = meter.now(0)
-        for block in model.blocks:
+        for block in blocks:
             block.register_forward_hook(lambda *_: in_blocks.append(meter.now(0)))
         try:
             for ids, dy in zip(dense.ids[:, rank], dense.dys[:, rank], strict=True):
@@ -147,7 +134,7 @@ def _step(engine: zero.Engine, ids: Tensor, dy: Tensor, report: dict, meter: Met
     engine.step()
     with engine.gathered(engine.model):
         # In halves: a copy of the whole one would be found in the next step.
-        found["table"] = [half.clone() for half in engine.model.tokens.weight.detach().chunk(2)]
+        found["table"] = [half.clone() for half in engine.model[0].weight.detach().chunk(2)]
 
 
 def judge_tied(answer: Answer, judge: Judge) -> None:

@@ -23,9 +23,6 @@ class Model:
     gpu_parts: float = GPUS * NODES
     node_parts: float = NODES
     builders: float = GPUS
-    larger: bool = True  # of two counts that are not there at once; else their sum
-    forgets_building: bool = False
-    layer_parts: float = 1
     away: float | None = None  # of a parameter, where states are away; None: what an update touches
     away_too: float = 0  # what goes with the parameters is less by this
     gigabyte: float = 1e9
@@ -34,7 +31,7 @@ class Model:
         states = self.half + self.update
 
         def gpu(stays: float) -> float:
-            return (self.layer * Q / self.layer_parts + stays * P / self.gpu_parts) / self.gigabyte
+            return (self.layer * Q + stays * P / self.gpu_parts) / self.gigabyte
 
         def node(away: float) -> float:
             return away * P / self.node_parts * self.room / self.gigabyte
@@ -42,7 +39,6 @@ class Model:
         whole = self.built * P * self.builders * self.room / self.gigabyte
         both = node(states - self.away_too)
         away = self.update if self.away is None else self.away
-        built = max(both, whole) if self.larger else both + whole
         return {
             "bytes, all states": states,
             "bytes, an update": self.update,
@@ -51,7 +47,7 @@ class Model:
             "GPU, both away": gpu(0.0),
             "node, both away": both,
             "node, states away": node(away),
-            "node, both away, built whole": both if self.forgets_building else built,
+            "node, both away, built whole": max(both, whole),
             "node, nothing away, built whole": whole,
             "node, nothing away, sharded while built": whole * Q / P,
         }
@@ -78,10 +74,8 @@ IDEAS = {
     "the parameters go too": {"away": 18},
     "the gradient stays": {"away": 12},
     "parameters forgotten": {"away_too": 2},
-    "the layer is cut": {"layer_parts": GPUS * NODES},
+    "the layer is cut": {"layer": 4 / (GPUS * NODES)},
     "GiB": {"gigabyte": 2**30},
-    "both at once": {"larger": False},
-    "building forgotten": {"forgets_building": True},
 }
 ANSWERS = RIGHT.answers()
 _, _, *GPU, BOTH, STATES, WHOLE, BUILT, SHARDED = ANSWERS  # the fields' names
@@ -98,6 +92,8 @@ ALONE = {
     "nothing is built": {BUILT: 0.0, SHARDED: 0.0},
     "whole all the same": {SHARDED: ANSWERS[BUILT]},
     "a share of the model": {SHARDED: 4 * P / NODES * 1.5 / 1e9},
+    "both at once": {WHOLE: ANSWERS[BOTH] + ANSWERS[BUILT]},
+    "building forgotten": {WHOLE: ANSWERS[BOTH]},
     "built and kept": {field: ANSWERS[field] + ANSWERS[SHARDED] for field in (BOTH, STATES)},
     "one process builds": {WHOLE: ANSWERS[STATES]},
     "built once": {WHOLE: ANSWERS[BUILT] / GPUS},
