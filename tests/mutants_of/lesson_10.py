@@ -147,6 +147,23 @@ MUTANTS = [
         "T26",
     ),
     Mutant(
+        "l10-a-nan-on-the-first-rank-alone",
+        HERE + "overflow.py",
+        'self.kind == "NaN" or (self.kind == "inf" and len(self.true) == 2)',
+        'self.kind == "NaN"',
+        (f"{STEP}-the largest of all]",),
+        "a NaN that a maximum over the ranks drops is not met",
+        "T26",
+    ),
+    Mutant(
+        "l10-no-scale-below-two",
+        HERE + "overflow.py",
+        "2: 3.0}",
+        "2: 1025.0}",
+        (f"{STEP}-at least 1]",),
+        "a floor under the scale is not met",
+    ),
+    Mutant(
         "l10-moments-not-looked-at",
         HERE + "overflow.py",
         'lambda one: not good and one["moments moved"],',

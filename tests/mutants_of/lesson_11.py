@@ -124,14 +124,6 @@ MUTANTS = [
         "a last layer that stays for its backward is refused",
     ),
     Mutant(
-        "l11-a-kind-is-no-kind",
-        HERE + "promise.py",
-        "if isinstance(out, (list, tuple)) else {None}",
-        "if isinstance(out, (list, tuple, dict)) else set()",
-        (f"{FIRST}test_what_breaks_costs_one_check[promise]",),
-        "what is no list is looked into",
-    ),
-    Mutant(
         "l11-promise-hint-tells",
         HERE + "promise.md",
         "The lesson has a cell for that.",

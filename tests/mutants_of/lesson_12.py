@@ -61,7 +61,7 @@ MUTANTS = [
         HERE + "ladder.py",
         'over, other = needs is not None and needs > one["limit"], got != right',
         'over, other = needs is not None and needs > one["limit"], False',
-        (f"{WRONG}[walk_ladder-to the bottom]", f"{WRONG}[walk_ladder-not back up]"),
+        (f"{WRONG}[walk_ladder-to the bottom]",),
         "whoever goes to the bottom at once passes",
     ),
     Mutant(
@@ -71,6 +71,14 @@ MUTANTS = [
         "        if not settings:",
         (f"{WRONG}[walk_ladder-another batch]",),
         "a smaller batch passes for a remedy",
+    ),
+    Mutant(
+        "l12-no-idea-of-persist",
+        HERE + "pick_machines.py",
+        'if k != "persist"} for one',
+        'if k != "nothing"} for one',
+        (f"{WRONG}[pick_stage-two keys of a setting]",),
+        "who leaves out a key of a setting is told that nothing fits",
     ),
     # ---- numbers
     Mutant(
