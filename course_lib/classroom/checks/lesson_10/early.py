@@ -172,8 +172,8 @@ def look_at_results(reports: list[dict], net: Net, step: Step, where: str) -> No
     shapes = [x.shape for x in right[0]]
     rest = {
         "buckets that never left": lambda one: known and one["count"] < len(shapes),
-        "another order of leaving #1": lambda one: known and one["count"] == len(shapes),
-        "one buffer reused #1": lambda one: one["overlap"],
+        "another order of leaving": lambda one: known and one["count"] == len(shapes),
+        "one buffer reused": lambda one: one["overlap"],
         "kept between calls": lambda one: step.number,
         "other buckets": lambda one: [x.shape for x in one["pieces"]] != shapes,
         "rounded on the way": lambda one: any(x.dtype != torch.float64 for x in one["pieces"]),
@@ -229,7 +229,7 @@ def look_at_the_way(reports: list[dict], net: Net, where: str) -> None:
     sent = {
         "all-reduce, then cut": lambda one: not one["sent"] and WHOLE & set(one["verbs"]),
         "sent after the backward": lambda one: one["late"],
-        "another order of leaving #2": lambda one: (
+        "another order of leaving": lambda one: (
             one["sent"] != wanted and sorted(one["sent"]) == sorted(wanted)
         ),
         "other messages": lambda one: one["sent"] != wanted or one["bytes"] > must + 1,
@@ -240,7 +240,7 @@ def look_at_the_way(reports: list[dict], net: Net, where: str) -> None:
         "input changed": lambda one: one["changed"],
         "gradients left": lambda one: one["left"],
         "hooks left": lambda one: one["hooked"],
-        "one buffer reused #2": lambda one: one["spoiled"],
+        "one buffer reused": lambda one: one["spoiled"],
     }
     whole = sum(p.numel() for p in net.parameters) * ITEM
     about = {"must": must, "buckets": len(wanted), "shard": net.shard, "allowed": net.allowed}

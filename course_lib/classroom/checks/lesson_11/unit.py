@@ -61,7 +61,7 @@ IDEAS = {
     "shards forgotten": {"with_shards": False},
     "a block is the largest": {"largest_block": BLOCK, "next_block": BLOCK},
     "a layer is the largest": {"largest_layer": 4 * H * H},
-    "two tables side by side #1": {"next_block": TABLE},
+    "two tables side by side": {"next_block": TABLE},
     "nothing ahead": {"next_block": 0},
     "blocks alone": {"ends": 0},
     "a gather in each direction for all": {"saved": 0, "saved_bytes": 0},
@@ -100,7 +100,7 @@ ALONE = {
     "the ends cut too": {"gathers, layer": [4 * (2 * UNITS - 2), 4 * 2 * UNITS]},
     "a layer is the largest": {"most, layer": [3 * PRODUCT, PRODUCT]},
     "ahead already": {"most, block": [TABLE + BLOCK], "most, layer": [TABLE + 4 * PRODUCT]},
-    "two tables side by side #2": {"most, block": [2 * TABLE], "most, layer": [2 * TABLE]},
+    "two tables side by side": {"most, block": [2 * TABLE], "most, layer": [2 * TABLE]},
     "three units": {"most, block, 1 ahead": [TABLE + 2 * BLOCK]},
     "gradients too": {"most, model": [2 * PSI], "most, block, 1 ahead": [2 * TABLE + 2 * BLOCK]},
 }
