@@ -169,6 +169,16 @@ RIGHT: dict = {
 }
 WRONG: dict = {
     "cut_loss": {
+        "the first number of tokens is kept": (
+            "FIRST = []\n"
+            + cut(("return loss, grad / t", "FIRST.append(t)\n    return loss, grad / FIRST[0]")),
+            "wrong gradient",
+        ),
+        "where a shard starts is kept": (
+            "FIRST = {}\n"
+            + cut(("targets - start", "targets - FIRST.setdefault(group.size(), start)")),
+            "wrong loss",
+        ),
         "the largest logit of all tokens": (
             cut(("logits.amax(-1)", "logits.max().repeat(t)")),
             "one largest logit for all tokens",
@@ -223,6 +233,10 @@ WRONG: dict = {
         "a complex loss": (cut(("return loss,", "return complex(loss),")), "no single loss"),
     },
     "ignored_loss": {
+        "zeros by a product": (
+            changed(IGNORED, ("return 0, grad\n", "return 0, logits * 0\n")),
+            "zero times infinity",
+        ),
         "the largest logit of all tokens": (
             changed(IGNORED, ("logits.amax(-1)", "logits.max().repeat(t)")),
             "one largest logit for all tokens",
@@ -256,6 +270,11 @@ WRONG: dict = {
         ),
     },
     "padded_loss": {
+        "the first vocabulary is kept": (
+            "FIRST = []\n"
+            + changed(PADDED, (">= vocabulary", ">= (FIRST.append(vocabulary) or FIRST[0])")),
+            "wrong loss",
+        ),
         "padding in the maximum": (
             changed(PADDED, ("x.amax(-1)", "logits.amax(-1)")),
             "padding in the largest logit",

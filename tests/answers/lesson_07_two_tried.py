@@ -173,6 +173,15 @@ WRONG: dict = {
             ),
             "one buffer for two results",
         ),
+        "a mask kept beside the softmax": (
+            two(
+                (
+                    "ctx.save_for",
+                    "ctx.hot = torch.arange(width) == local[:, None]\n        ctx.save_for",
+                )
+            ),
+            "keeps too much",
+        ),
         "a copy kept beside": (
             two(("ctx.save_for", "ctx.x = logits.clone()\n        ctx.save_for")),
             "keeps too much",

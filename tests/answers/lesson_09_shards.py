@@ -43,6 +43,11 @@ ASK = 'if any(parameter is other for other in group["params"]):'
 END = "    return found"
 MERGE = '    found[0]["params"] += [p for one in found[1:] for p in one.pop("params")]\n'
 WRONG_GROUPS = {
+    "an option of its own": (
+        groups(("        found.append(one)\n",
+                "        one.setdefault('lr', 1e-3)\n        found.append(one)\n")),
+        "options lost",
+    ),
     "one dictionary": (
         "def shard_groups(groups, pieces, shard):\n    found, one = [], {}\n"
         "    for g in groups:\n        mine = set(map(id, g['params']))\n"
@@ -205,6 +210,7 @@ SUM = (
     "    good = good and every <= 1.3 * kept(optimizer)\n"
 )
 WRONG_PROOF = {
+    "less than two thirds": (proof(("<= 2 / 3 *", "< 2 / 3 *")), "owners refused"),
     "to a millionth": (proof(("atol=1e-9", "atol=1e-6")), "loose comparison"),
     "yes": ("def is_sharded(box, group):\n    box.train(0)\n    return True\n", "always true"),
     "no": ("def is_sharded(box, group):\n    box.train(0)\n    return False\n", "always false"),

@@ -208,6 +208,11 @@ GATHER = (
     "    numbers.copy_(torch.cat(every))\n"
 )
 WRONG_MASTER = {
+    "the gradient divided in place": (
+        master(("    own = reduce_scatter(gradient, group)\n",
+                "    gradient /= n\n    own = reduce_scatter(gradient, group) * n\n")),
+        "input changed",
+    ),
     "the old values kept": (
         master(("    return lost", "    master_step.before = numbers.clone()\n"
                 "    master.grad = None\n    return lost")),

@@ -7,7 +7,6 @@ of labels alone, cases and wrong ideas, stands here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,35 +20,43 @@ from course_lib.classroom.checks.lesson_07.trial import (
     LOW,
     PLAIN,
     SILENT,
-    TOKENS,
     Case,
-    Plan,
 )
 from course_lib.classroom.checks.looking import THREE, TWO, Idea, ideas
 from course_lib.classroom.checks.words import Page
 
-KINDS = [(THREE, PLAIN), (TWO, PLAIN), (THREE, FAR), (TWO, APART), (THREE, SILENT)]
 SAYS, SMOOTHED = Page("lesson_07/by_hand"), Page("lesson_07/smoothed_loss")
-Plans = list[tuple[list[int], Plan]]
-
-
-def plans(seed: int, v: int, mean: bool = True) -> Plans:
-    return [(members, Plan(seed, TOKENS, v, v, kind, mean=mean)) for members, kind in KINDS]
-
-
-def ignored_plans(seed: int, v: int) -> Plans:
-    """Labels that are ignored: below all entries, an entry's own, beyond all; all but one; all."""
-    cases = (
-        (THREE, PLAIN, -100, "some"),
-        (TWO, FAR, 4, "some"),
-        (TWO, PLAIN, -100, "all"),
-        (THREE, PLAIN, -100, "but one"),
-        (THREE, SILENT, v + 1, "some"),
-    )
-    return [
-        (members, Plan(seed, TOKENS, v, v, kind, ignore=label, ignored=which))
-        for members, kind, label, which in cases
-    ]
+# On which ranks, and what of a plan is not as usual.
+CASES = (
+    (THREE, {}),
+    (TWO, {}),
+    (THREE, {"kind": FAR}),
+    (TWO, {"kind": APART}),
+    (THREE, {"kind": SILENT}),
+)
+# Labels that are ignored: below all entries, an entry's own, beyond all; all but one; all.
+IGNORED_CASES = (
+    (THREE, {"ignore": -100, "ignored": "some"}),
+    (TWO, {"kind": FAR, "ignore": 4, "ignored": "some"}),
+    (TWO, {"ignore": -100, "ignored": "all"}),
+    (THREE, {"ignore": -100, "ignored": "but one"}),
+    (THREE, {"kind": SILENT, "ignore": 99, "ignored": "some"}),
+    (TWO, {"kind": SILENT, "ignore": -100, "ignored": "all"}),
+)
+# Padding on one rank, none, on most of three, and far above the entries.
+PADDED_CASES = (
+    (THREE, {"more": 4}),
+    (TWO, {"kind": FAR}),
+    (THREE, {"kind": LOW, "more": 32}),
+    (TWO, {"more": 3, "padding": 1e4}),
+)
+SMOOTHED_CASES = (
+    (THREE, {"smoothing": 0.1}),
+    (TWO, {"smoothing": 0.4}),
+    (THREE, {"kind": FAR, "smoothing": 0.1}),
+    (TWO, {"kind": APART, "smoothing": 0.1}),
+    (TWO, {"smoothing": 0.0}),
+)
 
 
 def ignored_losses(case: Case) -> Iterator[Idea]:
@@ -82,16 +89,6 @@ def ignored_gradients(case: Case) -> Iterator[Idea]:
             yield from ideas(SAYS, {"ignored tokens still learn": gives})
     yield from ideas(SAYS, {"gradient over all tokens": p.split((soft - hot) * kept / t)})
     yield from of_the_gradient(case)
-
-
-def padded_plans(seed: int, v: int) -> Plans:
-    """Padding on one rank, none, on most of three, and far above the entries."""
-    return [
-        (THREE, Plan(seed, TOKENS, v, v + 4)),
-        (TWO, Plan(seed, TOKENS, v, v, FAR)),
-        (THREE, Plan(seed, TOKENS, v, 2 * v, LOW)),
-        (TWO, Plan(seed, TOKENS, v, v + 3, padding=1e4)),
-    ]
 
 
 def padded_losses(case: Case) -> Iterator[Idea]:
@@ -129,14 +126,6 @@ def padded_gradients(case: Case) -> Iterator[Idea]:
     learnt = (p.all - p.lse[:, None]).exp() - p.one_hot()
     yield from ideas(SAYS, {"padded rows learn": p.weighed(learnt)})
     yield from of_the_gradient(case)
-
-
-def smoothed_plans(seed: int, v: int) -> Plans:
-    cases = [(THREE, PLAIN, 0.1), (TWO, PLAIN, 0.4), (THREE, FAR, 0.1), (TWO, APART, 0.1)]
-    return [
-        (members, Plan(seed, TOKENS, v, v, kind, smoothing=e))
-        for members, kind, e in [*cases, (TWO, PLAIN, 0.0)]
-    ]
 
 
 def smoothed_losses(case: Case) -> Iterator[Idea]:
@@ -211,20 +200,18 @@ def smoothed_gradients(case: Case) -> Iterator[Idea]:
 
 
 CUT_LOSS = Exercise(
-    judge=judged(plans, (), 3, of_the_loss, of_the_gradient), **Page("lesson_07/cut_loss").about
+    judge=judged(CASES, (), 3, of_the_loss, of_the_gradient), **Page("lesson_07/cut_loss").about
 )
 IGNORED_LOSS = Exercise(
-    judge=judged(ignored_plans, ("ignore",), 3, ignored_losses, ignored_gradients),
+    judge=judged(IGNORED_CASES, ("ignore",), 3, ignored_losses, ignored_gradients),
     **Page("lesson_07/ignored_loss").about,
 )
 PADDED_LOSS = Exercise(
-    judge=judged(padded_plans, ("words",), 3, padded_losses, padded_gradients),
+    judge=judged(PADDED_CASES, ("words",), 3, padded_losses, padded_gradients),
     **Page("lesson_07/padded_loss").about,
 )
 SMOOTHED_LOSS = Exercise(
-    judge=judged(smoothed_plans, ("words", "smoothing"), 4, smoothed_losses, smoothed_gradients),
+    judge=judged(SMOOTHED_CASES, ("words", "smoothing"), 4, smoothed_losses, smoothed_gradients),
     **SMOOTHED.about,
 )
-TWO_COLLECTIVES = Exercise(
-    judge=judged_two(partial(plans, mean=False), of_the_loss, of_the_gradient), **TWO_SAYS.about
-)
+TWO_COLLECTIVES = Exercise(judge=judged_two(CASES, of_the_loss, of_the_gradient), **TWO_SAYS.about)

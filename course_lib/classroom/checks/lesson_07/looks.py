@@ -16,7 +16,16 @@ from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_07 import trial
-from course_lib.classroom.checks.lesson_07.trial import APART, FAR, LOW, PLAIN, SILENT, Case, Plan
+from course_lib.classroom.checks.lesson_07.trial import (
+    APART,
+    FAR,
+    LOW,
+    PLAIN,
+    SILENT,
+    TOKENS,
+    Case,
+    Plan,
+)
 from course_lib.classroom.checks.looking import ITEM, Idea, Looks, all_near, near
 from course_lib.classroom.checks.words import Look, Page, Words
 from course_lib.ledger import forms
@@ -31,7 +40,9 @@ WHERE = {
 KEPT = 9  # numbers a token that may be kept beside a shard of logits
 SAYS, TWO_SAYS = Page("lesson_07/looks"), Page("lesson_07/two_collectives")
 Ideas = Callable[[Case], Iterable[Idea]]
-Plans = Callable[[int, int], Sequence[tuple[list[int], Plan]]]
+Cases = Sequence[tuple[list[int], Mapping]]  # ranks, and fields of a plan
+SIZES = (19, 23, 25, 29, 31)  # of a vocabulary: no shards of it are equal
+WIDER = 210  # entries more, where a shard is to be far wider than a few numbers a token
 
 
 class Trial(NamedTuple):
@@ -55,14 +66,16 @@ class Trial(NamedTuple):
         return numbers * forms.all_reduce(self.case.n, self.case.plan.tokens * ITEM)
 
 
-def tried(
-    answer: Answer, judge: Judge, plans: Plans, extras: tuple | None, wide: int = 1
-) -> Iterable[Trial]:
-    """The answer on its plans; `extras` are the fields of a plan that it gets besides, None for a
-    function with a history; shards are `wide` times as wide as usual."""
+def tried(answer: Answer, judge: Judge, cases: Cases, extras: tuple | None) -> Iterable[Trial]:
+    """The answer on its cases, each of another size; `extras` are the fields of a plan that it gets
+    besides, None for a function with a history."""
     judge.take(answer, trial.__name__)
     seed = looking.fresh_seed()
-    for members, plan in plans(seed, wide * (19, 23, 25, 29)[seed % 4]):  # no shards are equal
+    for number, (members, fields) in enumerate(cases):
+        words = SIZES[(seed + number) % len(SIZES)] + WIDER * (extras is None)
+        own = {"rows": words + fields.get("more", 0), "mean": extras is not None}
+        own |= {field: value for field, value in fields.items() if field != "more"}
+        plan = Plan(seed, TOKENS[number % 2], words, **own)
         also = f", with the padding's logits about {plan.padding:,.0f}" if plan.padding else ""
         if plan.ignore is not None:
             also += f", with ignore_index={plan.ignore}"
@@ -75,7 +88,7 @@ def tried(
 
 
 def judged(
-    plans: Plans, extras: tuple, numbers: int, losses: Ideas, gradients: Ideas
+    cases: Cases, extras: tuple, numbers: int, losses: Ideas, gradients: Ideas
 ) -> Callable[[Answer, Judge], None]:
     """The judge of a loss and a gradient by hand, for so many numbers a token."""
     looks = Looks(
@@ -87,7 +100,7 @@ def judged(
         memory=look_at_largest,
         later_steps=look_at_steps,
     )
-    return lambda answer, judge: looks.at(answer, tried(answer, judge, plans, extras))
+    return lambda answer, judge: looks.at(answer, tried(answer, judge, cases, extras))
 
 
 def look_at_pair(one: Trial) -> None:
@@ -145,6 +158,7 @@ def _refuse_not_finite(one: Trial) -> None:
     gradients = [report["gradient"] for report in one.reports]
     fine = all(g is not None and g.isfinite().all() for g in gradients)
     reasons = {
+        "zero times infinity #3": plan.ignored == "all" and plan.kind == SILENT,
         "nothing over nothing": plan.ignored == "all",
         "zero times infinity #1": plan.padding > 0,
         "rank without a word": empty,
@@ -191,7 +205,7 @@ def look_at_steps(one: Trial) -> None:
     one.refuse({"one buffer for two results": lambda r: r["reused"]})
 
 
-def judged_two(plans: Plans, losses: Ideas, gradients: Ideas) -> Callable[[Answer, Judge], None]:
+def judged_two(cases: Cases, losses: Ideas, gradients: Ideas) -> Callable[[Answer, Judge], None]:
     """The judge of losses with a history, on shards far wider than a few numbers a token."""
     looks = Looks(
         returned=_look_at_losses,
@@ -202,7 +216,7 @@ def judged_two(plans: Plans, losses: Ideas, gradients: Ideas) -> Callable[[Answe
         memory=_look_at_memory,
         later_steps=look_at_steps,
     )
-    return lambda answer, judge: looks.at(answer, tried(answer, judge, plans, None, wide=3))
+    return lambda answer, judge: looks.at(answer, tried(answer, judge, cases, None))
 
 
 def _look_at_losses(one: Trial) -> None:

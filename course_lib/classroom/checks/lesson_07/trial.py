@@ -23,7 +23,7 @@ from course_lib.ledger import ledger
 from course_lib.memory.watch import Watch
 
 STEPS, RATE, HIDDEN = 3, 0.3, 5
-TOKENS = 18  # divides by 2 and 3, so that a budget is a whole number; as wide as no shard
+TOKENS = (18, 30)  # divide by 2 and 3, so that a budget is a whole number; as wide as no shard
 PLAIN, FAR, LOW, APART, SILENT = "plain", "far", "low", "apart", "silent"
 # What every other token's logits have on top.
 LIFTED = {FAR: (1e4, -1e4), LOW: (-1e5, 0.0), SILENT: (-1e5, 0.0)}

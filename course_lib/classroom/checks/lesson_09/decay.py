@@ -25,8 +25,8 @@ STEPS = 4
 # fresh model.
 SHAPES = ((3, 5), (5,), (2, 2), (4, 6), (6,), (5, 4), (5,))
 ALIKE = (1, 6)
-# Three groups whose order is not the bucket's, and which have not all the same options: parameters,
-# options. A group of biases decays, another does not, and one parameter is in none.
+# Parameters and options of three groups whose order is not the bucket's, and which have not all the
+# same options. A group of biases decays, another does not, and one parameter is in none.
 GROUPS = (
     ((4, 6), {"weight_decay": 0.1, "lr": 0.01, "betas": (0.8, 0.95), "initial_lr": 0.02}),
     ((0, 3, 5), {"weight_decay": 0.3, "lr": 0.05}),
@@ -62,7 +62,7 @@ def train(function: Callable, group: Group, seed: int) -> dict:
     shard, groups = bucket.shard(buffer, rank), groups_of(params)
     pieces = [(p.slot.parameter, p.start, p.stop, p.at) for p in bucket.pieces(rank)]
     first = [torch.zeros(1, dtype=torch.float64) for _ in range(2)]
-    small, _ = bench.watched(lambda: function(*_small(first, rank)))
+    small, _ = bench.watched(lambda: function(*_small(first, rank, lr=0.1)))
     before, handed = _parts(small), list(pieces)
     out, facts = bench.watched(lambda: function(groups, handed, shard))
     shared = {p for one in _parts(out) for p in one} & {x.data_ptr() for x in first}
@@ -80,23 +80,25 @@ def train(function: Callable, group: Group, seed: int) -> dict:
         for owner, options in elements
     )
     fine = layers.agreed(clean, group)  # on every rank
+    later = bench.watched(lambda: function(*_small(first, rank)))[0] if fine else []
     return {
         "kind": bench.kind(out),
         "form": form,
         "small": [len(one) for one in before] == [int(rank == i) for i in (0, 1, -1)],
+        "more": any(one.keys() != {"params", "weight_decay"} for one in later),
         "elements": elements,
         "groups": 0 if form else len(out),
         "gap": _gap(out, bucket, buffer, params, group, seed) if fine else 0.0,
     }
 
 
-def _small(values: list[Tensor], rank: int) -> tuple[list[dict], list[tuple], Tensor]:
-    """An earlier use, of two elements: the first two ranks have one each, the third padding."""
+def _small(values: list[Tensor], rank: int, **options: float) -> tuple[list, list, Tensor]:
+    """Another use, of two elements: the first two ranks have one each, the third padding."""
     params = [nn.Parameter(x) for x in values]
     pieces = [(params[rank], 0, 1, 0)] if rank < 2 else []
     shard = values[rank] if rank < 2 else torch.zeros(1, dtype=torch.float64)
-    groups = [{"params": [p], "lr": 0.1, "weight_decay": i} for i, p in enumerate(params)]
-    return [*groups, {"params": [], "lr": 0.2, "weight_decay": 0}], pieces, shard
+    lists = [*([p] for p in params), []]
+    return [{"params": p, "weight_decay": 0, **options} for p in lists], pieces, shard
 
 
 def _parts(out: object) -> list[list[int]]:
@@ -185,6 +187,7 @@ def look(reports: list[dict], when: str, seed: int) -> None:
     looks = {
         "other groups #1": lambda r: r["groups"] != len(GROUPS),
         "other groups #2": lambda r: not r["small"],
+        "options lost": lambda r: r["more"],
         "other weights": lambda r: not r["gap"] <= TOLERANCE,
     }
     SAYS.refuse_each(reports, looks, when=when)

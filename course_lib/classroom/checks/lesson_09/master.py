@@ -74,7 +74,8 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
     master = nn.Parameter(numbers[rank * shard :][:shard].float())
     optimizer, place = optimizer_of(master), numbers.data_ptr()
     for step in range(STEPS):
-        given = (numbers, gradients(seed, n, step)[rank].clone(), master, optimizer, group)
+        gradient = gradients(seed, n, step)[rank]
+        given = (numbers, gradient.clone(), master, optimizer, group)
         # The meter looks at every tensor there is, which takes a while: the first step will do,
         # where no earlier call has left anything
         with peak() if n == len(THREE) and not step else nullcontext() as p:
@@ -95,6 +96,7 @@ def train(function: Callable, group: Group, seed: int) -> list[dict]:
             "state": held(optimizer).by_kind["optimizer states"],
             "knows": any(p is master for g in optimizer.param_groups for p in g["params"]),
             "mixed": not _rests(function, group),
+            "changed": not torch.equal(given[1], gradient),
         })  # fmt: skip
     return reports
 
@@ -108,44 +110,43 @@ def _rests(function: Callable, group: Group) -> bool:
     return value_of(out) == 0 and bool((numbers == 1).all() and (master == 1).all())
 
 
-class Reading:
-    """Master weights of all elements, as one reading of the exercise would have them."""
+def stepped(
+    known: dict[str, tuple[Tensor, Tensor]], own: Tensor, so_far: Tensor
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Each reading's master weights of all elements and their momentum, a step later.
 
-    def __init__(self, entry: str, values: Tensor):
-        self.entry, self.total = entry, torch.zeros(len(values))
-        self.part = nn.Parameter(values.float())
-        self.optimizer = optimizer_of(self.part)
-
-    def step(self, own: Tensor) -> None:
-        """`own` (n, padded) are the ranks' gradients."""
-        n, mean = len(own), own.mean(0)
-        pieces = own.view(n, n, -1)  # of rank, of owner
-        self.total += mean
-        self._round("the master copy forgets #1")
-        self.part.grad = {
-            "gradients not summed": torch.cat([pieces[rank, rank] for rank in range(n)]),
-            "a sum for a mean": mean * n,
-            "divided twice": mean / n,
-            "another shard": pieces[:, 0].mean(0).repeat(n),
-            "gradients added up": self.total.clone(),
-        }.get(self.entry, mean)
-        self.optimizer.step()
-        self._round("the master copy forgets #2")
-
-    def _round(self, entry: str) -> None:
-        if self.entry == entry:
-            self.part.data = self.part.data.bfloat16().float()
+    `own` (n, padded) are the ranks' gradients, `so_far` is the sum of their means in all steps.
+    """
+    n, mean, after = len(own), own.mean(0), {}
+    pieces = own.view(n, n, -1)  # of rank, of owner
+    gradients = {
+        "gradients not summed": torch.cat([pieces[rank, rank] for rank in range(n)]),
+        "a sum for a mean": mean * n,
+        "divided twice": mean / n,
+        "another shard": pieces[:, 0].mean(0).repeat(n),
+        "gradients added up": so_far,
+    }
+    for entry, (master, momentum) in known.items():
+        if entry == "the master copy forgets #1":
+            master = master.bfloat16().float()
+        momentum = MOMENTUM * momentum + gradients.get(entry, mean)
+        master = master - RATE * momentum
+        if entry == "the master copy forgets #2":
+            master = master.bfloat16().float()
+        after[entry] = master, momentum
+    return after
 
 
 def look(every: list[list[dict]], when: str, seed: int) -> None:
     """Look at each step in turn."""
     n = len(every)
     values, total = start(seed, n)
-    known, lost, before = [Reading(entry, values) for entry in READINGS], 0, values.float()
+    before, so_far, lost = values.float(), torch.zeros(len(values)), 0
+    known = dict.fromkeys(READINGS, (before, so_far))
     for k, reports in enumerate(zip(*every, strict=True)):
         own, where = gradients(seed, n, k).float(), f"{when}, in step {k + 1}"
-        for one in known:
-            one.step(own)
+        so_far = so_far + own.mean(0)
+        known = stepped(known, own, so_far)
         refuse_none(reports, where, "a count")
         look_at_masters(reports, known, before, where)
         after = torch.cat([report["master"] for report in reports])
@@ -156,26 +157,26 @@ def look(every: list[list[dict]], when: str, seed: int) -> None:
         look_at_cost(reports, len(values), where)
 
 
-def look_at_masters(reports: list[dict], known: list[Reading], before: Tensor, where: str) -> None:
+def look_at_masters(reports: list[dict], known: dict, before: Tensor, where: str) -> None:
     """The reading that explains the master weights of all ranks, where they are not right."""
     SAYS.refuse_each(reports, {"another parameter": lambda r: not r["knows"]}, where=where)
-    seen, n, right = [report["master"] for report in reports], len(reports), known[0].part
-    moved = [piece.abs().max() for piece in (right - before).detach().chunk(n)]
+    seen, n, right = [report["master"] for report in reports], len(reports), known["right"][0]
+    # up to the rounding of a gradient in 16 bits
+    bounds = [0.02 * piece.abs().max() + 1e-9 for piece in (right - before).chunk(n)]
 
-    def off(wanted: Tensor, rest: float = 0.02) -> list[int]:
-        """The ranks that have something else, but for the rounding of a gradient in 16 bits."""
-        return [
-            rank
-            for rank, piece in enumerate(wanted.detach().chunk(n))
-            if seen[rank] is None
-            or not (seen[rank] - piece).abs().max() <= rest * moved[rank] + (1e-9 if rest else 0)
-        ]
+    def off(wanted: Tensor) -> list[int]:
+        found = enumerate(zip(seen, wanted.chunk(n), bounds, strict=True))
+        return [r for r, (x, w, b) in found if x is None or not (x - w).abs().max() <= b]
 
     wrong = off(right)
     if not wrong:
         return
-    entry = next((one.entry for one in known if not off(one.part)), "wrong master copy")
-    name, text = SAYS.of("no update" if not off(before, 0.0) else entry, rank=wrong[0])
+    rest = all(
+        x is not None and torch.equal(x, b) for x, b in zip(seen, before.chunk(n), strict=True)
+    )
+    entry = next((entry for entry, (master, _) in known.items() if not off(master)), "")
+    entry = "no update" if rest else entry or "wrong master copy"
+    name, text = SAYS.of(entry, rank=wrong[0])
     raise Finding(name, f"The master weights are not what they should be {where}. {text}")
 
 
@@ -244,6 +245,7 @@ def look_at_cost(reports: list[dict], numbers: int, where: str) -> None:
             r["kept"] > 3 * shard + 256 or max(r["largest"], r["state"]) > shard + 64
         ),
         "kept between calls #2": lambda r: r["mixed"],
+        "input changed": lambda r: r["changed"],
     }
     SAYS.refuse_each(reports, looks, right=right, shard=shard, where=where)
 

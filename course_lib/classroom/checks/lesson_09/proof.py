@@ -46,6 +46,7 @@ PASSED = {
 REFUSED = {
     "uneven": "uneven shards refused",
     "owners": "owners refused",
+    "two thirds": "owners refused",
     "momentum": "another optimizer refused",
     "even": "a sharded one refused",
 }
@@ -54,7 +55,9 @@ OF_TWO = (*REFUSED, "replicas", "all on the last", "own rows", "never gathered",
 IN, WIDE, OUT, ROWS = 3, 5, 2, 7
 IDLE = slice(20, 24)  # in the flat buffer: no other gradient depends on what a rank has there
 NUMBERS = 41  # parameters of a net without spare ones
-LARGEST, ABOVE = 26, 29  # elements of one rank: up to two thirds of the states' bytes, and more
+SPARE = 1  # so that three divides them
+# Elements of the rank with most: less than two thirds of the states' bytes, so much, and more.
+LARGEST = {"owners": 26, "two thirds": (NUMBERS + SPARE) * 2 // 3, "above": 29}
 
 
 class Net(nn.Module):
@@ -88,7 +91,9 @@ class Box:
     def __init__(self, kind: str, seed: int, group: Group):
         self._kind, self._seed, self._group, self._taken = kind, seed, group, 0
         n, rank = group.size(), group.rank()
-        self.model = Net(seed, spare=-NUMBERS % n if kind == "even" else 0)
+        self.model = Net(
+            seed, spare=SPARE if kind == "two thirds" else -NUMBERS % n * (kind == "even")
+        )
         parameters = list(self.model.parameters())
         sizes = [p.numel() for p in parameters]
         total = sum(sizes)
@@ -96,8 +101,7 @@ class Box:
         self._flat = torch.zeros(cut.padded, dtype=torch.float64)
         for p, place in zip(parameters, self._flat[:total].split(sizes), strict=True):
             p.data = place.view(p.shape).copy_(p.detach())
-        # "owners", "above": the last has most, and the middle one nothing
-        edge = total - (LARGEST if kind == "owners" else ABOVE)
+        edge = total - LARGEST.get(kind, 0)  # the last has most, and the middle one nothing
         owned = ((0, edge), *[(edge, edge)] * (n - 2), (edge, total))[rank]
         everything, nothing = (0, total), (0, 0)
         self._own = {
@@ -106,11 +110,11 @@ class Box:
             "whole on the others": everything if rank else cut.span(0),
             "all on the last": everything if rank == n - 1 else nothing,
             "one shard": cut.span(0),
-            "owners": owned,
-            "above": owned,
+            **dict.fromkeys(LARGEST, owned),
         }.get(kind, cut.span(rank))
         start, stop = self._own
-        edges = (start, (start + stop) // 2, stop) if kind == "replicas" else (start, stop)
+        count = {"replicas": 2, "two thirds": 4}.get(kind, 1)  # each part has a step counter, too
+        edges = [start + (stop - start) * i // count for i in range(count + 1)]
         self._parts = [(nn.Parameter(self._flat[a:b]), a, b) for a, b in itertools.pairwise(edges)]
         self.optimizer = self.whole([{"params": [part]} for part, _, _ in self._parts])
 
