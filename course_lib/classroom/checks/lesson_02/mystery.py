@@ -118,7 +118,8 @@ MISREADINGS = (
 def judge_mystery(given: Mapping) -> None:
     """Hold cuts and sizes against the layers, and name the sign that was misread."""
     for name in FIELDS[::2]:
-        SAYS.refuse({"wrong number": given[name] not in (COLUMNS, ROWS, BATCH)}, name=name)
+        if given[name] not in (COLUMNS, ROWS, BATCH):
+            raise SAYS("wrong number", name=name)
     compare(given, RIGHT, named(SAYS, MISREADINGS), apart=True)
 
 

@@ -113,8 +113,8 @@ def _refuse_y(step: Step, wrong: list[int]) -> None:
     trial.refuse_first(seen[rank], SAYS, _of_y(step, wrong), head, n=n, there=there)
     refuse_general(seen, [step.y] * n, step.when, what="Y")
     off, bias = float((seen[rank] - step.y).abs().max()), float(step.whole.bias.abs().max())
-    named = {"rounded on the way": off < NARROW * step.y.abs().max(), "wrong Y": True}
-    SAYS.refuse(named, head=head, off=off, bias=bias)
+    rounded = off < NARROW * step.y.abs().max()
+    raise SAYS("rounded on the way" if rounded else "wrong Y", head=head, off=off, bias=bias)
 
 
 def _of_y(step: Step, wrong: list[int]) -> Iterator[tuple[str, Tensor]]:
