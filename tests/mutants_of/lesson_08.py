@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant(
         "l08-any-norm-passes",
         HERE + "clip.py",
-        "            _look_at_norms(reports, where, k)\n",
+        "    _look_at_norms(reports, where, step)\n",
         "",
         (f"{NORM}-everything summed]", f"{NORM}-nobody asked]"),
         "a norm that counts copies for each rank passes",
@@ -122,8 +122,8 @@ MUTANTS = [
     Mutant(
         "l08-scaling-not-looked-at",
         HERE + "clip.py",
-        '                _look_at_factors(report, f"{where}, rank {rank}")\n',
-        "                pass\n",
+        '        _look_at_factors(report, f"{where}, rank {rank}")\n',
+        "        pass\n",
         (f"{NORM}-out of place]", f"{NORM}-tied scaled twice]"),
         "a norm without clipping passes",
         "T18",

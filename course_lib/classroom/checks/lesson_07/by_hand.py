@@ -14,14 +14,7 @@ from torch import Tensor
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.lesson_07.ideas import FILLS, Parts, of_the_gradient, of_the_loss
 from course_lib.classroom.checks.lesson_07.looks import TWO_SAYS, judged, judged_two
-from course_lib.classroom.checks.lesson_07.trial import (
-    APART,
-    FAR,
-    LOW,
-    PLAIN,
-    SILENT,
-    Case,
-)
+from course_lib.classroom.checks.lesson_07.trial import APART, FAR, LOW, PLAIN, SILENT, Case
 from course_lib.classroom.checks.looking import THREE, TWO, Idea, ideas
 from course_lib.classroom.checks.words import Page
 

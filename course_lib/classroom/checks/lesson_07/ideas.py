@@ -28,7 +28,7 @@ class Parts:
     def __init__(self, case: Case):
         plan = self.plan = case.plan
         self.case, self.n = case, case.n
-        self.y, self.kept, self.weight = case.targets[0], case.kept(0), case.weight(0)
+        self.y, self.kept, self.weight = case.targets[0], case.kept[0], case.weight[0]
         self.all = case.logits(0, case.table)  # (t, rows)
         self.real = self.all[:, : plan.words]
         self.own = [self.all[:, a : min(z, plan.words)] for a, z in case.spans]

@@ -30,10 +30,7 @@ _IDEAS = (
     ("another logarithm #1", _losses(log2)),
     ("another logarithm #2", _losses(log10)),
     ("the loss times n", {START: 2 * log(WORDS), THEN: 2 * LATER, EIGHT: 8}),
-    (
-        "nothing changes",
-        {START: log(WORDS), THEN: LATER, EIGHT: 0.0, ADDS_UP: 1.0, RANK_0: P - 1},
-    ),
+    ("nothing changes", {START: log(WORDS), THEN: LATER, EIGHT: 0.0, ADDS_UP: 1.0, RANK_0: P - 1}),
     ("fewer words", {START: log(WORDS / 2), THEN: LATER - log(2), EIGHT: -log(8)}),
     ("another number of ranks #1", {EIGHT: log(2)}),
     ("another number of ranks #2", {EIGHT: log(7)}),

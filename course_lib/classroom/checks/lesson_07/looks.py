@@ -73,9 +73,8 @@ def tried(answer: Answer, judge: Judge, cases: Cases, extras: tuple | None) -> I
     seed = looking.fresh_seed()
     for number, (members, fields) in enumerate(cases):
         words = SIZES[(seed + number) % len(SIZES)] + WIDER * (extras is None)
-        own = {"rows": words + fields.get("more", 0), "mean": extras is not None}
-        own |= {field: value for field, value in fields.items() if field != "more"}
-        plan = Plan(seed, TOKENS[number % 2], words, **own)
+        own = {"more": 0, "mean": extras is not None, **fields}
+        plan = Plan(seed, TOKENS[number % 2], words, words + own.pop("more"), **own)
         also = f", with the padding's logits about {plan.padding:,.0f}" if plan.padding else ""
         if plan.ignore is not None:
             also += f", with ignore_index={plan.ignore}"

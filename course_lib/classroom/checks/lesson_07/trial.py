@@ -61,12 +61,12 @@ class Case:
         elif plan.kind == SILENT:
             self.offset[a:z] = -torch.inf
         self.offset[plan.words :] += plan.padding
-        self.targets = torch.stack([self._targets(made) for _ in range(STEPS)])
-
-    @property
-    def without_entries(self) -> list[int]:
-        """The ranks that hold padding alone."""
-        return [r for r, (a, _) in enumerate(self.spans) if a >= self.plan.words]
+        self.targets = torch.stack([self._targets(made) for _ in range(STEPS)])  # (steps, t)
+        self.kept = self.targets != (-1 if plan.ignore is None else plan.ignore)  # which count
+        count = self.kept.sum(1, keepdim=True).clamp(min=1).double()
+        # what the gradient of each token's loss is multiplied by
+        self.weight = self.kept * (1 / count if plan.mean else self.owed)
+        self.without_entries = [r for r, (a, _) in enumerate(self.spans) if a >= plan.words]
 
     def _targets(self, made: torch.Generator) -> Tensor:
         """Each rank's first and last word among them, in a random order; some ignored."""
@@ -105,23 +105,11 @@ class Case:
                 ignore_index=-100 if plan.ignore is None else plan.ignore,
                 label_smoothing=plan.smoothing,
             )
-            weight = self.weight(step)
-            (gradient,) = torch.autograd.grad(losses, leaf, weight)
-            loss = (losses * weight).sum() if plan.mean else losses
+            (gradient,) = torch.autograd.grad(losses, leaf, self.weight[step])
+            loss = (losses * self.weight[step]).sum() if plan.mean else losses
             found.append((loss.detach(), gradient))
             table = table - RATE * gradient.t() @ self.states[step]
         return found
-
-    def kept(self, step: int) -> Tensor:
-        """(t,): which tokens count."""
-        y = self.targets[step]
-        return y != (-1 if self.plan.ignore is None else self.plan.ignore)
-
-    def weight(self, step: int) -> Tensor:
-        """(t,): what the gradient of each token's loss is multiplied by."""
-        kept = self.kept(step)
-        scale = 1 / kept.sum().clamp(min=1).double() if self.plan.mean else self.owed[step]
-        return kept * scale
 
 
 class Made(Watch):
@@ -130,8 +118,7 @@ class Made(Watch):
     def largest(self) -> int:
         return max((life.nbytes for life in self.lives()), default=0)
 
-    def alive(self, but: list[object]) -> int:
-        """Bytes that are still held, but for the memory of these tensors."""
+    def held_but_for(self, but: list[object]) -> int:
         known = {one.untyped_storage()._cdata for one in but if isinstance(one, Tensor)}
         return sum(one.nbytes() for one in self.made_and_alive() if one._cdata not in known)
 
@@ -192,7 +179,7 @@ def _called(
     return out, {
         **bench.described(out),
         "largest": made.largest(),
-        "held": made.alive([out, logits, targets]),
+        "held": made.held_but_for([out, logits, targets]),
         "sent": sent,
         "wanted": list(logits.shape),
         "ops": facts["ops"],

@@ -16,10 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.classroom.checks import bench, looking
-from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none
+from course_lib.classroom.checks.judge import refuse_none
 from course_lib.classroom.checks.lesson_08 import model
 from course_lib.classroom.checks.looking import ITEM, THREE, TWO
 from course_lib.classroom.checks.words import Page
@@ -169,27 +168,18 @@ def _factor(after: Tensor, before: Tensor) -> float | None:
     return factor if same else math.nan
 
 
-def judge_clip(answer: Answer, judge: Judge) -> None:
-    """Train three steps on three ranks and on two others, with gradients of no model between."""
-    judge.take(answer, __name__)
-    seed = looking.fresh_seed()
-    trials = ((train, THREE, [], ""), (alone, THREE, [2], ALONE), (train, TWO, [], ""))
-    for how, members, empty, also in trials:
-        when = f"{on(members)}{also}"
-        every = judge.trial(answer, how, seed, members=members, when=when, empty=empty)
-        for k, reports in enumerate(zip(*every, strict=True)):
-            where = f"{when}, in step {k + 1}"
-            refuse_none(reports, where, "the norm")
-            SAYS.refuse_each(reports, {"not a number": lambda r: r["norm"] is None}, where=where)
-            _look_at_norms(reports, where, k)
-            for rank, report in enumerate(reports):
-                _look_at_factors(report, f"{where}, rank {rank}")
-            fair = forms.all_reduce(len(reports), ITEM * len(reports[0]["factors"]))
-            looks = {
-                "too much sent": lambda r, fair=fair: r["bytes"] > fair,
-                "input changed": lambda r: r["changed"],
-            }
-            SAYS.refuse_each(reports, looks, where=where)
+def look(reports: list[dict], where: str, step: int) -> None:
+    refuse_none(reports, where, "the norm")
+    SAYS.refuse_each(reports, {"not a number": lambda r: r["norm"] is None}, where=where)
+    _look_at_norms(reports, where, step)
+    for rank, report in enumerate(reports):
+        _look_at_factors(report, f"{where}, rank {rank}")
+    fair = forms.all_reduce(len(reports), ITEM * len(reports[0]["factors"]))
+    looks = {
+        "too much sent": lambda r: r["bytes"] > fair,
+        "input changed": lambda r: r["changed"],
+    }
+    SAYS.refuse_each(reports, looks, where=where)
 
 
 def _close(a: float, b: float, bound: float = EXACT) -> bool:
@@ -255,4 +245,5 @@ def _look_at_factors(report: dict, where: str) -> None:
     SAYS.refuse(holds, where=where, name=wrong[0], want=want, left=left[0] if left else "")
 
 
-CLIP = Exercise(judge=judge_clip, **SAYS.about)
+TRIALS = ((train, THREE, [], ""), (alone, THREE, [2], ALONE), (train, TWO, [], ""))
+CLIP = Exercise(judge=model.judged(look, *TRIALS), **SAYS.about)

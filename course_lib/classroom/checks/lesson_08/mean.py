@@ -14,10 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.classroom.checks import bench, looking
-from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import Judge, on, refuse_none
+from course_lib.classroom.checks.judge import refuse_none
+from course_lib.classroom.checks.lesson_08.model import judged
 from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
@@ -213,21 +213,9 @@ def _counted(targets: list[list[Tensor]], which: Callable[[Tensor], Tensor]) -> 
     return torch.tensor([[int(which(t).sum()) for t in own] for own in targets]).double()
 
 
-def judge_mean(answer: Answer, judge: Judge) -> None:
-    """Three steps on three ranks, then on two others; each time one more in float32."""
-    judge.take(answer, __name__)
-    seed = looking.fresh_seed()
-    for members in (looking.THREE, looking.TWO):
-        n, when = len(members), on(members)
-        every = judge.trial(answer, train, seed, members=members, when=when, empty=[n - 1])
-        for k, reports in enumerate(zip(*every, strict=True)):
-            where = f"{when}, in step {k + 1}{', with a model in float32' * (k == 3)}"
-            _look_at_step(
-                reports, where, forms.all_reduce(n, GRADIENTS), forms.all_reduce(n, SLACK)
-            )
-
-
-def _look_at_step(reports: Sequence[dict], where: str, once: float, beside: float) -> None:
+def look(reports: list[dict], where: str, step: int) -> None:
+    where = f"{where}{', with a model in float32' * (step == 3)}"
+    once, beside = (forms.all_reduce(len(reports), many) for many in (GRADIENTS, SLACK))
     before = {
         "no gradients": lambda r: r["missing"],
         "rows of others": lambda r: r["rows"] > r["own"],
@@ -274,4 +262,5 @@ def _look_at_values(reports: Sequence[dict], what: str, where: str) -> None:
     SAYS.refuse(holds, **about)
 
 
-MEAN = Exercise(judge=judge_mean, **SAYS.about)
+TRIALS = ((train, looking.THREE, [2], ""), (train, looking.TWO, [1], ""))  # the last may be empty
+MEAN = Exercise(judge=judged(look, *TRIALS), **SAYS.about)

@@ -1,4 +1,4 @@
-"""A small GPT for the trials of lesson 08: dense, random everywhere, and cut over a trial's group.
+"""What lesson 08's trials share: a small GPT, random everywhere, and steps that are looked at.
 
 No bias is zero and no norm's weight is one, so that nothing is right by accident; five heads, and
 sizes that neither two nor three ranks divide.
@@ -6,10 +6,15 @@ sizes that neither two nor three ranks divide.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from course_lib.classroom.checks.answer import Answer
+from course_lib.classroom.checks.judge import Judge, on
+from course_lib.classroom.checks.looking import fresh_seed
 from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import shard_attention, shard_mlp
 from course_lib.tensor_parallel.parallelize import shard_vocabulary
@@ -43,3 +48,23 @@ def tokens(config: Config, seed: int) -> tuple[Tensor, Tensor]:
     """(3, 5) ids and targets."""
     made = torch.Generator().manual_seed(seed)
     return tuple(torch.randint(config.vocabulary, (2, 3, 5), generator=made).unbind())
+
+
+def judged(
+    look: Callable[[list[dict], str, int], None], *trials: tuple[Callable, list, list, str]
+) -> Callable[[Answer, Judge], None]:
+    """Look at each step of `function(answer, group, seed)` on some ranks.
+
+    A trial is that function, the ranks, those of them that hold nothing, and more words.
+    """
+
+    def judge_it(answer: Answer, judge: Judge) -> None:
+        judge.take(answer, trials[0][0].__module__)
+        seed = fresh_seed()
+        for function, members, empty, also in trials:
+            when = f"{on(members)}{also}"
+            every = judge.trial(answer, function, seed, members=members, when=when, empty=empty)
+            for step, reports in enumerate(zip(*every, strict=True)):
+                look(list(reports), f"{when}, in step {step + 1}", step)
+
+    return judge_it
