@@ -129,8 +129,8 @@ MUTANTS = [
     Mutant(
         "l02-init-bound-of-the-part-unnamed",
         SECOND + "initial.py",
-        "and call.way == ROWS\n        and math",
-        "and call.way == COLUMNS\n        and math",
+        "of_part = call.way == ROWS and",
+        "of_part = call.way == COLUMNS and",
         (f"{JUDGED}[sharded_init-the bound of the part]",),
         "the fan-in of a part goes by no name where h is cut",
         "T15",

@@ -154,22 +154,20 @@ def _look_at_traffic(call: Call) -> None:
     more = [bytes_ - allowed for bytes_, allowed in zip(sent, rightward, strict=True)]
     home = [own[(rank + 1) % n] for rank in range(n)]
     last_steps = ((2, [piece + _LENGTH for piece in home]), (1, home), (1, [_LENGTH] * n))
-    # What is sent beside n−1 pieces that are all as long: lengths, if it is no more than they are.
     room = lengths + n * (n - 1) * _FREE
-    padded, straight = (
-        all(
-            0 <= bytes_ - (n - 1) * piece <= room
-            for bytes_, piece in zip(sent, pieces, strict=True)
-        )
-        for pieces in ([max(own)] * n, own)
-    )
+
+    def all_send(pieces: list[int]) -> bool:
+        """Whether each rank sends n−1 times a piece of such bytes, and lengths."""
+        beside = [bytes_ - (n - 1) * piece for bytes_, piece in zip(sent, pieces, strict=True)]
+        return min(beside) >= 0 and max(beside) <= room
+
     named = {
         "too many messages": sent[rank] <= rightward[rank],
         "one step too many": any(
             more == bytes_ and set(counts) == {most + extra} for extra, bytes_ in last_steps
         ),
-        "padded": padded,
-        "straight to everybody": straight,
+        "padded": all_send([max(own)] * n),
+        "straight to everybody": all_send(own),
         "all through one rank": n > 2 and len(over) == 1,
         "over budget": True,
     }

@@ -118,18 +118,15 @@ def _refuse_value(call: Call, part: int) -> None:
     rank, n, got = trial.wrong(call, part, same)[0], call.n, trial.seen(call, part)
     right = [owed[part].part for owed in call.owed]
     scaled, alike = ratio(got[rank], right[rank]), all(same(one, got[0]) for one in got)
+    of_part = call.way == ROWS and math.isclose(scaled or 0, math.sqrt(n), rel_tol=0.05)
     named = {
-        "fan-in of the part": scaled
-        and call.way == ROWS
-        and math.isclose(scaled, math.sqrt(n), rel_tol=0.05),
+        "fan-in of the part": of_part,
         "zeros": scaled == 0,
         "another scale": scaled,
     }
     if part == 1:
-        named |= {
-            "bias differs by rank": call.way == ROWS and not alike,
-            "bias drawn otherwise": True,
-        }
+        differs = call.way == ROWS and not alike
+        named |= {"bias differs by rank": differs, "bias drawn otherwise": True}
     else:
         whole, dim = call.owed[rank][0].whole, 0 if call.way == COLUMNS else 1
         every_nth = whole.index_select(dim, torch.arange(rank, whole.shape[dim], n))
