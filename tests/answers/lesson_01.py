@@ -445,9 +445,6 @@ WRONG: dict = {
         ),
         "back to front": (changed(RING, ("cat(chunks)", "cat(chunks[::-1])")),
             "chunks in another order"),
-        "nothing of no element": (
-            changed(RING, ("    chunks =", "    assert len(x)\n    chunks =")), "uneven lengths",
-        ),
         "torch.chunk": (changed(RING, (f"x.split({CUT})", "x.chunk(n)")), "uneven lengths"),
     },
     "all_gather_uneven": {

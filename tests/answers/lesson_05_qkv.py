@@ -213,9 +213,6 @@ WRONG_QKV = {
         qkv(("    bias = None\n", '    bias = None\n    weights["rank"] = rank\n')),
         "input changed",
     ),
-    "a head's size from h": (
-        qkv(("len(q) // heads, heads", "q.shape[1] // heads, heads")), "wrong rows"
-    ),
     "the first call's size": (
         qkv(("def shard", "sizes = []\n\n\ndef shard"),
             ("    start, stop", "    sizes.append(size)\n    size = sizes[0]\n    start, stop")),

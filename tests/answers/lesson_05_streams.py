@@ -122,10 +122,6 @@ WRONG_STREAMS = {
         ),
         "the same mask again",
     ),
-    "seeds that follow each other": (
-        one(("(seed * 1009 + dp_rank) * 1013", "seed + dp_rank * 1013")),
-        "seeds collide",
-    ),
     "an error that is caught": (
         one(
             (

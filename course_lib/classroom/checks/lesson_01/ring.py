@@ -50,7 +50,7 @@ def judge_ring(answer: Answer, judge: Judge) -> None:
         told(SAYS, "room of another length", trial.of_two_lengths),
     ):
         more = tried(THREE, 3 * part + 1 + seed % 2) + tried(TWO, 2 * part + 1, "float32")
-        more += tried(THREE, 2) + tried(TWO, 0)  # a rank's chunk is empty, or all are
+        more += tried(THREE, 2)  # fewer elements than ranks: one rank's chunk is empty
     _look_at_values(more)
     for call in calls + more:
         _look_at_traffic(call)

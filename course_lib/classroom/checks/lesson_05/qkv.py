@@ -36,7 +36,7 @@ class Case:
         self.layout, self.heads, self.kv_heads, self.n = layout, heads, kv_heads, n
         self.size, self.dtype = size, getattr(torch, dtype)  # size: of a head
         self.parts = {"q": heads, "k": kv_heads, "v": kv_heads}  # how many heads each has
-        self.hidden = heads * (size + 1 if layout == "Llama" else size)  # wider than all heads
+        self.hidden = heads * size
         self.rows = (heads + 2 * kv_heads) * size
         kv = "" if kv_heads == heads else f" and {kv_heads} key/value heads"
         self.words = f"{layout}'s layout, {heads} heads{kv} over {n} ranks"

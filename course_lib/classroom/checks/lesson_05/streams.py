@@ -32,7 +32,6 @@ PAIRS = [(0, tp) for tp in range(MOST + 1)] + [(dp, 0) for dp in range(1, MOST +
 PAIRS += [pair for few in range(1, 10) for pair in ((few, few), (few, MOST), (MOST, few))]
 PAIRS += [(a, 10 * b) for a in range(1, 10) for b in range(1, 10)]
 COMMON = [(0, 0), (0, 1), (2, 0), (0, MOST), (1, MOST), (MOST, MOST)]
-NEARBY = [(more, dp, tp) for more in (1, 1000) for dp in range(3) for tp in range(3)]  # seeds
 SAYS = Page("lesson_05/dropout_streams")
 
 
@@ -93,11 +92,6 @@ def _mask(elements: int = ELEMENTS) -> Tensor:
     return F.dropout(torch.ones(elements), 0.5) > 0
 
 
-def asked(seed: int) -> list[tuple[int, int, int]]:
-    """(seed, dp_rank, tp_rank) of streams of which no two may meet."""
-    return [(seed, *pair) for pair in PAIRS] + [(seed + more, *pair) for more, *pair in NEARBY]
-
-
 def seeds(function: Callable, group: Group, seed: int) -> dict:
     """The first numbers of the streams of many ranks, of which this process plays some.
 
@@ -105,16 +99,16 @@ def seeds(function: Callable, group: Group, seed: int) -> dict:
     block. What is `common` is played by every process, and has a second block.
     """
 
-    def first(one: tuple[int, int, int], blocks: int) -> Tensor:
-        private, some = function(*one), [torch.rand(2, dtype=torch.float64)]
+    def first(pair: tuple[int, int], blocks: int) -> Tensor:
+        private, some = function(seed, *pair), [torch.rand(2, dtype=torch.float64)]
         for _ in range(blocks):
             with private():
                 some.append(torch.rand(2, dtype=torch.float64))
         return torch.stack(some)
 
-    mine = asked(seed)[group.rank() :: group.size()]
+    mine = PAIRS[group.rank() :: group.size()]
     drawn, _ = bench.watched(lambda: [first(one, 1) for one in mine])
-    common, _ = bench.watched(lambda: [first((seed, *pair), 2) for pair in COMMON])
+    common, _ = bench.watched(lambda: [first(pair, 2) for pair in COMMON])
     return {"drawn": torch.stack(drawn), "common": torch.stack(common)}
 
 
@@ -173,15 +167,15 @@ def _look_at_masks(reports: list[dict], where: str) -> None:
 def _look_at_many(reports: list[dict], seed: int) -> None:
     """No two of some 2,000 pairs have a stream in common: the first numbers tell."""
     n = len(reports)
-    played = [(asked(seed)[rank::n], report["drawn"]) for rank, report in enumerate(reports)]
-    played.append(([(seed, *pair) for pair in COMMON], reports[0]["common"]))
+    played = [(PAIRS[rank::n], report["drawn"]) for rank, report in enumerate(reports)]
+    played.append((COMMON, reports[0]["common"]))
     met: dict[bytes, str] = {}
     twice: list[tuple[str, str]] = []
     for streams, drawn in played:
-        for (of, dp, tp), numbers in zip(streams, drawn, strict=True):
+        for (dp, tp), numbers in zip(streams, drawn, strict=True):
             for place, some in enumerate(numbers):
-                private = f"the private one of seed {of}, dp_rank {dp} and tp_rank {tp}"
-                name = private if place else f"the shared one of seed {of} and dp_rank {dp}"
+                private = f"the private one of dp_rank {dp} and tp_rank {tp}"
+                name = private if place else f"the shared one of dp_rank {dp}"
                 before = met.setdefault(some.numpy().tobytes(), name)
                 if before != name:
                     twice.append((before, name))
