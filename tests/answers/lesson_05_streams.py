@@ -113,15 +113,6 @@ WRONG_STREAMS = {
         ),
         "moved by the heads",
     ),
-    "the state kept where all is well": (
-        one(
-            (
-                "            yield\n        finally:\n            own = torch.get_rng_state()\n",
-                "            yield\n            own = torch.get_rng_state()\n        finally:\n",
-            )
-        ),
-        "the same mask again",
-    ),
     "an error that is caught": (
         one(
             (

@@ -54,7 +54,7 @@ def masks(function: Callable, group: Group, seed: int) -> dict:
         "ops": facts["ops"],
         "kind": "",
         "copies": torch.stack(copies),  # (dp, 4, ELEMENTS)
-        "heads": torch.stack(heads),  # (dp, 5, ELEMENTS)
+        "heads": torch.stack(heads),  # (dp, 4, ELEMENTS)
         "again": all(map(torch.equal, again, drawn[0])),
         "seed used": not any(map(torch.equal, other, drawn[0])),
     }
@@ -82,8 +82,6 @@ def _block(function: Callable, seed: int, dp: int, tp_rank: int) -> tuple[Tensor
         return SWALLOWED
     except Stumble:
         copies.append(_mask())
-    with private():
-        heads.append(_mask())
     return torch.stack(copies), torch.stack(heads)
 
 
