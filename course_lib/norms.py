@@ -49,7 +49,7 @@ def norm(
     device = device or next((x.tensor.device for x in own), device_of(*groups))
     total = torch.zeros((), dtype=torch.float64, device=device)
     if parts:
-        stacked = torch.stack([part.to(device) for part in parts])
+        stacked = _on_one_device(parts, device)
         total = stacked.amax() if p == math.inf else stacked.sum()
     with labelled("scalars"):
         for group in groups:
@@ -98,6 +98,14 @@ def _counts_here(piece: Piece, groups: Sequence[Group]) -> bool:
     if piece.holders is not None and piece.holders.rank() != 0:
         return False
     return all(group.group_name in names or group.rank() == 0 for group in groups)
+
+
+def _on_one_device(parts: Sequence[Tensor], device: torch.device) -> Tensor:
+    """(parts,) numbers. Those of offloaded gradients leave the host together: each copy waits."""
+    by_device: dict[torch.device, list[Tensor]] = {}
+    for part in parts:
+        by_device.setdefault(part.device, []).append(part)
+    return torch.cat([torch.stack(some).to(device) for some in by_device.values()])
 
 
 def _part(piece: Piece, p: float) -> Tensor:

@@ -6,7 +6,9 @@ import os
 from collections.abc import Iterator
 
 import pytest
+import torch
 
+from tests import devices
 from tests.pool import Pool
 
 # The files that took longest, first: workers then end together, and none alone with one.
@@ -43,6 +45,24 @@ def pool() -> Iterator[Pool]:
     made = Pool(float(os.environ.get("POOL_TIMEOUT", "30")))
     yield made
     made.close()
+
+
+@pytest.fixture(autouse=True)
+def _on_the_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """On a machine with a GPU, hold a test to where it says that it runs: see tests/devices.py."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    ranks = request.getfixturevalue("pool") if "pool" in request.fixturenames else None
+    place, before = devices.where(request.node), devices.made()
+    if ranks is not None:
+        ranks.hidden, ranks.made = devices.HIDDEN if place == "cpu" else {}, 0
+    here = ranks is None and place == "device" and devices.of_the_devices(request.node)
+    with devices.default(torch.device("cuda" if here else "cpu")):
+        yield
+    if place == "device" and devices.of_the_devices(request.node):
+        made = devices.made() - before + (ranks.made if ranks else 0)
+        assert made, "no tensor was made on the GPU: make them on me.device, or mark the test `cpu`"
 
 
 @pytest.fixture(scope="session")

@@ -108,6 +108,7 @@ class Team:
         self.world, self.folder = world, folder
         self.group_timeout = 0.0  # seconds; 0 while there is no group
         self.rendezvous = 0
+        self.made = 0  # tensors that the last call has put on a GPU
         self.ranks = [Rank(rank, world, folder, env) for rank in range(world)]
         self._all("start", START_LIMIT, "ready")
 
@@ -128,16 +129,18 @@ class Team:
         if self.group_timeout != timeout * GROUP_SHARE:
             self.join(timeout * GROUP_SHARE)
         self._send("call", fn.__module__, file, fn.__qualname__, packed, seed)
+        self.made = 0
         try:
             answers = self._all(name, timeout, "done")
         finally:
             for one in self.ranks:
                 for line in one.new_output().splitlines():
                     print(f"[rank {one.rank}] {line}")
-        if not all(clean for _, clean, _ in answers):
+        self.made = sum(made for *_, made in answers)
+        if not all(clean for _, clean, *_ in answers):
             self.group_timeout = 0.0
         self._send("tidy")
-        return [pickle.loads(packed) for packed, _, _ in answers]
+        return [pickle.loads(packed) for packed, *_ in answers]
 
     def end(self) -> None:
         for one in self.ranks:
@@ -175,6 +178,7 @@ class Team:
                     kind, content = "failed", [one.death() or _silent(one.rank)]
                 if kind == "failed":
                     failures[one.rank] = content[0]
+                    self.made += sum(content[1:])
                 elif kind == expected:
                     answers[one.rank] = tuple(content)
                 else:
@@ -190,7 +194,7 @@ class Team:
             return [answers[one.rank] for one in self.ranks]
         self.group_timeout = 0.0
         remarks = {
-            rank: f"had returned, {answer[-1] - began:.2f} s into the call"
+            rank: f"had returned, {answer[2] - began:.2f} s into the call"
             for rank, answer in answers.items()
             if expected == "done"
         }
@@ -218,6 +222,8 @@ class Pool:
 
     def __init__(self, timeout: float = 30.0) -> None:
         self.timeout = timeout  # seconds, of a call that states none
+        self.hidden: Mapping[str, str] = {}  # the environment of ranks that are to see no GPU
+        self.made = 0  # tensors that ranks have put on a GPU
         self._folder = Path(tempfile.mkdtemp(prefix="course-pool-"))
         self._teams: dict[tuple, Team] = {}
 
@@ -242,9 +248,10 @@ class Pool:
             raise TypeError(f"{fn!r} has to be a function at the top of a module: ranks import it")
         if seed is None:
             seed = zlib.crc32(_test_name().encode())
-        key = (world, *sorted((env or {}).items()), *(["alone"] if alone else []))
+        env = {**self.hidden, **(env or {})}
+        key = (world, *sorted(env.items()), *(["alone"] if alone else []))
         try:
-            return self._team(key, world, env or {}).call(fn, args, timeout or self.timeout, seed)
+            return self._team(key, world, env).call(fn, args, timeout or self.timeout, seed)
         except RanksFailed as failed:
             team = self._teams.get(key)
             if team is not None and not team.alive():
@@ -256,6 +263,8 @@ class Pool:
             self._drop(key)  # an interrupt or a time limit: nobody knows where these ranks are
             raise
         finally:
+            if key in self._teams:
+                self.made += self._teams[key].made
             if alone:
                 self._drop(key)
 

@@ -31,6 +31,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import ranks
+from tests import devices
 from tests.failures import Failure
 
 
@@ -124,12 +125,13 @@ class Worker:
             self.say("joined")
 
     def call(self, module: str, file: str, name: str, packed_args: bytes, seed: int) -> None:
-        before = Surroundings()
+        before, made = Surroundings(), devices.made()
         try:
             fn = getattr(load(module, file), name)
-            args = pickle.loads(packed_args)
+            args = devices.moved(pickle.loads(packed_args), self.me.device)
             seed_all(seed + 7919 * self.rank)
-            result = fn(self.me, *args)
+            with devices.default(self.me.device):
+                result = devices.moved(fn(self.me, *args), "cpu")
             try:
                 packed = pickle.dumps(result)
             except Exception as error:
@@ -145,7 +147,7 @@ class Worker:
             error.__traceback__ = error.__cause__ = error.__context__ = None
             del error
             before.restore()
-            self.say("failed", failure)
+            self.say("failed", failure, devices.made() - made)
             self.leave()
             if self.default_group() is not None:
                 # Something of an earlier test holds the group, and its sockets open: neighbours
@@ -155,7 +157,7 @@ class Worker:
         else:
             before.restore()
             clean = dist.is_initialized() and dist.group.WORLD is self.default_group()
-            self.say("done", packed, clean, time.monotonic())
+            self.say("done", packed, clean, time.monotonic(), devices.made() - made)
 
 
 def seed_all(seed: int) -> None:

@@ -10,11 +10,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib import ranks
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
-from course_lib.norms import Piece, clip, norm
+from course_lib.norms import Piece, _on_one_device, clip, norm
 from course_lib.tensor_parallel import ColumnParallelLinear, check_replicas, parallelize
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
@@ -195,6 +196,28 @@ def refused(me):
         said(ValueError, norm, piece, (None,)),
         said(ValueError, norm, piece, (pair,)) if me.rank < 2 else "not in groups=",
     ]
+
+
+def test_parts_on_the_host_leave_it_in_one_copy():
+    """Each copy to a GPU waits; here the other device is meta."""
+    parts = [torch.tensor(float(i)) for i in range(5)]
+    with Operations() as seen:
+        together = _on_one_device([*parts, torch.empty((), device="meta")], torch.device("meta"))
+    assert together.shape == (6,) and together.is_meta
+    assert seen.names.count("aten::_to_copy") == 1
+    assert torch.equal(_on_one_device(parts, torch.device("cpu")), torch.arange(5.0))
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations inside."""
+
+    def __enter__(self):
+        self.names = []
+        return super().__enter__()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
 
 
 def test_what_would_be_another_norm_is_refused(pool):

@@ -97,7 +97,7 @@ def _run(options: Sized, me: ranks.Me, began: float) -> DryRun:
     mesh = ranks.mesh(me, dp=me.world // options.tp, tp=options.tp)
     model, fill = make_model(options, me, mesh)
     text, meter = Rows(options, mesh), Meter(options, mesh, model, NOWHERE)
-    optimizer = program.make_optimizer(options, model)
+    optimizer = program.make_optimizer(options, model, fused=False)
     with program.make_engine(options, mesh, model, fill, optimizer, NOWHERE) as engine:
         for done in range(STEPS):
             seed_all(mix(options.seed, done), replica=mesh.get_group("dp").rank())

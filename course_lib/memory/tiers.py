@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import UntypedStorage
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from course_lib.collectives.call import device_of
 from course_lib.dispatch import LightMode
 from course_lib.memory.storages import storages
 
@@ -22,6 +24,8 @@ Anything = TypeVar("Anything")
 
 def rank_computes_on() -> str:
     """The device type whose memory is the rank's "device" tier, unless a caller says otherwise."""
+    if dist.is_available() and dist.is_initialized():
+        return device_of(dist.group.WORLD).type
     return "cuda" if torch.cuda.is_available() and torch.cuda.is_initialized() else "cpu"
 
 

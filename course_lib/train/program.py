@@ -67,10 +67,15 @@ def train(options: Options, me: ranks.Me, stop: Stop, show: Show) -> dict:
             return journal.outcome()
 
 
-def make_optimizer(options: Options, model: nn.Module) -> torch.optim.Optimizer:
-    """AdamW over the parameters that decay, and those that do not."""
+def make_optimizer(
+    options: Options, model: nn.Module, *, fused: bool = True
+) -> torch.optim.Optimizer:
+    """AdamW over the parameters that decay, and those that do not.
+
+    Fused, it makes one pass over a parameter and its states, and counts steps where they are.
+    """
     groups = parameter_groups(model, options.decay)
-    return torch.optim.AdamW(groups, lr=options.lr, betas=BETAS)
+    return torch.optim.AdamW(groups, lr=options.lr, betas=BETAS, fused=fused)
 
 
 def make_engine(

@@ -68,8 +68,9 @@ class Home(Protocol):
         """Wait for the gradients that are under way."""
 
     # ---- a step
-    def follow(self, i: int, own: Own, shard: Tensor) -> None:
-        """Start the next update of bucket i from what `shard`, which stays where it is, shows."""
+    def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
+        """Start the next update of every bucket from what its shard, which stays where it is,
+        shows."""
 
     def step(self, optimizer: Optimizer) -> None:
         """Update this rank's parameters."""
@@ -114,14 +115,16 @@ class InMemory:
     def take_in(self, optimizer: Optimizer) -> None:
         """States that were made before the first step are where they belong already."""
 
-    def follow(self, i: int, own: Own, shard: Tensor) -> None:
-        self.rewritten(i, own, shard)
+    def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
+        """Copies take over what was written to the shards."""
+        if self.copied:
+            both = zip(own, shards, strict=True)
+            take_over((part, piece.of(shard)) for parts, shard in both for piece, part in parts)
 
     def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
         """A shard was changed from outside: copies of it take that over."""
         if self.copied:
-            for piece, part in own:
-                take_over(part, piece.of(shard))
+            take_over((part, piece.of(shard)) for piece, part in own)
 
     def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
         return [optimizer.state.get(part, {}) for _, part in own]

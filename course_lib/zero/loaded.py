@@ -6,6 +6,8 @@ Such a copy takes over what has been written to the model since the last step. L
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -16,16 +18,53 @@ SUMMED, SUMMED_ON_GPU = 1 << 15, 1 << 20  # and those summed at once, at most: e
 
 
 @torch.no_grad()
-def take_over(copy: Tensor, shown: Tensor) -> None:
-    """Give `copy` the elements of `shown` that differ from its own, rounded as those are; all other
-    elements keep what the rounding hides."""
+def take_over(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Give each copy the elements of what is shown that differ from its own, rounded as those are;
+    all other elements keep what the rounding hides. The host waits once, however many pairs."""
+    chunks = [both for pair in pairs for both in _side_by_side(*pair)]
+    if not chunks:
+        return
+    same = torch.stack([_alike(copy, shown).all() for copy, shown in chunks])
+    for (copy, shown), unchanged in zip(chunks, numbers(same, [True] * len(chunks)), strict=True):
+        if not unchanged:
+            shown = shown.to(copy.device)
+            copy.copy_(torch.where(_alike(copy, shown), copy, shown.to(copy.dtype)))
+
+
+def _side_by_side(copy: Tensor, shown: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
     size = CHUNK_ON_GPU if copy.is_cuda and shown.is_cuda else CHUNK
-    both = _chunks(copy.detach(), size), _chunks(shown.detach(), size)
-    for own, new in zip(*both, strict=True):
-        new = new.to(own.device)
-        same = own.to(new.dtype) == new
-        if not numbers(same.all(), True):
-            own.copy_(torch.where(same, own, new.to(own.dtype)))
+    return zip(_chunks(copy.detach(), size), _chunks(shown.detach(), size), strict=True)
+
+
+def _alike(copy: Tensor, shown: Tensor) -> Tensor:
+    return copy.to(shown.dtype) == shown.to(copy.device)
+
+
+class Untouched:
+    """Shards as an update has left them: their checksums, from which a later write is known.
+
+    A copy on the host or in a file is then compared only with shards that were written to. Without
+    this, every step would bring all shards back from a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._sums: list[list[int]] | None = None
+
+    def note(self, shards: Sequence[Tensor]) -> None:
+        """Take the shards as they are for untouched."""
+        self._sums = _checksums(shards)
+
+    def changed(self, shards: Sequence[Tensor]) -> list[bool]:
+        """For each shard, whether it was written to since `note`; without a note, True."""
+        if self._sums is None:
+            return [True] * len(shards)
+        now = _checksums(shards)
+        return [sums != before for sums, before in zip(now, self._sums, strict=True)]
+
+
+def _checksums(shards: Sequence[Tensor]) -> list[list[int]]:
+    """As Python's numbers, so that a rank holds no byte for them. The host waits once."""
+    return torch.stack([checksum(x) for x in shards]).tolist() if shards else []
 
 
 @torch.no_grad()

@@ -59,8 +59,7 @@ class Copies:
         """Before an update: what was written to the model since the last one is what it starts
         from."""
         if self.home.copied:
-            for piece, part in self.parts():
-                take_over(part, piece.slot.parameter)
+            take_over((part, piece.slot.parameter) for piece, part in self.parts())
 
     @torch.no_grad()
     def gather(self) -> None:
@@ -101,12 +100,12 @@ class Shards(Copies):
 
     @torch.no_grad()
     def take_over(self) -> None:
-        for i, (bucket, buffer) in enumerate(
-            zip(self.partition.buckets, self.buffers, strict=True)
-        ):
+        shards = []
+        for bucket, buffer in zip(self.partition.buckets, self.buffers, strict=True):
             for slot in bucket.slots:
                 bring_back(slot.name, slot.parameter, bucket.view(buffer, slot))
-            self.home.follow(i, self.own[i], bucket.shard(buffer, self.rank))
+            shards.append(bucket.shard(buffer, self.rank))
+        self.home.follow(self.own, shards)
 
     @torch.no_grad()
     def gather(self) -> None:

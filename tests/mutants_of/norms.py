@@ -147,4 +147,11 @@ MUTANTS = [
         (REFUSED,),
         "clipping to nothing, or to a NaN, sets all gradients to it",
     ),
+    mutant(
+        "each-part-by-itself",
+        "torch.cat([torch.stack(some).to(device) for some in by_device.values()])",
+        "torch.stack([part.to(device) for part in parts])",
+        (f"{TESTS}test_parts_on_the_host_leave_it_in_one_copy",),
+        "the host waits for the GPU once for each gradient",
+    ),
 ]

@@ -362,7 +362,7 @@ MUTANTS = [
     mutant(
         "files-load-undone",
         "kept.py",
-        "                take_over(values, self.shown)\n",
+        "                take_over([(values, self.shown)])\n",
         "                pass\n",
         (STAY + "[1 half nvme-model]", STAY + "[1 half nvme-data]"),
         "weights loaded after the engine was made are back at the next step",

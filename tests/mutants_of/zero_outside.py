@@ -5,7 +5,6 @@ from tests.mutation import Mutant
 ZERO = "course_lib/zero/"
 UNITS, CUT, HOOKS = (f"{ZERO}stage3/{name}.py" for name in ("units", "cut", "hooks"))
 CHOICE, ENGINE, SHARDS = f"{ZERO}stage3/choice.py", f"{ZERO}engine.py", f"{ZERO}shards.py"
-HOME = f"{ZERO}home.py"
 LOADED, EDITS, REFUSALS = f"{ZERO}loaded.py", f"{ZERO}edits.py", f"{ZERO}refusals.py"
 STATES, BUCKETS, DDP = f"{ZERO}state_dicts.py", f"{ZERO}buckets.py", f"{ZERO}ddp.py"
 OUTSIDE, MISUSED = "tests/zero/test_outside.py::", "tests/zero/test_misused.py::"
@@ -19,6 +18,7 @@ SECOND = f"{OUTSIDE}test_a_second_engine_on_a_model_is_refused"
 COPIES = f"{OUTSIDE}test_copies_of_a_model_at_stage_3"
 EDITED = f"{MISUSED}test_gradients_are_not_edited_in_vain"
 NAMES = f"{MISUSED}test_what_no_engine_can_follow_is_refused_by_name"
+COMPARED = "tests/zero/test_loaded.py::test_only_shards_that_were_written_to_are_compared"
 SPARSE = f"{MISUSED}test_a_sparse_gradient_that_comes_is_refused"
 
 MUTANTS = [
@@ -76,17 +76,17 @@ MUTANTS = [
     Mutant(
         "outside-load-undone-at-stage-0",
         SHARDS,
-        "                take_over(part, piece.slot.parameter)",
-        "                pass",
+        "            take_over((part, piece.slot.parameter) for piece, part in self.parts())",
+        "            pass",
         (f"{STAY}[0 half-model]",),
         "weights loaded after the engine was made are back at the next step",
         "T25",
     ),
     Mutant(
         "outside-load-undone-by-the-copy",
-        HOME,
-        "                take_over(part, piece.of(shard))",
-        "                pass",
+        LOADED,
+        "        if not unchanged:\n",
+        "        if False:\n",
         (f"{STAY}[1 half-copy_]", f"{STAY}[3 kept half-model]", f"{STAY}[2 cpu-model]"),
         "weights loaded after the engine was made are back at the next step",
         "T25",
@@ -126,8 +126,8 @@ MUTANTS = [
     Mutant(
         "outside-low-bits-lost",
         LOADED,
-        "            own.copy_(torch.where(same, own, new.to(own.dtype)))",
-        "            own.copy_(new.to(own.dtype))",
+        "copy.copy_(torch.where(_alike(copy, shown), copy, shown.to(copy.dtype)))",
+        "copy.copy_(shown.to(copy.dtype))",
         (f"{OUTSIDE}test_what_was_not_written_keeps_its_low_bits[1 half]",),
         "one element written costs its neighbours what 16 bits do not show",
         "T25",
@@ -320,5 +320,22 @@ MUTANTS = [
         (COPIES,),
         "a deep copy of a model at stage 3 is one of placeholders",
         "T31",
+    ),
+    Mutant(
+        "outside-shards-compared-unread",
+        LOADED,
+        "        return [sums != before for",
+        "        return [sums is before for",
+        (COMPARED,),
+        "weights written between two offloaded steps on a GPU are back at the next step",
+        "T25",
+    ),
+    Mutant(
+        "outside-every-shard-comes-down",
+        f"{ZERO}offload/host.py",
+        "            changed = self._untouched.changed(shards)",
+        "            changed = [True] * len(shards)",
+        (COMPARED,),
+        "each step brings all shards back from the GPU to compare them",
     ),
 ]

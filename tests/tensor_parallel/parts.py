@@ -23,8 +23,8 @@ WORLDS = [1, 2, 3, 4]
 def made(label, *shape, dtype=torch.float64, device=None, grad=False):
     """Random numbers that depend on the label and the shape alone: the same on every rank."""
     generator = torch.Generator().manual_seed(zlib.crc32(f"{label} {shape}".encode()))
-    x = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).to(device)
-    return x.requires_grad_(grad)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+    return x.to(device or torch.get_default_device(), dtype).requires_grad_(grad)
 
 
 def close(label, got, want, bound=BOUND):

@@ -444,5 +444,5 @@ def test_copies_of_a_model_at_stage_3(pool):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_copy_on_the_host_takes_over_a_gpus_weights():
     copied = torch.zeros(CHUNK + 5)
-    take_over(copied, torch.ones(CHUNK + 5, dtype=torch.bfloat16, device="cuda"))
+    take_over([(copied, torch.ones(CHUNK + 5, dtype=torch.bfloat16, device="cuda"))])
     assert bool((copied == 1).all())

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from course_lib.memory import tier
 from course_lib.meta import host_of
 from course_lib.zero.home import InMemory, Own
+from course_lib.zero.loaded import Untouched, take_over
 from course_lib.zero.partition import IN_FLIGHT, Piece
 
 
@@ -84,6 +85,7 @@ class HostHome(InMemory):
         self.copied = master or parameters is None
         self.incoming = Incoming(device)
         self._copies_back: torch.cuda.Event | None = None
+        self._untouched, self._followed = Untouched(), ()
 
     def placed(self) -> AbstractContextManager:
         return tier("host")
@@ -109,6 +111,15 @@ class HostHome(InMemory):
     def land(self) -> None:
         self.incoming.land()
 
+    def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
+        """Copies take over what was written to the shards, of which only these come down."""
+        if self.copied:
+            self._followed = shards
+            changed = self._untouched.changed(shards)
+            every = zip(own, shards, changed, strict=True)
+            written = ((parts, shard) for parts, shard, new in every if new)
+            take_over((part, piece.of(shard)) for parts, shard in written for piece, part in parts)
+
     def step(self, optimizer: Optimizer) -> None:
         """Update on the host; the shards' gather brings it to where it is used."""
         if self._copies_back is not None:  # the last step's, which read what is now overwritten
@@ -120,6 +131,7 @@ class HostHome(InMemory):
         """The copies back to the device have begun: the next update waits for them."""
         if self.incoming.stream is not None:
             self._copies_back = torch.cuda.current_stream(self.device).record_event()
+            self._untouched.note(self._followed)
 
     def at_hand(
         self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False

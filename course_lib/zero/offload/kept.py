@@ -57,7 +57,7 @@ class Kept:
                         for name, x in small.items()
                     }
             if self.shown is not None:
-                take_over(values, self.shown)
+                take_over([(values, self.shown)])
             yield
             if write:
                 self._bring_back(memory, state)

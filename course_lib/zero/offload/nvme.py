@@ -17,7 +17,7 @@ from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
 from course_lib.meta import host_of
 from course_lib.zero.home import Own
-from course_lib.zero.loaded import take_over
+from course_lib.zero.loaded import Untouched, take_over
 from course_lib.zero.offload.aio import layer
 from course_lib.zero.offload.counted import Counted, Unwritten
 from course_lib.zero.offload.files import Files, buffer
@@ -66,6 +66,7 @@ class FileHome:
         self._states: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
         self._outlines: dict[torch.dtype, Tensor] = {}
         self._sets: list[Tensor] = []
+        self._untouched, self._followed = Untouched(), ()
         self._done = 0  # buckets, in this update
 
     @property
@@ -202,10 +203,13 @@ class FileHome:
         self.incoming.land()
 
     # ---- a step
-    def follow(self, i: int, own: Own, shard: Tensor) -> None:
-        """The bucket takes it over when it is next in memory, without a pass of its own."""
-        if i in self.kept:
-            self.kept[i].shown = shard[: self.kept[i].layout.count]
+    def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
+        """A bucket takes over what was written when it is next in memory, without another pass."""
+        self._followed = shards
+        for i, changed in enumerate(self._untouched.changed(shards)):
+            if i in self.kept:
+                count = self.kept[i].layout.count
+                self.kept[i].shown = shards[i][:count] if changed else None
 
     def step(self, optimizer: Optimizer) -> None:
         """Update bucket by bucket, each lent to the optimizer while it is in memory."""
@@ -227,6 +231,8 @@ class FileHome:
 
     def updated(self) -> None:
         """The shards were brought up to date bucket by bucket."""
+        if self.incoming.stream is not None:
+            self._untouched.note(self._followed)
 
     def _memory(self) -> list[Tensor]:
         """The sets of memory that buckets go through."""
@@ -244,7 +250,7 @@ class FileHome:
         memory = buffer(kept.layout.values_bytes, host_of(self.device))
         self.io.read(kept.file, 0, memory).wait()
         values = kept.layout.values(memory)
-        take_over(values, shard[: kept.layout.count])
+        take_over([(values, shard[: kept.layout.count])])
         self._write(kept, values)
 
     def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
