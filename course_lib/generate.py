@@ -162,7 +162,8 @@ def _choose(
     if not temperature:
         return vocabulary.likeliest(values, ids, 1)[1][:, 0]
     # Drawn for all entries on every rank: whichever rank holds an entry gives it the same noise.
-    uniform = torch.rand((len(logits), entries), generator=noise, dtype=torch.float64)
+    size = len(logits), entries
+    uniform = torch.rand(size, generator=noise, dtype=torch.float64, device=noise.device)
     if top is None:
         own = uniform[:, start:stop].to(logits.device)
         values[:, : own.shape[1]] = values[:, : own.shape[1]] / temperature + _gumbel(own)

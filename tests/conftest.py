@@ -11,6 +11,8 @@ import torch
 from tests import devices
 from tests.pool import Pool
 
+# A test's ranks, and how many tensors its own process had put on a GPU when it began.
+BEGAN: pytest.StashKey[tuple[Pool | None, int]] = pytest.StashKey()
 # The files that took longest, first: workers then end together, and none alone with one.
 LONGEST = (
     "train/test_program", "classroom/test_cluster", "train/test_matrix", "zero_offload/test_same",
@@ -49,20 +51,31 @@ def pool() -> Iterator[Pool]:
 
 @pytest.fixture(autouse=True)
 def _on_the_device(request: pytest.FixtureRequest) -> Iterator[None]:
-    """On a machine with a GPU, hold a test to where it says that it runs: see tests/devices.py."""
+    """On a machine with a GPU, run a test where it says that it runs: see tests/devices.py."""
     if not torch.cuda.is_available():
         yield
         return
+    item, place = request.node, devices.where(request.node)
     ranks = request.getfixturevalue("pool") if "pool" in request.fixturenames else None
-    place, before = devices.where(request.node), devices.made()
     if ranks is not None:
         ranks.hidden, ranks.made = devices.HIDDEN if place == "cpu" else {}, 0
-    here = ranks is None and place == "device" and devices.of_the_devices(request.node)
-    with devices.default(torch.device("cuda" if here else "cpu")):
-        yield
-    if place == "device" and devices.of_the_devices(request.node):
-        made = devices.made() - before + (ranks.made if ranks else 0)
+    item.stash[BEGAN] = ranks, devices.made()
+    here = ranks is None and place == "device" and devices.of_the_devices(item)
+    with pytest.MonkeyPatch.context() as patch:
+        if ranks is None and place == "cpu":  # the test's own process is to see no GPU either
+            patch.setattr(torch.cuda, "is_available", lambda: False)
+        with devices.default(torch.device("cuda" if here else "cpu")):
+            yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    result = yield
+    if BEGAN in item.stash and devices.where(item) == "device" and devices.of_the_devices(item):
+        ranks, began = item.stash[BEGAN]
+        made = devices.made() - began + (0 if ranks is None else ranks.made)
         assert made, "no tensor was made on the GPU: make them on me.device, or mark the test `cpu`"
+    return result
 
 
 @pytest.fixture(scope="session")

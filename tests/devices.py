@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +28,7 @@ DEVICE_TESTS = (
     "tensor_parallel/", "step/", "zero/", "zero_offload/", "checkpoint/", "train/",
 )  # fmt: skip
 MARKERS = ("cpu", "own_ranks", "gpu")
+DRAWN = (torch.rand, torch.randn, torch.randint, torch.randperm)
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}  # the environment of a rank that is to see no GPU
 
 
@@ -55,9 +57,26 @@ def default(device: torch.device) -> Iterator[None]:
         return
     torch.set_default_device(device)
     try:
-        yield
+        with _DrawnOnTheCpu(device):
+            yield
     finally:
         torch.set_default_device(None)
+
+
+class _DrawnOnTheCpu(TorchFunctionMode):
+    """Random numbers of a CPU's generator, the same on every machine, go where new tensors go."""
+
+    def __init__(self, device: torch.device):
+        super().__init__()
+        self.device = device
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        generator = kwargs.get("generator")
+        if func not in DRAWN or generator is None or generator.device.type != "cpu":
+            return func(*args, **kwargs)
+        place, learns = kwargs.pop("device", self.device), kwargs.pop("requires_grad", False)
+        return func(*args, **kwargs, device="cpu").to(place).requires_grad_(learns)
 
 
 def moved(values: object, device: torch.device | str) -> object:

@@ -207,10 +207,16 @@ class Team:
         raise told(what, timeout, failures, remarks, stacks)
 
     def _wait_for_the_leaving(self, failures: Mapping[int, Failure]) -> None:
-        """A rank whose group something holds says so and ends: then the team is another's."""
+        """A rank that has failed leaves its groups. One whose group something holds says so and
+        ends: then the team is another's."""
+        limit = time.monotonic() + GRACE
         for one in self.ranks:
             with contextlib.suppress(EOFError, OSError, subprocess.TimeoutExpired):
-                if one.rank in failures and one.pipe.poll() and one.pipe.recv()[0] == "held":
+                if one.rank not in failures or not one.pipe.poll(
+                    max(0.0, limit - time.monotonic())
+                ):
+                    continue
+                if one.pipe.recv()[0] == "held":
                     one.process.wait(2)
 
     def alive(self) -> bool:

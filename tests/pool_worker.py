@@ -121,6 +121,7 @@ class Worker:
             self.default_group = weakref.ref(dist.group.WORLD)
         except BaseException as error:
             self.say("failed", Failure.of(self.rank, error))
+            self.say("left")
         else:
             self.say("joined")
 
@@ -154,6 +155,7 @@ class Worker:
                 # that wait for this rank would hear nothing. They do when the process is gone.
                 self.say("held")
                 os._exit(0)  # its failure has been told
+            self.say("left")
         else:
             before.restore()
             clean = dist.is_initialized() and dist.group.WORLD is self.default_group()

@@ -191,7 +191,7 @@ def large_broadcasts(me, segment):
             for elements in (1, 7, 1000, 1001):
                 x = torch.arange(elements, dtype=torch.float64, device=me.device) + 10 * me.rank
                 got = c.broadcast(x, dist.group.WORLD, src)
-                same("broadcast", got, torch.arange(elements, dtype=torch.float64) + 10 * src)
+                same("broadcast", got.cpu(), x.cpu() - 10 * me.rank + 10 * src)
     finally:
         transport.SEGMENT = whole
 

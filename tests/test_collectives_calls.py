@@ -65,15 +65,15 @@ def test_inputs_stay_and_results_are_fresh(pool, world, async_op, layout):
 def strided_result_is_right(me):
     x = torch.arange(12.0, device=me.device).view(3, 4).t() + 100 * me.rank  # (4, 3), by columns
     want = sum(torch.arange(12.0).view(3, 4).t() + 100 * r for r in range(me.world))
-    assert torch.equal(c.all_reduce(x, dist.group.WORLD).cpu(), want)
+    assert torch.equal(c.all_reduce(x, dist.group.WORLD), want)
     last = me.world - 1
-    got = c.broadcast(x, dist.group.WORLD, last).cpu()
+    got = c.broadcast(x, dist.group.WORLD, last)
     assert torch.equal(got, torch.arange(12.0).view(3, 4).t() + 100 * last)
     if me.world > 1 and me.rank < 2:
         if me.rank == 0:
             c.send(x, dist.group.WORLD, 1)
         else:
-            got = c.recv((4, 3), dist.group.WORLD, 0, device=me.device).cpu()
+            got = c.recv((4, 3), dist.group.WORLD, 0, device=me.device)
             assert torch.equal(got, torch.arange(12.0).view(3, 4).t())
 
 

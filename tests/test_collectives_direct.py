@@ -77,6 +77,7 @@ def lean(me):
     assert top.bytes <= 50_000, top.bytes
 
 
+@pytest.mark.cpu("where ranks share a GPU, gloo goes by way of the host")
 @pytest.mark.parametrize("world", [2, 3])
 def test_they_copy_nothing(pool, world):
     pool.run(world, lean)

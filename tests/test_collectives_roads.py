@@ -13,6 +13,7 @@ from course_lib import collectives as c
 from course_lib.collectives import transport, verbs
 
 
+@pytest.mark.cpu("names of torch")
 @pytest.mark.parametrize(
     ("ours", "new", "old"),
     [
@@ -95,6 +96,7 @@ class OnCuda:
         return "the copy on the host"
 
 
+@pytest.mark.cpu("a stand-in for a tensor of a GPU")
 @pytest.mark.parametrize("backend", ["gloo", "nccl"])
 @pytest.mark.parametrize(
     ("op", "staged_on_gloo"),
@@ -129,6 +131,7 @@ def test_the_road_of_a_cuda_tensor(op, staged_on_gloo, backend):
     assert set(asked) <= {"cuda:1"}
 
 
+@pytest.mark.cpu("a tensor of the CPU")
 def test_a_cpu_tensor_is_never_staged():
     x = torch.ones(2)
     out, bring_back = transport.on_wire(x, "all_gather", SimpleNamespace())

@@ -235,7 +235,7 @@ def test_a_checkpoint_goes_on_as_transformers_goes_on_with_it(family, tmp_path):
     )
     theirs = randomized(theirs, family).eval()
     theirs.save_pretrained(tmp_path)
-    ours = from_pretrained(tmp_path, dtype=torch.float64)
+    ours = from_pretrained(tmp_path, dtype=torch.float64, device=torch.get_default_device())
     ids = prompt(LLAMA, 5)
     whole = {"do_sample": False, "min_new_tokens": 13, "max_new_tokens": 13}
     mask = torch.ones_like(ids)

@@ -84,6 +84,7 @@ WAYS = {
 }
 
 
+@pytest.mark.cpu("no tensor is made")
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("way", WAYS)
 def test_a_config_that_cannot_be_is_refused(name, way):
@@ -92,6 +93,7 @@ def test_a_config_that_cannot_be_is_refused(name, way):
         WAYS[way](keys)
 
 
+@pytest.mark.cpu("no tensor is made")
 def test_configs_say_what_a_family_is():
     llama = Config.llama(hidden=48, heads=6, kv_heads=2, tied=True)
     assert (llama.position, llama.norm, llama.activation, llama.bias) == (

@@ -131,7 +131,8 @@ def factor_is_not_rounded(me):
     total = clip([Piece(mine)], (dist.group.WORLD,), 0.7)
     exact = x.double() * (0.7 / (total + 1e-6))
     assert ((mine.double() - exact).abs() <= exact.abs() * 2.0**-8).all()
-    assert (mine.double() * exact).sum() / exact.square().sum() == pytest.approx(1.0, abs=3e-4)
+    along = (mine.double() * exact).sum() / exact.square().sum()
+    assert along.item() == pytest.approx(1.0, abs=3e-4)
 
 
 def test_the_factor_is_not_rounded_to_the_pieces_dtype(pool):
@@ -198,6 +199,7 @@ def refused(me):
     ]
 
 
+@pytest.mark.cpu("meta is the other device")
 def test_parts_on_the_host_leave_it_in_one_copy():
     """Each copy to a GPU waits; here the other device is meta."""
     parts = [torch.tensor(float(i)) for i in range(5)]

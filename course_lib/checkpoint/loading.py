@@ -127,10 +127,10 @@ class Reading:
         label, (dtype, shape) = Label.of(text), self.slots[text]
         scalar = self.scalars.get(label.name, {}).get(label.key)
         if scalar is not None:
-            return torch.tensor(scalar[0], dtype=dtype)
+            return torch.tensor(scalar[0], dtype=dtype, device="cpu")
         tensor = self.tensors[label.name]
         make = torch.zeros if tensor.padded else torch.empty  # padding is zero
-        flat = make(label.stop - label.start, dtype=dtype)
+        flat = make(label.stop - label.start, dtype=dtype, device="cpu")
         self._fill(tensor, label, flat)
         return flat.view(shape)
 
@@ -149,7 +149,7 @@ class Reading:
         """Elements of a weight that are another rank's part, into the model's memory."""
         tensor = self.tensors[name]
         direct = place.device.type == "cpu"
-        flat = place if direct else torch.empty(place.shape, dtype=place.dtype)
+        flat = place if direct else torch.empty(place.shape, dtype=place.dtype, device="cpu")
         if tensor.padded:
             flat.zero_()
         for part in tensor.parts(start, stop):
@@ -168,7 +168,7 @@ class Reading:
         parameters = dict(module.named_parameters())
         for name, parameter in parameters.items():
             if name not in parts:
-                flat = torch.zeros(parameter.numel(), dtype=parameter.dtype)
+                flat = torch.zeros(parameter.numel(), dtype=parameter.dtype, device="cpu")
                 self._fill(self.tensors[name], Label(name, 0, parameter.numel(), VALUE), flat)
                 parameter.copy_(flat.view(parameter.shape))
         first = self.engine.group.rank() == 0 and torch.distributed.get_rank() == 0

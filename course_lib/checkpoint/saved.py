@@ -58,7 +58,7 @@ class Part:
         slot = self.slots[name]
         dtype = KINDS[slot.dtype]
         box = Box((0,) * len(slot.shape), tuple(slot.shape)) if box is None else box
-        elements = torch.empty(box.size, dtype=dtype)
+        elements = torch.empty(box.size, dtype=dtype, device="cpu")
         self.read_into(name, box, elements, counts=counts)
         return elements
 

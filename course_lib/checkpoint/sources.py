@@ -54,7 +54,9 @@ class Source(NamedTuple):
         entry = self.tensors[name]
         dtype = dtype if dtype is not None and entry.dtype.is_floating_point else entry.dtype
         raw = bytearray(math.prod(entry.shape) * dtype.itemsize)
-        found = torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype)
+        found = (
+            torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype, device="cpu")
+        )
         return self.into(name, found.view(entry.shape))
 
     @torch.no_grad()

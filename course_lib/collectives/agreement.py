@@ -88,9 +88,10 @@ def any_goes_on(
         if problem is not None:
             raise problem
         return own
-    state = torch.tensor(2 if problem is not None else int(own), dtype=torch.uint8)
+    word = 2 if problem is not None else int(own)
+    state = torch.tensor(word, dtype=torch.uint8, device=device_of(group))
     with labelled("scalars"):
-        state = all_reduce(state.to(device_of(group)), group, "max", donated=True)
+        state = all_reduce(state, group, "max", donated=True)
     if state.item() < 2:
         return bool(state.item())
     reports = who_says(None if problem is None else str(problem), [group])

@@ -67,7 +67,7 @@ class Batches:
                 f"rows={rows} of a step cannot be shared by {self.ranks} dp ranks: "
                 f"{self.ranks - rows} of them would have none. Take rows={self.ranks} or more"
             )
-        ends = torch.cat((starts[1:], torch.tensor([self.tokens.numel()])))
+        ends = torch.cat((starts[1:], starts.new_tensor([self.tokens.numel()])))
         if pack:
             starts, ends = starts[:1], ends[-1:]
         self._first, self._valid = _rows_of(starts, ends, length, short=not pack)
@@ -98,11 +98,12 @@ class Batches:
         shares = evenly(self.rows, self.ranks)
         start = sum(shares[: self.index])
         own = every[start : start + shares[self.index]]  # (b,)
-        places = self._first[own, None] + torch.arange(self.length + 1)  # (b, s + 1)
-        counts = self._valid[own, None] > torch.arange(self.length)  # (b, s)
+        along = torch.arange(self.length + 1, device="cpu")  # (s + 1,)
+        places = self._first[own, None] + along  # (b, s + 1)
+        counts = self._valid[own, None] > along[:-1]  # (b, s)
         ids = self.tokens[places.clamp(max=self.tokens.numel() - 1)].long()
         # A row of n targets has n + 1 tokens; what lies behind them is another document's.
-        real = self._valid[own, None] >= torch.arange(self.length)  # (b, s)
+        real = self._valid[own, None] >= along[:-1]  # (b, s)
         targets = torch.where(counts, ids[:, 1:], IGNORED)
         inputs = torch.where(real, ids[:, :-1], PADDING)
         return Batch(
@@ -168,7 +169,7 @@ class Batches:
     def _shuffled(self, epoch: int) -> Tensor:
         mixed = hashlib.sha256(f"{self.seed} {epoch}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(mixed[:7], "big"))
-        return torch.randperm(self.known, generator=generator)
+        return torch.randperm(self.known, generator=generator, device="cpu")
 
 
 def _joined(data: Tensor | Sequence[Tensor] | Corpus) -> tuple[Tensor, Tensor]:
@@ -182,7 +183,7 @@ def _joined(data: Tensor | Sequence[Tensor] | Corpus) -> tuple[Tensor, Tensor]:
             raise ValueError(f"data are whole numbers in tensors of one dim, and here is {found}")
     if not pieces:
         raise ValueError("there are no documents to take rows from")
-    lengths = torch.tensor([piece.numel() for piece in pieces])
+    lengths = torch.tensor([piece.numel() for piece in pieces], device="cpu")
     tokens = torch.cat([piece.detach().cpu() for piece in pieces])
     if tokens.numel() and int(tokens.min()) < 0:
         raise ValueError(f"the data hold the id {int(tokens.min())}: ids are 0 or more")
@@ -208,7 +209,7 @@ def _rows_of(starts: Tensor, ends: Tensor, length: int, *, short: bool) -> tuple
             if short or targets == length:
                 first.append(at)
                 valid.append(targets)
-    return torch.tensor(first, dtype=torch.int64), torch.tensor(valid, dtype=torch.int64)
+    return tuple(torch.tensor(x, dtype=torch.int64, device="cpu") for x in (first, valid))
 
 
 def _fingerprint(tokens: Tensor, ends: Tensor) -> str:

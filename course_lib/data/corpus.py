@@ -57,7 +57,7 @@ class Corpus:
 
     def ids(self, text: str) -> Tensor:
         """A prompt as (1, s) token ids."""
-        return torch.tensor([self.tokenizer.encode(text).ids], dtype=torch.int64)
+        return torch.tensor([self.tokenizer.encode(text).ids], dtype=torch.int64, device="cpu")
 
     def text(self, ids: Tensor) -> str:
         """Token ids of one row as text; `END` shows as itself."""
@@ -163,8 +163,8 @@ def encode(documents: Sequence[str], tokenizer: Tokenizer) -> Corpus:
     end = tokenizer.token_to_id(END)
     if end is None:
         raise ValueError(f"this tokenizer has no word {END!r} to stand between documents")
-    parts = [torch.tensor([*one.ids, end], dtype=torch.int32) for one in encoded]
-    lengths = torch.tensor([part.numel() for part in parts])
+    parts = [torch.tensor([*one.ids, end], dtype=torch.int32, device="cpu") for one in encoded]
+    lengths = torch.tensor([part.numel() for part in parts], device="cpu")
     return Corpus(torch.cat(parts), lengths.cumsum(0) - lengths, tokenizer.to_str())
 
 

@@ -72,7 +72,7 @@ def _told(made: Corpus | None, problem: Exception | None, group: Group) -> Corpu
     rank, device, lengths = group.rank(), device_of(group), [0, 0, 0, 0]
 
     def heard(x: Tensor | None, length: int, dtype: torch.dtype) -> Tensor:
-        x = torch.empty(length, dtype=dtype) if x is None else x
+        x = torch.empty(length, dtype=dtype, device=device) if x is None else x
         return broadcast(x.to(device), group).cpu()
 
     text = None
@@ -82,7 +82,7 @@ def _told(made: Corpus | None, problem: Exception | None, group: Group) -> Corpu
     elif made is not None:
         text = _bytes(made.tokenizer_json)
         lengths = [len(text), made.tokens.numel(), len(made), 0]
-    sizes = heard(torch.tensor(lengths), 4, torch.int64).tolist()
+    sizes = heard(torch.tensor(lengths, device=device), 4, torch.int64).tolist()
     words = bytes_of(heard(text, sizes[0] + sizes[3], torch.uint8)).decode()
     if sizes[3]:
         if problem is not None:

@@ -61,7 +61,7 @@ def _quiet_once() -> None:
     training step does. Neither concerns the reader of a notebook.
     """
     chosen = os.environ.get("KINETO_LOG_LEVEL")
-    old = torch.empty(16)
+    old = torch.empty(16, device="cpu")
     sys.stderr.flush()
     saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")

@@ -62,7 +62,7 @@ class Checkpoint:
         """All of a tensor, also of one element without dims, or of none."""
         slot = self.slots[name]
         if 0 in slot.shape:
-            return torch.empty(slot.shape, dtype=STORED[slot.dtype])
+            return torch.empty(slot.shape, dtype=STORED[slot.dtype], device="cpu")
         found = bytearray(slot.stop - slot.start)
         self._fill(self.files[name], memoryview(found), slot.start, name)
         return torch.frombuffer(found, dtype=STORED[slot.dtype]).view(slot.shape)

@@ -100,7 +100,8 @@ def _resized(
     if new > old:
         wide = whole.double()
         drawn = torch.Generator().manual_seed(seed)
-        noise = torch.randn(new - old, whole.shape[1], generator=drawn, dtype=torch.float64)
+        size = new - old, whole.shape[1]
+        noise = torch.randn(size, generator=drawn, dtype=torch.float64, device="cpu")
         near = wide.mean(0) + NEAR * wide.std(0, correction=0) * noise.to(whole.device)
         whole = torch.cat((whole, near.to(whole.dtype)))
     start, stop = own

@@ -90,7 +90,7 @@ def held_back(corpus: Corpus, part: float) -> tuple[Corpus, Corpus]:
     tokens, starts = corpus.tokens, corpus.starts
     at = tokens.numel() - math.floor(tokens.numel() * part)
     training = Corpus(tokens[:at], starts[starts < at], corpus.tokenizer_json)
-    rest = torch.cat((torch.tensor([at]), starts[starts > at])) - at
+    rest = torch.cat((starts.new_tensor([at]), starts[starts > at])) - at
     rest = rest if at < tokens.numel() else rest[:0]
     return training, Corpus(tokens[at:], rest, corpus.tokenizer_json)
 

@@ -168,9 +168,9 @@ def _numbers(sizes: Sizes, groups: int) -> Tensor:
     """(1 + STEPS, groups, elements): the weights to begin with, and each step's
     gradients, which have a direction in common, as in training."""
     generator = torch.Generator().manual_seed(0)
-    numbers = torch.randn((1 + STEPS, groups, sizes.numel), generator=generator)
-    common = torch.randn((groups, sizes.numel), generator=generator)
-    numbers[1:] = (numbers[1:] + common) * torch.tensor(SCALES).view(-1, 1, 1)
+    numbers = torch.randn((1 + STEPS, groups, sizes.numel), generator=generator, device="cpu")
+    common = torch.randn((groups, sizes.numel), generator=generator, device="cpu")
+    numbers[1:] = (numbers[1:] + common) * numbers.new_tensor(SCALES).view(-1, 1, 1)
     numbers[1 + ZERO_STEP, :, : sizes.cut] = 0
     return numbers
 

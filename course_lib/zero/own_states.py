@@ -57,7 +57,10 @@ def entries(piece: Piece, part: nn.Parameter, state: Mapping) -> Iterator[tuple[
             yield f"{label}:{name}", x.detach()
         elif type(x) in NUMBERS:
             kind = type(x)
-            yield f"{label}:{name} ({kind.__name__})", torch.tensor(x, dtype=NUMBERS[kind])
+            yield (
+                f"{label}:{name} ({kind.__name__})",
+                torch.tensor(x, dtype=NUMBERS[kind], device="cpu"),
+            )
         elif x is not None:
             raise ValueError(
                 f"the optimizer keeps {name!r} for {piece.slot.name}, a {type(x).__name__}: a "

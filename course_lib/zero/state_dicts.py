@@ -98,14 +98,14 @@ def check_same(
     faults: list[str], state: Mapping[str, Tensor], dp: Group, groups: Sequence[Group]
 ) -> None:
     """Refuse, on all ranks, a state_dict that is at fault on any, or not the same all over dp."""
-    digest = torch.zeros(2, dtype=torch.int64)
+    device = device_of(*groups)
+    digest = torch.zeros(2, dtype=torch.int64, device=device)
     for number, name in enumerate(sorted(state)):
         if isinstance(state[name], Tensor) and not faults and computes_on(dp).type != "meta":
-            digest += checksum(state[name]).cpu() * (2 * number + 1)
-    device = device_of(*groups)
+            digest += checksum(state[name]).to(device) * (2 * number + 1)
     with labelled("scalars"):
         # The maxima of a number and of its opposite are opposites where all ranks have the same.
-        most, least = all_reduce(torch.stack((digest, -digest)).to(device), dp, "max")
+        most, least = all_reduce(torch.stack((digest, -digest)), dp, "max")
         bad = torch.stack(((most != -least).any(), torch.tensor(bool(faults), device=device)))
         bad = bad.to(torch.uint8)
         for group in groups:

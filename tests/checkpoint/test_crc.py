@@ -17,6 +17,8 @@ from course_lib.checkpoint.crc import Followed, Shares, combined, power, times
 from course_lib.checkpoint.files import runs
 from course_lib.layout import Box
 
+pytestmark = pytest.mark.cpu("checksums of bytes")
+
 
 def drawn() -> random.Random:
     seed = random.SystemRandom().randrange(10**6)

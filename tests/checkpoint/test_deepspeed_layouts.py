@@ -14,6 +14,8 @@ import torch
 from course_lib.checkpoint.deepspeed_files import DeepSpeedFiles, archive
 from tests.checkpoint.deepspeed_parts import SHAPES, made, moment, write
 
+pytestmark = pytest.mark.cpu("files that are read without a rank")
+
 FROZEN = {"frozen": (3, 4), "bias": (1,)}
 BUFFERS = {"count": torch.tensor([3]), "mean": torch.arange(5.0), "on": torch.tensor(True)}
 

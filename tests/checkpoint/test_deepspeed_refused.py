@@ -17,6 +17,8 @@ from course_lib.checkpoint.deepspeed_files.archive import Archive
 from course_lib.pretrained.header import CheckpointError
 from tests.checkpoint.deepspeed_parts import SHAPES, made, write
 
+pytestmark = pytest.mark.cpu("files that are read without a rank")
+
 OPTIMIZER, MODEL = "zero_pp_rank_{}_mp_rank_00_optim_states.pt", "mp_rank_00_model_states.pt"
 
 

@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from course_lib.pretrained.reader import Checkpoint
 from tests.checkpoint.deepspeed_parts import SHAPES, made, write
 from tests.commands import called
+
+pytestmark = pytest.mark.cpu("files that are read without a rank")
 
 
 def test_one_document_or_a_few_lines(tmp_path, capsys):

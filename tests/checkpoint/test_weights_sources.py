@@ -22,6 +22,8 @@ from course_lib.pretrained.reader import Checkpoint
 from tests.checkpoint.deepspeed_parts import SHAPES, made, write
 from tests.pretrained.parts import GPT2, LLAMA, bits, change, change_json, model_of, whole
 
+pytestmark = pytest.mark.cpu("files that are read without a rank")
+
 
 def as_transformers(config, tmp_path, label="weights"):
     """(folder that pretrained.save wrote, its tensors in float32)"""

@@ -6,6 +6,8 @@ import pytest
 
 from course_lib.ledger import forms
 
+pytestmark = pytest.mark.cpu("formulas")
+
 WORLDS = (1, 2, 3, 4, 7)
 
 

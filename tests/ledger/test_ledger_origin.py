@@ -10,6 +10,8 @@ import pytest
 
 from course_lib.ledger import origin
 
+pytestmark = pytest.mark.cpu("lines of code")
+
 
 def compiled(source: str, filename: str) -> dict:
     """What a piece of source defines when it was compiled under that name."""

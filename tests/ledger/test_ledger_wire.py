@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 
 from course_lib.ledger import ledger, wire
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts for us")
+pytestmark = [
+    pytest.mark.cpu("the sockets' counters"),
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux counts for us"),
+]
 
 
 @dataclass

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from course_lib.memory import OutOfMemory, budget, charge, held, peak, tier
 
+pytestmark = pytest.mark.cpu("tensors of the CPU; test_on_device.py has the GPU's")
+
 MB = 1_000_000
 
 

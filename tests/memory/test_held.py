@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from course_lib.memory import held, mark, peak, tier, tier_of
 
+pytestmark = pytest.mark.cpu("tensors of the CPU; test_on_device.py has the GPU's")
+
 
 class Tied(nn.Module):
     """An embedding whose weight is also the output layer's, a norm with buffers, a frozen part."""

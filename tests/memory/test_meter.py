@@ -21,6 +21,8 @@ from course_lib.memory.blocks import Block, Event, curve, from_events, merge
 from course_lib.memory.settled import PATIENCE, TASKS, at_work, wait_until_settled
 from course_lib.memory.watch import Life, Watch
 
+pytestmark = pytest.mark.cpu("two witnesses of the CPU's memory; test_on_device.py has the GPU's")
+
 MB = 1_000_000
 
 

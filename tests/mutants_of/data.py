@@ -253,8 +253,8 @@ MUTANTS = [
     ),
     rows(
         "with-repetition",
-        "torch.randperm(self.known, generator=generator)",
-        "torch.randint(self.known, (self.known,), generator=generator)",
+        'torch.randperm(self.known, generator=generator, device="cpu")',
+        'torch.randint(self.known, (self.known,), generator=generator, device="cpu")',
         EPOCH,
         "some rows come twice and others never",
     ),

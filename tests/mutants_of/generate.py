@@ -106,8 +106,8 @@ MUTANTS = [
     ),
     mutant(
         "anybodys-numbers",
-        "torch.rand((len(logits), entries), generator=noise, dtype",
-        "torch.rand((len(logits), entries), dtype",
+        "torch.rand(size, generator=noise, dtype",
+        "torch.rand(size, dtype",
         SEED,
         "the text depends on what else was drawn, and disturbs it",
     ),
@@ -120,8 +120,8 @@ MUTANTS = [
     ),
     mutant(
         "one-noise-for-all-rows",
-        "torch.rand((len(logits), entries), generator=noise, dtype=torch.float64)",
-        "torch.rand((1, entries), generator=noise, dtype=torch.float64).repeat(len(logits), 1)",
+        "torch.rand(size, generator=noise, dtype=torch.float64, device=noise.device)",
+        "torch.rand((1, entries), generator=noise, dtype=torch.float64).repeat(size[0], 1)",
         SEED,
         "equal prompts give equal texts",
     ),

@@ -45,8 +45,8 @@ MUTANTS = [
     Mutant(
         "ground-failed-rank-keeps-its-group",
         "tests/pool_worker.py",
-        '            self.say("failed", failure)\n            self.leave()',
-        '            self.say("failed", failure)',
+        '            self.say("failed", failure, devices.made() - made)\n            self.leave()',
+        '            self.say("failed", failure, devices.made() - made)',
         ("tests/test_pool.py::test_the_cause_comes_first_and_at_once",),
         "the neighbours of a failed rank wait, and processes have to be started anew",
     ),

@@ -32,6 +32,7 @@ def close(label, got, want, bound=BOUND):
     assert got.shape == want.shape, f"{label}: {tuple(got.shape)}, not {tuple(want.shape)}"
     assert got.dtype == want.dtype, f"{label}: {got.dtype}, not {want.dtype}"
     if got.numel():
+        want = want.cpu() if got.device.type == "cpu" else want  # a state_dict is on the host
         off = (got.detach() - want.detach()).abs().max().item()
         scale = max(1.0, want.detach().abs().max().item())
         assert off <= bound * scale, f"{label}: off by {off:.3g} where {scale:.3g} is the largest"

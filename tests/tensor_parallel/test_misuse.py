@@ -99,7 +99,7 @@ def converted(me, dtype):
         want = model(ids).detach()
         text = said(RuntimeError, model.to("meta"), ids.to("meta"))
         assert "model.to_empty(device=…)" in text
-        model.to_empty(device="cpu").load_state_dict(numbers)
+        model.to_empty(device=me.device).load_state_dict(numbers)
         assert torch.equal(model(ids), want)
 
 
@@ -114,7 +114,7 @@ def mistakes(me):
     mesh = ranks.mesh(me, dp=1, tp=me.world)
     column, row = ColumnParallelLinear(4, 4, group), RowParallelLinear(4, 4, group)
     table = VocabularyParallelEmbedding(8, 4, group)
-    first = DeviceMesh("cpu", [0], mesh_dim_names=("tp",))
+    first = DeviceMesh(me.device.type, [0], mesh_dim_names=("tp",))
     outside = said(ValueError, parallelize, model, first) if me.rank else None
     x = torch.ones(2, 4)
     found = {
@@ -131,7 +131,7 @@ def mistakes(me):
         "mask": said(TypeError, table, x > 0),
         "short ids": said(TypeError, table, x.to(torch.int16)),
     }
-    with torch.autocast("cpu", torch.bfloat16):
+    with torch.autocast(me.device.type, torch.bfloat16):
         assert column(x.bfloat16()).shape == (2, 2)
     assert torch.equal(model.head.weight, model.tokens.weight)  # still whole
     return found, outside

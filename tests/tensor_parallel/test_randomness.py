@@ -32,7 +32,7 @@ def mask(me, n=N):
 
 def numbers(me, n=5):
     """The next numbers of the CPU's generator and of the device's."""
-    return torch.cat([torch.rand(n), torch.rand(n, device=me.device).cpu()])
+    return torch.cat([torch.rand(n, device="cpu"), torch.rand(n, device=me.device).cpu()])
 
 
 def drawn(me):
@@ -43,7 +43,7 @@ def drawn(me):
     for _ in range(2):
         with private(group):
             got["private"].append(mask(me))
-            torch.rand(me.rank + 1), torch.randn(3 * me.rank + 1, device=me.device)
+            torch.rand(me.rank + 1, device="cpu"), torch.randn(3 * me.rank + 1, device=me.device)
         got["mask"].append(mask(me))
         got["shared"].append(numbers(me))
     in_step(group)
@@ -210,7 +210,7 @@ def steps_of(me, odd):
         seed_all(13)
         in_step(group)
         if me.rank == odd:
-            torch.rand(1)
+            torch.rand(1, device="cpu")
         said.append(refused(in_step, group))
         seed_all(13)
         with private(group):

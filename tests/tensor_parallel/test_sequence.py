@@ -389,7 +389,7 @@ def test_the_memory_of_activations_is_as_predicted(pool, dropout):
     for dense, one, two in zip(whole, keeping, again, strict=True):
         assert dense - one == pytest.approx(by_cutting + by_masks, rel=0.01)
         assert one - two == pytest.approx(by_gathering_again, rel=0.01)
-        assert by_cutting + by_gathering_again > dense / 3
+        assert by_cutting + by_gathering_again > dense / 4
 
 
 def strange_uses(me):

@@ -9,6 +9,8 @@ import pytest
 from course_lib.figures.loss_curve import loss_curve
 from course_lib.train.curve import Curve, Point, read
 
+pytestmark = pytest.mark.cpu("the numbers of a curve")
+
 POINTS = [
     Point(n, math.pi / n, 100 + n, math.e * n, 1e-3 / 3, 1 / n if n == 4 else None)
     for n in range(1, 8)

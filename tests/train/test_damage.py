@@ -19,6 +19,8 @@ from course_lib.train.curve import COLUMNS, Curve, Point, read
 from course_lib.train.options import parse
 from tests.train.conftest import COURSE, STEPS, ended
 
+pytestmark = pytest.mark.own_ranks("those of course train")
+
 BEFORE = "to go on from the one before it, write step-000009 into"
 
 

@@ -24,6 +24,8 @@ from tests.tensor_parallel.parts import said
 from tests.train.conftest import COURSE, LIMIT, SMALL, ended, environment
 from tests.train.test_program import losses, processes, started
 
+pytestmark = pytest.mark.own_ranks("those of course train")
+
 
 def test_a_folder_has_one_holder_who_is_named(tmp_path):
     out = tmp_path / "a" / "run"

@@ -15,7 +15,10 @@ from course_lib.prepared import why_spawned
 from tests.train.conftest import COURSE, LIMIT, SMALL, STEPS, ended, environment
 from tests.train.test_program import losses, same_run
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
+pytestmark = [
+    pytest.mark.own_ranks("those of course train"),
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only"),
+]
 
 
 def libraries(pid: int) -> list[str]:

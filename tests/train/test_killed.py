@@ -21,6 +21,8 @@ from tests.train.conftest import COURSE, LIMIT, SMALL, ended, environment
 from tests.train.test_layouts import LAYOUTS
 from tests.train.test_program import processes
 
+pytestmark = pytest.mark.own_ranks("those of course train")
+
 STEPS = 10
 RUN = [*SMALL, "--rows", "4", "--ranks", "2", "--steps", str(STEPS), "--save-every", "2"]
 WAYS = ("a rank", "all", "launcher", "SIGTERM", "SIGTERM")

@@ -9,6 +9,8 @@ from course_lib.train.curve import Point
 from course_lib.train.log import Stretch, mfu, mfu_of_log, stretches
 from course_lib.train.report import Lines, Progress
 
+pytestmark = pytest.mark.cpu("lines of a log")
+
 CONFIG = Config.gpt2(vocabulary=100, length=16, hidden=8, layers=2, heads=2)
 # Of a token, forward: 12 h² of a block by 2, two products of all s tokens, the head.
 FLOPS = 3 * (2 * 2 * (12 * 8 * 8 + 2 * 16 * 8) + 2 * 8 * 100)

@@ -17,6 +17,8 @@ from course_lib.train import entry, launch
 from course_lib.train.checks import check, check_precision, offload_of, resolve, units_of
 from course_lib.train.options import Options, Refused, options, parse, parser
 
+pytestmark = pytest.mark.cpu("options")
+
 WRONG = {
     "not an option": (["--hiden", "3"], 1, "there is no option --hiden; did you mean --hidden?"),
     "a word of its own": (["extra"], 1, "there is no option extra"),

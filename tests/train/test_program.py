@@ -19,6 +19,8 @@ from course_lib import pretrained
 from course_lib.train import curve
 from tests.train.conftest import ALONE, COURSE, LIMIT, SMALL, STEPS, TORCHRUN, ended, environment
 
+pytestmark = pytest.mark.own_ranks("those of course train")
+
 
 def losses(out: Path) -> list[curve.Point]:
     return curve.read(out / "loss.csv")

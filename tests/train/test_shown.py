@@ -17,6 +17,8 @@ from course_lib.train.curve import Point
 from course_lib.train.options import Options
 from course_lib.train.report import Lines, Progress, Report, clock
 
+pytestmark = pytest.mark.cpu("lines that are shown")
+
 POINT = Point(30, 2.5, 64, 0.75, 1e-3, 2.625)
 PROGRESS = Progress(POINT, 200, 2.625, 12_345.6, 0.413, 45_600_000, 125.0)
 

@@ -20,6 +20,8 @@ from course_lib.train.report import Lines, Unbroken
 from tests.train.conftest import ALONE, COURSE, LIMIT, SMALL, environment
 from tests.train.test_program import losses, processes
 
+pytestmark = pytest.mark.cpu("streams that are not read")
+
 
 def test_what_nobody_reads_goes_nowhere_and_a_disk_that_fails_is_an_error(tmp_path):
     class Failing(io.StringIO):

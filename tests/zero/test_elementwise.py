@@ -56,6 +56,7 @@ def of_torch(name: str) -> dict[str, torch.optim.Optimizer]:
     return found
 
 
+@pytest.mark.cpu("names of torch")
 def test_every_optimizer_of_torch_is_known():
     every = {
         name

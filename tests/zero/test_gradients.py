@@ -435,5 +435,6 @@ def test_a_loss_without_parameters_leaves_them_alone(pool, stage):
     pool.run(2, nothing_used, stage)
 
 
+@pytest.mark.cpu("no tensor is made")
 def test_a_plain_backward_is_not_taken_for_a_nested_one():
     assert not buckets.nested()

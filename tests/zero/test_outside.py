@@ -109,7 +109,7 @@ def logged(me):
         engine(made("x", 3, 5).to(case.dtype))
     train(me, case, engine, steps=range(1, 2))
     for name, view in kept.items():
-        assert torch.equal(view.t(), want[name])
+        assert torch.equal(view.t().cpu(), want[name])
     return len(kept)
 
 
@@ -251,10 +251,10 @@ def loaded(me, way, how, folder):
     if how in ("engine", "data"):  # else the step is the first to look at them
         held = engine.state_dict()
         for name, x in state.items():
-            assert torch.equal(held[name], x.to(held[name].dtype)), name
+            assert torch.equal(held[name], x.to(held[name])), name
     train(me, case, engine, steps=range(1, 2))
     moved = engine.state_dict()
-    most = max((moved[n].float() - state[n]).abs().max().item() for n in state)
+    most = max((moved[n].float() - state[n].cpu()).abs().max().item() for n in state)
     assert 0 < most < 0.2  # a step of AdamW away from what was loaded, and no further
     engine.close()
     return moved
@@ -359,7 +359,7 @@ def ended(me, way, folder):
         want = engine.state_dict()
     assert not [file for file in folder.iterdir() if f"rank-{me.rank:05d}" in file.name]
     for state in (engine.state_dict(), dict(_gathered(engine))):
-        assert all(torch.equal(state[name], x) for name, x in want.items())
+        assert all(torch.equal(state[name].cpu(), x) for name, x in want.items())
     refused = said(RuntimeError, engine, made("x", 2, 5).to(case.dtype))
     if engine.stage < 3:
         return refused
@@ -368,7 +368,7 @@ def ended(me, way, folder):
     assert "engine.close(whole=True)" in again
     engine.close(whole=True)
     state = engine.model.state_dict()
-    assert all(torch.equal(state[name], x) for name, x in want.items())
+    assert all(torch.equal(state[name].cpu(), x) for name, x in want.items())
     assert all(type(p) is nn.Parameter for p in engine.model.parameters())
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in engine.model.modules())
     second = engine_of(me, case.but(stage=2), engine.model)

@@ -13,6 +13,8 @@ from course_lib.zero import partition
 from course_lib.zero.partition import end_to_end, through
 from tests.tensor_parallel.parts import said
 
+pytestmark = pytest.mark.cpu("arithmetic of the cut")
+
 SHAPES = [(5, 7), (7,), (1,), (), (3, 2, 4), (11,), (2, 9)]
 
 

@@ -11,6 +11,8 @@ from course_lib.zero.offload.layout import Layout
 from course_lib.zero.offload.lending import check_lendable, states_of
 from tests.zero import odd_optimizers as odd
 
+pytestmark = pytest.mark.cpu("options and folders")
+
 REFUSED = [
     ("cpu", 0, "does not go with stage 0"),
     ("disk", 3, "neither 'cpu' nor 'nvme'"),

@@ -93,7 +93,11 @@ class DeepSpeedFiles:
                 f"{self.path}: of {name}'s {quantity} {len(found) - at} bytes are in no file; "
                 f"{ANOTHER}"
             )
-        return torch.frombuffer(found, dtype=dtype) if found else torch.empty(0, dtype=dtype)
+        return (
+            torch.frombuffer(found, dtype=dtype)
+            if found
+            else torch.empty(0, dtype=dtype, device="cpu")
+        )
 
     def dtype(self, name: str, quantity: str = MASTER) -> torch.dtype:
         """The dtype that a tensor is stored in."""

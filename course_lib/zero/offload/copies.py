@@ -68,7 +68,7 @@ def copy_times(
     if device.type != "cuda":
         return None
     there = torch.empty(nbytes, dtype=torch.uint8, device=device)
-    hosts = {kind: torch.ones(nbytes, dtype=torch.uint8) for kind in KINDS}
+    hosts = {kind: torch.ones(nbytes, dtype=torch.uint8, device="cpu") for kind in KINDS}
     hosts["pinned"] = hosts["pinned"].pin_memory()
     a, b, c = (torch.ones(4096, 4096, dtype=torch.bfloat16, device=device) for _ in range(3))
     copying = torch.cuda.Stream(device)

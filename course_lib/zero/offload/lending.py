@@ -72,7 +72,8 @@ def _after(optimizer: Optimizer, groups: list[dict], size: int, *, apart: bool) 
     """(STEPS, …): the weights of all groups' parts after each step, each part lent by itself or
     all together."""
     generator = torch.Generator().manual_seed(1)
-    start, *gradients = torch.randn((1 + STEPS, len(groups), 3, size), generator=generator)
+    shape = 1 + STEPS, len(groups), 3, size
+    start, *gradients = torch.randn(shape, generator=generator, device="cpu")
     own = [
         [nn.Parameter(x.to(device_of(group), copy=True)) for x in some]
         for group, some in zip(groups, start, strict=True)
