@@ -6,6 +6,8 @@ be lost, or would be done to one rank's shard alone. Each is refused in words. L
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,11 @@ REMEDY = (
     "drops all that came since the last step. Or train at stage 0, where each parameter has its "
     "whole gradient"
 )
+EDITED = (
+    "the gradients of {of} were edited after engine.backward(), perhaps by clip_grad_norm_: each "
+    f"rank has a part of them, or they have still to be divided by tokens or a loss scale. {REMEDY}"
+)
+SAMPLED = 16  # elements of a gradient, and less than twice as many
 # What may be asked of a gradient that is elsewhere: its shape and the like, and to be let go.
 ALLOWED = {
     *("size", "dim", "numel", "stride", "element_size", "sym_numel", "storage_offset", "data_ptr"),
@@ -54,17 +61,46 @@ def elsewhere(name: str, parameter: nn.Parameter) -> Elsewhere:
     return stand_in
 
 
+def unversioned(x: Tensor) -> bool:
+    """Whether an operation can write to a tensor and leave its version: torch's foreach ones on a
+    GPU, and so clip_grad_norm_."""
+    return x.is_cuda
+
+
+class Samples:
+    """Some elements of each gradient whose version says nothing. What leaves the version writes to
+    whole tensors, so that a few elements tell."""
+
+    def __init__(self, gradients: Sequence[Tensor]):
+        self.gradients = [x.detach() for x in gradients if unversioned(x)]
+        self.before = self._now()
+
+    def changed(self) -> Tensor | None:
+        """Whether any sample is another one now, as a tensor, for which the host does not wait."""
+        if self.before is None:
+            return None
+        now = self._now()
+        return ((now != self.before) & ~(now.isnan() & self.before.isnan())).any()
+
+    def _now(self) -> Tensor | None:
+        parts = [x.reshape(-1)[:: max(1, x.numel() // SAMPLED)] for x in self.gradients]
+        return torch.cat(parts) if parts else None
+
+
 class Edits:
     """What the gradients were when a backward had ended, to notice who has touched them since."""
 
-    def __init__(self, stage: int, gradients: Gradients, shards: Copies):
-        self.stage, self.gradients, self.shards = stage, gradients, shards
+    def __init__(self, stage: int, gradients: Gradients, shards: Copies, *, sample: bool):
+        self.stage, self.gradients, self.shards, self.sample = stage, gradients, shards, sample
         self._seen: list[tuple[str, Tensor, Tensor, int]] = []
+        self._samples: Samples | None = None
+        self._sampled: list[Tensor] = []  # of each micro-batch, whether its samples have changed
         self._stand_ins: list[nn.Parameter] = []
 
     def before_backward(self) -> None:
         """The next micro-batch begins: autograd is to find no stand-ins."""
         self._check(may_edit=False)
+        self._compare_samples()
         self._take_away()
 
     def after_backward(self, *, summed: bool) -> None:
@@ -82,15 +118,25 @@ class Edits:
         self._seen = [
             (name, p, p.grad, p.grad._version) for name, p in holders if p.grad is not None
         ]
+        self._samples = Samples([grad for _, _, grad, _ in self._seen]) if self.sample else None
 
     def before_step(self, *, ready: bool) -> None:
         """At stage 0 a parameter's gradient is the one that the optimizer sees, and is a user's to
         edit, if it is `ready`: nothing has to be divided any more."""
         own = self.stage == 0 and not self.shards.home.copied
         self._check(may_edit=own and ready)
+        self._compare_samples()
+        if self._sampled and not (own and ready) and torch.stack(self._sampled).any().item():
+            raise RuntimeError(EDITED.format(of="some parameters"))
+
+    def _compare_samples(self) -> None:
+        changed = self._samples.changed() if self._samples is not None else None
+        if changed is not None:
+            self._sampled.append(changed)
+        self._samples = None
 
     def forget(self) -> None:
-        self._seen = []
+        self._seen, self._samples, self._sampled = [], None, []
         self._take_away()
 
     def _take_away(self) -> None:
@@ -114,11 +160,7 @@ class Edits:
                 "engine.zero_grad() drops a step that has begun"
             )
         if edited and not may_edit:
-            raise RuntimeError(
-                f"the gradients of {_some(edited)} were edited after engine.backward(), perhaps by "
-                "clip_grad_norm_: each rank has a part of them, or they have still to be divided "
-                f"by tokens or a loss scale. {REMEDY}"
-            )
+            raise RuntimeError(EDITED.format(of=_some(edited)))
 
 
 def _some(names: list[str]) -> str:

@@ -123,7 +123,7 @@ class Engine(ModuleFace, TrainingState):
         with self.home.placed():
             hand_over(self.optimizer, self.shards)
         self.home.take_in(self.optimizer)
-        self._edits = Edits(self.stage, self.gradients, self.shards)
+        self._edits = Edits(self.stage, self.gradients, self.shards, sample=self._looks)
         self._step_hook = self.optimizer.register_step_pre_hook(step_guard(self))
 
     def __call__(self, *args, **keys):
@@ -214,7 +214,7 @@ class Engine(ModuleFace, TrainingState):
         factor = (1.0 if scale is None else 1.0 / scale.value) / self._micros.divisor(self.group)
         self._edits.before_step(ready=factor == 1.0)
         good = True
-        if self.clip is not None or scale is not None or self.check:
+        if self._looks:
             pieces = gradient_pieces(self.shards, self.extents, self.group if self.stage else None)
             summed = norms.norm(pieces, self.groups, device=self.device)
             self.norm = numbers(summed, 0.0) * factor
@@ -255,6 +255,11 @@ class Engine(ModuleFace, TrainingState):
             raise
         finally:
             self.updating = False
+
+    @property
+    def _looks(self) -> bool:
+        """Whether a step asks for the gradients' norm, for which the host waits."""
+        return self.clip is not None or self.precision.scale is not None or self.check
 
     def _usable(self) -> None:
         self._sound()

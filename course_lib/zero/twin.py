@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -98,15 +98,24 @@ class _SmallTensors(TorchFunctionMode):
 def _copy_states(
     optimizer: Optimizer, group: dict, twin: Optimizer, parameters: list[nn.Parameter]
 ) -> None:
-    """Some optimizers make their states before the first step: like ones for the twin."""
-    old = next((p for p in group["params"] if p.numel() and optimizer.state.get(p)), None)
-    if old is None:
-        return
+    """Some optimizers make their states before the first step: like ones for the twin.
+
+    Stage 3 may have emptied the parameter since, and a state is then as large as the others.
+    """
+    made = [(p, state) for p in group["params"] if (state := optimizer.state.get(p))]
+    old, states = max(made, key=lambda pair: _largest(pair[1]), default=(None, {}))
+    size = old.numel() if old is not None and old.numel() else _largest(states)
     for p in parameters:
-        for name, value in optimizer.state[old].items():
-            as_large = torch.is_tensor(value) and value.shape == old.shape and name != "step"
-            if as_large:
+        for name, value in states.items():
+            as_large = torch.is_tensor(value) and value.numel() == size and name != "step"
+            if as_large and size:
                 first = value.flatten()[0].item()
                 twin.state[p][name] = torch.full_like(p, first, dtype=value.dtype)
             else:
                 twin.state[p][name] = copy.deepcopy(value)
+
+
+def _largest(states: Mapping[str, object]) -> int:
+    """Elements of the largest tensor but the count of steps."""
+    tensors = (x for name, x in states.items() if torch.is_tensor(x) and name != "step")
+    return max((x.numel() for x in tensors), default=0)

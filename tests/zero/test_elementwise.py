@@ -302,3 +302,18 @@ def trained_with(me, name):
 @pytest.mark.parametrize("name", ["Lion", "Counts", "OwnAdamW", "Table", "WithStates"])
 def test_what_passes_trains_as_the_whole(pool, name):
     pool.run(3, trained_with, name)
+
+
+def test_states_of_a_parameter_that_stage_3_has_emptied_are_seen():
+    """Some optimizers make them at their own start, before an engine empties the parameter."""
+    weight, small = nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.Adagrad([small, weight], lr=0.1)
+    for p in (small, weight):
+        optimizer.state[p] = {"step": torch.tensor(0.0), "sum": torch.full_like(p, 0.3)}
+        p.data = p.data.new_empty(0)
+    shard = nn.Parameter(torch.ones(5))
+    twin = twin_of(optimizer, optimizer.param_groups, [[shard]])
+    assert torch.equal(twin.state[shard]["sum"], torch.full((5,), 0.3))
+    shard.grad = torch.ones(5)
+    type(optimizer).step(twin)
+    assert torch.equal(twin.state[shard]["sum"], torch.full((5,), 1.3))

@@ -193,6 +193,7 @@ def deepspeed(me, stage, clip, accumulate):
     return dist.is_initialized()
 
 
+@pytest.mark.cpu("DeepSpeed's own engine is held against there")
 @pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None,
     reason="deepspeed is not installed (pip install 'course_lib[deepspeed]')",

@@ -182,6 +182,7 @@ def test_the_stages_agree_in_half_precision(pool, precision):
 
 
 # ---- the loss scale
+@pytest.mark.cpu("no tensor is made")
 def test_the_scale_is_deepspeeds(monkeypatch):
     scaler = pytest.importorskip("deepspeed.runtime.fp16.loss_scaler")
     monkeypatch.setattr(scaler.dist, "get_rank", lambda: 1)  # rank 0 would log every overflow
@@ -204,6 +205,7 @@ def test_the_scale_is_deepspeeds(monkeypatch):
                 assert ours.value == theirs.cur_scale, (patience, window)
 
 
+@pytest.mark.cpu("no tensor is made")
 def test_the_scale_doubles_and_halves():
     scale = LossScale(8.0, window=3, patience=2)
     values = []
@@ -217,11 +219,13 @@ def test_the_scale_doubles_and_halves():
     assert low.value == 1.0
 
 
+@pytest.mark.cpu("no tensor is made")
 @pytest.mark.parametrize("wrong", [{"value": 0.5}, {"window": 0}, {"patience": 0}, {"least": 0.0}])
 def test_a_scale_that_cannot_be_is_refused(wrong):
     assert "value has to be at least `least`" in said(ValueError, LossScale, **wrong)
 
 
+@pytest.mark.cpu("no tensor is made")
 def test_precisions_by_name():
     assert Precision.named("as is") == Precision(None, False)
     assert Precision.named("float32") == Precision(torch.float32, False)

@@ -163,6 +163,7 @@ def memory(me, stage, alive):
     return p.held_after, engine.partition.padded, own, steps
 
 
+@pytest.mark.cpu("a GPU's allocator hands out blocks of 512 bytes; train/test_layouts counts there")
 @pytest.mark.parametrize("alive", [False, True], ids=["between steps", "gradients alive"])
 @pytest.mark.parametrize(
     ("stage", "world"), [(0, 2), (1, 2), (2, 2), (3, 2), (1, 3), (2, 3), (3, 3)]

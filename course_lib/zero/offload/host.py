@@ -7,8 +7,8 @@ there is a GPU; the update runs on the host; what it made is copied back. Lesson
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,15 @@ def on_host(numel: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     with tier("host"):
         pinned = device.type == "cuda"
         return torch.empty(numel, dtype=dtype, device=host_of(device), pin_memory=pinned)
+
+
+@contextmanager
+def updating() -> Iterator[None]:
+    """A block whose new tensors are the host's. Some releases of torch make a count of steps on the
+    default device, which a user may have set to a GPU."""
+    place = nullcontext() if torch.get_default_device().type == "cpu" else torch.device("cpu")
+    with tier("host"), place:
+        yield
 
 
 def real(pieces: Sequence[Piece]) -> int:
@@ -124,7 +133,7 @@ class HostHome(InMemory):
         """Update on the host; the shards' gather brings it to where it is used."""
         if self._copies_back is not None:  # the last step's, which read what is now overwritten
             self._copies_back.synchronize()
-        with tier("host"):
+        with updating():
             optimizer.step()
 
     def updated(self) -> None:

@@ -22,7 +22,7 @@ from course_lib.zero.offload.aio import layer
 from course_lib.zero.offload.counted import Counted, Unwritten
 from course_lib.zero.offload.files import Files, buffer
 from course_lib.zero.offload.folder import Folder
-from course_lib.zero.offload.host import HostStore, Incoming, on_host, real
+from course_lib.zero.offload.host import HostStore, Incoming, on_host, real, updating
 from course_lib.zero.offload.kept import Kept, in_memory
 from course_lib.zero.offload.layout import Layout
 from course_lib.zero.offload.lending import Lender, check_lendable, states_of
@@ -222,7 +222,7 @@ class FileHome:
 
         def update(i: int, memory: Tensor) -> None:
             kept, first, last = self.kept[i], i == todo[0], i == todo[-1]
-            with kept.lent(memory, optimizer.state, write=True), tier("host"):
+            with kept.lent(memory, optimizer.state, write=True), updating():
                 parts = {part for _, part in kept.own}
                 lender.lend(parts, optimizer.step, first=first, last=last)
             self._done += 1
