@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from course_lib.collectives import all_gather
 from course_lib.figures.bars import stacked_bars
 from course_lib.figures.crossings import (
     FROM,
@@ -17,7 +20,7 @@ from course_lib.figures.crossings import (
     crossings,
     totals,
 )
-from course_lib.memory import mark
+from course_lib.memory import mark, tiers
 
 NOTED = [
     Crossing("read", 3_000, "forward"),
@@ -74,6 +77,21 @@ def test_every_crossing_is_noted_with_its_phase():
     engine.step()
     assert noted == before, "it went on noting"
     assert totals(noted) == {"down": 12, "up": 24, "read": 5, "written": 7}
+
+
+def gather_through_the_host(me):
+    """An all-gather into memory of another device: its result lies on the host, and is copied."""
+    into = torch.empty(3 * me.world, device="meta")
+    on_gpu = mock.patch.object(tiers, "rank_computes_on", return_value="cuda")
+    with on_gpu, crossing(Engine()) as noted:  # memory of the CPU is then the host's
+        all_gather(torch.ones(3), dist.group.WORLD, into=into, async_op=True).wait()
+        into.copy_(torch.ones(3 * me.world))
+    return noted
+
+
+def test_what_a_collective_copies_for_its_own_sake_crosses_nothing(pool):
+    for noted in pool.run(2, gather_through_the_host):
+        assert noted == [Crossing("up", 24, "forward")]
 
 
 def test_every_phase_is_told_with_its_bytes():

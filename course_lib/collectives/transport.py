@@ -7,6 +7,7 @@ Here live the differences between backends and between releases of torch, so tha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 
 import torch.distributed as dist
 from torch import Tensor
@@ -16,6 +17,7 @@ from course_lib.collectives.call import Group
 # Verbs that gloo performs on CUDA tensors by itself; for the others we stage through the host.
 GLOO_ON_CUDA = frozenset({"all_reduce", "broadcast"})
 SEGMENT = 1 << 20  # bytes; a broadcast passes one segment on while it receives the next
+_copies_a_result: ContextVar[bool] = ContextVar("copies_a_result", default=False)
 
 # torch 2.13 renamed two calls and deprecates the old names; older releases know only those.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -63,6 +65,20 @@ def on_wire(x: Tensor, op: str, group: Group) -> tuple[Tensor, Callable[[Tensor]
         home = x.device
         return x.cpu(), lambda result: result.to(home)
     return x, lambda result: result
+
+
+def from_host(out: Tensor, into: Tensor) -> Tensor:
+    """Copy a result that came through the host into memory that the caller has given."""
+    token = _copies_a_result.set(True)
+    try:
+        return into.copy_(out)
+    finally:
+        _copies_a_result.reset(token)
+
+
+def copies_a_result() -> bool:
+    """Whether a verb copies right now for its own sake, and no offload does."""
+    return _copies_a_result.get()
 
 
 def exchange(

@@ -33,6 +33,7 @@ from course_lib.collectives.transport import (
     dim_back,
     dim_first,
     exchange,
+    from_host,
     on_wire,
     pass_along,
     reduce_scatter_single,
@@ -93,7 +94,7 @@ def all_gather(
         def finish() -> Tensor:
             if into is None:
                 return dim_back(bring_back(out), dim)
-            return into if ready else into.copy_(out)
+            return into if ready else from_host(out, into)
 
         return deliver(work, finish, async_op)
 

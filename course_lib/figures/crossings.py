@@ -40,10 +40,15 @@ class Crossing(NamedTuple):
 
 @contextmanager
 def crossing(engine: Engine) -> Iterator[list[Crossing]]:
-    """Note what `engine` carries in here; a file's bytes count when they are asked for."""
+    """Note what `engine` carries in here; a file's bytes count when they are asked for.
+
+    A collective that goes through the host, as gloo's of GPU tensors does, copies for its own sake:
+    such copies are left out.
+    """
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    from course_lib.collectives.transport import copies_a_result
     from course_lib.memory import tier_of
 
     found: list[Crossing] = []
@@ -56,7 +61,7 @@ def crossing(engine: Engine) -> Iterator[list[Crossing]]:
 
     class Copies(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            if func is torch.ops.aten.copy_.default:
+            if func is torch.ops.aten.copy_.default and not copies_a_result():
                 there, here = (tier_of(x.untyped_storage()) for x in args[:2])
                 if {there, here} == {"device", "host"}:
                     note("down" if there == "host" else "up", args[0].nbytes)

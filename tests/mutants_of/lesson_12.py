@@ -158,6 +158,14 @@ MUTANTS = [
         "a copy within a tier is counted",
     ),
     Mutant(
+        "l12-a-collectives-copies-cross",
+        PICTURE,
+        "aten.copy_.default and not copies_a_result():",
+        "aten.copy_.default:",
+        (f"{FIGURES}test_what_a_collective_copies_for_its_own_sake_crosses_nothing",),
+        "where ranks share a GPU, gloo's way through the host is taken for offload",
+    ),
+    Mutant(
         "l12-picture-without-a-phase",
         PICTURE,
         '        told.append(f"{phase.capitalize()}: ',
