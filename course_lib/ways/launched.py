@@ -20,10 +20,14 @@ UNUSED_PORT = "29500"
 
 
 def variables(me: ranks.Me) -> dict[str, str]:
-    """The six that torchrun sets and that everything here reads."""
+    """The six that torchrun sets and that everything here reads.
+
+    DeepSpeed and Accelerate take LOCAL_RANK for the number of a GPU, which ranks may share.
+    """
+    gpu = me.device.index  # None on a CPU
     return {
         "RANK": str(me.rank),
-        "LOCAL_RANK": str(me.local_rank),
+        "LOCAL_RANK": str(me.local_rank if gpu is None else gpu),
         "WORLD_SIZE": str(me.world),
         "LOCAL_WORLD_SIZE": str(me.local_world),
         "MASTER_ADDR": "127.0.0.1",

@@ -17,6 +17,14 @@ MUTANTS = [
         "a Trainer whose model nobody cuts is DDP's, and the curve is the same",
     ),
     Mutant(
+        "ways-each-rank-a-gpu",
+        f"{HERE}launched.py",
+        "me.local_rank if gpu is None else gpu",
+        "me.local_rank",
+        ("tests/ways/test_ways.py::test_ranks_that_share_a_gpu_are_told_its_number",),
+        "where two ranks share one GPU, DeepSpeed asks for a second one",
+    ),
+    Mutant(
         "ways-fsdp2-never-reshards",
         f"{HERE}with_fsdp2.py",
         '"reshard_after_forward": setting.stage == 3}',

@@ -154,6 +154,17 @@ def test_a_dataloader_reads_the_batches_of_the_loop_in_their_order():
                     assert all(torch.equal(got[name], batch[name][row]) for name in batch)
 
 
+def test_ranks_that_share_a_gpu_are_told_its_number():
+    """DeepSpeed sets the GPU of that number, which need not be the rank's number."""
+    from course_lib import ranks
+    from course_lib.ways.launched import variables
+
+    def told(device):
+        return variables(ranks.Me(1, 2, 1, 2, "gloo", torch.device(device), 1.0, ""))["LOCAL_RANK"]
+
+    assert [told(device) for device in ("cuda:0", "cuda:1", "cpu")] == ["0", "1", "1"]
+
+
 @needs_all
 def test_nothing_that_a_way_has_set_is_met_by_the_next(tmp_path):
     """Neither a launcher's variables nor what Accelerate keeps of its ranks."""
