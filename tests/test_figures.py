@@ -72,8 +72,13 @@ def test_a_timeline_tells_counts_and_order_but_no_times():
         "A ring. A lane for each rank, a bar from call to completion. "
         "rank 0: 1 × send, 1 × recv; rank 1: 1 × send."
     )
-    with pytest.raises(ValueError, match="nothing to draw"):
-        timeline([[Span("recv", 5.2, None, ())]])
+
+
+def test_a_timeline_without_a_completed_call_says_so():
+    """One rank's ring sends nothing, and a lesson on one rank goes on."""
+    words = "No rank has completed a call. A group of one rank sends no messages."
+    assert timeline([[Span("recv", 5.2, None, ())]], title="A ring").alt == f"A ring. {words}"
+    assert timeline([[]]).alt == words
 
 
 def test_a_collective_moves_nothing_until_the_last_rank_has_called():

@@ -31,11 +31,12 @@ def timeline(
 
     A thin dark line under a bar is the time that the rank stood still and waited for it. Of the
     collectives in `together`, which all these ranks call in one order, a bar is hollow until the
-    last rank has called: so long there is nothing to move.
+    last rank has called: so long there is nothing to move. Without a completed call, as in a ring
+    of one rank, the picture says so.
     """
     ended = [[span for span in spans if span.end is not None] for spans in spans_by_rank]
     if not any(ended):
-        raise ValueError("no rank has a call that was completed: there is nothing to draw")
+        return _nothing(title)
     zero = min(span.start for spans in ended for span in spans)
     last = max(span.end for spans in ended for span in spans)
     ops = list(dict.fromkeys(span.op for spans in ended for span in spans))
@@ -79,6 +80,16 @@ def timeline(
             _legend(figure)
 
     return draw((8.0, height + (LEGEND if ready else 0.0)), alt, paint)
+
+
+def _nothing(title: str) -> Picture:
+    words = "No rank has completed a call. A group of one rank sends no messages."
+
+    def paint(figure) -> None:
+        figure.suptitle(title, fontsize=10, color=INK)
+        figure.text(0.5, 0.4, words, ha="center", va="center")
+
+    return draw((8.0, 0.9), f"{title}. {words}" if title else words, paint)
 
 
 def ready_times(spans_by_rank: Sequence[Sequence[Span]], op: str) -> list[float]:
