@@ -1,7 +1,8 @@
 """A model that no rank ever holds whole: made without numbers, filled one parameter at a time.
 
 Each rank makes a parameter, keeps its shard of it and lets the rest go, so that the peak is the
-shards and the largest parameter. Lesson 11 derives it.
+shards and the largest parameter. A fill draws where the rank computes: on a GPU the GPU's generator
+gives other numbers than the CPU's does for the same seed. Lesson 11 derives it.
 """
 
 from __future__ import annotations
