@@ -24,7 +24,7 @@ EVERYTHING = ("bench", "classroom", "deepspeed", "dev", "huggingface")
 HELP = """The targets; each works alone on a fresh clone.
   make lab         JupyterLab on the first lesson (loopback, with a token)
   make test        ruff, pytest, every notebook at world 2
-  make test-all    also what is slow, and every notebook at worlds 3 and 4
+  make test-all    also what is slow, and every notebook at worlds 1, 3 and 4
   make setup       .venv with everything, and nothing else
   make notebooks   execute the lessons anew and write them back normalised
   make exercises   generate exercises/ from solutions/

@@ -90,9 +90,9 @@ def test(root: Path, environment: Environment) -> int:
 
 
 def test_all(root: Path, environment: Environment) -> int:
-    """The same with the slow marks, and every notebook at worlds 3 and 4."""
+    """The same with the slow marks, and every notebook at worlds 1, 3 and 4."""
     checks = [_format, _lint, _pytest(["-m", ""]), _nbval(2, strict=True)]
-    return _all(root, environment, [*checks, _nbval(3, strict=False), _nbval(4, strict=False)])
+    return _all(root, environment, [*checks, *(_nbval(n, strict=False) for n in (1, 3, 4))])
 
 
 Check = Callable[[Path, Environment], Outcome]
