@@ -175,3 +175,12 @@ def test_a_refreshed_notebook_ran_in_this_python_with_the_world_asked_for(tmp_pa
     nbformat.write(new_notebook(cells=[new_code_cell(source)]), path)
     notebooks.refresh([path], 3)
     assert read(path).cells[0].outputs[0].text == "3 True\n"
+
+
+@pytest.mark.parametrize("lesson", ["01", "04"])
+def test_a_lesson_that_sends_much_goes_through_on_one_rank(lesson):
+    """One rank sends nothing and agrees with itself; `make test-all` runs all lessons on one."""
+    (path,) = ROOT.glob(f"notebooks/{lesson}_*.ipynb")
+    for cell in notebooks.execute(read(path), path, 1).cells:
+        raised = any(one.output_type == "error" for one in cell.get("outputs", []))
+        assert raised == ("raises-exception" in cell.metadata.get("tags", [])), cell.source

@@ -164,6 +164,14 @@ MUTANTS = [
         "waiting for a late rank is drawn as bytes that move",
     ),
     Mutant(
+        "figures-no-timeline-of-nothing",
+        f"{DRAWN}timeline.py",
+        "return _nothing(title)",
+        'raise ValueError("there is nothing to draw")',
+        (f"{FIGURES}a_timeline_without_a_completed_call_says_so",),
+        "lesson 01 stops at the picture of one rank's ring",
+    ),
+    Mutant(
         "figures-timeline-one-track",
         f"{DRAWN}timeline.py",
         "if until <= begin), len(free))",
