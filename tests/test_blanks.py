@@ -7,6 +7,8 @@ import ast
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
+pytest.importorskip("nbgrader")
+
 from course_lib.classroom import release
 from course_lib.classroom.blanks import ClearAnswers, without_numbers
 

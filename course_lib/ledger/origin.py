@@ -7,10 +7,12 @@ announced and nothing hooked. Lesson 01 uses the line, lessons 04 and 09 count b
 from __future__ import annotations
 
 import os
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
+from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
@@ -125,7 +127,19 @@ def _is_readers(path: str) -> bool:
     if "site-packages" in folders or "dist-packages" in folders:
         return False
     paths = sysconfig.get_paths()
-    return not path.startswith((paths["stdlib"] + os.sep, paths["platstdlib"] + os.sep))
+    if path.startswith((paths["stdlib"] + os.sep, paths["platstdlib"] + os.sep)):
+        return False
+    places = [place + os.sep for place in sys.path if place and path.startswith(place + os.sep)]
+    return not any(_is_installed(one, path[len(one) :].split(os.sep)[0]) for one in places)
+
+
+@lru_cache(maxsize=1024)
+def _is_installed(place: str, name: str) -> bool:
+    """Whether pip put the package or module of that name there, as `pip install --target` does
+    in any folder: a distribution's list of files beside it names it."""
+    line = re.compile(rf"^{re.escape(name)}[/,]", re.MULTILINE)
+    lists = Path(place).glob("*.dist-info/RECORD")
+    return any(line.search(file.read_text(errors="replace")) for file in lists)
 
 
 def _file(frame: FrameType) -> str:

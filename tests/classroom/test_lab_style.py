@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("jupyterlab")
+
 from course_lib.classroom.workspace.server import STYLE, CourseServer
 from course_lib.cli.lab import lab_options
 from course_lib.figures.colours import CARD, INK, QUIET

@@ -10,6 +10,8 @@ import subprocess
 import nbformat
 import pytest
 
+pytest.importorskip("jupyter_server")
+
 from course_lib.classroom.saving import WholeFiles
 from course_lib.files import replacing
 

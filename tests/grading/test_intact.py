@@ -8,7 +8,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from nbgrader.utils import compute_checksum
 from typer.testing import CliRunner
 
 from course_lib.classroom.checks import frame
@@ -18,6 +17,7 @@ from course_lib.cli import app
 from course_lib.cli import grade as command
 from tests.grading.hand_in import LESSONS, RIGHT, RING, ROOT, answered, cell, save
 
+compute_checksum = pytest.importorskip("nbgrader.utils").compute_checksum
 PLACE = Path("exercises") / LESSONS[RING] / f"{RING}.ipynb"
 
 

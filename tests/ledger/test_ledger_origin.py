@@ -52,6 +52,20 @@ def test_lines_of_libraries_are_passed_over(library):
     assert call(ask).site == "train.py:2"
 
 
+def test_what_pip_put_into_any_folder_is_a_library_and_what_lies_beside_it_is_not(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "somebody-1.0.dist-info").mkdir()
+    record = "somebody/__init__.py,,\nsomebody/trainer.py,,\nalone.py,,\n"
+    (tmp_path / "somebody-1.0.dist-info" / "RECORD").write_text(record)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    call = compiled("def call(ask):\n    return ask()\n", str(tmp_path / "train.py"))["call"]
+    for library in ("somebody/trainer.py", "alone.py"):
+        assert call(compiled(ASK, str(tmp_path / library))["ask"]).site == "train.py:2"
+    ask = compiled(ASK, str(tmp_path / "some" / "body.py"))["ask"]
+    assert call(ask).site == "body.py:3"
+
+
 @pytest.mark.parametrize(
     ("library", "issuer"),
     [

@@ -170,6 +170,16 @@ MUTANTS = [
         "the bytes of scalars are the bytes of all",
     ),
     Mutant(
+        "ledger-packages-by-the-folders-name",
+        "course_lib/ledger/origin.py",
+        'lists = Path(place).glob("*.dist-info/RECORD")',
+        'lists = Path(place).glob("site-packages/*.dist-info/RECORD")',
+        (
+            "tests/ledger/test_ledger_origin.py::test_what_pip_put_into_any_folder_is_a_library_and_what_lies_beside_it_is_not",
+        ),
+        "a package of `pip install --target` counts as the reader's own code",
+    ),
+    Mutant(
         "ledger-step-not-recognised",
         "course_lib/ledger/origin.py",
         'if name == "step" and hasattr(frame.f_locals.get("self"), "param_groups"):',
