@@ -21,7 +21,7 @@ import pytest
 from course_lib.classroom.doctor import torch_build
 from course_lib.classroom.doctor.torch_build import Torch
 from tools.accept_gpu import __main__ as accept
-from tools.accept_gpu import reading, running, stages
+from tools.accept_gpu import reading, road, running, stages
 from tools.accept_gpu.resuming import resuming
 from tools.accept_gpu.scaling import judged, scaling
 from tools.accept_gpu.stages import Place, Stage
@@ -161,7 +161,7 @@ def test_a_run_in_which_nothing_passed_is_no_success(toy: Place) -> None:
 
 def test_tests_that_are_not_there_are_no_success(toy: Place) -> None:
     found = stages.tests(toy, 120)
-    assert not found["ok"] and found["found"] == "pytest itself ended with 5"
+    assert not found["ok"] and found["found"] == "pytest itself ended with 5: 0 passed"
     assert any("collected 0 items" in line for line in found["tail"]), found["tail"]
 
 
@@ -169,7 +169,7 @@ TRAIN = """
 import json, sys
 fault = sys.argv[sys.argv.index("--stage") + 1] if "--stage" in sys.argv else "0"
 rank = {"rank": 0, "held": 8, "sent": 6, "peak": 11, "estimate": {"held": 8, "sent": 6, "peak": 10}}
-run = {"losses": [2.0, 1.0], "ranks": [rank], "backend": "gloo"}
+run = {"losses": [2.0, 1.0], "ranks": [rank], "backend": "gloo", "device": "cpu"}
 if fault == "1":
     rank["held"] = 9
 if fault == "2":
@@ -223,7 +223,7 @@ def test_runs_that_go_on_are_held_against_the_one_never_cut(toy: Place) -> None:
     good = resuming(toy, 60, 2, same)
     assert good == {
         "ok": True, "found": "1 pairs of layouts go on with the same losses", "world": 2,
-        "backends": ["gloo"],
+        "backends": ["gloo"], "left_out": [],
     }  # fmt: skip
     others = {n: (["--stage", "2"], ["--stage", n]) for n in "13"}
     bad = resuming(toy, 60, 2, {**same, **others, "first": (["--stage", "1"], ["--stage", "2"])})
@@ -263,7 +263,7 @@ def test_a_stage_that_crashes_is_a_result_like_any_other(toy: Place) -> None:
     def crash(place: Place, limit: float) -> dict[str, Any]:
         raise RuntimeError("ended with 3 and no report")
 
-    told = accept.run(Stage("doctor", "doctor", 5.0, crash), toy)
+    told = road.run(Stage("doctor", "doctor", 5.0, crash), toy)
     assert (told["name"], told["ok"]) == ("doctor", False)
     assert told["found"] == "RuntimeError: ended with 3 and no report"
 
@@ -272,9 +272,10 @@ def test_what_outlives_its_limit_is_ended_with_its_children(
     toy: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "PATIENCE", 0.2)
+    monkeypatch.setattr(running, "_with", lambda mark: [])  # a system without /proc
     # A shell's background child does not hear the interrupt: only its group's end reaches it.
     command = ["sh", "-c", "sleep 600 & echo $!; wait"]
-    ended = running.bounded(command, 3.0, toy.root, toy.scratch, os.environ)
+    ended = running.bounded(command, 3.0, toy.root, toy.scratch, os.environ, toy.stop)
     assert ended.code is None
     pid = int(ended.out.read_text())
     assert all_end([psutil.Process(pid)] if psutil.pid_exists(pid) else [])
@@ -429,7 +430,7 @@ runpy.run_module("tools.accept_gpu", run_name="__main__")
             if "2/2 gpu tests (" in line:
                 break
         below = psutil.Process(running_one.pid)
-        children = wait_for_children(below, 2)
+        children = wait_for_children(below, 3)
         running_one.send_signal(signal.SIGTERM)
         rest = running_one.communicate(timeout=120)[1]
     finally:
@@ -443,7 +444,7 @@ runpy.run_module("tools.accept_gpu", run_name="__main__")
 
 
 def wait_for_children(process: psutil.Process, count: int) -> list[psutil.Process]:
-    """The stage's process and the one it started, as soon as both are there."""
+    """The stage's process, the one it started and the one that watches, once all are there."""
     for _ in range(1200):
         found = process.children(recursive=True)
         if len(found) >= count:

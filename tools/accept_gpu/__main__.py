@@ -1,14 +1,16 @@
-"""`python -m tools.accept_gpu [--out FILE] [--rehearse] [--only GROUPS]`, behind make accept-gpu.
+"""`python -m tools.accept_gpu [--one-gpu] [--rehearse] [--seconds N] [--only GROUPS] [--out PATH]`.
 
-Exit code 0 where every stage that was asked for passed and, unless it is a rehearsal or a part,
-the course is accepted; 1 else; 2 for a wrong call. No lesson derives it.
+Behind make accept-gpu. Exit code 0 where every stage that was asked for passed and, unless it is a
+rehearsal or a part, the course is accepted, or with --one-gpu nothing was left out; 1 else; 2 for a
+wrong call; 130 where it was interrupted. No lesson derives it.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
-import json
+import math
+import os
 import signal
 import sys
 import tempfile
@@ -16,10 +18,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from course_lib.classroom.doctor import privacy, torch_build
-from course_lib.files import write_whole
+from course_lib.classroom.doctor import torch_build
+from tools.accept_gpu import one_gpu
 from tools.accept_gpu.node import describe
-from tools.accept_gpu.stages import Place, Stage, stages
+from tools.accept_gpu.report import Report, say
+from tools.accept_gpu.road import travel
+from tools.accept_gpu.running import Place, watched
+from tools.accept_gpu.sizes import TINY
+from tools.accept_gpu.stages import Stage, stages
 from tools.accept_gpu.verdict import why_not
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,98 +33,118 @@ GROUPS = ("doctor", "tests", "notebooks", "training", "bandwidth", "scaling")
 
 
 def main(arguments: list[str] | None = None) -> int:
+    began = time.monotonic()
     asked = _parse(arguments)
     gpus = torch_build.of_this_process().devices
-    if gpus < 2 and not asked.rehearse:
-        _say(
-            f"torch sees {gpus} GPU(s) here; acceptance needs two or more, on one node.\n"
-            "Remedy: run it on such a node (`course doctor` tells why GPUs are not seen), or try "
-            'the command itself with ACCEPT_ARGS="--rehearse".'
-        )
+    least = 1 if asked.one_gpu else 2
+    if gpus < least and not asked.rehearse:
+        say(_refusal(gpus, least))
         return 1
+    if asked.one_gpu and gpus > 1:
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "0")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible.split(",")[0]
     today = datetime.datetime.now(datetime.timezone.utc)
-    out = Path(asked.out or f"accept-gpu-{today:%Y-%m-%d}.json")
-    verdict: dict[str, Any] = {
+    out = Path(asked.out or f"accept-gpu-{today:%Y-%m-%d}{'' if asked.one_gpu else '.json'}")
+    document: dict[str, Any] = {
         "accepted": False,
         "finished": False,
         "rehearsal": asked.rehearse,
+        "one_gpu": asked.one_gpu,
         "why_not": ["it is not finished"],
         "date": today.isoformat(timespec="seconds"),
         **describe(ROOT),
-        "stages": [],
     }
     try:
-        _write(out, verdict)  # an hour's work must not end at a folder that cannot be written
+        report = _report(out, document, folder=asked.one_gpu)
     except OSError as error:
-        _say(f"{out} cannot be written ({error.strerror}).\nRemedy: ACCEPT_ARGS='--out FILE'")
+        say(f"{out} cannot be written ({error.strerror}).\nRemedy: ACCEPT_ARGS='--out PATH'")
         return 1
-    every = stages(max(2, gpus))
-    chosen = [one for one in every if one.group in asked.only]
-    with tempfile.TemporaryDirectory(prefix="course-accept-") as scratch:
-        place = Place(ROOT, Path(scratch))
-        for number, stage in enumerate(chosen, 1):
-            _say(f"{number}/{len(chosen)} {stage.name} (at most {stage.limit / 60:.0f} min) ...")
-            verdict["stages"].append(run(stage, place))
-            _write(out, verdict)
-            told = verdict["stages"][-1]
-            word = "ok" if told["ok"] else "FAILED"
-            _say(f"{number}/{len(chosen)} {stage.name}: {word}, {told['found']}")
-    reasons = why_not(verdict["stages"], [one.name for one in every], gpus, asked.rehearse)
-    verdict.update(finished=True, accepted=not reasons, why_not=reasons)
-    _write(out, verdict)
-    return _conclude(out, verdict, whole=chosen == every)
+    with tempfile.TemporaryDirectory(prefix="course-accept-") as scratch, watched():
+        place = Place(ROOT, Path(scratch), out / "tests.jsonl" if asked.one_gpu else None)
+        every = _every(asked, place, gpus)
+        chosen = [one for one in every if one.group in asked.only]
+        travel(chosen, place, report, began + asked.seconds)
+    results = report.document["stages"]
+    if asked.one_gpu:
+        reasons = one_gpu.why_not(results, gpus > 0, asked.rehearse)
+    else:
+        reasons = why_not(results, [one.name for one in every], gpus, asked.rehearse)
+    report.update(finished=True, accepted=not reasons, why_not=reasons)
+    return _conclude(out, report, whole=asked.one_gpu or chosen == every)
 
 
-def run(stage: Stage, place: Place) -> dict[str, Any]:
-    """One stage; whatever goes wrong in it is told in its result."""
-    began = time.monotonic()
-    try:
-        found = stage.run(place, stage.limit)
-    except Exception as error:
-        found = {"ok": False, "found": f"{type(error).__name__}: {error}"}
-    return {"name": stage.name, "seconds": round(time.monotonic() - began, 1), **found}
+def _refusal(gpus: int, least: int) -> str:
+    if least == 1:
+        wanted, options = "--one-gpu needs one", "--one-gpu --rehearse"
+    else:
+        wanted, options = "acceptance needs two or more, on one node", "--rehearse"
+    text = f"torch sees {gpus} GPU(s) here; {wanted}.\n"
+    if gpus == 1:
+        text += 'With one GPU: ACCEPT_ARGS="--one-gpu".\n'
+    text += "Remedy: run it on such a node (`course doctor` tells why GPUs are not seen), or try "
+    return text + f'the command itself with ACCEPT_ARGS="{options}".'
 
 
-def _conclude(out: Path, verdict: dict[str, Any], *, whole: bool) -> int:
-    failed = [one["name"] for one in verdict["stages"] if not one["ok"]]
+def _report(out: Path, document: dict[str, Any], *, folder: bool) -> Report:
+    if not folder:
+        return Report(out, document)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "tests.jsonl").write_text("")
+    return Report(out / "found.json", document, out / "summary.txt")
+
+
+def _every(asked: argparse.Namespace, place: Place, gpus: int) -> list[Stage]:
+    if not asked.one_gpu:
+        return stages(max(2, gpus))
+    sizes = TINY if asked.rehearse else one_gpu.sizes_here(place)
+    return one_gpu.stages(sizes, gpus > 0, os.cpu_count() or 1)
+
+
+def _conclude(out: Path, report: Report, *, whole: bool) -> int:
+    verdict = report.document
+    if verdict["one_gpu"]:
+        print(report.as_table(), flush=True)
     if verdict["accepted"]:
-        _say(f"accepted. Please send {out} back.")
+        say(f"accepted. Please send {out} back.")
         return 0
-    _say(f"not accepted: {'; '.join(verdict['why_not'])}\nThe whole story is in {out}.")
+    say(f"not accepted: {'; '.join(verdict['why_not'])}\nThe whole story is in {out}.")
+    failed = [one["name"] for one in verdict["stages"] if not one["ok"]]
     return 1 if failed or (whole and not verdict["rehearsal"]) else 0
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     words = argparse.ArgumentParser(prog="make accept-gpu", description=__doc__)
-    words.add_argument("--out", help="the verdict's file; default: accept-gpu-DATE.json here")
-    words.add_argument("--rehearse", action="store_true", help="on whatever machine this is")
-    words.add_argument("--only", default=",".join(GROUPS), help=f"some of {', '.join(GROUPS)}")
+    words.add_argument("--one-gpu", action="store_true", help="what one GPU can show, in minutes")
+    words.add_argument("--rehearse", action="store_true", help="on this machine, whatever it has")
+    words.add_argument("--seconds", type=float, help="time for everything; --one-gpu: 540")
+    words.add_argument("--only", help="some of the groups of stages, with commas between")
+    words.add_argument(
+        "--out", help="file of the verdict, with --one-gpu a folder; default: accept-gpu-DATE"
+    )
     asked = words.parse_args(arguments)
-    asked.only = asked.only.split(",")
-    unknown = sorted(set(asked.only) - set(GROUPS))
+    groups = one_gpu.GROUPS if asked.one_gpu else GROUPS
+    asked.only = asked.only.split(",") if asked.only else list(groups)
+    unknown = sorted(set(asked.only) - set(groups))
     if unknown:
-        words.error(f"no stage is called {', '.join(unknown)}; there are {', '.join(GROUPS)}")
+        words.error(f"no stage is called {', '.join(unknown)}; there are {', '.join(groups)}")
+    if asked.seconds is None:
+        asked.seconds = one_gpu.SECONDS if asked.one_gpu else math.inf
+    if not asked.seconds > 0:
+        words.error(f"--seconds {asked.seconds:g}: there has to be some time")
     return asked
 
 
-def _write(out: Path, verdict: dict[str, Any]) -> None:
-    clean = privacy.scrubbed(verdict, privacy.of_this_machine())
-    write_whole(out, json.dumps(clean, indent=1, ensure_ascii=False) + "\n")
-
-
-def _say(text: str) -> None:
-    for line in text.splitlines():
-        print(f"[accept-gpu] {line}", file=sys.stderr, flush=True)
-
-
 def _as_interrupt(*_: object) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)  # the first one is being followed
     raise KeyboardInterrupt  # so that the stage that runs is ended with all it started
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, _as_interrupt)
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        _say("interrupted; the file holds the stages that had ended")
+        say("interrupted; what had ended is in the file")
         sys.exit(130)

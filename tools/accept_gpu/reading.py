@@ -5,8 +5,8 @@ No lesson derives it.
 
 from __future__ import annotations
 
+import json
 import re
-import xml.etree.ElementTree as xml
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,25 +14,34 @@ from typing import Any
 LONGEST = 400  # characters of a reason
 
 
-def read_junit(file: Path) -> dict[str, Any]:
-    """Passed, failed with names and reasons, skipped with names and reasons."""
-    passed, failed, skipped = 0, [], []
-    for case in xml.parse(file).getroot().iter("testcase"):
-        name = f"{case.get('classname', '')}::{case.get('name', '')}".removeprefix("::")
-        broken = [one for one in case if one.tag in ("failure", "error")]
-        left_out = case.find("skipped")
-        if broken:
-            failed.append({"name": name, "why": _reason(broken[0])})
-        elif left_out is not None:
-            skipped.append({"name": name, "why": _reason(left_out)})
-        else:
-            passed += 1
-    return {"passed": passed, "failed": failed, "skipped": skipped}
+def read_records(file: Path, start: int = 0) -> dict[str, Any]:
+    """Passed, failed with names and reasons, skipped with names and reasons, from byte `start` on.
+
+    A test is failed where any part of it is, and its lines may be two: the test, then its teardown.
+    """
+    kinds: dict[str, dict[str, str]] = {"failed": {}, "skipped": {}, "passed": {}}
+    with open(file, "rb") as lines:
+        lines.seek(start)
+        for row in map(json.loads, lines):
+            kinds[row["outcome"]].setdefault(row["test"], row.get("why", ""))
+    failed, skipped = (
+        [{"name": name, "why": " ".join(why.split())[:LONGEST]} for name, why in rows.items()]
+        for rows in (kinds["failed"], kinds["skipped"])
+    )
+    passed = kinds["passed"].keys() - kinds["failed"].keys()
+    return {"passed": len(passed), "failed": failed, "skipped": skipped}
 
 
-def _reason(element: xml.Element) -> str:
-    text = element.get("message") or element.text or ""
-    return " ".join(text.split())[:LONGEST]
+def last_json(file: Path | None) -> Any:
+    """The last whole document among the lines that a command printed; None where there is none."""
+    lines = file.read_text(errors="replace").splitlines() if file else []
+    for line in reversed(lines):
+        if line.startswith("{"):
+            try:
+                return json.loads(line)
+            except ValueError:
+                continue
+    return None
 
 
 def read_nccl(folder: Path) -> dict[int, int]:

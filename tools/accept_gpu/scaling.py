@@ -6,11 +6,11 @@ did not carry are what fails. No lesson derives it.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
-from tools.accept_gpu.running import Place
+from tools.accept_gpu.reading import last_json
+from tools.accept_gpu.running import TAIL, Place
 
 RUNS = 7
 # Large enough that a GPU is at work; float32, with all tokens of a row.
@@ -27,10 +27,11 @@ def scaling(
     options = [part for key, value in wanted.items() for part in ("--set", f"{key}={value}")]
     command = ["-m", "course_lib.cli", "bench", "scale", "--runs", str(RUNS), *options, "--json"]
     ended = place.python(limit, *command)
-    if ended.code != 0:
-        how = f"not done after {limit:g} s" if ended.code is None else f"ended with {ended.code}"
-        return {"ok": False, "found": how, "world": world, "backends": [], "tail": ended.tail()}
-    return judged(json.loads(ended.out.read_text().splitlines()[-1]), world)
+    result = last_json(ended.out) if ended.code == 0 else None
+    if result is None:
+        return {"ok": False, "late": ended.code is None, "found": ended.how(), "world": world,
+                "backends": [], "tail": ended.lines()[-TAIL:]}  # fmt: skip
+    return judged(result, world)
 
 
 def judged(result: Mapping[str, Any], world: int) -> dict[str, Any]:

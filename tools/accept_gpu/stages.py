@@ -6,17 +6,16 @@ that failed, and the others go on. No lesson derives it.
 
 from __future__ import annotations
 
-import json
-import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.accept_gpu.reading import read_junit, read_nccl
+from tools.accept_gpu import recorder
+from tools.accept_gpu.reading import last_json, read_nccl, read_records
 from tools.accept_gpu.resuming import resuming
-from tools.accept_gpu.running import Ended, Place
+from tools.accept_gpu.running import TAIL, Ended, Place
 from tools.accept_gpu.scaling import scaling
 from tools.accept_gpu.training import training
 
@@ -28,12 +27,16 @@ PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 @dataclass(frozen=True)
 class Stage:
-    """A name, the name under which --only asks for it, its seconds at most, what it does."""
+    """A name, the name under which --only asks for it, its seconds at most, what it does.
+
+    Neighbours that name the same `beside` run side by side.
+    """
 
     name: str
     group: str
     limit: float
     run: Callable[[Place, float], Found]
+    beside: str = ""
 
 
 def stages(world: int) -> list[Stage]:
@@ -129,29 +132,29 @@ def bandwidth(place: Place, limit: float, world: int) -> Found:
 
 
 def _pytest(place: Place, limit: float, options: list[str], variables: dict[str, str]) -> Found:
-    handle, name = tempfile.mkstemp(suffix=".xml", dir=place.scratch)
-    os.close(handle)
+    """pytest, counted from the lines that tools.accept_gpu.recorder writes as its tests end."""
+    records = place.records or place.scratch / "tests.jsonl"
+    records.touch()
+    start = records.stat().st_size
     ended = place.python(
-        limit, "-m", "pytest", f"--junitxml={name}", "-p", "no:cacheprovider", *options, **variables
-    )
-    if ended.code is None:
-        return {"ok": False, "found": f"not done after {limit:g} s", "tail": ended.tail()}
-    if ended.code not in (0, 1):
-        told = f"pytest itself ended with {ended.code}"
-        return {"ok": False, "found": told, "tail": ended.tail()}
-    counts = read_junit(Path(name))
+        limit, "-m", "pytest", "-p", "tools.accept_gpu.recorder", "-p", "no:cacheprovider",
+        "--continue-on-collection-errors", *options, **variables, **{recorder.FILE: str(records)},
+    )  # fmt: skip
+    counts = read_records(records, start)
     numbers = {"failed": len(counts["failed"]), "skipped": len(counts["skipped"])}
     more = "".join(f", {n} {word}" for word, n in numbers.items() if n)
+    found = f"{counts['passed']} passed{more}"
+    if ended.code not in (0, 1):
+        how = f"pytest itself ended with {ended.code}"
+        how = f"not done after {ended.seconds:.0f} s" if ended.code is None else how
+        found, counts["tail"] = f"{how}: {found}", ended.lines()[-TAIL:]
     good = ended.code == 0 and counts["passed"] > 0 and not counts["failed"]
-    return {"ok": good, "found": f"{counts['passed']} passed{more}", **counts}
+    return {"ok": good, "late": ended.code is None, "found": found, **counts}
 
 
 def _document(ended: Ended) -> dict[str, Any]:
     """The JSON that a stage's command printed; else what it said, as an error."""
-    if ended.code is None:
-        raise RuntimeError(f"not done after {ended.seconds:.0f} s: {' | '.join(ended.tail()[-3:])}")
-    try:
-        return json.loads(ended.out.read_text())
-    except ValueError:
-        last = " | ".join(ended.tail()[-5:])
-        raise RuntimeError(f"ended with {ended.code} and no report: {last}") from None
+    document = last_json(ended.out)
+    if document is None:
+        raise (TimeoutError if ended.code is None else RuntimeError)(ended.how())
+    return document

@@ -6,11 +6,14 @@ estimate is reported, since a GPU's allocator rounds each block up. No lesson de
 
 from __future__ import annotations
 
-import json
+import shutil
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
-from tools.accept_gpu.running import Place
+from course_lib.train.log import stretches
+from tools.accept_gpu.reading import last_json
+from tools.accept_gpu.running import Ended, Place, grouped
 
 LAYOUTS = {
     "0": [], "1": ["--stage", "1"], "2": ["--stage", "2"], "3": ["--stage", "3"],
@@ -25,35 +28,72 @@ LAYOUTS = {
     "3-fp16": ["--stage", "3", "--precision", "float16"],
 }  # fmt: skip
 SMALL = ["--steps", "6", "--layers", "3", "--corpus-bytes", "300000", "--json"]
+EACH = 120.0  # seconds of one run at most
 CLOSE = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-2}  # relative, of each step's loss
 
 
-def training(place: Place, limit: float, world: int, layouts: dict | None = None) -> dict[str, Any]:
-    """Short runs of the program on `world` ranks, one after another."""
-    layouts = LAYOUTS if layouts is None else layouts
+def training(
+    place: Place, limit: float, world: int, layouts: dict | None = None, at_once: int = 1
+) -> dict[str, Any]:
+    """Short runs of the program on `world` ranks, as many at once as fit."""
     tp = 2 if world > 2 and world % 2 == 0 else 1
-    each = limit / len(layouts)
-    runs: dict[str, dict] = {}
-    amiss: list[str] = []
-    for name, argv in layouts.items():
-        out = tempfile.mkdtemp(prefix="train-", dir=place.scratch)
-        command = ["-m", "course_lib.cli", "train", "--ranks", str(world), "--tp", str(tp)]
-        ended = place.python(each, *command, *SMALL, *argv, "--out", out)
-        if ended.code != 0:
-            amiss.append(f"{name}: ended with {ended.code}: {' '.join(ended.tail()[-3:])}")
-            continue
-        runs[name] = json.loads(ended.out.read_text().splitlines()[-1])
-        amiss += [f"{name}: {fault}" for fault in _faults(runs[name], runs.get("0"), argv)]
-    peaks = [r["peak"] / r["estimate"]["peak"] for run in runs.values() for r in run["ranks"]]
+    common = ["--ranks", str(world), "--tp", str(tp), *SMALL]
+    layouts = LAYOUTS if layouts is None else layouts
+    runs = {name: [*common, *argv] for name, argv in layouts.items()}
+    return {**trained(place, limit, runs, at_once, against="0"), "world": world}
+
+
+def trained(
+    place: Place, limit: float, runs: Mapping[str, list[str]], at_once: int = 1, against: str = ""
+) -> dict[str, Any]:
+    """Runs of `course train`, each held against the formulas and, where named, another's losses."""
+    outs = {name: tempfile.mkdtemp(prefix="train-", dir=place.scratch) for name in runs}
+    jobs = {
+        name: ["-m", "course_lib.cli", "train", *argv, "--out", outs[name]]
+        for name, argv in runs.items()
+    }
+    documents: dict[str, dict] = {}
+    faults: dict[str, list[str]] = {name: [] for name in runs}
+    left_out: dict[str, str] = {}
+    for name, ended in place.together(limit, EACH, jobs, at_once):
+        shutil.rmtree(outs[name], ignore_errors=True)  # a checkpoint is as large as the model
+        document = last_json(ended.out) if ended.code == 0 else None
+        if document is not None:
+            documents[name] = document
+            faults[name] = _beside_the_formulas(document)
+            found = "; ".join([*faults[name], _speed(document, ended)])
+            place.keep(name, {"ok": not faults[name], "found": found, "run": document})
+        elif ended.left_out:
+            left_out[name] = ended.left_out
+        else:
+            faults[name] = [ended.how()]
+    for name, document in documents.items() if against in documents else ():
+        faults[name] += _beside(document, documents[against], runs[name])
+    amiss = [f"{name}: {fault}" for name in runs for fault in faults[name]]
+    peaks = [r["peak"] / r["estimate"]["peak"] for d in documents.values() for r in d["ranks"]]
     spread = f"peaks {min(peaks):.2f} to {max(peaks):.2f} of the estimate" if peaks else "no peak"
-    backends = sorted({run["backend"] for run in runs.values()})
-    found = "; ".join(amiss) or f"{len(runs)} layouts as stage 0 and as the formulas; {spread}"
-    return {"ok": not amiss, "found": found, "world": world, "backends": backends, "runs": runs}
+    equal = "as stage 0 and as the formulas" if against else "as the formulas"
+    found = "; ".join(amiss) or f"{len(documents)} of {len(runs)} runs {equal}; {spread}"
+    both = {
+        f"{word}s": sorted({document[word] for document in documents.values()})
+        for word in ("backend", "device")
+    }
+    return {"ok": not amiss, "found": found, **both, "left_out": grouped(left_out)}
 
 
-def _faults(run: dict, whole: dict | None, argv: list[str]) -> list[str]:
-    """What a run has otherwise than the formulas, or than stage 0."""
-    faults = []
+def _speed(document: Mapping[str, Any], ended: Ended) -> str:
+    """Tokens per second and MFU of the last steps alone: the first ones load kernels."""
+    lines = stretches(ended.lines())
+    if not lines or not document.get("tokens_per_second"):
+        return "no speed"
+    last = lines[-1].tokens_per_second
+    mfu = document["mfu"] * last / document["tokens_per_second"]
+    return f"{last:,.0f} tokens/s, MFU {mfu:.1%} at the end"
+
+
+def _beside_the_formulas(run: Mapping[str, Any]) -> list[str]:
+    """What a run held and sent otherwise than the closed forms say."""
+    faults = [] if run["ranks"] else ["no step was measured"]
     for report in run["ranks"]:
         for what in ("held", "sent"):
             if report[what] != report["estimate"][what]:
@@ -61,11 +101,11 @@ def _faults(run: dict, whole: dict | None, argv: list[str]) -> list[str]:
                     f"rank {report['rank']} {what} {report[what]} bytes, by formula "
                     f"{report['estimate'][what]}"
                 )
-    if not run["ranks"]:
-        faults.append("no step was measured")
-    precision = argv[argv.index("--precision") + 1] if "--precision" in argv else "float32"
-    if whole is not None:
-        far = max(abs(a / b - 1) for a, b in zip(run["losses"], whole["losses"], strict=True))
-        if not far <= CLOSE[precision]:
-            faults.append(f"its losses are up to {far:.1e} from stage 0's")
     return faults
+
+
+def _beside(run: Mapping[str, Any], whole: Mapping[str, Any], argv: list[str]) -> list[str]:
+    """How far a run's losses are from stage 0's, where that is further than its precision."""
+    precision = argv[argv.index("--precision") + 1] if "--precision" in argv else "float32"
+    far = max(abs(a / b - 1) for a, b in zip(run["losses"], whole["losses"], strict=True))
+    return [] if far <= CLOSE[precision] else [f"its losses are up to {far:.1e} from stage 0's"]

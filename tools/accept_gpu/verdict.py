@@ -23,6 +23,7 @@ def why_not(
     for name, one in done.items():
         if not one["ok"]:
             reasons.append(f"{name}: {one['found']}")
+        reasons += [f"{name}: left out: {words}" for words in one.get("left_out", [])]
         reasons += _without_nccl(name, one)
     return reasons
 
