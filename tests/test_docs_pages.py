@@ -14,6 +14,9 @@ from typer.testing import CliRunner
 
 from course_lib.cli import app
 from course_lib.estimate.time.presets import preset
+from tools.accept_gpu import one_gpu
+from tools.accept_gpu.sizes import BY_MEMORY, TINY
+from tools.accept_gpu.training import LAYOUTS
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -89,13 +92,13 @@ def anchors(file: Path) -> set[str]:
     return {m.replace(" ", "-") for m in re.findall(r"^#+ (.+?)\s*$", text, re.M)}
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "gpu.md"])
 def test_a_table_has_rows_of_one_width_and_no_bar_inside_a_formula(page):
     for head, *rows in tables(text_of(page)):
         assert all(len(row) == len(head) for row in rows), head
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, "gpu.md"])
 def test_the_field_s_words(page):
     text = re.sub(r"`[^`]*`", "", text_of(page))
     assert not BANNED.findall(text)
@@ -219,6 +222,23 @@ def test_what_the_messages_are_compared_with():
     sent = 4 * 8192 * 8192 * 7 / 8 * 2
     for link, words in ((450e9, "add {} %. Over one"), (50e9, "add {} %. This")):
         assert words.format(round(100 * (sent / link) / (flops / rate))) in text
+
+
+# ---- gpu ----------------------------------------------------------------------------------------
+
+
+def test_the_stages_on_one_gpu_are_those_of_the_command():
+    rows = [tuple(row.values())[:3] for row in table("gpu.md", "seconds at most")]
+    every = one_gpu.stages(TINY, True, 2)
+    limits = [f"{one.limit:g}" if one.limit < one_gpu.REST else "the rest" for one in every]
+    assert rows == [(one.name, one.group, limit) for one, limit in zip(every, limits, strict=True)]
+    text = text_of("gpu.md")
+    *lessons, last = one_gpu.LESSONS
+    assert f"lessons {', '.join(lessons)} and {last} on" in text
+    assert f"at most {one_gpu.SECONDS:g} seconds" in text
+    assert f"{len(LAYOUTS)} combinations" in text and f"{len(LAYOUTS)} layouts" in text
+    memory = [f"{sizes.free >> 30}" for sizes in BY_MEMORY]
+    assert f"({', '.join(memory[:-1])} or {memory[-1]} GiB" in text
 
 
 # ---- which --------------------------------------------------------------------------------------

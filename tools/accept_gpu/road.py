@@ -40,11 +40,12 @@ def travel(stages: Sequence[Stage], place: Place, report: Report, until: float) 
 
 
 def turn(number: str, stage: Stage, place: Place, report: Report, until: float) -> None:
-    limit = min(stage.limit, until - time.monotonic())
-    if limit < LEAST:
+    left = until - time.monotonic()
+    if left < LEAST:
         found = {"ok": True, "found": "not begun: no time left", "left_out": ["all of it"]}
         result = {"name": stage.name, "seconds": 0.0, **found}
     else:
+        limit = min(stage.limit, left)
         say(f"{number} {stage.name} (at most {limit / 60:.1f} min) ...")
         kept = functools.partial(report.part, stage.name)
         result = run(replace(stage, limit=limit), replace(place, keep=kept))
