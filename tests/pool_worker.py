@@ -31,6 +31,7 @@ import torch
 import torch.distributed as dist
 
 from course_lib import ranks
+from course_lib.classroom.lost_gpu import lost_gpu
 from tests import devices
 from tests.failures import Failure
 
@@ -142,17 +143,19 @@ class Worker:
                 ) from error
             del result, args
         except BaseException as error:
-            failure = Failure.of(self.rank, error)
+            failure, lost = Failure.of(self.rank, error), lost_gpu(str(error))
             # Frames hold groups, and a group that lives keeps the neighbours waiting for it.
             traceback.clear_frames(error.__traceback__)
             error.__traceback__ = error.__cause__ = error.__context__ = None
             del error
             before.restore()
             self.say("failed", failure, devices.made() - made)
-            self.leave()
-            if self.default_group() is not None:
+            if not lost:
+                self.leave()
+            if lost or self.default_group() is not None:
                 # Something of an earlier test holds the group, and its sockets open: neighbours
                 # that wait for this rank would hear nothing. They do when the process is gone.
+                # Without its GPU a process can neither leave an NCCL group nor run a later test.
                 self.say("held")
                 os._exit(0)  # its failure has been told
             self.say("left")

@@ -197,6 +197,27 @@ def test_a_group_that_something_holds_does_not_hide_the_cause(pool, patient):
     assert [len(answer) for answer in pool.run(3, total, 1)] == [2, 2, 2]
 
 
+def lose_the_gpu(me, words):
+    if me.rank == 1:
+        raise RuntimeError(words)
+    dist.all_reduce(torch.ones(2))
+
+
+def test_a_rank_that_lost_its_gpu_is_replaced(pool, patient):
+    """Its process would say the same in every later test. Too little memory costs one test."""
+    before = pool.pids(2)
+    with pytest.raises(RanksFailed, match="out of memory"):
+        pool.run(2, lose_the_gpu, "CUDA error: out of memory")
+    assert pool.pids(2) == before
+    began = time.monotonic()
+    with pytest.raises(RanksFailed) as caught:
+        pool.run(2, lose_the_gpu, "CUDA error: device-side assert triggered")
+    assert time.monotonic() - began < patient
+    assert caught.value.first.summary.endswith("device-side assert triggered")
+    assert [len(answer) for answer in pool.run(2, total, 1)] == [2, 2]
+    assert not set(pool.pids(2)) & set(before)
+
+
 def test_the_earlier_of_two_causes_is_first(pool):
     with pytest.raises(RanksFailed) as caught:
         pool.run(3, raise_late_on_two)

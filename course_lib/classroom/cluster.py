@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from course_lib.classroom.crew import Crew
 from course_lib.classroom.hangs import Scene
+from course_lib.classroom.lost_gpu import ADVICE, lost_gpu
 from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.wire import Outcome
 
@@ -164,6 +165,9 @@ class Cluster(Crew):
     def _recover(self, ended: Ended, label: str, group_timeout: float) -> None:
         """Back to ranks that work: as they are, with new groups, or started again."""
         lost = any(outcome.status in ("died", "stuck") for outcome in ended.outcomes)
+        if any(lost_gpu(outcome.evalue) for outcome in ended.outcomes):
+            lost = True
+            ended.notes.append(ADVICE)
         if not lost and ended.scene.groups_intact():
             ended.notes.append("The ranks' variables and groups are as they were.")
             return

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 
 from course_lib.classroom.board import Board
+from course_lib.classroom.lost_gpu import lost_gpu
 from course_lib.classroom.wire import Outcome, Rank
 
 # Errors that follow from another rank's doing, as the transports word them.
@@ -160,6 +161,10 @@ class Scene:
         if outcome.ename in _WAITED:
             call = self.calls[r][-1] if self.calls[r] else {}
             return Fact(r, "waited", _waited(call, where, self._missing(call)), outcome.at)
+        lost = lost_gpu(outcome.evalue)
+        if lost:
+            where = _where(outcome.where, outcome.source, "; noticed in")
+            return Fact(r, "raised", f"lost its GPU to a CUDA error: {lost}{where}", outcome.at)
         if outcome.ename == "KeyboardInterrupt" and self.freed:
             if owed:
                 return Fact(r, "waited", _waited(owed, where, self._missing(owed)), outcome.at)

@@ -165,6 +165,36 @@ def test_a_rank_that_died_between_cells_is_replaced_and_said(two):
     ]
 
 
+ASSERTED = """CUDA error: device-side assert triggered
+Search for `cudaErrorAssert' in https://docs.nvidia.com/ for more information.
+CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below
+might be incorrect."""
+
+
+def test_a_rank_that_lost_its_gpu_is_explained_and_replaced(two):
+    """CUDA answers every later call of that process with the same error."""
+    before = pids(two)
+    code = f"kept = 1\nif rank == 1:\n    raise torch.AcceleratorError({ASSERTED!r})\ndist.barrier()"
+    first, *_, advice, last = told(two.run(code)).splitlines()
+    assert first.startswith(
+        "rank 1 lost its GPU to a CUDA error: device-side assert triggered; noticed in line 3: "
+    )
+    assert "where the program waited for the GPU" in advice
+    for part in ("an index outside its table", "CUDA_LAUNCH_BLOCKING=1", "On the CPU"):
+        assert part in advice
+    assert last == "The ranks were started again: their variables are gone."
+    assert not set(pids(two)) & set(before)
+    works(two)
+
+
+@pytest.mark.parametrize("words", ["out of memory", "invalid device ordinal"])
+def test_a_cuda_error_that_costs_one_call_costs_no_rank(two, words):
+    before = pids(two)
+    text = told(two.run(f"raise torch.AcceleratorError('CUDA error: {words}')"))
+    assert text.splitlines()[0].startswith(f"every rank raised AcceleratorError: CUDA error: {words}")
+    assert "started again" not in text and pids(two) == before
+
+
 @pytest.mark.parametrize("code", ["def f(:", "x = (", "'''open", "%nosuch", "    x = 1\n  y = 2"])
 def test_a_cell_that_is_not_python_costs_that_cell(two, code):
     assert "raised" in told(two.run(code))

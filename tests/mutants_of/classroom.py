@@ -117,4 +117,20 @@ MUTANTS = [
         ("tests/classroom/test_magic.py::test_a_restart_says_what_there_is_and_keeps_the_number",),
         "a learner who works with one rank gets two after a restart",
     ),
+    Mutant(
+        "classroom-rank-without-its-gpu-goes-on",
+        ROOM + "cluster.py",
+        "            lost = True\n",
+        "",
+        (f"{CLUSTER}test_a_rank_that_lost_its_gpu_is_explained_and_replaced",),
+        "after a device-side assert every later cell fails with its words, at another line",
+    ),
+    Mutant(
+        "classroom-every-cuda-error-costs-the-ranks",
+        ROOM + "lost_gpu.py",
+        "    return found.group(1).strip() if found else \"\"",
+        "    return text if \"CUDA error\" in text else \"\"",
+        (f"{CLUSTER}test_a_cuda_error_that_costs_one_call_costs_no_rank",),
+        "a tensor too large for the GPU costs the learner all variables",
+    ),
 ]

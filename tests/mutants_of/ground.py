@@ -8,10 +8,18 @@ MUTANTS = [
     Mutant(
         "pool-held-group-keeps-neighbours-waiting",
         "tests/pool_worker.py",
-        "            if self.default_group() is not None:\n",
+        "            if lost or self.default_group() is not None:\n",
         "            if False:\n",
         ("tests/test_pool.py::test_a_group_that_something_holds_does_not_hide_the_cause",),
         "sockets that a leftover holds open tell no neighbour that its rank has failed",
+    ),
+    Mutant(
+        "pool-rank-without-its-gpu-goes-on",
+        "tests/pool_worker.py",
+        "            if lost or self.default_group() is not None:\n",
+        "            if self.default_group() is not None:\n",
+        ("tests/test_pool.py::test_a_rank_that_lost_its_gpu_is_replaced",),
+        "after a device-side assert every later test of that process fails with its words",
     ),
     Mutant(
         "ground-ranks-outlive-pytest",
@@ -45,8 +53,8 @@ MUTANTS = [
     Mutant(
         "ground-failed-rank-keeps-its-group",
         "tests/pool_worker.py",
-        '            self.say("failed", failure, devices.made() - made)\n            self.leave()',
-        '            self.say("failed", failure, devices.made() - made)',
+        "            if not lost:\n                self.leave()",
+        "            if False:\n                self.leave()",
         ("tests/test_pool.py::test_the_cause_comes_first_and_at_once",),
         "the neighbours of a failed rank wait, and processes have to be started anew",
     ),
