@@ -13,6 +13,8 @@ import torch
 from course_lib.estimate.time.work import passes
 from course_lib.gpt import Config
 
+TOGETHER = 10  # products on a GPU between two looks at its clock
+
 
 def forward_flops(config: Config, rows: int, length: int) -> int:
     """Two for each multiplication and addition of the products of one forward, dense.
@@ -29,21 +31,38 @@ def step_flops(config: Config, rows: int, length: int) -> int:
 
 def measured_peak(device: torch.device, dtype: torch.dtype, seconds: float = 0.2) -> float:
     """Flops per second of a square product, the best of several in `seconds`."""
-    n = 4096 if device.type == "cuda" else 1024
+    n = _side(device, dtype)
     a, b = (torch.randn(n, n, device=device, dtype=dtype) for _ in range(2))
+    timed = _seconds_on_gpu if device.type == "cuda" else _seconds_on_cpu
     best, end = float("inf"), time.perf_counter() + seconds
     a @ b  # the first one loads libraries
     while True:
-        _wait(device)
-        began = time.perf_counter()
-        a @ b
-        _wait(device)
-        now = time.perf_counter()
-        best = min(best, now - began)
-        if now > end:
+        best = min(best, timed(a, b))
+        if time.perf_counter() > end:
             return 2 * n**3 / best
 
 
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+def _side(device: torch.device, dtype: torch.dtype) -> int:
+    """Rows of the matrices: on a GPU three of them take a quarter of what is free at the most."""
+    if device.type != "cuda":
+        return 1024
+    free, _ = torch.cuda.mem_get_info(device)
+    return 8192 if 4 * 3 * 8192**2 * dtype.itemsize <= free else 4096
+
+
+def _seconds_on_cpu(a: torch.Tensor, b: torch.Tensor) -> float:
+    began = time.perf_counter()
+    a @ b
+    return time.perf_counter() - began
+
+
+def _seconds_on_gpu(a: torch.Tensor, b: torch.Tensor) -> float:
+    """A product's seconds by the GPU's clock, the mean of several: a launch and a wait for each
+    would be counted as arithmetic."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    began.record()
+    for _ in range(TOGETHER):
+        a @ b
+    ended.record()
+    ended.synchronize()
+    return began.elapsed_time(ended) / 1e3 / TOGETHER

@@ -137,7 +137,7 @@ class Report:
         self.peak = self._peak()  # flops per second of all ranks; every rank takes part
         self.flops = step_flops(config, options.rows, options.length)
         self.since, self.steps, self.tokens = time.perf_counter(), 0, 0
-        self.total = [0.0, 0, 0]  # seconds, steps, tokens
+        self.stretches: list[tuple[float, int, int]] = []  # seconds, steps, tokens
         self.memory: int | None = None
         self.validation: float | None = None
 
@@ -169,17 +169,22 @@ class Report:
     def _add_up(self) -> None:
         """Begin to measure anew."""
         now = time.perf_counter()
-        for i, value in enumerate((now - self.since, self.steps, self.tokens)):
-            self.total[i] += value
+        if self.steps:
+            self.stretches.append((now - self.since, self.steps, self.tokens))
         self.since, self.steps, self.tokens = now, 0, 0
 
     def summary(self) -> dict:
+        """Speed and MFU of the run, and the steps that they count.
+
+        The first stretch loads libraries and fills buffers, so it is left out where others follow.
+        """
         self._add_up()
-        seconds, steps, tokens = self.total
-        if not steps:
-            return {"tokens_per_second": None, "mfu": None}
+        counted = self.stretches[1:] or self.stretches
+        if not counted:
+            return {"tokens_per_second": None, "mfu": None, "steps_counted": 0}
+        seconds, steps, tokens = map(sum, zip(*counted, strict=True))
         mfu = self.flops * steps / seconds / self.peak
-        return {"tokens_per_second": tokens / seconds, "mfu": mfu}
+        return {"tokens_per_second": tokens / seconds, "mfu": mfu, "steps_counted": steps}
 
     def say(self, text: str) -> None:
         if self.me.rank == 0:

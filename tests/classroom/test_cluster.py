@@ -174,7 +174,9 @@ might be incorrect."""
 def test_a_rank_that_lost_its_gpu_is_explained_and_replaced(two):
     """CUDA answers every later call of that process with the same error."""
     before = pids(two)
-    code = f"kept = 1\nif rank == 1:\n    raise torch.AcceleratorError({ASSERTED!r})\ndist.barrier()"
+    code = (
+        f"kept = 1\nif rank == 1:\n    raise torch.AcceleratorError({ASSERTED!r})\ndist.barrier()"
+    )
     first, *_, advice, last = told(two.run(code)).splitlines()
     assert first.startswith(
         "rank 1 lost its GPU to a CUDA error: device-side assert triggered; noticed in line 3: "
@@ -191,7 +193,9 @@ def test_a_rank_that_lost_its_gpu_is_explained_and_replaced(two):
 def test_a_cuda_error_that_costs_one_call_costs_no_rank(two, words):
     before = pids(two)
     text = told(two.run(f"raise torch.AcceleratorError('CUDA error: {words}')"))
-    assert text.splitlines()[0].startswith(f"every rank raised AcceleratorError: CUDA error: {words}")
+    assert text.splitlines()[0].startswith(
+        f"every rank raised AcceleratorError: CUDA error: {words}"
+    )
     assert "started again" not in text and pids(two) == before
 
 

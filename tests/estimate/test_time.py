@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -490,6 +493,30 @@ def test_every_probe_runs_on_the_ranks_it_is_for(pool):
         ]  # fmt: skip
         assert [n for _, n, _ in found] == [1, 1] + [2] * 8
         assert all(took > 0 for *_, took in found)
+
+
+ON_ONE_GPU = """
+import os, queue, sys
+import torch
+from course_lib.estimate.time import calibrate
+def claimed(device):
+    sys.exit(f"a context on {device}")
+torch.cuda.device_count = lambda: 0 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else 1
+torch.cuda.set_device = claimed
+calibrate.probes = lambda world, like: []
+answers = queue.SimpleQueue()
+calibrate._rank(0, 1, None, sys.argv[1], 1, answers)
+assert answers.get() == {}
+"""
+
+
+def test_measuring_the_processors_claims_no_gpu(tmp_path):
+    """Each process would take half a gigabyte of it, and a second."""
+    env = {name: text for name, text in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_ONE_GPU, str(tmp_path)], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

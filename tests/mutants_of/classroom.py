@@ -128,8 +128,8 @@ MUTANTS = [
     Mutant(
         "classroom-every-cuda-error-costs-the-ranks",
         ROOM + "lost_gpu.py",
-        "    return found.group(1).strip() if found else \"\"",
-        "    return text if \"CUDA error\" in text else \"\"",
+        '    return found.group(1).strip() if found else ""',
+        '    return text if "CUDA error" in text else ""',
         (f"{CLUSTER}test_a_cuda_error_that_costs_one_call_costs_no_rank",),
         "a tensor too large for the GPU costs the learner all variables",
     ),

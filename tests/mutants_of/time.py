@@ -333,4 +333,12 @@ MUTANTS = [
         (f"{TESTS}more_ranks_than_cores_each_take_as_much_longer",),
         "a rank that waits leaves its core to another",
     ),
+    Mutant(
+        "time-processors-measured-with-a-gpu-in-sight",
+        f"{HERE}calibrate.py",
+        '    os.environ["CUDA_VISIBLE_DEVICES"] = ""\n',
+        "",
+        (f"{TESTS}measuring_the_processors_claims_no_gpu",),
+        "each process that measures a core takes half a gigabyte of the GPU",
+    ),
 ]

@@ -25,10 +25,24 @@ MUTANTS = [
     ),
     mutant(
         "flops", "best-is-slowest",
-        "best = min(best, now - began)",
-        "best = now",
+        "best = min(best, timed(a, b))",
+        "best = timed(a, b) and time.perf_counter()",
         (PEAK,),
         "the peak is a time of the clock and not of a product",
+    ),
+    mutant(
+        "flops", "one-product-between-waits",
+        "    for _ in range(TOGETHER):\n        a @ b\n",
+        "    a @ b\n",
+        (PEAK.rsplit("::", 1)[0] + "::test_on_a_gpu_ten_products_stand_between_two_looks_at_its_clock",),
+        "the peak of a GPU counts launches and waits, and MFU is too high",
+    ),
+    mutant(
+        "report", "first-step-counted",
+        "counted = self.stretches[1:] or self.stretches",
+        "counted = self.stretches",
+        (TESTS + "test_shown.py::test_the_first_step_is_left_out_where_others_follow",),
+        "a short run on a GPU shows a third of its MFU, as its first step loads libraries",
     ),
     mutant(
         "curve", "rounded",

@@ -40,3 +40,39 @@ def test_the_peak_is_a_time_of_this_machine(monkeypatch):
     monkeypatch.setattr(flops.time, "perf_counter", lambda: next(clock))
     found = measured_peak(torch.device("cpu"), torch.float32, seconds=0.5)
     assert found == pytest.approx(2 * 1024**3 / 0.1)
+
+
+@pytest.mark.parametrize(("free", "n"), [(1e9, 4096), (80e9, 8192)])
+def test_on_a_gpu_ten_products_stand_between_two_looks_at_its_clock(monkeypatch, free, n):
+    """Each takes 2 ms there. A wait for every product would count its launch and the wait along."""
+    done, events = [], []
+
+    class Matrix:
+        def __matmul__(self, other):
+            done.append("product")
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+            events.append(self)
+
+        def record(self):
+            self.at = len(done)
+
+        def synchronize(self):
+            assert self is events[-1] and done[self.at :] == []
+            done.append("wait")
+
+        def elapsed_time(self, later):
+            return 2.0 * done[self.at : later.at].count("product")
+
+    def randn(*shape, device, dtype):
+        assert shape == (n, n) and device == torch.device("cuda:0") and dtype == torch.bfloat16
+        return Matrix()
+
+    monkeypatch.setattr(torch, "randn", randn)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (int(free), int(free)))
+    found = measured_peak(torch.device("cuda:0"), torch.bfloat16, seconds=0.0)
+    assert found == pytest.approx(2 * n**3 / 2e-3)
+    assert done[: 1 + 10 + 1] == ["product"] * 11 + ["wait"]

@@ -244,6 +244,7 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(tmp_path):
     told = json.loads(done.stdout)  # one document, and nothing else there
     assert told["losses"] == [point.loss for point in losses(out)]
     assert (told["steps"], told["stopped"]) == (5, None) and 0 < told["mfu"] < 10
+    assert told["steps_counted"] == 2  # those of this start, which are one stretch
     assert "step 5/5" in done.stderr
 
 

@@ -151,8 +151,23 @@ def test_what_is_no_training_takes_no_time(monkeypatch):
     assert report.peak == 2e12  # of both ranks
 
 
+@pytest.mark.parametrize(("steps", "counted", "seconds"), [(1, 1, 20.0), (2, 1, 2.0), (5, 4, 8.0)])
+def test_the_first_step_is_left_out_where_others_follow(monkeypatch, steps, counted, seconds):
+    """It loads libraries; the stretches are steps 1, 2, 3 and 4, and the step that was left over."""
+    options = Options(steps=40, log_every=2, peak_tflops=1.0, hidden=8, layers=1, heads=2)
+    report, _ = reported(monkeypatch, options)
+    for step in range(1, steps + 1):
+        report.clock[0] += 20.0 if step == 1 else 2.0
+        report.step(Point(step, 1.0, 10, 1.0, 1e-3))
+    assert report.summary() == {
+        "tokens_per_second": pytest.approx(10 * counted / seconds),
+        "mfu": pytest.approx(report.flops * counted / seconds / 2e12),
+        "steps_counted": counted,
+    }
+
+
 def test_a_run_that_made_no_step_has_no_speed(monkeypatch):
     options = Options(peak_tflops=1.0)
     report, _ = reported(monkeypatch, options)
-    assert report.summary() == {"tokens_per_second": None, "mfu": None}
+    assert report.summary() == {"tokens_per_second": None, "mfu": None, "steps_counted": 0}
     assert time.perf_counter() == 100.0

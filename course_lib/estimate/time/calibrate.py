@@ -77,6 +77,8 @@ def memory_here() -> int:
 def _rank(
     rank: int, world: int, like: Config | None, folder: str, turns: int, answers: mp.SimpleQueue
 ) -> None:
+    # Before CUDA is asked for anything: this measures processors, and a GPU would be claimed.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
     torch.set_num_threads(1)
     ranks.start(rank, world, rendezvous=Path(folder) / "rendezvous", timeout=120, backend="gloo")
     try:
