@@ -16,12 +16,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils.hooks import RemovableHandle
 
 from course_lib.checkpoint import folder
 from course_lib.checkpoint.agreed import agreed, not_written, text_of
 from course_lib.checkpoint.checked import added, report_of
 from course_lib.checkpoint.exchange import merged
 from course_lib.checkpoint.files import SHARD_BYTES
+from course_lib.checkpoint.off_gpu import Beside
 from course_lib.checkpoint.pen import Pen, make
 from course_lib.checkpoint.planned import MODEL, OPTIMIZER, Planned
 from course_lib.checkpoint.recorded import groups_of
@@ -49,12 +51,13 @@ NOTHING: dict[str, dict] = {"shares": {}, "elements": {}}  # is written yet
 class Staged:
     """Copies, in the host's memory, of the boxes that this rank writes; takes what a Pen takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, beside: Beside) -> None:
+        self.beside = beside
         self.boxes: list[tuple[str, Box, torch.Tensor]] = []
         self.bytes = 0
 
     def put(self, name: str, box: Box, x: torch.Tensor) -> None:
-        copy = torch.empty(x.shape, dtype=x.dtype).copy_(x)
+        copy = self.beside.copy(x)
         self.boxes.append((name, box, copy))
         self.bytes += copy.numel() * copy.element_size()
 
@@ -65,6 +68,7 @@ class Saving:
     def __init__(self, path: Path, groups: Sequence[Group], staged_bytes: int):
         self.path, self.groups, self.staged_bytes = path, groups, staged_bytes
         self.thread: threading.Thread | None = None
+        self.hold: RemovableHandle | None = None  # on updates, which wait for the copies
         self.error: Exception | None = None
 
     @property
@@ -83,6 +87,8 @@ class Saving:
         before it saves again and at the end."""
         if self.thread is not None:
             self.thread.join()
+        if self.hold is not None:
+            self.hold.remove()
         with agreed(self.groups, not_written):
             if self.error is not None:
                 raise self.error
@@ -102,13 +108,18 @@ def save_later(
     shard_bytes: float = SHARD_BYTES,
     limit: float = LIMIT,
 ) -> Saving:
-    """`save`, but that it returns once this rank's part is copied; `wait` for the rest of it."""
+    """`save`, but that it returns once this rank's part is copied; `wait` for the rest of it.
+
+    Off a GPU it is copied under the next forward and backward, and the next `engine.step` waits for
+    that. Write to the model in another way, as a load does, only after `wait`.
+    """
     check_numbers(step, keep)
     top = Path(top)
     planned = prepared(engine, mesh, shard_bytes)
     groups, rank = planned.groups, dist.get_rank()
     part, claim = folder.part_of(top, step), folder.Claim(top)
-    staged = {name: Staged() for name in planned.files}
+    beside = Beside()
+    staged = {name: Staged(beside) for name in planned.files}
     texts: dict[str, str] = {}
     try:
 
@@ -117,6 +128,8 @@ def save_later(
                 claim.take()
                 folder.begin(top, step)
                 make(part, list(planned.files.values()))
+            # A forward may write to a buffer while its copy is being made.
+            planned.buffers = {name: x.clone() for name, x in planned.buffers.items()}
             scalars = write_own(planned, engine, staged)
             return Written(scalars, groups_of(engine), dict.fromkeys(staged, NOTHING))
 
@@ -132,11 +145,13 @@ def save_later(
         raise
     total = sum(copies.bytes for copies in staged.values())
     saving = Saving(top / folder.named(step), groups, total)
+    saving.hold = beside.before(engine.optimizer)
     world = dist.get_world_size()
 
     def work() -> None:
         stop = time.monotonic() + limit
         try:
+            beside.wait()
             _write(part, rank, planned, staged)
             if rank == 0:
                 reports = _all_reports(part, world, stop)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,6 +17,7 @@ import torch
 from course_lib.checkpoint.agreed import about
 from course_lib.checkpoint.crc import Shares
 from course_lib.checkpoint.files import FileSet, runs
+from course_lib.checkpoint.off_gpu import Window
 from course_lib.files import start_writing
 from course_lib.layout import Box
 from course_lib.pretrained.header import CheckpointError
@@ -52,30 +53,31 @@ class Pen:
         self.elements: Counter[str] = Counter()
         self.bytes = 0
         self._crc = Shares()
+        self._window = Window()
         self._open: dict[str, int] = {}
         self._waiting: Counter[int] = Counter()  # bytes by file
 
     def put(self, name: str, box: Box, x: torch.Tensor) -> None:
         """Write `x`, in the box's shape, to its place; each element may come once."""
-        slot = self.files.slots[name]
-        content = _bytes(x)
-        if len(content) != box.numel * x.element_size():
-            raise CheckpointError(f"{name}: {len(content)} bytes came for {box.numel} elements")
-        places, at = [], 0
+        slot, width = self.files.slots[name], x.element_size()
+        if x.numel() != box.numel:
+            raise CheckpointError(f"{name}: {x.numel()} elements came for {box.numel}")
+        places, at = [], 0  # (start in the tensor, start in the box, length), in bytes
         for start, length in runs(slot.shape, box):
-            start, length = start * x.element_size(), length * x.element_size()
-            places.append((start, content[at : at + length]))
-            at += length
+            places.append((start * width, at, length * width))
+            at += length * width
         path = self.files.file_of[name]
         with about(self.folder / path):
             file = self._file(path)
-            for start, piece in places:
-                _write(file, piece, slot.start + start)
-        share = self._crc.of(places, slot.stop - slot.start)
-        self.shares[name] = self.shares.get(name, 0) ^ share
+            for begin, content in self._window.pieces(x):
+                inside = list(_inside(places, begin, content))
+                for start, piece in inside:
+                    _write(file, piece, slot.start + start)
+                share = self._crc.of(inside, slot.stop - slot.start)
+                self.shares[name] = self.shares.get(name, 0) ^ share
         self.elements[name] += box.numel
-        self.bytes += len(content)
-        self._waiting[file] += len(content)
+        self.bytes += at
+        self._waiting[file] += at
         if self._waiting[file] >= WAITING:
             start_writing(file)
             self._waiting[file] = 0
@@ -99,9 +101,15 @@ class Pen:
         return self._open[name]
 
 
-def _bytes(x: torch.Tensor) -> memoryview:
-    x = x.detach().cpu().contiguous().reshape(-1)
-    return memoryview(x.view(torch.uint8).numpy())
+def _inside(
+    places: Sequence[tuple[int, int, int]], begin: int, content: memoryview
+) -> Iterator[tuple[int, memoryview]]:
+    """(start in the tensor, bytes) of what a piece of the box, from `begin` on, has of each run."""
+    end = begin + len(content)
+    for start, at, length in places:
+        first, stop = max(at, begin), min(at + length, end)
+        if first < stop:
+            yield start + first - at, content[first - begin : stop - begin]
 
 
 def _write(file: int, content: memoryview, at: int) -> None:

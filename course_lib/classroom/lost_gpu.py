@@ -16,8 +16,8 @@ _LOST = re.compile(
 )
 ADVICE = (
     "A GPU computes later than the program asks. The line named above is where the program waited "
-    "for the GPU, and the mistake is in that line or in an earlier one. The usual cause is an index "
-    "outside its table, such as a token id beyond the vocabulary. To see the line, run `%env "
+    "for the GPU, and the mistake is in that line or in an earlier line. The usual cause is an "
+    "index outside its table, such as a token id beyond the vocabulary. To see the line, run `%env "
     "CUDA_LAUNCH_BLOCKING=1` and `%ranks restart`, then the cells again. On the CPU (`%env "
     "CUDA_VISIBLE_DEVICES=` and `%ranks restart`) such an index is an IndexError."
 )

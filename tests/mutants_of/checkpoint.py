@@ -211,8 +211,8 @@ MUTANTS = [
     mutant(
         "pen",
         "all-kept-in-memory",
-        "        self.bytes += len(content)\n",
-        "        self.bytes += len(content)\n        self._open_content = (*getattr(self, "
+        "        self.bytes += at\n",
+        "        self.bytes += at\n        self._open_content = (*getattr(self, "
         "'_open_content', ()), bytes(content))\n",
         (f"{BESIDE}[as is-2x1-2]", f"{BESIDE}[bfloat16-2x1-3]", f"{BESIDE}[as is-1x2-0]"),
         "a rank has all that it writes in memory once more",

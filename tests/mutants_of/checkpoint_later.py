@@ -10,6 +10,7 @@ FULL, SILENT = (
     f"{FAILS}[full-No space left on device]",
     f"{FAILS}[silent-rank 1 has not said that its part of]",
 )
+OFF_GPU = "tests/checkpoint/test_off_gpu.py::test_off_a_gpu_the_same_bytes_are_written"
 RUN = LATER + "test_a_run_that_saves_so_leaves_the_same"
 STREAMS = "tests/checkpoint/test_streams.py::"
 OWN = STREAMS + "test_each_replica_goes_on_with_its_own_at_any_tp"
@@ -30,10 +31,50 @@ MUTANTS = [
     mutant(
         "later",
         "no-copy",
-        "        copy = torch.empty(x.shape, dtype=x.dtype).copy_(x)\n",
+        "        copy = self.beside.copy(x)\n",
         "        copy = x\n",
         (STEP,),
         "the steps that go on are in the checkpoint of the step before",
+    ),
+    mutant(
+        "later",
+        "copies-read-too-soon",
+        "            beside.wait()\n",
+        "",
+        (OFF_GPU,),
+        "what is written is what the memory held before",
+    ),
+    mutant(
+        "later",
+        "updates-do-not-wait",
+        "    saving.hold = beside.before(engine.optimizer)\n",
+        "",
+        (OFF_GPU,),
+        "a checkpoint has parts of the step after",
+    ),
+    mutant(
+        "later",
+        "hold-not-removed",
+        "            self.hold.remove()\n",
+        "            pass\n",
+        (OFF_GPU,),
+        "each save leaves a hook that all updates run",
+    ),
+    mutant(
+        "off_gpu",
+        "buffer-for-each-tensor",
+        "        if self._buffer is None:\n",
+        "        if True:\n",
+        (OFF_GPU,),
+        "pinned memory is slow to get, and a save gets it anew for every tensor",
+    ),
+    mutant(
+        "off_gpu",
+        "windows-all-at-the-start",
+        "yield at, memoryview(self._buffer",
+        "yield 0, memoryview(self._buffer",
+        (OFF_GPU,),
+        "of a tensor larger than the buffer the last piece is written first",
     ),
     mutant(
         "later",

@@ -34,7 +34,7 @@ MUTANTS = [
         "flops", "one-product-between-waits",
         "    for _ in range(TOGETHER):\n        a @ b\n",
         "    a @ b\n",
-        (PEAK.rsplit("::", 1)[0] + "::test_on_a_gpu_ten_products_stand_between_two_looks_at_its_clock",),
+        (TESTS + "test_flops.py::test_on_a_gpu_ten_products_stand_between_two_looks",),
         "the peak of a GPU counts launches and waits, and MFU is too high",
     ),
     mutant(

@@ -43,7 +43,7 @@ def test_the_peak_is_a_time_of_this_machine(monkeypatch):
 
 
 @pytest.mark.parametrize(("free", "n"), [(1e9, 4096), (80e9, 8192)])
-def test_on_a_gpu_ten_products_stand_between_two_looks_at_its_clock(monkeypatch, free, n):
+def test_on_a_gpu_ten_products_stand_between_two_looks(monkeypatch, free, n):
     """Each takes 2 ms there. A wait for every product would count its launch and the wait along."""
     done, events = [], []
 

@@ -153,7 +153,7 @@ def test_what_is_no_training_takes_no_time(monkeypatch):
 
 @pytest.mark.parametrize(("steps", "counted", "seconds"), [(1, 1, 20.0), (2, 1, 2.0), (5, 4, 8.0)])
 def test_the_first_step_is_left_out_where_others_follow(monkeypatch, steps, counted, seconds):
-    """It loads libraries; the stretches are steps 1, 2, 3 and 4, and the step that was left over."""
+    """It loads libraries. The stretches here are step 1, step 2, steps 3 and 4, and step 5."""
     options = Options(steps=40, log_every=2, peak_tflops=1.0, hidden=8, layers=1, heads=2)
     report, _ = reported(monkeypatch, options)
     for step in range(1, steps + 1):
