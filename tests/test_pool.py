@@ -205,6 +205,7 @@ def lose_the_gpu(me, words):
 
 def test_a_rank_that_lost_its_gpu_is_replaced(pool, patient):
     """Its process would say the same in every later test. Too little memory costs one test."""
+    pool.run(2, total, 1)
     before = pool.pids(2)
     with pytest.raises(RanksFailed, match="out of memory"):
         pool.run(2, lose_the_gpu, "CUDA error: out of memory")

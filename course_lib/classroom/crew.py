@@ -57,9 +57,9 @@ class Crew:
         return bool(self.ranks)
 
     def start(self, group_timeout: float = 20.0) -> None:
-        check_world(self.world)
+        env = os.environ | self.env
+        check_world(self.world, env)
         with self._busy:
-            env = os.environ | self.env
             self.lease = leases.take(self.world, notebook=self.notebook, env=env)
             self._start_ranks(group_timeout)
 

@@ -10,26 +10,28 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from course_lib.classroom.leases.claims import others
+from course_lib.classroom.leases.gpus import visible_count
 from course_lib.classroom.leases.lease import Lease
 from course_lib.classroom.leases.machine import available_bytes, look
 from course_lib.classroom.leases.report import living_claims
-from course_lib.classroom.leases.share import RANK_BYTES, check_memory, part
+from course_lib.classroom.leases.share import check_memory, part
 
 
-def check_world(world: int) -> None:
-    """Refuse a number of ranks that cannot run here, before anything is started."""
+def check_world(world: int, env: Mapping[str, str] = os.environ) -> None:
+    """Refuse a number of ranks that cannot run here in `env`, before anything is started."""
     if world < 1:
         raise ValueError(f"a world of {world} ranks cannot be started; ask for 1 or more")
-    free = available_bytes()
-    if world * RANK_BYTES > free:
-        fits = max(1, free // RANK_BYTES)
+    free, machine = available_bytes(), look()
+    mine = part(machine, visible_count(env))
+    need = world * mine.rank_bytes
+    if need > free:
+        fits = max(1, free // mine.rank_bytes)
         raise MemoryError(
-            f"{world} ranks need about {world * RANK_BYTES / 1e9:.1f} GB and {free / 1e9:.1f} GB "
+            f"{world} ranks need about {need / 1e9:.1f} GB and {free / 1e9:.1f} GB "
             f"are free; this machine can take {fits} (close other notebooks, or end stray ranks "
             "with `course stop --all`)"
         )
-    machine = look()
-    check_memory(world, part(machine, 0), machine, others(living_claims(machine)[0]))
+    check_memory(world, mine, machine, others(living_claims(machine)[0]))
 
 
 def default_world(gpus: int) -> int:

@@ -16,6 +16,7 @@ import torch
 
 from course_lib.classroom import room, runs
 from course_lib.classroom.cluster import Cluster
+from course_lib.classroom.leases.share import RANK_BYTES
 from tests.classroom.conftest import printed, told, works
 
 
@@ -235,7 +236,8 @@ def test_no_world_without_ranks(world):
 
 
 def test_a_world_above_the_memory_is_refused_with_the_number_that_fits(monkeypatch):
-    monkeypatch.setattr(room, "available_bytes", lambda: 3 * room.RANK_BYTES + 5)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(room, "available_bytes", lambda: 3 * RANK_BYTES + 5)
     with pytest.raises(MemoryError, match=r"8 ranks need about 2.2 GB .* can take 3 "):
         Cluster(8).start()
 

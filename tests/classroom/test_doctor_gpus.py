@@ -81,6 +81,15 @@ def test_gpus_are_counted_and_each_oddity_gets_its_line(monkeypatch: pytest.Monk
     assert taken.found.endswith("in use by a process outside this container")
 
 
+def test_a_gpu_that_two_ranks_do_not_fit_on_is_told() -> None:
+    """Each takes half a gigabyte before any tensor, and a lease refuses it."""
+    full = FOUR.replace("15360, 2000", "15360, 14400")
+    found = by_name(gpus.gpus(Machine(full), NO_FILE))["GPU 3"][-1]
+    assert found.level == "bad" and found.found.endswith(
+        "; two ranks need 1.07 GB of it before any tensor"
+    )
+
+
 def test_a_mask_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,3")
     found = gpus.gpus(Machine(), NO_FILE)[0].found

@@ -13,7 +13,7 @@ from course_lib.classroom import cgroup
 from course_lib.classroom.cgroup import Limits
 from course_lib.classroom.doctor import machine, network, places
 from course_lib.classroom.doctor.finding import Finding
-from course_lib.classroom.room import RANK_BYTES
+from course_lib.classroom.leases.share import GPU_RANK_BYTES, RANK_BYTES
 
 GB = 10**9
 
@@ -93,11 +93,16 @@ def test_cores_are_those_of_the_process_not_of_the_box() -> None:
     ],
 )
 def test_memory_has_to_hold_two_ranks(ranks: float, limits: Limits, level: str) -> None:
-    found = only(machine.memory(16 * GB, int(ranks * RANK_BYTES), limits))
+    found = only(machine.memory(16 * GB, int(ranks * RANK_BYTES), limits, gpus=0))
     assert found.level == level, found
     assert level == "ok" or "ranks need" in found.found
     if limits.memory == 2 * GB:
         assert "the container's limit is 2 GB" in found.found
+
+
+def test_ranks_with_a_gpu_need_more_of_the_host() -> None:
+    found = only(machine.memory(16 * GB, int(3.9 * GPU_RANK_BYTES), Limits(), gpus=1))
+    assert found.level == "note" and found.found.endswith("; 4 ranks need 4.29 GB")
 
 
 @pytest.mark.parametrize(

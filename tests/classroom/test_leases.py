@@ -545,17 +545,59 @@ def test_a_number_of_learners_that_is_none_is_refused(monkeypatch, text):
 
 def test_the_ranks_started_unasked_fit_the_part(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
+    monkeypatch.setattr(room, "look", lambda: NODE)
     found = {}
     for many in ("1", "2", "4", "8", "20"):
         monkeypatch.setenv("COURSE_LEARNERS", many)
         found[many] = default_world()
-    assert found == {"1": 8, "2": 4, "4": 2, "8": 2, "20": 2}
+    monkeypatch.setenv("COURSE_LEARNERS", "40")  # 1.7 GB of the host: a rank with a GPU takes 1.1
+    found["40"] = default_world()
+    assert found == {"1": 8, "2": 4, "4": 2, "8": 2, "20": 2, "40": 1}
+
+
+def test_a_rank_with_a_gpu_takes_a_gigabyte_of_the_host(monkeypatch):
+    """torch's build for GPUs and a context; the checks' ranks, which see no GPU, do without."""
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    monkeypatch.setattr(room, "available_bytes", lambda: 3 << 30)
+    room.check_world(3, {})
+    with pytest.raises(MemoryError, match=r"4 ranks need about 4.3 GB and 3.2 GB .* can take 3 "):
+        room.check_world(4, {})
+    room.check_world(8, {"CUDA_VISIBLE_DEVICES": ""})
+    with pytest.raises(MemoryError, match=r"65 ranks need about 69.8 GB, and of this node's"):
+        share.check_memory(65, share.part(NODE, 1), NODE, [])
 
 
 SMI = """#!/bin/sh
-[ "$1 $2" = "--query-gpu=uuid --format=csv,noheader" ] || exit 2
-echo GPU-aaa1; echo GPU-bbb2; echo GPU-ccc3; exit $FAILS
+case "$1 $2" in
+"--query-gpu=uuid --format=csv,noheader") echo GPU-aaa1; echo GPU-bbb2; echo GPU-ccc3;;
+"--query-gpu=uuid,memory.free --format=csv,noheader")
+    echo "GPU-aaa1, 1600 MiB"; echo "GPU-bbb2, 400 MiB"; echo "GPU-ccc3, [N/A]";;
+*) exit 2;;
+esac
+exit $FAILS
 """
+
+
+def test_ranks_that_a_gpu_has_no_room_for_are_refused(tmp_path, node, monkeypatch):
+    """Half a gigabyte for each context. What the driver does not tell is not refused."""
+    (tmp_path / "nvidia-smi").write_text(SMI)
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("FAILS", "0")
+    a, b, c = Gpu("0", "GPU-aaa1"), Gpu("1", "GPU-bbb2"), Gpu("2", "GPU-ccc3")
+    for world, seen in ((3, [a]), (4, [a, c]), (60, [c])):
+        leases.take(world, seen=seen, machine=NODE).give_back()
+    with pytest.raises(MemoryError) as refused:
+        leases.take(4, seen=[a], machine=NODE)
+    assert str(refused.value).startswith(
+        "4 rank(s) on GPU 0 take about 2.1 GB of its memory before any tensor, and 1.7 GB are "
+        "free; it can take 3. `nvidia-smi` shows"
+    )
+    with pytest.raises(MemoryError, match=r"^1 rank\(s\) on GPU 1 .* it can take 0\."):
+        leases.take(2, seen=[a, b], machine=NODE)
+    leases.take(3, seen=[a], machine=NODE).give_back()  # the refused have kept no lock
+    monkeypatch.setenv("FAILS", "9")
+    leases.take(4, seen=[a], machine=NODE).give_back()
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ MUTANTS = [
         "tests/pool_worker.py",
         "            if not lost:\n                self.leave()",
         "            if False:\n                self.leave()",
-        ("tests/test_pool.py::test_the_cause_comes_first_and_at_once",),
+        ("tests/test_pool.py::test_a_rank_that_lost_its_gpu_is_replaced",),
         "the neighbours of a failed rank wait, and processes have to be started anew",
     ),
     Mutant(

@@ -404,4 +404,20 @@ MUTANTS = [
         (f"{CLAIMS}test_a_claim_in_my_name_by_another_user_is_not_mine",),
         "a stranger who writes one's pid into a claim says which GPUs one's ranks use",
     ),
+    Mutant(
+        "leases-a-context-costs-nothing",
+        LEASES + "lease.py",
+        "        gpus.check_room(world, got.gpus)\n",
+        "",
+        (f"{TESTS}test_ranks_that_a_gpu_has_no_room_for_are_refused",),
+        "ranks start on a full GPU, and the first tensor of some of them finds no memory",
+    ),
+    Mutant(
+        "leases-a-gpus-rank-as-small-as-any",
+        LEASES + "share.py",
+        "    return GPU_RANK_BYTES if gpus else RANK_BYTES\n",
+        "    return RANK_BYTES\n",
+        (f"{TESTS}test_a_rank_with_a_gpu_takes_a_gigabyte_of_the_host",),
+        "torch's build for GPUs and a context take four times what is leased",
+    ),
 ]

@@ -76,6 +76,8 @@ def _memory(gpu: Gpu) -> str:
 
 
 def _each(gpu: Gpu, users: dict[str, list[tuple[int, int | None]]]) -> list[Finding]:
+    from course_lib.classroom.leases.gpus import CONTEXT_BYTES  # late: it needs packages
+
     name, found = f"GPU {gpu.index}", []
     back = f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"
     if gpu.mode == "Prohibited":
@@ -92,7 +94,10 @@ def _each(gpu: Gpu, users: dict[str, list[tuple[int, int | None]]]) -> list[Find
         by = f"{len(others)} process(es)" if others else "a process outside this container"
         told = f"{size(gpu.used or 0)} of {_memory(gpu)} are in use by {by}"
         remedy = "see `nvidia-smi`; choose others with CUDA_VISIBLE_DEVICES, or wait until it ends"
-        found.append(Finding(name, "note", told, remedy))
+        full = gpu.total is not None and gpu.total - (gpu.used or 0) < 2 * CONTEXT_BYTES
+        if full:
+            told += f"; two ranks need {size(2 * CONTEXT_BYTES)} of it before any tensor"
+        found.append(Finding(name, "bad" if full else "note", told, remedy))
     return found
 
 

@@ -52,12 +52,18 @@ def _affinity(box: int) -> int:
 
 
 def memory(
-    total: int | None = None, available: int | None = None, limits: cgroup.Limits | None = None
+    total: int | None = None,
+    available: int | None = None,
+    limits: cgroup.Limits | None = None,
+    gpus: int | None = None,
 ) -> list[Finding]:
     """Whether two ranks fit, and four, which some exercises start."""
     import psutil
 
-    from course_lib.classroom.room import RANK_BYTES
+    from course_lib.classroom.leases.gpus import visible_count
+    from course_lib.classroom.leases.share import rank_bytes
+
+    each = rank_bytes(visible_count(os.environ) if gpus is None else gpus)
 
     now = psutil.virtual_memory()
     total = now.total if total is None else total
@@ -72,8 +78,8 @@ def memory(
         "container more memory (docker --memory, SLURM --mem)"
     )
     for ranks, level in ((2, "bad"), (4, "note")):
-        if free < ranks * RANK_BYTES:
-            told += f"; {ranks} ranks need {size(ranks * RANK_BYTES)}"
+        if free < ranks * each:
+            told += f"; {ranks} ranks need {size(ranks * each)}"
             return [Finding("memory", level, told, remedy)]
     return [Finding("memory", "ok", told)]
 

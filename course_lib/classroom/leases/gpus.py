@@ -18,6 +18,8 @@ from course_lib.classroom.leases.claims import Claim, holders
 from course_lib.classroom.leases.folder import try_lock
 from course_lib.prepared.torch_build import gpu_count
 
+CONTEXT_BYTES = 512 << 20  # of a GPU's memory, for each rank's CUDA context and its libraries
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -40,10 +42,7 @@ class Grant:
 
 def visible(env: Mapping[str, str] = os.environ) -> list[Gpu]:
     """The GPUs that torch would use here, in its order."""
-    chosen = env.get("CUDA_VISIBLE_DEVICES")
-    if chosen is not None and not chosen.strip():
-        return []
-    count = gpu_count()
+    count, chosen = visible_count(env), env.get("CUDA_VISIBLE_DEVICES")
     if count == 0:
         return []
     names = [str(n) for n in range(count)] if chosen is None else chosen.split(",")[:count]
@@ -51,17 +50,46 @@ def visible(env: Mapping[str, str] = os.environ) -> list[Gpu]:
     return [Gpu(name.strip(), _key(name.strip(), known)) for name in names]
 
 
+def visible_count(env: Mapping[str, str]) -> int:
+    """How many GPUs torch would use here."""
+    chosen = env.get("CUDA_VISIBLE_DEVICES")
+    return 0 if chosen is not None and not chosen.strip() else gpu_count()
+
+
 def uuids() -> list[str]:
     """The UUIDs of the GPUs that the driver shows, by index; none where it cannot be asked."""
+    return [row[0] for row in _asked("uuid")]
+
+
+def _asked(fields: str) -> list[list[str]]:
+    """nvidia-smi's answer for each GPU: it makes no context, as torch would here."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return []
-    ask = [tool, "--query-gpu=uuid", "--format=csv,noheader"]
+    ask = [tool, f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         told = subprocess.run(ask, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in told.splitlines() if line.startswith("GPU-")]
+    lines = [line for line in told.splitlines() if line.startswith("GPU-")]
+    return [[cell.strip() for cell in line.split(",")] for line in lines]
+
+
+def check_room(world: int, gpus: Sequence[Gpu]) -> None:
+    """Refuse ranks whose contexts are more than a GPU has free, where the driver says how much."""
+    free = {
+        uuid: int(left[:-4]) << 20 for uuid, left in _asked("uuid,memory.free") if "MiB" in left
+    }
+    for i, gpu in enumerate(gpus[:world]):
+        ranks, left = len(range(i, world, len(gpus))), free.get(gpu.key)
+        need = ranks * CONTEXT_BYTES
+        if left is not None and need > left:
+            raise MemoryError(
+                f"{ranks} rank(s) on GPU {gpu.name} take about {need / 1e9:.1f} GB of its memory "
+                f"before any tensor, and {left / 1e9:.1f} GB are free; it can take "
+                f"{left // CONTEXT_BYTES}. `nvidia-smi` shows which programs hold the rest; after "
+                "`%env CUDA_VISIBLE_DEVICES=` the ranks compute on the CPU"
+            )
 
 
 def _key(name: str, known: Sequence[str]) -> str:

@@ -106,6 +106,7 @@ def take(
     except Unusable as trouble:
         cores = max(world, part.cores)
         memory = share.check_memory(world, part, machine, [])
+        gpus.check_room(world, seen)
         count = share.threads(world, cores, part.learners, env)
         told = [f"Leases are off, so others may compute where these ranks do: {trouble}."]
         names = _variables(env, None, count, part.learners)
@@ -122,6 +123,7 @@ def _claim(world, notebook, env, seen, machine, part, folder) -> Lease:
     got = _gpus(world, seen, part, folder, everybody)
     given = got.gpus if seen else None
     try:
+        gpus.check_room(world, got.gpus)
         held = claims.new(
             notebook,
             gpus=[gpu.key for gpu in got.gpus] if seen else None,

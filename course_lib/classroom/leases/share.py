@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from course_lib.classroom.leases.claims import Claim, names, used
 from course_lib.classroom.leases.machine import Machine
 
-RANK_BYTES = 260 << 20  # a rank with torch loaded, before any model
+RANK_BYTES = 260 << 20  # a rank on the CPU with torch loaded, before any model
+# The same with torch's build for GPUs and a CUDA context, of the host. Not measured yet.
+GPU_RANK_BYTES = 1 << 30
 # Address space that a rank counts as its data (with threads' stacks) after its first cells: 384 MB.
 LEAST_DATA = 512 << 20
 
@@ -26,11 +28,12 @@ class Part:
     gpus: int
     cores: int
     memory: int
+    rank_bytes: int = RANK_BYTES  # of the host's memory, for each rank
 
     def default_world(self) -> int:
         """A rank for each of several GPUs, else two, where a shared node's part has room for it."""
         ranks = self.gpus if self.gpus > 1 else 2
-        return min(ranks, max(1, self.memory // RANK_BYTES)) if self.learners else ranks
+        return min(ranks, max(1, self.memory // self.rank_bytes)) if self.learners else ranks
 
 
 def learners() -> int:
@@ -46,15 +49,21 @@ def learners() -> int:
 
 def part(machine: Machine, gpus: int) -> Part:
     """The part of one notebook on this machine with so many GPUs."""
-    many = learners()
+    many, each = learners(), rank_bytes(gpus)
     if not many:
-        return Part(0, gpus, machine.own_cores, machine.own_memory)
+        return Part(0, gpus, machine.own_cores, machine.own_memory, each)
     return Part(
         many,
         max(1, gpus // many),
         max(1, min(machine.own_cores, machine.cores // many)),
         min(machine.own_memory, machine.memory // many),
+        each,
     )
+
+
+def rank_bytes(gpus: int) -> int:
+    """The host's memory that a rank takes before any tensor, where it sees so many GPUs."""
+    return GPU_RANK_BYTES if gpus else RANK_BYTES
 
 
 def most_of_one(machine: Machine, many: int) -> tuple[int, int]:
@@ -66,10 +75,10 @@ def most_of_one(machine: Machine, many: int) -> tuple[int, int]:
 
 def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Claim]) -> int:
     """The bytes that so many ranks may claim; a MemoryError where they do not fit."""
-    need = world * RANK_BYTES
+    need = world * part.rank_bytes
     said = f"{world} ranks need about {need / 1e9:.1f} GB"
     if part.learners and need > part.memory:
-        fits = part.memory // RANK_BYTES
+        fits = part.memory // part.rank_bytes
         advice = f"ask for {fits}" if fits else "ask your instructor for another node"
         raise MemoryError(
             f"{said}, and a notebook's part of this node is {part.memory / 1e9:.1f} GB "
@@ -80,8 +89,8 @@ def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Clai
     if need > left:
         raise MemoryError(
             f"{said}, and of this node's {machine.memory / 1e9:.1f} GB {left / 1e9:.1f} GB are not "
-            f"held by others; {_held(others)}. It takes {left // RANK_BYTES} until one of them "
-            "says `%ranks stop`"
+            f"held by others; {_held(others)}. It takes {left // part.rank_bytes} until one of "
+            "them says `%ranks stop`"
         )
     return min(part.memory, left) if part.learners else need
 

@@ -1,7 +1,8 @@
 """Offload to the host: this rank's numbers, their gradients and the states live in host memory.
 
 Gradients are copied out under the backward, in pinned memory and on a stream of their own where
-there is a GPU; the update runs on the host; what it made is copied back. Lesson 12 derives it.
+there is a GPU; the update runs on the host; what it made is copied back. torch's allocator rounds
+each pinned block up to a power of two, which `held` and `estimate` do not count. Lesson 12.
 """
 
 from __future__ import annotations
