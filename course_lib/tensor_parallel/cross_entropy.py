@@ -24,6 +24,7 @@ from course_lib.tensor_parallel.class_weights import (
     summed,
 )
 from course_lib.tensor_parallel.conjugates import Message
+from course_lib.tensor_parallel.kernels_for import kernels_for
 from course_lib.tensor_parallel.loss_again import finite, gradient_again, wide
 from course_lib.tensor_parallel.loss_checks import (
     RefusedHere,
@@ -37,6 +38,7 @@ from course_lib.tensor_parallel.loss_checks import (
 
 IGNORED = -100  # as in torch
 _CHUNK = 1 << 19  # numbers worked on at once: what stays in a cache, and bounds the memory
+_LEAST = 1 << 15  # fewer are not worth a piece
 _CHUNK_ON_GPU = 1 << 26  # there a small piece costs more to launch than to compute
 
 
@@ -116,27 +118,38 @@ class _CrossEntropy(Message):
         weights, check,
     ):  # fmt: skip
         # The softmax over this rank's words lies where the gradient will: in no other memory. In
-        # bf16 it would be rounded there before its time, and is made again.
+        # bf16 it would be rounded there before its time, and is made again. Kernels keep nothing:
+        # they make it on the way from the logits to the gradient.
+        kernels = kernels_for(logits)
+        keep = keep and kernels is None
         made = torch.empty_like(logits) if keep and logits.dtype == wide(logits) else None
-        own = local_numbers(logits, targets, start, real, smoothing, made, weights)
+        if kernels is None:
+            own = local_numbers(logits, targets, start, real, smoothing, made, weights)
+        else:
+            own = kernels.local_numbers(logits, targets, start, real, smoothing, weights)
         share, losses = combine(
             own, targets, group, real, vocabulary, ignore_index, smoothing, weights, check=check
         )
-        ctx.save_for_backward(logits, targets, share)
+        ctx.save_for_backward(logits, targets, own, share)
+        ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(own, check)
         ctx.made, ctx.where = made, (start, real, vocabulary, smoothing, weights)
         ctx.group, ctx.ignore_index = group, ignore_index
         return losses
 
     @staticmethod
     def backward(ctx, grad):
-        logits, targets, share = ctx.saved_tensors
+        logits, targets, own, share = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: autograd will go through this once more
             again = gradient_again(logits, targets, grad, ctx.group, ctx.ignore_index, *ctx.where)
             return again, *[None] * 10
         made, ctx.made = ctx.made, None  # a second backward makes it again from the logits
         out = torch.empty_like(logits) if made is None else made  # (t, v/tp)
         weight = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
-        gradient(logits, targets, share, weight, out, *ctx.where, made=made is not None)
+        if ctx.kernels is None:
+            how = {"made": made is not None, "broken": ctx.broken}
+            gradient(logits, targets, share, weight, out, *ctx.where, **how)
+        else:
+            ctx.kernels.gradient(logits, targets, own, share, weight, out, *ctx.where)
         return out, *[None] * 10
 
 
@@ -205,6 +218,14 @@ def combine(
     return share, torch.where(ignored, 0.0, losses)
 
 
+def any_broken(own: Tensor, check: bool) -> bool:
+    """Return whether a row has no softmax over this rank's entries, since they are -inf or one is
+    not finite. Only then does the backward pass over the logits to set rows to 0."""
+    if own.is_cuda and not check:
+        return True  # perhaps: an answer would make the host wait
+    return numbers(~own[:2].isfinite().all(), False)
+
+
 def gradient(
     logits: Tensor,
     targets: Tensor,
@@ -218,10 +239,12 @@ def gradient(
     weights: ClassWeights | None = None,
     *,
     made: bool = False,
+    broken: bool = True,
 ) -> None:
     """(softmax − one-hot) times each token's weight into `out`, which may be the logits' memory.
 
-    `made`: there is the softmax over this rank's words in `out` already.
+    `made`: there is the softmax over this rank's words in `out` already. `broken`: some rows may
+    have none.
     """
     out[:, real:] = 0.0
     if not real:
@@ -231,15 +254,12 @@ def gradient(
     right = torch.where((local >= 0) & (local < real), -of_target * weight, 0.0)  # (t,)
     local, scale = local.clamp(0, real - 1), share * (of_sum * weight)
     nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
-    # On a GPU, asking would make the host wait.
-    if not (out.is_cuda or numbers(nothing.any(), False)):
-        nothing = None
     direct = out.dtype == share.dtype and out is not logits
     for rows, words in chunks(logits, real, out if direct else None):
         if not made:
             torch.softmax(logits[rows, :real], -1, dtype=words.dtype, out=words)
         words.mul_(scale[rows, None])
-        if nothing is not None:
+        if broken:
             words.masked_fill_(nothing[rows, None], 0.0)
         if smoothing and weights is None:
             words -= smoothing / vocabulary * weight[rows, None]
@@ -258,6 +278,8 @@ def chunks(logits: Tensor, real: int, out: Tensor | None):
     step = min(tokens, max(1, at_once // max(1, width)))
     if out is None:  # beside the logits of so many tokens, a part of as much again and no more
         step = min(step, -(-tokens // 4))
+    elif real < width:  # torch fills rows with gaps between them through memory of its own
+        step = min(step, max(-(-tokens // 16), _LEAST // width))
     buffer = logits.new_empty((step, real), dtype=wide(logits)) if out is None else None
     for i in range(0, tokens, max(1, step)):
         rows = slice(i, min(tokens, i + step))

@@ -21,11 +21,13 @@ from course_lib.tensor_parallel.class_weights import (
 from course_lib.tensor_parallel.conjugates import Message, copy, reduce
 from course_lib.tensor_parallel.cross_entropy import (
     IGNORED,
+    any_broken,
     combine,
     gradient,
     local_numbers,
     reduced,
 )
+from course_lib.tensor_parallel.kernels_for import kernels_for
 from course_lib.tensor_parallel.loss_again import gradient_again, wide
 from course_lib.tensor_parallel.loss_checks import (
     RefusedHere,
@@ -116,24 +118,27 @@ class _HeadCrossEntropy(Message):
         ctx, states, weight, targets, group, step, start, real, vocabulary, ignore_index, smoothing,
         weights: ClassWeights | None, check,
     ):  # fmt: skip
+        kernels = kernels_for(states)
+        numbers_of = local_numbers if kernels is None else kernels.local_numbers
         own = states.new_empty((4, len(targets)), dtype=wide(states))
         for rows in _slices(len(targets), step):
             logits = states[rows] @ weight.t()  # (step, v/tp)
-            own[:, rows] = local_numbers(
+            own[:, rows] = numbers_of(
                 logits, targets[rows], start, real, smoothing, weights=weights
             )
             del logits  # before the next ones are made
         share, losses = combine(
             own, targets, group, real, vocabulary, ignore_index, smoothing, weights, check=check
         )
-        ctx.save_for_backward(states, weight, targets, share)
+        ctx.save_for_backward(states, weight, targets, own, share)
+        ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(own, check)
         ctx.group, ctx.step, ctx.ignore_index = group, step, ignore_index
         ctx.where = (start, real, vocabulary, smoothing, weights)
         return losses
 
     @staticmethod
     def backward(ctx, grad):
-        states, weight, targets, share = ctx.saved_tensors
+        states, weight, targets, own, share = ctx.saved_tensors
         if torch.is_grad_enabled():  # create_graph=True: autograd will go through this once more
             x = copy(states, ctx.group)  # (t, h), replicated: here it meets this rank's words
             logits = x @ weight.t()
@@ -149,7 +154,12 @@ class _HeadCrossEntropy(Message):
             logits = states[rows] @ weight.t()  # (step, v/tp)
             *where, weights = ctx.where
             part = None if weights is None else weights._replace(token=weights.token[rows])
-            gradient(logits, targets[rows], share[rows], token[rows], logits, *where, part)
+            ids, mine, pull = targets[rows], share[rows], token[rows]
+            if ctx.kernels is None:
+                gradient(logits, ids, mine, pull, logits, *where, part, broken=ctx.broken)
+            else:
+                numbers = own[:, rows]
+                ctx.kernels.gradient(logits, ids, numbers, mine, pull, logits, *where, part)
             if needs_states:
                 torch.mm(logits, weight, out=d_states[rows])
             if needs_weight:

@@ -1,0 +1,52 @@
+"""Chooses, once a call, who passes over the loss's logits: Triton kernels, or torch's operations.
+
+Kernels take float32, bfloat16 and float16 on a GPU; the CPU, float64 and a GPU where Triton does
+not work are left to torch. COURSE_KERNELS=0 in the environment leaves all to torch. Lesson 07.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def kernels_for(x: Tensor) -> ModuleType | None:
+    """Return `loss_kernels` where they take logits of this device, dtype and layout, else None."""
+    if not x.is_cuda or x.dtype not in _DTYPES or x.stride(-1) != 1 or not x.numel():
+        return None
+    if os.environ.get("COURSE_KERNELS") == "0":
+        return None
+    return _tried(x.device, x.dtype)
+
+
+@functools.cache
+def _tried(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
+    """The kernels, if they import, compile and run here. Otherwise a warning says why not."""
+    try:
+        from course_lib.tensor_parallel import loss_kernels
+
+        logits = torch.zeros(1, 2, device=device, dtype=dtype)
+        targets = torch.zeros(1, device=device, dtype=torch.int64)
+        own = loss_kernels.local_numbers(logits, targets, 0, 2, 0.0)
+        share = weight = torch.ones(1, device=device)
+        loss_kernels.gradient(logits, targets, own, share, weight, logits, 0, 2, 2, 0.0)
+        if own[1].item() != 2.0 or logits.tolist() != [[-0.5, 0.5]]:
+            raise RuntimeError(f"two equal logits gave {own.tolist()} and {logits.tolist()}")
+    except Exception as error:  # of Triton, of its compilers, of the driver: all mean the same here
+        cause = (str(error).splitlines() or [""])[0]
+        warnings.warn(
+            f"the loss runs on {torch.cuda.get_device_name(device)} without its Triton kernels, "
+            f"with the same numbers, but more slowly: {type(error).__name__}: {cause}. "
+            "COURSE_KERNELS=0 leaves them out without this warning",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return loss_kernels

@@ -1,0 +1,188 @@
+"""The loss's two passes over the logits as Triton kernels, which read a logit once in each.
+
+Each lane of a program keeps its own maximum and sum (online softmax), so that a row is summed in
+one pass and the lanes meet once, at its end. Sums are in float32 whatever the logits are. Imported
+only where kernels_for chooses them: triton comes with torch's builds for GPUs. Lesson 07.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from course_lib.tensor_parallel.class_weights import ClassWeights
+
+_WARPS = 4
+_TILE = 4096  # logits of one row that a program works on at once: 32 for each of its threads
+_ONE_LOAD = 16  # bytes: the most that a thread loads at once
+_ANY_NUMBER = ["start", "real", "own_stride"]  # another one there is no reason to compile anew
+_ANY_ADDRESS = ["targets", "own", "share", "weight", "word_weights", "token_weights"]
+
+
+def local_numbers(
+    logits: Tensor,
+    targets: Tensor,
+    start: int,
+    real: int,
+    smoothing: float,
+    weights: ClassWeights | None = None,
+) -> Tensor:
+    """(t, v/tp) local logits -> (4, t), as cross_entropy.local_numbers."""
+    own = logits.new_empty((4, len(logits)), dtype=torch.float32)
+    lanes = 32 * _WARPS * _ONE_LOAD // logits.element_size()
+    with torch.cuda.device_of(logits):
+        row_numbers[(len(logits),)](
+            logits, targets.contiguous(), own, None if weights is None else weights.own,
+            logits.stride(0), own.stride(0), start, real, logits.shape[1],
+            SMOOTHED=smoothing > 0, ROWS=_TILE // lanes, LANES=lanes, num_warps=_WARPS,
+        )  # fmt: skip
+    return own
+
+
+def gradient(
+    logits: Tensor,
+    targets: Tensor,
+    own: Tensor,
+    share: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    start: int,
+    real: int,
+    vocabulary: int,
+    smoothing: float,
+    weights: ClassWeights | None = None,
+) -> None:
+    """(softmax − one-hot) times each token's weight into `out`, as cross_entropy.gradient, but from
+    the logits and the (4, t) numbers of `local_numbers`."""
+    tokens, width = logits.shape
+    token, words, total = weights or (None, None, None)
+    with torch.cuda.device_of(logits):
+        row_gradients[(tokens * triton.cdiv(width, _TILE),)](
+            logits, targets.contiguous(), own, share, weight, out, words, token, total,
+            logits.stride(0), out.stride(0), own.stride(0), start, real, width,
+            1 - smoothing, smoothing / vocabulary, SMOOTHED=smoothing > 0, TILE=_TILE,
+            num_warps=_WARPS,
+        )  # fmt: skip
+
+
+@triton.jit
+def _finite(most):
+    return tl.where(most == float("-inf"), 0.0, most)
+
+
+@triton.jit
+def _with_tile(
+    most, total, below, seen, row, word_weights, first, real, width,
+    CUT: tl.constexpr, SMOOTHED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Each lane's numbers, (LANES,), with the ROWS logits more that it has in a tile."""
+    columns = first + tl.arange(0, ROWS)[:, None] * LANES + tl.arange(0, LANES)[None, :]
+    if CUT:
+        x = tl.load(row + columns, mask=columns < width, other=float("-inf")).to(tl.float32)
+        x = tl.where(columns < real, x, float("-inf"))
+    else:
+        x = tl.load(row + columns).to(tl.float32)
+    higher = tl.maximum(most, tl.max(x, 0))
+    base = _finite(higher)
+    total = total * tl.exp(most - base) + tl.sum(tl.exp(x - base[None, :]), 0)
+    if SMOOTHED:
+        each = tl.where(columns < real, 1.0, 0.0)
+        if word_weights is not None:
+            each = tl.load(word_weights + columns, mask=columns < real, other=0.0)
+        under = tl.where(columns < real, each * (x - base[None, :]), 0.0)
+        # What was seen before lay below another logit.
+        below = below + seen * (_finite(most) - base) + tl.sum(under, 0)
+        seen = seen + tl.sum(each, 0)
+    return higher, total, below, seen
+
+
+@triton.jit(do_not_specialize=_ANY_NUMBER, do_not_specialize_on_alignment=_ANY_ADDRESS)
+def row_numbers(
+    logits, targets, own, word_weights, stride, own_stride, start, real, width,
+    SMOOTHED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """One token: its four numbers, from one pass over this rank's logits."""
+    token = tl.program_id(0).to(tl.int64)
+    row = logits + token * stride
+    local = tl.load(targets + token) - start
+    most = tl.full((LANES,), float("-inf"), tl.float32)
+    total = tl.zeros((LANES,), tl.float32)
+    below = tl.zeros((LANES,), tl.float32)
+    seen = tl.zeros((LANES,), tl.float32)
+    full = real // (ROWS * LANES) * (ROWS * LANES)
+    for first in range(0, full, ROWS * LANES):
+        most, total, below, seen = _with_tile(
+            most,
+            total,
+            below,
+            seen,
+            row,
+            word_weights,
+            first,
+            real,
+            width,
+            False,
+            SMOOTHED,
+            ROWS,
+            LANES,
+        )
+    if full < real:
+        most, total, below, seen = _with_tile(
+            most,
+            total,
+            below,
+            seen,
+            row,
+            word_weights,
+            full,
+            real,
+            width,
+            True,
+            SMOOTHED,
+            ROWS,
+            LANES,
+        )
+    here = (local >= 0) & (local < real)
+    of_target = tl.load(row + local, mask=here, other=0.0).to(tl.float32)
+    highest = tl.max(most, 0)
+    base = _finite(highest)
+    tl.store(own + token, highest)
+    tl.store(own + own_stride + token, tl.sum(total * tl.exp(most - base), 0))
+    tl.store(own + 2 * own_stride + token, of_target)
+    tl.store(own + 3 * own_stride + token, tl.sum(below + seen * (_finite(most) - base), 0))
+
+
+@triton.jit(do_not_specialize=_ANY_NUMBER, do_not_specialize_on_alignment=_ANY_ADDRESS)
+def row_gradients(
+    logits, targets, own, share, weight, out, word_weights, token_weights, all_weights,
+    stride, out_stride, own_stride, start, real, width, of_target, each,
+    SMOOTHED: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One tile of one token's row of the gradient; zeros where there is no word."""
+    tiles = tl.cdiv(width, TILE)
+    token = (tl.program_id(0) // tiles).to(tl.int64)
+    columns = tl.program_id(0) % tiles * TILE + tl.arange(0, TILE)
+    x = tl.load(logits + token * stride + columns, mask=columns < width, other=0.0).to(tl.float32)
+    local = tl.load(targets + token) - start
+    local = tl.where((local >= 0) & (local < real), local, -1).to(tl.int32)
+    pull = tl.load(weight + token)
+    of_sum = 1.0
+    if word_weights is not None:
+        of_target *= tl.load(token_weights + token)
+        of_sum = of_target + each * tl.load(all_weights)
+    scale = tl.load(share + token) * (of_sum * pull)
+    nothing = scale == 0.0  # a row of -inf, here or ignored
+    base = _finite(tl.load(own + token))
+    scale = scale / tl.load(own + own_stride + token)
+    words = tl.where(nothing, 0.0, tl.exp(x - base) * scale)
+    if SMOOTHED:
+        if word_weights is not None:
+            words -= each * pull * tl.load(word_weights + columns, mask=columns < real, other=0.0)
+        else:
+            words -= each * pull
+    words = tl.where(columns == local, words - of_target * pull, words)
+    words = tl.where(columns < real, words, 0.0)
+    words = words.to(out.dtype.element_ty)
+    tl.store(out + token * out_stride + columns, words, mask=columns < width)
