@@ -267,7 +267,7 @@ def test_tests_are_recorded_as_they_end_and_a_file_that_fails_to_load_costs_no_o
     assert "/home/ana" not in records.read_text()
 
 
-def test_a_lesson_goes_on_after_an_error_and_has_to_raise_where_it_says_so(toy) -> None:
+def test_a_lesson_goes_on_after_an_error_and_has_to_raise_where_it_says_so(toy, tmp_path) -> None:
     code, raises = nbformat.v4.new_code_cell, {"tags": ["raises-exception"]}
     book = nbformat.v4.new_notebook(
         cells=[
@@ -278,16 +278,20 @@ def test_a_lesson_goes_on_after_an_error_and_has_to_raise_where_it_says_so(toy) 
             code("assert world == '2'", metadata=raises),
         ]
     )
-    nbformat.write(book, toy.root / "toy.ipynb")
-    (toy.scratch / "k").mkdir()
-    words = [str(toy.root / "toy.ipynb"), "2", str(toy.scratch / "k")]
-    ended = toy.python(120.0, "-m", "tools.accept_gpu.lesson", *words)
-    assert ended.code == 0, ended.how()
-    lines = [json.loads(line) for line in ended.out.read_text().splitlines()]
-    assert [line["cells"] for line in lines] == [1, 2, 3, 4, 4] and lines[-1]["ended"]
-    division, missing = lines[-1]["errors"]
+    (toy.root / "notebooks").mkdir()
+    nbformat.write(book, toy.root / "notebooks" / "01_toy.ipynb")
+    report = Report(tmp_path / "found.json", {}, tmp_path / "summary.txt")
+    chosen = [one for one in one_gpu.stages(TINY, False, 2) if one.name == "lessons"]
+    road.travel(chosen, toy, report, time.monotonic() + 150)
+    one, two = (report.document["parts"][f"lessons: lesson 01 on {n}"] for n in (1, 2))
+    division, *missing = two["errors"]
     assert division["cell"] == 2 and "ZeroDivisionError" in division["error"]
-    assert missing == {"cell": 4, "error": "was to raise, and did not"}
+    assert missing == [{"cell": 4, "error": "was to raise, and did not"}]
+    assert [one["cell"] for one in one["errors"]] == [2], "there the last cell raises, as it says"
+    assert (two["cells"], two["ended"], two["ok"]) == (4, True, False)
+    (stage,) = report.document["stages"]
+    assert not stage["ok"] and "lesson 01 on 2: 2 errors in 4 cells" in stage["found"]
+    assert "lesson 01 on 1" in (tmp_path / "summary.txt").read_text()
 
 
 # --- the whole command, killed -------------------------------------------------------------------

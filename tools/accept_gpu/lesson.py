@@ -36,7 +36,7 @@ def main(path: Path, world: int, folder: str) -> None:
         WORLD_SIZE=str(world), IPYTHONDIR=folder, COURSE_LEASES=f"{folder}/leases",
         MPLBACKEND="module://matplotlib_inline.backend_inline",
     )  # fmt: skip
-    found = {"cells": 0, "errors": [], "seconds": {}, "ended": False}
+    found = {"cells": 0, "errors": [], "seconds_by_cell": {}, "ended": False}
     with client.setup_kernel(env=dict(os.environ)):
         for number, cell in enumerate(notebook.cells):
             if cell.cell_type != "code":
@@ -49,7 +49,7 @@ def main(path: Path, world: int, folder: str) -> None:
             except (CellTimeoutError, DeadKernelError) as error:
                 errors, dead = [f"{type(error).__name__}: {error}"], True
             found["cells"] += 1
-            found["seconds"][number] = round(time.monotonic() - began, 1)
+            found["seconds_by_cell"][number] = round(time.monotonic() - began, 1)
             found["errors"] += [{"cell": number, "error": error[-LONGEST:]} for error in errors]
             print(json.dumps(found), flush=True)
             if dead:

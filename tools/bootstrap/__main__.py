@@ -35,7 +35,7 @@ Variables: PYTHON=/path/to/python   COURSE_VENV=/a/shared/environment (checked, 
   COURSE_WORK=/your/own/copies (default: work/ here; ~/course-work where that is read-only)
   HASHES=FILE (only packages with the hashes of FILE; python -m tools.hashes writes one)
   TORCH_INDEX_URL=...   LAB_ARGS="..."   PYTEST_ARGS="..."   BENCH_ARGS="..."
-  ACCEPT_ARGS="--out FILE --rehearse"
+  ACCEPT_ARGS="--one-gpu --rehearse --out PATH"
   and all of pip's own: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, HTTPS_PROXY, TMPDIR"""
 
 
