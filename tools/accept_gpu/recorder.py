@@ -19,6 +19,12 @@ LONGEST = 3000  # characters of a traceback, the last ones
 NAMES = privacy.of_this_machine()
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Leave the work to the process that started this one, which hears of its tests as well."""
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist
+        config.pluginmanager.unregister(name=__name__)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     if report.when == "call" or report.outcome != "passed":
         _write(report, seconds=round(report.duration, 2))
@@ -31,8 +37,6 @@ def pytest_collectreport(report: pytest.CollectReport) -> None:
 
 
 def _write(report: pytest.TestReport | pytest.CollectReport, **more: float) -> None:
-    if os.environ.get("PYTEST_XDIST_WORKER"):  # the process that started it hears of it as well
-        return
     row = {"test": report.nodeid, "outcome": report.outcome, **more}
     if report.outcome == "skipped" and isinstance(report.longrepr, tuple):
         row["why"] = report.longrepr[2].removeprefix("Skipped: ")
