@@ -13,13 +13,13 @@ import os
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
+from torch import Tensor
 from torch.utils import _pytree as pytree
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,7 +28,7 @@ DEVICE_TESTS = (
     "tensor_parallel/", "step/", "zero/", "zero_offload/", "checkpoint/", "train/",
 )  # fmt: skip
 MARKERS = ("cpu", "own_ranks", "gpu")
-DRAWN = (torch.rand, torch.randn, torch.randint, torch.randperm)
+DRAWN = ("rand", "randn", "randint", "randperm")
 HIDDEN = {"CUDA_VISIBLE_DEVICES": ""}  # the environment of a rank that is to see no GPU
 
 
@@ -56,34 +56,36 @@ def default(device: torch.device) -> Iterator[None]:
         yield
         return
     torch.set_default_device(device)
+    plain = {name: getattr(torch, name) for name in DRAWN}
     try:
-        with _DrawnOnTheCpu(device):
-            yield
+        for name, draw in plain.items():
+            setattr(torch, name, _on_the_cpu_first(draw, device))
+        yield
     finally:
         torch.set_default_device(None)
+        for name, draw in plain.items():
+            setattr(torch, name, draw)
 
 
-class _DrawnOnTheCpu(TorchFunctionMode):
-    """Random numbers of a CPU's generator, the same on every machine, go where new tensors go."""
+def _on_the_cpu_first(draw: Callable[..., Tensor], device: torch.device) -> Callable[..., Tensor]:
+    """A CPU's generator gives the same numbers on every machine; they go where new tensors go."""
 
-    def __init__(self, device: torch.device):
-        super().__init__()
-        self.device = device
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+    def drawn(*args, **kwargs):
+        kwargs["device"] = place = kwargs.get("device") or device
         generator = kwargs.get("generator")
-        if func not in DRAWN or generator is None or generator.device.type != "cpu":
-            return func(*args, **kwargs)
-        place, learns = kwargs.pop("device", self.device), kwargs.pop("requires_grad", False)
-        return func(*args, **kwargs, device="cpu").to(place).requires_grad_(learns)
+        if generator is None or generator.device.type != "cpu":
+            return draw(*args, **kwargs)
+        learns = kwargs.pop("requires_grad", False)
+        return draw(*args, **(kwargs | {"device": "cpu"})).to(place).requires_grad_(learns)
+
+    return drawn
 
 
 def moved(values: object, device: torch.device | str) -> object:
     """Values with their tensors on another device: parameters stay parameters."""
 
     def move(x: object) -> object:
-        if not isinstance(x, torch.Tensor) or x.is_meta or x.device == torch.device(device):
+        if not isinstance(x, Tensor) or x.is_meta or x.device == torch.device(device):
             return x
         there = x.detach().to(device).requires_grad_(x.requires_grad)
         return (

@@ -270,6 +270,7 @@ class Work:
         return self.future
 
 
+@pytest.mark.cpu("no tensor is made")
 def test_the_end_is_known_even_if_its_thread_was_slow_to_tell():
     record = Record("all_reduce", "world", 2, "backward", 1, "float32", 4, 4, "a:1", "DDP", 0.0)
     flights, work = Flights(Flow()), Work()
@@ -358,6 +359,7 @@ def test_a_ledger_changes_no_bit_of_a_training_run(pool):
         assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
 
 
+@pytest.mark.cpu("no tensor is made")
 def test_what_is_no_group_is_refused_as_an_axis():
     refusal = pytest.raises(TypeError, match=r"axes\['tp'\] has to be a group of ranks")
     with refusal, ledger(axes={"tp": 3}):

@@ -76,7 +76,7 @@ def test_a_step_of_ddp_all_reduces_each_gradient_once(pool, world):
 def fsdp(me, reshard: bool) -> dict:
     from torch.distributed.fsdp import fully_shard
 
-    mesh = dist.init_device_mesh("cpu", (me.world,), mesh_dim_names=("dp",))
+    mesh = dist.init_device_mesh(me.device.type, (me.world,), mesh_dim_names=("dp",))
     model = two_layers()
     for part in (model[0], model[2], model):
         fully_shard(part, mesh=mesh, reshard_after_forward=reshard)

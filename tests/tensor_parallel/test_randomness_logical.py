@@ -151,7 +151,8 @@ def by_the_function(loss, x):
 
 
 def by_its_inputs(loss, x):
-    loss.backward(torch.ones_like(loss), inputs={"x": x})
+    named = torch.__version__ >= "2.13"  # since when they may have names
+    loss.backward(torch.ones_like(loss), inputs={"x": x} if named else [x])
     return x.grad
 
 

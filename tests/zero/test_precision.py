@@ -88,6 +88,7 @@ def one_shard(me, stage):
     if me.rank == me.world - 1:
         part = [part for _, part in engine.shards.parts() if part.grad is not None][-1]
         part.grad.data[-1] = math.nan  # as if it had come so: an edit would be refused
+        engine._edits._samples = None
     assert not engine.step()
     return all(map(torch.equal, frozen_state(engine), before)), engine.precision.scale.value
 

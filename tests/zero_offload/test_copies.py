@@ -10,6 +10,7 @@ import torch
 from course_lib.zero.offload.copies import KINDS, Times, as_long_as, at_once, copy_times
 
 
+@pytest.mark.cpu("arithmetic of times")
 @pytest.mark.parametrize(
     ("copy", "products", "both", "hidden"),
     [
@@ -25,6 +26,7 @@ def test_how_much_is_hidden(copy, products, both, hidden):
     assert Times(10**9, copy, products, both).hidden == pytest.approx(hidden)
 
 
+@pytest.mark.cpu("arithmetic of times")
 def test_times_are_said_with_their_bandwidth():
     times = Times(268_000_000, 0.0268, 0.03, 0.03)
     assert times.bandwidth == pytest.approx(1e10)
@@ -33,10 +35,12 @@ def test_times_are_said_with_their_bandwidth():
     )
 
 
+@pytest.mark.cpu("arithmetic of times")
 def test_as_many_products_as_take_as_long():
     assert [as_long_as(seconds, 3.0) for seconds in (0.1, 3.0, 3.1, 10.0)] == [1, 1, 2, 4]
 
 
+@pytest.mark.cpu("arithmetic of times")
 def test_without_a_gpu_nothing_is_measured():
     assert copy_times(torch.device("cpu")) is None
 
@@ -69,6 +73,7 @@ class Streams:
         self.asked.append(f"{self.current}: {what}")
 
 
+@pytest.mark.cpu("arithmetic of times")
 def test_the_copy_is_asked_for_first_and_waits_and_is_waited_for(monkeypatch):
     streams = Streams()
     copying, computing = streams.stream("copying"), streams.stream("computing")

@@ -15,6 +15,7 @@ import torch
 from course_lib import ranks, zero
 from course_lib.gpt import GPT, Config
 from course_lib.memory import OutOfMemory, budget
+from tests import devices
 from tests.tensor_parallel.parts import said
 from tests.zero_offload.parts import offloaded, weights
 
@@ -126,11 +127,13 @@ def under_the_limit(folder, where: str) -> str:
     env["MALLOC_MMAP_THRESHOLD_"] = str(1 << 17)  # else glibc keeps what was freed, and counts it
     meet = folder.with_name(f"{folder.name}-{where}-meet")
     command = [sys.executable, "-c", PROGRAM, str(folder), where, str(meet)]
+    env |= devices.HIDDEN
     done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+@pytest.mark.cpu("the limit is on the host's memory")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_DATA is Linux's")
 def test_states_are_not_in_memory_by_the_kernels_own_limit(tmp_path):
     said_in_memory = under_the_limit(tmp_path, "memory")
