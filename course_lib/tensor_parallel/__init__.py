@@ -2,10 +2,10 @@
 
 A file an idea, in the order in which lessons 03 to 08 derive them: conjugates, products, on_ranks,
 linear, mlp, qkv_layout, randomness, attention, sequence, sequence_plan, embedding, class_weights,
-loss_again, loss_checks, cross_entropy, fused_cross_entropy, parallelize, extents, resize. A group
-is always passed; nothing is global. `cross_entropy` is a file here; the function that is in it
-bears the field's name, `vocabulary_parallel_cross_entropy`. The plan of a model comes last.
-Lesson 08.
+loss_again, loss_checks, loss_kernels, kernels_for, cross_entropy, fused_cross_entropy, parallelize,
+extents, resize. A group is always passed; nothing is global. `cross_entropy` is a file here; the
+function that is in it bears the field's name, `vocabulary_parallel_cross_entropy`. The plan of a
+model comes last. Lesson 08.
 """
 
 from course_lib.tensor_parallel import conjugates

@@ -42,7 +42,7 @@ def _tried(device: torch.device, dtype: torch.dtype) -> ModuleType | None:
     except Exception as error:  # of Triton, of its compilers, of the driver: all mean the same here
         cause = (str(error).splitlines() or [""])[0]
         warnings.warn(
-            f"the loss runs on {torch.cuda.get_device_name(device)} without its Triton kernels, "
+            f"the loss runs on {device} without its Triton kernels, "
             f"with the same numbers, but more slowly: {type(error).__name__}: {cause}. "
             "COURSE_KERNELS=0 leaves them out without this warning",
             RuntimeWarning,

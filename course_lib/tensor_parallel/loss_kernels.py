@@ -114,36 +114,14 @@ def row_numbers(
     full = real // (ROWS * LANES) * (ROWS * LANES)
     for first in range(0, full, ROWS * LANES):
         most, total, below, seen = _with_tile(
-            most,
-            total,
-            below,
-            seen,
-            row,
-            word_weights,
-            first,
-            real,
-            width,
-            False,
-            SMOOTHED,
-            ROWS,
-            LANES,
-        )
+            most, total, below, seen, row, word_weights, first, real, width,
+            False, SMOOTHED, ROWS, LANES,
+        )  # fmt: skip
     if full < real:
         most, total, below, seen = _with_tile(
-            most,
-            total,
-            below,
-            seen,
-            row,
-            word_weights,
-            full,
-            real,
-            width,
-            True,
-            SMOOTHED,
-            ROWS,
-            LANES,
-        )
+            most, total, below, seen, row, word_weights, full, real, width,
+            True, SMOOTHED, ROWS, LANES,
+        )  # fmt: skip
     here = (local >= 0) & (local < real)
     of_target = tl.load(row + local, mask=here, other=0.0).to(tl.float32)
     highest = tl.max(most, 0)

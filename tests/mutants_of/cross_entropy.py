@@ -6,7 +6,9 @@ PLAIN = "course_lib/tensor_parallel/cross_entropy.py"
 FUSED = "course_lib/tensor_parallel/fused_cross_entropy.py"
 AGAIN = "course_lib/tensor_parallel/loss_again.py"
 CHECKS = "course_lib/tensor_parallel/loss_checks.py"
+CHOICE = "course_lib/tensor_parallel/kernels_for.py"
 TESTS = "tests/tensor_parallel/test_cross_entropy.py::"
+KERNELS = "tests/tensor_parallel/test_loss_kernels.py::"
 ONE = "tests/tensor_parallel/test_fused.py::"
 
 LABELS = TESTS + "test_every_label_on_every_rank[2]"
@@ -16,7 +18,11 @@ NARROW = TESTS + "test_narrow_logits_are_summed_in_float32[1]"
 KEPT = TESTS + "test_the_callers_logits_are_untouched_and_backward_goes_twice[2]"
 COUNTED = TESTS + "test_two_small_sums_forward_and_nothing_backward[2-float64]"
 PEAK = TESTS + "test_the_peak_is_one_shard_of_logits[float32-0-0.0]"
+PADDED = TESTS + "test_padding_costs_no_second_shard"
+FILLED = TESTS + "test_rows_are_filled_with_0_only_where_one_has_no_softmax"
 REFUSED = TESTS + "test_what_would_be_a_wrong_number_is_an_error"
+CHOSEN = KERNELS + "test_the_choice"
+WITHOUT = KERNELS + "test_where_kernels_do_not_work_one_sentence_says_why"
 FUSED_DENSE = ONE + "test_head_and_loss_in_one_are_the_product_and_the_loss[2]"
 FUSED_NARROW = ONE + "test_narrow_numbers_are_those_of_head_and_loss_apart[1]"
 FUSED_COUNTED = ONE + "test_two_small_sums_forward_and_one_of_the_states_backward[nothing]"
@@ -214,8 +220,8 @@ MUTANTS = [
     ),
     plain(
         "dead-shard-gradient",
-        "    if not (out.is_cuda or numbers(nothing.any(), False)):",
-        "    if True:",
+        "        if broken:\n",
+        "        if False:\n",
         (FAR,),
         "a shard of nothing but -inf makes NaN of its own gradient",
         "T12",
@@ -280,6 +286,37 @@ MUTANTS = [
         "wrong = (targets < 0) & (targets != ignore_index)",
         (REFUSED,),
         "a target beyond the vocabulary is nobody's, and its loss the logsumexp",
+    ),
+    plain(
+        "rows-always-filled",
+        "        if broken:\n",
+        "        if True:\n",
+        (FILLED,),
+        "each backward passes over all logits once more, to set rows to 0 that are 0",
+    ),
+    plain(
+        "padding-filled-at-once",
+        "    elif real < width:  # torch",
+        "    elif real > width:  # torch",
+        (PADDED,),
+        "torch fills the rows that padding separates through a second shard of memory",
+    ),
+    Mutant(
+        "cross-entropy-kernels-in-float32",
+        CHOICE,
+        "x.dtype not in _DTYPES or ",
+        "",
+        (CHOSEN,),
+        "float64 logits are summed in float32 on a GPU",
+        "T12",
+    ),
+    Mutant(
+        "cross-entropy-kernels-or-nothing",
+        CHOICE,
+        "        return None\n    return loss_kernels",
+        "        raise\n    return loss_kernels",
+        (WITHOUT,),
+        "no loss at all on a machine where Triton does not work",
     ),
     fused(
         "states-not-summed",
