@@ -32,14 +32,16 @@ def reduced(xs, op):
 
 
 def same(label, got, want, slack=None):
-    got = got.cpu()
+    got, want = got.cpu(), want.cpu()
     assert got.shape == want.shape, f"{label}: shape {tuple(got.shape)}, not {tuple(want.shape)}"
     if slack is None:
         assert got.dtype == want.dtype, f"{label}: {got.dtype}, not {want.dtype}"
         assert torch.equal(got, want), f"{label}: got {got}, not {want}"
     else:
         off = (got.to(want.dtype) - want).abs() if want.dtype != torch.bool else got ^ want
-        assert bool((off <= slack).all()), f"{label}: off by {off.max()}; got {got}, not {want}"
+        assert bool((off <= slack.cpu()).all()), (
+            f"{label}: off by {off.max()}; got {got}, not {want}"
+        )
 
 
 def cuts(n):

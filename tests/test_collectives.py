@@ -137,7 +137,7 @@ def check_all_to_all(b, dtype):
 def check_messages(b, dtype):
     # Each rank sends to the next and receives from the one before, in every shape.
     if b.n == 1:
-        return
+        pytest.skip("a message needs another rank")
     after, before = (b.rank + 1) % b.n, (b.rank - 1) % b.n
     for tag, shape in enumerate([(3, 2), (), (0, 5)]):
         x = made(tag, b.rank, shape, dtype).to(b.device)
@@ -222,6 +222,7 @@ def pass_the_barrier(me):
     return came, time.monotonic()
 
 
+@pytest.mark.cpu("no tensor is made")
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_nobody_leaves_a_barrier_before_all_have_come(pool, world):
     times = pool.run(world, pass_the_barrier)

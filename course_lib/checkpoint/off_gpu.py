@@ -28,7 +28,7 @@ class Window:
             yield 0, memoryview(flat.cpu().numpy())
             return
         if self._buffer is None:
-            self._buffer = torch.empty(WINDOW, dtype=torch.uint8, pin_memory=True)
+            self._buffer = torch.empty(WINDOW, dtype=torch.uint8, device="cpu", pin_memory=True)
         for at in range(0, len(flat), WINDOW):
             piece = flat[at : at + WINDOW]
             yield at, memoryview(self._buffer[: len(piece)].copy_(piece).numpy())
@@ -43,7 +43,7 @@ class Beside:
 
     def copy(self, x: torch.Tensor) -> torch.Tensor:
         if x.device.type != "cuda":
-            return torch.empty(x.shape, dtype=x.dtype).copy_(x)
+            return torch.empty(x.shape, dtype=x.dtype, device="cpu").copy_(x)
         if self._stream is None:
             self._stream = torch.cuda.Stream(x.device)
         self._stream.wait_stream(torch.cuda.current_stream(x.device))

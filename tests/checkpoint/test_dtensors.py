@@ -32,16 +32,16 @@ def into_fsdp(me, folder: str) -> tuple:
     mesh = ranks.mesh(me, dp=me.world, tp=1)
     with torch.device("meta"):
         model = transformers.LlamaForCausalLM(config)
-    fully_shard(model, mesh=DeviceMesh.from_group(mesh.get_group("dp"), "cpu"))
-    model.to_empty(device="cpu")
+    fully_shard(model, mesh=DeviceMesh.from_group(mesh.get_group("dp"), me.device.type))
+    model.to_empty(device=me.device)
     model.model.rotary_emb = type(model.model.rotary_emb)(config)  # its buffers are in no file
     with checkpoint.Saved(f"{folder}/{STEP}") as stored, torch.no_grad():
         for name, x in model.state_dict().items():
             local_of(x).copy_(stored.model.read(name, box_of(x)))
         read = stored.model.bytes
-    ids = torch.arange(7)[None] % 23
+    ids = torch.arange(7, device=me.device)[None] % 23
     with torch.no_grad():
-        logits = model(ids).logits
+        logits = model(ids).logits.cpu()
     whole = sum(slot.stop - slot.start for slot in stored.model.slots.values())
     return logits, read, whole
 

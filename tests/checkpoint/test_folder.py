@@ -55,6 +55,7 @@ def test_two_runs_do_not_save_into_one_folder_at_a_time(pool, tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.cpu("locks of files")
 def test_a_claim_is_one_save_s_alone_and_none_where_there_are_no_locks(tmp_path, monkeypatch):
     first = folder.Claim(tmp_path / "a" / "b")
     first.take()

@@ -69,5 +69,6 @@ def beside(me, folder: str) -> int:
     return laid
 
 
+@pytest.mark.cpu("on a GPU copies are under way, and the update waits for them")
 def test_off_the_host_no_update_is_held_up(pool, tmp_path):
     assert pool.run(1, beside, str(tmp_path)) == [0]

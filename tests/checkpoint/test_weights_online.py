@@ -31,6 +31,7 @@ def small_buffers(monkeypatch):
         monkeypatch.setattr(module, "AT_ONCE", AT_ONCE)
 
 
+@pytest.mark.cpu("files that are read without a rank")
 def test_tensors_come_one_by_one_under_all_their_names(tmp_path, monkeypatch):
     tensors = made(SHAPES)
     count = torch.tensor([3])

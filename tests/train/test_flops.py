@@ -32,6 +32,7 @@ def test_the_formula_is_what_torch_counts(name):
     assert counter.get_total_flops() == step_flops(config, rows, length)
 
 
+@pytest.mark.cpu("a clock that is played")
 def test_the_peak_is_a_time_of_this_machine(monkeypatch):
     """A product of n = 1024 that takes a tenth of a second reaches 2 n³ / 0.1 flops per second."""
     import course_lib.train.flops as flops
@@ -42,6 +43,7 @@ def test_the_peak_is_a_time_of_this_machine(monkeypatch):
     assert found == pytest.approx(2 * 1024**3 / 0.1)
 
 
+@pytest.mark.cpu("a GPU that is played")
 @pytest.mark.parametrize(("free", "n"), [(1e9, 4096), (80e9, 8192)])
 def test_on_a_gpu_ten_products_stand_between_two_looks(monkeypatch, free, n):
     """Each takes 2 ms there. A wait for every product would count its launch and the wait along."""

@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from course_lib.train import curve, program
 from course_lib.train.checks import resolve
@@ -112,7 +113,9 @@ def as_formulas_say(run: dict) -> None:
         assert report["held_by_tier"] == want["held_by_tier"] and report["held"] == want["held"]
         assert report["sent_by_axis"] == want["sent_by_axis"] and report["sent"] == want["sent"]
         assert report["sent"] > 0 and report["peak"] > report["held_by_tier"]["device"]
-        assert report["peak"] == pytest.approx(want["peak"], rel=0.10)
+        # A GPU's allocator hands out blocks of 512 bytes, and these are small tensors.
+        blocks = 50_000 if torch.cuda.is_available() else 0
+        assert 0.9 * want["peak"] <= report["peak"] <= 1.1 * want["peak"] + blocks
 
 
 LATE = ("1-cpu", "2-nvme")  # what they add to the others is little, and a normal run is short

@@ -81,7 +81,7 @@ def alone(me, folder):
     text, _ = text_of(me, 1, folder, model)
     from course_lib.data import Batches
 
-    batches, total, count = Batches(text.rest, rows=5, length=8), 0.0, 0
+    batches, total, count = Batches(text.rest, rows=5, length=8, device=me.device), 0.0, 0
     with torch.no_grad():
         for _ in range(4):
             batch = next(batches)
