@@ -18,7 +18,7 @@ from tools.accept_gpu.report import Report, say
 from tools.accept_gpu.running import LEAST, PATIENCE, Place
 from tools.accept_gpu.stages import Stage
 
-RESERVE = PATIENCE + 4  # seconds for ending what runs when the time is up, and for the last word
+RESERVE = PATIENCE + 8  # seconds for ending what runs when the time is up, and for the last word
 
 
 def travel(stages: Sequence[Stage], place: Place, report: Report, until: float) -> None:
