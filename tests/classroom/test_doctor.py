@@ -230,7 +230,7 @@ def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> Non
     from course_lib.classroom import crew
     from course_lib.classroom.doctor.real_ranks import RealRanks
 
-    def full(world: int) -> None:
+    def full(world: int, env: object) -> None:
         raise MemoryError(f"{world} ranks need 9 GB")
 
     monkeypatch.setattr(crew, "check_world", full)
@@ -252,7 +252,7 @@ def test_others_on_the_node_are_not_named(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(MemoryError, match="zoe") as refused:
         share.check_memory(2, share.part(machine, 0), machine, [claim])
 
-    def refuse(world: int) -> None:
+    def refuse(world: int, env: object) -> None:
         raise refused.value
 
     monkeypatch.setattr("course_lib.classroom.crew.check_world", refuse)

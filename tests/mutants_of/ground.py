@@ -16,8 +16,8 @@ MUTANTS = [
     Mutant(
         "pool-rank-without-its-gpu-goes-on",
         "tests/pool_worker.py",
-        "            if lost or self.default_group() is not None:\n",
-        "            if self.default_group() is not None:\n",
+        "Failure.of(self.rank, error), lost_gpu(str(error))",
+        'Failure.of(self.rank, error), ""',
         ("tests/test_pool.py::test_a_rank_that_lost_its_gpu_is_replaced",),
         "after a device-side assert every later test of that process fails with its words",
     ),
