@@ -144,7 +144,7 @@ def row_gradients(
     columns = tl.program_id(0) % tiles * TILE + tl.arange(0, TILE)
     x = tl.load(logits + token * stride + columns, mask=columns < width, other=0.0).to(tl.float32)
     local = tl.load(targets + token) - start
-    local = tl.where((local >= 0) & (local < real), local, -1).to(tl.int32)
+    local = tl.where(local < real, tl.maximum(local, -1), -1).to(tl.int32)  # any id fits 32 bits
     pull = tl.load(weight + token)
     of_sum = 1.0
     if word_weights is not None:
@@ -152,9 +152,8 @@ def row_gradients(
         of_sum = of_target + each * tl.load(all_weights)
     scale = tl.load(share + token) * (of_sum * pull)
     nothing = scale == 0.0  # a row of -inf, here or ignored
-    base = _finite(tl.load(own + token))
-    scale = scale / tl.load(own + own_stride + token)
-    words = tl.where(nothing, 0.0, tl.exp(x - base) * scale)
+    most, total = tl.load(own + token), tl.load(own + own_stride + token)
+    words = tl.where(nothing, 0.0, tl.exp(x - most) * (scale / total))
     if SMOOTHED:
         if word_weights is not None:
             words -= each * pull * tl.load(word_weights + columns, mask=columns < real, other=0.0)

@@ -96,18 +96,18 @@ def every_size(kernels, device):
     for number, size in enumerate(SIZES):
         for place, dtype in enumerate(ROUNDED):
             one_size(kernels, *size, dtype, *options[(number + place) % 4], device)
-    dead = torch.full((2, 40), -INFINITY, device=device)
-    targets = torch.tensor([3, 70], dtype=torch.int32, device=device)
-    own = kernels.local_numbers(dead, targets, 0, 40, 0.0)
-    assert own[:2].tolist() == [[-INFINITY] * 2, [0.0] * 2]
-    share, pull = torch.zeros(2, device=device), torch.ones(2, device=device)
-    kernels.gradient(dead, targets, own, share, pull, dead, 0, 40, 80, 0.0)
-    assert dead.sum().item() == -1.0 and dead[0, 3].item() == -1.0  # its target, and no NaN
+    for ids, kind in (([3, 70], torch.int32), ([3, 2**32 + 4], torch.int64)):
+        dead, targets = torch.full((2, 40), -INFINITY, device=device), torch.tensor(ids, dtype=kind)
+        targets = targets.to(device)
+        own = kernels.local_numbers(dead, targets, 0, 40, 0.0)
+        assert own[:2].tolist() == [[-INFINITY] * 2, [0.0] * 2]
+        share, pull = torch.zeros(2, device=device), torch.ones(2, device=device)
+        kernels.gradient(dead, targets, own, share, pull, dead, 0, 40, 80, 0.0)
+        assert dead.sum().item() == -1.0 and dead[0, 3].item() == -1.0  # its target, and no NaN
 
 
 def whole_road(group, device, dtype=torch.float32):
-    """Loss and gradients by the road of cross_entropy and of head_cross_entropy: (by the kernels of
-    this rank's road, number for number)."""
+    """Losses and gradients of cross_entropy and of head_cross_entropy, plain and smoothed."""
     tokens, vocabulary, padded, n = 24, 37, 40, group.size()
     start = sum(chunks(padded, n)[: group.rank()])
     stop = start + chunks(padded, n)[group.rank()]
