@@ -332,7 +332,7 @@ def test_the_peak_is_one_shard_of_logits(pool, dtype, padded, smoothing):
         2, measured, getattr(torch, dtype), padded, smoothing
     ):
         assert shard > 0.9 * 2000 * 2048 * (2 if dtype == "bfloat16" else 4)
-        assert alone <= SLACK
+        assert alone <= SLACK - (4 * module._CHUNK if dtype == "float32" and not smoothing else 0)
         assert shard <= everything <= shard + SLACK
         assert shard - 64 * 8 * 2048 <= left <= shard + 64 * 8 * 2048  # the gradient, and no more
 
