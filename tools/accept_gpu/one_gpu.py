@@ -28,7 +28,7 @@ DEVICE_TESTS = (
     "tests/test_collectives_direct.py", "tests/test_collectives_roads.py", "tests/test_ranks.py",
     "tests/ledger", "tests/memory", "tests/tensor_parallel", "tests/zero", "tests/zero_offload",
     "tests/step", "tests/test_norms.py", "tests/test_gpt.py", "tests/test_generate.py",
-    "tests/test_generate_cut.py", "tests/checkpoint", "tests/train",
+    "tests/test_generate_cut.py", "tests/checkpoint", "tests/train", "tests/ways/test_ways.py",
 )  # fmt: skip
 PEERS = "only=course_lib-0,course_lib-1,course_lib-2,course_lib-3-fast,course_lib-3-lean,"
 PEERS += "course_lib-3-cpu,fsdp2,fsdp2-reshard"
@@ -59,7 +59,8 @@ def stages(sizes: Sizes, gpu: bool, cores: int) -> list[Stage]:
 
     found = [
         Stage("doctor", "doctor", 90, doctor),
-        Stage("gpu tests", "gpu-tests", 90, gpu_tests),
+        Stage("gpu tests", "gpu-tests", 90,
+              lambda place, limit: gpu_tests(place, limit, min(3, many))),
         Stage("measurements", "micro", 60, lambda place, limit: micro(place, limit, sizes)),
         Stage("training", "training", 240, lambda place, limit: runs(place, limit, sizes)),
         Stage("benches", "bench", 150, lambda place, limit: benches(place, limit, sizes)),
@@ -101,15 +102,13 @@ def why_not(results: Iterable[dict[str, Any]], gpu: bool, rehearsal: bool) -> li
     return reasons
 
 
-def gpu_tests(place: Place, limit: float) -> Found:
-    """Every test marked gpu, but those of lesson 13 last: DeepSpeed compiles what they need."""
-    files = [
-        str(file.relative_to(place.root))
-        for file in sorted(place.root.glob("tests/**/test_*.py"))
-        if "mark.gpu" in file.read_text(errors="replace")
-    ]
-    files.sort(key=lambda file: file.startswith("tests/ways"))
-    return tests(place, limit, "-m", "gpu", *files)
+def gpu_tests(place: Place, limit: float, workers: int) -> Found:
+    """Every test marked gpu but those of lesson 13, which come last, among the device's: DeepSpeed
+    compiles what they need."""
+    files = [str(file.relative_to(place.root)) for file in place.root.glob("tests/**/test_*.py")
+             if "mark.gpu" in file.read_text(errors="replace")]  # fmt: skip
+    files = sorted(file for file in files if not file.startswith("tests/ways"))
+    return tests(place, limit, "-m", "gpu", *_workers(workers), *files)
 
 
 def device_tests(place: Place, limit: float, workers: int) -> Found:
