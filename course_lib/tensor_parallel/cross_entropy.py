@@ -130,7 +130,7 @@ class _CrossEntropy(Message):
         share, losses = combine(
             own, targets, group, real, vocabulary, ignore_index, smoothing, weights, check=check
         )
-        ctx.save_for_backward(logits, targets, own, share)
+        ctx.save_for_backward(logits, targets, None if kernels is None else own, share)
         ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(own, check)
         ctx.made, ctx.where = made, (start, real, vocabulary, smoothing, weights)
         ctx.group, ctx.ignore_index = group, ignore_index

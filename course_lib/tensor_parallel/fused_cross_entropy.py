@@ -130,8 +130,9 @@ class _HeadCrossEntropy(Message):
         share, losses = combine(
             own, targets, group, real, vocabulary, ignore_index, smoothing, weights, check=check
         )
-        ctx.save_for_backward(states, weight, targets, own, share)
         ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(own, check)
+        kept = None if kernels is None else own  # torch's road makes the softmax anew
+        ctx.save_for_backward(states, weight, targets, kept, share)
         ctx.group, ctx.step, ctx.ignore_index = group, step, ignore_index
         ctx.where = (start, real, vocabulary, smoothing, weights)
         return losses
