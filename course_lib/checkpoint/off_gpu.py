@@ -29,7 +29,7 @@ class Window:
             return
         if self._buffer is None:
             self._buffer = torch.empty(WINDOW, dtype=torch.uint8, device="cpu", pin_memory=True)
-        for at in range(0, len(flat), WINDOW):
+        for at in range(0, max(1, len(flat)), WINDOW):  # of no element: one, empty
             piece = flat[at : at + WINDOW]
             yield at, memoryview(self._buffer[: len(piece)].copy_(piece).numpy())
 

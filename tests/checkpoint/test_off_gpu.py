@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 
 import pytest
+import torch
 
 from course_lib import checkpoint
 from course_lib.checkpoint import off_gpu
-from tests.checkpoint.late_copies import late_copies
+from tests.checkpoint.late_copies import OnGpu, late_copies
 from tests.checkpoint.parts import Layout, engine_of, losses
 
 FILES = ["model.safetensors", "optimizer.safetensors", "tensors.json"]
@@ -72,3 +73,13 @@ def beside(me, folder: str) -> int:
 @pytest.mark.cpu("on a GPU copies are under way, and the update waits for them")
 def test_off_the_host_no_update_is_held_up(pool, tmp_path):
     assert pool.run(1, beside, str(tmp_path)) == [0]
+
+
+@pytest.mark.cpu("a GPU that is played")
+def test_a_tensor_without_elements_is_one_empty_piece_wherever_it_is(monkeypatch):
+    """Its name then has a share of the checksum, on a GPU as on a CPU."""
+    monkeypatch.setattr(off_gpu, "WINDOW", 100)
+    window = off_gpu.Window()
+    window._buffer = torch.empty(100, dtype=torch.uint8)
+    for x in (torch.empty(0, 4), torch.empty(0, 4).as_subclass(OnGpu)):
+        assert [(at, bytes(piece)) for at, piece in window.pieces(x)] == [(0, b"")]
