@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from course_lib.zero import loaded
 from course_lib.zero.loaded import Untouched, take_over
 from course_lib.zero.offload.host import HostHome
+from course_lib.zero.offload.nvme import FileHome
 from course_lib.zero.partition import partition
 from tests.zero.parts import Case, engine_of, loss_of, net, train
 
@@ -75,6 +77,21 @@ def test_only_shards_that_were_written_to_are_compared():
     home.follow(own, shards)
     values = [{x for _, part in bucket for x in part.tolist()} for bucket in own]
     assert values[1] == {5.0} and all(x == {7.0} for x in [values[0], *values[2:]])
+
+
+def test_a_write_waits_for_a_bucket_that_a_step_leaves_out():
+    """A bucket without gradients is not in memory in that step: it takes it over in a later one."""
+    home = object.__new__(FileHome)
+    bucket = SimpleNamespace(layout=SimpleNamespace(count=2), shown=None)
+    home.kept, home._untouched, shards = {0: bucket}, Untouched(), [torch.zeros(3)]
+    home._untouched.note(shards)
+    home.follow([()], shards)
+    assert bucket.shown is None
+    shards[0][1] = 5.0
+    for _ in range(2):
+        home.follow([()], shards)
+        assert bucket.shown.tolist() == [0.0, 5.0]
+        home._untouched.note(shards)  # after a step that has left the bucket where it is
 
 
 def waits_of_a_step(me, blocks, stage, options):

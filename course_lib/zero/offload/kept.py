@@ -61,6 +61,7 @@ class Kept:
             yield
             if write:
                 self._bring_back(memory, state)
+                self.shown = None
         finally:
             for _, part in self.own:
                 state.pop(part, None)

@@ -207,9 +207,8 @@ class FileHome:
         """A bucket takes over what was written when it is next in memory, without another pass."""
         self._followed = shards
         for i, changed in enumerate(self._untouched.changed(shards)):
-            if i in self.kept:
-                count = self.kept[i].layout.count
-                self.kept[i].shown = shards[i][:count] if changed else None
+            if changed and i in self.kept:
+                self.kept[i].shown = shards[i][: self.kept[i].layout.count]
 
     def step(self, optimizer: Optimizer) -> None:
         """Update bucket by bucket, each lent to the optimizer while it is in memory."""
