@@ -8,6 +8,7 @@ from __future__ import annotations
 
 
 def load_ipython_extension(shell) -> None:
+    from course_lib.classroom import missing_packages
     from course_lib.classroom.magic import RanksMagics
     from course_lib.classroom.wire import KERNEL
     from course_lib.prepared import prepare
@@ -15,6 +16,7 @@ def load_ipython_extension(shell) -> None:
     prepare(KERNEL)  # while the learner reads the first lines
     if "RanksMagics" not in shell.magics_manager.registry:
         shell.register_magics(RanksMagics)
+    missing_packages.install(shell)
 
 
 def unload_ipython_extension(shell) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from IPython.core.error import UsageError
 
+from course_lib.classroom import missing_packages
+
 EXTENSION = __name__
 NOT_YET = (
     "%%ranks is not there yet: this kernel was started anew, and the notebook's first code cell "
@@ -21,6 +23,7 @@ def load_ipython_extension(shell) -> None:
     """Registers `ranks` as a magic of lines and cells, unless the real one is there."""
     if "RanksMagics" not in shell.magics_manager.registry:
         shell.register_magic_function(_ranks, "line_cell", "ranks")
+    missing_packages.install(shell)
 
 
 def _ranks(line: str, cell: str | None = None) -> None:

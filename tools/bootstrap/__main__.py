@@ -18,7 +18,8 @@ from .pip_words import diagnose
 from .say import Refusal, complain, say
 
 ROOT = Path(__file__).resolve().parents[2]
-LAB = ("classroom",)
+CLASSROOM = ("classroom",)  # without the others, cells that need them are skipped and say so
+LESSONS = ("classroom", "deepspeed", "huggingface")
 EVERYTHING = ("bench", "classroom", "deepspeed", "dev", "huggingface")
 
 HELP = """The targets; each works alone on a fresh clone.
@@ -51,11 +52,11 @@ def _setup(root: Path, environment: Environment) -> int:
 Task = Callable[[Path, Environment], int]
 TARGETS: dict[str, tuple[tuple[str, ...], Task]] = {
     "setup": (EVERYTHING, _setup),
-    "lab": (LAB, tasks.lab),
+    "lab": (LESSONS, tasks.lab),
     "test": (EVERYTHING, tasks.test),
     "test-all": (EVERYTHING, tasks.test_all),
     "notebooks": (EVERYTHING, tasks.notebooks),
-    "exercises": (LAB, tasks.exercises),
+    "exercises": (CLASSROOM, tasks.exercises),
     "bench": (EVERYTHING, tasks.bench),
     "accept-gpu": (EVERYTHING, tasks.accept_gpu),
 }
@@ -87,7 +88,8 @@ def main(arguments: list[str]) -> int:
                 "leave one of the two unset",
             )
         if named:
-            environment = shared.check(ROOT, Path(named).expanduser().absolute(), extras)
+            least = CLASSROOM if extras == LESSONS else extras
+            environment = shared.check(ROOT, Path(named).expanduser().absolute(), least)
         else:
             environment = ensure(ROOT, extras)
         return task(ROOT, environment)
