@@ -1,7 +1,7 @@
 """The notebook's side of the course: ranks under a cell, hangs that explain themselves, checks.
 
-`%load_ext course_lib.classroom` brings `%%ranks` and `%ranks`. No rank starts before it is used;
-what every rank has to import is imported in the background, once.
+`%load_ext course_lib.classroom` brings `%%ranks`, `%ranks` and `%%extra`. No rank starts before it
+is used; what every rank has to import is imported in the background, once.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 def load_ipython_extension(shell) -> None:
     from course_lib.classroom import missing_packages
+    from course_lib.classroom.extra import ExtraMagics
     from course_lib.classroom.magic import RanksMagics
     from course_lib.classroom.wire import KERNEL
     from course_lib.prepared import prepare
 
     prepare(KERNEL)  # while the learner reads the first lines
     if "RanksMagics" not in shell.magics_manager.registry:
-        shell.register_magics(RanksMagics)
+        shell.register_magics(RanksMagics, ExtraMagics)
     missing_packages.install(shell)
 
 

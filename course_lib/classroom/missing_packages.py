@@ -36,6 +36,7 @@ except Exception as _error:
 """
 _SKIPPED = "__import__('importlib').import_module({module!r}).skip({package!r})"
 _SHOWN = "__import__('sys').displayhook(None)"
+_SENT = re.compile(r"--(push|pull|with)[ =](\S+)")  # the names after `%%extra`
 Name = tuple[bool, str]  # whether the ranks have it, and what it is called
 
 
@@ -63,8 +64,11 @@ class Guard:
 
     def visit(self, tree: ast.Module) -> ast.Module:
         """The cell in a frame that knows a missing package, or a call that says what is missing."""
-        on_ranks, body = _body(tree)
-        self.made, used = _made(on_ranks, body), _used(on_ranks, body)
+        on_ranks, body, line = _body(tree)
+        sent = {word: names.split(",") for word, names in _SENT.findall(line)}
+        self.made = _made(on_ranks, body) | {(False, name) for name in sent.get("pull", ())}
+        used = _used(on_ranks, body) | {(True, name) for name in sent.get("with", ())}
+        used |= {(False, name) for name in sent.get("push", ())}
         missing = _imported(body) & self.absent
         missing |= {self.lost[name] for name in used & self.lost.keys() - self.made}
         if missing:
@@ -128,13 +132,14 @@ def _is_there(package: str) -> bool:
         return False
 
 
-def _body(tree: ast.Module) -> tuple[bool, ast.Module]:
-    """Whether the cell is one of `%%ranks`, and its statements."""
+def _body(tree: ast.Module) -> tuple[bool, ast.Module, str]:
+    """Whether the cell is one of ranks, its statements, and the words after its magic."""
     match tree.body:
         case [ast.Expr(ast.Call(func=ast.Attribute(attr="run_cell_magic"), args=args))]:
-            if args[0].value == "ranks":
-                return True, _parsed(args[-1].value)
-    return False, tree
+            magic, line, text = (node.value for node in args)
+            if magic in ("ranks", "extra"):
+                return True, _parsed(text), line
+    return False, tree, ""
 
 
 def _parsed(text: str) -> ast.Module:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -61,6 +62,7 @@ def serve(work: Path, options: list[str], tell) -> None:
     from course_lib.classroom.workspace.server import ready
 
     prepare_environment(work)
+    list_fonts()
     start = first_lesson(work)
     page = f"/lab/tree/{start}" if start else "/lab"
     if not any(o.startswith(("--LabApp.default_url", "--ServerApp.default_url")) for o in options):
@@ -78,6 +80,16 @@ def serve(work: Path, options: list[str], tell) -> None:
         )
     tell(server.connection_url)
     server.start()
+
+
+def list_fonts() -> None:
+    """Let Matplotlib look for fonts, which it does once for each user and tells of in red."""
+    import matplotlib
+
+    if not any(Path(matplotlib.get_cachedir()).glob("fontlist-*.json")):
+        print("Matplotlib looks for fonts, once.", flush=True)
+        command = [sys.executable, "-c", "import matplotlib.font_manager"]
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
 
 
 def prepare_environment(work: Path) -> None:

@@ -13,19 +13,21 @@ from course_lib.figures.smaller import smaller
 
 TITLES = {
     "00": "first\nranks", "01": "collectives,\nthe ledger",
-    "02": "column- and\nrow-parallel", "03": "f and g", "04": "MLP", "05": "attention",
+    "02": "columns\nand rows", "03": "f and g", "04": "MLP", "05": "attention",
     "06": "sequence\nparallelism", "07": "vocabulary", "08": "a GPT\nthat trains",
     "09": "ZeRO-1:\noptimizer", "10": "ZeRO-2:\ngradients", "11": "ZeRO-3:\nparameters",
     "12": "offload", "13": "DeepSpeed,\nTrainer", "14": "checkpoints,\ninference",
-    "15": "both at once,\nhow far",
-    "E4": "pipeline, context, expert\nparallelism", "B": "measuring", "E1": "tokenizers",
-    "C": "clusters", "E2": "quantization", "D": "formulas", "E3": "processors",
+    "15": "both\nat once",
+    "B": "measuring", "C": "clusters", "D": "formulas", "E1": "tokenizers",
+    "E2": "quantization", "E3": "processors", "E4": "pipeline, context, expert",
 }  # fmt: skip
-WIDTH, HEIGHT = 8.76, 1.72
-WIDE, HIGH, GAP = 0.71, 0.42, 0.045  # a lesson's box and the space between two
-LANES = (0.23, 1.06)  # tops of the boxes of Part II and of Part III
+WIDTH, HEIGHT = 7.5, 2.56
+HIGH, LOW, GAP = 0.5, 0.27, 0.045  # a lesson's box, an appendix's, and the space between two
+LANES = (0.28, 1.2)  # tops of the boxes of Part II and of Part III
+APPENDICES = 2.06  # their top
+FIRST, LANE, LAST = 0.07, 1.14, 6.77  # left edges: of Part I, of the lanes, of Part IV
 PAPER = "#f2f2f2"
-FIRST, LAST, BESIDE = 0.08, 6.36, 7.16  # left edges: of Part I, of the lanes' ends, of appendices
+WORDS = 8.2  # points, which is 12 pixels on the screen
 
 
 class Box(NamedTuple):
@@ -52,7 +54,7 @@ HEADINGS = (
     Heading("Part III: data parallelism and ZeRO, axis dp", ("09", "10", "11", "12")),
     Heading("tools", ("13", "14")),
     Heading("IV: dp × tp", ("15",)),
-    Heading("Appendices", ("E4",)),
+    Heading("Appendices", ("B", "E4")),
 )
 
 
@@ -69,33 +71,33 @@ def course_map(here: str) -> Picture:
 
 def boxes() -> dict[str, Box]:
     """The place of every lesson and appendix."""
-    found = {"00": Box(FIRST, 0.42, 0.8, HIGH), "01": Box(FIRST, 0.42 + HIGH + 0.06, 0.8, HIGH)}
+    part_1 = 0.86
+    found = {"00": Box(FIRST, 0.42, part_1, HIGH), "01": Box(FIRST, 1.0, part_1, HIGH)}
     lanes = (("02", "03", "04", "05", "06", "07", "08"), ("09", "10", "11", "12", "13", "14"))
     for names, top in zip(lanes, LANES, strict=True):
-        wide = (LAST - 0.18 - 1.09 - GAP * (len(names) - 1)) / len(names)
+        wide = (LAST - 0.28 - LANE - GAP * (len(names) - 1)) / len(names)
         for i, name in enumerate(names):
-            found[name] = Box(1.09 + i * (wide + GAP), top, wide, HIGH)
-    found["15"] = Box(LAST, (LANES[0] + LANES[1]) / 2, 0.66, HIGH)
-    wide = WIDTH - BESIDE - 0.08
-    found["E4"] = Box(BESIDE, LANES[0], wide, 0.4)
-    short = 0.66
-    for i, (left, right) in enumerate((("B", "E1"), ("C", "E2"), ("D", "E3"))):
-        top = LANES[0] + 0.45 + 0.29 * i
-        found[left] = Box(BESIDE, top, short, 0.26)
-        found[right] = Box(BESIDE + short + 0.04, top, wide - short - 0.04, 0.26)
+            found[name] = Box(LANE + i * (wide + GAP), top, wide, HIGH)
+    found["15"] = Box(LAST, sum(LANES) / 2, WIDTH - LAST - FIRST, HIGH)
+    names = [name for name in TITLES if not name.isdigit()]
+    letters = {name: len(name + TITLES[name]) + 2.5 for name in names}
+    left, room = FIRST, WIDTH - 2 * FIRST - GAP * (len(names) - 1)
+    for name in names:  # each as wide as its title is long
+        wide = room * letters[name] / sum(letters.values())
+        found[name] = Box(left, APPENDICES, wide, LOW)
+        left += wide + GAP
     return found
 
 
 def label(here: str) -> tuple[float, float, str]:
     """The middle of "you are here" and its text: below a box, or above its heading where another
     box is below."""
-    places = boxes()
-    spot = places[here]
-    low = places["D"] if here in ("B", "C", "D", "E1", "E2", "E3", "E4") else spot
-    x = min(max(spot.left + spot.wide / 2, 0.42), WIDTH - 0.42)  # the words stay on the card
+    spot = boxes()[here]
+    x = min(max(spot.left + spot.wide / 2, 0.5), WIDTH - 0.5)  # the words stay on the card
     if here == "00":  # 01 is below
-        return x, spot.top - 0.26, "▼ you are here"
-    return x, low.top + low.high + 0.1, "▲ you are here"
+        return x, spot.top - 0.28, "▼ you are here"
+    below = 0.38 if here == "15" else 0.1  # an arrow comes to 15 from below
+    return x, spot.top + spot.high + below, "▲ you are here"
 
 
 def in_words(here: str) -> str:
@@ -122,20 +124,20 @@ def _paint(figure, here: str) -> None:
     for heading in HEADINGS:
         first, last = places[heading.over[0]], places[heading.over[-1]]
         left, right = first.left, last.left + last.wide
-        look = {"fontsize": 7, "color": INK, "ha": "center", "va": "center"}
+        look = {"fontsize": WORDS, "color": INK, "ha": "center", "va": "center"}
         axis.text((left + right) / 2, first.top - 0.12, heading.text, **look)
         axis.plot([left, right], [first.top - 0.035] * 2, color=QUIET, linewidth=0.7)
     for name, box in places.items():
         _box(axis, name, box, name == here)
-    start, stop = FIRST + 0.8, places["15"]
+    start, stop = places["01"].left + places["01"].wide, places["15"]
     for top, last in zip(LANES, ("08", "14"), strict=True):
         middle = top + HIGH / 2
-        _arrow(axis, (start + 0.02, 0.87), (1.07, middle))
+        _arrow(axis, (start + 0.02, 0.96), (LANE - 0.02, middle))
         end = places[last].left + places[last].wide
         towards = stop.top + HIGH * (0.3 if top < stop.top else 0.7)
         _arrow(axis, (end + 0.02, middle), (LAST - 0.02, towards))
     x, y, words = label(here)
-    look = {"fontsize": 7, "fontweight": "bold", "color": INK, "ha": "center", "va": "center"}
+    look = {"fontsize": WORDS, "fontweight": "bold", "color": INK, "ha": "center", "va": "center"}
     axis.text(x, y, words, **look)
 
 
@@ -149,14 +151,15 @@ def _box(axis, name: str, box: Box, here: bool) -> None:
     ink, middle = CARD if here else INK, box.left + box.wide / 2
     title = TITLES[name]
     text = {"ha": "center", "va": "center", "color": ink}
-    if box.high < 0.3:  # a line for both
-        axis.text(box.left + 0.05, box.top + box.high / 2, name, fontsize=7, fontweight="bold",
-                  va="center", color=ink)  # fmt: skip
-        start = box.left + 0.08 + 0.07 * len(name)
-        axis.text(start, box.top + box.high / 2, title, fontsize=6, va="center", color=ink)
+    number = {**text, "fontsize": WORDS, "fontweight": "bold"}
+    if box.high == LOW:  # a line for both
+        number["ha"] = "left"
+        axis.text(box.left + 0.05, box.top + LOW / 2, name, **number)
+        start = box.left + 0.09 + 0.085 * len(name)
+        axis.text(start, box.top + LOW / 2, title, fontsize=WORDS, va="center", color=ink)
         return
-    axis.text(middle, box.top + 0.09, name, fontsize=7, fontweight="bold", **text)
-    axis.text(middle, box.top + 0.27, title, fontsize=6, linespacing=1.05, **text)
+    axis.text(middle, box.top + 0.1, name, **number)
+    axis.text(middle, box.top + 0.32, title, fontsize=WORDS, linespacing=1.05, **text)
 
 
 def _arrow(axis, start: tuple[float, float], stop: tuple[float, float]) -> None:

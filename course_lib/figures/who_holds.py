@@ -36,12 +36,13 @@ def who_holds(
         ]
         for name, rows in panels.items()
     }  # fmt: skip
-    alt = _in_words(held, title)
+    unit = "element" if all(b.numel() == 1 for row in sources for b in row) else "chunk"
+    alt = _in_words(held, title, unit)
     n, chunks = len(sources), len(sources[0])
     # A tile is half an inch; a panel is wide enough for its name.
     panel = max(TILE * chunks, *(0.075 * len(name) for name in held)) + 0.3
     size = (0.7 + panel * len(held), TILE * n + (1.35 if title else 1.05))
-    return draw(size, alt, lambda figure: _paint(figure, held, title))
+    return draw(size, alt, lambda figure: _paint(figure, held, title, unit))
 
 
 def _owners(block: Tensor | None, candidates: list[Tensor], place: str) -> Owners:
@@ -57,7 +58,7 @@ def _owners(block: Tensor | None, candidates: list[Tensor], place: str) -> Owner
     raise ValueError(f"{place}: these values are no sum of the ranks' own; is the verb right?")
 
 
-def _paint(figure, held: dict[str, list[list[Owners]]], title: str) -> None:
+def _paint(figure, held: dict[str, list[list[Owners]]], title: str, unit: str) -> None:
     from matplotlib.patches import Rectangle
 
     axes = figure.subplots(1, len(held), squeeze=False)[0]
@@ -76,7 +77,7 @@ def _paint(figure, held: dict[str, list[list[Owners]]], title: str) -> None:
             [r + 0.5 for r in range(len(rows))], [f"rank {r}" for r in range(len(rows))]
         )
         axis.tick_params(length=0)
-        axis.set_xlabel("chunk")
+        axis.set_xlabel(unit)
         if axis is not axes[0]:
             axis.set_yticklabels([])
         for side in axis.spines.values():
@@ -106,13 +107,14 @@ def tile(axis, rectangle, column: int, row: int, owners: Owners, *, hatched: boo
         )  # fmt: skip
 
 
-def _in_words(held: dict[str, list[list[Owners]]], title: str) -> str:
+def _in_words(held: dict[str, list[list[Owners]]], title: str, unit: str) -> str:
     told = []
     for name, rows in held.items():
         lines = (f"rank {r} holds {', '.join(map(_chunk, row))}" for r, row in enumerate(rows))
         told.append(f"{name}: {'; '.join(lines)}.")
     head = f"{title}. " if title else ""
-    return f"{head}Chunk by chunk, the ranks whose values are summed in it. {' '.join(told)}"
+    by_unit = f"{unit.capitalize()} by {unit}"
+    return f"{head}{by_unit}, the ranks whose values are summed in it. {' '.join(told)}"
 
 
 def _chunk(owners: Owners) -> str:

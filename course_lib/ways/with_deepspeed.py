@@ -6,6 +6,8 @@ Lesson 13.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -27,15 +29,30 @@ def imported():
     if not torch.cuda.is_available():
         os.environ["DS_ACCELERATOR"] = "cpu"
     try:
-        with quiet():
+        with quiet(), _unheard():
             import deepspeed
+
+            # An all-reduce through shared memory that it would compile now, and no ledger sees.
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     except ImportError as error:
         raise NotThere(
             f"DeepSpeed cannot be imported ({error}): pip install 'course_lib[deepspeed]'"
         ) from error
-    # An all-reduce through shared memory that it would compile now, and that no ledger sees.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Nothing of what a compiler or linker writes meanwhile: DeepSpeed tries by their means which
+    of its extensions could be built, and one that could not is no fault of this run."""
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def has_fp16() -> bool:
@@ -51,7 +68,7 @@ def has_files() -> bool:
     imported()
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    with quiet():
+    with quiet(), _unheard():
         return AsyncIOBuilder().is_compatible(verbose=False)
 
 

@@ -46,7 +46,8 @@ def shell(monkeypatch):
         except Exception as error:
             raise RuntimeError(f"every rank raised {type(error).__name__}: {error}") from None
 
-    shell.register_magic_function(on_ranks, "cell", "ranks")
+    for magic in ("ranks", "extra"):
+        shell.register_magic_function(on_ranks, "cell", magic)
     shell.user_ns.update(pull=lambda text, rank=0: eval(text, ranks), push=ranks.update)
     missing_packages.install(shell)
     return SimpleNamespace(run=lambda cell: shell.run_cell(cell, store_history=True))
@@ -80,6 +81,9 @@ def test_it_is_the_same_on_the_ranks_and_across(shell, capsys):
     shell.run("%%ranks\nimport phantom\nn = 2")
     assert "needs phantom" in capsys.readouterr().out
     for later in ("%%ranks\nprint(n)", "m = pull('n + 1', 0)", "push(k=m)", "%%ranks\nprint(k)"):
+        assert shell.run(later).success
+        assert "needs phantom" in capsys.readouterr().out, later
+    for later in ("%%extra 4 --with n\npass", "%%extra 4 --pull z,o\nprint(k)", "z", "print(o)"):
         assert shell.run(later).success
         assert "needs phantom" in capsys.readouterr().out, later
     shell.run("n = 7\nprint(n)")

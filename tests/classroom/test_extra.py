@@ -1,0 +1,95 @@
+"""`%%extra`: a cell on more ranks beside the notebook's own, and what comes back from them."""
+
+from __future__ import annotations
+
+import pytest
+
+from course_lib.classroom import extra
+
+pytestmark = pytest.mark.cpu("about ranks that are pretended")
+
+
+class Ranks:
+    """Ranks that note what they were asked for."""
+
+    def __init__(self, world: int, log: list) -> None:
+        self.world, self.log, self.variables = world, log, {}
+
+    def run(self, cell: str, deadline: float) -> None:
+        self.log.append((cell, deadline))
+        if "fail" in cell:
+            raise extra.RanksFailed("rank 1 raised it")
+
+    def push(self, values: dict) -> None:
+        self.variables.update(values)
+
+    def pull(self, expression: str) -> list:
+        return [f"{expression} of {rank}" for rank in range(self.world)]
+
+
+@pytest.fixture
+def magics(monkeypatch):
+    """The magics over pretended ranks, and what happened to these."""
+    from contextlib import contextmanager
+    from types import SimpleNamespace
+
+    from course_lib.classroom import checks
+
+    log: list = []
+
+    @contextmanager
+    def pretended(world: int):
+        log.append(f"{world} begin")
+        yield Ranks(world, log)
+        log.append(f"{world} end")
+
+    cells = {"f": "def f(): ...\ndef g(): ...", "g": "def f(): ...\ndef g(): ...", "h": "h = 1"}
+    monkeypatch.setattr(extra, "extra_ranks", pretended)
+    monkeypatch.setattr(checks, "cell_of", cells.__getitem__)
+    made = extra.ExtraMagics(None)
+    made.shell = SimpleNamespace(user_ns={"home": "/h"})
+    made.log = log
+    return made
+
+
+def test_a_cell_has_its_ranks_for_itself(magics):
+    magics.run("3 --with f,g,h --push home --pull a,b --deadline 7", "a = b = 1")
+    assert magics.log == [
+        "3 begin", ("def f(): ...\ndef g(): ...", 7.0), ("h = 1", 7.0), ("a = b = 1", 7.0), "3 end",
+    ]  # fmt: skip
+    assert magics.shell.user_ns["a"] == ["a of 0", "a of 1", "a of 2"]
+    assert magics.shell.user_ns["b"][2] == "b of 2"
+
+
+def test_ranks_that_are_kept_wait_for_the_next_cell(magics):
+    magics.run("2 --keep", "a")
+    magics.run("2 --keep", "b")
+    assert magics.log == ["2 begin", ("a", 30.0), ("b", 30.0)]
+    magics.run("3 --keep", "c")  # of another number: the others end first
+    assert magics.log[3:] == ["2 end", "3 begin", ("c", 30.0)]
+    magics.run("stop")
+    magics.run("stop")
+    assert magics.log[6:] == ["3 end"]
+
+
+def test_a_cell_that_fails_leaves_no_ranks_behind(magics):
+    with pytest.raises(extra.RanksFailed):
+        magics.run("2", "fail")
+    assert magics.log[-1] == "2 end"
+    magics.run("2 --keep", "a")
+    with pytest.raises(extra.RanksFailed):
+        magics.run("2 --keep", "fail")
+    magics.run("2", "b")
+    assert magics.log[-2:] == [("b", 30.0), "2 end"], "kept ranks are kept after a mistake"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("", "say how many ranks"), ("two", "%%extra: argument world"), ("2 --pul a", "pul")],
+)
+def test_a_line_that_cannot_be_says_what_is_meant(magics, line, said):
+    with pytest.raises(ValueError, match=said):
+        magics.run(line, "a")
+    with pytest.raises(ValueError, match="say `%extra stop`"):
+        magics.run("4")
+    assert magics.log == []
