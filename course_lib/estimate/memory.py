@@ -62,6 +62,7 @@ class States:
     outline: nn.Module = field(repr=False)
     kept: Set[Bucket] = field(default=frozenset(), repr=False)
     files: Mapping[Bucket, Layout] = field(default_factory=dict, repr=False)
+    modules: Mapping[Bucket, nn.Module] = field(default_factory=dict, repr=False)  # of its units
 
     def total(self, *, alive: bool = False) -> int:
         return sum(self._of(alive).values())
@@ -110,11 +111,11 @@ def states(
         raise ValueError(f"optimizer={optimizer!r} is none of {', '.join(RULES)}, nor a Rule")
     outline, units = sketch_of(model, precision.dtype, units)
     if stage == 3:
-        buckets, kept = units_of(outline, n, units, persist)
-        parts = Partition(buckets, n)
+        modules, kept = units_of(outline, n, units, persist)
+        parts = Partition(list(modules), n)
     else:
         parts = partition(outline.named_parameters(), n if stage else 1, most_bytes=bucket_bytes)
-        kept = set()
+        modules, kept = {}, set()
     count = _Count(stage, rank if stage else 0, precision.master, rule, plan)
     count.buffers(outline)
     for bucket in parts.buckets:
@@ -122,7 +123,7 @@ def states(
     if stage != 3:
         count.frozen(outline, parts)
     count.files()
-    return States(+count.between, +count.add, parts, outline, kept, count.layouts)
+    return States(+count.between, +count.add, parts, outline, kept, count.layouts, modules)
 
 
 class _Count:
@@ -134,6 +135,7 @@ class _Count:
         self.add: Sum = Counter()
         self.layouts: dict[Bucket, Layout] = {}
         self.reads: list[int] = []  # bytes of the shards that are read from files
+        self.updates = False  # whether a file of this rank has something trained
 
     def buffers(self, model: nn.Module) -> None:
         self.between["buffers", "device"] += sum(x.nbytes for x in set(model.buffers()))
@@ -199,6 +201,7 @@ class _Count:
         spans = [(piece.at, piece.at + piece.numel) for piece in trained]
         layout = Layout(own, dtype, dict.fromkeys(names, dtype), half, dict.fromkeys(names, spans))
         self.layouts[bucket] = layout
+        self.updates = self.updates or bool(trained)
         self.between["files", "disk"] += layout.nbytes
         if there:
             self.reads.append(layout.half_bytes if half else layout.values_bytes)
@@ -209,7 +212,7 @@ class _Count:
             return
         layouts = self.layouts.values()
         largest = max(layout.nbytes for layout in layouts)
-        sets = min(SETS, len(layouts)) * (largest + ALIGN)
+        sets = min(SETS, len(layouts)) * (largest + ALIGN) if self.updates else 0
         reads = AHEAD * (max(self.reads) + ALIGN) if self.reads else 0
         outlines = sum({layout.dtype: layout.dtype.itemsize for layout in layouts}.values())
         self.between["staging", "host"] += sets + reads + outlines
@@ -221,17 +224,17 @@ def _all_of(bucket: Bucket) -> list[Piece]:
 
 def units_of(
     model: nn.Module, n: int, chosen: Sequence[nn.Module] | None, persist: int
-) -> tuple[list[Bucket], set[Bucket]]:
-    """The units of stage 3 as buckets, and those of them that are kept whole."""
+) -> tuple[dict[Bucket, nn.Module], set[Bucket]]:
+    """The units of stage 3 as buckets, each with its module, and those that are kept whole."""
     found = choose_units(model, chosen)
     small = [one for *_, named in found for one in named if one[1].nbytes < persist]
     kept = {Bucket(slots, n) for slots in end_to_end(small)}
-    large = [
-        Bucket(slots, n)
-        for *_, named in found
+    large = {
+        Bucket(slots, n): module
+        for _, module, named in found
         for slots in end_to_end(one for one in named if one[1].nbytes >= persist)
-    ]
-    return [*kept, *large], kept
+    }
+    return {**dict.fromkeys(kept, model), **large}, kept
 
 
 # ---- from the number of parameters alone

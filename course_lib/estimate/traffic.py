@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from typing import NamedTuple
 
 from torch import nn
 
@@ -66,17 +67,31 @@ def must_bytes(
     return dict(found)
 
 
+class Turn(NamedTuple):
+    """A use of a unit in the forward."""
+
+    unit: Bucket
+    unread: bool  # an embedding's own: its backward looks at no weight
+    reached: bool  # what it makes wants a gradient, so that a backward comes
+
+
 def walk(
-    model: nn.Module, units: Sequence[Bucket], kept: Set[Bucket], *, keep: int, prefetch: int
+    model: nn.Module,
+    units: Mapping[Bucket, nn.Module],
+    kept: Set[Bucket],
+    *,
+    keep: int,
+    prefetch: int,
 ) -> tuple[Mapping[Bucket, int], Mapping[Bucket, int]]:
     """How often a forward and its backward gather each unit, and read its file if it has one.
 
     A walk over their uses. The last use of a forward stays for the backward, which begins there; so
     does what `keep` has room for. `prefetch` units ahead are asked for, and the one beyond them is
-    read: before an embedding's backward, which looks at no weight, in vain.
+    read: before an embedding's backward, which looks at no weight, in vain. A use that no gradient
+    reaches has no backward.
     """
-    uses = uses_of(model, [unit for unit in units if unit not in kept])
-    every = [unit for unit, _ in uses]
+    uses = uses_of(model, {unit: units[unit] for unit in units if unit not in kept})
+    every = [turn.unit for turn in uses]
     there, under_way, ahead = set(kept), set(), set()
     gathers, reads = (Counter(dict.fromkeys(units, 0)) for _ in range(2))
 
@@ -104,9 +119,12 @@ def walk(
         fetch(every[last : last + 1])
         have(unit)
         whole = sum(one.padded * one.dtype.itemsize for one in (there - kept) | {unit})
-        if place < len(uses) - 1 and whole > keep:
+        stays = place == len(uses) - 1 or whole <= keep
+        if not (uses[place].reached and stays):
             there.discard(unit)
-    for unit, unread in reversed(uses):
+    back = [turn for turn in uses if turn.reached]
+    every = [turn.unit for turn in back]
+    for unit, unread, _ in reversed(back):
         if not unread:
             place = len(every) - 1 - every[::-1].index(unit)
             last = max(0, place - prefetch)
@@ -116,20 +134,31 @@ def walk(
     return gathers, reads
 
 
-def uses_of(model: nn.Module, units: Sequence[Bucket]) -> list[tuple[Bucket, bool]]:
-    """The units in the order in which a forward uses them, and whether it is an embedding's own."""
-    if not isinstance(model, GPT):
-        return [(unit, False) for unit in units]
+def uses_of(model: nn.Module, units: Mapping[Bucket, nn.Module]) -> list[Turn]:
+    """The units' uses in the order of a forward. A gradient is wanted from the first trained weight
+    on; the two embeddings work side by side, and neither hands it to the other."""
     of = {slot.parameter: unit for unit in units for slot in unit.slots}
-    order = [model.tokens, model.positions, *model.blocks, model.norm, model.head]
-    found: list[tuple[Bucket, bool]] = []
+    inside = {unit: set(module.modules()) for unit, module in units.items()}
+    ours = isinstance(model, GPT)
+    order = [model.tokens, model.positions, *model.blocks, model.norm, model.head] if ours else []
+    found: list[Turn] = []
     met: set[Bucket] = set()
-    for module in order:
-        if module is None:
-            continue
-        for unit in dict.fromkeys(of[p] for p in module.parameters() if p in of):
-            found.append((unit, isinstance(module, UNREAD) and unit not in met))
-            met.add(unit)
+    wanted = False
+    for module in [one for one in order if one is not None] or [model]:
+        members, here = set(module.modules()), set()
+        trained = wanted and not isinstance(module, UNREAD)
+        for p in module.parameters():
+            unit = of.get(p)
+            again = unit in met and module in inside.get(unit, ())
+            if unit is not None and unit not in here and not again:
+                here.add(unit)
+                elsewhere = module not in inside[unit] and units[unit] not in members
+                owner = module if elsewhere else units[unit]
+                reached = trained or any(q.requires_grad for q in owner.parameters())
+                unread = isinstance(module, UNREAD) and units[unit] is module
+                found.append(Turn(unit, unread, reached))
+            trained = trained or p.requires_grad
+        wanted, met = wanted or trained, met | here
     return found
 
 
@@ -161,17 +190,18 @@ def offload_bytes(
     )  # fmt: skip
     units = held.partition.buckets
     if stage == 3:
-        walked = walk(held.outline, units, held.kept, keep=keep, prefetch=prefetch)
+        walked = walk(held.outline, held.modules, held.kept, keep=keep, prefetch=prefetch)
     found = dict.fromkeys(("down", "up", "read", "written"), 0)
     for bucket in units:
         width, pieces = bucket.dtype.itemsize, bucket.pieces(rank)
         own = sum(piece.numel for piece in pieces) * width
+        trained = any(piece.slot.parameter.requires_grad for piece in pieces)
         if plan.optimizer is None:  # what was updated goes down, and no gradient
             found["down"] += own
-        elif any(piece.slot.parameter.requires_grad for piece in pieces):
+        elif any(slot.parameter.requires_grad for slot in bucket.slots):  # the whole shard's sums
             found["down"] += own * (accumulate if stage >= 2 else 1)
-        if plan.parameters is None:
-            found["up"] += own
+        if plan.parameters is None:  # files bring up what they update, the host all that it has
+            found["up"] += own if trained or plan.optimizer == "cpu" else 0
         else:
             once = bucket in held.kept
             gathers, reads = (1 if once else accumulate * times[bucket] for times in walked)
@@ -180,7 +210,7 @@ def offload_bytes(
             )
         file = held.files.get(bucket)
         if file is not None:
-            if any(piece.slot.parameter.requires_grad for piece in pieces):
+            if trained:
                 found["read"] += file.kept_bytes
                 found["written"] += file.nbytes
             if plan.parameters == "nvme":

@@ -42,8 +42,9 @@ def streamed_bytes(
         raise ValueError(f"n={n} ranks, 1 or more, make forwards={forwards}, 0 or more")
     outline, units = sketch_of(model, dtype, units)
     buckets, whole = units_of(outline, n, units, persist)
-    streamed = [unit for unit in buckets if unit not in whole | kept(buckets, keep)]
-    one = sum(_gather(n, unit) for unit, _ in uses_of(outline, streamed))
+    away = whole | kept(buckets, keep)
+    streamed = {unit: module for unit, module in buckets.items() if unit not in away}
+    one = sum(_gather(n, unit) for unit, *_ in uses_of(outline, streamed))
     flags = (forwards + 1) * forms.all_reduce(n, 1) if synced else 0
     return forwards * one + flags
 

@@ -16,6 +16,7 @@ HELD = f"{TESTS}memory.py::test_what_is_held_is_what_was_estimated"
 OTHERS = f"{TESTS}memory.py::test_other_optimizers_half_precision_and_frozen_parameters"
 TIERS = f"{TESTS}memory.py::test_every_tier_holds_what_was_estimated"
 SENT = f"{TESTS}traffic.py::test_a_step_sends_what_was_estimated"
+DRAWN = f"{TESTS}drawn.py::test_a_drawn_step_sends_carries_and_holds_its_formula"
 ORACLE = f"{TESTS}deepspeed.py::test_deepspeeds_own_functions"
 FORWARD = f"{TESTS}activations.py::test_what_a_forward_keeps"
 CUT = f"{TESTS}activations.py::test_what_a_cut_forward_keeps"
@@ -105,10 +106,58 @@ MUTANTS = [
     Mutant(
         "estimate-head-gathered-anew",
         TRAFFIC,
-        "        if place < len(uses) - 1 and whole > keep:",
-        "        if whole > keep:",
+        "        stays = place == len(uses) - 1 or whole <= keep",
+        "        stays = whole <= keep",
         (f"{SENT}[3]",),
         "the last unit of a forward stays for the backward that begins with it",
+    ),
+    Mutant(
+        "estimate-kept-for-no-backward",
+        TRAFFIC,
+        "        if not (uses[place].reached and stays):",
+        "        if not stays:",
+        (DRAWN,),
+        "a frozen embedding is let go after the forward, whatever room there is",
+    ),
+    Mutant(
+        "estimate-positions-have-the-tokens-gradient",
+        TRAFFIC,
+        "        trained = wanted and not isinstance(module, UNREAD)",
+        "        trained = wanted",
+        (DRAWN,),
+        "no gradient goes through a frozen embedding beside one that is trained",
+    ),
+    Mutant(
+        "estimate-sums-of-what-is-trained-alone",
+        TRAFFIC,
+        "        elif any(slot.parameter.requires_grad for slot in bucket.slots):  #",
+        "        elif trained:  #",
+        (DRAWN,),
+        "a shard of frozen weights goes down all the same, if its unit has a trained one",
+    ),
+    Mutant(
+        "estimate-files-bring-up-what-is-frozen",
+        TRAFFIC,
+        'own if trained or plan.optimizer == "cpu" else 0',
+        "own",
+        (DRAWN,),
+        "what no update takes out of its file is not brought to the device",
+    ),
+    Mutant(
+        "estimate-sets-for-nothing-trained",
+        MEMORY,
+        "(largest + ALIGN) if self.updates else 0",
+        "(largest + ALIGN)",
+        (DRAWN,),
+        "a rank whose files are all frozen has no memory to update them in",
+    ),
+    Mutant(
+        "zero-3-asks-ahead-where-no-gradient-comes",
+        "course_lib/zero/stage3/hooks.py",
+        "                self.order.ends_gradient(use.places)",
+        "                pass",
+        (DRAWN,),
+        "the backward gathers what is frozen before all that is trained, in vain",
     ),
     Mutant(
         "estimate-tp-head-forgotten",

@@ -367,7 +367,7 @@ MUTANTS = [
     mutant(
         "tied-once",
         HOME + "cost.py",
-        "for unit, _ in uses_of(outline, streamed)",
+        "for unit, *_ in uses_of(outline, streamed)",
         "for unit in streamed",
         (FORMULA, f"{SENT}[2-gpt2-0-1-False]"),
         "a tied head is taken to be there still",
@@ -391,8 +391,8 @@ MUTANTS = [
     mutant(
         "kept-and-sent",
         HOME + "cost.py",
-        "if unit not in whole | kept(buckets, keep)",
-        "if unit not in whole",
+        "    away = whole | kept(buckets, keep)",
+        "    away = whole",
         (FORMULA, f"{SENT}[3-gpt2-7000-2-False]"),
         "units that stay are counted",
     ),

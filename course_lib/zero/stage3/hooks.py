@@ -53,10 +53,11 @@ class Hooks:
                 return
             if not in_backward():
                 given = (inputs, named) if torch.is_grad_enabled() else ()
-                self._uses.setdefault(module, []).append(Use(needs, given))
+                use = Use(needs, given)
+                self._uses.setdefault(module, []).append(use)
             for unit in needs:
                 if not in_backward():
-                    self.order.used(unit)
+                    use.places.append(self.order.used(unit))
                 unit.start()
                 if not in_backward():
                     self.order.ahead()
@@ -76,6 +77,8 @@ class Hooks:
                 x.register_hook(self._before_backward(module, needs, use, readers_of(x)))
             # What a backward will ask of an object that hides its tensors, nobody is told.
             hidden = torch.is_grad_enabled() and not all(map(shows, tree_leaves(output)))
+            if torch.is_grad_enabled() and not (tensors or hidden):
+                self.order.ends_gradient(use.places)
             for unit in needs:
                 stays = tensors and (self.order.ends_with(unit) or self._fits(unit))
                 if not (stays or hidden):

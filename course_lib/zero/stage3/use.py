@@ -26,6 +26,7 @@ class Use:
 
     def __init__(self, needs: Sequence[Unit], given: object):
         self.units = [unit for unit in needs if unit.frozen]
+        self.places: list[int] = []  # in the order of the forward
         self._begun, leaves = False, tree_leaves(given)
         wanting = [x for x in leaves if isinstance(x, Tensor) and x.requires_grad]
         # What an object hides may want a gradient, and nobody is told when it comes. Beside a
