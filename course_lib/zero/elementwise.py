@@ -27,10 +27,11 @@ REMEDY = "Use an elementwise one, such as SGD, Adam or AdamW, or stage 0, which 
 
 
 class Sizes(NamedTuple):
-    """A group's parameters end to end, and where the flat cut goes through them."""
+    """A group's parameters end to end, and where the flat cut goes through them; without one, each
+    of them is cut into halves."""
 
     shapes: tuple[tuple[int, ...], ...]
-    cut: int
+    cut: int | None
 
     @property
     def numel(self) -> int:
@@ -40,6 +41,9 @@ class Sizes(NamedTuple):
 # A vector, a matrix, a kernel: the cut leaves 6 elements of the matrix on each side, in its row.
 SMALL = Sizes(((5,), (3, 4), (2, 3, 2, 1)), 5 + 6)
 LARGE = Sizes(((251,), (160, 251)), 251 + 20_000)  # 20,000 and 20,160 elements of a matrix
+# Whatever size or length of a row or column an optimizer may ask for, some parameter here has more,
+# and its halves have less.
+HALVES = Sizes((*((2**i,) for i in range(1, 15)), (2**14, 2), (2, 2**14)), None)
 
 ELEMENTWISE = {
     *("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop"),
@@ -91,7 +95,7 @@ def check_elementwise(optimizer: Optimizer) -> None:
             f"shard alone. {REMEDY}"
         )
     with generators_kept(optimizer):
-        for sizes in (SMALL, LARGE):
+        for sizes in (SMALL, LARGE, HALVES):
             _try(optimizer, sizes)
 
 
@@ -119,12 +123,7 @@ def _try(optimizer: Optimizer, sizes: Sizes) -> None:
     numbers = _numbers(sizes, len(groups))
     try:
         whole = _weights_after_each(optimizer, groups, numbers, [_as_whole(sizes)])
-        shards = _weights_after_each(
-            optimizer,
-            groups,
-            numbers,
-            [_between(sizes, 0, sizes.cut), _between(sizes, sizes.cut, sizes.numel)],
-        )
+        shards = _weights_after_each(optimizer, groups, numbers, _shards(sizes))
     except Exception as error:
         raise ValueError(
             f"{name} does not step on a shard ({error}), and a rank has nothing else. {REMEDY}"
@@ -137,11 +136,12 @@ def _try(optimizer: Optimizer, sizes: Sizes) -> None:
         # Rounding: of each step's update, and of the weight that it is added to.
         same = (a - b).abs() <= 1e-5 * moved + 2e-6 * most
         if not bool((same | (a == b) | (a.isnan() & b.isnan())).all()):
+            large = "half of a parameter" if sizes.cut is None else f"{sizes.cut:,} elements"
             raise ValueError(
                 f"{name} updates a shard otherwise than the whole, by step {step} of a trial with "
-                f"{sizes.cut:,} elements a shard: it looks at more than one number at a time (at a "
-                "norm, a row, how many parameters there are), or draws random numbers, and a rank "
-                f"has its shard alone. {REMEDY}"
+                f"{large} a shard: it looks at more than one number at a time (at a norm, a row, "
+                "how large a parameter is, how many there are), or draws random numbers, and a "
+                f"rank has its shard alone. {REMEDY}"
             )
     if groups and all(torch.equal(start, a) for a in whole):
         raise ValueError(
@@ -171,7 +171,7 @@ def _numbers(sizes: Sizes, groups: int) -> Tensor:
     numbers = torch.randn((1 + STEPS, groups, sizes.numel), generator=generator, device="cpu")
     common = torch.randn((groups, sizes.numel), generator=generator, device="cpu")
     numbers[1:] = (numbers[1:] + common) * numbers.new_tensor(SCALES).view(-1, 1, 1)
-    numbers[1 + ZERO_STEP, :, : sizes.cut] = 0
+    numbers[1 + ZERO_STEP, :, : sizes.cut or 0] = 0
     return numbers
 
 
@@ -211,6 +211,14 @@ def _as_whole(sizes: Sizes) -> Place:
     for shape in sizes.shapes:
         ends.append(ends[-1] + torch.Size(shape).numel())
     return list(zip(ends[:-1], sizes.shapes, strict=True))
+
+
+def _shards(sizes: Sizes) -> list[Place]:
+    """The two ranks' shards."""
+    if sizes.cut is not None:
+        return [_between(sizes, 0, sizes.cut), _between(sizes, sizes.cut, sizes.numel)]
+    halves = [(a, torch.Size(shape).numel() // 2) for a, shape in _as_whole(sizes)]
+    return [[(a + rank * half, (half,)) for a, half in halves] for rank in range(2)]
 
 
 def _between(sizes: Sizes, start: int, stop: int) -> Place:

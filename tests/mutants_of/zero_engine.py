@@ -21,6 +21,7 @@ SHARD = f"{HALF}test_an_overflow_in_one_shard_makes_all_skip"
 NAN = f"{HALF}test_a_nan_stops_all_ranks_and_is_named"
 REFUSED = "tests/zero/test_refusals.py::"
 TRIED = "tests/zero/test_elementwise.py::test_"
+ABOVE = f"{TRIED}what_asks_how_large_a_parameter_is_is_refused"
 NOT = f"{TRIED}what_looks_at_more_than_one_element_is_refused"
 KEPT = f"{TRIED}elementwise_optimizers_pass_and_stay_as_they_were"
 LOOKS = f"{REFUSED}test_an_optimizer_that_looks_at_more_than_one_number_is_refused"
@@ -259,8 +260,8 @@ MUTANTS = [
     Mutant(
         "zero-a-twin-has-both-shards",
         ELEMENTWISE,
-        "            [_between(sizes, 0, sizes.cut), _between(sizes, sizes.cut, sizes.numel)],",
-        "            [_between(sizes, 0, sizes.cut) + _between(sizes, sizes.cut, sizes.numel)],",
+        "numbers, _shards(sizes))",
+        "numbers, [sum(_shards(sizes), [])])",
         (f"{NOT}[GlobalNorm]", f"{NOT}[Distance]"),
         "a sum over all parameters is the same, cut or not; a rank has its own shard alone",
     ),
@@ -275,15 +276,23 @@ MUTANTS = [
     Mutant(
         "zero-tried-on-small-shards",
         ELEMENTWISE,
-        "        for sizes in (SMALL, LARGE):",
+        "        for sizes in (SMALL, LARGE, HALVES):",
         "        for sizes in (SMALL,):",
-        (f"{NOT}[NormAbove]", f"{NOT}[FactoredAbove]"),
+        (f"{NOT}[NormAbove]", f"{NOT}[FactoredAbove]", f"{ABOVE}[35000-False]"),
         "a matrix is factored from some size on, as Adafactor does",
+    ),
+    Mutant(
+        "zero-tried-at-two-sizes",
+        ELEMENTWISE,
+        "        for sizes in (SMALL, LARGE, HALVES):",
+        "        for sizes in (SMALL, LARGE):",
+        (f"{ABOVE}[100-False]", f"{ABOVE}[12345-False]", f"{ABOVE}[1000-True]"),
+        "what is done from some size on is the same for both sizes of a shard that were tried",
     ),
     Mutant(
         "zero-tried-without-zeros",
         ELEMENTWISE,
-        "    numbers[1 + ZERO_STEP, :, : sizes.cut] = 0\n",
+        "    numbers[1 + ZERO_STEP, :, : sizes.cut or 0] = 0\n",
         "",
         (f"{NOT}[SkipsZeros]",),
         "a shard whose gradients are zeros rests, while the whole moves on",

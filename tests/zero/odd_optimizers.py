@@ -114,6 +114,24 @@ class NormAbove(Base):
         return p.grad / (p.grad.norm() + 1e-6) if p.numel() > 10_000 else p.grad
 
 
+class Above(Base):
+    """Each element for itself, and half as fast where a parameter, or its first dim, is large."""
+
+    def __init__(self, params, above: int, rows: bool = False):
+        super().__init__(params, above=above, rows=rows)
+
+    def direction(self, p, group):
+        size = p.numel() if not group["rows"] else p.shape[0] if p.dim() == 2 else 0
+        return p.grad / 2 if size > group["above"] else p.grad
+
+
+class Biggest(Base):
+    """Each element for itself, and the largest parameter twice as fast."""
+
+    def direction(self, p, group):
+        return p.grad * 2 if p is max(self.every(), key=torch.Tensor.numel) else p.grad
+
+
 class RowMean(Base):
     """Subtracts each row's mean from a matrix' gradient, and leaves vectors as they are."""
 

@@ -117,7 +117,7 @@ NOT = [
         "EveryTwelfth",
         "FactoredAbove",
     ),
-    *("NormAbove", "RowMean", "Kernels", "TopK", "SignOfMean", "CountsParameters"),
+    *("NormAbove", "Biggest", "RowMean", "Kernels", "TopK", "SignOfMean", "CountsParameters"),
     *("NumbersParameters", "Noise", "Coin", "OwnNoise", "SkipsZeros", "ClipsWhatIsLarge", "Blocks"),
 ]
 
@@ -128,6 +128,18 @@ def test_what_looks_at_more_than_one_element_is_refused(name):
     assert message.startswith(f"{name} updates a shard otherwise than the whole, by step ")
     assert "it looks at more than one number at a time" in message
     assert "Use an elementwise one, such as SGD, Adam or AdamW, or stage 0" in message
+
+
+SIZES = [(k, False) for k in (1, 100, 1_000, 12_345, 35_000)]
+SIZES += [(k, True) for k in (1, 100, 1_000, 16_000)]
+
+
+@pytest.mark.parametrize(("above", "rows"), SIZES)
+def test_what_asks_how_large_a_parameter_is_is_refused(above, rows):
+    """Though each element's update is its own: a shard has fewer elements, and no rows."""
+    message = said(ValueError, check_elementwise, odd.Above(parameters(), above, rows))
+    assert message.startswith("Above updates a shard otherwise than the whole, by step 1 of ")
+    assert "how large a parameter is" in message
 
 
 def test_groups_that_look_at_each_other_are_refused():
