@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
-from benchmarks._notebook import learner
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import _notebook
+
 from course_lib import prepared
 from course_lib.classroom.cluster import Cluster
 from course_lib.classroom.wire import KERNEL
@@ -43,7 +48,7 @@ def measure() -> dict:
         figures["recover_death"] = median(lambda: recover(cluster, DEATH, 0.0))
     finally:
         cluster.stop()
-    figures |= learner()
+    figures |= _notebook.learner()
     return {
         "name": "classroom",
         "workload": {"runs": RUNS, "deadline": DEADLINE, "worlds": [2, 4]},
