@@ -1,45 +1,30 @@
 """The `course` command: one file for each person who types it, and what they share in `base.py`.
 
+`main` imports the commands inside its own try, because Ctrl-C may come while they are imported.
 Lesson 00 uses it first.
 """
 
 from __future__ import annotations
 
-from course_lib.cli import (
-    author,
-    doctor,
-    dry_run,
-    ds_check,
-    estimate,
-    grade,
-    lab,
-    ladder,
-    learner,
-    plan,
-    running,
-    train,
-    weights,
-)
-from course_lib.cli.base import app
+import sys
 
-__all__ = [
-    "app",
-    "author",
-    "doctor",
-    "dry_run",
-    "ds_check",
-    "estimate",
-    "grade",
-    "lab",
-    "ladder",
-    "learner",
-    "main",
-    "plan",
-    "running",
-    "train",
-    "weights",
-]
+INTERRUPTED = 130  # the exit code of what Ctrl-C has ended, as shells have it
 
 
 def main() -> None:
-    app()
+    """Run the command that was typed."""
+    try:
+        from course_lib.cli.commands import app
+
+        app()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def __getattr__(name: str) -> object:
+    """`app` with every command in it, imported when it is asked for."""
+    if name == "app":
+        from course_lib.cli.commands import app
+
+        return app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""What all commands share: the typer app, the house's folder, the --json option.
+"""What all commands share: the typer app, the course's folder, the --json option.
 
 Exit code 0 is good, 1 means findings or a failure, 2 a wrong call. With --json one JSON document
 goes to standard output and nothing else does.
@@ -6,12 +6,34 @@ goes to standard output and nothing else does.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
+
+from course_lib.cli import INTERRUPTED
+from course_lib.cli.signs import readable
+
+
+class Course(TyperGroup):
+    """The command itself: it prints in any terminal, and Ctrl-C ends it without a traceback."""
+
+    def main(self, *arguments: object, **more: object) -> object:
+        for stream in (sys.stdout, sys.stderr):
+            readable(stream)
+        return super().main(*arguments, **more)
+
+    def invoke(self, context: typer.Context) -> object:
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt:
+            raise typer.Exit(INTERRUPTED) from None
+
 
 app = typer.Typer(
+    cls=Course,
     help="Commands of the course. `course COMMAND --help` tells more.",
     no_args_is_help=True,
     add_completion=False,

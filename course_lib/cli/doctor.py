@@ -31,7 +31,7 @@ def doctor(
 
     if as_json:
         report = examine(ROOT, world)
-        print(json.dumps(report.as_json(), ensure_ascii=False))
+        print(json.dumps(report.as_json()))
     else:
         from rich.console import Console
 

@@ -73,7 +73,7 @@ def build_wheel(folder, settings=None, metadata=None):
 
 CLI = """\
 import os, sys
-def app():
+def main():
     print("course", *sys.argv[1:], "torch" in sys.modules, os.environ.get("VIRTUAL_ENV"))
 """
 

@@ -19,7 +19,7 @@ from .environment import Environment
 from .pip_run import end
 from .say import Refusal, Watch, complain, say
 
-COURSE = "import sys; sys.argv[0] = 'course'; from course_lib.cli import app; app()"
+COURSE = "import sys; sys.argv[0] = 'course'; from course_lib.cli import main; main()"
 NOTHING_COLLECTED = 5  # pytest's exit code where no test was found
 # A file's tests share ranks and kernels, so a file is never split over processes.
 PARALLEL = ["-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]

@@ -1,0 +1,72 @@
+"""A terminal that is not UTF-8: every command prints in it what it can, and ends as elsewhere."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from course_lib.classroom import workspace
+from course_lib.classroom.checks.frame import MARKS
+from course_lib.classroom.grading import recheck
+from course_lib.cli import app
+from course_lib.cli.base import ROOT
+from course_lib.cli.signs import in_ascii
+from tests.cli.parts import LLAMA
+
+CALLS = {
+    "ds-check": ["ds-check", "ds.json"],
+    "ds-check --fix": ["ds-check", "ds.json", "--fix", "--json"],
+    "estimate": ["estimate", "--params", "7B", "--largest-layer", "131M"],
+    "ladder": ["ladder", "--config", "config.json", "--gpu-memory", "2GB", "--rows", "2"],
+    "plan": ["plan", "--config", "config.json", "--machine", "laptop"],
+    "status": ["status"],
+    "status --all": ["status", "--all", "."],
+    "check": ["check", "00"],
+    "reset": ["reset", "00"],
+    "weights": ["weights", "nowhere→", "out"],
+    "stop": ["stop"],
+    "bench": ["bench"],
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A learner's workspace, files to name, and a judge that has given every kind of verdict."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COURSE_WORK", str(tmp_path / "work"))
+    monkeypatch.setenv("COURSE_RUNTIME_DIR", str(tmp_path / "r"))
+    workspace.open_up(ROOT, tmp_path / "work")
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "ds.json").write_text('{"train_batch_size": 8, "gradient_cliping": "→ ö 10²"}')
+    verdicts = [
+        recheck.Checked("00", "x", outcome, "", 0, 1, f"{mark} x: 2Ψ", "x.ipynb")
+        for outcome, mark in MARKS.items()
+    ]
+    monkeypatch.setattr(recheck, "check", lambda *_: iter(verdicts))
+
+
+@pytest.mark.parametrize("words", CALLS.values(), ids=CALLS)
+def test_a_command_prints_as_it_does_in_utf_8(folder, words):
+    usual = CliRunner().invoke(app, words)
+    for charset in ("ascii", "iso-8859-1"):
+        done = CliRunner(charset=charset).invoke(app, words)
+        assert isinstance(done.exception, (SystemExit, type(None))), done.exception
+        assert done.exit_code == usual.exit_code
+        assert len(done.stdout) >= len(usual.stdout) / 2
+        assert charset != "ascii" or done.stdout.isascii()
+
+
+def test_every_help_is_printed(folder):
+    for name in typer.main.get_command(app).commands:
+        assert CliRunner(charset="ascii").invoke(app, [name, "--help"]).exit_code == 0, name
+
+
+def test_signs_are_readable_in_ascii():
+    assert in_ascii("✓ ✗ ○ – → × ·") == "+ x o - > x *"
+    assert in_ascii("2Ψ, 4(t−1)/t · 10⁻⁸ and 10² of α, ö, …") == (
+        "2Psi, 4(t-1)/t * 10^-8 and 10^2 of alpha, o, ..."
+    )
+    assert in_ascii("\udcff界") == "??"
