@@ -25,6 +25,7 @@ from course_lib.train.meeting import Meeting, abandon
 from course_lib.train.options import Options, Refused, parse, parser
 from course_lib.train.record import Failed
 from course_lib.train.report import Unbroken
+from course_lib.train.room import is_short, needs
 from course_lib.train.stop import Stop, end_with
 
 RENDEZVOUS, STARTER = "COURSE_TRAIN_RENDEZVOUS", "COURSE_TRAIN_STARTER"
@@ -64,7 +65,7 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
         if rank == 0:
             print(parser(prog).format_help(), end="", file=Unbroken(sys.stdout), flush=True)
         return 0
-    stop, stack, timeout = Stop(), contextlib.ExitStack(), None
+    stop, stack, options = Stop(), contextlib.ExitStack(), None
     if STARTER in os.environ:
         end_with(int(os.environ[STARTER]), lambda: abandon(os.environ[RENDEZVOUS]))
         os.write(int(os.environ[READY]), b".")  # from here on, a signal is heard and not fatal
@@ -73,15 +74,14 @@ def run(argv: Sequence[str], train: Callable, prog: str = "python -m course_lib.
             options = Options.from_json(os.environ[OPTIONS])
         else:  # what is wrong with the call itself is said before anybody waits
             options = resolve(parse(argv, prog), world)
-        timeout = options.timeout
-        me = _start(rank, world, timeout, stack)
+        me = _start(rank, world, options.timeout, stack)
         train(options, me, stop)
         ranks.stop()
         stack.close()
         Unbroken(sys.stdout).flush()
         return 0
     except Exception as error:
-        code = _tell(error, rank, timeout)
+        code = _tell(error, rank, world, options)
     # A group with a rank that failed is not left in good order: nothing more is asked of it.
     Unbroken(sys.stdout).flush()
     Unbroken(sys.stderr).flush()
@@ -129,7 +129,7 @@ def _unmet(error: str, at: str, world: int, timeout: float) -> str:
     )
 
 
-def _tell(error: Exception, rank: int, timeout: float | None = None) -> int:
+def _tell(error: Exception, rank: int, world: int, options: Options | None) -> int:
     """Say what happened, if it is this rank's to say; the exit code."""
     if isinstance(error, Unmet):
         if first_of_host():
@@ -144,15 +144,18 @@ def _tell(error: Exception, rank: int, timeout: float | None = None) -> int:
         if STARTER not in os.environ and first_of_host():
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
             why = "lost another rank, whose own message says why"
-            if timeout is not None and SILENT.search(str(error)):
+            if options is not None and SILENT.search(str(error)):
                 why = (
-                    f"heard nothing from another rank for {timeout:g} s (--timeout): it hangs, or "
-                    "its host or the link is gone; the run goes on from its last checkpoint with "
-                    "--resume"
+                    f"heard nothing from another rank for {options.timeout:g} s (--timeout): it "
+                    "hangs, or its host or the link is gone; the run goes on from its last "
+                    "checkpoint with --resume"
                 )
             _line(f"rank {rank} on {socket.gethostname()} {why} ({first})")
         return 1
-    if not isinstance(error, (OSError, ImportError, MemoryError, torch.OutOfMemoryError)):
+    if is_short(error) and options is not None:
+        _line(f"rank {rank}: {needs(error, options, rank, world)}")
+        return 1
+    if not isinstance(error, (OSError, ImportError)):
         traceback.print_exception(error, file=Unbroken(sys.stderr))
     _line(f"rank {rank}: {type(error).__name__}: {error}")
     return 1

@@ -37,8 +37,8 @@ Two replicas of a model on two ranks each, with all that is sharded in files, an
 
 The ranks of this host meet through a file, and talk over loopback alone. torchrun starts them as
 well, on one host or on many: its own store listens on all interfaces, and asks for no password.
-    torchrun --standalone --nproc-per-node 2 -m course_lib.train --tp 2 --steps 200
-    srun python -m course_lib.train --tp 2 --steps 200 --out /shared/run
+    .venv/bin/torchrun --standalone --nproc-per-node 2 -m course_lib.train --tp 2 --steps 200
+    srun .venv/bin/python -m course_lib.train --tp 2 --steps 200 --out /shared/run
 """
 
 
@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _count(options: Options) -> int:
     """How many ranks to start: as many as were asked for, as had the run that goes on, as --tp."""
-    if "ranks" in options.typed:
-        if options.ranks < 1:
-            raise Refused(f"--ranks {options.ranks} has to be a whole number, 1 or more")
+    if options.ranks < 0:
+        raise Refused(f"--ranks {options.ranks} has to be a whole number, 0 or more")
+    if options.ranks:
         return options.ranks
     if options.resume and options.out:
         return math.prod(last(Path(options.out))[1]["mesh"].values())

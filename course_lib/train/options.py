@@ -217,8 +217,8 @@ def parse(argv: Sequence[str], prog: str = "python -m course_lib.train") -> Opti
             raise Refused(f"there is no option {text}; did you mean {near}?")
     space, unknown = reader.parse_known_args(list(argv))
     if unknown:
-        near = difflib.get_close_matches(unknown[0].split("=")[0], known, n=1)
-        meant = f"; did you mean {near[0]}?" if near else " (--help shows all options)"
+        near = _near(unknown[0].split("=")[0], known)
+        meant = f"; did you mean {near}?" if near else " (--help shows all options)"
         raise Refused(f"there is no option {unknown[0]}{meant}")
     typed = vars(space)
     path = typed.pop("config", None)
@@ -230,6 +230,14 @@ def parse(argv: Sequence[str], prog: str = "python -m course_lib.train") -> Opti
             "sizes of its own; leave one of the two out"
         )
     return Options(**typed, typed=tuple(typed))
+
+
+def _near(typed: str, known: Sequence[str]) -> str | None:
+    """The option that a misspelt one resembles; "--no-" before both says nothing of that."""
+    start = "--no-" if typed.startswith("--no-") else "--"
+    alike = {name.removeprefix(start): name for name in known if name.startswith(start)}
+    near = difflib.get_close_matches(typed.removeprefix(start), alike, n=1)
+    return alike[near[0]] if near else None
 
 
 def flag(name: str) -> str:

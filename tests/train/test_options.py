@@ -11,6 +11,7 @@ import torch
 
 from course_lib.checkpoint import sums
 from course_lib.checkpoint.folder import FORM
+from course_lib.estimate.fit import params_of_rank
 from course_lib.gpt import Config
 from course_lib.pretrained.sketch import without_numbers
 from course_lib.train import entry, launch
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.cpu("options")
 
 WRONG = {
     "not an option": (["--hiden", "3"], 1, "there is no option --hiden; did you mean --hidden?"),
+    "like --no-json by its no": (["--no-such-option"], 1, "option --no-such-option ("),
+    "an opposite": (["--no-pak"], 1, "did you mean --no-pack?"),
     "a word of its own": (["extra"], 1, "there is no option extra"),
     "no number": (["--lr", "fast"], 1, "--lr: invalid float value: 'fast'"),
     "not finite": (["--lr", "nan"], 1, "--lr nan has to be a finite number, 0 or more"),
@@ -130,7 +133,25 @@ def test_under_a_launcher_rank_0_alone_says_it(rank, capsys, monkeypatch):
     assert "--tp 2 does not divide" in printed.err or rank
 
 
-@pytest.mark.parametrize("ranks", ["0", "two", "-1"])
+def test_no_ranks_are_as_many_as_one_model_is_sharded_over():
+    assert launch._count(parse(["--ranks", "0", "--tp", "3"])) == 3
+    assert launch._count(parse(["--ranks", "2", "--tp", "2"])) == 2
+
+
+def test_a_model_too_large_is_told_with_what_it_needs(capsys):
+    argv = ["--hidden", "100000", "--layers", "100", "--heads", "4", "--tp", "2", "--stage", "1"]
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.int8)
+    assert entry._tell(caught.value, 1, 4, parse(argv)) == 1
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1 and "no memory for 1152921504606846976 bytes more" in line
+    params = params_of_rank(parse(argv).config(), 2, 1)
+    gib = params * (4 + 4 + 8 / 2) / (1 << 30)  # itself, its gradient, half of two moments
+    assert f"The states of its {params:,} parameters need {gib:,.1f} GiB on each rank" in line
+    assert "--stage 3" in line and "--offload nvme" in line
+
+
+@pytest.mark.parametrize("ranks", ["two", "-1"])
 def test_a_number_of_ranks_that_is_none(ranks, capsys):
     assert launch.main(["--ranks", ranks]) == 2
     assert "--ranks" in capsys.readouterr().err

@@ -1,0 +1,54 @@
+"""A run that memory is too short for: what its states need on a rank, and what needs less.
+
+The closed forms of lesson 12 for the model that was asked for; activations are not counted.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from course_lib.estimate.fit import params_of_rank
+from course_lib.estimate.memory import of_number
+from course_lib.train.options import Options
+
+GIB = 1 << 30
+SHORT = ("can't allocate memory", "out of memory", "cannot allocate memory")
+
+
+def is_short(error: BaseException) -> bool:
+    """Tell an allocation that failed from every other error; torch's own is a RuntimeError."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(x in str(error).lower() for x in SHORT)
+
+
+def needs(error: BaseException, options: Options, rank: int, world: int) -> str:
+    """What could not be allocated, what the states of this rank need, and what needs less."""
+    size = re.search(r"tried to allocate ([\d.]+ ?[A-Za-z]+)", str(error), re.IGNORECASE)
+    more = f" for {size[1]} more" if size else ""
+    return f"there is no memory{more}. {_states(options, rank, world)}"
+
+
+def _states(options: Options, rank: int, world: int) -> str:
+    if options.from_ or options.checkpoint:
+        return f"Take {_remedies(options)}"
+    config = options.config()
+    params = params_of_rank(config, options.tp, rank % options.tp)
+    dtype = getattr(torch, options.precision)
+    held = of_number(
+        params, options.stage, world // options.tp, width=dtype.itemsize,
+        master=options.precision != "float32", alive=True,
+    )  # fmt: skip
+    where = "" if options.offload == "none" else ", offload included"
+    return (
+        f"The states of its {params:,} parameters need {held / GIB:,.1f} GiB on each rank{where}, "
+        f"before any activation. Take a smaller model, {_remedies(options)}"
+    )
+
+
+def _remedies(options: Options) -> str:
+    lower = ["--stage 3" * (options.stage < 3), "more ranks with --tp"]
+    lower += ["--offload nvme" * (options.offload != "nvme")]
+    return f"{', '.join(filter(None, lower))} or fewer --rows"
