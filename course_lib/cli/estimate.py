@@ -120,26 +120,22 @@ def _on_a_rank(
 
 
 def _show_stages(ways: list, title: str, layer: bool) -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
+    from course_lib.cli.tables import Column, show
     from course_lib.estimate import fit
 
-    shown = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    for name in ("stage", "states", "params"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("GPU", "(acts)", "host", "disk"):
-        shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("fits (GB)", no_wrap=True)
+    columns = [Column(name) for name in ("stage", "states", "params")]
+    columns += [Column(name, right=True) for name in ("GPU", "(acts)", "host", "disk")]
+    rows = []
     for way in ways:
         sizes = [_gib(x) for x in (way.gpu, way.activations, way.host, way.disk)]
         cards = " ".join(map(str, way.cards)) or "none"
         where = way.optimizer or "–", way.parameters or "–"
-        shown.add_row(str(way.stage), *where, *sizes, cards)
+        rows.append((str(way.stage), *where, *sizes, cards))
     console = Console(highlight=False)
     console.print(f"{title}. In GiB (2^30 bytes), for each GPU and each host:")
-    console.print(shown)
+    show(console, [*columns, Column("fits (GB)")], rows)
     room = ", ".join(f"{card} GB = {card * fit.GIGA / fit.UNIT:.1f} GiB" for card in fit.CARDS)
     console.print(
         f"A card is counted by the name it is sold under, in 10^9 bytes: {room}. It has 5 to 7 % "
@@ -154,22 +150,20 @@ def _show_stages(ways: list, title: str, layer: bool) -> None:
 
 
 def _show_deepspeeds(table: list, title: str, tp: int) -> None:
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
 
-    shown = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    for name in ("offload_param", "offload_optimizer", "zero_init"):
-        shown.add_column(name, no_wrap=True)
-    for name in ("GiB, each node", "GiB, each GPU"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    from course_lib.cli.tables import Column, show
+
+    columns = [Column(name) for name in ("offload_param", "offload_optimizer", "zero_init")]
+    columns += [Column(name, right=True) for name in ("GiB, each node", "GiB, each GPU")]
+    rows = []
     for row in table:
         init = "–" if row.zero_init is None else str(row.zero_init)
         words = row.offload_param, row.offload_optimizer, init
-        shown.add_row(*words, f"{row.cpu_gb:.2f}", f"{row.gpu_gb:.2f}")
+        rows.append((*words, f"{row.cpu_gb:.2f}", f"{row.gpu_gb:.2f}"))
     console = Console(highlight=False)
     console.print(title)
-    console.print(shown)
+    show(console, columns, rows)
     console.print(
         "Model states alone, trained in 16 bits with Adam: no activations, no buckets, no gaps "
         "between blocks of memory. A GiB is 2^30 bytes; DeepSpeed prints the same numbers as GB."

@@ -78,7 +78,7 @@ def _show(result, files: dict[str, str], written: list[str]) -> None:
         console.print(text, markup=False, **options)
 
     say(result.title)
-    console.print(_table(result))
+    _table(console, result)
     for line in result.remarks:
         say(line)
     if result.first is None:
@@ -98,19 +98,16 @@ def _show(result, files: dict[str, str], written: list[str]) -> None:
         say(text.rstrip("\n"), soft_wrap=True)  # ready to be copied: no line is broken
 
 
-def _table(result):
-    from rich import box
-    from rich.table import Table
+def _table(console, result) -> None:
+    from course_lib.cli.tables import Column, show
 
-    shown = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
-    shown.add_column("")
-    shown.add_column("rung", ratio=1)
-    for name in ("GPU", "saves", "host", "disk", "sent", "PCIe"):
-        shown.add_column(name, justify="right", no_wrap=True)
+    columns = [Column(""), Column("rung", wraps=True)]
+    columns += [Column(x, right=True) for x in ("GPU", "saves", "host", "disk", "sent", "PCIe")]
+    rows = []
     for rung in result.rungs:
         needs = rung.needs
         mark = "→" if rung is result.first else "✓" if rung.fits else "✗"
         crossing = needs.down + needs.up + needs.read + needs.written
         sizes = (needs.gpu, rung.saves, needs.host, needs.disk, needs.sent, crossing)
-        shown.add_row(mark, rung.name, *(result.size(x) for x in sizes))
-    return shown
+        rows.append((mark, rung.name, *(result.size(x) for x in sizes)))
+    show(console, columns, rows)

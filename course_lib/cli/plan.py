@@ -112,6 +112,8 @@ def plan(
     from course_lib.plan import Task, cluster, search
 
     try:
+        if top < 1:
+            raise ValueError(f"--top {top} has to be 1 or more")
         sizes = {
             "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
             "inner": inner, "vocabulary": vocabulary,
@@ -130,7 +132,7 @@ def plan(
         task = Task.of(
             model, known, cluster.constants(known), gpus=gpus, tokens=tokens, length=length,
             precision=precision, price=price, spare=spare, tp=tp or None,
-            stage=None if stage < 0 else stage,
+            stage=None if stage == -1 else stage,
         )  # fmt: skip
         found = search(task)
         written = _written(found, emit, choose, out, nvme_path)

@@ -19,6 +19,7 @@ from course_lib.deepspeed_config.memory import Forecast, forecast
 from course_lib.deepspeed_config.ours import train
 from course_lib.deepspeed_config.settings import Sizes
 from course_lib.estimate import ladder
+from course_lib.estimate.fit import check_gpus
 from course_lib.estimate.ladder import Machine, Rung
 from course_lib.estimate.over_tp import check_cut
 from course_lib.estimate.setting import Setting
@@ -55,6 +56,7 @@ class Task:
         ):  # fmt: skip
             if value < least:
                 raise ValueError(f"{name} {value} has to be {least} or more")
+        check_gpus(gpus * nodes, "--gpus times --nodes,")
         if precision not in DTYPES:
             raise ValueError(f"--precision {precision} is none of {', '.join(DTYPES)}")
         host = None if host_memory is None else nbytes(host_memory, "--host-memory")

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.data import Batch
 from course_lib.estimate import shape
+from course_lib.estimate.fit import check_gpus
 from course_lib.gpt import Config
 from course_lib.layout import heads as evenly
 from course_lib.pretrained.config import TRAITS
@@ -80,6 +81,10 @@ def check(options: Sized, world: int, rank: int) -> None:
     """Refuse what no such run can be; what `course train` refuses, in the same words."""
     if world < 1:
         raise Refused(f"--world {world} has to be 1 or more")
+    try:
+        check_gpus(world, "--world")
+    except ValueError as error:
+        raise Refused(str(error)) from None
     if not 0 <= rank < world:
         raise Refused(f"--rank {rank}: of a world of {world} the ranks are 0 to {world - 1}")
     checks.check(options, world, tokenizer=False)

@@ -23,6 +23,8 @@ UNIT = 1 << 30  # GiB
 # a "141 GB" one 143,771 MiB): that is left to the CUDA context and to gaps between blocks.
 CARDS = (24, 40, 80, 141)
 GIGA = 10**9
+MOST = 10**18  # parameters of one model, far above any
+MOST_GPUS = 1 << 18  # of one run; the largest clusters have about as many
 SUFFIXES = {"": 0, "K": 3, "M": 6, "B": 9, "G": 9, "T": 12}
 WAYS = (  # stage, where the optimizer's states are, where the parameters
     (0, None, None),
@@ -90,6 +92,12 @@ def fits(
     return list(_fits(params, largest_layer, gpus, gpus * nodes // tp, activations))
 
 
+def check_gpus(gpus: int, name: str) -> None:
+    """Refuse more GPUs than any cluster has: what is counted rank by rank would not end."""
+    if gpus > MOST_GPUS:
+        raise ValueError(f"{name} {gpus:,}: more than {MOST_GPUS:,} GPUs are not counted")
+
+
 def check_ranks(gpus: int, nodes: int, tp: int) -> None:
     if tp < 1 or (gpus * nodes) % tp:
         raise ValueError(
@@ -143,11 +151,18 @@ def params_of_rank(config: Config, tp: int, rank: int = 0) -> int:
 
 
 def count(text: str, name: str) -> int:
-    """A number of parameters as people write it: 7e9, 7B, 350M, 2783959040."""
-    match = re.fullmatch(r"([+-]?[\d_,]*\.?\d+(?:[eE][+-]?\d+)?)([KMBGT]?)", text.strip().upper())
+    """A number of parameters as people write it: 7e9, 7B, 350M, 2783959040, 2,783,959,040."""
+    grouped = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"  # a comma parts thousands, and begins no fraction
+    pattern = rf"([+-]?(?:{grouped}|[\d_]*\.?\d+)(?:E[+-]?\d+)?)([KMBGT]?)"
+    match = re.fullmatch(pattern, text.strip().upper())
     if match is None:
-        raise ValueError(f"{name} {text!r} is no number: write 7e9, 7B, 350M or 2783959040")
-    number = Decimal(re.sub("[_,]", "", match[1])).scaleb(SUFFIXES[match[2]])
+        raise ValueError(f"{name} {text!r} is no number: write 7e9, 7.5B, 350M or 2783959040")
+    try:
+        number = Decimal(re.sub("[_,]", "", match[1])).scaleb(SUFFIXES[match[2]])
+    except ArithmeticError:  # an exponent beyond all bounds
+        number = Decimal("Infinity")
+    if not abs(number) <= MOST:
+        raise ValueError(f"{name} {text} is more than {MOST:.0e} parameters: is the unit right?")
     if number != int(number):
-        raise ValueError(f"{name} {text} is {number:f}, and parameters are whole numbers")
+        raise ValueError(f"{name} {text} is no whole number of parameters")
     return int(number)

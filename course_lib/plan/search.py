@@ -15,7 +15,7 @@ from course_lib.estimate.ladder import Needs
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.time import Place, Seconds, step_seconds
 from course_lib.plan.counts import Counts
-from course_lib.plan.task import Task
+from course_lib.plan.task import Task, divisors
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def search(task: Task) -> Search:
     found = Search(task, counts=Counts(task))
     for place in places(task, found):
         rows = task.rows // place.dp
-        micro = [n for n in range(1, rows + 1) if rows % n == 0]
+        micro = divisors(rows)
         for setting in settings(task, found, place, len(micro)):
             _rows(found, setting, place, micro)
     found.plans.sort(key=lambda plan: (plan.seconds.total, plan.needs.gpu, plan.setting.stage))
@@ -91,9 +91,7 @@ def search(task: Task) -> Search:
 def places(task: Task, found: Search) -> Iterator[Place]:
     """Every division of the world into tp and dp that the model, the nodes and the rows allow."""
     node = task.per_node
-    for tp in range(1, task.gpus + 1):
-        if task.gpus % tp or task.tp not in (None, tp):
-            continue
+    for tp in divisors(task.gpus) if task.tp is None else [task.tp]:
         dp = task.gpus // tp
         name = f"tp {tp}, dp {dp}"
         why = task.cannot_cut(tp)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from course_lib.estimate.fit import check_gpus
 from course_lib.estimate.over_tp import check_cut
 from course_lib.estimate.time import Constants, Machine
 from course_lib.plan.model import Model
@@ -16,6 +17,13 @@ from course_lib.zero.precision import DTYPES
 
 ROWS = 8  # sequences of a step for each GPU, where nothing is said
 SPARE = 0.1  # of a GPU: what the estimate of a peak is held to
+MOST_TOKENS = 10**12  # above those of any step
+
+
+def divisors(n: int) -> list[int]:
+    """All divisors of a number, in order."""
+    small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
+    return sorted({*small, *(n // k for k in small)})
 
 
 @dataclass(frozen=True)
@@ -44,6 +52,9 @@ class Task:
         for name, value in (("--gpus", self.gpus), ("--tokens", self.tokens)):
             if value < 1:
                 raise ValueError(f"{name} {value} has to be 1 or more")
+        check_gpus(self.gpus, "--gpus")
+        if self.tokens > MOST_TOKENS:
+            raise ValueError(f"--tokens {self.tokens:,}: no step has more than {MOST_TOKENS:,}")
         if self.gpus > per_node and self.gpus % per_node:
             below, above = self.gpus // per_node * per_node, -(-self.gpus // per_node) * per_node
             raise ValueError(
@@ -89,8 +100,7 @@ class Task:
 
     def _check_tp(self, tp: int) -> None:
         if tp < 1 or self.gpus % tp:
-            valid = [n for n in range(1, self.gpus + 1) if self.gpus % n == 0]
-            near = sorted(sorted(valid, key=lambda n: abs(n - tp))[:3])
+            near = sorted(sorted(divisors(self.gpus), key=lambda n: abs(n - tp))[:3])
             raise ValueError(
                 f"--tp {tp} does not divide the {self.gpus} GPUs into replicas of the model: take "
                 f"{', '.join(map(str, near))}"

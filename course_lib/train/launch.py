@@ -29,6 +29,7 @@ from course_lib.train.report import Unbroken
 from course_lib.train.stop import heard, insists
 
 PROG = "course train"
+MOST = 1024  # processes of one run on a host
 GRACE = 3.0  # seconds that the others get to end by themselves after one has failed
 ENDING = 5.0  # and all of them after a second signal
 ABOUT = """
@@ -62,6 +63,8 @@ def _count(options: Options) -> int:
     """How many ranks to start: as many as were asked for, as had the run that goes on, as --tp."""
     if options.ranks < 0:
         raise Refused(f"--ranks {options.ranks} has to be a whole number, 0 or more")
+    if options.ranks > MOST:
+        raise Refused(f"--ranks {options.ranks}: one host runs {MOST} ranks at most")
     if options.ranks:
         return options.ranks
     if options.resume and options.out:

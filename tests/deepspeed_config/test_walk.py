@@ -228,6 +228,7 @@ def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
         (("--config", model, "--gpu-memory", 0), "has to be a size above 0"),
         ((*good, "--host-memory", "much"), "--host-memory 'much' is no size"),
         ((*good, "--gpus", 0), "--gpus 0 has to be 1 or more"),
+        ((*good, "--gpus", 10**5, "--nodes", 10), "--nodes, 1,000,000: more than 262,144 GPUs"),
         ((*good, "--nodes", -1), "--nodes -1"),
         ((*good, "--rows", 0), "--rows 0"),
         ((*good, "--length", -5), "--length -5"),

@@ -76,6 +76,7 @@ def test_a_file_of_options_is_one_too(capsys, tmp_path):
 WRONG = {
     "no world": ([], "--world is missing"),
     "world of none": (["--world", 0], "--world 0 has to be 1 or more"),
+    "world of all": (["--world", 10**9], "--world 1,000,000,000: more than 262,144 GPUs"),
     "no such rank": (["--world", 4, "--rank", 4], "the ranks are 0 to 3"),
     "tp does not divide": (["--world", 6, "--tp", 4], "take one of 1, 2, 3, 6"),
     "fewer heads than tp": (["--world", 8, "--tp", 8], "4 heads cannot be spread over 8 ranks"),

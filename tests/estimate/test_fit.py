@@ -64,14 +64,19 @@ def test_a_card_is_counted_in_its_own_gb():
 @pytest.mark.parametrize(
     ("text", "want"),
     [("7e9", 7 * 10**9), ("7B", 7 * 10**9), ("350M", 350_000_000), ("2783959040", 2783959040),
-     ("1.5b", 1_500_000_000), ("65_536", 65536), ("2,048", 2048), ("3k", 3000), ("1T", 10**12),
+     ("1.5b", 1_500_000_000), ("65_536", 65536), ("2,048", 2048), ("1,048,576", 1 << 20),
+     ("3k", 3000), ("1T", 10**12),
      ("-5", -5)],
 )  # fmt: skip
 def test_numbers_as_people_write_them(text, want):
     assert fit.count(text, "--params") == want
 
 
-@pytest.mark.parametrize("text", ["seven", "", "7X", "1.5", "nan", "inf", "0.3K5", "B"])
+NO_NUMBERS = "seven", "", "7X", "1.5", "nan", "inf", "0.3K5", "B"
+OF_COMMAS_AND_BOUNDS = "7,5B", "1,5e9", "2,48", "1e19", "1e99999999"
+
+
+@pytest.mark.parametrize("text", [*NO_NUMBERS, *OF_COMMAS_AND_BOUNDS])
 def test_what_is_no_number_is_refused(text):
     with pytest.raises(ValueError, match="--params"):
         fit.count(text, "--params")

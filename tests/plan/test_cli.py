@@ -55,6 +55,13 @@ def test_the_table_says_the_fastest_and_the_reasons(capsys):
     assert "4 GPUs of laptop CPU, 0.1 GB each" in text
 
 
+def test_a_number_of_plans_or_a_stage_that_is_none(capsys):
+    for words, message in ((("--top", -1), "--top -1 has to be 1 or more"),
+                           (("--stage", -5), "--stage -5 is none of 0, 1, 2, 3")):  # fmt: skip
+        code, out, err = plan(capsys, *SMALL, *words)
+        assert (code, out) == (2, "") and message in err
+
+
 def test_nothing_fits(capsys, tmp_path):
     words = (*SMALL[:-1], "1kB", "--emit", "torchrun", "--out", tmp_path / "out")
     code, out, err = plan(capsys, *words)

@@ -11,6 +11,7 @@ from course_lib.estimate.time.bars import BARS, fit
 from course_lib.gpt import Config
 from course_lib.plan import cluster
 from course_lib.plan.model import Model, of_sizes
+from course_lib.plan.task import divisors
 from tests.plan.parts import CLUSTER, LLAMA, task_of
 
 WRONG = [
@@ -25,6 +26,8 @@ WRONG = [
     ({"price": -1.0}, r"--price -1.0 of a GPU"),
     ({"spare": -0.5}, r"--spare -0.5"),
     ({"stage": 4}, r"--stage 4 is none of 0, 1, 2, 3"),
+    ({"gpus": 10**9}, r"--gpus 1,000,000,000: more than 262,144 GPUs are not counted"),
+    ({"tokens": 64 * 10**12}, r"--tokens 64,000,000,000,000: no step has more than"),
 ]
 
 
@@ -32,6 +35,12 @@ WRONG = [
 def test_what_cannot_be_is_refused(how, message):
     with pytest.raises(ValueError, match=message):
         task_of(**how)
+
+
+def test_divisors_are_found_without_a_look_at_every_number():
+    for n in (1, 2, 36, 97, 720):
+        assert divisors(n) == [k for k in range(1, n + 1) if n % k == 0]
+    assert len(divisors(10**12)) == 13 * 13
 
 
 def test_what_is_not_said_is_as_usual():

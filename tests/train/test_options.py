@@ -151,7 +151,7 @@ def test_a_model_too_large_is_told_with_what_it_needs(capsys):
     assert "--stage 3" in line and "--offload nvme" in line
 
 
-@pytest.mark.parametrize("ranks", ["two", "-1"])
+@pytest.mark.parametrize("ranks", ["two", "-1", "1025"])
 def test_a_number_of_ranks_that_is_none(ranks, capsys):
     assert launch.main(["--ranks", ranks]) == 2
     assert "--ranks" in capsys.readouterr().err

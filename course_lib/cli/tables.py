@@ -1,0 +1,51 @@
+"""A table on a terminal of any width: where it does not fit, each row is words that wrap.
+
+No number is ever cut. No lesson derives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+NONE = "–"  # an empty cell, which a row of words leaves out
+
+
+@dataclass(frozen=True)
+class Column:
+    """`right`: numbers, in line at their ends; `wraps`: words, which may go over several lines."""
+
+    name: str
+    right: bool = False
+    wraps: bool = False
+
+
+def show(console: Console, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+    """Print the rows as a table, or as words where the console is too narrow for one."""
+    rows = list(rows)
+    table = Table(box=box.SIMPLE, padding=(0, 1), collapse_padding=True, pad_edge=False)
+    for i, column in enumerate(columns):
+        widest = max(map(len, [column.name, *(row[i] for row in rows)]))
+        table.add_column(
+            column.name, justify="right" if column.right else "left",
+            min_width=None if column.wraps else widest, ratio=1 if column.wraps else None,
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*map(Text, row))
+    wide = console.options.update(max_width=10_000)
+    if Measurement.get(console, wide, table).minimum <= console.width:
+        console.print(table)
+        return
+    for row in rows:
+        cells = [(column, cell) for column, cell in zip(columns, row, strict=True) if cell != NONE]
+        name = " ".join(cell for column, cell in cells if column.wraps or not column.name)
+        others = [f"{column.name} {cell}" for column, cell in cells
+                  if column.name and not column.wraps]  # fmt: skip
+        console.print(Text("; ".join(filter(None, [name, ", ".join(others)]))))
+    console.print()
