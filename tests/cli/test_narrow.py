@@ -30,4 +30,5 @@ def test_no_number_and_no_name_is_cut(command, tmp_path, monkeypatch, capsys):
         lines = text.partition("# ----")[0].splitlines()  # below are files, which are not broken
         assert max(map(len, lines)) <= width and "…" not in text, width
         assert re.findall(r"-?[\d,]*\d\.\d\d\b", text) == numbers, width
-        assert set(re.findall(r"\w{3,}", text)) >= set(re.findall(r"\w{3,}", printed[120])), width
+        names = set(re.findall(r"\w{3,}", printed[120])) - {"acts"}  # a column without a number
+        assert names <= set(re.findall(r"\w{3,}", text)), width
