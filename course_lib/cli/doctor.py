@@ -35,7 +35,7 @@ def doctor(
     else:
         from rich.console import Console
 
-        console = Console(highlight=False, soft_wrap=True)
+        console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
         report = examine(ROOT, world, lambda finding: show(console, finding))
         conclude(console, report)
     raise typer.Exit(1 if report.bad else 0)

@@ -121,7 +121,8 @@ def _show(file: Path, report: Report, release: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)  # lines are folded here, without blanks
+    # Lines are folded here, without blanks.
+    console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
 
     def indented(text: str) -> None:
         for line in textwrap.wrap(text, max(20, console.width - 2), break_on_hyphens=False):

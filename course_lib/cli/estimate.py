@@ -133,7 +133,7 @@ def _show_stages(ways: list, title: str, layer: bool) -> None:
         cards = " ".join(map(str, way.cards)) or "none"
         where = way.optimizer or "–", way.parameters or "–"
         rows.append((str(way.stage), *where, *sizes, cards))
-    console = Console(highlight=False)
+    console = Console(highlight=False, force_jupyter=False)
     console.print(f"{title}. In GiB (2^30 bytes), for each GPU and each host:")
     show(console, [*columns, Column("fits (GB)")], rows)
     room = ", ".join(f"{card} GB = {card * fit.GIGA / fit.UNIT:.1f} GiB" for card in fit.CARDS)
@@ -161,7 +161,7 @@ def _show_deepspeeds(table: list, title: str, tp: int) -> None:
         init = "–" if row.zero_init is None else str(row.zero_init)
         words = row.offload_param, row.offload_optimizer, init
         rows.append((*words, f"{row.cpu_gb:.2f}", f"{row.gpu_gb:.2f}"))
-    console = Console(highlight=False)
+    console = Console(highlight=False, force_jupyter=False)
     console.print(title)
     show(console, columns, rows)
     console.print(

@@ -72,7 +72,7 @@ def ladder(
 def _show(result, files: dict[str, str], written: list[str]) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, force_jupyter=False)
 
     def say(text: str = "", **options: bool) -> None:
         console.print(text, markup=False, **options)

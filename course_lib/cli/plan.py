@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SIGNS = (
     "tp 8s: with sequence parallelism. away: where the optimizer's states are, with a * the "
-    "parameters too. again: blocks are recomputed. rows: of a micro-batch x accumulated. m: of a "
-    "thousandth. per 10^9: the price of so many tokens."
+    "parameters too. again: blocks are recomputed. rows: of a micro-batch x accumulated. "
+    "per 10^9: what so many tokens cost, in the currency of --price."
 )
 
 
@@ -198,7 +198,7 @@ def _show(found: Search, top: int, written: list[str]) -> None:
     from course_lib.plan.advice import advice
     from course_lib.plan.report import remarks, title
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, force_jupyter=False)
 
     def say(text: str = "") -> None:
         console.print(text, markup=False)
@@ -244,4 +244,6 @@ def _table(found: Search, top: int) -> str:
 
 
 def _short(seconds: float) -> str:
-    return f"{seconds:.3g}" if seconds >= 0.01 else f"{1000 * seconds:.2g}m"
+    return (
+        f"{seconds:.3g}" if seconds >= 0.01 else f"{seconds:.4f}" if seconds >= 1e-4 else "<0.0001"
+    )

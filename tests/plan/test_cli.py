@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from course_lib.cli.plan import _short
 from course_lib.estimate.time import Link, calibrate
 from course_lib.plan import Task, cluster, search
 from course_lib.plan.model import Model
@@ -50,6 +51,9 @@ def test_the_table_says_the_fastest_and_the_reasons(capsys):
     rows = [line.split() for line in lines[head + 1 : head + 5]]
     assert [row[0] for row in rows] == ["1", "2", "3", "4"]
     assert all(float(row[-1].replace(",", "")) > 0 for row in rows) and "per 10^9" in lines[head]
+    assert [_short(x) for x in (12.3456, 0.0123, 0.00123, 7e-6)] == [
+        "12.3", "0.0123", "0.0012", "<0.0001",
+    ]  # fmt: skip
     text = " ".join(out.split())
     assert "ways were considered" in text and "no disk" in text
     assert "4 GPUs of laptop CPU, 0.1 GB each" in text
