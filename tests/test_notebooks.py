@@ -15,6 +15,7 @@ from course_lib.classroom import notebooks, release
 
 ROOT = Path(__file__).resolve().parent.parent
 EXECUTED = sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("solutions/*/*.ipynb")])
+PAGE = 95  # characters of an output on a laptop's screen, beside the list of files
 LESSONS = sorted(ROOT.glob("notebooks/*.ipynb"))
 FOREIGN = re.compile(
     r"/home/|/root\b|/tmp/|/work/|/opt/|site-packages|0x[0-9a-f]{6,}|\x1b\["
@@ -73,6 +74,18 @@ def test_a_committed_notebook_is_small_and_so_is_each_figure(path):
             if "image/png" in output.get("data", {}):
                 assert len(base64.b64decode(output.data["image/png"])) < 200_000
                 assert len(output.metadata["image/png"]["alt"]) > 40
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=short)
+def test_a_table_that_is_printed_fits_on_the_page(path):
+    """A long sentence breaks between words; a row with columns would not be one any more."""
+    for cell in read(path).cells:
+        if "getsource(" in cell.source:
+            continue
+        for output in cell.get("outputs", []):
+            for line in output.get("text", "").splitlines():
+                row = re.search(r"\S {2,}\S", line.removeprefix("[rank 0]"))
+                assert row is None or len(line) <= PAGE, f"{len(line)} characters: {line}"
 
 
 @pytest.mark.parametrize("path", EXECUTED, ids=short)

@@ -41,7 +41,8 @@ def who_holds(
     n, chunks = len(sources), len(sources[0])
     # A tile is half an inch; a panel is wide enough for its name.
     panel = max(TILE * chunks, *(0.075 * len(name) for name in held)) + 0.3
-    size = (0.7 + panel * len(held), TILE * n + (1.35 if title else 1.05))
+    wide = max(0.7 + panel * len(held), 0.075 * len(title) + 0.2)
+    size = (wide, TILE * n + (1.35 if title else 1.05))
     return draw(size, alt, lambda figure: _paint(figure, held, title, unit))
 
 
