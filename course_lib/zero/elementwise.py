@@ -62,7 +62,8 @@ TORCH_OTHERS = {
 }
 # Others, by their classes' names in lower case.
 OTHERS = {
-    r".*(8|4)bit|.*fp8": BLOCKS,
+    # But for the base of all of bitsandbytes', those in 32 bits too.
+    r"(?!optimizer8bit$).*(8|4)bit|.*fp8": BLOCKS,
     r"(distributed)?(fused)?(lamb|lars)": NORMS,
     r"prodigy.*|dadapt.*|dadaptation.*": DISTANCE,
     r"(distributed)?shampoo|soap": f"{MATRICES}: its preconditioners are those of rows and columns",
@@ -88,7 +89,7 @@ def check_elementwise(optimizer: Optimizer) -> None:
     if is_known(optimizer):
         return
     name = type(optimizer).__name__
-    cause = _known_cause(type(optimizer))
+    cause = _known_cause(optimizer)
     if cause is not None:
         raise ValueError(
             f"{name} updates a shard otherwise than the whole: it {cause}, and a rank has its "
@@ -105,9 +106,12 @@ def is_known(optimizer: Optimizer) -> bool:
     return kind.__module__.startswith("torch.optim") and kind.__name__ in ELEMENTWISE
 
 
-def _known_cause(kind: type[Optimizer]) -> str | None:
-    """Why a class is not elementwise, if that is known. A subclass of one of torch's may differ
-    from it, and is tried; one of another's is taken to be like it."""
+def _known_cause(optimizer: Optimizer) -> str | None:
+    """Why it is not elementwise, if that is known of its class. A subclass of one of torch's may
+    differ from it, and is tried; one of another's is taken to be like it."""
+    kind = type(optimizer)
+    if getattr(getattr(optimizer, "args", None), "optim_bits", 32) == 8:  # one of bitsandbytes'
+        return BLOCKS
     if kind.__module__.startswith("torch.optim"):
         return TORCH_OTHERS.get(kind.__name__)
     for base in kind.__mro__:

@@ -266,6 +266,22 @@ MUTANTS = [
         "a sum over all parameters is the same, cut or not; a rank has its own shard alone",
     ),
     Mutant(
+        "zero-bitsandbytes-by-the-name-of-its-base",
+        ELEMENTWISE,
+        'r"(?!optimizer8bit$).*(8|4)bit',
+        'r".*(8|4)bit',
+        (f"{TRIED}bitsandbytes_is_refused_for_its_bits_and_not_for_the_name_of_its_base",),
+        "an AdamW whose states are in 32 bits is refused because its base is named for 8",
+    ),
+    Mutant(
+        "zero-bitsandbytes-in-eight-bits",
+        ELEMENTWISE,
+        '"optim_bits", 32) == 8:',
+        '"optim_bits", 32) == 4:',
+        (f"{TRIED}bitsandbytes_is_refused_for_its_bits_and_not_for_the_name_of_its_base",),
+        "states that are quantized from a million elements on are seen in no trial",
+    ),
+    Mutant(
         "zero-tried-for-three-steps",
         ELEMENTWISE,
         "enumerate(zip(whole, shards, strict=True), 1)",

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -189,6 +190,21 @@ def test_others_are_refused_by_name(name, words):
     assert words in said(ValueError, check_elementwise, below(parameters()))
 
 
+def test_bitsandbytes_is_refused_for_its_bits_and_not_for_the_name_of_its_base():
+    """All of its classes come from one that is named `Optimizer8bit`, those in 32 bits too."""
+    base = renamed("Optimizer8bit")
+    for bits in (None, 32, 8):
+        optimizer = type("AdamW", (base,), {})(parameters())
+        if bits is not None:
+            optimizer.args = SimpleNamespace(optim_bits=bits, min_8bit_size=1 << 20)
+        if bits == 8:
+            assert "quantizes" in said(ValueError, check_elementwise, optimizer)
+        else:
+            check_elementwise(optimizer)
+    below = type("AdamW8bit", (base,), {})
+    assert "quantizes" in said(ValueError, check_elementwise, below(parameters()))
+
+
 def test_a_subclass_of_torchs_own_is_tried():
     class Muon(torch.optim.SGD):
         """Elementwise, whatever its name says."""
@@ -298,22 +314,42 @@ def test_many_groups_are_tried_in_bounded_time_and_leave_nothing():
     assert "updates a shard" in said(ValueError, check_elementwise, Rows(groups))
 
 
-def trained_with(me, name):
+def trained_with(me, make, dtype=torch.float64, near=1e-9):
     """What passes trains as one process does, and so does offload to the host."""
-    losses = []
-    for stage, offload in ((0, None), (3, None), (2, "cpu")):
-        case = Case(stage=stage, steps=7, dtype=torch.float64)
+    losses, weights = [], []
+    for stage, offload in ((0, None), (1, None), (3, None), (2, "cpu")):
+        case = Case(stage=stage, steps=7, dtype=dtype)
         model = made_for(case)
-        optimizer = ARE[name](list(model.parameters()))
+        optimizer = make(list(model.parameters()))
         engine = engine_of(me, case, model, optimizer, offload=offload)
         losses.append(torch.stack(train(me, case, engine)[0]))
+        weights.append(engine.state_dict())
     for other in losses[1:]:
-        torch.testing.assert_close(other, losses[0], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(other, losses[0], rtol=near, atol=near)
+    for other in weights[1:]:
+        torch.testing.assert_close(other, weights[0], rtol=near, atol=near)
+
+
+def trained_with_ours(me, name):
+    trained_with(me, ARE[name])
+
+
+def trained_with_bitsandbytes(me, name):
+    import bitsandbytes
+
+    trained_with(me, getattr(bitsandbytes.optim, name), torch.float32, 1e-5)
 
 
 @pytest.mark.parametrize("name", ["Lion", "Counts", "OwnAdamW", "Table", "WithStates"])
 def test_what_passes_trains_as_the_whole(pool, name):
-    pool.run(3, trained_with, name)
+    pool.run(3, trained_with_ours, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["AdamW", "Lion"])
+def test_bitsandbytes_in_32_bits_trains_as_the_whole(pool, name):
+    pytest.importorskip("bitsandbytes")
+    pool.run(3, trained_with_bitsandbytes, name, timeout=120)
 
 
 def test_states_of_a_parameter_that_stage_3_has_emptied_are_seen():
