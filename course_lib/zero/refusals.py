@@ -119,7 +119,7 @@ def check_model(model: nn.Module) -> None:
             "torch.inference_mode(), and can never be trained: make model and engine outside of it"
         )
     tables = [n for n in model.named_modules() if isinstance(n[1], (nn.Embedding, nn.EmbeddingBag))]
-    sparse = [name for name, table in tables if table.sparse]
+    sparse = [name or type(table).__name__ for name, table in tables if table.sparse]
     if sparse:
         raise ValueError(
             f"{', '.join(sparse[:4])} makes sparse gradients (sparse=True), and a flat bucket has "

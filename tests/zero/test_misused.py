@@ -254,6 +254,7 @@ def refused(me):
         "dtype": why(ValueError, precision=torch.int8),
         "inference": why(ValueError, model=frozen),
         "sparse": why(ValueError, model=table),
+        "sparse itself": why(ValueError, model=nn.EmbeddingBag(5, 2, sparse=True)),
         "sparse adam": why(ValueError, torch.optim.SparseAdam(parameters)),
         "closure": why(ValueError, torch.optim.LBFGS(parameters)),
     }
@@ -277,6 +278,7 @@ def test_what_no_engine_can_follow_is_refused_by_name(pool):
         assert "precision='int8' is none of" in reasons["dtype"]
         assert "weight was made under torch.inference_mode()" in reasons["inference"]
         assert "table makes sparse gradients" in reasons["sparse"]
+        assert reasons["sparse itself"].startswith("EmbeddingBag makes sparse gradients")
         assert "SparseAdam takes sparse gradients" in reasons["sparse adam"]
         assert "LBFGS evaluates the loss several times" in reasons["closure"]
         for stage in (0, 1, 3):

@@ -562,6 +562,9 @@ def refused(me):
     model = made_for(THREE)
     optimizer, _ = optimizer_of(THREE, model)
     found.append(said(ValueError, zero.engine, model, optimizer, stage=2, mesh=mesh, prefetch=1))
+    mute = nn.ModuleList([nn.Linear(1, 1)])
+    optimizer, options = torch.optim.SGD(mute.parameters()), {"units": [mute]}
+    found.append(said(ValueError, zero.engine, mute, optimizer, stage=3, mesh=mesh, **options))
     return found
 
 
@@ -571,6 +574,7 @@ def test_settings_that_cannot_be_are_refused(pool):
         assert "units= names modules that are not the model's: Linear" in found[1]
         assert "units= names blocks, without a forward" in found[2]
         assert "prefetch is of stage 3, and this is stage 2" in found[3]
+        assert "units= names ModuleList, without a forward" in found[4]
 
 
 def chosen(me):

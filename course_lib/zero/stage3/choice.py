@@ -32,7 +32,7 @@ def choose_units(
         strange = [type(m).__name__ for m in chosen if m not in names]
         if strange:
             raise ValueError(f"units= names modules that are not the model's: {', '.join(strange)}")
-        mute = [names[m] for m in chosen if not is_called(m)]
+        mute = [names[m] or type(m).__name__ for m in chosen if not is_called(m)]
         if mute:
             raise ValueError(
                 f"units= names {', '.join(mute)}, without a forward, before which a unit comes: "
