@@ -19,9 +19,9 @@ def test_values_that_went_through_a_narrower_type(kind):
     assert narrower(RIGHT.to(kind).double(), RIGHT) == [name]
     infinite = torch.cat((RIGHT, torch.full((1, 3), -torch.inf, dtype=torch.float64)))
     assert narrower(infinite.to(kind).double(), infinite) == [name]
-    with looking.rounded() as met:
+    with looking.rounded() as misses:
         assert not looking.near(RIGHT.to(kind).double(), RIGHT)
-    assert met == [name]
+    assert (misses.kinds, misses.off) == ([name], False)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +30,27 @@ def test_values_that_went_through_a_narrower_type(kind):
 )
 def test_other_wrong_values_were_not_rounded(seen):
     assert narrower(seen, RIGHT) == []
+
+
+def test_rounding_is_not_all_where_another_value_is_off():
+    near_one, other = RIGHT.float().double(), RIGHT * 1.001
+    for seen in ([near_one, other], [other, near_one]):
+        with looking.rounded() as misses:
+            assert not looking.all_near(seen, [RIGHT, RIGHT])
+        assert (misses.kinds, misses.off) == (["float32"], True)
+
+
+def test_a_wrong_idea_that_was_rounded_is_the_idea():
+    ideas = [looking.Idea("shifted", "…", [RIGHT + 1]), looking.Idea("twice", "…", [RIGHT * 2])]
+    seen = [(RIGHT * 2).float().double()]
+    assert looking.recognise(seen, ideas) is None, "nothing is known of what is wanted"
+    with looking.rounded() as misses:
+        assert not looking.all_near(seen, [RIGHT])
+        assert looking.recognise(seen, ideas).name == "twice"
+    assert not misses.kinds, "what an idea gives is not what is wanted"
+    with looking.rounded():  # what is wanted but for rounding is no idea that lies as near
+        assert not looking.all_near(seen, [RIGHT * 2])
+        assert looking.recognise(seen, ideas) is None
 
 
 def test_a_small_number_in_a_denominator_is_no_rounding():

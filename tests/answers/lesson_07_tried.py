@@ -123,6 +123,11 @@ def smoothed_loss(logits, targets, start, vocabulary, smoothing, group):
     p = (logits - lse[:, None]).exp()
     return (lse - ql).sum() / len(targets), (p - q) / len(targets)
 """
+SHARES = "(1 - smoothing) * hot + smoothing / vocabulary"
+OTHERS = (
+    "torch.full(logits.shape, smoothing / (vocabulary - 1)).where(hot == 0, "
+    "torch.tensor(1 - smoothing + {}))"
+)
 
 
 def cut(*pairs: tuple[str, str]) -> str:
@@ -365,6 +370,28 @@ WRONG: dict = {
         "the largest logit of all tokens": (
             changed(SMOOTHED, ("logits.amax(-1)", "logits.max().repeat(t)")),
             "one largest logit for all tokens",
+        ),
+        "the others' shares, a label in float32": (
+            changed(LABELS, (SHARES, OTHERS.format("0.0"))),
+            "other words only",
+        ),
+        "over v - 1, a share in float32": (
+            changed(
+                SMOOTHED,
+                (
+                    "smoothing / vocabulary * l_all",
+                    "torch.tensor(smoothing / (vocabulary - 1)) * l_all",
+                ),
+            ),
+            "over one entry less",
+        ),
+        "over v - 1 and more for the target, a label in float32": (
+            changed(LABELS, (SHARES, OTHERS.format("smoothing / (vocabulary - 1)"))),
+            "over one entry less",
+        ),
+        "a right label, in float32": (
+            changed(LABELS, (SHARES, f"({SHARES}).float().double()")),
+            "rounded on the way",
         ),
     },
 }

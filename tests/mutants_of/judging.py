@@ -98,12 +98,9 @@ MUTANTS = [
     Mutant(
         "looking-an-idea-of-one-rank",
         CHECKS + "looking.py",
-        "    return len(seen) == len(wanted) and all(map(near, seen, wanted))",
-        "    return any(map(near, seen, wanted))",
-        (
-            f"{LOOKING}test_an_idea_is_known_by_what_it_gives_on_every_rank",
-            f"{LOOKING}test_all_near_wants_as_many",
-        ),
+        "    return len(seen) == len(others) and all(map(alike, seen, others))",
+        "    return any(map(alike, seen, others))",
+        (f"{LOOKING}test_an_idea_is_known_by_what_it_gives_on_every_rank",),
         "an answer is told an idea that it has not got",
     ),
     Mutant(

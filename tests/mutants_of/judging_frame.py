@@ -82,10 +82,18 @@ MUTANTS = [
     Mutant(
         "general-rounding-unseen",
         CHECKS + "looking.py",
-        "        met += general.narrower(seen, wanted)",
+        "        misses.kinds += kinds",
         "        pass",
         (f"{GENERAL}values_that_went_through_a_narrower_type[kind0]",),
         "a float32 detour is told as wrong values",
+    ),
+    Mutant(
+        "general-rounding-beside-what-is-off",
+        CHECKS + "looking.py",
+        "misses.off = misses.off or not kinds",
+        "pass",
+        (f"{GENERAL}rounding_is_not_all_where_another_value_is_off",),
+        "wrong values are called rounded because others beside them were",
     ),
     Mutant(
         "general-rounding-everywhere",
@@ -114,7 +122,7 @@ MUTANTS = [
     Mutant(
         "general-one-rank-unseen",
         CHECKS + "general.py",
-        "    if n > 1 and len(fine) == 1 and alike:",
+        "    if n > 1 and len(fine) == 1 and same:",
         "    if n > 1 and len(fine) == 1:",
         (f"{GENERAL}a_result_on_one_rank_only_is_told",),
         "ranks that each want something else are told of a reduce to one",

@@ -197,8 +197,8 @@ MUTANTS = [
     Mutant(
         "uneven-two-are-the-first-two",
         FIRST + "uneven.py",
-        "    TWO,\n    all_near,\n    fresh_seed,\n    near,\n    refuse_changed,\n)\n",
-        "    all_near,\n    fresh_seed,\n    near,\n    refuse_changed,\n)\n\nTWO = [0, 1]\n",
+        'SAYS = Page("lesson_01/all_gather_uneven")\n',
+        'SAYS = Page("lesson_01/all_gather_uneven")\nTWO = [0, 1]\n',
         (f"{ANSWERS}[all_gather_uneven-the notebook's own rank]",),
         "ranks of the world pass for ranks of the group where the two agree",
         "T29",

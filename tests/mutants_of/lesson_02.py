@@ -61,8 +61,8 @@ MUTANTS = [
     Mutant(
         "l02-cuts-two-are-the-first-three",
         SECOND + "gradients.py",
-        "import THREE, TWO, all_near,",
-        "import THREE, THREE as TWO, all_near,",
+        "import THREE, TWO, all_alike,",
+        "import THREE, THREE as TWO, all_alike,",
         (f"{JUDGED}[cut_gradients-the notebook's own group]",),
         "a group left out passes where it is everybody",
     ),

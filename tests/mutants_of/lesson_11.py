@@ -249,7 +249,7 @@ MUTANTS = [
     Mutant(
         "l11-half-a-gradient-unnamed",
         HERE + "tied.py",
-        "            if looking.near(tables[0], half[use]):",
+        "            if looking.alike(tables[0], half[use]):",
         "            if not half:",
         (f"{WRONG}[tied_head-detached]",),
         "half of a tied gradient goes by no name",

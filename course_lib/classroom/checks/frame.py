@@ -160,7 +160,7 @@ def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) 
         return f"No %%ranks cell has defined {exercise.name} yet: run the cell that holds it."
     if not found.attempted:
         return "Its body is still empty. Write it, run its cell, then run this one again."
-    with looking.rounded() as met:
+    with looking.rounded() as misses:
         try:
             exercise.judge(found, judge)
         except Finding as finding:
@@ -169,8 +169,9 @@ def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) 
                 refuse_world_numbers(found, smaller[0])
             if found.hashes_text and finding.name not in _BROKE_OFF:
                 raise general.SAYS("hash of a text", what=finding.text) from None
-            if met and finding.name not in _BROKE_OFF and "rounded" not in finding.name:
-                raise general.rounding(met, finding.text) from None
+            only_rounded = misses.kinds and not misses.off and "rounded" not in finding.name
+            if only_rounded and finding.name not in _BROKE_OFF:
+                raise general.rounding(misses.kinds, finding.text) from None
             raise
     return ""
 

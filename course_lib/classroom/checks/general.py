@@ -22,7 +22,7 @@ _SINGLE, _HALF = 2e-6, 2e-2
 _MANY = 12  # elements: so many are not rounded the same way by chance
 _HALVES = (torch.bfloat16, torch.float16)
 
-Near = Callable[[Tensor | float | None, Tensor | float], bool]
+Alike = Callable[[Tensor | float | None, Tensor | float], bool]
 
 
 def narrower(seen: Tensor, wanted: Tensor) -> list[str]:
@@ -67,16 +67,16 @@ def recognised(
     seen: Sequence[Tensor | None],
     right: Sequence[Tensor | float],
     sizes: Mapping[str, int],
-    near: Near,
+    alike: Alike,
     what: str,
 ) -> Finding | None:
     """What is wrong, or None."""
     n = len(right)
     if len(seen) != n or any(one is None for one in seen):
         return None
-    fine = [rank for rank in range(n) if near(seen[rank], right[rank])]
-    alike = all(near(a, b) for a, b in pairwise(right))
-    if n > 1 and len(fine) == 1 and alike:
+    fine = [rank for rank in range(n) if alike(seen[rank], right[rank])]
+    same = all(alike(a, b) for a, b in pairwise(right))
+    if n > 1 and len(fine) == 1 and same:
         return SAYS("on one rank only", what=what, rank=fine[0])
     if fine:
         return None
@@ -84,7 +84,7 @@ def recognised(
     for name in told_apart:
         size = sizes[name]
         for entry, factor in {"a mean over the": 1 / size, "a sum over the": size}.items():
-            if size > 1 and all(near(s, r * factor) for s, r in zip(seen, right, strict=True)):
+            if size > 1 and all(alike(s, r * factor) for s, r in zip(seen, right, strict=True)):
                 _, text = SAYS.of(entry, what=what, size=size, over=name)
                 return Finding(f"{entry} {name}", text)
     return None

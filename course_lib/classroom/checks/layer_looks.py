@@ -18,7 +18,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import Judge, on, refuse_none, refuse_world_numbers
 from course_lib.classroom.checks.layers import Layer, Seen, Sizes, Use
-from course_lib.classroom.checks.looking import THREE, all_near, counted, near
+from course_lib.classroom.checks.looking import THREE, alike, all_near, counted
 from course_lib.classroom.checks.words import Page, Words
 
 SINGLE = 1e-4  # relative, of a layer in float32
@@ -124,7 +124,7 @@ class Declared:
             return
         known = looking.ideas(self.says, self.outputs(one), **one.about())
         looking.refuse_idea(outs, known, one.when)
-        fine = [rank for rank in one.ranks if near(outs[rank], right[rank])]
+        fine = [rank for rank in one.ranks if alike(outs[rank], right[rank])]
         if fine and "not on every rank" in self.says.entries:
             raise self.says("not on every rank", ranks=" and ".join(map(str, fine)), when=one.when)
         looking.refuse_general(outs, right, one.when, sizes=self._sizes(one), what="output")

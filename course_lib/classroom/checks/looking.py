@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import torch
@@ -22,8 +22,16 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.judge import WORLD, refuse_world_numbers
 from course_lib.classroom.checks.words import Words
 
-# What comparisons with `near` have met since `rounded` was entered: dtypes that were too narrow.
-_met: ContextVar[list[str] | None] = ContextVar("met", default=None)
+
+@dataclass
+class Misses:
+    """What the comparisons with `near` that missed have met."""
+
+    kinds: list[str] = field(default_factory=list)  # dtypes that were too narrow
+    off: bool = False  # a value was further from the right one than any rounding takes it
+
+
+_misses: ContextVar[Misses | None] = ContextVar("misses", default=None)
 TOLERANCE, ITEM = 1e-10, 8  # of a float64: relative and absolute, and its bytes
 THREE, TWO = [0, 1, 2], [1, 2]  # the two are not the notebook's first two: numbers of the group
 
@@ -101,7 +109,18 @@ def recognise(seen: Sequence, ideas: Iterable[Idea]) -> Idea | None:
 
 def explains(idea: Idea, seen: Sequence) -> bool:
     """Whether an idea gives, on every rank, what was seen there."""
-    return all_near(seen, idea.gives)
+    return all_alike(seen, idea.gives) or _explains_rounded(idea, seen)
+
+
+def _explains_rounded(idea: Idea, seen: Sequence) -> bool:
+    """Whether it does but for rounding, where what was wanted is further away than that."""
+    misses = _misses.get()
+    if not (misses and misses.off) or len(seen) != len(idea.gives):
+        return False
+    return all(
+        alike(one, gives) or bool(_narrower(one, gives))
+        for one, gives in zip(seen, idea.gives, strict=True)
+    )
 
 
 def refuse_idea(seen: Sequence, ideas: Iterable[Idea], when: str, head: str = "") -> None:
@@ -124,29 +143,48 @@ def refuse_general(
     `seen` and `right` hold one tensor or number for each rank of the group. `sizes` are what a mean
     may be taken over, beside the ranks: `{"rows": 5}`; a size that is met twice names nothing.
     """
-    found = general.recognised(seen, right, {"ranks": len(right), **(sizes or {})}, near, what)
+    found = general.recognised(seen, right, {"ranks": len(right), **(sizes or {})}, alike, what)
     if found:
         raise Finding(found.name, f"{found.text} ({when}.)")
 
 
 def near(seen: Tensor | float | None, wanted: Tensor | float | None) -> bool:
+    """Whether a value is `alike` what is wanted. A miss is noted: the frame says where rounding
+    is all that is wrong. Hold a value against anything else with `alike`."""
+    if alike(seen, wanted):
+        return True
+    misses = _misses.get()
+    if misses is not None:
+        kinds = _narrower(seen, wanted)
+        misses.kinds += kinds
+        misses.off = misses.off or not kinds
+    return False
+
+
+def alike(seen: Tensor | float | None, other: Tensor | float | None) -> bool:
     """Whether two are equal to rounding; a NaN is like a NaN, an infinity like itself, and nothing
     at all like nothing at all."""
-    if seen is None or wanted is None:
-        return seen is wanted
-    seen, wanted = (
-        x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in (seen, wanted)
-    )
-    if seen.shape != wanted.shape or not (_plain(seen) and _plain(wanted)):
+    if seen is None or other is None:
+        return seen is other
+    seen, other = _tensors(seen, other)
+    if not _comparable(seen, other) or seen.dtype != other.dtype:
         return False
-    if seen.dtype == wanted.dtype and torch.allclose(
-        seen, wanted, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
-    ):
-        return True
-    met = _met.get()
-    if met is not None:
-        met += general.narrower(seen, wanted)
-    return False
+    return torch.allclose(seen, other, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True)
+
+
+def _narrower(seen: Tensor | float | None, wanted: Tensor | float | None) -> list[str]:
+    if seen is None or wanted is None:
+        return []
+    seen, wanted = _tensors(seen, wanted)
+    return general.narrower(seen, wanted) if _comparable(seen, wanted) else []
+
+
+def _tensors(*values: Tensor | float) -> list[Tensor]:
+    return [x if isinstance(x, Tensor) else torch.tensor(x, dtype=torch.float64) for x in values]
+
+
+def _comparable(seen: Tensor, other: Tensor) -> bool:
+    return seen.shape == other.shape and _plain(seen) and _plain(other)
 
 
 def _plain(x: Tensor) -> bool:
@@ -155,19 +193,25 @@ def _plain(x: Tensor) -> bool:
 
 
 @contextlib.contextmanager
-def rounded() -> Iterator[list[str]]:
+def rounded() -> Iterator[Misses]:
     """The dtypes through which values went, by all comparisons with `near` that missed inside."""
-    met: list[str] = []
-    token = _met.set(met)
+    misses = Misses()
+    token = _misses.set(misses)
     try:
-        yield met
+        yield misses
     finally:
-        _met.reset(token)
+        _misses.reset(token)
 
 
 def all_near(seen: Sequence, wanted: Sequence) -> bool:
-    """Whether as many are there as are wanted, each near its own."""
-    return len(seen) == len(wanted) and all(map(near, seen, wanted))
+    """Whether as many are there as are wanted, each near its own; every miss is noted."""
+    misses = [k for k, pair in enumerate(zip(seen, wanted, strict=False)) if not near(*pair)]
+    return len(seen) == len(wanted) and not misses
+
+
+def all_alike(seen: Sequence, others: Sequence) -> bool:
+    """The same, held against what is not wanted."""
+    return len(seen) == len(others) and all(map(alike, seen, others))
 
 
 def refuse_changed(trial: Trial, what: str) -> None:

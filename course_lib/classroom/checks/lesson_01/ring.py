@@ -16,7 +16,7 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_01 import trial
 from course_lib.classroom.checks.lesson_01.trial import Call, told
-from course_lib.classroom.checks.looking import THREE, TWO, near
+from course_lib.classroom.checks.looking import THREE, TWO, alike, near
 from course_lib.classroom.checks.words import Page
 from course_lib.layout import cut
 
@@ -106,13 +106,13 @@ def _refuse_chunks(call: Call) -> None:
         f"chunks {a} and {b} on rank {rank}"
         for rank, row in enumerate(rows)
         for (a, one), (b, other) in itertools.combinations(enumerate(row), 2)
-        if len(other) > 1 and other.any() and near(one[: len(other)], other)
+        if len(other) > 1 and other.any() and alike(one[: len(other)], other)
     ]
     placed = [(k, chunk) for row in rows for k, chunk in enumerate(row)]
     named = {
         "one buffer": twins,
-        "chunks in another order": all(any(near(one, s) for s in sums) for _, one in placed),
-        "never added": all(any(near(one, x[k]) for x in own) for k, one in placed),
+        "chunks in another order": all(any(alike(one, s) for s in sums) for _, one in placed),
+        "never added": all(any(alike(one, x[k]) for x in own) for k, one in placed),
     }
     SAYS.refuse(named, when=call.when, twins=" and ".join(twins))
 

@@ -16,6 +16,8 @@ from course_lib.classroom.checks.lesson_01.trial import Call, listed, told
 from course_lib.classroom.checks.looking import (
     THREE,
     TWO,
+    alike,
+    all_alike,
     all_near,
     fresh_seed,
     near,
@@ -120,7 +122,7 @@ def _look_at_values(calls: list[Call]) -> None:
         for entry, found in enumerate(report["entries"])
         if not near(found, call.inputs[entry])
     )
-    owners = [f"the piece of rank {r}" for r, one in enumerate(call.inputs) if near(found, one)]
+    owners = [f"the piece of rank {r}" for r, one in enumerate(call.inputs) if alike(found, one)]
     what = [*owners, "no rank's piece as a whole"][0]
     SAYS.refuse(named, evidence=f"Entry {entry} on rank {rank} is {what} ({call.when}).")
 
@@ -129,7 +131,7 @@ def _turned(call: Call, way: int) -> bool:
     """Whether every rank holds all pieces, but counted from itself on."""
     steps, pieces = range(call.n), call.inputs
     return all(
-        all_near(report["entries"], [pieces[(rank + way * step) % call.n] for step in steps])
+        all_alike(report["entries"], [pieces[(rank + way * step) % call.n] for step in steps])
         for rank, report in enumerate(call.reports)
     )
 

@@ -16,7 +16,7 @@ from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_overwritten, refuse_second
 from course_lib.classroom.checks.lesson_02 import trial
 from course_lib.classroom.checks.lesson_02.trial import COLUMNS, ROWS, Owed, Product, product
-from course_lib.classroom.checks.looking import THREE, TWO, all_near, fresh_seed, refuse_general
+from course_lib.classroom.checks.looking import THREE, TWO, all_alike, fresh_seed, refuse_general
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_02/cut_gradients")
@@ -84,9 +84,9 @@ def _refuse_value(call: Call, part: int) -> None:
     ideas = []
     if call.way == COLUMNS and part == 0:
         local = [part[0] for part in call.parts]
-        SAYS.refuse({"sum left out": all_near(seen, local)}, head=head)
+        SAYS.refuse({"sum left out": all_alike(seen, local)}, head=head)
         ideas.append(("mean", right / n))
-    elif all_near(wanted, [right] * n):
+    elif all_alike(wanted, [right] * n):
         ideas.append(("counted on every rank", n * right))
     elif all(one.shape == right.shape for one in wanted):
         mixed = torch.stack(wanted).sum(0)

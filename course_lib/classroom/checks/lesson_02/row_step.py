@@ -18,7 +18,7 @@ from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_01.trial import CALLS, refuse_overwritten
 from course_lib.classroom.checks.lesson_02 import trial
 from course_lib.classroom.checks.lesson_02.trial import ROWS, STEPS, Owed, Product, product
-from course_lib.classroom.checks.looking import THREE, TWO, fresh_seed, near, refuse_general
+from course_lib.classroom.checks.looking import THREE, TWO, alike, fresh_seed, refuse_general
 from course_lib.classroom.checks.words import Page
 
 LR = 0.0625  # of the first step; each takes half of the last one's
@@ -140,7 +140,7 @@ def _refuse_weight(step: Step, wrong: list[int]) -> None:
     moved = (mine.weight - new) / step.lr  # the gradient that was used
     grads = [part.x.T @ dy for part in step.parts]
     right = grads[rank]
-    SAYS.refuse({"gradient, not weight": near(new, right)}, head=head)
+    SAYS.refuse({"gradient, not weight": alike(new, right)}, head=head)
     own_dy = mine.x @ mine.weight + step.whole.bias - step.whole.dy
     ideas = [
         ("weight not trained", torch.zeros_like(right)),
@@ -173,7 +173,7 @@ def _refuse_bias(step: Step, wrong: list[int]) -> None:
     db = step.dy.sum(0)
     head = f"Y and the weight are right, the new bias on rank {rank} is not {step.when}."
     moved = [(step.whole.bias - bias) / step.lr for bias in new]
-    SAYS.refuse({"gradient, not weight": near(new[rank], db)}, head=head)
+    SAYS.refuse({"gradient, not weight": alike(new[rank], db)}, head=head)
     ideas = [
         ("bias not trained" if len(wrong) == n else "bias trained on some ranks", 0 * db),
         ("bias trained N times as fast", n * db),
@@ -183,7 +183,7 @@ def _refuse_bias(step: Step, wrong: list[int]) -> None:
     ]
     trial.refuse_first(moved[rank], SAYS, ideas, head, n=n)
     touched = [~torch.isclose(one, torch.zeros_like(one), atol=1e-12) for one in moved]
-    trained = all(near(one[mask], db[mask]) for one, mask in zip(moved, touched, strict=True))
+    trained = all(alike(one[mask], db[mask]) for one, mask in zip(moved, touched, strict=True))
     some = not all(bool(mask.all()) for mask in touched)
     SAYS.refuse({"bias cut #2": trained and some}, head=head)
     sizes = {"rows of X": b, "elements of Y": b * f}

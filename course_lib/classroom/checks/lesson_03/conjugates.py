@@ -18,7 +18,15 @@ from course_lib.classroom.checks.judge import Judge, on, refuse_world_numbers
 from course_lib.classroom.checks.lesson_01.trial import told
 from course_lib.classroom.checks.lesson_03 import trial as runs
 from course_lib.classroom.checks.lesson_03.trial import FACTOR, STEPS, Shape, nearly, numbers
-from course_lib.classroom.checks.looking import THREE, TWO, all_near, counted, near
+from course_lib.classroom.checks.looking import (
+    THREE,
+    TWO,
+    alike,
+    all_alike,
+    all_near,
+    counted,
+    near,
+)
 from course_lib.classroom.checks.words import Page
 from course_lib.layout import span
 from course_lib.ledger import forms
@@ -99,7 +107,7 @@ def _look_alone(trial: Trial) -> None:
     seen = {stage: [report[stage[0]][stage[1]] for report in reports] for stage in trial.right}
     changed = {which for which, _, report in each if report["changed"]}
     named = {
-        "swapped": all_near(seen["f", "out"], [n * x] * n) and all_near(seen["g", "out"], ps),
+        "swapped": all_alike(seen["f", "out"], [n * x] * n) and all_alike(seen["g", "out"], ps),
         "f in place": "f" in changed,
         "g in place #1": "g" in changed,
     }
@@ -160,10 +168,10 @@ def _look_shared(trial: Trial) -> None:
             "f beside a branch": not near(report["x"], sum(c)),
             "g in place #2": not all_near((report["p"], report["q"]), (p, q)),
             "one buffer for all #1": not all_near(report["sums"], (total, 2 * total)),
-            "a hook on x itself": near(report["twice"], n * both),
+            "a hook on x itself": alike(report["twice"], n * both),
             "one buffer for all #2": not near(report["twice"], both),
         }
-        summed = near(report["u"], FACTOR * sum(c))
+        summed = alike(report["u"], FACTOR * sum(c))
         what = f"the sum over {n} ranks" if summed else "something else"
         SAYS.refuse(named, n=n, rank=rank, when=trial.when, what=what)
 

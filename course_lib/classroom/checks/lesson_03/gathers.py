@@ -28,7 +28,7 @@ from course_lib.classroom.checks.lesson_03.trial import (
     refuse_ready_made,
     there_and_back,
 )
-from course_lib.classroom.checks.looking import ITEM, THREE, TWO, all_near, near
+from course_lib.classroom.checks.looking import ITEM, THREE, TWO, alike, all_alike, all_near, near
 from course_lib.classroom.checks.words import Page
 from course_lib.ledger import forms
 
@@ -57,7 +57,8 @@ class Trial:
 
     def is_right(self, after: str) -> bool:
         """Whether the gradients are those that are right with this work after the gather."""
-        return all_near(self.grads, self.pieces[after])
+        held = all_near if after == self.after else all_alike
+        return held(self.grads, self.pieces[after])
 
 
 def judge_gather(answer: Answer, judge: Judge) -> None:
@@ -168,15 +169,15 @@ def _look_at_gradients(trials: list[Trial]) -> None:
         "exchanged": copies and alone,
         "copies summed": copies,
         "a sum left out": alone,
-        "mean": all_near(seen, [piece / n for piece in right]),
+        "mean": all_alike(seen, [piece / n for piece in right]),
     }
     SAYS.refuse(named, n=n, when=when)
     looking.refuse_general(seen, right, when, what="gradient")
-    fine = [rank for rank in range(n) if near(seen[rank], right[rank])]
+    fine = [rank for rank in range(n) if alike(seen[rank], right[rank])]
     some = n - sum(not piece.numel() for piece in right)
     named = {
         "on one rank only": after == SHARDED and len(fine) == 1 < some,
-        "another rank's piece": any(all_near(seen, right[k:] + right[:k]) for k in range(1, n)),
+        "another rank's piece": any(all_alike(seen, right[k:] + right[:k]) for k in range(1, n)),
         "gradient of the pieces": True,
     }
     SAYS.refuse(named, rank=max(fine, default=0), when=when)

@@ -15,7 +15,7 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.layers import agreed
 from course_lib.classroom.checks.lesson_06 import decoder
-from course_lib.classroom.checks.looking import ITEM, THREE, TWO, all_near, near
+from course_lib.classroom.checks.looking import ITEM, THREE, TWO, alike, all_alike, all_near, near
 from course_lib.classroom.checks.words import Page
 from course_lib.collectives.call import Group
 from course_lib.layout import cut
@@ -155,17 +155,17 @@ def look_at_gradients(reports: list[dict], when: str) -> None:
         far = [float((a - b).norm() / b.norm()) for a, b in zip(seen, wanted, strict=True)]
         rank = far.index(max(far))
         off = f"On rank {rank} it is off by {far[rank]:.1%} of its size, {when}."
-        fine = [r for r in range(n) if near(seen[r], wanted[r])]
-        alone, times = all_near(seen, part[name]), all_near(seen, [n * g for g in wanted])
+        fine = [r for r in range(n) if alike(seen[r], wanted[r])]
+        alone, times = all_alike(seen, part[name]), all_alike(seen, [n * g for g in wanted])
         holds = {
             "summed what is cut": name in decoder.CUT,
             "on one rank only": len(fine) == 1,
-            "mean": all_near(seen, [g / n for g in wanted]),
+            "mean": all_alike(seen, [g / n for g in wanted]),
             "summed what was whole": times and name not in ASK,
-            "nothing summed": alone and all(all_near(back[owed], part[owed]) for owed in ASK),
+            "nothing summed": alone and all(all_alike(back[owed], part[owed]) for owed in ASK),
             ASK.get(name, ""): alone and name in ASK,
             "summed twice": times,
-            "mixed up": all_near(sums(back), sums(right)),
+            "mixed up": all_alike(sums(back), sums(right)),
             "wrong gradient": True,
         }
         SAYS.refuse(holds, name=name, n=n, off=off, fine=fine and fine[0], when=when)

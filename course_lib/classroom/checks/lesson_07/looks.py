@@ -26,7 +26,7 @@ from course_lib.classroom.checks.lesson_07.trial import (
     Case,
     Plan,
 )
-from course_lib.classroom.checks.looking import ITEM, Idea, Looks, all_near, near
+from course_lib.classroom.checks.looking import ITEM, Idea, Looks, alike, all_near, near
 from course_lib.classroom.checks.words import Look, Page, Words
 from course_lib.ledger import forms
 
@@ -131,7 +131,7 @@ def look_at_loss(one: Trial, ideas: Ideas) -> None:
     both = ""
     if right[0].dim() == 0:  # one number, not one for each token
         both = f": wanted is {float(right[0]):.6g}, and there is {float(found[0]):.6g}"
-    disagree = any(not near(loss, found[0]) for loss in found)
+    disagree = any(not alike(loss, found[0]) for loss in found)
     SAYS.refuse({"ranks disagree": disagree, "wrong loss": True}, when=one.when, both=both)
 
 

@@ -168,7 +168,7 @@ def look_at_results(reports: list[dict], net: Net, step: Step, where: str) -> No
     head = "The shards are not those of the sum over the ranks. "
     looking.refuse_idea([*chain(*seen)], looking.ideas(SAYS, gives), where, head)
     pairs = [(x, own) for pieces, own in zip(seen, right, strict=True) for x in pieces]
-    known = all(any(looking.near(x, y) for y in own) for x, own in pairs)
+    known = all(any(looking.alike(x, y) for y in own) for x, own in pairs)
     shapes = [x.shape for x in right[0]]
     rest = {
         "buckets that never left": lambda one: known and one["count"] < len(shapes),

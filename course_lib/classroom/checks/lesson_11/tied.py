@@ -178,7 +178,7 @@ def look_at_steps(reports: list[dict], dense: Dense, when: str) -> None:
     for rank, report in enumerate(reports):
         tables = [torch.cat(did["table"]) for did in report["steps"]]
         for use, other in (("lookup", "head"), ("head", "lookup")):
-            if looking.near(tables[0], half[use]):
+            if looking.alike(tables[0], half[use]):
                 raise SAYS("half of the gradient", use=use, other=other, rank=rank, when=when)
         for k, (logits, table, _) in enumerate(dense.steps()):
             seen = [report["steps"][k]["logits"], tables[k]]
