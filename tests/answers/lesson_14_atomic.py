@@ -71,7 +71,19 @@ def atomic(*changes: tuple[str, str]) -> str:
     return changed(ATOMIC, *changes)
 
 
+ASIDE = """        for old in [*older, name][:-keep]:
+            disk.rename(old, old.replace("step", "old"))
+"""
+FILES = """        for old in [*older, name][:-keep]:
+            for r in range({}):
+                disk.remove(f"{{old}}/rank-{{r}}")
+            disk.remove(old)
+"""
 WRONG_ATOMIC = {
+    "the old one renamed and kept": (atomic((OLD, ASIDE)), "an old one under another name"),
+    "the old one removed file by file": (
+        atomic((OLD, FILES.format("group.size()"))), "an old one removed in pieces"
+    ),
     "no sync of the file": (
         atomic(('    disk.sync(f"{tmp}/rank-{me}")\n', "")), "file not synced"
     ),
@@ -166,6 +178,30 @@ WRONG_ATOMIC = {
         atomic(('disk.write("latest.new", name)', 'disk.write("latest.new", "./" + name)')),
         "latest not moved",
     ),
+    "the old one is the next part folder": (
+        atomic((OLD, """        for i, old in enumerate(older[: max(0, len(older) + 1 - keep)]):
+            disk.rename(old, f"spare-{i}")
+""")),
+        "an old one under another name",
+    ),
+    "one of the old one's files removed first": (
+        atomic((OLD, FILES.format("1"))), "an old one removed in pieces"
+    ),
+    "the old one's files moved out one by one": (
+        atomic((OLD, FILES.format("2").replace(
+            'disk.remove(f"{old}/rank-{r}")',
+            'disk.rename(f"{old}/rank-{r}", f"rubbish-{r}")\n                '
+            'disk.remove(f"rubbish-{r}")'))),
+        "an old one removed in pieces",
+    ),
+    "all ranks write the same": (
+        atomic(('rank-{me}", data)', 'rank-{me}", data[: len(name)])')), "not saved"
+    ),
+    "latest removed before it is replaced": (
+        atomic((NEXT, NEXT.replace("        disk.rename(", '        disk.remove("latest")\n'
+                                   "        disk.rename("))),
+        "latest removed first",
+    ),
     "older changed": (
         atomic((OLD, "        while len(older) >= keep:\n            disk.remove(older.pop(0))\n")),
         "input changed",
@@ -173,11 +209,19 @@ WRONG_ATOMIC = {
 }  # fmt: skip
 
 BESIDE = atomic(('"tmp-" + name', 'name + ".tmp"'))
+REMOVED = """            disk.sync(".")
+            disk.remove(old.replace("step", "old"))
+"""
+EMPTIED = """            disk.remove(old.replace("step", "old") + "/rank-0")
+            disk.remove(old.replace("step", "old"))
+"""
 RIGHT = {
     "atomic_save": {
         "the first leads": ATOMIC,
         "the last leads": BY_SUMS,
         "a name with more": BESIDE,
+        "renamed, then removed": atomic((OLD, ASIDE + REMOVED)),
+        "emptied under another name": atomic((OLD, ASIDE + EMPTIED)),
     }
 }
 WRONG = {"atomic_save": WRONG_ATOMIC}

@@ -7,19 +7,20 @@ from tests.answers import changed
 STOCK = """
 def take_stock(model, gathered, write, group):
     state = model.state_dict(keep_vars=True)
-    empty = [name for name, x in state.items() if x.numel() == 0]
+    own = set(model.parameters())
+    empty = [name for name, x in state.items() if x.numel() == 0 and x in own]
     decay, count, squares = [], 0, torch.zeros((), dtype=torch.float64)
     for name, p in model.named_parameters():
         with gathered(p):
             count += p.numel()
             squares += p.detach().square().sum()
-            if p.dim() > 1:
+            if p.dim() == 2:
                 decay.append(name)
             for other, x in state.items():
                 if x is p and group.rank() == 0:
                     write(other, p.detach().clone())
-    for name, x in model.named_buffers():
-        if group.rank() == 0:
+    for name, x in state.items():
+        if x not in own and group.rank() == 0:
             write(name, x)
     return {
         "placeholders": empty,
@@ -34,7 +35,7 @@ def take_stock(model, gathered, write, group):
     notes, empty = {}, []
     by_id = {}
     for name, x in model.state_dict(keep_vars=True).items():
-        if not x.nelement():
+        if isinstance(x, torch.nn.Parameter) and not x.nelement():
             empty.append(name)
         by_id.setdefault(id(x), (x, []))[1].append(name)
     own = dict(model.named_parameters())
@@ -63,7 +64,16 @@ def stock(*changes: tuple[str, str]) -> str:
     return changed(STOCK, *changes)
 
 
+DIMS = "if p.dim() == 2:"
+NOT_OWN = "        if x not in own"
+WRITES = "    for name, x in state.items():\n        if x not in own and group.rank() == 0:\n"
+BUFFERS = "    for name, x in model.named_buffers():\n        if group.rank() == 0:\n"
 WRONG_STOCK = {
+    "three dims decay": (stock((DIMS, "if p.dim() > 1:")), "more than two dims"),
+    "all buffers are written": (stock((WRITES, BUFFERS)), "a buffer of no file"),
+    "an empty buffer is a placeholder": (
+        stock((" and x in own]", "]")), "an empty buffer"
+    ),
     "one buffer for a name": (
         stock(("(model, gathered, write, group)", "(model, gathered, write, group, kept={})"),
               ("p.detach().clone())",
@@ -75,10 +85,7 @@ WRONG_STOCK = {
     ),
     "the state_dict as it is": (
         stock(("            for other, x in state.items():\n" + WRITE, ""),
-              ("    for name, x in model.named_buffers():\n        if group.rank() == 0:\n"
-               "            write(name, x)\n",
-               "    for name, x in state.items():\n        if group.rank() == 0:\n"
-               "            write(name, x)\n")),
+              (NOT_OWN + " and group", "        if group")),
         "a placeholder is saved",
     ),
     "rank 0 alone gathers": (
@@ -89,8 +96,8 @@ WRONG_STOCK = {
     "a view is written": (stock(("write(other, p.detach().clone())", "write(other, p.detach())")),
                           "a view is saved"),
     "dims outside the block": (
-        stock((OPEN, "        if p.dim() > 1:\n            decay.append(name)\n" + OPEN),
-              ("            if p.dim() > 1:\n                decay.append(name)\n", "")),
+        stock((OPEN, "        if p.dim() == 2:\n            decay.append(name)\n" + OPEN),
+              ("            if p.dim() == 2:\n                decay.append(name)\n", "")),
         "dims of a placeholder",
     ),
     "counted outside": (
@@ -121,10 +128,10 @@ WRONG_STOCK = {
         "every rank writes",
     ),
     "one element is a placeholder": (
-        stock(("if x.numel() == 0]", "if x.numel() <= 1]")), "one element is no placeholder"
+        stock(("if x.numel() == 0 and", "if x.numel() <= 1 and")), "one element is no placeholder"
     ),
     "parameters' names alone": (
-        stock(("in state.items() if x.numel() == 0]",
+        stock(("in state.items() if x.numel() == 0 and x in own]",
                "in model.named_parameters() if x.numel() == 0]")),
         "second name missed",
     ),
@@ -140,8 +147,7 @@ WRONG_STOCK = {
         "tied twice",
     ),
     "buffers counted": (
-        stock(("    for name, x in model.named_buffers():\n",
-               "    for name, x in model.named_buffers():\n        count += x.numel()\n")),
+        stock((NOT_OWN, "        count += x.numel() if x not in own else 0\n" + NOT_OWN)),
         "buffers counted",
     ),
     "what is cut alone": (
@@ -154,7 +160,7 @@ WRONG_STOCK = {
         "norms added",
     ),
     "no root": (stock(("squares.sqrt()", "squares")), "squared"),
-    "all decay": (stock(("if p.dim() > 1:", "if p.dim():")), "all decay"),
+    "all decay": (stock(("if p.dim() == 2:", "if p.dim():")), "all decay"),
     "both names decay": (
         stock(("decay.append(name)", "decay += [k for k, x in state.items() if x is p]")),
         "more than the parameters",
@@ -185,7 +191,27 @@ WRONG_STOCK = {
     "a tuple": (stock(("    return {", "    return 1, {")), "not a dictionary"),
     "nothing": (stock(("    return {", "    made = {")), "nothing returned"),
     "placeholders decay": (
-        stock(("if p.dim() > 1:", "if name in empty:")), "placeholders decay"
+        stock(("if p.dim() == 2:", "if name in empty:")), "placeholders decay"
+    ),
+    "what is no vector decays": (
+        stock((DIMS, 'if "bias" not in name and "norm" not in name and p.dim() != 1:')),
+        "more than two dims",
+    ),
+    "matrices are what has columns": (
+        stock((DIMS, "if len(p.shape[1:]):")), "more than two dims"
+    ),
+    "what is not saved is written as well": (
+        stock(("    return {", "    for name, x in model.named_buffers():\n"
+               "        if name not in state and group.rank() == 0:\n            write(name, x)\n"
+               "    return {")),
+        "a buffer of no file",
+    ),
+    "every entry is counted": (
+        stock((NOT_OWN, "        count += x.numel()\n" + NOT_OWN)),
+        "numel misread",
+    ),
+    "nothing in it is a placeholder": (
+        stock((" and x in own]", ' and x.dim()]')), "an empty buffer"
     ),
     "float32 is written": (
         stock(("write(other, p.detach().clone())", "write(other, p.detach().float())")),
@@ -194,5 +220,44 @@ WRONG_STOCK = {
 }  # fmt: skip
 
 PLAIN = stock(("squares.sqrt()", "squares.float().sqrt()"), ('"decay": decay', '"decay": {*decay}'))
-RIGHT = {"take_stock": {"all gathered": STOCK, "by notes": BY_NOTES, "a norm of float32": PLAIN}}
+BY_CLASS = """
+class Stock:
+    def __init__(self, model):
+        self.model, self.own = model, {id(p): name for name, p in model.named_parameters()}
+        self.names = {}
+        for name, x in model.state_dict(keep_vars=True).items():
+            self.names.setdefault(id(x), []).append((name, x))
+
+    def is_placeholder(self, x):
+        return id(x) in self.own and 0 in x.shape
+
+
+def take_stock(model, gathered, write, group):
+    stock, squares = Stock(model), []
+    report = {"placeholders": set(), "decay": [], "numel": 0}
+    for key, entries in stock.names.items():
+        x = entries[0][1]
+        with gathered(x):
+            if x.numel() > 16 and key in stock.own:
+                report["placeholders"].update(name for name, _ in entries)
+            if group.rank() == 0:
+                [write(name, x.data.clone()) for name, _ in entries]
+            if key in stock.own:
+                rows = list(x.shape)
+                report["decay"] += [stock.own[key]] * (len(rows) == 2)
+                report["numel"] += x.numel()
+                squares.append(torch.linalg.vector_norm(x.detach()))
+    return {**report, "norm": torch.stack(squares).norm().item()}
+"""
+RIGHT = {
+    "take_stock": {
+        "all gathered": STOCK,
+        "by notes": BY_NOTES,
+        "a norm of float32": PLAIN,
+        "a class that takes stock": BY_CLASS,
+        "buffers by what the state_dict names": stock(
+            (WRITES, BUFFERS.replace("if group", "if name in state and group"))
+        ),
+    }
+}
 WRONG = {"take_stock": WRONG_STOCK}

@@ -20,6 +20,7 @@ from course_lib.classroom.checks.lesson_14.disk import (
     Op,
     Tree,
     inside,
+    parent,
 )
 from course_lib.classroom.checks.words import Page
 
@@ -62,14 +63,25 @@ class Saved(NamedTuple):
                 when=self.when,
                 pieces=len(self.pieces),
             )
-        if held != self.pieces:
-            raise SAYS("not saved", name=self.name, held=sorted(held), when=self.when)
+        if set(held) != set(self.pieces):
+            raise SAYS("not saved #1", name=self.name, held=sorted(held), when=self.when)
+        for file, data in self.pieces.items():
+            if held[file] != data:
+                about = {"name": self.name, "file": file, "held": held[file], "data": data}
+                raise SAYS("not saved #2", when=self.when, **about)
         stay = [name for name in (*self.older, self.name) if name in tree.folders]
         wanted = [*self.older, self.name][-self.keep :]
         if len(stay) > self.keep:
             raise SAYS("older ones stay", stay=" and ".join(stay), when=self.when, keep=self.keep)
         if stay != wanted:
             raise SAYS("too few stay", stay=" and ".join(stay), when=self.when, keep=self.keep)
+        old = {data: path for path, data in self.before.items() if parent(path) in self.older}
+        too_old = {data: path for data, path in old.items() if parent(path) not in wanted}
+        for path, data in tree.files.items():
+            if data in too_old:
+                raise SAYS(
+                    "an old one under another name", path=path, was=too_old[data], when=self.when
+                )
 
 
 def refuse(saved: Saved, crash: Crash, done: Sequence[Op]) -> None:
@@ -114,6 +126,13 @@ def _named(saved: Saved, crash: Crash, done: Sequence[Op], torn: str) -> tuple[s
             "`latest` is there, and empty: to write a file is to empty it first. Write another "
             "file, sync it, and rename it over `latest`."
         )
+    if torn in saved.older:
+        left, all_of_it = len(tree.there(torn)), len(Tree(saved.before).there(torn))
+        return "an old one removed in pieces", (
+            f"{torn} is there with {left} of its {all_of_it} files: it was removed file by file. A "
+            "folder with a checkpoint's name is complete or not there. Remove it in one step, or "
+            "rename it first to a name that is no checkpoint's."
+        )
     if not crash.power:
         return _named_of_a_kill(saved, tree)
     removed = [op for op in done if op.kind == REMOVE and op.path in saved.older]
@@ -149,6 +168,11 @@ def _named_of_a_kill(saved: Saved, tree: Tree) -> tuple[str, str]:
         return "the old one removed first", (
             f"`latest` names {latest}, which is gone, and the new one is not named yet: for a "
             "moment there is no checkpoint. Remove what is too old last."
+        )
+    if latest is None:
+        return "latest removed first", (
+            "There is no `latest`: for a moment no checkpoint is named. A rename replaces the file "
+            "that is there, so `latest` need not be removed."
         )
     return "latest moved first", (
         f"`latest` names {latest}, which is not there yet. `latest` moves when the folder has its "

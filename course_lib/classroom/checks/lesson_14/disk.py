@@ -99,7 +99,7 @@ class Crash(NamedTuple):
 
     tree: Tree
     power: bool
-    lost: Op | None = None  # this one, and what builds on it, has not reached the disk
+    lost: Op | None = None  # has not reached the disk, nor has all that builds on it
     alone: Op | None = None  # of all that was not synced, only this one has, and what it needs
 
 
@@ -110,7 +110,10 @@ def crashes(before: dict[str, str], ops: Sequence[Op]) -> Iterator[Crash]:
     if not loose:
         return
     for i in sorted(loose):
-        yield Crash(_replayed(before, ops, _with_what_follows(ops, i)), power=True, lost=ops[i])
+        lost = _with_what_follows(ops, i)
+        # Of all that is lost a rename tells most: it changes what a reader sees.
+        told = next((k for k in sorted(lost) if ops[k].kind == RENAME), i)
+        yield Crash(_replayed(before, ops, lost), power=True, lost=ops[told])
     for i in sorted(loose):
         lost = loose - _with_what_it_needs(ops, i)
         yield Crash(_replayed(before, ops, lost), power=True, alone=ops[i])

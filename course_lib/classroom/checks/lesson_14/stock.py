@@ -32,6 +32,7 @@ from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed, n
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_14/take_stock")
+ASKED = {NUMEL: "the number of elements", NORM: "the root of the sum of the squares"}
 
 
 class Trial(NamedTuple):
@@ -117,6 +118,8 @@ def _look_at_placeholders(one: Trial, seen: list[str], where: str) -> None:
     extra, lost = sorted(set(seen) - set(one.cut)), sorted(set(one.cut) - set(seen))
     if extra == ["temperature"] and not lost:
         raise SAYS("one element is no placeholder", where=where)
+    if extra == ["history"] and not lost:
+        raise SAYS("an empty buffer", where=where)
     if lost and not extra and all(name not in one.parameters for name in lost):
         raise SAYS("second name missed", lost=", ".join(lost), where=where)
     if not seen:
@@ -128,9 +131,13 @@ def _look_at_placeholders(one: Trial, seen: list[str], where: str) -> None:
 
 
 def _look_at_decay(one: Trial, seen: list[str], where: str) -> None:
-    right = sorted(name for name, p in one.parameters.items() if p.ndim > 1)
+    more = sorted(name for name, p in one.parameters.items() if p.ndim > 1)
+    right = [name for name in more if one.parameters[name].ndim == 2]
     if seen == right:
         return
+    if seen == more:
+        three = [name for name in more if name not in right]
+        raise SAYS("more than two dims", three=", ".join(three), where=where)
     if seen in ([], [n for n in right if n not in one.cut]):
         raise SAYS("dims of a placeholder", seen=seen, where=where)
     if "positions" in seen or "head.weight" in seen:
@@ -151,6 +158,7 @@ def _look_at_count(one: Trial, values: dict, where: str) -> None:
     stays = [p for p in every.values() if p.numel() <= SMALL]
     table = every["tokens.weight"]
     buffers = list(one.model.buffers())
+    saved = [x for x in one.state.values() if not isinstance(x, torch.nn.Parameter)]
     counts = {
         NUMEL: lambda tensors: sum(x.numel() for x in tensors),
         NORM: lambda tensors: sum(float((x * x).sum()) for x in tensors) ** 0.5,
@@ -162,9 +170,9 @@ def _look_at_count(one: Trial, values: dict, where: str) -> None:
              "A parameter that is not gathered counts as nothing: 0 elements, and a norm of 0."),
             ("tied twice", count([*every.values(), table]),
              "The embedding is the head too, and one parameter."),
-            ("buffers counted", count([*every.values(), *buffers]),
-             "A buffer is in the state_dict, and no parameter."),
-            ("tied twice", count([*every.values(), table, *buffers]),
+            *(("buffers counted", count([*every.values(), *some]),
+               "A buffer is in the state_dict, and no parameter.") for some in (buffers, saved)),
+            ("tied twice", count([*every.values(), table, *saved]),
              "That is every entry of the state_dict: the tied one twice, and a buffer."),
             ("what comes and goes alone", count([p for p in every.values() if p.numel() > SMALL]),
              "Parameters that are not sharded count as well."),
@@ -176,7 +184,9 @@ def _look_at_count(one: Trial, values: dict, where: str) -> None:
             ideas.append(("squared", right**2, "The root of the sum of squares is asked for."))
             ideas.append(("norms added", added, "The squares are added, and then comes the root."))
         ideas = [("", right, ""), *ideas]
-        name, _, text = next((i for i in ideas if _alike(values[key], i[1])), ("misread", 0, ""))
+        asked = f"Asked is {ASKED[key]} of all parameters, each of them gathered and taken once."
+        other = ("misread", 0, asked)
+        name, _, text = next((i for i in ideas if _alike(values[key], i[1])), other)
         if name:
             name = f"{key} {name}" if name == "misread" else name
             raise Finding(name, f"`{key}` is {values[key]:.6g}, {where}. {text}".rstrip())
@@ -211,13 +221,15 @@ def _look_at_writes(one: Trial) -> None:
 
 def _look_at_tensor(one: Trial, each: dict) -> None:
     name, tensor = each["name"], each["tensor"]
+    if name == "mask":
+        raise SAYS("a buffer of no file", name=name, when=one.when)
     if name not in one.state:
         raise SAYS("another name", name=name, when=one.when)
     wanted = one.state[name].detach()
     if tensor is None:
         raise SAYS("not a tensor", name=name, kind=each["kind"], when=one.when)
     shapes = f"{list(tensor.shape)} and {tensor.dtype}, {one.when}, and has {list(wanted.shape)}"
-    if not tensor.numel():
+    if wanted.numel() and not tensor.numel():
         raise SAYS("a placeholder is saved", name=name, shapes=shapes)
     if bool(tensor.isnan().any()):
         raise SAYS("a view is saved", name=name, when=one.when)

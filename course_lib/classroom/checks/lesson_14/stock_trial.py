@@ -29,8 +29,9 @@ class Sizes(NamedTuple):
 
 
 class Small(nn.Module):
-    """A table that is a head too, two layers, a large vector, what is small and stays whole, also
-    with two dims, and a buffer."""
+    """A table that is a head too, two layers, a weight of three dims, a large vector, what is small
+    and stays whole, also with two dims, and buffers: one without elements, one that no file gets.
+    """
 
     def __init__(self, sizes: Sizes, seed: int):
         super().__init__()
@@ -40,13 +41,16 @@ class Small(nn.Module):
         self.norm = nn.LayerNorm(h)
         self.temperature = nn.Parameter(torch.ones(1))
         self.shift, self.mix = nn.Parameter(torch.ones(v)), nn.Parameter(torch.ones(2, 3))
+        self.mixer = nn.Conv1d(h, 2, 3)
         self.register_buffer("positions", torch.zeros(3, h))
+        self.register_buffer("history", torch.zeros(0, h))
+        self.register_buffer("mask", torch.zeros(3, 3), persistent=False)
         self.head = nn.Linear(h, v, bias=False, device="meta")
         self.head.weight = self.tokens.weight
         self.double()
         made = torch.Generator().manual_seed(seed)
         with torch.no_grad():
-            for x in (*self.parameters(), self.positions):
+            for x in (*self.parameters(), *self.buffers()):
                 if x is not self.temperature:  # it is 1., and no placeholder
                     x.copy_(torch.randn(x.shape, generator=made, dtype=torch.float64))
 
