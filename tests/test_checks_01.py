@@ -127,7 +127,7 @@ def test_nothing_of_an_earlier_answer_is_left(desk):
 
 def test_a_failure_is_told_with_its_line_and_rank(desk):
     verdict = judged(desk, BROKEN["raises"][0])
-    assert "rank 0 and rank 1 and rank 2 raised NameError" in verdict.text
+    assert "ranks 0, 1 and 2 raised NameError" in verdict.text
     assert "raised NameError: name 'y' is not defined in your cell, line 3:" in verdict.text
 
 

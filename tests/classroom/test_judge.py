@@ -6,16 +6,18 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from course_lib.classroom.checks import answer, frame, layers
-from course_lib.classroom.checks.finding import Finding
+from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import CHECKS, WORLD, Judge, _told, reference
+from course_lib.classroom.checks.judge import CHECKS, WORLD, Judge, _finding, _told, reference
 from course_lib.classroom.checks.lesson_07 import trial as loss_trial
-from course_lib.classroom.hangs import Fact
+from course_lib.classroom.hangs import Fact, Scene
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,26 @@ def test_what_several_ranks_did_is_told_once():
         Fact(0, "raised", "b"),
         Fact(2, "raised", "stopped: a"),
     ]
-    assert _told(facts, "the check's call") == "rank 1 and rank 2 stopped: a\nrank 0 b"
+    assert _told(facts, "the check's call") == "ranks 1 and 2 stopped: a\nrank 0 b"
+    busy = [Fact(rank, "interrupted", "was still busy in your cell, line 3") for rank in (0, 1)]
+    assert _told(busy, "") == "ranks 0 and 1 were still busy in your cell, line 3"
+    assert _told(busy[:1], "") == "rank 0 was still busy in your cell, line 3"
+
+
+def ended(*facts: Fact) -> SimpleNamespace:
+    scene = Scene(None, 1, [0, 1, 2], facts=list(facts))
+    return SimpleNamespace(busy="", interrupted=False, scene=scene)
+
+
+def test_a_rank_that_is_busy_in_the_checks_own_call_says_nothing_about_the_answer():
+    ours = Fact(0, "interrupted", "was still busy in line 1: __report__ = __tried__()")
+    theirs = Fact(1, "interrupted", "was still busy in your cell, line 7: while True:")
+    waits = Fact(2, "waited", "waited in barrier for rank 0 in your cell, line 3")
+    for facts in ([ours], [ours, waits], [ours, replace(ours, rank=1, kind="stuck")]):
+        with pytest.raises(NotJudged, match="in the check's call, and in none of your lines"):
+            raise _finding(ended(*facts), "on 3 ranks")
+    assert _finding(ended(theirs, ours), "on 3 ranks").name == "no end"
+    assert _finding(ended(theirs, waits), "on 3 ranks").name == "no end"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="descriptors are read in /proc")

@@ -39,7 +39,7 @@ def clear(namespace: dict) -> None:
     """Forget everything that an earlier answer defined, and put back what it may have changed."""
     if _KEPT not in namespace:
         namespace[_KEPT] = set(namespace) | {_KEPT}
-    for name in set(namespace) - namespace[_KEPT] - {"__holders__", untouched.KEPT}:
+    for name in set(namespace) - namespace[_KEPT] - {"__holders__", untouched.KEPT, untouched.SET}:
         del namespace[name]
     everyone = dist.group.WORLD
     for made in list(dist.distributed_c10d._world.pg_map):

@@ -10,8 +10,8 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 
-from course_lib.classroom import values
-from course_lib.classroom.checks import left_out
+from course_lib.classroom import agreement, values
+from course_lib.classroom.checks import left_out, untouched
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.checks.general import SAYS
@@ -117,6 +117,8 @@ class Judge(Cluster):
                 refuse_world_numbers(answer, when)
             nothing = [members[rank] for rank in empty]
             left_out.refuse_by_empty(ended.scene.ordered(), nothing, when)
+            if all(fact.kind in ("raised", "ok") for fact in ended.scene.facts):
+                self._refuse_replaced(members, when)  # which the error may come from
             raise _finding(ended, when, outside)
         self._refuse_replaced(members, when)
         left_out.refuse_unawaited(answer, lambda call: self.pull(call, list(members)), when)
@@ -139,9 +141,11 @@ class Judge(Cluster):
             found = self.pull(f"{_CHECKS}.untouched.replaced(globals())", list(members))
         except RuntimeError:
             raise SAYS("broke its ranks", what="", when=when) from None
-        names = sorted({name for each in found for name in each})
+        names = list(dict.fromkeys(name for each in found for name in each))
         if names:
             self.spoilt = True
+            if names[0] in untouched.SETTINGS:
+                raise SAYS("set for all", call=names[0], when=when)
             more = f" and {len(names) - 1} more" if len(names) > 1 else ""
             raise SAYS("broke its ranks", what=f": {names[0]}{more}", when=when)
 
@@ -171,8 +175,7 @@ def refuse_none(reports: list[dict], when: str, owed: str) -> None:
     nothing = [rank for rank, report in enumerate(reports) if report["kind"] == "NoneType"]
     some = [rank for rank in range(len(reports)) if rank not in nothing]
     if nothing and some:
-        ranks = ("rank " if len(some) == 1 else "ranks ") + " and ".join(map(str, some))
-        raise SAYS("not returned everywhere", ranks=ranks, wanted=owed, when=when)
+        raise SAYS("not returned everywhere", ranks=agreement.ranks(some), wanted=owed, when=when)
     if nothing:
         raise SAYS("nothing returned", wanted=owed, when=when)
 
@@ -204,6 +207,13 @@ def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Find
     named["raised"] = "raised #2" if "NameError" in first.text else "raised #1"
     if first.kind in named:
         return SAYS(named[first.kind], **about)
+    busy = [fact for fact in facts if fact.kind in ("interrupted", "stuck")]
+    if busy and all(f"{_OUTSIDE}: {_CALL}" in fact.text for fact in busy):
+        who = agreement.said_of([fact.rank for fact in busy], "was still busy")
+        raise NotJudged(
+            f"Nothing could be told {when}: after {LIMIT:g} s {who} in {outside}, and in none of "
+            "your lines. That happens on a machine that is busy. Try it again."
+        )
     waiting = [fact for fact in facts if fact.kind in ("waited", "transport")]
     left = [fact.rank for fact in facts if fact.kind == "ok"]
     if waiting and left and all(_GAVE_UP in fact.text for fact in waiting):
@@ -219,9 +229,7 @@ def _told(facts: list[Fact], outside: str) -> str:
     ranks: dict[str, list[int]] = {}
     for fact in facts:
         ranks.setdefault(_shortened(fact, outside), []).append(fact.rank)
-    return "\n".join(
-        f"{' and '.join(f'rank {rank}' for rank in who)} {text}" for text, who in ranks.items()
-    )
+    return "\n".join(agreement.said_of(who, text) for text, who in ranks.items())
 
 
 def _words(fact: Fact, outside: str = "the check's call") -> str:

@@ -13,6 +13,7 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from course_lib.classroom import agreement
 from course_lib.classroom.checks import layers, looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
@@ -126,7 +127,7 @@ class Declared:
         looking.refuse_idea(outs, known, one.when)
         fine = [rank for rank in one.ranks if alike(outs[rank], right[rank])]
         if fine and "not on every rank" in self.says.entries:
-            raise self.says("not on every rank", ranks=" and ".join(map(str, fine)), when=one.when)
+            raise self.says("not on every rank", ranks=agreement.ranks(fine), when=one.when)
         looking.refuse_general(outs, right, one.when, sizes=self._sizes(one), what="output")
         raise self._say("wrong output", when=one.when)
 

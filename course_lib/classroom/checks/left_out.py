@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from course_lib.classroom import agreement
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.general import SAYS
 from course_lib.classroom.hangs import Fact
@@ -38,6 +39,7 @@ def refuse_by_empty(facts: Sequence[Fact], empty: Sequence[int], when: str) -> N
     told = next((fact.text for fact in facts if "disagree about a collective" in fact.text), "")
     callers = [{int(r) for r in group.split(",")} for group in _CALLERS.findall(told)]
     if (waiting and left and left <= set(empty)) or set(empty) in callers[1:]:
-        who = " and ".join(f"rank {rank}" for rank in sorted(left or empty))
+        members = sorted(left or empty)
+        who = agreement.said_of(members, "holds")
         told = "\n".join(f"rank {f.rank} {f.text}" for f in facts)
         raise SAYS("left out by an empty rank", who=who, when=when, told=told)

@@ -1,14 +1,24 @@
 """Whether what a check measures with is still what it was: no part of it replaced by an answer.
 
-An answer runs in the process that measures it, where `dist.all_reduce = mine` reaches everybody.
+An answer runs in the process that measures it, where `dist.all_reduce = mine` reaches everybody,
+and so does `math.isclose = mine`.
 From lesson 01 on.
 """
 
 from __future__ import annotations
 
 import builtins
+import collections
+import copy
+import functools
 import importlib
+import itertools
 import json
+import math
+import operator
+import random
+import re
+import statistics
 from collections.abc import Iterable
 from types import ModuleType
 
@@ -17,9 +27,16 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-KEPT = "__untouched__"
+KEPT, SET = "__untouched__", "__untouched_settings__"
+SETTINGS = {  # what sets them, and what is set
+    "torch.set_default_dtype": torch.get_default_dtype,
+    "torch.set_default_device": torch.get_default_device,
+}
 _OURS = ("course_lib.classroom.values", "course_lib.classroom.checks.bench", "course_lib.dispatch")
 _OURS += ("course_lib.ledger", "course_lib.memory", "course_lib.ranks", "course_lib.collectives")
+# The checks compute with them, in the process where the answer runs as well.
+_PYTHON = (builtins, collections, copy, functools, itertools, json, math, operator, random, re)
+_PYTHON += (random.Random, statistics)
 _TORCH = (torch, torch.Tensor, torch.linalg, torch.autograd, torch.autograd.graph, F, dist)
 _TORCH += (dist.distributed_c10d, dist.ProcessGroup, nn.Module, nn.Parameter, torch.optim.Optimizer)
 
@@ -27,13 +44,17 @@ _TORCH += (dist.distributed_c10d, dist.ProcessGroup, nn.Module, nn.Parameter, to
 def keep(namespace: dict, modules: Iterable[str] = ()) -> None:
     """Note every function and class of what is measured with, as it is before an answer comes."""
     ours = [importlib.import_module(name) for name in (*_OURS, *modules)]
-    watched = (builtins, json, *_TORCH, *ours)
+    watched = (*_PYTHON, *_TORCH, *ours)
     namespace[KEPT] = [(it, _callables(it), frozenset(vars(it))) for it in watched]
+    namespace[SET] = {call: asked() for call, asked in SETTINGS.items()}
 
 
 def replaced(namespace: dict) -> list[str]:
-    """The names of what an answer has replaced since, or taken away."""
-    found = []
+    """The names of what an answer has set since, replaced, or taken away."""
+    were = namespace.get(SET, {})
+    found = [call for call, asked in SETTINGS.items() if call in were and asked() != were[call]]
+    if found:
+        return found  # torch itself replaces some of its names then
     for it, before, names in namespace.get(KEPT, ()):
         now = vars(it)
         gone = [name for name, was in before if now.get(name) is not was]

@@ -10,6 +10,7 @@ import itertools
 import torch
 from torch import Tensor
 
+from course_lib.classroom import agreement
 from course_lib.classroom.checks import looking
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.frame import Exercise
@@ -72,13 +73,13 @@ def _look_at_values(calls: list[Call]) -> None:
     gives = {"mean": [total / n] * n, "largest": [torch.stack(call.inputs).max(0).values] * n}
     looking.refuse_idea(results, looking.ideas(SAYS, gives, n=n), when)
     right, rest = [_right(call, rank) for rank in range(n)], len(total) % n
-    have = [str(rank) for rank in range(n) if right[rank].all()]
+    have = [rank for rank in range(n) if right[rank].all()]
     begun = all(mask[: len(mask) - rest].all() for mask in right)
     named = {
         "not on every rank": have,
         "remainder dropped": begun and all(len(c.total) % c.n for c in wrong),
     }
-    SAYS.refuse(named, when=when, have=" and ".join(have), rest=rest)
+    SAYS.refuse(named, when=when, have=agreement.ranks(have) if have else "", rest=rest)
     _refuse_chunks(call)
     evidence, finished = _counted(call), _finished(call)
     named = {

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from course_lib.classroom import agreement
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_14.disk import (
     CONTENT,
@@ -71,10 +72,11 @@ class Saved(NamedTuple):
                 raise SAYS("not saved #2", when=self.when, **about)
         stay = [name for name in (*self.older, self.name) if name in tree.folders]
         wanted = [*self.older, self.name][-self.keep :]
+        there = f"{agreement.listed(stay)} {agreement.verb('is', len(stay))}"
         if len(stay) > self.keep:
-            raise SAYS("older ones stay", stay=" and ".join(stay), when=self.when, keep=self.keep)
+            raise SAYS("older ones stay", when=self.when, keep=self.keep, stay=there)
         if stay != wanted:
-            raise SAYS("too few stay", stay=" and ".join(stay), when=self.when, keep=self.keep)
+            raise SAYS("too few stay", when=self.when, keep=self.keep, stay=there)
         old = {data: path for path, data in self.before.items() if parent(path) in self.older}
         too_old = {data: path for data, path in old.items() if parent(path) not in wanted}
         for path, data in tree.files.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from course_lib.classroom import agreement
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
@@ -74,10 +75,10 @@ def _look_at_ends(one: Trial) -> None:
     """No rank asked for a forward when another had ended."""
     for row, rank, did in one.each():
         if did["alone"]:
-            gone = " and ".join(f"rank {r}" for r in did["alone"])
+            gone = agreement.said_of(did["alone"], "has ended")
             raise Finding(
                 HANGS,
-                f"Rank {rank} asks for forward {did['calls']}, and {gone} has ended, {one.when}. "
+                f"Rank {rank} asks for forward {did['calls']}, and {gone}, {one.when}. "
                 "Here the check answers in its place; on a real machine rank "
                 f"{rank} would wait in a gather until the time-out. A rank that has its text "
                 f"({[p.forwards for p in row]} forwards are wanted, rank by rank) has to go on "
@@ -123,7 +124,8 @@ def _look_at_values(one: Trial) -> None:
 def _look_at_traffic(one: Trial) -> None:
     for row, rank, did in one.each():
         due = max(prompt.forwards for prompt in row)
-        head = f"The texts are right. Rank {rank} makes {did['calls']} forwards {one.when}, "
+        forwards = agreement.counted(did["calls"], "forward")
+        head = f"The texts are right. Rank {rank} makes {forwards} {one.when}, "
         if did["calls"] > due:
             raise SAYS("on to the limit", head=head, due=due)
         if did["others"] > due + 1:
