@@ -229,5 +229,79 @@ WRONG_FILL = {
         "def fill_batch(config, world):\n    return (1, 1, 1)\n", "not a dictionary"),
 }  # fmt: skip
 
-RIGHT = {"fill_batch": {"filled, then checked": FILL, "by cases": FILL_BY_CASES}}
+# By equations: the one unknown that is left follows from the product.
+FILL_BY_PRODUCT = """
+from dataclasses import astuple, dataclass
+from fractions import Fraction
+
+
+@dataclass
+class Sizes:
+    train_batch_size: object
+    train_micro_batch_size_per_gpu: object
+    gradient_accumulation_steps: object
+
+    def solved(self, world):
+        t, m, k = astuple(self)
+        if t is m is None:
+            raise ValueError("neither a batch nor a micro-batch")
+        if k is None and None in (t, m):
+            k = 1
+        known = [Fraction(x) for x in (m, k) if x is not None]
+        if 0 in known or t == 0:
+            raise ValueError("a size of 0")
+        rest = Fraction(t if t is not None else 1, world)
+        for x in known:
+            rest = rest / x if t is not None else rest * x * world
+        if t is None:
+            t, rest = rest * world, 1
+        m, k = (rest if m is None else m), (rest if k is None else k)
+        sizes = Sizes(t, m, k)
+        if any(x < 1 or x != int(x) for x in (t, m, k)) or t != m * k * world:
+            raise ValueError(f"no triple: {sizes}")
+        return {name: int(x) for name, x in vars(sizes).items()}
+
+
+def fill_batch(config, world):
+    named = Sizes.__dataclass_fields__
+    return {**config, **Sizes(*(config.get(name) for name in named)).solved(world)}
+"""
+OUT = "    return {\n        **config,\n"
+WRONG_FILL |= {
+    "a multiple of the product": (
+        changed(FILL, ("train != micro * k * world:", "train % (micro * k * world):")),
+        "three are believed",
+    ),
+    "a multiple where three are named": (
+        changed(FILL, (CHECKED, CHECKED.replace("train != micro * k * world", "train < micro * k "
+                                                "* world or train % (micro * k * world)"))),
+        "three are believed",
+    ),
+    "one rank is not checked": (
+        changed(FILL, ("or train != micro * k * world:", "or world > 1 and train != micro * k * "
+                       "world:")),
+        "three are believed",
+    ),
+    "without what is false": (
+        changed(FILL, (OUT, "    config = {key: x for key, x in config.items() if x}\n" + OUT)),
+        "other keys lost",
+    ),
+    "without empty sections": (
+        changed(FILL, (OUT, "    config = {key: x for key, x in config.items() "
+                       "if x not in ({}, None, False)}\n" + OUT)),
+        "other keys lost",
+    ),
+    "false is None": (
+        changed(FILL, ("        **config,\n", "        **{key: x or None for key, x in "
+                       "config.items()},\n")),
+        "other keys lost",
+    ),
+}  # fmt: skip
+RIGHT = {
+    "fill_batch": {
+        "filled, then checked": FILL,
+        "by cases": FILL_BY_CASES,
+        "by the product": FILL_BY_PRODUCT,
+    }
+}
 WRONG = {"fill_batch": WRONG_FILL}

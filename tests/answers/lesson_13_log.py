@@ -232,6 +232,57 @@ WRONG_LOG = {
                       "            at_least |= found.group(2) is not None and tried == left")),
         "one at the least scale",
     ),
+    "ten in a row are the end": (
+        changed(LOG, (LOST, "    row = steps[::-1].index(False) if False in steps else len(steps)\n"
+                            "    if ended or (last and at_least) or row >= 10:\n")),
+        "a long row is lost",
+    ),
+    "rank 10 too": (changed(LOG, ("\\[rank 0\\]", "rank \\d*0\\]")), "rank 10 is not rank 0"),
+    "the least is 1": (changed(LOG, ("tried == left\n", "tried == left == 1\n")),
+                       "the least scale is not 1"),
+    "lost who is at 1": (
+        changed(LOG, ("tried == left\n", "left == 1\n")), "the least scale is not 1"
+    ),
+    "lost who comes down to 1": (
+        changed(LOG, ("tried == left\n", "left in (1, tried)\n")), "down to the least"
+    ),
+    "no step yet": (
+        changed(LOG, ('"still looking" if last else',
+                      '("still looking" if made else "no scale was found") if last else')),
+        "none yet",
+    ),
+    "looked for again": (
+        changed(LOG, ('"still looking" if last else',
+                      '("diverged" if made else "still looking") if last else')),
+        "on the way down again",
+    ),
+    "steps before the log": (
+        changed(LOG, ('"diverged" if made else', '"diverged" if made or " step 1 " not in '
+                      '"\\n".join(lines) else')),
+        "steps before the log",
+    ),
+    "twelve overflows are too many": (
+        changed(LOG, (LOST, "    if ended or (last and at_least) or all(steps[-12:]) and "
+                      "len(steps) > 11:\n")),
+        "a long row is lost",
+    ),
+    "an even number of overflows": (
+        changed(LOG, (LOST, "    if last and len(skips) % 2 and not at_least:\n"
+                      '        verdict = "settled"\n    elif ended or (last and at_least):\n')),
+        "the end misread",
+    ),
+    "DeepSpeed's count where there is one": (
+        changed(LOG, (SKIPPED, '    told = re.findall(r"skipped=(\\d+)", " ".join(lines))\n'
+                      "    skipped = int(told[-1]) if told else len(skips)\n"),
+                (MADE, "    made = len(steps) - len(skips)\n")),
+        "DeepSpeed's count believed",
+    ),
+    "DeepSpeed's last count without its first": (
+        changed(LOG, (SKIPPED, '    told = re.findall(r"skipped=(\\d+)", " ".join(lines))\n'
+                      "    skipped = int(told[-1]) - int(told[0]) if told else 0\n"),
+                (MADE, "    made = len(steps) - len(skips)\n")),
+        "DeepSpeed's count believed",
+    ),
     "lines alike are one": (
         changed(LOG, ("    skipped = len(skips)\n",
                       "    skipped = len({line for line in lines if 'OVERFLOW' in line})\n"),
@@ -240,5 +291,52 @@ WRONG_LOG = {
     ),
 }  # fmt: skip
 
-RIGHT = {"read_log": {"by lines": LOG, "by steps": LOG_BY_STEPS}}
+# A small machine: what each line does to the state of the run.
+LOG_BY_STATE = """
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Run:
+    scale: float = 0.0
+    overflow: bool = False
+    stuck: bool = False
+    flags: list = field(default_factory=list)
+    grown: int = 0
+    over: bool = False
+
+    def see(self, line):
+        head, _, rest = line.partition("Attempted loss scale: ")
+        if rest:
+            tried, rest = rest.split(",", 1)
+            tried = int(tried)
+            if self.scale:
+                self.grown += (tried // int(self.scale)).bit_length() - 1
+            self.scale = int(rest.split()[-1]) if "reducing to" in rest else tried
+            self.overflow, self.stuck = True, "reducing to" in rest and self.scale == tried
+        elif "[rank 0] step" in head:
+            self.flags.append(self.overflow)
+            self.overflow = False
+        self.over |= "cannot decrease" in line
+
+
+def read_log(lines):
+    run = Run()
+    for line in lines:
+        run.see(line)
+    made = run.flags.count(False)
+    match run.over or run.flags[-1] and run.stuck, run.flags[-1], made:
+        case (True, _, 0):
+            verdict = "no scale was found"
+        case (True, _, _):
+            verdict = "diverged"
+        case (_, True, _):
+            verdict = "still looking"
+        case _:
+            verdict = "settled"
+    return {"scheduler": made, "skipped": sum(run.flags), "scale": run.scale or None,
+            "doubled": run.grown, "verdict": verdict}
+"""
+
+RIGHT = {"read_log": {"by lines": LOG, "by steps": LOG_BY_STEPS, "by state": LOG_BY_STATE}}
 WRONG = {"read_log": WRONG_LOG}

@@ -103,6 +103,20 @@ WRONG_PLACE = {
     "nothing": (place((_END, "    made = ranks")), "nothing returned"),
     "written to": (place(("    a = 1\n", "    a = 1\n    case['dp_bytes'] += 1\n")),
                    "input changed"),
+    "no square of 16": (
+        place(("        if a <= tp and b <= dp:\n",
+               "        if a <= tp and b <= dp and (a, b) != (4, 4):\n")),
+        "not the cheapest",
+    ),
+    "two neighbours or all": (
+        place(("        if a <= tp and b <= dp:\n",
+               "        if a <= tp and b <= dp and not 2 < min(a, b):\n")),
+        "not the cheapest",
+    ),
+    "a node has 8 at most": (
+        place(('gpus, tp, dp = case["gpus"]', 'gpus, tp, dp = min(case["gpus"], 8)')),
+        "not every rank",
+    ),
     "one axis inside": (
         place(("        if a <= tp and b <= dp:\n",
                "        if a <= tp and b <= dp and (a == min(gpus, tp) or b == min(gpus, dp)):\n")),

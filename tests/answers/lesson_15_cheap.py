@@ -118,7 +118,64 @@ WRONG_CHEAP = {
                          "all of it hides"),
     "behind a third": (cheap(("2 * work / 3) - 2 * work / 3", "work / 3) - work / 3")),
                        "a third hides"),
+    "less than the memory": (cheap(('> m["memory"]', '>= m["memory"]')), "what fits exactly"),
+    "room is left": (
+        cheap(('held * p + case["activations"] > m["memory"]',
+               'm["memory"] - case["activations"] - held * p <= 0')),
+        "what fits exactly",
+    ),
+    "before the deadline": (
+        cheap((_IN_TIME, _IN_TIME.replace('days <= case', 'days < case'))),
+        "what is done exactly in time",
+    ),
+    "a day is left": (
+        cheap((_IN_TIME, _IN_TIME.replace('days <= case["days"]', 'case["days"] - days > 0'))),
+        "what is done exactly in time",
+    ),
+    "the first machine with a plan": (
+        cheap(('        for n in m["sizes"]:\n', '        if kept[0]:\n            break\n'
+               '        for n in m["sizes"]:\n')),
+        "the first machine with a plan",
+    ),
+    "another machine where there is none": (
+        cheap(('        for n in m["sizes"]:\n', '        for n in m["sizes"] * (not kept[0] or '
+               'kept[0][0] == i):\n')),
+        "the first machine with a plan",
+    ),
 }  # fmt: skip
 
-RIGHT = {"cheapest_plan": {"kept": CHEAP, "the least": LEAST}}
+# In GB and hours, with a class; and by a generator of all plans.
+IN_GB = """
+from dataclasses import dataclass
+
+
+@dataclass(order=True)
+class Plan:
+    cost: float
+    days: float
+    choice: tuple
+
+    @classmethod
+    def of(cls, case, i, n):
+        machine, p = case["machines"][i], case["parameters"] / 1e9
+        need = [16 * p, 4 * p + 12 * p / n, 2 * p + 14 * p / n, 16 * p / n]
+        room = machine["memory"] / 1e9 - case["activations"] / 1e9
+        stage = next((k for k in range(4) if need[k] <= room), None)
+        if stage is None:
+            return None
+        compute = 6 * case["parameters"] * case["batch"] / (n * machine["flops"])
+        data = (6 if stage == 3 else 4) * case["parameters"] * (n - 1) / n
+        step = compute / 3 + max(compute * 2 / 3, data / machine["link"])
+        hours = step / 3600 * (case["tokens"] / case["batch"])
+        return cls(hours * n * machine["price"], hours / 24, (i, n, stage))
+
+
+def cheapest_plan(case):
+    plans = [Plan.of(case, i, n) for i, m in enumerate(case["machines"]) for n in m["sizes"]]
+    # A day has some rounding in it.
+    fine = sorted(x for x in plans if x and x.days <= case["days"] * (1 + 1e-9))
+    names = ("cost", "days", "choice")
+    return {name: getattr(fine[0], name) if fine else None for name in names}
+"""
+RIGHT = {"cheapest_plan": {"kept": CHEAP, "the least": LEAST, "in GB": IN_GB}}
 WRONG = {"cheapest_plan": WRONG_CHEAP}

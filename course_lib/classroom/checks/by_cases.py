@@ -98,7 +98,7 @@ def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> Non
     """Raise the Finding that explains best what is wrong: form first, then key by key in order."""
     for case, seen in zip(drawn, reports, strict=True):
         if seen["error"]:
-            raise Finding("stopped by an error", f"It ended with {seen['error']}; {about(case)}.")
+            raise Finding("stopped by an error", f"It ended with {seen['error']}; {about(case)}")
         if seen["kind"] == "NoneType":
             raise Finding(
                 "nothing returned",
@@ -110,7 +110,7 @@ def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> Non
                 "not a dictionary", f"A {seen['kind']} came back; expected is a dict with {keys}."
             )
         if seen["lost"]:
-            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {about(case)}.")
+            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {about(case)}")
         if seen["changed"]:
             raise Finding("input changed", "Your function changed the case. Work on a copy.")
     for key in cases.keys:
@@ -128,7 +128,7 @@ def _look_at(cases: Cases, key: str, drawn: Sequence[Case], seen: Sequence[objec
         return
     first = wrong[0]
     head = f"`{key}` is not right in {len(wrong)} of {len(seen)} drawn cases. "
-    tail = f"You have {_shown(seen[first])}; {about(drawn[first])}."
+    tail = f"You have {_shown(seen[first])}; {about(drawn[first])}"
     for idea in cases.ideas:
         if idea.key == key and explains(idea, seen, drawn):
             raise Finding(idea.name, f"{head}{idea.text} {tail}")
@@ -160,9 +160,14 @@ def same(seen: object, wanted: object, close: float = CLOSE) -> bool:
 
 
 def about(case: Case) -> str:
-    """The case's numbers in words; what is long is left to the question."""
+    """The case's numbers in words, and a line for each of its parts; other texts are left out."""
     numbers = {name: value for name, value in case.items() if isinstance(value, Real)}
-    return ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    for name, parts in case.items():
+        if isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts):
+            each = (", ".join(f"{key} {_shown(x)}" for key, x in p.items()) for p in parts)
+            told += "".join(f"\n{name}[{k}]: {text}" for k, text in enumerate(each))
+    return told
 
 
 def _shown(value: object) -> str:

@@ -35,6 +35,7 @@ from course_lib.classroom.checks.words import Page
 SAYS = Page("lesson_13/fill_batch")
 
 EACH = 8  # cases of a kind
+FALSE = (("wall_clock_breakdown", False), ("steps_per_print", 0), ("fp16", {}), ("optimizer", None))
 REFUSED = [torch.nan] * len(TRIPLE)
 Case = tuple[dict, int]
 
@@ -49,18 +50,22 @@ def drawn(seed: int) -> list[Case]:
     """Configs and world sizes: every choice of the three, right ones and ones that are refused."""
     r = Random(seed)
     cases: list[Case] = []
-    for _ in range(EACH):
+    for number in range(EACH):
+        # One rank is a world as well, and the others are drawn.
         world, micro, times = r.choice((2, 3, 4, 6, 8)), r.randint(2, 9), r.randint(2, 9)
+        world = world if number else 1
         sizes = {TRAIN: micro * times * world, MICRO: micro, TIMES: times}
         some = [{}, {**sizes, MICRO: -micro, TIMES: -times}]
-        for number in range(1, 2 ** len(TRIPLE)):
-            right = {name: sizes[name] for k, name in enumerate(TRIPLE) if number >> k & 1}
+        for bits in range(1, 2 ** len(TRIPLE)):
+            right = {name: sizes[name] for k, name in enumerate(TRIPLE) if bits >> k & 1}
             odd = r.choice(list(right))
-            more, wrong = sizes[odd] + r.randint(1, world - 1), r.choice((0, -sizes[odd]))
+            more, wrong = sizes[odd] + r.randint(1, max(1, world - 1)), r.choice((0, -sizes[odd]))
             some += [right, {**right, odd: more}, {**right, odd: wrong}]
-        few = {TRAIN: r.randint(1, world - 1)}  # fewer samples than ranks: a share is below 1
-        some += [few, {**few, TIMES: times}, {TRAIN: micro, MICRO: micro}]
-        some += [_by_each(r, world, name) for name in (TIMES, MICRO)]
+        some += [{**sizes, TRAIN: sizes[TRAIN] * r.randint(2, 4)}, {TRAIN: micro, MICRO: micro}]
+        if world > 1:
+            few = {TRAIN: r.randint(1, world - 1)}  # fewer samples than ranks: a share is below 1
+            some += [few, {**few, TIMES: times}]
+            some += [_by_each(r, world, name) for name in (TIMES, MICRO)]
         cases += [(_dressed(r, one), world) for one in some]
     r.shuffle(cases)
     return cases
@@ -76,7 +81,8 @@ def _by_each(r: Random, world: int, name: str) -> dict:
 
 def _dressed(r: Random, sizes: dict) -> dict:
     """The sizes among other keys, in any order."""
-    config = [*sizes.items(), ("gradient_clipping", r.choice((0.5, 1.0)))]
+    config = [*sizes.items(), ("gradient_clipping", r.choice((0.0, 0.5, 1.0)))]
+    config.append(r.choice(FALSE))
     if r.random() < 0.7:  # what was there in one config is not there in the next one
         config.append(("zero_optimization", {"stage": r.randint(0, 3)}))
     r.shuffle(config)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -48,6 +48,24 @@ def _with_word(log: Log) -> int:
 def _deepspeeds_count(log: Log) -> int:
     counts = re.findall(r", skipped=(\d+)", "\n".join(log.lines))
     return int(counts[-1]) if counts else 0
+
+
+def _deepspeeds_or_lines(log: Log) -> int:
+    return (
+        _deepspeeds_count(log)
+        if any(", skipped=" in line for line in log.lines)
+        else len(log.skips)
+    )
+
+
+def _deepspeeds_difference(log: Log) -> int:
+    counts = [int(count) for count in re.findall(r", skipped=(\d+)", "\n".join(log.lines))]
+    return counts[-1] - counts[0] if counts else 0
+
+
+def _ends_in_zero(log: Log) -> int:
+    """Steps of ranks whose number ends in 0, without those that were skipped."""
+    return sum("0] step " in line for line in log.lines) - len(log.skips)
 
 
 def _printed(log: Log) -> int:
@@ -124,6 +142,65 @@ def _any_rank(log: Log) -> str:
     return _right(log) if skipping or log.ended else SETTLED
 
 
+def _least_is_one(log: Log) -> str:
+    """A row at a least scale that is not 1 is taken for one that can go lower."""
+    stuck = log.steps[-1].tried == log.steps[-1].after > 1 and not log.ended
+    return LOOKING if stuck and log.steps[-1].skipped else _right(log)
+
+
+def _down_is_lost(log: Log, least: Sequence[float] = (1.0, 2.0, 4.0)) -> str:
+    """The last overflow halves the scale to the least: taken for one at the least."""
+    last = log.steps[-1]
+    if last.skipped and last.after in least and not last.kept:
+        return DIVERGED if any(not step.skipped for step in log.steps) else NOT_FOUND
+    return _right(log)
+
+
+def _down_to_one_is_lost(log: Log) -> str:
+    return _down_is_lost(log, (1.0,))
+
+
+def _only_one_is_lost(log: Log) -> str:
+    """Lost is who arrives at a scale of 1, and at no other one."""
+    if log.ended or not log.steps[-1].skipped:
+        return _right(log)
+    return _down_is_lost(log, (1.0,)) if log.steps[-1].after == 1.0 else LOOKING
+
+
+def _none_yet_is_none(log: Log) -> str:
+    """No step was made yet, and the scale can still go lower."""
+    made = any(not step.skipped for step in log.steps)
+    return NOT_FOUND if _right(log) == LOOKING and not made else _right(log)
+
+
+def _again_is_lost(log: Log) -> str:
+    """Steps were made, and the scale is on its way down again."""
+    made = any(not step.skipped for step in log.steps)
+    return DIVERGED if _right(log) == LOOKING and made else _right(log)
+
+
+def _before_the_log(log: Log) -> str:
+    """A log that begins in the middle of a training is taken to have made steps."""
+    return DIVERGED if _right(log) == NOT_FOUND and log.first > 1 else _right(log)
+
+
+def _row(log: Log) -> int:
+    """How many steps in a row were skipped in the end."""
+    made = [n for n, step in enumerate(log.steps) if not step.skipped]
+    return len(log.steps) - 1 - made[-1] if made else len(log.steps)
+
+
+def _long_is_lost(least: int) -> Callable[[Log], str]:
+    """A row of so many overflows is taken for one without end."""
+
+    def gives(log: Log) -> str:
+        if log.ended or _row(log) < least:
+            return _right(log)
+        return DIVERGED if any(not step.skipped for step in log.steps) else NOT_FOUND
+
+    return gives
+
+
 def _right(log: Log) -> str:
     return happened(log)[VERDICT]
 
@@ -131,9 +208,13 @@ def _right(log: Log) -> str:
 IDEAS = (
     Idea(SKIPPED, *SAYS.of("the hysteresis passed over #1"), lambda log: len(_reduced(log))),
     Idea(SKIPPED, *SAYS.of("every mention counted"), _with_word),
-    Idea(SKIPPED, *SAYS.of("DeepSpeed's count believed"), _deepspeeds_count),
+    *(
+        Idea(SKIPPED, *SAYS.of("DeepSpeed's count believed"), count)
+        for count in (_deepspeeds_count, _deepspeeds_or_lines, _deepspeeds_difference)
+    ),
     Idea(SKIPPED, *SAYS.of("the last error counted"), lambda log: len(log.skips) + log.ended),
     Idea(SCHEDULER, *SAYS.of("it moved at every step"), lambda log: len(log.steps)),
+    Idea(SCHEDULER, *SAYS.of("rank 10 is not rank 0"), _ends_in_zero),
     Idea(
         SCHEDULER, *SAYS.of("each rank's lines counted"), lambda log: _printed(log) - len(log.skips)
     ),
@@ -165,6 +246,14 @@ IDEAS = (
     Idea(VERDICT, *SAYS.of("one at the least scale #2"), _least_seen),
     Idea(VERDICT, *SAYS.of("an endless row not seen"), _ends_alone),
     Idea(VERDICT, *SAYS.of("ranks mixed up"), _any_rank),
+    Idea(VERDICT, *SAYS.of("the least scale is not 1"), _least_is_one),
+    Idea(VERDICT, *SAYS.of("the least scale is not 1"), _only_one_is_lost),
+    Idea(VERDICT, *SAYS.of("down to the least"), _down_is_lost),
+    Idea(VERDICT, *SAYS.of("down to the least"), _down_to_one_is_lost),
+    Idea(VERDICT, *SAYS.of("none yet"), _none_yet_is_none),
+    Idea(VERDICT, *SAYS.of("on the way down again"), _again_is_lost),
+    Idea(VERDICT, *SAYS.of("steps before the log"), _before_the_log),
+    *(Idea(VERDICT, *SAYS.of("a long row is lost"), _long_is_lost(n)) for n in range(2, 17)),
     Idea(
         VERDICT,
         *SAYS.of("the hysteresis passed over #3"),

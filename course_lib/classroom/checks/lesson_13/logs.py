@@ -143,8 +143,11 @@ def _lets_pass(r: Random) -> Log:
 
 
 def _never(r: Random, stops: bool = False) -> Log:
-    """No scale is small enough: NaN from the first step on."""
-    return _log(r, _scale(r, stops=stops), lambda n, value: True, 40)
+    """No scale is small enough: NaN from the first step on. A log that goes on is the later part of
+    a training, and its least scale is not 1."""
+    more = {} if stops else {"least": r.choice((2.0, 4.0))}
+    first = 0 if stops else r.randint(200, 900)
+    return _log(r, _scale(r, stops=stops, **more), lambda n, value: True, 40, first=first)
 
 
 def _never_and_stops(r: Random) -> Log:
@@ -186,9 +189,16 @@ def _back_up(r: Random) -> Log:
 
 def _just_down(r: Random) -> Log:
     """The last overflow halves the scale to the least, which has not been tried."""
-    scale = _scale(r, power=6, consecutive=False)
+    scale = _scale(r, power=6, least=1.0, consecutive=False)
     count = scale.patience - 1 + round(math.log2(scale.value / scale.least))
     return _log(r, scale, lambda n, value: True, count)
+
+
+def _long_way_down(r: Random) -> Log:
+    """The log ends in a long row of overflows, and the scale can still be lower. Many ranks."""
+    scale = _scale(r, power=r.randint(18, 20), least=1.0)
+    bad = r.choice((0, r.randint(4, 8)))
+    return _log(r, scale, lambda n, value: n >= bad, bad + r.randint(13, 16), ranks=11)
 
 
 KINDS: tuple[Callable[[Random], Log], ...] = (
@@ -205,6 +215,7 @@ KINDS: tuple[Callable[[Random], Log], ...] = (
     _at_least,
     _back_up,
     _just_down,
+    _long_way_down,
 )
 
 

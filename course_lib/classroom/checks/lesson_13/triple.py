@@ -59,6 +59,18 @@ def _believed(config: Mapping, world: int) -> dict[str, int]:
     return filled(config, world)
 
 
+def _multiple_believed(config: Mapping, world: int) -> dict[str, int]:
+    """All three are there: the batch may be any multiple of their product."""
+    train, micro, times = (config.get(name, 0) for name in TRIPLE)
+    if min(train, micro, times) > 0 and train % (micro * times * world) == 0:
+        return {name: config[name] for name in TRIPLE}
+    return filled(config, world)
+
+
+def _one_rank_believed(config: Mapping, world: int) -> dict[str, int]:
+    return _believed(config, world) if world == 1 else filled(config, world)
+
+
 def _product(config: Mapping, world: int) -> dict[str, int]:
     """All three are there: the batch is made to be their product."""
     if all(name in config for name in TRIPLE):
@@ -182,6 +194,17 @@ IDEAS: tuple[tuple[str, str, Fill], ...] = (
         "Where all three are there you take them as they are. They may "
         "contradict each other, and DeepSpeed says so.",
         _believed,
+    ),
+    (
+        "three are believed",
+        "Where all three are there and the batch is a multiple of the product, you take them. "
+        "The batch is exactly their product, or it is refused.",
+        _multiple_believed,
+    ),
+    (
+        "three are believed",
+        "On one rank you take all three as they are. They may contradict each other there too.",
+        _one_rank_believed,
     ),
     (
         "the batch changed in silence",

@@ -19,6 +19,7 @@ SAYS = Page("lesson_15/cheapest_plan")
 
 CHOICE, DAYS, COST = KEYS = ("choice", "days", "cost")
 DAY = 86400.0
+AT_THE_BORDER = 2  # the number of the case whose plan just fits and is just in time
 SMALL = {1: 3.9, 3: 1.95}  # bytes a parameter, in every fourth case: stage 2 fits, or stage 3
 
 
@@ -44,7 +45,29 @@ def make(r: Random, k: int) -> Case:
             return case
 
 
+def _at_the_border(r: Random) -> Case:
+    """The cheapest plan fills the memory exactly, and is done exactly in time: in numbers that any
+    order of the operations counts alike, in bytes and in GB."""
+    n, stage, days = 8, r.choice((1, 2)), r.choice((16, 24, 32))
+    params, batch = 675 * 10**7, 2**24
+    flops = 6.0 * params * batch / (n * 675)  # a step takes 675 s, 128 of them a day
+    case = {
+        "parameters": params, "tokens": 128 * days * batch, "batch": batch, "days": float(days),
+        "activations": r.randint(2, 9) * 10**9, "machines": [],
+    }  # fmt: skip
+    link, price = 10**12, r.choice((1.5, 2.0, 3.0))  # messages are hidden
+    for dearer in (1.5, 2.5):
+        more = {"link": link, "price": 2 * dearer * price, "sizes": r.sample((6, 12, 24), 3)}
+        case["machines"].append({"memory": 120 * 10**9, "flops": 2 * flops, **more})
+    exact = {"flops": flops, "link": link, "price": price, "sizes": r.sample((4, n), 2)}
+    place = r.randint(0, 2)
+    case["machines"].insert(place, {"memory": round(held(case, stage, n)), **exact})
+    return case
+
+
 def _drawn(r: Random, k: int) -> Case:
+    if k == AT_THE_BORDER:
+        return _at_the_border(r)
     params = r.randint(10, 60) * 10**8
     machines = []
     for memory, flops, link, price in ((24, 60, 4, 0.5), (80, 140, 12, 1.6), (80, 400, 25, 3.6)):
@@ -86,7 +109,7 @@ def held(
 
 def ways(
     case: Case, *, hides: float = 2 / 3, sends: float = 1.0, stages: Sequence[int] = range(4),
-    fits: bool = True, share: bool = True, moves: int = 3, spread: float = 0.0,
+    fits: bool = True, full: bool = True, share: bool = True, moves: int = 3, spread: float = 0.0,
     **holds: float,
 ) -> Iterator[Found]:  # fmt: skip
     """Every machine and number of GPUs with the first of the stages that fits."""
@@ -95,7 +118,10 @@ def ways(
         for n in machine["sizes"]:
             room = machine["memory"]
             more = {"active": n**spread, **holds}
-            fitting = [k for k in stages if not fits or held(case, k, n, **more) <= room]
+            needs = {k: held(case, k, n, **more) for k in stages}
+            fitting = [
+                k for k in stages if not fits or needs[k] < room or (full and needs[k] == room)
+            ]
             if not fitting:
                 continue
             stage = fitting[0]
@@ -112,9 +138,18 @@ def cheapest(case: Case, *, by: str = "cost", **how: object) -> Found | None:
     return min(considered(case, **how), key=lambda way: getattr(way, by), default=None)
 
 
-def considered(case: Case, *, late: bool = False, one: str = "", **how: object) -> list[Found]:
-    """`one`: of each machine only the `first` size of the list in time, or only the `fewest`."""
-    found = [way for way in ways(case, **how) if late or way.days <= case["days"]]
+def considered(
+    case: Case, *, late: bool = False, exact: bool = True, one: str = "", **how: object
+) -> list[Found]:
+    """`one`: of each machine only the `first` size of the list in time, or only the `fewest`; or
+    all of the first `machine` alone. Without `exact`, a plan is to be done before the deadline."""
+    days = case["days"]
+    found = [
+        way for way in ways(case, **how)
+        if late or way.days < days or (exact and way.days == days)
+    ]  # fmt: skip
+    if one == "machine":
+        return [way for way in found if way.machine == found[0].machine]
     if one:
         if one == "first":
             found.reverse()  # of equal keys the last one stays
@@ -211,6 +246,22 @@ _READINGS = (
         "Of a machine you take the smallest number that is in time. A larger "
         "one may cost less: it may fit at a stage that sends less.",
         {"one": "fewest"},
+    ),
+    (
+        "what fits exactly",
+        "What takes all of the memory, to the last byte, fits.",
+        {"full": False},
+    ),
+    (
+        "what is done exactly in time",
+        "A plan that takes exactly `days` is in time.",
+        {"exact": False},
+    ),
+    (
+        "the first machine with a plan",
+        "You look at no machine after the first that has a plan in time. A later one may "
+        "cost less.",
+        {"one": "machine"},
     ),
     ("of one GPU", "The price is that of one GPU; all of them run.", {"by": "single"}),
     (

@@ -6,7 +6,6 @@ placement that sends the least out of its busiest node is right.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterator, Sequence
 from random import Random
 
@@ -35,6 +34,8 @@ KINDS = (
     (8, 16, "both, dp"),
     (8, 4, "near, dp"),
     (8, 16, "near, tp"),
+    (16, 32, "even, tp"),
+    (16, 16, "even, dp"),
 )
 
 
@@ -44,6 +45,8 @@ def make(r: Random, k: int) -> Case:
     large, small = r.randint(4000, 9000) * 10**6, r.randint(100, 900) * 10**6
     if more.startswith("both"):
         nodes, small = 32, round(large / r.uniform(1.6, 2.6))
+    if more.startswith("even"):  # the best node is a square of neighbours
+        nodes, small = 64, round(large / r.uniform(1.1, 1.4))
     if more.startswith("near"):
         small = round(large / r.uniform(1.1, 1.7))
     sent = {"tp": large, "dp": small} if more.endswith("tp") else {"tp": small, "dp": large}
@@ -158,7 +161,11 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
     text = f"In {len(dear)} of {len(cases)} drawn cases the busiest node could send out less"
     first = cases[dear[0]]
     sent, least = max(out_of_nodes(first, places[dear[0]])), right(first)[SENT]
-    tail = f": {sent:.4g} bytes, where {least:.4g} is the least; {about(first)}."
+    node = places[dear[0]][: first["gpus"]]
+    axes = ("dp", "tp")
+    holds = " and ".join(f"{len({x[i] for x in node})} of {a}" for i, a in enumerate(axes))
+    tail = f": {sent:.4g} bytes, where {least:.4g} is the least; {about(first)}. "
+    tail += f"Of your placement's ranks the first node holds {holds}."
     if all(map(same, places, map(tp_inside, cases))):
         raise SAYS("tp inside, always", text=text, tail=tail)
     if all(map(same, places, map(dp_inside, cases))):
@@ -170,7 +177,7 @@ def judge_placements(cases: Sequence[Case], seen: Sequence[object]) -> None:
             raise SAYS("rings inside counted", text=text, inside=INSIDE, tail=tail)
     ends = [min(max(out_of_nodes(case, ends)) for ends in (tp_inside(case), dp_inside(case)))
             for case in cases]  # fmt: skip
-    if all(map(operator.le, busiest, ends)):
+    if busiest == ends:
         raise SAYS("one axis inside, always", text=text, tail=tail)
     raise Finding("not the cheapest", text + tail)
 
