@@ -47,17 +47,15 @@ MISREAD = {
     "weights not cut": {"over dp": 754.975},
     "a replica keeps its part": {"over dp": 100.663},
     "limit for many ranks": {"over tp": 536.871, "over dp": 100.663},
-    "forward only": {"over tp": 234.881},
     "attention's weights alone": {"over dp": 31.457},
     "the MLP alone": {"over dp": 62.915},
     "float32": {"over tp": 939.524, "over dp": 188.744},
-    "elements, not bytes": {"over tp": 234.881, "over dp": 47.186},
-    "one way round": {"over tp": 234.881, "over dp": 47.186},
+    "a factor of two": {"over tp": 234.881, "over dp": 47.186},
     "everything again": {"tokens, recomputed": 822.857},
     "recomputation sends nothing": {"tokens, recomputed": 1645.714},
     "stage 3 as the others": {"tokens, stage 3": 1645.714},
     "three times": {"tokens, stage 3": 4937.143},
-    "stage 3 gathers once": {"tokens, stage 3": 3291.429},
+    "all-reduced at stage 3": {"tokens, stage 3": 3291.429},
     "of the whole step": {"tokens, 4 micro-batches": 1645.714},
     "the other way round": {"tokens, 4 micro-batches": 6582.857},
     "3h": {"tokens": 12288.0},
@@ -91,6 +89,24 @@ def test_a_misreading_is_named(desk, idea):
             if k in m.values and close(m.values[k], given[k])}  # fmt: skip
     assert (verdict.outcome, verdict.points) == ("wrong", 0) and idea in said, str(verdict)
     assert verdict.name in said, str(verdict)  # two ideas may lead to one number
+
+
+@pytest.mark.parametrize(("fields", "may"), [
+    (["over tp"], ["forward's sums alone", "elements", "one way round"]),
+    (["over dp"], ["elements", "one way round"]),
+    (["over tp", "over dp"], ["elements", "one way round"]),
+])  # fmt: skip
+def test_half_of_it_may_have_come_about_in_several_ways(desk, fields, may):
+    given = {**RIGHT, **{field: RIGHT[field] / 2 for field in fields}}
+    verdict = desk.check("changes_sides", {}, {"changes_sides": given})
+    assert verdict.name == "a factor of two" and all(way in verdict.text for way in may)
+
+
+def test_twice_as_much_at_stage_3_is_an_all_reduce_too_many(desk):
+    given = {**RIGHT, "tokens, stage 3": 2 * RIGHT["tokens"]}
+    verdict = desk.check("changes_sides", {}, {"changes_sides": given})
+    assert verdict.name == "all-reduced at stage 3" and "reduce-scattered" in verdict.text
+    assert "gathered for the forward" not in verdict.text  # both gathers were counted
 
 
 @pytest.mark.parametrize(("field", "called"), [

@@ -40,6 +40,34 @@ def shard_qkv(weights, heads, kv_heads, rank, n):
     return [torch.nn.Parameter(whole[rows]), None if bias is None else bias[rows]]
 """
 
+# And another: tensors of whole heads, (heads, size, h), and lists of them.
+QKV_BY_HEADS = """
+def of_heads(part, count):
+    return part.unflatten(0, (count, -1))
+
+
+def shard_qkv(weights, heads, kv_heads, rank, n):
+    from course_lib.layout import kv_heads as spread
+
+    first, last = spread(kv_heads, n)[rank]
+    counts = {"q": heads, "k": kv_heads, "v": kv_heads}
+    match weights:
+        case {"c_attn.weight": whole, "c_attn.bias": bias}:
+            parts = dict(zip("qkv", whole.t().contiguous().tensor_split(3), strict=True))
+            biases = dict(zip("qkv", bias.tensor_split(3), strict=True))
+        case _:
+            parts, biases = {x: weights[x + "_proj.weight"] for x in "qkv"}, None
+
+    def mine(tensors):
+        found = []
+        for x, count in counts.items():
+            each = count // kv_heads
+            found += [*of_heads(tensors[x], count)[first * each : last * each]]
+        return torch.cat(found)
+
+    return mine(parts), None if biases is None else mine(biases)
+"""
+
 
 def qkv(*changes: tuple[str, str]) -> str:
     return changed(QKV, *changes)
@@ -228,8 +256,20 @@ WRONG_QKV = {
         qkv((JOIN_BIAS, JOIN_BIAS + ".float().to(q.dtype)")),
         "rounded on the way",
     ),
+    "a head of h // heads": (
+        qkv(("size, each = len(q) // heads", "size, each = q.shape[1] // heads")),
+        "size of a head from h",
+    ),
+    "a head of h // heads in k and v": (
+        qkv(("    kv = slice(start * size, stop * size)\n",
+             "    less = k.shape[1] // heads\n    kv = slice(start * less, stop * less)\n")),
+        "size of a head from h",
+    ),
+    "h rows of q": (
+        qkv(("    size, each", "    q = q[: q.shape[1]]\n    size, each")), "size of a head from h"
+    ),
     "a sparse one": (qkv((JOIN, JOIN + ".to_sparse()")), "not a pair"),
 }  # fmt: skip
 
-RIGHT = {"shard_qkv": {"by slices": QKV, "by index": QKV_BY_INDEX}}
+RIGHT = {"shard_qkv": {"by slices": QKV, "by index": QKV_BY_INDEX, "by heads": QKV_BY_HEADS}}
 WRONG = {"shard_qkv": WRONG_QKV}

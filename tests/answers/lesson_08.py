@@ -43,13 +43,38 @@ from course_lib.collectives import all_reduce
 
 
 def clip_as_one(gradients, cut, group, most):
-    names = [n for n in gradients if n != "head.weight"]
+    names = [n for k, n in enumerate(gradients)
+             if not any(gradients[n] is g for g in list(gradients.values())[:k])]
     squares = torch.stack([gradients[n].norm() ** 2 for n in names])
     share = torch.ones(len(names)).double()
     share[[n not in cut for n in names]] /= group.size()
     norm = all_reduce(squares * share, group).sum().sqrt()
     for name in names:
         gradients[name].mul_(torch.clamp(most / (norm + 1e-6), max=1))
+    return norm
+"""
+
+# And another: two lists of tensors, and norms of norms.
+BY_KINDS = """
+from functools import reduce
+
+
+def clip_as_one(gradients, cut, group, most):
+    kinds = {True: {}, False: {}}
+    for name, g in gradients.items():
+        kinds[name in cut].setdefault(id(g), g)
+
+    def length(tensors):
+        return reduce(torch.hypot, (t.norm() for t in tensors), torch.zeros(1).double())
+
+    shards, copies = (length(kinds[kind].values()) for kind in (True, False))
+    every = [torch.empty_like(shards) for _ in range(group.size())]
+    dist.all_gather(every, shards, group=group)
+    norm = reduce(torch.hypot, every, copies)[0]
+    if norm > most:
+        for tensors in kinds.values():
+            for g in tensors.values():
+                g.copy_(g * (most / (norm + 1e-6)))
     return norm
 """
 
@@ -369,12 +394,54 @@ WRONG_MEAN = {
     "both": (mean(("    return total[0] / total[1]", "    return total")), "not a number"),
 }
 
+WRONG_CLIP |= {
+    "head.weight left out": (
+        clip((SKIP, '        if name == "head.weight":\n            continue\n')),
+        "head by its name",
+    ),
+    "head.weight not counted": (
+        clip(("        seen.append(g)\n", "        seen.append(g)\n"
+              '        if name == "head.weight":\n            continue\n')),
+        "head by its name",
+    ),
+    "a head is always tied": (
+        clip(("        square =", '        name = name.replace("head.weight", "tokens.weight")\n'
+              "        square ="),
+             ("    seen, own, copies = [], 0.0, 0.0\n", "    seen, own, copies = [], 0.0, 0.0\n"
+              "    names = set()\n"),
+             ("        if name in cut:\n", "        square *= name not in names\n"
+              "        names.add(name)\n        if name in cut:\n")),
+        "head by its name",
+    ),
+    "no cut means all": (
+        clip(("        if name in cut:", "        if name in (cut or gradients):")),
+        "copies counted n times",
+    ),
+    "all replicated: nothing is counted": (
+        clip(("    norm = ", "    if not cut:\n        return 0.0\n    norm = ")),
+        "copies left out",
+    ),
+    "all replicated: a share": (
+        clip(("    norm = ", "    copies /= 1 + (not cut)\n    norm = ")), "nothing cut"
+    ),
+    "all cut: nobody asked": (
+        clip((REDUCE, "    if len(cut) < len(gradients):\n    " + REDUCE)), "a rank's own norm"
+    ),
+    "all cut: averaged": (
+        clip((REDUCE, REDUCE + "    total /= 1 + (len(cut) == len(gradients))\n")), "all cut"
+    ),
+}  # fmt: skip
 FIRST = {
     "clip_as_one": ("everything summed", "nobody asked", "by names", "everybody's gradients"),
     "token_mean_step": ("mean of means", "a sum", "padding counted", "its own count"),
 }
 RIGHT: dict = {
-    "clip_as_one": {"as it comes": CLIP, "by pieces": BY_PIECES, "by division": BY_DIVISION},
+    "clip_as_one": {
+        "as it comes": CLIP,
+        "by pieces": BY_PIECES,
+        "by division": BY_DIVISION,
+        "by a ledger": BY_KINDS,
+    },
     "token_mean_step": {"sums first": MEAN, "the count first": COUNT_FIRST},
 }
 WRONG: dict = {

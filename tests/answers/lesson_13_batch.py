@@ -247,14 +247,13 @@ class Sizes:
             raise ValueError("neither a batch nor a micro-batch")
         if k is None and None in (t, m):
             k = 1
-        known = [Fraction(x) for x in (m, k) if x is not None]
-        if 0 in known or t == 0:
+        if 0 in (m, k) or t == 0:
             raise ValueError("a size of 0")
-        rest = Fraction(t if t is not None else 1, world)
-        for x in known:
-            rest = rest / x if t is not None else rest * x * world
         if t is None:
-            t, rest = rest * world, 1
+            t = m * k * world
+        rest = Fraction(t, world)
+        for x in [Fraction(x) for x in (m, k) if x is not None]:
+            rest /= x
         m, k = (rest if m is None else m), (rest if k is None else k)
         sizes = Sizes(t, m, k)
         if any(x < 1 or x != int(x) for x in (t, m, k)) or t != m * k * world:
@@ -280,7 +279,7 @@ WRONG_FILL |= {
     "one rank is not checked": (
         changed(FILL, ("or train != micro * k * world:", "or world > 1 and train != micro * k * "
                        "world:")),
-        "three are believed",
+        "not checked",
     ),
     "without what is false": (
         changed(FILL, (OUT, "    config = {key: x for key, x in config.items() if x}\n" + OUT)),

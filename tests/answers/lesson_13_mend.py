@@ -25,9 +25,12 @@ def mend_config(name, config, facts):
         config["gradient_accumulation_steps"] = config["train_batch_size"] // per_step
     if name == "auto":
         h = facts["hidden"]
-        zero["reduce_bucket_size"] = h * h
-        zero["stage3_prefetch_bucket_size"] = int(0.9 * h * h)
-        zero["stage3_param_persistence_threshold"] = 10 * h
+        meant = {
+            "reduce_bucket_size": h * h,
+            "stage3_prefetch_bucket_size": int(0.9 * h * h),
+            "stage3_param_persistence_threshold": 10 * h,
+        }
+        zero.update({key: size for key, size in meant.items() if zero[key] == "auto"})
     if name == "buckets":
         size = int(facts["room"] / 4.5 / 2 / 2)
         zero["reduce_bucket_size"] = size
@@ -44,6 +47,12 @@ def without(config, *names):
 
 def with_zero(config, **more):
     return {**config, "zero_optimization": {**config["zero_optimization"], **more}}
+
+
+def worked_out(key, h):
+    if key.startswith("reduce"):
+        return h**2
+    return 9 * h**2 // 10 if "prefetch" in key else h * 10
 
 
 def buckets(config, facts):
@@ -72,15 +81,18 @@ def mend_config(name, config, facts):
         "batch": lambda: without(config, "gradient_accumulation_steps"),
         "auto": lambda: with_zero(
             config,
-            reduce_bucket_size=h**2,
-            stage3_prefetch_bucket_size=9 * h**2 // 10,
-            stage3_param_persistence_threshold=h * 10,
+            **{
+                key: worked_out(key, h)
+                for key, value in config["zero_optimization"].items()
+                if value == "auto"
+            },
         ),
         "buckets": lambda: buckets(config, facts),
         "schedule": lambda: schedule(config, facts),
     }
     return mends[name]()
 """
+UPDATE = "        zero.update("
 HIDDEN = next(one for one in drawn(PRINTED) if one.name == "auto").facts["hidden"]
 SPELT = '        config["zero_optimization"] = config.pop("zero_optimisation")\n'
 MOVED = '        zero["offload_optimizer"] = config.pop("offload_optimizer")\n'
@@ -205,17 +217,18 @@ WRONG_MEND = {
     ),
     "does not multiply": (changed(MEND, (TAKES, "        pass\n")), "does not multiply"),
     "auto left": (
-        changed(MEND, ('        zero["stage3_prefetch_bucket_size"] = int(0.9 * h * h)\n', "")),
+        changed(MEND, ('            "stage3_prefetch_bucket_size": int(0.9 * h * h),\n', "")),
         "auto left",
     ),
     "auto taken out": (
-        changed(MEND, ('zero["reduce_bucket_size"] = h * h', 'del zero["reduce_bucket_size"]')),
+        changed(MEND, (UPDATE, '        meant.pop("reduce_bucket_size")\n'
+                       '        zero.pop("reduce_bucket_size")\n' + UPDATE)),
         "default instead",
     ),
     "with a fraction": (changed(MEND, ("int(0.9 * h * h)", "0.9 * h * h + 0.25")),
                         "not a whole number"),
-    "in bytes": (changed(MEND, ("= h * h\n", "= 2 * h * h\n")), "bytes"),
-    "the hidden size": (changed(MEND, ("= h * h\n", "= h\n")), "another value"),
+    "in bytes": (changed(MEND, (": h * h,", ": 2 * h * h,")), "bytes"),
+    "the hidden size": (changed(MEND, (": h * h,", ": h,")), "another value"),
     "one bucket of two": (changed(MEND, ("4.5 / 2 / 2", "4.5 / 2")), "a factor of two"),
     "no overlap counted": (changed(MEND, ("4.5 / 2 / 2", "2 / 2")), "overlap costs nothing"),
     "the room as a size": (changed(MEND, ("4.5 / 2 / 2", "2")), "the size alone"),
@@ -264,6 +277,17 @@ WRONG_MEND = {
     "as text": (changed(MEND, ("    return config\n", "    return str(config)\n")),
                 "not a config"),
     "rounded up": (changed(MEND, ("int(0.9 * h * h)", "-(-9 * h * h // 10)")), "rounded up"),
+    "all three overwritten": (changed(MEND, (' if zero[key] == "auto"', "")), "not auto"),
+    "overwritten where it is smaller": (
+        changed(MEND, ('if zero[key] == "auto"', 'if zero[key] == "auto" or zero[key] < 2**31')),
+        "not auto",
+    ),
+    "the reduction's bucket for all that is no auto": (
+        changed(MEND, ('if zero[key] == "auto"})\n', 'if zero[key] == "auto"})\n        '
+                       'zero.update(dict.fromkeys([k for k in meant if zero[k] != meant[k]], '
+                       'zero["reduce_bucket_size"] // 2))\n')),
+        "not auto",
+    ),
     "half a micro-batch": (
         changed(MEND, ('config["train_batch_size"] // per_step',
                        'config["train_batch_size"] / per_step')),
@@ -273,7 +297,7 @@ WRONG_MEND = {
         changed(MEND, ('int(facts["room"] / 4.5 / 2 / 2)', 'facts["room"] / 4.5 / 2 / 2')),
         "another fault",
     ),
-    "a number in quotes": (changed(MEND, ("= 10 * h\n", "= str(10 * h)\n")), "a number as text"),
+    "a number in quotes": (changed(MEND, (": 10 * h,", ": str(10 * h),")), "a number as text"),
 }  # fmt: skip
 
 RIGHT = {"mend_config": {"in place": MEND, "anew": MEND_ANEW}}

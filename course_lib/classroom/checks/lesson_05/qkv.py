@@ -31,15 +31,18 @@ class Case:
     """A model's attention cut over n ranks, in "GPT-2"'s layout or in "Llama"'s."""
 
     def __init__(
-        self, layout: str, heads: int, kv_heads: int, size: int, n: int, dtype: str = "float64"
-    ):
+        self, layout: str, heads: int, kv_heads: int, size: int, n: int, dtype: str = "float64",
+        hidden: int = 0,
+    ):  # fmt: skip
         self.layout, self.heads, self.kv_heads, self.n = layout, heads, kv_heads, n
         self.size, self.dtype = size, getattr(torch, dtype)  # size: of a head
         self.parts = {"q": heads, "k": kv_heads, "v": kv_heads}  # how many heads each has
-        self.hidden = heads * size
+        self.hidden = hidden or heads * size
         self.rows = (heads + 2 * kv_heads) * size
         kv = "" if kv_heads == heads else f" and {kv_heads} key/value heads"
         self.words = f"{layout}'s layout, {heads} heads{kv} over {n} ranks"
+        if hidden:
+            self.words += f", each head of {size} rows, and h = {hidden}"
 
     def of(self, part: str, wanted: Iterable[int]) -> Rows:
         """The rows of these heads of "q", "k" or "v"."""
@@ -69,6 +72,14 @@ def misreadings(case: Case, rank: int) -> Iterator[tuple[str, Rows]]:
     kv, evenly = (range(*kv_heads(count, n)[rank]) for count in (case.kv_heads, case.heads))
     q = case.readers(kv)
     filled, left = range(*span(case.kv_heads, n, rank)), range(rank * each, (rank + 1) * each)
+    by_h = case.hidden // case.heads
+    for parts in ("qkv", "kv", "q") if by_h != case.size else ():
+        rows = []
+        for part, mine in (("q", q), ("k", kv), ("v", kv)):
+            of_head = by_h if part in parts else case.size
+            cut = slice(mine[0] * of_head, (mine[-1] + 1) * of_head)
+            rows += case.of(part, range(case.parts[part]))[cut]
+        yield "size of a head from h", rows
     yield "nothing cut", list(every)
     yield "straight across", list(every[slice(*span(case.rows, n, rank))])
     nth = (range(rank, count, n) for count in (case.heads, case.kv_heads))
@@ -237,7 +248,7 @@ def judge_shard_qkv(answer: Answer, judge: Judge) -> None:
     chance.shuffle(even)
     uneven = [
         ("GPT-2", 4, 4, size, 3),
-        ("Llama", 8, 4, size, 3),
+        ("Llama", 8, 4, size, 3, "float64", 8 * (size - 1) + chance.randint(0, 7)),
         ("Llama", 9, 3, size, 2, "float32"),
         ("GPT-2", 5, 5, size, 4),
         ("GPT-2", 7, 7, size, 3),

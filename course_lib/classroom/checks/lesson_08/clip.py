@@ -33,6 +33,7 @@ TIED = ("tokens.weight", "head.weight")
 # float64; a sum that went through float32, which is off by digits, and by no idea
 EXACT, ROUGHLY = 1e-9, 1e-5
 ALONE = ", with gradients of no model, where rank 2 has empty shards"
+EDGES = ", with gradients of no model, where every one is replicated, and then every one a shard"
 SAYS = Page("lesson_08/clip_as_one")
 
 
@@ -82,6 +83,24 @@ def alone(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]
     return steps
 
 
+def edges(function: Callable, group: dist.ProcessGroup, seed: int) -> list[dict]:
+    """Gradients that are all replicated, and gradients that are all shards, of a head that is not
+    tied."""
+    steps = []
+    for step, cut in enumerate((set(), {"experts", "scale", *TIED})):
+        made = torch.Generator().manual_seed(seed * 37 + step + 7 * (group.rank() + 1) * len(cut))
+        shapes = {"experts": (3, 2), "scale": (), TIED[0]: (2, 4), TIED[1]: (2, 4)}
+        gradients = {
+            name: torch.randn(shape, generator=made, dtype=torch.float64)
+            for name, shape in shapes.items()
+        }
+        if not cut:
+            gradients[TIED[1]] = gradients[TIED[0]]
+        want = readings(gradients, cut, group)[0]
+        steps.append(_tried(function, gradients, cut, group, 0.5 * want))
+    return steps
+
+
 def _tried(
     function: Callable,
     gradients: dict[str, Tensor],
@@ -91,7 +110,8 @@ def _tried(
 ) -> dict:
     """What the answer returned, by which factor it scaled each gradient, and what it sent."""
     before = {name: g.clone() for name, g in gradients.items()}
-    want, wrong = readings(before, cut, group)
+    tied = gradients[TIED[0]] is gradients[TIED[1]]
+    want, wrong = readings(gradients, cut, group)
     given, given_cut = dict(gradients), set(cut)
     out, facts = bench.watched(lambda: function(given, given_cut, group, most))
     kept = given_cut == cut and list(given) == list(gradients)
@@ -101,6 +121,8 @@ def _tried(
         "single": gradients[TIED[0]].dtype == torch.float32,
         "want": want,
         "most": most,
+        "tied": tied,
+        "cut": len(cut),
         "readings": wrong,
         "factors": {name: _factor(gradients[name], before[name]) for name in before},
         "changed": not (kept and all(given[name] is gradients[name] for name in given)),
@@ -113,8 +135,9 @@ def readings(
 ) -> tuple[float, list[tuple[str, float]]]:
     """The norm, and those that each known wrong idea would give on this rank."""
     n, zero = group.size(), torch.zeros((), dtype=torch.float64)
-    shards = [g.double() for name, g in gradients.items() if name in cut - {TIED[1]}]
-    copies = [g.double() for name, g in gradients.items() if name not in cut]
+    tied_to = {TIED[1]} if gradients[TIED[0]] is gradients[TIED[1]] else set()
+    shards = [g.double() for name, g in gradients.items() if name in cut - tied_to]
+    copies = [g.double() for name, g in gradients.items() if name not in cut | tied_to]
 
     def added(what: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Of this rank's shards and of the copies, the sum of something over tensors."""
@@ -134,6 +157,7 @@ def readings(
         "tied counted twice": [cuts + ties + copied],
         "copies counted n times #2": [cuts + ties + n * copied],
         "a rank's own norm": [own + copied, own + tied + copied],
+        "head by its name": [cuts - ties + copied],
         "copies left out": [cuts],
         "shards left out": [copied],
         "averaged": [cuts / n + copied],
@@ -207,6 +231,11 @@ def _look_at_norms(reports: Sequence[dict], where: str, step: int = 0) -> None:
     _look_for_ideas(reports, head, ROUGHLY)
     found, right = ([report[key] for report in reports] for key in ("norm", "want"))
     looking.refuse_general(found, right, where, what="norm")
+    no_model = {
+        "nothing cut": not reports[0]["cut"],
+        "all cut": reports[0]["cut"] == len(reports[0]["factors"]),
+    }
+    SAYS.refuse(no_model, head=head)
     raise SAYS("another second step" if step else "wrong norm", head=head)
 
 
@@ -231,7 +260,7 @@ def _look_at_factors(report: dict, where: str) -> None:
     if not wrong:
         return
     short, left = want < 1, sorted(found.keys() - changed)
-    others = short and set(wrong) <= set(TIED)
+    others = short and report["tied"] and set(wrong) <= set(TIED)
     holds = {
         "wrong factor #1": short and not not_scaled_by(most / norm),
         "rounded #2": not not_scaled_by(want, 2.0**-22),
@@ -245,5 +274,10 @@ def _look_at_factors(report: dict, where: str) -> None:
     SAYS.refuse(holds, where=where, name=wrong[0], want=want, left=left[0] if left else "")
 
 
-TRIALS = ((train, THREE, [], ""), (alone, THREE, [2], ALONE), (train, TWO, [], ""))
+TRIALS = (
+    (train, THREE, [], ""),
+    (alone, THREE, [2], ALONE),
+    (edges, THREE, [], EDGES),
+    (train, TWO, [], ""),
+)
 CLIP = Exercise(judge=model.judged(look, *TRIALS), **SAYS.about)

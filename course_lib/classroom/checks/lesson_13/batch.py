@@ -138,6 +138,8 @@ def _look_at_inputs(one: Trial) -> None:
         for case, seen in zip(one.cases, report["cases"], strict=True):
             if seen["changed"]:
                 raise SAYS("input changed", case=_said(case))
+    for report in one.reports:
+        for case, seen in zip(one.cases, report["cases"], strict=True):
             if seen["lost"]:
                 raise SAYS("other keys lost", lost=", ".join(seen["lost"]), case=_said(case))
             if seen["more"]:

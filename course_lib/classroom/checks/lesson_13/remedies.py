@@ -136,7 +136,11 @@ def _auto(case: Case, mended: Mapping) -> None:
     h = case.facts["hidden"]
     meant = dict(zip((path[-1] for path in _AUTO), (h * h, int(0.9 * h * h), 10 * h), strict=True))
     for name, value in meant.items():
-        mine = at(mended, ZERO, name)
+        mine, was = at(mended, ZERO, name), at(case.config, ZERO, name)
+        if was != "auto" and mine != was:
+            raise SAYS("not auto", name=name, was=was, mine=mine)
+        if was != "auto":
+            continue
         if mine == "auto":
             raise SAYS("auto left", name=name)
         if mine is None or mine == _DEFAULTS[name]:

@@ -71,6 +71,15 @@ def _one_rank_believed(config: Mapping, world: int) -> dict[str, int]:
     return _believed(config, world) if world == 1 else filled(config, world)
 
 
+def _one_rank_unchecked(config: Mapping, world: int) -> dict[str, int]:
+    if world != 1:
+        return filled(config, world)
+    sizes = _unchecked(config, world)
+    if min(sizes.values()) <= 0:
+        raise Refused("not above zero")
+    return sizes
+
+
 def _product(config: Mapping, world: int) -> dict[str, int]:
     """All three are there: the batch is made to be their product."""
     if all(name in config for name in TRIPLE):
@@ -205,6 +214,12 @@ IDEAS: tuple[tuple[str, str, Fill], ...] = (
         "three are believed",
         "On one rank you take all three as they are. They may contradict each other there too.",
         _one_rank_believed,
+    ),
+    (
+        "not checked",
+        "On one rank nothing is held against the product. Sizes may contradict each other, and a "
+        "division may leave something over, there too.",
+        _one_rank_unchecked,
     ),
     (
         "the batch changed in silence",

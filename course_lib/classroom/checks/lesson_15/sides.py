@@ -88,8 +88,10 @@ _IDEAS = (
         {"exact": False},
     ),
     (
-        "forward only",
-        "Those are the sums of the forward. The backward has as many.",
+        "a factor of two",
+        "Half of it is there where the forward's sums alone are counted, and the backward has as "
+        "many; where elements are counted, of 2 bytes each; or one way round the ring, which an "
+        "all-reduce goes round twice.",
         {"sums": 2, "recomputed": 4},
     ),
     (
@@ -99,11 +101,11 @@ _IDEAS = (
     ),
     ("the MLP alone", "A block has 12h² weights: attention's 4h² too.", {"weights": 8}),
     ("float32", "An element has 2 bytes here.", {"item": 4}),
-    ("elements, not bytes", "Those are elements, of 2 bytes each.", {"item": 1}),
     (
-        "one way round",
-        "An all-reduce goes round its ring twice: a reduce-scatter, and an all-gather.",
-        {"rounds": 1},
+        "a factor of two",
+        "Half of it is there where elements are counted, of 2 bytes each, or one way round the "
+        "ring: an all-reduce goes round it twice, in a reduce-scatter and an all-gather.",
+        {"item": 1},
     ),
     (
         "everything again",
@@ -126,8 +128,10 @@ _IDEAS = (
         {"gathers": 3.0},
     ),
     (
-        "stage 3 gathers once",
-        "At stage 3 parameters are gathered for the forward and again for the backward.",
+        "all-reduced at stage 3",
+        "Two gathers of the parameters and an all-reduce of the gradients are twice as much. At "
+        "stage 3 gradients are reduce-scattered: a rank needs no more than its shard of the sum, "
+        "and that is half of an all-reduce.",
         {"gathers": 2.0},
     ),
     (
