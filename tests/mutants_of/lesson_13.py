@@ -31,8 +31,8 @@ MUTANTS = [
     Mutant(
         "l13-typed-in-has-no-name",
         HERE + "mend.py",
-        "    return mine == first and ",
-        "    return mine != first and ",
+        "    return all(a == b for a, b in worked_out)",
+        "    return all(a != b for a, b in worked_out)",
         (f"{WRONG}[mend_config-the printed numbers]",),
         "who types a number in hears that a formula is wrong",
     ),
@@ -228,7 +228,7 @@ MUTANTS = [
     Mutant(
         "l13-no-fewer-samples-than-ranks",
         HERE + "batch.py",
-        "        some += [few, {**few, TIMES: times}, {TRAIN: micro, MICRO: micro}]\n",
+        "            some += [few, {**few, TIMES: times}]\n",
         "",
         (f"{WRONG}[fill_batch-a share of 0]",),
         "a micro-batch of 0 passes, as no drawn batch is smaller than the ranks",

@@ -103,7 +103,7 @@ MUTANTS = [
     Mutant(
         "l14-placeholders-saved",
         HERE + "stock.py",
-        "    if not tensor.numel():\n",
+        "    if wanted.numel() and not tensor.numel():\n",
         "    if tensor.numel() < 0:\n",
         (f"{WRONG}[take_stock-the state_dict as it is]",),
         "a file of placeholders goes by no name",

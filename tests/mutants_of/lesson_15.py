@@ -113,7 +113,7 @@ MUTANTS = [
     ),
     Mutant(
         "l15-stage-3-sends-as-the-others",
-        HERE + "cheapest.py",
+        HERE + "cheapest_ways.py",
         "(moves if stage == 3 else 2) * 2 * params",
         "2 * 2 * params",
         (f"{COUNTS}[cheapest_plan]",),

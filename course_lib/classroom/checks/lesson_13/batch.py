@@ -20,15 +20,14 @@ from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
 from course_lib.classroom.checks.lesson_13 import batch_trial as trial
 from course_lib.classroom.checks.lesson_13.triple import (
-    IDEAS,
     MICRO,
     TIMES,
     TRAIN,
     TRIPLE,
-    Fill,
     Refused,
     filled,
 )
+from course_lib.classroom.checks.lesson_13.triple_ideas import IDEAS, Fill
 from course_lib.classroom.checks.looking import THREE, Idea, Looks, fresh_seed, near, recognise
 from course_lib.classroom.checks.words import Page
 

@@ -23,9 +23,9 @@ from course_lib.classroom.checks.lesson_13.logs import (
     happened,
 )
 from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
+from course_lib.deepspeed_config.overflow_log import DIVERGED, LOOKING, NOT_FOUND, SETTLED
 
 SHOWN = 4  # lines of a log in a message
-ENDS = dict(enumerate(VERDICTS, 1))
 
 
 class Trial(NamedTuple):
@@ -106,8 +106,14 @@ def _refuse(key: str, seen: list, wanted: list, wrong: list[int], logs: list[Log
         words = {value for value in seen if value not in VERDICTS}
         if words:
             raise SAYS("another word", str=sorted(map(str, words))[0])
-        ends = {f"the end misread #{n}": wanted[wrong[0]] == word for n, word in ENDS.items()}
-        SAYS.refuse(ends, head=head, tail=tail)
+        ends = {
+            "the end misread #1": SETTLED,
+            "the end misread #2": LOOKING,
+            "the end misread #3": NOT_FOUND,
+            "the end misread #4": DIVERGED,
+        }
+        met = {entry: wanted[wrong[0]] == word for entry, word in ends.items()}
+        SAYS.refuse(met, head=head, tail=tail)
     elif all(wanted[k] is None for k in wrong):
         raise SAYS("a scale from nowhere", head=head, tail=tail)
     raise Finding(f"{key} misread", head + tail)
