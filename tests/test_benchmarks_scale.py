@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.cli import author
-from course_lib.cli.base import app
+from course_lib.cli import app, author
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 SMALL = {"vocabulary": 66, "length": 8, "hidden": 24, "layers": 1, "heads": 4, "rows": 12}

@@ -106,8 +106,7 @@ def test_without_solutions_nothing_is_removed(tree):
 
 @pytest.mark.parametrize("options", [[], ["--remove"], ["--check"]])
 def test_the_command_refuses_without_solutions(tree, options, monkeypatch, capsys):
-    from course_lib.cli import author
-    from course_lib.cli.base import app
+    from course_lib.cli import app, author
 
     shutil.rmtree(tree / "solutions")
     monkeypatch.setattr(author, "ROOT", tree)

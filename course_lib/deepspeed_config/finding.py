@@ -24,7 +24,9 @@ class Finding:
     source: str
     suggestion: str
     kind: str = ""  # which rule found it
-    repair: tuple | None = None  # ("rename", new path), ("value", new value), ("remove",), …
+    # ("rename", new path), ("value", new value), ("remove",), …; ("meant", new path) corrects
+    # nothing, and the other rules read the key as if it stood there.
+    repair: tuple | None = None
     keys: tuple = ()  # `path` in its parts: a key may have a dot in it
 
     def as_dict(self) -> dict:

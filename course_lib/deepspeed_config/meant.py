@@ -37,7 +37,7 @@ def as_meant(document: Document, misnamed: Iterable[Finding]) -> Meant:
     value, places = copy.deepcopy(document.value), dict(document.places)
     sure, names = [], []
     for finding in misnamed:
-        if not finding.repair or finding.repair[0] != "rename":
+        if not finding.repair or finding.repair[0] not in ("rename", "meant"):
             continue
         old, new = finding.keys, finding.repair[1]
         holder, into = _holder(value, old), _holder(value, new, make=True)

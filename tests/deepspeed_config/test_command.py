@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.cli import ds_check  # noqa: F401
-from course_lib.cli.base import app
+from course_lib.cli import app
 from course_lib.deepspeed_config import schema
 from tests.deepspeed_config.parts import MODEL, VALID
 

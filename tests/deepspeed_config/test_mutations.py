@@ -48,11 +48,17 @@ def _flagged(mutation: Mutation, new: list[Finding], differs: bool, *, failed: b
     if mutation.kind == "dropped":
         return bool(new) or not failed  # a default is as good, where no other key needs this one
     if mutation.kind == "retyped":
-        return bool(new) or not differs
+        return bool(new) or not differs or _autotuners(mutation)
     near = [item for item in loud(new) if mutation.path[-1] in item.suggestion]
     if mutation.kind == "renamed" and len(mutation.path[-1]) > 5:
         return bool(near) or not differs
     return bool(loud(new)) or not differs
+
+
+def _autotuners(mutation: Mutation) -> bool:
+    """Whether a stage is a list that only the autotuner reads, before any engine does."""
+    tuned = json.loads(mutation.text).get("autotuning", {}).get("enabled") is True
+    return tuned and mutation.path == ("zero_optimization", "stage") and "[" in mutation.said
 
 
 def test_a_sample():

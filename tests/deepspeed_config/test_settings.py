@@ -13,7 +13,7 @@ import typer
 from torch import nn
 
 from course_lib import ranks
-from course_lib.cli.base import app
+from course_lib.cli import app
 from course_lib.deepspeed_config import fsdp2, settings
 from course_lib.deepspeed_config.auto import resolve
 from course_lib.deepspeed_config.settings import Sizes

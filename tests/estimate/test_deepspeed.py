@@ -164,8 +164,7 @@ WRONG = [
 def test_wrong_use_ends_with_2_and_the_reason(capsys):
     import typer
 
-    from course_lib.cli import estimate as _  # noqa: F401
-    from course_lib.cli.base import app
+    from course_lib.cli import app
 
     command = typer.main.get_command(app)
     for words, reason in WRONG:

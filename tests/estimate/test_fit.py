@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from course_lib import ranks
-from course_lib.cli import estimate as command  # noqa: F401
 from course_lib.estimate import activations, fit, states
 from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import parallelize

@@ -37,7 +37,7 @@ def check(config: Config) -> Iterator[Finding]:
         elif section.get("open") and path[-1] not in section["keys"] and section["keys"]:
             near = nearest(path[-1], set(section["keys"]) - {"*"}, wide=False)
             if near is not None and near not in _holder(config, path):
-                yield _misspelt(config, path, (*path[:-1], near), section, "warning")
+                yield _misspelt(config, path, (*path[:-1], near), section)
         elif key is not None and key.get("own"):
             yield config.finding(
                 "own", "warning", path, f'"{path[-1]}" is set by the program, not by a config',
@@ -78,7 +78,7 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
     home = _home(config, path, homes.get(name, []))
     own = tuple(config.schema.data["elsewhere"].get(name, "").split("."))
     if own[-1] and home is None and config.section_has(own) and not a_letter:
-        return _misspelt(config, path, own, section, "error")
+        return _misspelt(config, path, own, section)
     if home is not None and near is not None:  # which of the two is nearer?
         there = isinstance(_value(config, home), dict)
         home = None if a_letter or (not there and alike(name, near)) else home
@@ -86,11 +86,14 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
         return _moved(config, path, home, section, homes[name])
     if near is not None:
         near = section["keys"][near].get("same_as", near)  # as pages and the Trainer spell it
-        return _misspelt(config, path, (*path[:-1], near), section, "error")
-    far = nearest(name, sorted(homes), wide=False)
+        return _misspelt(config, path, (*path[:-1], near), section)
+    far = nearest(name, sorted(homes), wide=False) if _refuses(section) else None
     home = _home(config, path, homes[far]) if far else None
     if home is not None and (isinstance(_value(config, home), dict) or len(name) >= 8):
-        return _misspelt(config, path, (*home, far), section, "error")
+        return _misspelt(config, path, (*home, far), section)
+    unread = _unread(config, path, section)
+    if unread:
+        return _in_no_section(config, path, section, unread)
     return config.finding(
         "unknown", "error" if section.get("strict") else "warning", path,
         f'"{name}" is no key of {_where(path[:-1])}', _reason(config, section),
@@ -118,17 +121,23 @@ def _nearest_here(config: Config, path: tuple, section: dict) -> str | None:
         free = [key for key in right if key not in holder]
         suited = [key for key in free if _suits(section["keys"][key], inside)]
         near = suited[0] if len(suited) == 1 else near
+    if near is not None and isinstance(inside, dict) and "section" not in section["keys"][near]:
+        near = None  # a section is no misspelt value
     if near is None:  # further away, but its value suits, and no other key has its place
         near = nearest(path[-1], [key for key in right if not doubt(key)], slack=1)
     return near
 
 
-def _misspelt(config: Config, path: tuple, right: tuple, section: dict, level: str) -> Finding:
+def _misspelt(config: Config, path: tuple, right: tuple, section: dict) -> Finding:
     same = right[:-1] == path[:-1]
+    refused = _refuses(section) or (same and _has_the_type(config, path, right, section))
+    level = "error" if refused and not section.get("open") else "warning"
+    if path[-1].strip() == right[-1]:
+        return _spaced(config, path, right, section, level)
     alone = [key for key in section["keys"] if alike(path[-1], key)] == [right[-1]]
     known = config.schema.data["elsewhere"].get(path[-1]) == ".".join(right)
     sure = edits(path[-1], right[-1], 3) <= 3 or alone or known
-    sure = sure and right[-1] not in _holder(config, path)
+    sure = sure and right[-1] not in _holder(config, path) and (refused or section.get("open"))
     target = f'"{right[-1]}"' if same else f'"{right[-1]}", in {_where(right[:-1])}'
     return config.finding(
         "unknown", level, path,
@@ -139,6 +148,29 @@ def _misspelt(config: Config, path: tuple, right: tuple, section: dict, level: s
     )  # fmt: skip
 
 
+def _spaced(config: Config, path: tuple, right: tuple, section: dict, level: str) -> Finding:
+    """A key with a blank before or after its name."""
+    reason, source = "DeepSpeed compares names letter by letter.", section.get("source", "")
+    if path[:-1] == ("autotuning", "arg_mappings"):
+        reason = "Where it starts experiments, the autotuner takes the blank away; where it looks "
+        reason += "up the value of a setting, it does not, and finds nothing."
+        source = "deepspeed/autotuning/autotuner.py"
+    return config.finding(
+        "unknown", level, path, f'"{path[-1]}" has a blank before or after its name', reason,
+        source, f"rename it to {'.'.join(right)}", repair=("rename", right),
+    )  # fmt: skip
+
+
+def _in_no_section(config: Config, path: tuple, section: dict, unread: list[str]) -> Finding:
+    names = ", ".join(f'"{name}"' for name in unread)
+    return config.finding(
+        "unknown", "warning", path,
+        f'"{path[-1]}" is no key of {_where(path[:-1])}, so DeepSpeed does not read {names} in it',
+        _reason(config, section), section.get("source", ""),
+        f"if DeepSpeed is to read it, move {names} out of it, to {_where(path[:-1])}",
+    )  # fmt: skip
+
+
 def _moved(config: Config, path: tuple, home: tuple, section: dict, homes: list[tuple]) -> Finding:
     right = (*home, path[-1])
     lacking = [other for other in homes if isinstance(_value(config, other), dict)
@@ -146,11 +178,15 @@ def _moved(config: Config, path: tuple, home: tuple, section: dict, homes: list[
     there = _value(config, home)
     free = not (isinstance(there, dict) and path[-1] in there)
     sure = free and (len(homes) == 1 or lacking == [home])
+    level, verb, reason = "error", "rename", _reason(config, section)
+    if not _refuses(section):  # then it may be the program's own, which a move would take away
+        level, verb, sure = "warning", "meant", sure and isinstance(there, dict)
+        reason += " Your program may read it here by itself."
     return config.finding(
-        "moved", "error", path,
+        "moved", level, path,
         f'"{path[-1]}" stands in {_where(path[:-1])}, and belongs in {_where(home)}',
-        _reason(config, section), section.get("source", ""),
-        f"move it: {'.'.join(right)}", repair=("rename", right) if sure else None,
+        reason, section.get("source", ""),
+        f"move it: {'.'.join(right)}", repair=(verb, right) if sure else None,
     )  # fmt: skip
 
 
@@ -211,6 +247,28 @@ def _reason(config: Config, section: dict) -> str:
     if "classes" in section:
         return "The parameters go to the class as they are; it refuses one that it does not take."
     return "DeepSpeed asks for the keys it knows and for no other: this one is silently ignored."
+
+
+def _refuses(section: dict) -> bool:
+    """Whether a key that the section does not have ends the run; elsewhere it is ignored."""
+    return bool(section.get("strict")) or "classes" in section
+
+
+def _has_the_type(config: Config, path: tuple, right: tuple, section: dict) -> bool:
+    """Whether the value of a misspelt key is one that the right key takes."""
+    key, value = section["keys"].get(right[-1]), _value(config, path)
+    inner = (key or {}).get("section", {}).get("keys", {})
+    if key is None or (isinstance(value, dict) and inner and not any(x in inner for x in value)):
+        return key is not None and value == {}
+    return value == "auto" or judge(key, value).taken
+
+
+def _unread(config: Config, path: tuple, section: dict) -> list[str]:
+    """The keys of this section that stand in one of another name, where they are not read."""
+    inside = _value(config, path)
+    holder = _holder(config, path)
+    names = inside if isinstance(inside, dict) and not _refuses(section) else {}
+    return [name for name in names if name in section["keys"] and name not in holder]
 
 
 def _remark(name: str, close: bool) -> bool:

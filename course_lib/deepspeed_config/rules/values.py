@@ -34,7 +34,7 @@ def check(config: Config) -> Iterator[Finding]:
         if path == ("zero_optimization",) and isinstance(value, bool):
             yield _old_zero(config, path, value, source)
             continue
-        if path == ("datastates_ckpt",):
+        if path == ("datastates_ckpt",) or _tuned(config, path, value):
             continue
         verdict = judge(key, value)
         rates = key.get("type") == "union" and isinstance(value, list)
@@ -61,6 +61,14 @@ def check(config: Config) -> Iterator[Finding]:
         endless = isinstance(value, float) and not math.isfinite(value)  # source.py
         if isinstance(number, (int, float)) and not isinstance(number, bool) and not endless:
             yield from _range(config, path, key, number, source)
+
+
+def _tuned(config: Config, path: tuple, value: object) -> bool:
+    """Whether the autotuner takes this stage apart: "all", or a list of those to try."""
+    if path != ("zero_optimization", "stage") or config.get("autotuning.enabled") is not True:
+        return False
+    tried = value if isinstance(value, list) else [value]
+    return bool(tried) and all(x == "all" or (type(x) is int and 0 <= x <= 3) for x in tried)
 
 
 def _wrong(
