@@ -18,6 +18,7 @@ from course_lib.cli.base import Json, app
 
 if TYPE_CHECKING:
     from course_lib.deepspeed_config.check import Report
+    from course_lib.deepspeed_config.finding import Finding
     from course_lib.deepspeed_config.memory import Forecast
     from course_lib.deepspeed_config.schema import Schema
 
@@ -121,6 +122,8 @@ def _show(file: Path, report: Report, release: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from course_lib.deepspeed_config.rules.autos import OF_THE_TRAINER
+
     # Lines are folded here, without blanks.
     console = Console(highlight=False, soft_wrap=True, force_jupyter=False)
 
@@ -128,12 +131,22 @@ def _show(file: Path, report: Report, release: str) -> None:
         for line in textwrap.wrap(text, max(20, console.width - 2), break_on_hyphens=False):
             console.print(Text(f"  {line}"))
 
-    for item in report.findings:
+    def head(item: Finding, path: str) -> None:
         line = Text(f"{file}:{item.line}:{item.column} ")
         line.append(item.level, COLOURS[item.level])
-        line.append(f" {item.path}" if item.path else "", "bold")
+        line.append(f" {path}" if path else "", "bold")
         console.print(line)
-        message = item.message[:1].upper() + item.message[1:]
+
+    waiting = [item for item in report.findings if item.message == OF_THE_TRAINER]
+    for item in report.findings:
+        if len(waiting) > 1 and item in waiting:
+            if item is waiting[0]:
+                head(item, "")
+                names = ", ".join(each.path for each in waiting)
+                indented(f'{len(waiting)} values are "auto": {names}; give --args')
+            continue
+        head(item, item.path)
+        message = _capitalised(item.message)
         indented(f"{message}{'' if message.endswith('?') else '.'} {item.reason} ({item.source})")
         indented(f"→ {item.suggestion}")
     counts = ", ".join(
@@ -147,6 +160,12 @@ def _show(file: Path, report: Report, release: str) -> None:
         console.print('What "auto" becomes:')
     for path, entry in became.items():
         indented(f"{path} = {json.dumps(entry['value'])}: {entry['origin']}")
+
+
+def _capitalised(message: str) -> str:
+    """A message as a sentence; one that begins with a name, such as a key's, keeps it as it is."""
+    first = message.split(maxsplit=1)[0].rstrip(",;:")
+    return message[:1].upper() + message[1:] if first.isalpha() else message
 
 
 def _fix(

@@ -11,6 +11,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from course_lib.deepspeed_config import yaml_file
 from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.json_reader import DEEPEST, Fault, Place, read_json
 
@@ -32,15 +33,15 @@ SAID = {
     "trailing comma": ("a comma after the last entry", OTHERS, BOTH, "take the comma out"),
     "single quotes": ("text in single quotes: {0}", OTHERS, BOTH, "use double quotes"),
     "key without quotes": ("the key {0} has no quotes", OTHERS, BOTH, 'write "{0}"'),
-    "foreign word": ("{0} is no JSON value", "JSON spells true, false and null so, in lower case.",
+    "foreign word": ("no JSON value: {0}", "JSON spells true, false and null so, in lower case.",
                      JSON, "write true, false or null"),
-    "endless": ("{0} is no number that a config can hold", "JSON has no NaN and no infinity; what "
+    "endless": ("no number that a config can hold: {0}", "JSON has no NaN and no infinity; what "
                 "reads them all the same compares and multiplies with them.", JSON,
                 "write a finite number, or leave the key out for its default"),
-    "no JSON number": ("{0} is no number in JSON", "JSON knows 12, -1.5 and 5e8: no plus sign, no "
+    "no JSON number": ("no number in JSON: {0}", "JSON knows 12, -1.5 and 5e8: no plus sign, no "
                        "underscore, a digit on both sides of the point.", JSON,
                        "write it in one of these forms"),
-    "bare word": ("{0} is no JSON value", "A text stands in double quotes.", JSON, 'write "{0}"'),
+    "bare word": ("no JSON value: {0}", "A text stands in double quotes.", JSON, 'write "{0}"'),
     "unclosed": ("a text that does not end in its line", "Its closing quote is missing, or a "
                  "line break stands in it.", JSON, "close it with a double quote"),
     "escape": ("an escape that JSON does not know: {0}", "After a backslash stands one of "
@@ -95,6 +96,12 @@ def read_content(content: bytes, document: Document) -> Document:
     if text is None:
         return document
     reading = read_json(text)
+    if not reading.whole and yaml_file.is_yaml(text):
+        document.add(
+            "yaml", 1, 1, "the file is YAML, and a DeepSpeed config is JSON",
+            "Accelerate and axolotl have YAML files of their own.", JSON, yaml_file.to_give(text),
+        )  # fmt: skip
+        return document
     seen: dict[str, int] = {}
     for fault in reading.faults:
         seen[fault.kind] = seen.get(fault.kind, 0) + 1

@@ -78,6 +78,21 @@ def test_what_a_person_reads(file):
     assert "Traceback" not in done.output
 
 
+def test_values_that_wait_for_the_trainer_are_one_line():
+    done = run(VALID[7])
+    text = " ".join(done.stdout.split())
+    assert '16 values are "auto": train_batch_size, ' in text and "; give --args" in text
+    assert text.count('"auto"') == 1 and text.endswith("16 hints (DeepSpeed 0.19.8)")
+    assert len(json.loads(run(VALID[7], "--json").stdout)["findings"]) == 16
+
+
+def test_names_of_the_file_are_shown_as_they_are_written(file):
+    file.write_text("base_model")
+    assert "No JSON value: base_model." in run(file).stdout
+    file.write_text('{"train_batch_size": 7, "train_micro_batch_size_per_gpu": 2}')
+    assert "  train_batch_size 7 is no multiple of 2." in run(file).stdout
+
+
 def test_json_alone_on_stdout(file):
     done = run(file, "--json", "--fix")
     document = json.loads(done.stdout)

@@ -14,6 +14,7 @@ from course_lib.deepspeed_config.finding import Finding
 
 TRAINER = "transformers, integrations/deepspeed.py"
 ACCELERATE = "accelerate, utils/dataclasses.py"
+OF_THE_TRAINER = 'only the Trainer resolves this "auto"'
 # What the Trainer fills in; auto.py does it.
 TRAINERS = {
     "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "train_batch_size",
@@ -68,7 +69,7 @@ def _left(config: Config, path: tuple, dotted: str, key: dict, section: dict) ->
         )  # fmt: skip
     if dotted in TRAINERS:
         return config.finding(
-            "auto", "hint", path, 'only the Trainer resolves this "auto"', outcome, TRAINER,
+            "auto", "hint", path, OF_THE_TRAINER, outcome, TRAINER,
             "right under the Trainer (--args shows what it becomes); elsewhere write a value",
             value=True,
         )  # fmt: skip
