@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import ROOT, Json, app
+from course_lib.cli.base import ROOT, Json, app, need_the_course
 
 SHORT = {"tensor_parallel": "tp"}  # benchmarks with a shorter name than their file
 
@@ -96,6 +96,8 @@ def notebooks(
     from course_lib.classroom.notebooks import refresh
 
     _need_the_full_course("notebooks")
+    if not paths:
+        need_the_course("notebooks", ROOT)
     chosen = paths or sorted([*ROOT.glob("notebooks/*.ipynb"), *ROOT.glob("solutions/*/*.ipynb")])
     refresh(chosen, world)
 
@@ -122,6 +124,7 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Measure the course beside its peers, as ratios within one run."""
+    need_the_course("bench", ROOT)
     files = sorted((ROOT / "benchmarks").glob("[a-z]*.py"))
     known = {SHORT.get(file.stem, file.stem): file for file in files}
     if name not in known:

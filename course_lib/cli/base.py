@@ -41,3 +41,15 @@ app = typer.Typer(
 )
 ROOT = Path(__file__).resolve().parents[2]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
+
+
+def need_the_course(command: str, root: Path) -> None:
+    """Stop where the library was installed without the course, whose files the command works on."""
+    if not (root / "exercises").is_dir():
+        print(
+            f"course: `course {command}` works on the course's own files, and beside this "
+            f"installation, in {root}, there are none: run it as .venv/bin/course in a clone "
+            "of the course.",
+            file=sys.stderr,
+        )
+        raise typer.Exit(2)

@@ -16,7 +16,7 @@ from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import ROOT, Json, app
+from course_lib.cli.base import ROOT, Json, app, need_the_course
 
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 UNJUDGED = 3  # the exit code where nothing was wrong, and not everything could be judged
@@ -124,6 +124,7 @@ def check(
 
     Exit code 0 where all are right, 3 where the others could not be judged, else 1.
     """
+    need_the_course("check", ROOT)
     from course_lib.classroom.checks.frame import NOT_JUDGED, RIGHT
     from course_lib.classroom.grading import recheck
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import ROOT, Json, app
+from course_lib.cli.base import ROOT, Json, app, need_the_course
 
 
 @app.command()
@@ -27,6 +27,7 @@ def reset(
     as_json: Json = False,
 ) -> None:
     """Begin a lesson or an exercise again: yours is kept as a backup."""
+    need_the_course("reset", ROOT)
     from course_lib.classroom import workspace
 
     try:
