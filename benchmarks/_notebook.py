@@ -25,7 +25,6 @@ def mean_over_ranks(x, group):
     dist.all_reduce(total, group=group)
     return total / 3
 """
-RUNS = 9
 SETTLED = 6.0  # seconds after the first cell: a learner reads before the first check
 
 
@@ -71,11 +70,11 @@ class Notebook:
         return {name: round(megabytes, 1) for name, megabytes in parts.items()}
 
 
-def learner() -> dict:
+def learner(runs: int) -> dict:
     """First and next check in seconds, medians of new notebooks, and one's memory after them."""
     check = "assert check('mean_over_ranks').name == 'a fixed number of ranks'"
     first, following, parts = [], [], {}
-    for _ in range(RUNS):
+    for _ in range(runs):
         with Notebook() as notebook:
             notebook.run("%load_ext course_lib.classroom")
             notebook.run("from course_lib.classroom.checks import check")

@@ -24,7 +24,7 @@ from course_lib import prepared
 from course_lib.classroom.cluster import Cluster
 from course_lib.classroom.wire import KERNEL
 
-RUNS = 9
+RUNS = 9  # times that each figure is measured; its median counts
 DEADLINE = 3.0
 GREET = "x = torch.ones(1)\ndist.all_reduce(x)\nassert x.item() == world"
 # A rank that no interrupt reaches, as inside native code that does not return: it has to be killed.
@@ -38,20 +38,21 @@ dist.all_reduce(torch.ones(1))
 DEATH = "import os, signal\nif rank == 1: os.kill(os.getpid(), signal.SIGKILL)"
 
 
-def measure() -> dict:
-    figures = {"ready_2": ready(2), "ready_4": ready(4), "warm_2": warm(2), "warm_4": warm(4)}
+def measure(runs: int = RUNS) -> dict:
+    figures = {"ready_2": ready(2, runs), "ready_4": ready(4, runs)}
+    figures |= {"warm_2": warm(2, runs), "warm_4": warm(4, runs)}
     cluster = Cluster(2, idle_minutes=0)
     cluster.start()
     try:
         figures["cell"] = median(lambda: cell(cluster), 50)
-        figures["recover_hang"] = median(lambda: recover(cluster, HANG, DEADLINE))
-        figures["recover_death"] = median(lambda: recover(cluster, DEATH, 0.0))
+        figures["recover_hang"] = median(lambda: recover(cluster, HANG, DEADLINE), runs)
+        figures["recover_death"] = median(lambda: recover(cluster, DEATH, 0.0), runs)
     finally:
         cluster.stop()
-    figures |= _notebook.learner()
+    figures |= _notebook.learner(runs)
     return {
         "name": "classroom",
-        "workload": {"runs": RUNS, "deadline": DEADLINE, "worlds": [2, 4]},
+        "workload": {"runs": runs, "deadline": DEADLINE, "worlds": [2, 4]},
         "machine": {
             "cpus": os.cpu_count(),
             "gpus": torch.cuda.device_count(),
@@ -82,23 +83,23 @@ def as_text(result: dict) -> str:
     )
 
 
-def median(once: Callable[[], float], runs: int = RUNS) -> float:
+def median(once: Callable[[], float], runs: int) -> float:
     return round(statistics.median(once() for _ in range(runs)), 4)
 
 
-def ready(world: int) -> float:
+def ready(world: int, runs: int) -> float:
     """From nothing: what is imported once is imported within the time."""
 
     def once() -> float:
         prepared.close()
         return started(world)
 
-    return median(once)
+    return median(once, runs)
 
 
-def warm(world: int) -> float:
+def warm(world: int, runs: int) -> float:
     prepared.ready(KERNEL)
-    return median(lambda: started(world))
+    return median(lambda: started(world), runs)
 
 
 def started(world: int) -> float:

@@ -167,8 +167,8 @@ def test_names_and_settings(monkeypatch):
     ):
         code, text = said(name, "--set", wrong)
         assert code == 2 and f"--set {wrong}: {told}" in text
-    code, text = said("classroom", "--runs", "2")
-    assert code == 2 and "classroom has no workload of its own" in text
+    code, text = said("classroom", "--limit", "20")
+    assert code == 2 and "classroom has no --limit; leave it out" in text
     code, text = said("tp", "--set", "ranks=3", "--json")
     assert code == 2
     assert "hidden=512, heads=8, vocabulary=8192 cannot be cut evenly over ranks=3" in text

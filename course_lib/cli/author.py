@@ -5,6 +5,7 @@ No lesson derives it.
 
 from __future__ import annotations
 
+import inspect
 import json
 import runpy
 import sys
@@ -134,8 +135,10 @@ def bench(
     given = {name: x for name, x in (("runs", runs), ("limit", limit)) if x is not None}
     if changed:
         given["workload"] = _workload(changed, benchmark.get("WORKLOAD", {}))
-    if given and "WORKLOAD" not in benchmark:
-        print(f"course: {name} has no workload of its own to change.", file=sys.stderr)
+    taken = inspect.signature(benchmark["measure"]).parameters
+    for option in [key for key in given if key not in taken]:
+        words = {"workload": "set", "limit": "limit", "runs": "runs"}[option]
+        print(f"course: {name} has no --{words}; leave it out.", file=sys.stderr)
         raise typer.Exit(2)
     if plot is not None and "picture" not in benchmark:
         print(f"course: {name} has no picture; leave --plot out.", file=sys.stderr)
