@@ -3,6 +3,7 @@
 from tests.mutation import Mutant
 
 T = "tests/test_docs_pages.py::test_"
+COMMANDS = "tests/cli/test_documented.py::test_"
 
 
 def _mutant(name: str, path: str, old: str, new: str, *tests: str, why: str) -> Mutant:
@@ -34,13 +35,21 @@ MUTANTS = [
         "the_numbers_that_decide",
         why="tensor parallelism looks as cheap between nodes as inside one",
     ),
-    _mutant(
-        "output-of-another-day",
+    Mutant(
+        "pages-output-of-another-day",
         "docs/which.md",
         "72.87   28.00",
         "71.87   27.00",
-        "the_shown_output_is_what_the_commands_say",
-        why="what the page shows is not what the command says",
+        (f"{COMMANDS}the_quick_ones_run_as_written",),
+        "what the page shows is not what the command says",
+    ),
+    Mutant(
+        "pages-benchmark-of-one-folder",
+        "benchmarks/classroom.py",
+        "import _notebook\n",
+        "from benchmarks import _notebook\n",
+        (f"{COMMANDS}a_benchmark_finds_what_stands_beside_it",),
+        "the benchmark runs in the clone's folder alone, with the clone on the path",
     ),
     _mutant(
         "name-that-is-none",
