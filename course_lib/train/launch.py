@@ -61,10 +61,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _count(options: Options) -> int:
     """How many ranks to start: as many as were asked for, as had the run that goes on, as --tp."""
-    if options.ranks < 0:
-        raise Refused(f"--ranks {options.ranks} has to be a whole number, 0 or more")
-    if options.ranks > MOST:
-        raise Refused(f"--ranks {options.ranks}: one host runs {MOST} ranks at most")
+    if not 0 <= options.ranks <= MOST:
+        raise Refused(f"--ranks {options.ranks} has to be a whole number from 0 to {MOST}")
     if options.ranks:
         return options.ranks
     if options.resume and options.out:

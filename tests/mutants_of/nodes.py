@@ -36,8 +36,8 @@ MUTANTS = [
     Mutant(
         "nodes-silence-is-a-loss",
         ENTRY,
-        "timeout is not None and SILENT.search(str(error))",
-        "timeout is None",
+        "options is not None and SILENT.search(str(error))",
+        "options is None",
         (CUT,),
         "where a link is gone, a message is promised that no rank gives",
     ),

@@ -193,10 +193,10 @@ MUTANTS = [
     ),
     mutant(
         "launch", "no-number",
-        "        if options.ranks < 1:\n",
-        "        if options.ranks is None:\n",
-        (OPTIONS + "test_a_number_of_ranks_that_is_none",),
-        "a run of no rank ends well",
+        "    if not 0 <= options.ranks <= MOST:\n",
+        "    if options.ranks is None:\n",
+        (OPTIONS + "test_no_ranks_are_as_many_as_one_model_is_sharded_over",),
+        "a run of a million ranks starts them",
     ),
     mutant(
         "options", "level-rate-at-once",
