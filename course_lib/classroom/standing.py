@@ -6,13 +6,19 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from course_lib.classroom.checks.frame import MARKS, NOT_ATTEMPTED, NOT_JUDGED, Exercise
-from course_lib.classroom.checks.thought import Thought
+from course_lib.classroom.outcomes import MARKS, NOT_ATTEMPTED, NOT_JUDGED
 from course_lib.classroom.progress import Log
 
 _RECORDED = set(MARKS) - {NOT_JUDGED}  # the outcomes that a progress file may hold
+
+
+class Exercise(Protocol):
+    """As much of an exercise as a table needs."""
+
+    name: str
+    points: int
 
 
 class Row(NamedTuple):
@@ -29,12 +35,12 @@ class Row(NamedTuple):
     last_outcome: str  # what that check said
 
 
-def standing(log: Log, lessons: Mapping[str, Iterable[Exercise | Thought]]) -> list[Row]:
+def standing(log: Log, lessons: Mapping[str, Iterable[Exercise]]) -> list[Row]:
     """A row for each exercise, in the order of the course."""
     return [_row(log, lesson, one) for lesson, found in lessons.items() for one in found]
 
 
-def _row(log: Log, lesson: str, exercise: Exercise | Thought) -> Row:
+def _row(log: Log, lesson: str, exercise: Exercise) -> Row:
     best = log.best(exercise.name) or {}
     checks = log.of("check", exercise=exercise.name)
     outcome = best.get("outcome", NOT_ATTEMPTED)

@@ -68,18 +68,21 @@ def status(
         Path | None,
         typer.Option("--all", metavar="DIR", help="Every learner below DIR, such as /home."),
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="Also the lessons that you have not opened.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show how far you have come: points, hints and predictions of each lesson."""
     if everybody is None:
-        _own(as_json)
+        _own(as_json, everything)
     elif not everybody.is_dir():
         _stop(f"{everybody} is not a folder: name the one that holds the learners' folders.", 2)
     else:
         _all(everybody.resolve(), as_json)
 
 
-def _own(as_json: bool) -> None:
+def _own(as_json: bool, everything: bool) -> None:
     from course_lib.classroom import workspace
     from course_lib.classroom.workspace import place
 
@@ -90,22 +93,22 @@ def _own(as_json: bool) -> None:
     if not place.exists(work):
         _stop(f"There is no workspace at {work} yet: `make lab` makes it.", 1)
 
-    from course_lib.classroom.checks.frame import lessons
     from course_lib.classroom.workspace import overview, show
+    from course_lib.classroom.workspace.catalogue import catalogue
 
     try:
-        found = overview.overview(work, ROOT, lessons())
+        found = overview.overview(work, ROOT, catalogue(ROOT))
     except overview.Unreadable as why:
         _stop(f"{work}: {why}. Move that file away; a new one is begun by the next check.", 1)
-    print(json.dumps(found) if as_json else show.own(found))
+    print(json.dumps(found) if as_json else show.own(found, everything))
 
 
 def _all(top: Path, as_json: bool) -> None:
-    from course_lib.classroom.checks.frame import lessons
     from course_lib.classroom.leases import node_report
     from course_lib.classroom.workspace import overview, show
+    from course_lib.classroom.workspace.catalogue import catalogue
 
-    room = overview.room(top, ROOT, lessons())
+    room = overview.room(top, ROOT, catalogue(ROOT))
     node = node_report()
     if as_json:
         print(json.dumps({**room, "node": node}))

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from course_lib.classroom import workspace
+from course_lib.classroom.checks import frame
 from course_lib.classroom.leases import take
 from course_lib.classroom.progress import Progress
-from course_lib.classroom.workspace import overview
 from course_lib.classroom.workspace.search import search
 from course_lib.cli import app
 from course_lib.cli.base import ROOT
@@ -46,10 +46,40 @@ def check(work: Path, exercise: str, outcome: str, points: int, of: int) -> None
     assert Progress(work).record("check", name="", **facts) == ""
 
 
-def test_every_lesson_is_called_something_with_or_without_its_notebook(work):
+def test_a_lesson_is_listed_with_its_exercises_as_the_checks_have_them(work):
     told = json.loads(course("status", "--json").stdout)["lessons"]
-    for one in told:
-        assert one["title"] and bool(one["notebook"]) is (one["title"] != overview.AHEAD)
+    assert all(one["title"] and one["notebook"] for one in told)
+    listed = {
+        one["lesson"]: [(row["exercise"], row["of"]) for row in one["exercises"]]
+        for one in told
+        if one["lesson"].isdigit()
+    }
+    assert listed == {
+        lesson: [(one.name, one.points) for one in ones] for lesson, ones in frame.lessons().items()
+    }
+
+
+def test_what_was_not_opened_stands_in_a_line_unless_it_is_asked_for(work):
+    check(work, "ring_all_reduce", "right", 4, 4)
+    said = course("status").stdout.splitlines()
+    assert [line for line in said if line.startswith(("Lesson", "Appendix"))] == [
+        next(line for line in said if line.startswith("Lesson 01  "))
+    ]
+    assert len(said) < 12 and "1 of 70 exercises right" in said[-2]
+    assert said[-1].endswith("are not opened yet; `course status --everything` lists them too.")
+    everything = course("status", "--everything").stdout
+    assert everything.count("not opened, ") == len(frame.lessons()) - 1
+    assert everything.splitlines()[-1] == said[-2]
+
+
+def test_a_look_at_one_s_progress_loads_no_torch(work):
+    code = "import sys; from course_lib.cli import app; app(['status'], standalone_mode=False); "
+    code += "print([heavy for heavy in ('torch', 'IPython') if heavy in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True, text=True, timeout=120, check=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_what_a_learner_has_done(work):

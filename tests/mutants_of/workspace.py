@@ -621,9 +621,9 @@ SEEN = [
     ),
     _mutant(
         "verdict-not-shown",
-        "course_lib/classroom/checks/frame.py",
-        'f"<strong>{head}</strong>"',
-        'f"<strong>{escape(self.exercise)}</strong>"',
+        "course_lib/classroom/checks/card.py",
+        "<strong>{in_html(head)}</strong>",
+        "<strong></strong>",
         B + "test_an_exercise_answered_wrongly_and_rightly",
         why="a check says nothing on the screen",
     ),

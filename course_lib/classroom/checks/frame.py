@@ -12,17 +12,16 @@ import pkgutil
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
-from course_lib.classroom.checks import answer, general, looking, thought
+from course_lib.classroom.checks import answer, card, general, looking, thought
 from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.checks.judge import A_SMALLER_GROUP, Judge, refuse_world_numbers
 from course_lib.classroom.checks.thought import Thought
+from course_lib.classroom.outcomes import MARKS, NOT_ATTEMPTED, NOT_JUDGED, RIGHT, WRONG
+from course_lib.classroom.slips import meant
 
-NOT_ATTEMPTED, WRONG, RIGHT, NOT_JUDGED = "not attempted", "wrong", "right", "not judged"
-MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓", NOT_JUDGED: "–"}  # never by colour alone
-_LINES = {NOT_ATTEMPTED: "dotted", WRONG: "dashed", RIGHT: "solid", NOT_JUDGED: "double"}
+UNREADABLE = "syntax"  # the finding of an answer whose cell Python cannot read
 _LONGEST = 300  # characters of an error that is no answer's
 
 
@@ -73,12 +72,12 @@ class Verdict:
         return str(self.points)
 
     def _repr_html_(self) -> str:
-        head, text = (escape(part) for part in str(self).split("\n", 1))
-        return (
-            f'<div style="border-left: 4px {_LINES[self.outcome]} #767676; padding: 0.3em 0.8em">'
-            f"<strong>{head}</strong>"
-            f'<div style="white-space: pre-wrap">{text}</div></div>'
-        )
+        head, text = str(self).split("\n", 1)
+        links = []
+        if self.outcome == RIGHT:
+            with contextlib.suppress(OSError):  # the folder itself may be gone
+                links = card.onward(self.exercise, lessons(), Path.cwd())
+        return card.card(self.outcome, head, text, links)
 
 
 def lessons() -> dict[str, tuple[Exercise | Thought, ...]]:
@@ -100,9 +99,13 @@ def exercises() -> dict[str, Exercise | Thought]:
 
 
 def find(name: str) -> Exercise | Thought:
+    """The exercise of that name; where there is none, the error says which name is close."""
+    if not isinstance(name, str):
+        raise TypeError('the name of an exercise stands in quotes, as in hint("mean_over_ranks")')
     known = exercises()
     if name not in known:
-        raise ValueError(f"there is no exercise {name!r}; the exercises are {', '.join(known)}")
+        where = meant(name, known) or "its page says the name in its check"
+        raise ValueError(f"there is no exercise {name!r}; {where}")
     return known[name]
 
 
@@ -155,7 +158,7 @@ def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) 
         found = answer.read(exercise.name, sources)
     except SyntaxError as error:
         where = f" in line {error.lineno + 1}" if error.lineno else ""
-        raise Finding("syntax", f"Python cannot read the cell{where}: {error.msg}.") from None
+        raise Finding(UNREADABLE, f"Python cannot read the cell{where}: {error.msg}.") from None
     if not found.cells:
         return f"No %%ranks cell has defined {exercise.name} yet: run the cell that holds it."
     if not found.attempted:

@@ -11,16 +11,13 @@ import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.thought import Thought
 from course_lib.classroom.progress import FILE, Log, Progress
-from course_lib.classroom.standing import predictions, standing
+from course_lib.classroom.standing import Exercise, predictions, standing
 from course_lib.classroom.workspace.handed_out import Item, items, title
 from course_lib.classroom.workspace.manifest import Manifest
 from course_lib.classroom.workspace.search import search
 
-Lessons = Mapping[str, Iterable[Exercise | Thought]]
-AHEAD = "exercises, ahead of their lesson"  # the title where there is no notebook yet
+Lessons = Mapping[str, Iterable[Exercise]]
 MOST = 50_000_000  # bytes of progress; a course leaves some thousand lines
 
 
@@ -33,8 +30,7 @@ def overview(work: Path, root: Path, lessons: Lessons) -> dict:
     log = read(work)
     manifest = Manifest.read(work)
     notebooks = {item.lesson: item for item in items(root) if not item.is_exercise}
-    names = sorted({*notebooks, *lessons})
-    told = [_lesson(name, notebooks.get(name), log, manifest, root, lessons) for name in names]
+    told = [_lesson(notebooks[name], log, manifest, root, lessons) for name in sorted(notebooks)]
     return {
         "workspace": str(work),
         "lessons": told,
@@ -43,18 +39,17 @@ def overview(work: Path, root: Path, lessons: Lessons) -> dict:
     }
 
 
-def _lesson(
-    name: str, item: Item | None, log: Log, manifest: Manifest, root: Path, lessons: Lessons
-) -> dict:
+def _lesson(item: Item, log: Log, manifest: Manifest, root: Path, lessons: Lessons) -> dict:
+    name = item.lesson
     rows = standing(log, {name: lessons.get(name, ())})
     mine = Log([e for e in log.events if str(e.get("question", "")).startswith(f"{name}.")])
     made, compared = predictions(mine)
     tried = any(row.last or row.hints for row in rows) or bool(mine.events)
     return {
         "lesson": name,
-        "title": title(root, item) if item else AHEAD,
-        "notebook": item.path if item else "",
-        "opened": tried or bool(item and manifest.opened(item.path)),
+        "title": title(root, item),
+        "notebook": item.path,
+        "opened": tried or manifest.opened(item.path),
         "points": sum(row.points for row in rows),
         "of": sum(row.of for row in rows),
         "exercises": [

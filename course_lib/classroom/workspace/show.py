@@ -8,22 +8,40 @@ from __future__ import annotations
 
 from collections import Counter
 
-from course_lib.classroom.checks.frame import MARKS
+from course_lib.classroom.outcomes import MARKS, RIGHT
 from course_lib.classroom.standing import times, when
 from course_lib.classroom.workspace.handed_out import called, capital
 
 
-def own(found: dict) -> str:
-    """A line for each lesson and appendix, below it one for each exercise."""
+def own(found: dict, everything: bool = False) -> str:
+    """A line for each lesson and appendix that was opened, below it one for each exercise; then
+    the sums. Where `everything` is asked for, the others have their lines too."""
     lines = [f"Your copies: {found['workspace']}"]
-    for one in found["lessons"]:
+    lessons = found["lessons"]
+    shown = [one for one in lessons if everything or one["opened"]]
+    for one in shown:
         opened = "opened" if one["opened"] else "not opened"
         head = f"{capital(called(one['lesson']))}  {one['title']}: {opened}"
         if one["of"]:
             head += f", {one['points']} of {one['of']} points"
         lines += [head + _predictions(one["predictions"]), *map(_exercise, one["exercises"])]
-    lines += damaged(found)
+    lines += [_sums(lessons), *_left_out(len(lessons) - len(shown)), *damaged(found)]
     return "\n".join(lines)
+
+
+def _sums(lessons: list[dict]) -> str:
+    """The course as a whole in a line."""
+    outcomes = [exercise["outcome"] for one in lessons for exercise in one["exercises"]]
+    points, of = (sum(one[name] for one in lessons) for name in ("points", "of"))
+    right = f"{outcomes.count(RIGHT)} of {len(outcomes)} exercises right"
+    return f"In all: {points} of {of} points, {right}"
+
+
+def _left_out(lessons: int) -> list[str]:
+    if not lessons:
+        return []
+    are = "lesson or appendix is" if lessons == 1 else "lessons and appendices are"
+    return [f"{lessons} {are} not opened yet; `course status --everything` lists them too."]
 
 
 def _predictions(told: dict) -> str:
