@@ -22,8 +22,10 @@ def load_ipython_extension(shell) -> None:
 
 def unload_ipython_extension(shell) -> None:
     magics = shell.magics_manager.registry.pop("RanksMagics", None)
-    if magics is not None and magics.cluster is not None:
-        magics.cluster.stop()
+    if magics is not None:
+        shell.events.unregister("post_run_cell", magics.defined.ran_in_notebook)
+        if magics.cluster is not None:
+            magics.cluster.stop()
 
 
 def __getattr__(name: str):

@@ -42,6 +42,16 @@ def bound_by(statements: Iterable[ast.stmt]) -> set[str]:
     return found
 
 
+def loop_variables(cell: str) -> set[str]:
+    """The names that only a `for` loop of this cell binds, at its top level."""
+    try:
+        leaves = list(_leaves(ast.parse(cell).body))
+    except (SyntaxError, ValueError):
+        return set()
+    loops = bound_by([one for one in leaves if isinstance(one, ast.For)])
+    return loops - bound_by([one for one in leaves if not isinstance(one, ast.For)])
+
+
 def definition(tree: ast.Module, name: str) -> ast.stmt | None:
     """The last statement of a cell that binds `name`: it is what the name means afterwards."""
     binding = [one for one in _leaves(tree.body) if name in bound_by([one])]

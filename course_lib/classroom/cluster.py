@@ -9,18 +9,22 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from course_lib.classroom.crew import Crew
+from course_lib.classroom.crew import START_LIMIT, Crew
 from course_lib.classroom.hangs import Scene
 from course_lib.classroom.lost_gpu import ADVICE, lost_gpu
 from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.wire import Outcome
 
 STARTED_AGAIN = "The ranks were started again: their variables are gone."
+FIRST_SIGN, NEXT_SIGN = 1.0, 0.5  # seconds until a cell shows a sign of life, and the next one
 GRACE = 4.0  # seconds that ranks have to come back after the deadline
+
+
+Alive = Callable[[Sequence[Outcome], str], None]  # is shown the output so far, and what goes on
 
 
 @dataclass
@@ -32,6 +36,7 @@ class Ended:
     notes: list[str] = field(default_factory=list)
     timed_out: bool = False
     interrupted: bool = False
+    limit: float = 0.0  # seconds after which it was ended, or would have been
     busy: str = ""  # where the ranks had too little of the time: that the machine is busy
 
     @property
@@ -60,11 +65,13 @@ class Cluster(Crew):
         checked: bool = True,
         label: str = "this cell",
         first_line: int = 1,
-        alive: Callable[[str], None] | None = None,
+        work: float | None = None,
+        alive: Alive | None = None,
     ) -> Ended:
         """Run a cell on the ranks named (all by default) and wait for them, up to `deadline`.
 
         The deadline counts the ranks' own time; the wall's may be `own_time.SHARE` times as long.
+        `work` is a shorter limit of the time that a rank has a processor; a wait does not count.
         """
         with self._busy:
             try:
@@ -72,11 +79,12 @@ class Cluster(Crew):
                 if first_line > 1 and not code.lstrip().startswith("%%"):
                     code = "#\n" * (first_line - 1) + code
                 about = {"checked": checked, "label": label}
-                return self._run(code, ranks, deadline, about, alive or (lambda text: None))
+                return self._run(code, ranks, (deadline, work), about, alive)
             finally:
                 self._used = time.monotonic()
 
-    def _run(self, code, ranks, deadline, about, alive) -> Ended:
+    def _run(self, code, ranks, limits, about, alive) -> Ended:
+        deadline, work = limits
         notes = self._replace_lost(0.7 * deadline)
         ranks = list(range(self.world)) if ranks is None else ranks
         self.cells += 1
@@ -93,7 +101,7 @@ class Cluster(Crew):
         pending = {r: self.ranks[r].execute(code, cell=cell) for r in ranks}
         scene = Scene(self.board, self.cells, ranks, checked=about["checked"])
         ended = Ended(list(pending.values()), scene, notes)
-        spent = OwnTime([self.ranks[r].process.pid for r in ranks], deadline)
+        spent = OwnTime([self.ranks[r].process.pid for r in ranks], deadline, work=work)
         try:
             ended.timed_out = self._wait(pending, spent, scene, alive)
         except KeyboardInterrupt:
@@ -104,14 +112,17 @@ class Cluster(Crew):
             self._read_board(pending, scene)
             # What the board says of calls and errors is true however slowly it came about.
             doubtful = ended.timed_out or any(f.kind == "transport" for f in scene.facts)
+            ended.limit = spent.nearer()[1]
             ended.busy = spent.busy() if doubtful and spent.starved() else ""
-            if ended.failed or scene.groups_destroyed():
-                self._recover(ended, about["label"], 0.7 * deadline)
+            late = self._left_behind(scene)
+            ended.notes.extend(late)
+            if ended.failed or scene.groups_destroyed() or late:
+                self._recover(ended, about["label"], 0.7 * deadline, spoilt=bool(late))
         return ended
 
     def _wait(self, pending, spent, scene, alive) -> bool:
         """Until all ranks ended or one died; True if the deadline passed first."""
-        asked = told = spent.began
+        asked, told = spent.began, spent.began + FIRST_SIGN - NEXT_SIGN
         while any(not o.ended() for o in pending.values()):
             now = time.monotonic()
             spent.look([self.ranks[r].process.pid for r, o in pending.items() if not o.ended()])
@@ -130,9 +141,10 @@ class Cluster(Crew):
                 stuck = scene.deadlock(open_ranks)
                 if stuck:
                     self._release(stuck)
-            if now - told > 2.0 and open_ranks:
+            if alive and now - told > NEXT_SIGN and open_ranks:
                 told = now
-                alive(scene.progress(open_ranks, now - spent.began))
+                doing = scene.progress(open_ranks) or "running"
+                alive(list(pending.values()), f"{spent.wall:.0f} s  {doing} · {spent.left()}")
         return False
 
     def _release(self, reason: str) -> None:
@@ -162,13 +174,30 @@ class Cluster(Crew):
                 outcome.at, outcome.trail = status.get("at", 0.0), status.get("trail", [])
         scene.close(pending)
 
-    def _recover(self, ended: Ended, label: str, group_timeout: float) -> None:
+    def _left_behind(self, scene: Scene) -> list[str]:
+        """The calls in which threads of this cell still wait, for which no rank will come."""
+        ranks = [r for r, status in scene.statuses.items() if status.get("late")]
+        calls: dict[int, list[str]] = {}
+        limit = time.monotonic() + 1.0  # a call that all have made ends in a moment
+        while ranks and time.monotonic() < limit:
+            time.sleep(0.05)
+            calls = dict(zip(ranks, self.pull("__seat__.threads.waiting()", ranks), strict=True))
+            ranks = [r for r in ranks if calls[r]]
+        if ranks:
+            self.everywhere(lambda r: "__seat__.threads.give_up()", START_LIMIT, ranks)
+        return [
+            f"On rank {r} a thread that this cell started still waits in {calls[r][0]}. No rank "
+            "will come to that call: wait for a thread in its own cell, by thread.join()."
+            for r in ranks
+        ]
+
+    def _recover(self, ended: Ended, label: str, group_timeout: float, *, spoilt: bool) -> None:
         """Back to ranks that work: as they are, with new groups, or started again."""
         lost = any(outcome.status in ("died", "stuck") for outcome in ended.outcomes)
         if any(lost_gpu(outcome.evalue) for outcome in ended.outcomes):
             lost = True
             ended.notes.append(ADVICE)
-        if not lost and ended.scene.groups_intact():
+        if not lost and not spoilt and ended.scene.groups_intact():
             ended.notes.append("The ranks' variables and groups are as they were.")
             return
         # After a failed collective on NCCL only new processes are sound.

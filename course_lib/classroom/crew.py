@@ -19,6 +19,7 @@ import zmq
 
 from course_lib.classroom import leases, runs, values
 from course_lib.classroom.board import Board
+from course_lib.classroom.holders import named_holders
 from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.room import check_world, environment
 from course_lib.classroom.wire import Outcome, Rank
@@ -153,7 +154,7 @@ class Crew:
         holders = dict.fromkeys(holder for each in told for holder in each)  # each named once
         notes = ["The groups were made anew; the ranks' other variables are as they were."]
         if holders:
-            named = ", ".join(f"`{name}` (made in {where})" for name, where in holders)
+            named = named_holders(list(holders))
             notes.append(f"These hold a dead group, make them again before you use them: {named}.")
         return notes
 

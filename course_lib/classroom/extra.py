@@ -15,7 +15,8 @@ from contextlib import ExitStack, contextmanager
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from course_lib.classroom.cluster import Cluster
-from course_lib.classroom.magic import RanksFailed, check_deadline, explain, show
+from course_lib.classroom.magic import RanksFailed, check_deadline, explain
+from course_lib.classroom.output import show
 
 
 class ExtraRanks:

@@ -82,16 +82,17 @@ class Scene:
         calls = (call for _, call in self.board.calls(r) if call["cell"] == self.cell)
         return any(call["key"] == key and call["n"] >= number for call in calls)
 
-    def progress(self, open_ranks: list[int], seconds: float) -> str:
-        """One line that shows a long cell to be alive."""
-        doing = []
+    def progress(self, open_ranks: list[int]) -> str:
+        """What the ranks of a long cell do; those that do the same are named together."""
+        doing: dict[tuple[bool, str], list[int]] = {}
         for r in open_ranks:
             status, stack = self._status(r), self.stacks.get(r, {})
             if status.get("state") == "waiting":
-                doing.append(f"rank {r} waits in {status['text']} ({status['where']})")
+                doing.setdefault((True, f"{status['text']} ({status['where']})"), []).append(r)
             elif stack:
-                doing.append(f"rank {r} is in {stack['where']}: {stack['source'][:40]}")
-        return f"{seconds:.0f} s  " + " · ".join(doing or ["running"])
+                place = f"{stack['where']}: {stack['source'][:40]}"
+                doing.setdefault((False, place), []).append(r)
+        return " · ".join(_does(waits, what, who) for (waits, what), who in doing.items())
 
     def close(self, outcomes: dict[int, Outcome]) -> None:
         """The cell is over: read the board a last time, and say what each rank did."""
@@ -257,6 +258,12 @@ def _not_made(missing: list[int]) -> str:
 
 def _ranks(members: list[int]) -> str:
     return ("ranks " if members[1:] else "rank ") + ", ".join(map(str, members))
+
+
+def _does(waits: bool, what: str, who: list[int]) -> str:
+    verb = ("wait in" if waits else "are in") if who[1:] else "waits in" if waits else "is in"
+    row = who[2:] and who == list(range(who[0], who[-1] + 1))
+    return f"{f'ranks {who[0]}–{who[-1]}' if row else _ranks(who)} {verb} {what}"
 
 
 def _where(where: str, source: str, words: str = " in") -> str:

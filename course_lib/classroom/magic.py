@@ -13,21 +13,14 @@ import shlex
 
 from IPython import get_ipython
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
-from IPython.display import clear_output, display
 
 from course_lib.classroom import room
-from course_lib.classroom.carried import defined_names
 from course_lib.classroom.cluster import Cluster, Ended
+from course_lib.classroom.definitions import Definitions
+from course_lib.classroom.output import LiveArea, show
+from course_lib.classroom.slips import plainly
 from course_lib.classroom.wire import Outcome
 from course_lib.prepared.torch_build import gpu_count
-
-# Lines of torch's C++ side, with a time in them; what they say we say better, or is known, as when
-# a profiler starts.
-_NOISE = re.compile(
-    r"^((\[rank\d+\]:)?\[[WEI]\d{4} |(USDT|INFO|STAGE):\d{4}-\d\d-\d\d .*\.cpp:\d+\] ).*$\n?",
-    re.MULTILINE,
-)
-
 
 LONGEST = 86_400  # seconds that a cell may ask for
 
@@ -70,9 +63,13 @@ class RanksMagics(Magics):
     def __init__(self, shell):
         super().__init__(shell)
         self.cluster: Cluster | None = None
-        self.sources: dict[str, str] = {}  # a name → the last cell that bound it
+        self.defined = Definitions()
+        self.last: tuple[str, list[Outcome], list[str]] | None = None  # a cell, its output, notes
+        self._said: list[str] = []  # before the cell under way
+        shell.events.register("post_run_cell", self.defined.ran_in_notebook)
 
     @cell_magic("ranks")
+    @plainly
     def run_cell(self, line: str, cell: str) -> None:
         """%%ranks [WHICH] [--world N] [--deadline S] [--unchecked]: run the cell on the ranks."""
         words = _cell_words().parse_args(shlex.split(line))
@@ -80,42 +77,57 @@ class RanksMagics(Magics):
         if deadline is None:
             deadline = float(os.environ.get("COURSE_DEADLINE", 30))
         check_deadline(deadline)
+        self._said.clear()
         cluster = self.ready(words.world)
         which = parse_which(words.which, cluster.world)
         if not cell.strip():
             return
-        alive = _Alive()
+        live, label = LiveArea(), f"cell [{self._cell_number()}]"
         ended = cluster.run(
             cell,
             ranks=which,
             deadline=deadline,
             checked=not words.unchecked,
-            label=f"cell [{self._cell_number()}]",
+            label=label,
             first_line=2,  # the magic's own line is the first
-            alive=alive.say,
+            alive=live.show,
         )
-        alive.clear()
-        for name in defined_names(cell):
-            self.sources[name] = cell
+        if live.clear() and self._said:
+            print(*self._said, sep="\n")
+        self.defined.ran_on_ranks(cell)
+        story = explain(ended, deadline).splitlines() if ended.failed else ended.notes
+        self.last = label, ended.outcomes, story
         show(ended.outcomes)
-        if ended.notes and not ended.failed:
-            print(*ended.notes, sep="\n")
         if ended.failed:
             kind = CellInterrupted if ended.interrupted else RanksFailed
-            raise kind(explain(ended, deadline))
+            raise kind("\n".join(story))
+        if story:
+            print(*story, sep="\n")
 
     def _cell_number(self) -> int:
         # The number in front of the cell; execution_count is ahead of it in some IPythons.
         return len(self.shell.history_manager.input_hist_parsed) - 1
 
     @line_magic("ranks")
+    @plainly
     def steer(self, line: str) -> None:
-        """%ranks [status|start|stop|restart] [--world N]"""
+        """%ranks [status|start|stop|restart|last] [--world N]
+
+        status   what each rank is and where it computes; the default
+        start    start the ranks, which the first %%ranks cell does otherwise
+        stop     end the ranks and give back what they hold
+        restart  new ranks with empty variables, with --world N another number of them
+        last     the output of the last %%ranks cell again: JupyterLab loses what a cell prints
+                 after its page was closed
+        """
         words = _Words(prog="%ranks", add_help=False, allow_abbrev=False)
         words.add_argument("what", nargs="?", default="status")
         words.add_argument("--world", type=int)
         asked = words.parse_args(shlex.split(line))
         world = asked.world
+        if asked.what == "last":
+            self._show_last()
+            return
         if world is not None:
             room.check_world(world)  # before anything is given up for it
         if asked.what in ("stop", "restart") and self.cluster:
@@ -126,7 +138,7 @@ class RanksMagics(Magics):
         if asked.what in ("start", "restart"):
             self.ready(world, tell=False)  # the status below says it
         elif asked.what not in ("status", "stop"):
-            raise ValueError(f"%ranks {asked.what}: say status, start, stop or restart")
+            raise ValueError(f"%ranks {asked.what}: say status, start, stop, restart or last")
         if self.cluster and self.cluster.running:
             for text in self.cluster.pull("me.describe()"):
                 print(text)
@@ -135,12 +147,22 @@ class RanksMagics(Magics):
         else:
             print("No ranks are running; the next %%ranks cell starts them.")
 
+    def _show_last(self) -> None:
+        if self.last is None:
+            print("No %%ranks cell has run in this kernel yet.")
+            return
+        label, outcomes, story = self.last
+        print(f"The output of {label}:")
+        show(outcomes)
+        if story:
+            print(*story, sep="\n")
+
     def ready(self, world: int | None = None, *, tell: bool = True) -> Cluster:
         """The running cluster, started or started again where needed."""
         if world is not None and self.cluster and world != self.cluster.world:
             room.check_world(world)  # before anything is given up for it
             self.cluster.stop()
-            print(f"Ranks: {world} instead of {self.cluster.world}, with new, empty variables.")
+            self._say(f"Ranks: {world} instead of {self.cluster.world}, with new, empty variables.")
             self.cluster = None
         if self.cluster is None:
             size = default_world() if world is None else world
@@ -150,35 +172,17 @@ class RanksMagics(Magics):
             cluster.start()
             self.cluster = cluster
         elif not self.cluster.running:
-            print("The ranks had been released; they start again with empty variables.")
+            self._say("The ranks had been released; they start again with empty variables.")
             self.cluster.start()
         else:
             return self.cluster
         for text in self.cluster.lease.told if tell else []:
-            print(text)
+            self._say(text)
         return self.cluster
 
-
-class _Alive:
-    """A line that changes while a long cell runs, and is gone when it has ended."""
-
-    def __init__(self):
-        # Only where a person looks on: in an executed notebook it would leave a trace.
-        self.wanted = "JPY_SESSION_NAME" in os.environ or "VSCODE_PID" in os.environ
-        self.handle = None
-
-    def say(self, text: str) -> None:
-        if not self.wanted:
-            return
-        bundle = {"text/plain": text}
-        if self.handle is None:
-            self.handle = display(bundle, raw=True, display_id=True)
-        else:
-            self.handle.update(bundle, raw=True)
-
-    def clear(self) -> None:
-        if self.handle is not None:
-            clear_output()
+    def _say(self, text: str) -> None:
+        print(text)
+        self._said.append(text)
 
 
 def default_world() -> int:
@@ -222,33 +226,6 @@ def parse_which(text: str, world: int) -> list[int] | None:
     return sorted(found)
 
 
-def show(outcomes: list[Outcome]) -> None:
-    """What the ranks printed and displayed, rank after rank."""
-    for outcome in outcomes:
-        tag, text = f"[rank {outcome.rank}] ", ""
-        for output in outcome.outputs:
-            if output["output_type"] == "stream":
-                text += _NOISE.sub("", output["text"])
-            elif output["output_type"] != "error":
-                text = _flush(tag, text)
-                data = output["data"]
-                if set(data) <= {"text/plain"}:
-                    text += data.get("text/plain", "") + "\n"
-                    continue
-                print(tag.strip())
-                display(data, raw=True, metadata=output.get("metadata", {}))
-        _flush(tag, text)
-        if outcome.dropped:
-            print(f"{tag}… and {outcome.dropped:,} characters more, which are not shown")
-
-
-def _flush(tag: str, text: str) -> str:
-    for part in text.splitlines():
-        # A progress bar's line is rewritten many times: its last state is what a reader would see.
-        print(tag + part.rsplit("\r", 1)[-1])
-    return ""
-
-
 def explain(ended: Ended, deadline: float) -> str:
     """The whole story of a failed cell, the first cause first."""
     facts = ended.scene.ordered()
@@ -270,11 +247,13 @@ def explain(ended: Ended, deadline: float) -> str:
     return "\n".join([*lines, *ended.notes])
 
 
+@plainly
 def push(**values) -> None:
     """Copy variables of the notebook to all ranks."""
     _magics().ready().push(values)
 
 
+@plainly
 def pull(expression: str, rank: int | None = None):
     """The value of an expression on every rank, as a list in rank order, or on one rank.
 

@@ -26,8 +26,15 @@ class OwnTime:
     been asleep without a break, `own` the wall's time less what they queued, one after another.
     """
 
-    def __init__(self, pids: Sequence[int], limit: float, most: float | None = None):
+    def __init__(
+        self,
+        pids: Sequence[int],
+        limit: float,
+        most: float | None = None,
+        work: float | None = None,
+    ):
         self.pids, self.limit = list(pids), limit
+        self.work = limit if work is None else min(limit, work)  # the limit of `at_work`
         self.most = limit * SHARE if most is None else most
         self.began = self._looked = time.monotonic()
         self.own = self.idle = self.wall = 0.0
@@ -57,7 +64,17 @@ class OwnTime:
 
     def over(self) -> bool:
         """Whether the limit has passed: of their own time, or of all that the wall allows."""
-        return max(self.own, self.at_work) > self.limit or self.wall > self.most
+        return self.own > self.limit or self.at_work > self.work or self.wall > self.most
+
+    def nearer(self) -> tuple[float, float]:
+        """Seconds used, and their limit: of the ranks' own time, or of their time at work."""
+        both = (self.own, self.limit), (self.at_work, self.work)
+        return max(both, key=lambda used: used[0] / used[1])
+
+    def left(self) -> str:
+        """When the wait will be ended, which the seconds on the wall alone do not say."""
+        used, limit = self.nearer()
+        return f"ended after {limit:g} s of the ranks' own time, {used:.0f} s used"
 
     def starved(self) -> bool:
         """Whether a wait that ended badly says nothing, because too little of it was theirs."""

@@ -27,8 +27,11 @@ from torch.distributed.device_mesh import DeviceMesh
 from course_lib import ranks
 from course_lib.classroom.board import Board
 from course_lib.classroom.calls import DeadGroup
+from course_lib.classroom.carried import loop_variables
+from course_lib.classroom.holders import named_holders
 from course_lib.classroom.inbox import Inbox
 from course_lib.classroom.referee import Referee
+from course_lib.classroom.threads import CellThreads
 from course_lib.dispatch import listening
 
 OURS = ("me", "rank", "world", "device", "group", "torch", "dist")
@@ -43,6 +46,7 @@ class Seat:
         self.inbox = Inbox(self.board)
         self.dead: dict[str, str] = {}
         self.made_in: dict[str, tuple[int, str]] = {}  # variable → (id, the cell that made it)
+        self._loops: set[str] = set()  # variables of `for` loops, which nobody makes again
         self.generation = 0
         self._everyone = lambda: None
         # A cell's file name in tracebacks → its label, and how far its lines are moved there.
@@ -50,7 +54,8 @@ class Seat:
         self._here = ""
         shell.user_ns["exit"] = shell.user_ns["quit"] = _no_exit
         self._given = set(shell.user_ns)
-        _refuse_dead_names(self.dead)
+        self.threads = CellThreads(self.find_line)
+        _refuse_dead_names(self.dead, self.threads)
 
     def join(self, rendezvous: str, timeout: float, reason: str = "") -> list[tuple[str, str]]:
         """Start the groups, or start them anew; the variables that hold one of the dead."""
@@ -84,6 +89,7 @@ class Seat:
         blank = code[: len(code) - len(code.lstrip())].count("\n")
         self._cells[self._here] = (cell["label"], blank)
         self._bound_waits(cell["group_timeout"])
+        self.threads.cell = cell["number"], cell["label"]
         referee = Referee(
             self.board,
             self.inbox,
@@ -101,13 +107,17 @@ class Seat:
                 yield referee
         else:
             yield referee
+        loops = loop_variables(code)
         for name, value in self.shell.user_ns.items():
             if before.get(name) != id(value):
                 self.made_in[name] = (id(value), cell["label"])
+                (self._loops.add if name in loops else self._loops.discard)(name)
 
     def report(self, cell: dict, reply: dict, referee: Referee) -> None:
         """Say on the board how the cell ended here: the others may be waiting for this rank."""
+        self.threads.cell = 0, ""
         status = {"cell": cell["number"], "at": time.monotonic(), "counts": dict(referee.counts)}
+        status["late"] = bool(self.threads.waiting())
         # The cell itself has destroyed the groups, or put one of its own in their place.
         status["alone"] = not dist.is_initialized() or dist.group.WORLD is not self._everyone()
         if reply["status"] == "ok":
@@ -181,9 +191,10 @@ class Seat:
                 continue
             if _holds_group(value):
                 holders.append((name, self.made_in.get(name, (0, "an earlier cell"))[1]))
-        held = " and ".join(f"`{name}` (made in {where})" for name, where in holders)
+        to_make = [(name, where) for name, where in holders if name not in self._loops]
+        held = named_holders(to_make)
         sentence = f"this group did not survive {reason or 'an earlier failure'}"
-        sentence += f"; {held} still hold{'s' if len(holders) == 1 else ''} it" if held else ""
+        sentence += f"; {held} still hold{'s' if len(to_make) == 1 else ''} it" if held else ""
         sentence += ". Make what holds it again: `group` is the new group of all ranks."
         for name, _ in holders:
             value = self.shell.user_ns[name]
@@ -191,7 +202,7 @@ class Seat:
                 value.register_forward_pre_hook(functools.partial(_refuse, sentence))
         for group in list(dist.distributed_c10d._world.pg_map):
             self.dead[group.group_name] = sentence
-        return holders
+        return to_make
 
 
 def _no_exit(*_) -> None:
@@ -219,12 +230,14 @@ def _holds_group(root) -> bool:
     return False
 
 
-def _refuse_dead_names(dead: dict[str, str]) -> None:
-    """Answer for dead groups wherever torch takes a group, or looks one up by its name."""
+def _refuse_dead_names(dead: dict[str, str], threads: CellThreads) -> None:
+    """Answer for dead groups wherever torch takes a group, or looks one up by its name; and for
+    threads of cells that have ended."""
     find = dist.distributed_c10d._resolve_process_group
     outside = dist.distributed_c10d._rank_not_in_group
 
     def outside_or_dead(group):
+        threads.refuse_late()
         if isinstance(group, dist.ProcessGroup) and group.group_name in dead:
             raise DeadGroup(dead[group.group_name])
         return outside(group)

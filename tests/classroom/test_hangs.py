@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+
 import pytest
 
+from course_lib.classroom.carried import loop_variables
+from course_lib.classroom.hangs import Scene
+from course_lib.classroom.holders import named_holders
+from course_lib.classroom.output import newest
 from tests.classroom.conftest import freed, printed, told, works
 
 RAW = ("x = torch.ones(3, 2)", "\nif rank == 0:\n    dist.all_reduce(x)\n")
@@ -170,7 +177,7 @@ def test_what_holds_a_dead_group_is_named_and_says_so_when_used(two):
     two.run("mesh = dist.device_mesh.init_device_mesh(device.type, (world,))", label="cell [2]")
     two.run(
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))\n"
-        "mine = [dist.new_group([0, 1])]\nfree = torch.ones(3)",
+        "mine = [dist.new_group([0, 1])]\nfree = torch.ones(3)\nfor one in mine:\n    pass",
         label="cell [3]",
     )
     text = told(
@@ -183,7 +190,7 @@ def test_what_holds_a_dead_group_is_named_and_says_so_when_used(two):
         "`mesh` (made in cell [2])",
     ):
         assert name in text
-    assert "free" not in text
+    assert "free" not in text and "`one`" not in text, "a loop's variable is not made again"
     for use in (
         "model(torch.ones(1, 2))",
         "dist.all_reduce(torch.ones(1), group=mine[0])",
@@ -194,18 +201,76 @@ def test_what_holds_a_dead_group_is_named_and_says_so_when_used(two):
             assert "this group did not survive the failure in cell [4]" in text, use
             assert "`group` is the new group of all ranks" in text
     works(two)
-    two.run("del model, mine, mesh")
+    two.run("del model, mine, mesh, one")
+
+
+def test_of_many_that_hold_a_dead_group_five_are_named():
+    holders = [(f"v{i}", f"cell [{i}]") for i in range(7)]
+    assert named_holders(holders).endswith(", `v4` (made in cell [4]), and 2 more")
+    assert named_holders(holders[:1]) == "`v0` (made in cell [0])"
+
+
+@pytest.mark.parametrize(
+    ("cell", "names"),
+    [
+        ("for a, b in x:\n    c = a", {"a", "b"}),
+        ("for a in x:\n    for b in a:\n        pass\nb = 1", {"a"}),
+        ("y = [a for a in x]", set()),
+        ("for a in x", set()),
+    ],
+)
+def test_the_variables_of_loops_are_those_that_only_a_loop_binds(cell, names):
+    assert loop_variables(cell) == names
 
 
 def test_a_long_cell_says_where_it_is(two):
     said: list[str] = []
     two.run(
-        "import time\nif rank:\n    time.sleep(3.2)\ndist.barrier()",
+        "import time\nprint('here', rank)\nif rank:\n    time.sleep(2.2)\ndist.barrier()",
         deadline=10.0,
-        alive=said.append,
+        alive=lambda outcomes, line: said.append("\n".join([*newest(outcomes), line])),
     )
-    assert said and "rank 0 waits in barrier (line 4)" in said[0]
-    assert "rank 1 is in line 3: time.sleep(3.2)" in said[0]
+    assert said[0].startswith("[rank 0] here 0\n[rank 1] here 1\n1 s  "), "what they have printed"
+    assert "rank 0 waits in barrier (line 5) · rank 1 is in line 4: time.sleep(2.2)" in said[-1]
+    assert re.search(r" · ended after 10 s of the ranks' own time, \d s used$", said[-1])
+
+
+def test_ranks_that_do_the_same_are_named_together():
+    waits = {"cell": 1, "state": "waiting", "text": "barrier", "where": "line 2"}
+    scene = Scene(SimpleNamespace(status=lambda r: waits if r in (1, 3) else {}), 1, [*range(8)])
+    busy = {"where": "line 5", "source": "pass"}
+    scene.stacks = dict.fromkeys((0, 2, 4, 5, 6), busy)
+    said = scene.progress([*range(7)])
+    assert said == "ranks 0, 2, 4, 5, 6 are in line 5: pass · ranks 1, 3 wait in barrier (line 2)"
+    assert scene.progress([4, 5, 6]) == "ranks 4–6 are in line 5: pass"
+
+
+THREAD = """import threading, time
+def call():
+    {before}
+    dist.all_reduce(torch.ones(3))
+if rank == 0:
+    threading.Thread(target=call).start()
+{after}"""
+
+
+def test_a_thread_that_outlives_its_cell_harms_no_later_one(two):
+    """Its call would take the numbers of a later cell's, or wait in the place of one."""
+    later = "y = torch.ones(2)\ndist.all_reduce(y)\ntime.sleep({})\nprint(y.tolist())"
+    ended = two.run(THREAD.format(before="", after="time.sleep(0.4)"), label="cell [3]")
+    assert ended.notes[0] == (
+        "On rank 0 a thread that this cell started still waits in all_reduce (line 4: "
+        "dist.all_reduce(torch.ones(3))). No rank will come to that call: wait for a thread in its "
+        "own cell, by thread.join()."
+    )
+    assert printed(two.run(later.format(0), label="cell [4]")) == ["[2.0, 2.0]\n"] * 2
+    two.run(THREAD.format(before="time.sleep(0.5)", after=""), label="cell [5]")
+    first, second = printed(two.run(later.format(1), label="cell [6]"))
+    assert second == "[2.0, 2.0]\n" and first.endswith(second)
+    assert first.startswith("A call was refused, of a thread that cell [5] started (cell [5], line")
+    joined = THREAD.replace("if rank == 0:\n    ", "t = ").replace(".start()", "\nt.start()")
+    assert not two.run(joined.format(before="", after="t.join()"), label="cell [7]").notes
+    works(two)
 
 
 def test_an_unchecked_cell_pays_nothing_and_recovers_too(two):

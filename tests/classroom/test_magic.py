@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import nbformat
 import psutil
@@ -12,7 +12,7 @@ import pytest
 from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError
 
-from course_lib.classroom import magic
+from course_lib.classroom import output
 from course_lib.classroom.carried import defined_names
 from course_lib.classroom.magic import default_world, parse_which
 from course_lib.classroom.notebooks import kernel_over_files
@@ -63,6 +63,52 @@ def test_a_cell_prints_rank_by_rank(session):
     assert session.text("%%ranks\n   \n") == ""
 
 
+def watch(session) -> Callable[[], str]:
+    """Run the next cells as where a person looks on; what the live area has shown so far."""
+    seen: list[str] = []
+    session.text("import os\nos.environ['JPY_SESSION_NAME'] = '/w/notebooks/a.ipynb'")
+
+    def noted(message, *rest):
+        if message["msg_type"] in ("display_data", "update_display_data"):
+            seen.append(message["content"]["data"].get("text/plain", ""))
+        return process(message, *rest)
+
+    process, session.client.process_message = session.client.process_message, noted
+    return lambda: "\n\n".join(seen)
+
+
+@pytest.fixture(autouse=True)
+def _unwatched(request) -> Iterator[None]:
+    yield
+    if "session" in request.fixturenames:
+        opened = request.getfixturevalue("session")
+        vars(opened.client).pop("process_message", None)
+        opened.text("import os\nos.environ.pop('JPY_SESSION_NAME', None)")
+
+
+def test_what_ranks_print_is_seen_while_they_run_and_once_afterwards(session):
+    seen = watch(session)
+    cell = "%%ranks\nimport time\nprint('begun', rank)\ntime.sleep(2.6)\nprint('ended')"
+    outputs = session.cell(cell)
+    printed = "".join(f"[rank {r}] begun {r}\n[rank {r}] ended\n" for r in (0, 1))
+    assert [o["output_type"] for o in outputs] == ["stream"] and outputs[0]["text"] == printed
+    assert "[rank 0] begun 0\n[rank 1] begun 1\n" in seen()
+    assert "ranks 0, 1 are in line 4: time.sleep(2.6) · ended after 30 s of the ranks'" in seen()
+    number = session.client.nb.cells[-1].execution_count
+    # What a page that was closed meanwhile has lost.
+    assert session.text("%ranks last") == f"The output of cell [{number}]:\n{printed}"
+    story = session.error("%%ranks\nprint(rank)\n1 / 0")["evalue"]
+    assert session.text("%ranks last").endswith(f"[rank 1] 1\n{story}\n")
+
+
+def test_a_live_area_shows_the_newest_lines_of_each_rank():
+    text = "".join(f"step {i}\n" for i in range(30)) + "bar 1\rbar 2"
+    outcome = Outcome(3, outputs=[{"output_type": "stream", "name": "stdout", "text": text}])
+    first, *rest = output.newest([outcome])
+    assert first == "[rank 3] … 23 earlier lines follow at the end"
+    assert len(rest) == output.NEWEST and rest[-1] == "[rank 3] bar 2"
+
+
 def test_lines_are_counted_as_the_editor_counts_them(session):
     error = session.error("%%ranks\n\nif rank:\n    1 / 0\n")
     assert error["ename"] == "RanksFailed"
@@ -110,16 +156,23 @@ def test_wrong_words_are_told_with_the_right_ones(session):
         ("%%ranks --deadline 0\n1", "say a number of seconds above 0"),
         ("%%ranks --world 0\n1", "a world of 0 ranks cannot be started"),
         ("%%ranks --world -2\n1", "a world of -2 ranks cannot be started"),
-        ("%ranks dance", "say status, start, stop or restart"),
+        ("%ranks dance", "say status, start, stop, restart or last"),
+        ("from course_lib.classroom import pull\npull('keptt')", "name 'keptt' is not defined"),
     ]:
-        assert message in session.error(line)["evalue"], line
+        error = session.error(line)
+        assert message in error["evalue"], line
+        assert error["traceback"] == [f"{error['ename']}: {error['evalue']}"], "one sentence"
     # Nothing was given up for a wish that cannot be met.
     assert session.text("%%ranks\nprint(world, kept)") == "[rank 0] 2 3\n[rank 1] 2 3\n"
 
 
 def test_another_world_starts_anew_and_says_so(session):
     session.text("%%ranks\nkept = 1")
-    text = session.text("%%ranks --world 1\nprint('kept' in globals(), world)")
+    seen = watch(session)
+    text = session.text(
+        "%%ranks --world 1\nimport time\nprint('kept' in globals(), world)\ntime.sleep(1.7)"
+    )
+    assert "ranks' own time" in seen() and "Ranks: 1 instead" not in seen()
     assert text == "Ranks: 1 instead of 2, with new, empty variables.\n[rank 0] False 1\n"
     session.text("%%ranks --world 2\n1")
 
@@ -193,11 +246,14 @@ def alive(process: psutil.Process) -> bool:
 
 
 def test_what_torch_logs_beside_a_profile_is_not_a_ranks_own_output(capsys):
+    bar = " 0%\r50%\r100%\r\n"
     logged = "USDT:2026-01-01 01:02:03 71:71 SyncActivityProfilerHandler.cpp:52] profiler_start\n"
-    text = f"one\n{logged}[W0101 01:02:03.4 file.cpp:1] a warning\nINFO:2026-01-01 is mine\n"
+    text = f"{bar}one\n{logged}[W0101 01:02:03.4 file.cpp:1] a warning\nINFO:2026-01-01 is mine\n"
     outcome = Outcome(0, outputs=[{"output_type": "stream", "name": "stderr", "text": text}])
-    magic.show([outcome])
-    assert capsys.readouterr().out == "[rank 0] one\n[rank 0] INFO:2026-01-01 is mine\n"
+    output.show([outcome])
+    assert (
+        capsys.readouterr().out == "[rank 0] 100%\n[rank 0] one\n[rank 0] INFO:2026-01-01 is mine\n"
+    )
 
 
 def test_ranks_are_named_in_several_ways():

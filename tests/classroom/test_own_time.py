@@ -80,10 +80,10 @@ class Counted:
 def machine(monkeypatch):
     """A wait on a machine whose clock and counters are given."""
 
-    def of(counted: Counted, limit: float, seconds: float) -> OwnTime:
+    def of(counted: Counted, limit: float, seconds: float, work: float | None = None) -> OwnTime:
         monkeypatch.setattr(own_time, "counters", counted.counters)
         monkeypatch.setattr(own_time, "time", SimpleNamespace(monotonic=lambda: counted.now))
-        spent = OwnTime(list(counted.rates), limit)
+        spent = OwnTime(list(counted.rates), limit, work=work)
         while counted.now < seconds and not spent.over():
             counted.now += 0.25
             spent.look(spent.pids)
@@ -101,6 +101,20 @@ def test_who_queues_has_spent_nothing(machine):
 def test_ranks_that_queue_one_after_another_have_spent_nothing_either(machine):
     spent = machine(Counted(p1=(0.02, 0.4), p2=(0.02, 0.4), p3=(0.01, 0.15)), 10.0, 100.0)
     assert not spent.over() and spent.starved()
+
+
+def test_loops_side_by_side_are_ended_by_what_each_has_worked(machine):
+    """Each queues for the others, so that their own time together stands still."""
+    loops = {f"p{i}": (0.6, 0.4) for i in (1, 2, 3)}
+    spent = machine(Counted(**loops), 10.0, 1000.0, work=5.0)
+    assert spent.over() and spent.wall < 9.0 and spent.own < 1.0 and not spent.starved()
+    assert spent.left() == "ended after 5 s of the ranks' own time, 5 s used"
+
+
+def test_who_waits_has_all_of_the_limit(machine):
+    spent = machine(Counted(p1=(0.1, 0.0)), 10.0, 9.0, work=5.0)
+    assert not spent.over()
+    assert spent.left() == "ended after 10 s of the ranks' own time, 9 s used"
 
 
 def test_a_loop_on_a_busy_machine_is_a_loop(machine):

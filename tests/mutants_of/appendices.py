@@ -17,7 +17,7 @@ def _mutant(name: str, path: str, old: str, new: str, *tests: str, why: str) -> 
 MUTANTS = [
     _mutant(
         "profilers-log-shown",
-        "course_lib/classroom/magic.py",
+        "course_lib/classroom/output.py",
         "(USDT|INFO|STAGE)",
         "(INFO|STAGE)",
         "tests/classroom/test_magic.py::"

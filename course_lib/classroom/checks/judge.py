@@ -18,9 +18,11 @@ from course_lib.classroom.checks.general import SAYS
 from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.crew import START_LIMIT
 from course_lib.classroom.hangs import Fact
+from course_lib.classroom.wire import Outcome
 
 WORLD = 3  # three ranks find what two hide: left and right are different neighbours
 LIMIT = 10.0  # seconds for one trial, which takes milliseconds when it is right
+WORK = 5.0  # seconds of them that a rank may be at work: a loop without end is told the sooner
 CHECKS = "course_lib.classroom.checks"
 _CHECKS = f"__import__('{CHECKS}.bench').classroom.checks"
 _BENCH = f"{_CHECKS}.bench"
@@ -46,15 +48,30 @@ class Judge(Cluster):
             WORLD, notebook="checks", idle_minutes=idle_minutes, env=quiet, odd=(WORLD - 1,)
         )
         self.spoilt = False  # a rank has met a deadline: an import may have been broken off
+        self.stage = self.doing = (
+            ""  # for who waits: the part of the check under way, and what the ranks do in it
+        )
 
-    def _run(self, *args, **kwargs) -> Ended:
-        ended = super()._run(*args, **kwargs)
+    def says(self) -> str:
+        """What goes on, for the learner who waits."""
+        return f"{self.stage}: {self.doing}" if self.doing else self.stage
+
+    def enter(self, stage: str) -> None:
+        self.stage, self.doing = stage, ""
+
+    def _note(self, outcomes: Sequence[Outcome], line: str) -> None:
+        # Seconds are counted from the check's begin, and no line of our own is shown.
+        self.doing = line.partition("  ")[2].replace(f"line 1: {_CALL}", "the check's call")
+
+    def _run(self, code, ranks, limits, about, alive) -> Ended:
+        ended = super()._run(code, ranks, limits, about, self._note)
         self.spoilt = self.spoilt or ended.timed_out or ended.interrupted
         return ended
 
     def ready(self, *modules: str) -> None:
         """Make sure of ranks that work, have loaded `modules`, and hold nothing of an answer."""
         fresh = f"{_BENCH}.fresh(globals(), {modules!r})"
+        self.enter(f"the check's {self.world} ranks are made ready")
         try:
             if self.running and self.spoilt:
                 self.restart()
@@ -84,6 +101,7 @@ class Judge(Cluster):
         `warm` is called, before the answer comes: no trial pays for a first use.
         """
         self.ready(*modules)
+        self.enter("your cell is run")
         for cell in answer.cells:
             ended = self.run(cell, deadline=LIMIT, label="your cell", first_line=2)
             if ended.failed:
@@ -109,8 +127,9 @@ class Judge(Cluster):
         plan = {"answer": answer.name, "function": reference(function), "args": args}
         text = values.pack(plan | {"members": list(members)})
         arrange = f"{_BENCH}.arrange(globals(), {text!r})"
+        self.enter(f"`{answer.name}` is tried {when}".rstrip())
         self.everywhere(lambda r: arrange, START_LIMIT)
-        ended = self.run(_CALL, ranks=list(members), deadline=LIMIT, label="the check")
+        ended = self.run(_CALL, ranks=list(members), deadline=LIMIT, work=WORK, label="the check")
         if ended.failed:
             if list(members) != list(range(WORLD)):
                 _refuse_other_ranks(ended, when)
@@ -221,7 +240,7 @@ def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Find
         return SAYS("send not waited for", who=who, **about)
     if waiting and all(fact.kind in ("waited", "transport", "ok") for fact in facts):
         return SAYS(_stuck(facts), **about)
-    return SAYS("no end", limit=LIMIT, **about)
+    return SAYS("no end", limit=ended.limit, **about)
 
 
 def _told(facts: list[Fact], outside: str) -> str:
