@@ -1,6 +1,6 @@
 """Take answers out of a solution: a stub for code, a dictionary with blanks for numbers, and no
-commentary. One of nbgrader's steps with two things added, so that its stock commands do the same.
-Lesson 01 has exercises of both kinds.
+commentary; and put a cell for hints below its check. Steps of nbgrader's, so that its stock
+commands do the same. Lesson 01 has exercises of both kinds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ import ast
 import re
 
 from nbformat import NotebookNode
-from nbgrader.preprocessors import ClearSolutions
+from nbformat.v4 import new_code_cell
+from nbgrader.preprocessors import ClearSolutions, NbGraderPreprocessor
 
 _REGION = re.compile(r"^### BEGIN SOLUTION\n(.*?)^### END SOLUTION$", re.DOTALL | re.MULTILINE)
 
@@ -33,6 +34,21 @@ class ClearAnswers(ClearSolutions):
             return super()._replace_solution_region(cell, language)
         cell.source = cell.source[: found.start()] + blank + cell.source[found.end() :]
         return True
+
+
+class AddHint(NbGraderPreprocessor):
+    """Below each check a cell with `hint()`: what a learner asks for most stands ready."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        cells = []
+        for cell in nb.cells:
+            cells.append(cell)
+            marks = cell.metadata.get("nbgrader", {})
+            if marks.get("grade") and cell.source.startswith("check("):
+                name = marks["grade_id"].removesuffix("-check")
+                cells.append(new_code_cell("hint()", id=f"{name}-hint"))
+        nb.cells = cells
+        return nb, resources
 
 
 def without_numbers(answer: str) -> str | None:

@@ -45,9 +45,10 @@ def _with_ours(steps: list[type]) -> list[type]:
     """nbgrader's steps, with ours in the place of the one that takes answers out."""
     from nbgrader.preprocessors import ClearSolutions
 
-    from course_lib.classroom.blanks import ClearAnswers
+    from course_lib.classroom.blanks import AddHint, ClearAnswers
 
-    return [ClearAnswers if step is ClearSolutions else step for step in steps]
+    ours = {ClearSolutions: [ClearAnswers, AddHint]}
+    return [one for step in steps for one in ours.get(step, [step])]
 
 
 class NoSolutions(FileNotFoundError):
@@ -58,7 +59,7 @@ def exercise_from(solution: NotebookNode) -> NotebookNode:
     """The notebook that a learner gets for this one."""
     from nbgrader import preprocessors as steps
 
-    from course_lib.classroom.blanks import ClearAnswers
+    from course_lib.classroom.blanks import AddHint, ClearAnswers
 
     settings = configuration()
     notebook, resources = nbformat.from_dict(solution), {}
@@ -66,6 +67,7 @@ def exercise_from(solution: NotebookNode) -> NotebookNode:
     for step in (
         steps.LockCells,
         ClearAnswers,
+        AddHint,
         steps.ClearOutput,
         steps.CheckCellMetadata,
         steps.ComputeChecksums,

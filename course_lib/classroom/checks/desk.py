@@ -9,8 +9,10 @@ from __future__ import annotations
 import atexit
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from IPython import get_ipython
@@ -18,7 +20,11 @@ from IPython import get_ipython
 from course_lib.classroom import progress
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.judge import Judge
+from course_lib.classroom.definitions import Definitions
+from course_lib.classroom.output import watched
+from course_lib.classroom.slips import meant, plainly
 
+AT_ONCE = 0.5  # seconds; nobody reads a verdict and asks for a hint in less
 _FEW = 20  # whole counts up to here are compared at a glance, and a ratio of them only confuses
 
 
@@ -30,13 +36,16 @@ class Desk:
         self.hints_given: Counter[str] = Counter()
         self.predictions: dict[str, object] = {}
         self.verdicts: dict[str, frame.Verdict] = {}
+        self.checked_at = -AT_ONCE  # by time.monotonic
         atexit.register(self.judge.stop)
 
     def check(
         self, name: str, sources: Mapping[str, str], values: Mapping[str, object] | None = None
     ) -> frame.Verdict:
         """Try the answer `name`: a function's text is in `sources`, numbers are in `values`."""
+        self.judge.enter("the check begins")
         verdict = frame.judge(frame.find(name), sources, values or {}, self.judge)
+        self.checked_at = time.monotonic()
         if verdict.outcome != frame.NOT_JUDGED:
             self.verdicts[name] = verdict
             self._record("check", **verdict.as_fact())
@@ -53,12 +62,15 @@ class Desk:
 
     def predict(self, question: str, value: object, unit: str) -> str:
         """Note a prediction; `...` or None is a blank."""
+        if not isinstance(question, str):
+            raise TypeError('the question comes first, in quotes: predict("01.two", ..., "MB")')
         if value is None or value is ...:
             self.predictions.pop(question, None)
             return f"Prediction {question}: not attempted."
         if not isinstance(value, (int, float)) or isinstance(value, bool):
             raise TypeError(
-                f"a prediction is a number or, left blank, `...`; {question} got {value!r}"
+                "a prediction is a number without quotes or unit, or `...` where it is left "
+                f"blank; {question} got {value!r}"
             )
         self.predictions[question] = value
         self._record("prediction", question=question, value=value, unit=unit)
@@ -98,21 +110,63 @@ class Desk:
             print(trouble, file=sys.stderr)
 
 
-def check(name: str) -> frame.Verdict:
-    """Check the answer `name`: a function from a `%%ranks` cell, or a variable with numbers."""
-    return _desk().check(name, _sources(), _shell().user_ns)
+@plainly
+def check(name: str | None = None) -> frame.Verdict:
+    """Check the answer `name`: a function from a `%%ranks` cell, or a variable with numbers.
+
+    On the page of an exercise the name may be left out.
+    """
+    desk, defined = _desk(), _defined()
+    name = name or _of_this_page(desk, defined)
+    with watched(desk.judge.says):
+        verdict = desk.check(name, defined.sources, _shell().user_ns)
+    return _remarked(verdict, defined)
 
 
-def hint(name: str) -> None:
-    """Show the next hint to an exercise."""
-    print(_desk().hint(name))
+def _remarked(verdict: frame.Verdict, defined: Definitions) -> frame.Verdict:
+    """The verdict with a word on which definition of the answer it is about, where that helps."""
+    name = verdict.exercise
+    remark = defined.remark(name)
+    misread = name in defined.elsewhere or verdict.name == frame.UNREADABLE
+    if not (remark and misread) or isinstance(frame.find(name), frame.Thought):
+        return verdict
+    if verdict.outcome == frame.RIGHT:
+        return verdict
+    read = name in defined.sources
+    return replace(verdict, text=f"{verdict.text}\n{remark}" if read else remark)
 
 
+@plainly
+def hint(name: str | None = None) -> None:
+    """Show the next hint to an exercise; on its own page the name may be left out."""
+    desk = _desk()
+    if name is None:
+        name = _of_this_page(desk, _defined())
+        # The cell for hints stands below the check, and Run All is no call for help.
+        if time.monotonic() - desk.checked_at < AT_ONCE:
+            print("No hint was given, because this cell ran right after the check. Run it alone.")
+            return
+    print(desk.hint(name))
+
+
+def _of_this_page(desk: Desk, defined: Definitions) -> str:
+    """The exercise that a notebook is about: by its file, by its last check, by its cells."""
+    known = frame.exercises()
+    file = Path(os.environ.get("JPY_SESSION_NAME", "")).stem
+    names = [file, *reversed(desk.verdicts), *defined.sources, *defined.elsewhere]
+    found = next((one for one in names if one in known), None)
+    if found is None:
+        raise ValueError('this page is no exercise: name one, as in hint("mean_over_ranks")')
+    return found
+
+
+@plainly
 def predict(question: str, value: float | None = None, unit: str = "") -> None:
     """Write a prediction down. Left blank (`...`) it counts as not attempted, and all goes on."""
     print(_desk().predict(question, value, unit))
 
 
+@plainly
 def measured(
     question: str, value: float | None, unit: str = "", *, formula: float | None = None
 ) -> None:
@@ -139,15 +193,17 @@ def my_progress(everything: bool = False) -> None:
     # A kernel runs in its notebook's folder; the notebook's name is not known everywhere.
     place = os.environ.get("JPY_SESSION_NAME") or str(Path.cwd() / "notebook")
     magics = _shell().magics_manager.registry.get("RanksMagics")
-    shown = None if everything else _desk().lessons(magics.sources if magics else (), place)
+    shown = None if everything else _desk().lessons(magics.defined.sources if magics else (), place)
     print(standing.as_text(standing.standing(log, frame.lessons()), log, shown))
 
 
+@plainly
 def cell_of(name: str) -> str:
     """The text of the last `%%ranks` cell that defined `name`, to run it on other ranks too."""
-    sources = _sources()
+    sources = _defined().sources
     if name not in sources:
-        raise KeyError(f"no %%ranks cell has defined {name} yet; run the cell that holds it")
+        what = meant(name, sources) or "run the cell that holds it"
+        raise KeyError(f"no %%ranks cell has defined {name} yet; {what}")
     return sources[name]
 
 
@@ -159,11 +215,11 @@ def _desk() -> Desk:
     return desk
 
 
-def _sources() -> Mapping[str, str]:
+def _defined() -> Definitions:
     magics = _shell().magics_manager.registry.get("RanksMagics")
     if magics is None:
         raise RuntimeError("run `%load_ext course_lib.classroom` first")
-    return magics.sources
+    return magics.defined
 
 
 def _shell():
