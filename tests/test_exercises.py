@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import html
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,7 +87,7 @@ def test_a_solution_says_why_and_an_exercise_does_not(path):
 
 
 @pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)
-def test_a_notebook_is_an_exercise_of_its_lesson_and_says_what_the_frame_says(path):
+def test_a_notebook_is_an_exercise_of_its_lesson_and_says_what_the_frame_says(path, monkeypatch):
     lesson = path.parent.name[:2]
     mine: Mapping[str, object] = {one.name: one for one in frame.lessons()[lesson]}
     assert path.stem in mine
@@ -101,9 +100,14 @@ def test_a_notebook_is_an_exercise_of_its_lesson_and_says_what_the_frame_says(pa
     assert [c.source for c in graded] == [f'check("{path.stem}")']
     answer = next(c.source for c in cells if c.metadata.get("nbgrader", {}).get("solution"))
     assert re.search(rf"^(def {path.stem}\(|{path.stem} = \{{)", answer, re.MULTILINE)
-    assert any(f'hint("{path.stem}")' in c.source for c in cells)
-    (verdict,) = graded[0].outputs
-    assert html.escape(exercise.when_right) in verdict["data"]["text/html"], "execute it anew"
+    assert any(
+        "The cell below the check, `hint()`, gives you one more hint" in c.source for c in cells
+    )
+    (shown,) = graded[0].outputs
+    points = exercise.points
+    verdict = frame.Verdict(path.stem, frame.RIGHT, "", exercise.when_right, points, points)
+    monkeypatch.chdir(path.parent)
+    assert shown["data"]["text/html"] == verdict._repr_html_(), "execute it anew"
     assert 2 < len(exercise.hints) < 6
 
 
@@ -178,6 +182,15 @@ def test_the_lesson_lists_its_exercises_with_points_and_minutes(lesson):
 
 def filled_in() -> list[Path]:
     return sorted((ROOT / "exercises").glob("*/*.ipynb"))
+
+
+@pytest.mark.parametrize("path", filled_in(), ids=lambda path: path.stem)
+def test_a_cell_for_hints_stands_ready_below_the_check(path):
+    cells = nbformat.read(path, as_version=4).cells
+    (place,) = [i for i, cell in enumerate(cells) if cell.id == f"{path.stem}-check"]
+    hint = cells[place + 1]
+    assert (hint.id, hint.cell_type, hint.source) == (f"{path.stem}-hint", "code", "hint()")
+    assert "nbgrader" not in hint.metadata, "nothing of it is graded or kept"
 
 
 @pytest.mark.parametrize("path", filled_in(), ids=lambda path: path.stem)

@@ -22,9 +22,16 @@ def kernel(tmp_path) -> Iterator[KernelManager]:
     """A kernel as `course lab` starts them."""
     manager = KernelManager(kernel_name="python3", kernel_spec_manager=LearnersKernels())
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "IPYTHONDIR": str(tmp_path)}
+    environment["JPY_SESSION_NAME"] = "/w/notebooks/04_the_megatron_mlp.ipynb"
     manager.start_kernel(env=environment)
     yield manager
     manager.shutdown_kernel(now=True)
+
+
+def shown_error(content: dict) -> str | None:
+    """What a page shows of an error: the story it brings along, or its last line."""
+    lines = content.get("traceback", [])
+    return lines[0].partition(": ")[2] if len(lines) == 1 else content.get("evalue")
 
 
 @pytest.fixture
@@ -40,7 +47,7 @@ def run(kernel) -> Iterator[Callable[[str], tuple[str, str]]]:
         def hook(message: dict) -> None:
             if message["msg_type"] in ("stream", "error", "execute_result"):
                 content = message["content"]
-                found = content.get("data", {}).get("text/plain") or content.get("evalue")
+                found = content.get("data", {}).get("text/plain") or shown_error(content)
                 read.append(content.get("text") or found)
 
         reply = client.execute_interactive(cell, timeout=FAR, output_hook=hook)
@@ -65,9 +72,20 @@ def test_after_a_restart_it_says_which_cell_to_run(kernel, run, cell):
         assert "Run that cell" in said and "Traceback" not in said and "not found" not in said
 
 
+@pytest.mark.parametrize("cell", ['check("mean_over_ranks")', "hint()", "print(drawn)"])
+def test_a_name_that_an_earlier_cell_makes_is_answered_alike(run, cell):
+    status, said = run(cell)
+    name = cell.removeprefix("print(").partition("(")[0].rstrip(")")
+    assert status == "error" and said.startswith(f"{name} is not there yet: this kernel was")
+    assert "Run All Above Selected Cell" in said and "Traceback" not in said
+    run("import os; os.environ['JPY_SESSION_NAME'] = '/w/my_own.ipynb'")
+    assert run(cell) == ("error", f"name '{name}' is not defined"), "no page of the course"
+
+
 def test_the_real_one_takes_its_place_and_keeps_it(run):
     assert run(PRESENT) == ("ok", "False")
     assert run("%load_ext course_lib.classroom") == ("ok", "")
+    assert run("drawn") == ("error", "name 'drawn' is not defined")
     assert run("%ranks") == ("ok", "No ranks are running; the next %%ranks cell starts them.\n")
     run(f"%reload_ext {EXTENSION}")
     assert "the next %%ranks cell" in run("%ranks")[1]

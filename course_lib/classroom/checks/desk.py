@@ -117,7 +117,7 @@ def check(name: str | None = None) -> frame.Verdict:
     On the page of an exercise the name may be left out.
     """
     desk, defined = _desk(), _defined()
-    name = name or _of_this_page(desk, defined)
+    name = _of_this_page(desk, defined) if name is None else name
     with watched(desk.judge.says):
         verdict = desk.check(name, defined.sources, _shell().user_ns)
     return _remarked(verdict, defined)

@@ -21,6 +21,7 @@ from course_lib.classroom.checks.thought import Thought
 from course_lib.classroom.outcomes import MARKS, NOT_ATTEMPTED, NOT_JUDGED, RIGHT, WRONG
 from course_lib.classroom.slips import meant
 
+EMPTY = "Its body is still empty. Write it, run its cell, then run this one again."
 UNREADABLE = "syntax"  # the finding of an answer whose cell Python cannot read
 _LONGEST = 300  # characters of an error that is no answer's
 
@@ -162,7 +163,7 @@ def _try_function(exercise: Exercise, sources: Mapping[str, str], judge: Judge) 
     if not found.cells:
         return f"No %%ranks cell has defined {exercise.name} yet: run the cell that holds it."
     if not found.attempted:
-        return "Its body is still empty. Write it, run its cell, then run this one again."
+        return EMPTY
     with looking.rounded() as misses:
         try:
             exercise.judge(found, judge)

@@ -59,12 +59,12 @@ class Judge(Cluster):
     def enter(self, stage: str) -> None:
         self.stage, self.doing = stage, ""
 
-    def _note(self, outcomes: Sequence[Outcome], line: str) -> None:
+    def note(self, outcomes: Sequence[Outcome], line: str) -> None:
         # Seconds are counted from the check's begin, and no line of our own is shown.
         self.doing = line.partition("  ")[2].replace(f"line 1: {_CALL}", "the check's call")
 
     def _run(self, code, ranks, limits, about, alive) -> Ended:
-        ended = super()._run(code, ranks, limits, about, self._note)
+        ended = super()._run(code, ranks, limits, about, self.note)
         self.spoilt = self.spoilt or ended.timed_out or ended.interrupted
         return ended
 
