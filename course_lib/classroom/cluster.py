@@ -24,7 +24,8 @@ FIRST_SIGN, NEXT_SIGN = 1.0, 0.5  # seconds until a cell shows a sign of life, a
 GRACE = 4.0  # seconds that ranks have to come back after the deadline
 
 
-Alive = Callable[[Sequence[Outcome], str], None]  # is shown the output so far, and what goes on
+# Is shown the output so far, what the ranks do, and how long they have done it.
+Alive = Callable[[Sequence[Outcome], list[str], OwnTime], None]
 
 
 @dataclass
@@ -143,8 +144,7 @@ class Cluster(Crew):
                     self._release(stuck)
             if alive and now - told > NEXT_SIGN and open_ranks:
                 told = now
-                doing = scene.progress(open_ranks) or "running"
-                alive(list(pending.values()), f"{spent.wall:.0f} s  {doing} · {spent.left()}")
+                alive(list(pending.values()), scene.progress(open_ranks), spent)
         return False
 
     def _release(self, reason: str) -> None:

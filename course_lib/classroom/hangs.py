@@ -82,8 +82,8 @@ class Scene:
         calls = (call for _, call in self.board.calls(r) if call["cell"] == self.cell)
         return any(call["key"] == key and call["n"] >= number for call in calls)
 
-    def progress(self, open_ranks: list[int]) -> str:
-        """What the ranks of a long cell do; those that do the same are named together."""
+    def progress(self, open_ranks: list[int]) -> list[str]:
+        """What the ranks of a long cell do, a line for those that do the same."""
         doing: dict[tuple[bool, str], list[int]] = {}
         for r in open_ranks:
             status, stack = self._status(r), self.stacks.get(r, {})
@@ -92,7 +92,7 @@ class Scene:
             elif stack:
                 place = f"{stack['where']}: {stack['source'][:40]}"
                 doing.setdefault((False, place), []).append(r)
-        return " · ".join(_does(waits, what, who) for (waits, what), who in doing.items())
+        return [_does(waits, what, who) for (waits, what), who in doing.items()]
 
     def close(self, outcomes: dict[int, Outcome]) -> None:
         """The cell is over: read the board a last time, and say what each rank did."""

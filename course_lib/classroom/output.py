@@ -16,6 +16,7 @@ from contextlib import contextmanager
 
 from IPython.display import clear_output, display
 
+from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.wire import Outcome
 
 # Lines of torch's C++ side, with a time in them; what they say we say better, or is known, as when
@@ -95,9 +96,10 @@ class LiveArea:
         else:
             self._handle.update(bundle, raw=True)
 
-    def show(self, outcomes: Sequence[Outcome], line: str) -> None:
-        """What the ranks of a cell have printed so far, and what they do."""
-        self.say("\n".join([*newest(outcomes), line, _PAGE]))
+    def show(self, outcomes: Sequence[Outcome], doing: list[str], spent: OwnTime) -> None:
+        """What the ranks of a cell have printed so far, what they do, and when they are ended."""
+        line = f"{spent.wall:.0f} s · this cell is ended after {spent.left()}"
+        self.say("\n".join([*newest(outcomes), line, *doing, _PAGE]))
 
     def clear(self) -> bool:
         """Remove the area, and with it all output of the cell so far; whether it was there."""
@@ -116,7 +118,7 @@ def watched(doing: Callable[[], str]) -> Iterator[None]:
 
     def watch() -> None:
         while not ended.wait(max(0.5, began + QUIET - time.monotonic())):
-            area.say(f"{time.monotonic() - began:.0f} s  {doing()}")
+            area.say(f"{time.monotonic() - began:.0f} s · {doing()}")
 
     # The thread speaks for this cell: a notebook tells outputs apart by their context.
     thread = threading.Thread(target=contextvars.copy_context().run, args=(watch,), daemon=True)

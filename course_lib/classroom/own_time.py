@@ -74,7 +74,7 @@ class OwnTime:
     def left(self) -> str:
         """When the wait will be ended, which the seconds on the wall alone do not say."""
         used, limit = self.nearer()
-        return f"ended after {limit:g} s of the ranks' own time, {used:.0f} s used"
+        return f"{limit:g} s of the ranks' own time, {used:.0f} s used"
 
     def starved(self) -> bool:
         """Whether a wait that ended badly says nothing, because too little of it was theirs."""

@@ -140,14 +140,16 @@ def test_a_long_check_shows_what_it_does_and_leaves_nothing(notebook, monkeypatc
     def judge(exercise, sources, values, judge):
         judge.enter("your cell is run")
         wait_for(lambda: shown)
-        judge.note([], "3 s  rank 0 is in line 1: __report__ = __tried__() · ended after 5 s")
+        spent = SimpleNamespace(left=lambda: "5 s of the ranks' own time, 3 s used")
+        judge.note([], ["rank 0 is in line 1: __report__ = __tried__()"], spent)
         wait_for(lambda: shown[1:])
         return frame.Verdict(exercise.name, frame.WRONG, "sum", "It is the sum.", 0, 2)
 
     monkeypatch.setattr(frame, "judge", judge)
     assert desk.check(NAME).text == "It is the sum."
-    assert shown[0].endswith(" s  your cell is run") and shown[-1] == "gone"
-    assert "your cell is run: rank 0 is in the check's call · ended after 5 s" in shown[1]
+    assert shown[0].endswith(" s · your cell is run") and shown[-1] == "gone"
+    more = "your cell is run, up to 5 s of the ranks' own time, 3 s used\nrank 0 is in the check's"
+    assert more in shown[1]
 
 
 def test_where_no_person_looks_on_a_check_shows_nothing(notebook, monkeypatch, shown):

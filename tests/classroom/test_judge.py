@@ -118,6 +118,16 @@ def test_a_trial_is_a_function_with_data_and_its_reports_are_data(judge):
     assert alone["forward"]["bytes"] == 0, "each trial has a group of its own"
 
 
+def test_a_slow_trial_says_where_the_answer_is(judge, monkeypatch):
+    said, note = [], judge.note
+    monkeypatch.setattr(judge, "note", lambda *what: (note(*what), said.append(judge.says())))
+    found = read(LOSS.replace("    own =", "    __import__('time').sleep(2.3)\n    own ="))
+    judge.take(found, layers.__name__)
+    judge.trial(found, layers.run, *CASE, members=ALL, when="on 3 ranks")
+    assert said[0].startswith("`uneven_loss` is tried on 3 ranks, up to 5 s of the ranks' own time")
+    assert "\nranks 0–2 are in your cell, line 6: __import__('time').sleep(2.3)" in said[-1]
+
+
 CASE = (f"{CHECKS}.lesson_06.uneven", {"b": 2, "s": 5, "h": 3, "longest": 9}, 7)
 ALL = [0, 1, 2]
 BREAKS = {

@@ -108,13 +108,13 @@ def test_loops_side_by_side_are_ended_by_what_each_has_worked(machine):
     loops = {f"p{i}": (0.6, 0.4) for i in (1, 2, 3)}
     spent = machine(Counted(**loops), 10.0, 1000.0, work=5.0)
     assert spent.over() and spent.wall < 9.0 and spent.own < 1.0 and not spent.starved()
-    assert spent.left() == "ended after 5 s of the ranks' own time, 5 s used"
+    assert spent.left() == "5 s of the ranks' own time, 5 s used"
 
 
 def test_who_waits_has_all_of_the_limit(machine):
     spent = machine(Counted(p1=(0.1, 0.0)), 10.0, 9.0, work=5.0)
     assert not spent.over()
-    assert spent.left() == "ended after 10 s of the ranks' own time, 9 s used"
+    assert spent.left() == "10 s of the ranks' own time, 9 s used"
 
 
 def test_a_loop_on_a_busy_machine_is_a_loop(machine):

@@ -18,6 +18,7 @@ from course_lib.classroom.checks.general import SAYS
 from course_lib.classroom.cluster import Cluster, Ended
 from course_lib.classroom.crew import START_LIMIT
 from course_lib.classroom.hangs import Fact
+from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.wire import Outcome
 
 WORLD = 3  # three ranks find what two hide: left and right are different neighbours
@@ -54,14 +55,15 @@ class Judge(Cluster):
 
     def says(self) -> str:
         """What goes on, for the learner who waits."""
-        return f"{self.stage}: {self.doing}" if self.doing else self.stage
+        return self.stage + self.doing
 
     def enter(self, stage: str) -> None:
         self.stage, self.doing = stage, ""
 
-    def note(self, outcomes: Sequence[Outcome], line: str) -> None:
-        # Seconds are counted from the check's begin, and no line of our own is shown.
-        self.doing = line.partition("  ")[2].replace(f"line 1: {_CALL}", "the check's call")
+    def note(self, outcomes: Sequence[Outcome], doing: list[str], spent: OwnTime) -> None:
+        """What the ranks do, in words that show no line of our own."""
+        lines = (line.replace(f"line 1: {_CALL}", "the check's call") for line in doing)
+        self.doing = "\n".join([f", up to {spent.left()}", *lines])
 
     def _run(self, code, ranks, limits, about, alive) -> Ended:
         ended = super()._run(code, ranks, limits, about, self.note)
