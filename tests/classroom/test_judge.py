@@ -124,7 +124,7 @@ def test_a_slow_trial_says_where_the_answer_is(judge, monkeypatch):
     found = read(LOSS.replace("    own =", "    __import__('time').sleep(2.3)\n    own ="))
     judge.take(found, layers.__name__)
     judge.trial(found, layers.run, *CASE, members=ALL, when="on 3 ranks")
-    assert said[0].startswith("`uneven_loss` is tried on 3 ranks, up to 5 s of the ranks' own time")
+    assert said[0].startswith("`uneven_loss` is tried on 3 ranks, up to 10 s of the ranks' own")
     assert "\nranks 0–2 are in your cell, line 6: __import__('time').sleep(2.3)" in said[-1]
 
 

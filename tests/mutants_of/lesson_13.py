@@ -215,15 +215,15 @@ MUTANTS = [
         "an honest answer that imports FSDP2 is run by nobody",
     ),
     Mutant(
-        "l13-a-lesson-without-a-title",
-        "course_lib/classroom/workspace/overview.py",
-        "title(root, item) if item else AHEAD",
-        "title(root, item) if item else ''",
+        "l13-an-exercise-that-is-not-listed",
+        "course_lib/classroom/workspace/catalogue.py",
+        'for name, points in _ROW.findall(path.read_text(encoding="utf-8"))',
+        'for name, points in _ROW.findall(path.read_text(encoding="utf-8"))[1:]',
         (
             "tests/classroom/test_status.py::"
-            "test_every_lesson_is_called_something_with_or_without_its_notebook",
+            "test_a_lesson_is_listed_with_its_exercises_as_the_checks_have_them",
         ),
-        "exercises without a lesson stand under nothing in `course status`",
+        "`course status` does not know of an exercise",
     ),
     Mutant(
         "l13-no-fewer-samples-than-ranks",
