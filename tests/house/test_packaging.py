@@ -91,6 +91,19 @@ def test_on_every_machine_each_requirement_has_one_pin_inside_its_range(
         assert requirement.specifier.contains(here[name]), f"{requirement}, pinned {here[name]}"
 
 
+def test_contributors_read_which_releases_of_torch_are_allowed_pinned_and_tried() -> None:
+    text = " ".join((ROOT / "CONTRIBUTING.md").read_text().split())
+    said = re.search(
+        r"oldest torch allowed is (\S+), the pinned one is (\S+) and the newest tried is (\S+)\. ",
+        text,
+    )
+    assert said is not None
+    oldest, pinned, newest = said.groups()
+    assert project()["dependencies"] == [f"torch>={oldest}"]
+    assert pinned == torch_pin(ROOT / "constraints.txt")
+    assert Version(oldest) < Version(pinned) < Version(newest)
+
+
 def test_the_library_itself_needs_torch_alone() -> None:
     assert [Requirement(one).name for one in project()["dependencies"]] == ["torch"]
 
