@@ -6,9 +6,8 @@ Lesson 00 uses it first.
 
 from __future__ import annotations
 
+import signal
 import sys
-
-INTERRUPTED = 130  # the exit code of what Ctrl-C has ended, as shells have it
 
 
 def main() -> None:
@@ -18,7 +17,7 @@ def main() -> None:
 
         app()
     except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+        sys.exit(128 + signal.SIGINT)
 
 
 def __getattr__(name: str) -> object:

@@ -6,6 +6,7 @@ goes to standard output and nothing else does.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +14,6 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from course_lib.cli import INTERRUPTED
 from course_lib.cli.signs import readable
 
 
@@ -29,7 +29,7 @@ class Course(TyperGroup):
         try:
             return super().invoke(context)
         except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(128 + signal.SIGINT) from None
 
 
 app = typer.Typer(
