@@ -16,6 +16,7 @@ import typer
 from course_lib.cli import app
 from tests.checkpoint.deepspeed_parts import made, write
 from tests.cli.documented import FILES, ROOT, Shown, clone, run, shown
+from tests.cli.parts import LLAMA
 from tests.house.toy import wheel
 from tools.bootstrap.__main__ import TARGETS
 
@@ -126,8 +127,6 @@ SHOWN = [one for one in shown() if not one.named]
 def fresh(tmp_path_factory) -> Path:
     """A fresh clone with the files of a reader's own that the commands name."""
     folder = clone(tmp_path_factory.mktemp("documented") / "course")
-    (config,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs/which.md").read_text(), re.DOTALL)
-    (folder / "config.json").write_text(config)
     (folder / "args.json").write_text('{"learning_rate": 1e-4, "max_steps": 10}')
     settings = {
         "train_batch_size": "auto",
@@ -151,6 +150,9 @@ def fresh(tmp_path_factory) -> Path:
 def fault(command: Shown, folder: Path) -> str:
     """What went wrong when the command was run; nothing, if nothing did."""
     added = SMALL.get(command.text, "")
+    (config,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs/which.md").read_text(), re.DOTALL)
+    model = config if command.page == "docs/which.md" else json.dumps(LLAMA)  # the page's own
+    (folder / "config.json").write_text(model)
     done = run(command, f"{command.text} {added}", folder, folder.parent / "home", 600)
     good = (0, 1) if command.text in FINDS else (0,)
     if done.returncode not in good or "Traceback" in done.stderr:
