@@ -128,12 +128,13 @@ WRONG_PAY = {
         pay(("all_reduce(joined, group)", "all_reduce(all_reduce(joined, group), group)")),
         "summed twice",
     ),
-    "a set of names": (
+    "a set of names": (  # whose order differs from process to process, here by the rank
         pay(
             (
-                '["positions", "norm.weight", "norm.bias", "q_norm.weight", "out.bias"]',
-                '{"positions", "norm.weight", "norm.bias", "q_norm.weight", "out.bias"}',
-            )
+                '    """Joined into one message."""',
+                "    OWED = sorted(NAMES, reverse=group.rank() % 2 == 1)",
+            ),
+            ("OWED = [", "NAMES = ["),
         ),
         "mixed up",
     ),
