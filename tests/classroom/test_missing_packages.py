@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import sys
 from types import SimpleNamespace
 
 import nbformat
@@ -30,6 +32,16 @@ class Hidden(PathFinder):
 
 sys.meta_path[sys.meta_path.index(PathFinder)] = Hidden
 """
+
+
+@pytest.fixture(autouse=True)
+def as_it_was(monkeypatch):
+    """What a shell in this process puts in its place is gone after the test."""
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    for name in ("__IPYTHON__", "display"):
+        monkeypatch.setattr(builtins, name, None, raising=False)
+    for name in ("displayhook", "excepthook"):
+        monkeypatch.setattr(sys, name, getattr(sys, name))
 
 
 @pytest.fixture
