@@ -134,9 +134,9 @@ def test_rows_that_cannot_be_shared_out_are_refused_before_anything_runs(scale):
 
 
 def test_a_plot_is_refused_where_it_cannot_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(author.runpy, "run_path", lambda path: {"measure": None, "picture": None})
+    monkeypatch.setattr(author.runpy, "run_path", lambda path: {"measure": dict, "picture": None})
     there = CliRunner().invoke(app, ["bench", "scale", "--plot", str(tmp_path / "no" / "x.png")])
     assert there.exit_code == 2 and "there is no folder" in there.output
-    monkeypatch.setattr(author.runpy, "run_path", lambda path: {"measure": None})
+    monkeypatch.setattr(author.runpy, "run_path", lambda path: {"measure": dict})
     none = CliRunner().invoke(app, ["bench", "overlap", "--plot", "x.png"])
     assert none.exit_code == 2 and "overlap has no picture" in none.output
