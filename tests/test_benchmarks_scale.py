@@ -133,10 +133,16 @@ def test_rows_that_cannot_be_shared_out_are_refused_before_anything_runs(scale):
         scale["measure"]({"ranks": -1})
 
 
+def scale_nothing() -> None:
+    """Stands in for a measurement that is never reached."""
+
+
 def test_a_plot_is_refused_where_it_cannot_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(author.runpy, "run_path", lambda path: {"measure": dict, "picture": None})
+    monkeypatch.setattr(
+        author.runpy, "run_path", lambda path: {"measure": scale_nothing, "picture": None}
+    )
     there = CliRunner().invoke(app, ["bench", "scale", "--plot", str(tmp_path / "no" / "x.png")])
     assert there.exit_code == 2 and "there is no folder" in there.output
-    monkeypatch.setattr(author.runpy, "run_path", lambda path: {"measure": dict})
+    monkeypatch.setattr(author.runpy, "run_path", lambda path: {"measure": scale_nothing})
     none = CliRunner().invoke(app, ["bench", "overlap", "--plot", "x.png"])
     assert none.exit_code == 2 and "overlap has no picture" in none.output
