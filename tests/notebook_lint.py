@@ -15,7 +15,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 from nbformat import NotebookNode
 
 LINE_MAGICS = frozenset({"config", "load_ext", "matplotlib", "ranks"})
-CELL_MAGICS = frozenset({"ranks"})  # their bodies are cells too, and read as such
+CELL_MAGICS = frozenset({"extra", "ranks"})  # their bodies are cells too, and read as such
 SHELL_MAGICS = frozenset({"!", "sx", "sc", "system", "bash", "sh", "script", "cmd"})
 
 

@@ -20,7 +20,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-KERNEL, RANKS = "the notebook", "the ranks"
+SIDES = KERNEL, RANKS, EXTRA = "the notebook", "the ranks", "the extra ranks"
+SENT = re.compile(r"--(push|pull|with) (\S+)")
 HEADING = re.compile(r"^(#{1,4}) (.+)$", re.M)
 CORE_PATH = re.compile(r"^\*\*Core path\*\*: all sections but (.+?)(?:;|$)", re.M)
 
@@ -60,16 +61,23 @@ def code_cells(cells: list) -> Iterator[Cell]:
 
 
 def names_of(source: str) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """What a cell defines and uses, in the notebook's process and on the ranks."""
-    side = RANKS if source.startswith("%%ranks") else KERNEL
+    """What a cell defines and uses, in the notebook's process, on the ranks and on extra ones."""
+    head = source.splitlines()[0]
+    side = {"%%ranks": RANKS, "%%extra": EXTRA}.get(head.split()[0] if head.strip() else "", KERNEL)
     text = "\n".join("" if line.startswith("%") else line for line in source.splitlines())
-    defined, used = globals_of(text)
-    defines = {side: defined}
-    uses = {KERNEL: set(), RANKS: set(), side: used}
+    defines: dict[str, set[str]] = {one: set() for one in SIDES}
+    uses: dict[str, set[str]] = {one: set() for one in SIDES}
+    defines[side], uses[side] = globals_of(text)
     for expression in pulled(text):
         uses[RANKS] |= globals_of(expression)[1]
     uses[RANKS] |= asked_for(text)
-    return {KERNEL: set(), RANKS: set(), **defines}, uses
+    if side == EXTRA:
+        sent = {word: set(names.split(",")) for word, names in SENT.findall(head)}
+        defines[EXTRA] |= sent.get("with", set()) | sent.get("push", set())
+        uses[RANKS] |= sent.get("with", set())
+        uses[KERNEL] |= sent.get("push", set())
+        defines[KERNEL] |= sent.get("pull", set())
+    return defines, uses
 
 
 def globals_of(text: str) -> tuple[set[str], set[str]]:
@@ -117,7 +125,7 @@ def missing(cells: list) -> list[str]:
     last: dict[tuple[str, str], bool] = {}  # (side, name) → whether a cell beside the path made it
     said = []
     for number, cell in enumerate(code_cells(cells)):
-        for side in (KERNEL, RANKS):
+        for side in SIDES:
             if not cell.beside:
                 for name in sorted(cell.uses[side] - cell.defines[side]):
                     if last.get((side, name)):
@@ -164,6 +172,11 @@ def lesson(*cells: str) -> list:
             ["g"],
         ),
         ("%%ranks\ndef g():\n    pass", "print('g')", []),
+        ("%%ranks\ndef g():\n    pass", "%%extra 4 --with f,g\ng()", ["g"]),
+        ("m = 1", "%%extra 4 --push m\nm", ["m"]),
+        ("%%extra 4 --pull m\nm = k = 1", "m", ["m"]),
+        ("%%extra 4 --pull m\nm = k = 1", "k", []),
+        ("%%extra 4 --keep\nm = 1", "%%extra 4\nm", ["m"]),
     ],
 )
 def test_a_name_that_only_an_aside_defines_is_found(aside, after, found):

@@ -35,8 +35,8 @@ def test_the_first_lesson_runs_and_shows_its_figures(open_notebook, lab):
         printed = page.below(page.find("latency")).locator(".jp-RenderedText pre")
         assert printed.evaluate("one => getComputedStyle(one).wordBreak") == "normal"
         name = page.tab.locator(".jp-DirListing-item", has_text="appendix_b_honest_measuring")
-        cut = "one => [...one.querySelectorAll('*')].some(each => each.scrollWidth > each.clientWidth)"
-        assert not name.evaluate(cut), "the list of files is too narrow for the name"
+        wide = "[...one.querySelectorAll('*')].some(each => each.scrollWidth > each.clientWidth)"
+        assert not name.evaluate(f"one => {wide}"), "the list of files is too narrow for the name"
         assert "Lesson 00" in page.below(page.find("my_progress()")).inner_text()
     log = Progress(lab.work).read()
     assert [event["outcome"] for event in log.of("check")] == ["not attempted", "wrong"]
