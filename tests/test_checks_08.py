@@ -40,8 +40,10 @@ def test_the_reference_is_right(desk, name):
 @pytest.mark.parametrize(("norm", "said"), [(2.0002, "1.0001"), (3.0, "1.5")])
 def test_a_norm_that_is_a_little_off_is_not_called_one_times_right(norm, said):
     told = {"norm": norm, "want": 2.0, "most": 9.0, "readings": [("averaged", 7.0)]}
-    with pytest.raises(Finding, match=f"is {said} times what it should be here"):
+    told |= {"cut": 1, "factors": {"a shard": 1.0, "a copy": 1.0}}
+    with pytest.raises(Finding, match=f"is {said} times what it should be here") as found:
         clip._look_at_norms([told], "here")
+    assert found.value.name == "wrong norm"
 
 
 def first_steps(me, source: str, seeds: range) -> list[dict]:

@@ -5,6 +5,7 @@ The logs are drawn from a scale that a test holds to DeepSpeed's own, line by li
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import nbformat
@@ -12,13 +13,21 @@ import pytest
 
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_13 import logs, overflows
-from course_lib.classroom.checks.lesson_13.log_ideas import IDEAS
+from course_lib.classroom.checks.lesson_13.log_ideas import IDEAS, Idea
 from course_lib.deepspeed_config.overflow_log import NONE, read_overflows
 from tests.answers.lesson_13_log import WRONG_LOG
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "read_log"
 SEEDS = range(10)
+IN_MORE_WAYS = {  # misreadings of one name that lead to several values
+    "DeepSpeed's count believed": 3,
+    "two ends taken for one": 2,
+    "one at the least scale": 2,
+    "the least scale is not 1": 2,
+    "down to the least": 2,
+    "a long row is lost": 15,
+}
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +55,8 @@ def test_a_blank_is_not_attempted(desk):
 
 def test_a_misreading_has_a_name_of_its_own():
     assert len({called for _, called in WRONG_LOG.values()}) >= 25
-    named = {(idea.key, idea.name) for idea in IDEAS}
-    assert len(named) == len(IDEAS) - 2  # two of the verdict's in two ways each
+    ways = Counter((idea.key, idea.name) for idea in IDEAS)
+    assert {name: count for (_, name), count in ways.items() if count > 1} == IN_MORE_WAYS
     assert {idea.name for idea in IDEAS} <= {called for _, called in WRONG_LOG.values()}
 
 
@@ -74,15 +83,17 @@ def test_the_solution_s_function_reads_the_same():
 
 
 def test_no_idea_is_right_and_no_two_are_alike_on_what_is_drawn():
+    """Alike are at most two ways of one idea, of which the same is said."""
     for seed in SEEDS:
         drawn = logs.drawn(seed)
         right = [logs.happened(log) for log in drawn]
-        seen: list[tuple] = []
+        seen: list[tuple[str, list, Idea]] = []
         for idea in IDEAS:
             gives = [idea.gives(log) for log in drawn]
             assert gives != [truth[idea.key] for truth in right], (seed, idea.name)
-            assert (idea.key, gives) not in seen, (seed, idea.name)
-            seen.append((idea.key, gives))
+            others = [one for key, given, one in seen if (key, given) == (idea.key, gives)]
+            assert all(one[1:3] == idea[1:3] for one in others), (seed, idea.name, others)
+            seen.append((idea.key, gives, idea))
 
 
 def test_each_check_draws_other_logs():

@@ -231,7 +231,7 @@ WRONG_FILL = {
 
 # By equations: the one unknown that is left follows from the product.
 FILL_BY_PRODUCT = """
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from fractions import Fraction
 
 
@@ -258,11 +258,11 @@ class Sizes:
         sizes = Sizes(t, m, k)
         if any(x < 1 or x != int(x) for x in (t, m, k)) or t != m * k * world:
             raise ValueError(f"no triple: {sizes}")
-        return {name: int(x) for name, x in vars(sizes).items()}
+        return {name: int(x) for name, x in asdict(sizes).items()}
 
 
 def fill_batch(config, world):
-    named = Sizes.__dataclass_fields__
+    named = [field.name for field in fields(Sizes)]
     return {**config, **Sizes(*(config.get(name) for name in named)).solved(world)}
 """
 OUT = "    return {\n        **config,\n"

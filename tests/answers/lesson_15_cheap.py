@@ -146,7 +146,7 @@ WRONG_CHEAP = {
 
 # In GB and hours, with a class; and by a generator of all plans.
 IN_GB = """
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 
 @dataclass(order=True)
@@ -174,8 +174,7 @@ def cheapest_plan(case):
     plans = [Plan.of(case, i, n) for i, m in enumerate(case["machines"]) for n in m["sizes"]]
     # A day has some rounding in it.
     fine = sorted(x for x in plans if x and x.days <= case["days"] * (1 + 1e-9))
-    names = ("cost", "days", "choice")
-    return {name: getattr(fine[0], name) if fine else None for name in names}
+    return asdict(fine[0]) if fine else dict.fromkeys(("cost", "days", "choice"))
 """
 RIGHT = {"cheapest_plan": {"kept": CHEAP, "the least": LEAST, "in GB": IN_GB}}
 WRONG = {"cheapest_plan": WRONG_CHEAP}

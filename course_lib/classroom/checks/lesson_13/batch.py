@@ -34,7 +34,12 @@ from course_lib.classroom.checks.words import Page
 SAYS = Page("lesson_13/fill_batch")
 
 EACH = 8  # cases of a kind
-FALSE = (("wall_clock_breakdown", False), ("steps_per_print", 0), ("fp16", {}), ("optimizer", None))
+FALSE = (  # values that count as false in Python, and that DeepSpeed takes
+    ("wall_clock_breakdown", False),
+    ("steps_per_print", 0),
+    ("fp16", {}),
+    ("communication_data_type", None),
+)
 REFUSED = [torch.nan] * len(TRIPLE)
 Case = tuple[dict, int]
 

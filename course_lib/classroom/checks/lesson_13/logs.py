@@ -111,9 +111,11 @@ def printed() -> list[str]:
 
 
 def _starts(r: Random) -> Log:
-    """A scale that is looked for and found; each window tries a higher one."""
+    """A scale that is looked for and found; each window tries a higher one. Lines tell of the
+    hysteresis where nothing has overflowed."""
     most = 2.0 ** r.randint(6, 11)
-    return _log(r, _scale(r), lambda n, value: value > most, r.randint(45, 60))
+    scale = _scale(r, consecutive=True)
+    return _log(r, scale, lambda n, value: value > most, r.randint(45, 60))
 
 
 def _now_and_then(r: Random) -> Log:
@@ -144,9 +146,9 @@ def _lets_pass(r: Random) -> Log:
 
 def _never(r: Random, stops: bool = False) -> Log:
     """No scale is small enough: NaN from the first step on. A log that goes on is the later part of
-    a training, and its least scale is not 1."""
+    a training, and its least scale is not 1; one that stops has the training from its start."""
     more = {} if stops else {"least": r.choice((2.0, 4.0))}
-    first = 0 if stops else r.randint(200, 900)
+    first = 1 if stops else r.randint(200, 900)
     return _log(r, _scale(r, stops=stops, **more), lambda n, value: True, 40, first=first)
 
 
@@ -155,8 +157,10 @@ def _never_and_stops(r: Random) -> Log:
 
 
 def _diverges(r: Random, stops: bool = False) -> Log:
+    """Steps are made, and then none. A log that goes on does so at a scale of 1."""
     bad = r.choice((1, 2, r.randint(8, 20)))
-    scale = _scale(r, power=0 if bad > 2 else 9, stops=stops)
+    more = {} if stops else {"least": 1.0}
+    scale = _scale(r, power=0 if bad > 2 else 9, stops=stops, **more)
     return _log(r, scale, lambda n, value: n >= bad or value > 2.0**10, bad + 30)
 
 
@@ -164,11 +168,15 @@ def _diverges_and_stops(r: Random) -> Log:
     return _diverges(r, stops=True)
 
 
-def _cut_off(r: Random) -> Log:
+def _cut_off(r: Random, early: bool = False) -> Log:
     """The log ends in a row of overflows, and the scale can still be lower."""
-    bad = r.choice((0, r.randint(5, 15)))
+    bad = 0 if early else r.randint(5, 15)
     scale = _scale(r, power=12, least=1.0)
     return _log(r, scale, lambda n, value: n >= bad, bad + r.randint(3, 6), ranks=r.choice((2, 4)))
+
+
+def _not_yet(r: Random) -> Log:
+    return _cut_off(r, early=True)
 
 
 def _at_least(r: Random) -> Log:
@@ -195,10 +203,10 @@ def _just_down(r: Random) -> Log:
 
 
 def _long_way_down(r: Random) -> Log:
-    """The log ends in a long row of overflows, and the scale can still be lower. Many ranks."""
+    """Steps, a long row of overflows, and the scale can still be lower. Many ranks."""
     scale = _scale(r, power=r.randint(18, 20), least=1.0)
-    bad = r.choice((0, r.randint(4, 8)))
-    return _log(r, scale, lambda n, value: n >= bad, bad + r.randint(13, 16), ranks=11)
+    bad = r.randint(4, 8)
+    return _log(r, scale, lambda n, value: n >= bad, bad + r.randint(16, 17), ranks=11)
 
 
 KINDS: tuple[Callable[[Random], Log], ...] = (
@@ -212,6 +220,7 @@ KINDS: tuple[Callable[[Random], Log], ...] = (
     _diverges,
     _diverges_and_stops,
     _cut_off,
+    _not_yet,
     _at_least,
     _back_up,
     _just_down,
