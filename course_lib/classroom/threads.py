@@ -37,9 +37,13 @@ class CellThreads:
             start(thread)
 
         def complaint(arguments) -> None:
+            # The end of a call that has been told may itself be a LateCall: torch notes an error
+            # with its group's numbers, and by then another cell may be running.
+            if arguments.thread in self._told:
+                return
             if issubclass(arguments.exc_type, LateCall):
                 print(arguments.exc_value, file=sys.stderr)
-            elif arguments.thread not in self._told:
+            else:
                 complain(arguments)
 
         threading.Thread.start, threading.excepthook = noted_start, complaint
