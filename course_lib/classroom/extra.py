@@ -24,7 +24,11 @@ class ExtraRanks:
 
     def __init__(self, cluster: Cluster):
         self._cluster = cluster
-        self.world = cluster.world
+
+    @property
+    def world(self) -> int:
+        """How many they are."""
+        return self._cluster.world
 
     def run(self, cell: str, deadline: float = 30.0) -> None:
         """Run a cell on all of them; a failure raises as a `%%ranks` cell's does."""

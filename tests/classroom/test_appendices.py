@@ -114,8 +114,11 @@ def test_status_shows_appendices_after_the_lessons(root, work):
     rows = {one["lesson"]: one for one in told}
     assert list(rows)[-2:] == ["B", "C"] and rows["B"]["title"] == "Honest measuring"
     assert rows["C"]["opened"] and not rows["B"]["opened"] and rows["C"]["of"] == 0
+    listed = ["Appendix B  Honest measuring: not opened", "Appendix C  Clusters: opened"]
+    assert course("status", "--everything").stdout.splitlines()[-3:-1] == listed
     said = course("status").stdout.splitlines()
-    assert said[-2:] == ["Appendix B  Honest measuring: not opened", "Appendix C  Clusters: opened"]
+    assert said[1] == listed[1] and said[2].startswith("In all"), "what was opened, and no more"
+    assert said[3].startswith("2 lessons and appendices are not opened yet")
 
 
 def test_the_table_of_a_room_says_of_an_appendix_whether_it_was_opened(root, work, capsys):

@@ -7,6 +7,7 @@ import time
 
 import psutil
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 
 from course_lib.classroom import runs
 from course_lib.classroom.checks.judge import Judge
@@ -84,7 +85,7 @@ def test_a_deadline_that_is_none_is_refused(seconds):
 
 
 def test_a_deadline_that_is_none_is_refused_before_ranks_start(monkeypatch):
-    magics = RanksMagics(shell=None)
+    magics = RanksMagics(InteractiveShell())
     monkeypatch.setattr(magics, "ready", lambda *a, **k: pytest.fail("ranks were started"))
     for line in ("--deadline inf", "--deadline nan", "--deadline 1e15"):
         with pytest.raises(ValueError, match="a day"):

@@ -8,15 +8,23 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from course_lib.classroom.checks import answer, frame, layers
 from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.checks.frame import Exercise
-from course_lib.classroom.checks.judge import CHECKS, WORLD, Judge, _finding, _told, reference
+from course_lib.classroom.checks.judge import (
+    CHECKS,
+    LIMIT,
+    WORLD,
+    Judge,
+    _finding,
+    _told,
+    reference,
+)
 from course_lib.classroom.checks.lesson_07 import trial as loss_trial
+from course_lib.classroom.cluster import Ended
 from course_lib.classroom.hangs import Fact, Scene
 
 
@@ -47,9 +55,9 @@ def test_what_several_ranks_did_is_told_once():
     assert _told(busy[:1], "") == "rank 0 was still busy in your cell, line 3"
 
 
-def ended(*facts: Fact) -> SimpleNamespace:
+def ended(*facts: Fact) -> Ended:
     scene = Scene(None, 1, [0, 1, 2], facts=list(facts))
-    return SimpleNamespace(busy="", interrupted=False, scene=scene)
+    return Ended([], scene, limit=LIMIT)
 
 
 def test_a_rank_that_is_busy_in_the_checks_own_call_says_nothing_about_the_answer():

@@ -232,8 +232,8 @@ def _finding(ended: Ended, when: str, outside: str = "the check's call") -> Find
     if busy and all(f"{_OUTSIDE}: {_CALL}" in fact.text for fact in busy):
         who = agreement.said_of([fact.rank for fact in busy], "was still busy")
         raise NotJudged(
-            f"Nothing could be told {when}: after {LIMIT:g} s {who} in {outside}, and in none of "
-            "your lines. That happens on a machine that is busy. Try it again."
+            f"Nothing could be told {when}: after {ended.limit:g} s {who} in {outside}, and in "
+            "none of your lines. That happens on a machine that is busy. Try it again."
         )
     waiting = [fact for fact in facts if fact.kind in ("waited", "transport")]
     left = [fact.rank for fact in facts if fact.kind == "ok"]
