@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from course_lib.figures import course_map
-from course_lib.figures.course_map import HEADINGS, HEIGHT, TITLES, WIDTH, boxes, in_words, label
+from course_lib.figures.colours import DPI
+from course_lib.figures.course_map import (
+    HEADINGS,
+    HEIGHT,
+    TITLES,
+    WIDTH,
+    WORDS,
+    boxes,
+    in_words,
+    label,
+)
 
 NOTEBOOKS = Path(__file__).resolve().parents[1] / "notebooks"
 
@@ -31,6 +41,10 @@ def test_boxes_are_on_the_card_and_none_on_another():
             beside = one.left + one.wide <= other.left or other.left + other.wide <= one.left
             below = one.top + one.high <= other.top or other.top + other.high <= one.top
             assert beside or below
+
+
+def test_the_smallest_letters_are_twelve_pixels_high():
+    assert WORDS * DPI / 72 >= 12
 
 
 def test_parts_two_and_three_are_lanes_after_part_one_and_before_four():

@@ -87,7 +87,7 @@ def _made_of(source: str, needed: set[str]) -> set[str]:
     """What the values that are needed are made of: the names may stand in other cells."""
     body = [n for n in ast.parse(source).body if bound_by([n]) & needed]
     made = (n for n in body if _may_be_carried(n) and not isinstance(n, DEFINITIONS))
-    return set().union(*(_loaded(n) for n in made if not _sends(n)))
+    return set().union(*(loaded(n) for n in made if not _sends(n)))
 
 
 def _helps(source: str, name: str) -> bool:
@@ -135,7 +135,7 @@ def _kept(body: list[ast.stmt], needed: set[str], known: set[str]) -> list[ast.s
             return [chosen[i] for i in sorted(chosen)]
         chosen |= more
         for node in more.values():
-            needed |= _loaded(node)
+            needed |= loaded(node)
 
 
 def _is_constant(node: ast.stmt, have: set[str]) -> bool:
@@ -152,7 +152,7 @@ def _belongs(node: ast.stmt, needed: set[str], have: set[str]) -> bool:
         leaves = list(_leaves([node]))
         makes = bound_by([node]) | _completed(leaves)
         fits = all(_may_stand(leaf, have | makes) for leaf in leaves)
-        return bool(makes & needed) and fits and not _loaded(node) & _HERE
+        return bool(makes & needed) and fits and not loaded(node) & _HERE
     makes = bound_by([node]) | _completed([node])
     return bool(makes & needed) and _may_stand(node, have | makes)
 
@@ -231,7 +231,8 @@ def _runs(node: ast.AST) -> bool:
     return isinstance(node, (ast.Call, ast.Await))
 
 
-def _loaded(tree: ast.AST) -> set[str]:
+def loaded(tree: ast.AST) -> set[str]:
+    """The names that a piece of code reads, at any depth."""
     nodes = ast.walk(tree)
     return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 

@@ -115,7 +115,7 @@ class RanksMagics(Magics):
 
         status   what each rank is and where it computes; the default
         start    start the ranks, which the first %%ranks cell does otherwise
-        stop     end the ranks and give back what they hold
+        stop     end the ranks and free their memory
         restart  new ranks with empty variables, with --world N another number of them
         last     the output of the last %%ranks cell again: JupyterLab loses what a cell prints
                  after its page was closed

@@ -1,4 +1,4 @@
-"""Cells that need a package which is not installed: a sentence, and what they showed for us.
+"""Cells that need a package which is not installed: a sentence, and their committed outputs.
 
 DeepSpeed, Transformers and bitsandbytes belong to a few cells of a few lessons. Without them such a
 cell is not run. Neither are the cells that use its variables, and everything else runs. Where all
@@ -17,7 +17,7 @@ from pathlib import Path
 from IPython import get_ipython
 from IPython.display import display
 
-from course_lib.classroom.carried import bound_by
+from course_lib.classroom.carried import bound_by, loaded
 
 PACKAGES = ("accelerate", "bitsandbytes", "deepspeed", "tokenizers", "transformers")
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,13 +31,13 @@ _WRAPPED = """
 try:
     pass
 except Exception as _error:
-    if not __import__('importlib').import_module({module!r}).is_missing(_error):
+    if not __import__('importlib').import_module({module!r}).skip_if_missing(_error):
         raise
 """
 _SKIPPED = "__import__('importlib').import_module({module!r}).skip({package!r})"
 _SHOWN = "__import__('sys').displayhook(None)"
 _SENT = re.compile(r"--(push|pull|with)[ =](\S+)")  # the names after `%%extra`
-Name = tuple[bool, str]  # whether the ranks have it, and what it is called
+Name = tuple[bool, str]  # on the ranks or not, and the variable
 
 
 def install(shell) -> None:
@@ -95,7 +95,7 @@ def skip(package: str) -> None:
             display(data, raw=True, metadata=output.get("metadata", {}))
 
 
-def is_missing(error: BaseException) -> bool:
+def skip_if_missing(error: BaseException) -> bool:
     """Skip the cell that ended in this error, if a missing package is its cause."""
     chain: list[BaseException | None] = [error]
     while chain[-1] is not None:
@@ -160,7 +160,7 @@ def _imported(body: ast.Module) -> set[str]:
 
 
 def _made(on_ranks: bool, body: ast.Module) -> set[Name]:
-    """The names that a cell binds, on the ranks or here; what it pushes, it binds on the ranks."""
+    """The names that a cell binds, on the ranks or here; pushed names are bound on the ranks."""
     names = bound_by(body.body)
     for node in ast.walk(body):
         if isinstance(node, ast.withitem) and isinstance(node.optional_vars, ast.Name):
@@ -170,11 +170,11 @@ def _made(on_ranks: bool, body: ast.Module) -> set[Name]:
 
 
 def _used(on_ranks: bool, body: ast.Module) -> set[Name]:
-    """The names that a cell reads, here or on the ranks; what it pulls, it reads on the ranks."""
-    used = {(on_ranks, name) for name in _names(body)}
+    """The names that a cell reads, here or on the ranks; pulled names are read on the ranks."""
+    used = {(on_ranks, name) for name in loaded(body)}
     for call in _calls(body, "pull"):
         texts = [one.value for one in call.args if isinstance(one, ast.Constant)]
-        used |= {(True, name) for text in texts for name in _names(_parsed(str(text)))}
+        used |= {(True, name) for text in texts for name in loaded(_parsed(str(text)))}
     return used
 
 
@@ -182,10 +182,6 @@ def _calls(body: ast.Module, name: str) -> Iterator[ast.Call]:
     for node in ast.walk(body):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
             yield node
-
-
-def _names(body: ast.Module) -> set[str]:
-    return {n.id for n in ast.walk(body) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def _committed_outputs(source: str) -> list[dict]:

@@ -19,8 +19,8 @@ from IPython.display import clear_output, display
 from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.wire import Outcome
 
-# Lines of torch's C++ side, with a time in them; what they say we say better, or is known, as when
-# a profiler starts.
+# Lines of torch's C++ side, with a time in them. The course says the same in plainer words, or it
+# needs no saying, as when a profiler starts.
 _NOISE = re.compile(
     r"^((\[rank\d+\]:)?\[[WEI]\d{4} |(USDT|INFO|STAGE):\d{4}-\d\d-\d\d .*\.cpp:\d+\] ).*$\n?",
     re.MULTILINE,
@@ -97,7 +97,7 @@ class LiveArea:
             self._handle.update(bundle, raw=True)
 
     def show(self, outcomes: Sequence[Outcome], doing: list[str], spent: OwnTime) -> None:
-        """What the ranks of a cell have printed so far, what they do, and when they are ended."""
+        """Show the newest lines of the ranks, their work, and the end of the cell."""
         line = f"{spent.wall:.0f} s · this cell is ended after {spent.left()}"
         self.say("\n".join([*newest(outcomes), line, *doing, _PAGE]))
 

@@ -17,7 +17,7 @@ PLAIN = {
 
 
 def readable(stream: TextIO) -> None:
-    """Let a stream write what its encoding lacks in ASCII; a notebook's stream needs no help."""
+    """Let a stream write in ASCII the signs that its encoding lacks. A notebook's lacks none."""
     if hasattr(stream, "reconfigure"):
         codecs.register_error(HANDLER, _replaced)
         stream.reconfigure(errors=HANDLER)

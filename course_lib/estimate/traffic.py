@@ -72,7 +72,7 @@ class Turn(NamedTuple):
 
     unit: Bucket
     unread: bool  # an embedding's own: its backward looks at no weight
-    reached: bool  # what it makes wants a gradient, so that a backward comes
+    reached: bool  # its output wants a gradient, so that a backward follows
 
 
 def walk(
@@ -200,7 +200,7 @@ def offload_bytes(
             found["down"] += own
         elif any(slot.parameter.requires_grad for slot in bucket.slots):  # the whole shard's sums
             found["down"] += own * (accumulate if stage >= 2 else 1)
-        if plan.parameters is None:  # files bring up what they update, the host all that it has
+        if plan.parameters is None:  # files bring up their updates, the host all that it has
             found["up"] += own if trained or plan.optimizer == "cpu" else 0
         else:
             once = bucket in held.kept

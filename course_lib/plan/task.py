@@ -17,7 +17,7 @@ from course_lib.zero.precision import DTYPES
 
 ROWS = 8  # sequences of a step for each GPU, where nothing is said
 SPARE = 0.1  # of a GPU: what the estimate of a peak is held to
-MOST_TOKENS = 10**12  # above those of any step
+MOST_TOKENS = 10**12  # more than any step has
 
 
 def divisors(n: int) -> list[int]:

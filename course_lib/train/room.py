@@ -1,4 +1,4 @@
-"""A run that memory is too short for: what its states need on a rank, and what needs less.
+"""The refusal of a run that memory is too short for: the need of its states, and how to lower it.
 
 The closed forms of lesson 12 for the model that was asked for; activations are not counted.
 """

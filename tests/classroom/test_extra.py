@@ -10,7 +10,7 @@ pytestmark = pytest.mark.cpu("about ranks that are pretended")
 
 
 class Ranks:
-    """Ranks that note what they were asked for."""
+    """Ranks that note every request."""
 
     def __init__(self, world: int, log: list) -> None:
         self.world, self.log, self.variables = world, log, {}

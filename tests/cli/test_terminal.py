@@ -1,4 +1,4 @@
-"""A terminal that is not UTF-8: every command prints in it what it can, and ends as elsewhere."""
+"""A terminal that is not UTF-8: every command prints in it, and ends as in any other."""
 
 from __future__ import annotations
 

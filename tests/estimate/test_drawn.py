@@ -19,7 +19,8 @@ from course_lib.ledger import ledger
 from tests.estimate.parts import engine_of, holds, step_of
 from tests.estimate.test_traffic import Crossings
 
-# Of 500 that were tried at worlds 1 to 4: each of these has told a mistake that the others had not.
+# Of 500 that were tried, each at some of the worlds 1 to 4. Each of these has told a mistake that
+# the others had not.
 SEEDS = (0, 1, 2, 10, 18, 27, 32, 39, 41, 47, 51, 370)
 FROZEN = ["", "positions", "tokens", "tokens positions", "tokens positions blocks.0", "norm head"]
 FROZEN += ["blocks.1", "blocks", "tokens positions blocks norm_1", "bias", "tokens blocks.0.mlp"]

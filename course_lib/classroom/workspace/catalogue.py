@@ -1,4 +1,4 @@
-"""Which exercises each lesson has, and what they are worth, as the table at a lesson's end says.
+"""The exercises of each lesson and their points, read from the table at the lesson's end.
 
 The checks know it too, but they load torch; a look at one's progress has no use for that. Lesson 00
 points to `course status`.
