@@ -6,12 +6,12 @@
 #   make help      the rest, and every variable
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lab test test-all notebooks exercises bench accept-gpu clean
+.PHONY: help setup lab test test-all mutants notebooks exercises bench accept-gpu clean
 
 unexport PYTHONSAFEPATH PYTHONPATH PYTHONHOME
 export PYTHON COURSE_VENV COURSE_WORK HASHES TORCH_INDEX_URL LAB_ARGS PYTEST_ARGS BENCH_ARGS ACCEPT_ARGS
 
-help setup lab test test-all notebooks exercises bench accept-gpu clean:
+help setup lab test test-all mutants notebooks exercises bench accept-gpu clean:
 	@for candidate in "$$PYTHON" python3 python3.13 python3.12 python3.11 python3.10 python; do \
 	  if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 8))' >/dev/null 2>&1; then \
 	    exec "$$candidate" -m tools.bootstrap $@; \

@@ -112,13 +112,14 @@ def run_all(mutants: Sequence[Mutant], root: Path, jobs: int = 0) -> Iterator[Ve
 
 def passing(tests: Sequence[str], copies: queue.SimpleQueue, jobs: int) -> dict[str, str]:
     """Each test's outcome in an untouched copy, in words; "passed" is what it should be."""
-    shares = [share for share in (tests[number::jobs] for number in range(jobs)) if share]
+    files: dict[str, list[str]] = {}
+    for test in tests:
+        files.setdefault(test.split("::")[0], []).append(test)
     outcomes: dict[str, str] = {}
     with ThreadPoolExecutor(jobs) as threads:
-        for share, report in zip(
-            shares, threads.map(lambda share: in_a_copy(share, copies), shares), strict=True
-        ):
-            for test in share:
+        reports = threads.map(lambda named: in_a_copy(named, copies), files.values())
+        for named, report in zip(files.values(), reports, strict=True):
+            for test in named:
                 seen = report.outcomes_of(test)
                 fine = seen and set(seen) <= {"passed", "skipped"} and "passed" in seen
                 outcomes[test] = "passed" if fine else f"{seen or report.trouble}"

@@ -1,4 +1,4 @@
-"""The registry of mistakes is sound, its runner is honest, and (slow) every mistake is noticed."""
+"""The registry of mistakes is sound, and its runner is honest. `make mutants` runs the registry."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import pytest
 from tests.mutants import MUTANTS, ROOT, main
 from tests.mutation import Mutant, run_all
 
+TRAPS = [f"T{number}" for number in range(1, 37)]
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.id)
-def test_the_entry_is_sound(mutant):
-    assert mutant.faults(ROOT) == []
-    assert mutant.why
-    assert mutant.trap is None or mutant.trap.startswith("T")
+
+def test_every_entry_is_sound():
+    assert [fault for mutant in MUTANTS for fault in mutant.faults(ROOT)] == []
+    assert [mutant.id for mutant in MUTANTS if not mutant.why] == []
+
+
+def test_every_trap_has_a_mutant():
+    assert {mutant.trap for mutant in MUTANTS} - {None} == set(TRAPS)
 
 
 def test_every_mutant_has_a_name_of_its_own():
@@ -34,13 +38,6 @@ def test_every_test_that_a_mutant_names_is_there_with_its_parameters():
     there |= {one.split("[")[0] for one in there}
     there |= {one.rpartition("::")[0] for one in there}  # a file, or a class
     assert [(one.id, test) for one in MUTANTS for test in one.tests if test not in there] == []
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_every_mutant_is_killed():
-    alive = [verdict for verdict in run_all(MUTANTS, ROOT) if not verdict.killed]
-    assert not alive, "\n".join(f"{one.mutant.id}: {one.said}" for one in alive)
 
 
 # --- the runner, on a toy course -----------------------------------------------------------------

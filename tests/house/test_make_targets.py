@@ -126,7 +126,7 @@ def test_every_target_of_the_makefile_is_one_of_the_bootstrap() -> None:
     assert set(phony[1].split()) == {*bootstrap.TARGETS, "clean", "help"}
     for target in phony[1].split():
         assert target == "help" or f"make {target} " in bootstrap.HELP
-    wanted = {"lab", "test", "setup", "notebooks", "exercises", "test-all", "bench"}
+    wanted = {"lab", "test", "setup", "notebooks", "exercises", "test-all", "mutants", "bench"}
     assert wanted <= set(bootstrap.TARGETS)
 
 

@@ -52,9 +52,12 @@ def test_one_python_starts_its_ranks_one_by_one() -> None:
 def test_the_night_runs_what_the_day_leaves_out() -> None:
     told = read("nightly.yml")
     assert told["on"]["schedule"]
-    (job,) = told["jobs"].values()
-    (run,) = [step for step in job["steps"] if "run" in step]
-    assert run["run"] == ".ci/run test-all" and job["timeout-minutes"] >= 120
+    limits = {"whole": ("test-all", 120), "mutants": ("mutants", 60)}
+    assert told["jobs"].keys() == limits.keys()
+    for name, (target, minutes) in limits.items():
+        (run,) = [step for step in told["jobs"][name]["steps"] if "run" in step]
+        assert run["run"] == f".ci/run {target}"
+        assert told["jobs"][name]["timeout-minutes"] >= minutes
 
 
 def test_ci_runs_on_every_python_that_the_course_claims() -> None:

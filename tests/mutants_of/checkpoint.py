@@ -14,7 +14,6 @@ LOGICAL = TESTS + "test_logical.py::"
 ONCE = LOGICAL + "test_every_element_is_answered_for_once"
 BYTES = TESTS + "test_bytes.py::"
 EACH = BYTES + "test_each_byte_is_written_once_and_read_once_where_it_is_needed"
-BESIDE = BYTES + "test_beside_what_it_holds_a_rank_needs_a_tensor_and_a_buffer"
 ANY = TESTS + "test_any_model.py::test_any_model_goes_on_at_any_layout[some]"
 PRECISION = TESTS + "test_precision.py::"
 ROAD = PRECISION + "test_another_precision_keeps_masters_and_moments_to_the_bit"
@@ -24,7 +23,6 @@ DAMAGE = TESTS + "test_damage.py::"
 HARMED = DAMAGE + "test_whatever_is_damaged_is_named_on_all_ranks"
 APART = DAMAGE + "test_what_is_no_checkpoint_is_told_apart"
 ANOTHER = TESTS + "test_another.py::"
-LATEST = DAMAGE + "test_latest_names_the_last_or_says_what_is_there"
 MODELS = ANOTHER + "test_the_first_tensor_of_another_model_is_named"
 OPTIMIZERS = ANOTHER + "test_another_optimizer_is_refused_before_anything_changes"
 GROUPS = ANOTHER + "test_the_record_says_all_groups_whatever_the_layout"
@@ -38,15 +36,11 @@ KEPT = FOLDER + "test_the_last_k_stay_and_no_other_number_is_taken"
 KILLED = TESTS + "test_killed.py::"
 KILLED += "test_ranks_killed_between_the_renames_and_at_drawn_moments_of_a_save"
 TRAIN = TESTS + "test_train.py::test_a_run_goes_on_at_another_layout"
-ALONE = TESTS + "test_train.py::test_weights_alone_begin_another_run"
-LAYOUTS = TESTS + "test_layouts.py::test_drawn_pairs_go_on_alike"
 RUN = "tests/train/test_damage.py::"
 SUMS = RUN + "test_the_sums_are_those_of_sha256sum"
 PROGRAM = "tests/train/test_program.py::"
 UNITS = "tests/train/test_new_model.py::"
 UNITS += "test_a_save_gathers_each_unit_once_and_has_one_at_a_time"
-BACK = "tests/train/test_journal.py::"
-BACK += "test_going_back_removes_no_later_checkpoint_and_keeps_its_own"
 
 
 def mutant(file: str, name: str, old: str, new: str, tests: tuple, why: str, trap=None) -> Mutant:
@@ -88,27 +82,11 @@ MUTANTS = [
     ),
     mutant(
         "crc",
-        "tables-for-ever",
-        "            if len(self._followed) > 64:\n                self._followed.clear()\n",
-        "",
-        (CRC + "test_more_distances_than_tables_are_kept_for",),
-        "every distance's tables stay, and a large model has many",
-    ),
-    mutant(
-        "crc",
         "gap-not-counted",
         "share = self._then(share, stop - end, number) ^ crc32(content)",
         "share = self._then(share, len(content), number) ^ crc32(content)",
         (WHOLE,),
         "the bytes of other ranks between two runs do not count",
-    ),
-    mutant(
-        "crc",
-        "rest-not-counted",
-        "        return times(power(total - end), share) if share else 0\n",
-        "        return share\n",
-        (WHOLE,),
-        "the bytes of other ranks after the last run do not count",
     ),
     mutant(
         "files",
@@ -117,14 +95,6 @@ MUTANTS = [
         "    while d > 1 and box.size[d - 1] == shape[d - 1] and len(shape) < 2:",
         (RUNS, ROWS),
         "whole rows are as many writes as there are rows",
-    ),
-    mutant(
-        "files",
-        "offset-of-the-last-dim",
-        "    first = box.offset[d - 1] * inner\n",
-        "    first = box.offset[d - 1]\n",
-        (RUNS, ROWS),
-        "a box in the middle is read from the beginning",
     ),
     mutant(
         "files",
@@ -161,22 +131,6 @@ MUTANTS = [
         "T32",
     ),
     mutant(
-        "logical",
-        "copies-over-tp-written-by-each",
-        "        copies = extent.holders or (None if extent.cut_over else tp)\n",
-        "        copies = extent.holders or None\n",
-        (f"{EACH}[2]",),
-        "what all tp ranks have alike is written by each",
-    ),
-    mutant(
-        "logical",
-        "cut-by-others-guessed",
-        "    elif tp is not None and any(e.cut_over for some",
-        "    elif tp is None and any(e.cut_over for some",
-        (LOGICAL + "test_what_only_its_layers_know_is_not_guessed",),
-        "a layer of somebody's is saved as if it were cut in rows",
-    ),
-    mutant(
         "pen",
         "header-twice",
         "                file.truncate(files.sizes[name])\n",
@@ -207,15 +161,6 @@ MUTANTS = [
         "            del file\n",
         (KINDS,),
         "a checkpoint is named before its bytes are on the disk",
-    ),
-    mutant(
-        "pen",
-        "all-kept-in-memory",
-        "        self.bytes += at\n",
-        "        self.bytes += at\n        self._open_content = (*getattr(self, "
-        "'_open_content', ()), bytes(content))\n",
-        (f"{BESIDE}[as is-2x1-2]", f"{BESIDE}[bfloat16-2x1-3]", f"{BESIDE}[as is-1x2-0]"),
-        "a rank has all that it writes in memory once more",
     ),
     mutant(
         "planned",
@@ -310,22 +255,6 @@ MUTANTS = [
     ),
     mutant(
         "saving",
-        "another-run-s-taken-away",
-        "        if claim.held:\n",
-        "        if first:\n",
-        (WRITERS,),
-        "a save that is refused takes away what another run is writing",
-    ),
-    mutant(
-        "saving",
-        "no-claim",
-        "                claim.take()\n",
-        "                top.mkdir(parents=True, exist_ok=True)\n",
-        (WRITERS,),
-        "two runs write one checkpoint",
-    ),
-    mutant(
-        "saving",
         "any-number-kept",
         "    if isinstance(keep, bool) or not isinstance(keep, int) or keep < 1:\n",
         "    if keep is None:\n",
@@ -347,22 +276,6 @@ MUTANTS = [
         "    if not saved:\n",
         (f"{OPTIMIZERS}[0]",),
         "the moments of one optimizer are taken for another's",
-    ),
-    mutant(
-        "recorded",
-        "any-group",
-        '        if record["groups"][name] != group:\n',
-        '        if record["groups"][name] is None:\n',
-        (f"{OPTIMIZERS}[3]",),
-        "a weight's decay changes without a word",
-    ),
-    mutant(
-        "recorded",
-        "any-frozen",
-        '        if parameter.requires_grad != (name in record["groups"]):\n',
-        '        if parameter.requires_grad and name not in record["groups"]:\n',
-        (f"{OPTIMIZERS}[0]",),
-        "a parameter that is trained no longer is found by a traceback",
     ),
     mutant(
         "recorded",
@@ -432,14 +345,6 @@ MUTANTS = [
         "what is frozen stays what it was before the load",
     ),
     mutant(
-        "loading",
-        "small-files-unread",
-        "                sums.check(path, small, lambda: folder.remedy(path))\n",
-        "                del small\n",
-        (HARMED,),
-        "an index or a config that is damaged is used",
-    ),
-    mutant(
         "agreed",
         "each-for-itself",
         "    if reports:\n        rank, text = reports[0]\n",
@@ -476,14 +381,6 @@ MUTANTS = [
     ),
     mutant(
         "folder",
-        "not-undone",
-        "        _undo(part, final, before)\n        raise\n",
-        "        raise\n",
-        (FULL,),
-        "an error between two renames takes the old checkpoint away",
-    ),
-    mutant(
-        "folder",
         "latest-not-put-back",
         "        elif latest.read_bytes() != before:\n            write_whole(latest, before)\n",
         "",
@@ -500,22 +397,6 @@ MUTANTS = [
     ),
     mutant(
         "folder",
-        "all-kept",
-        "    for old in earlier[:-keep]:\n",
-        "    for old in []:\n",
-        (KEPT,),
-        "the disk fills up with old ones",
-    ),
-    mutant(
-        "folder",
-        "later-ones-removed",
-        "    earlier = [path for path in whole(top) if number_of(path) <= step]\n",
-        "    earlier = whole(top)\n",
-        (KEPT, BACK),
-        "a run that has gone back removes what it has just saved",
-    ),
-    mutant(
-        "folder",
         "claimed-by-all",
         "fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)",
         "fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)",
@@ -529,22 +410,6 @@ MUTANTS = [
         ".decode().strip()",
         (RUN + "test_a_latest_that_names_none",),
         "bytes that are no text are a traceback",
-    ),
-    mutant(
-        "folder",
-        "latest-lost-is-none",
-        "        if whole(top) or not isinstance",
-        "        if not isinstance",
-        (LATEST, RUN + "test_a_latest_that_names_none"),
-        "a run with checkpoints is said to have none",
-    ),
-    mutant(
-        "folder",
-        "outside-the-folder",
-        "    if not NAME.fullmatch(name) or not (path / RECORD).exists():\n",
-        "    if not (path / RECORD).exists():\n",
-        (LATEST,),
-        "`latest` leads out of the folder",
     ),
     mutant(
         "sums",
@@ -569,14 +434,6 @@ MUTANTS = [
         "                current[:] = [unit]\n",
         (UNITS,),
         "a save to Hugging Face has the whole model in memory",
-    ),
-    mutant(
-        "units",
-        "gathered-for-each-weight",
-        "not unit.persistent and current != [unit]:\n",
-        "not unit.persistent:\n",
-        (UNITS,),
-        "a unit is gathered for each of its weights",
     ),
     mutant(
         "folder",
@@ -605,34 +462,6 @@ MUTANTS = [
         ),
         "weights and moments begin anew",
         "T32",
-    ),
-    Mutant(
-        "checkpoint-data-from-the-start",
-        "course_lib/train/journal.py",
-        '                text.batches.restore(record["data"])\n',
-        "",
-        (TRAIN,),
-        "the rows of the first steps are trained on again",
-        "T32",
-    ),
-    Mutant(
-        "checkpoint-no-tokenizer",
-        "course_lib/train/journal.py",
-        '        files = {"tokenizer.json": self.text.tokenizer_json}\n',
-        "        files = {}\n",
-        (
-            RUN + "test_a_bit_in_any_file_is_seen",
-            PROGRAM + "test_transformers_reads_the_checkpoint",
-        ),
-        "nobody knows what the words are",
-    ),
-    Mutant(
-        "checkpoint-weights-not-taken",
-        "course_lib/train/model.py",
-        "        fill = Filler(model, options.from_, mesh)\n",
-        "        fill = Start(model, options.seed)\n",
-        (ALONE,),
-        "a run from a checkpoint begins with new weights",
     ),
     Mutant(
         "checkpoint-frozen-put-back",

@@ -16,18 +16,12 @@ OPTIONS = TESTS + "test_ignored_smoothed_reduced_and_padded[2]"
 FAR = TESTS + "test_logits_far_from_zero_and_infinite_ones[2]"
 NARROW = TESTS + "test_narrow_logits_are_summed_in_float32[1]"
 KEPT = TESTS + "test_the_callers_logits_are_untouched_and_backward_goes_twice[2]"
-COUNTED = TESTS + "test_two_small_sums_forward_and_nothing_backward[2-float64]"
 PEAK = TESTS + "test_the_peak_is_one_shard_of_logits[float32-0-0.0]"
-PADDED = TESTS + "test_padding_costs_no_second_shard"
-FILLED = TESTS + "test_rows_are_filled_with_0_only_where_one_has_no_softmax"
 REFUSED = TESTS + "test_what_would_be_a_wrong_number_is_an_error"
 CHOSEN = KERNELS + "test_the_choice"
 WITHOUT = KERNELS + "test_where_kernels_do_not_work_one_sentence_says_why"
 FUSED_DENSE = ONE + "test_head_and_loss_in_one_are_the_product_and_the_loss[2]"
-FUSED_NARROW = ONE + "test_narrow_numbers_are_those_of_head_and_loss_apart[1]"
-FUSED_COUNTED = ONE + "test_two_small_sums_forward_and_one_of_the_states_backward[nothing]"
 FUSED_PEAK = ONE + "test_the_peak_is_at_most_a_quarter_of_a_shard[float32-True]"
-FUSED_PEAK_BF16 = ONE + "test_the_peak_is_at_most_a_quarter_of_a_shard[bfloat16-False]"
 FUSED_REFUSED = ONE + "test_what_does_not_fit_is_refused"
 
 
@@ -73,14 +67,6 @@ MUTANTS = [
         "T7",
     ),
     plain(
-        "others-labels-count",
-        "own[2, rows] = torch.where(here, found, 0.0)",
-        "own[2, rows] = found",
-        (LABELS,),
-        "a rank that does not own the target adds the logit at its edge",
-        "T7",
-    ),
-    plain(
         "ignored-loss",
         "torch.where(ignored, 0.0, losses)",
         "losses",
@@ -97,27 +83,11 @@ MUTANTS = [
         "T8",
     ),
     plain(
-        "ignored-infinite",
-        "share = torch.where(ignored, 0.0, parts[0] / sums[0])",
-        "share = parts[0] / sums[0]",
-        (FAR,),
-        "an ignored row of -inf spoils the gradient with NaN",
-        "T8",
-    ),
-    plain(
         "nothing-to-learn",
         "total / count.clamp(min=1)",
         "total / count",
         (OPTIONS,),
         "the mean over no token is 0/0",
-        "T8",
-    ),
-    plain(
-        "mean-over-all",
-        "total / count.clamp(min=1)",
-        "total / max(1, targets.numel())",
-        (OPTIONS,),
-        "ignored tokens are counted by the mean",
         "T8",
     ),
     plain(
@@ -152,22 +122,6 @@ MUTANTS = [
         "the gradient smooths over this rank's words",
         "T10",
     ),
-    plain(
-        "smoothing-not-moved",
-        "own[3] + (real if weights is None else weights.own.sum()) * nearer",
-        "own[3]",
-        (OPTIONS,),
-        "sums of logits are added up that lie below different ones",
-        "T10",
-    ),
-    plain(
-        "smoothing-not-summed",
-        "smoothing / vocabulary * sums[2]",
-        "smoothing / vocabulary * (own[3] + real * nearer)",
-        (OPTIONS,),
-        "each rank smooths with its own logits: ranks' losses differ",
-        "T10",
-    ),
     Mutant(
         "cross-entropy-full-logits",
         CHECKS,
@@ -183,22 +137,6 @@ MUTANTS = [
         'most = all_reduce(own[0], group, "max") * 0',
         (FAR,),
         "exponentials overflow",
-        "T12",
-    ),
-    plain(
-        "own-maximum",
-        "nearer = torch.where(own[0] == -math.inf, 0.0, own[0] - most)",
-        "nearer = torch.zeros_like(most)",
-        (LABELS,),
-        "sums that lie below different logits are added up",
-        "T12",
-    ),
-    plain(
-        "maximum-added-back",
-        "losses = of_sum * sums[0].log() - of_target * (sums[1] - most)",
-        "losses = sums[0].log() + most - (1 - smoothing) * sums[1] - smoothing * most",
-        (FAR,),
-        "logits far from 0 round the loss to their own last digit",
         "T12",
     ),
     plain(
@@ -227,27 +165,12 @@ MUTANTS = [
         "T12",
     ),
     plain(
-        "made-twice",
-        "made, ctx.made = ctx.made, None",
-        "made = ctx.made",
-        (KEPT,),
-        "the second backward takes the first one's gradient for the softmax",
-        "T6",
-    ),
-    plain(
         "kept-narrow",
         "if keep and logits.dtype == wide(logits) else None",
         "if keep else None",
         (NARROW,),
         "the softmax of bf16 logits is rounded before the gradient is made of it",
         "T12",
-    ),
-    plain(
-        "kept-without-need",
-        "keep = torch.is_grad_enabled() and logits.requires_grad",
-        "keep = True",
-        (PEAK,),
-        "a shard of memory for a gradient that nobody wants",
     ),
     Mutant(
         "cross-entropy-narrow-sums",
@@ -259,25 +182,11 @@ MUTANTS = [
         "T12",
     ),
     plain(
-        "three-messages",
-        "    sums = all_reduce(torch.stack(parts), group, donated=True)",
-        "    sums = torch.stack([all_reduce(part, group) for part in parts])",
-        (COUNTED,),
-        "the sums travel one by one",
-    ),
-    plain(
         "whole-at-once",
         "    step = min(tokens, max(1, at_once // max(1, width)))",
         "    step = tokens",
         (PEAK,),
         "a second shard of memory for what lies below the largest",
-    ),
-    plain(
-        "exponentials-kept",
-        "ctx.made, ctx.where = made, (",
-        "ctx.also, ctx.made, ctx.where = logits.exp(), made, (",
-        (PEAK,),
-        "exponentials are held for the backward beside the logits",
     ),
     Mutant(
         "cross-entropy-range-unchecked",
@@ -286,20 +195,6 @@ MUTANTS = [
         "wrong = (targets < 0) & (targets != ignore_index)",
         (REFUSED,),
         "a target beyond the vocabulary is nobody's, and its loss the logsumexp",
-    ),
-    plain(
-        "rows-always-filled",
-        "        if broken:\n",
-        "        if True:\n",
-        (FILLED,),
-        "each backward passes over all logits once more, to set rows to 0 that are 0",
-    ),
-    plain(
-        "padding-filled-at-once",
-        "    elif real < width:  # torch",
-        "    elif real > width:  # torch",
-        (PADDED,),
-        "torch fills the rows that padding separates through a second shard of memory",
     ),
     Mutant(
         "cross-entropy-kernels-in-float32",
@@ -319,20 +214,6 @@ MUTANTS = [
         "no loss at all on a machine where Triton does not work",
     ),
     fused(
-        "states-not-summed",
-        "            d_states = all_reduce(d_states, ctx.group, donated=True)",
-        "            pass",
-        (FUSED_DENSE, FUSED_COUNTED),
-        "each rank keeps its own words' part of the states' gradient",
-    ),
-    fused(
-        "last-chunk-only",
-        "d_weight.addmm_(logits.t(), states[rows])",
-        "d_weight.copy_(logits.t() @ states[rows])",
-        (FUSED_DENSE,),
-        "the head learns from the last tokens alone",
-    ),
-    fused(
         "all-at-once",
         "-(-flat.numel() // 8) if tokens_at_once is None",
         "flat.numel() if tokens_at_once is None",
@@ -345,13 +226,6 @@ MUTANTS = [
         "            ctx.last = logits\n",
         (FUSED_PEAK,),
         "two pieces of logits are alive at once",
-    ),
-    fused(
-        "autocast-in-forward-alone",
-        "    rows, weight = autocast(rows.device, rows, weight)\n",
-        "",
-        (FUSED_NARROW,),
-        "the backward computes other logits than the forward did",
     ),
     fused(
         "ignored-token",
@@ -368,12 +242,5 @@ MUTANTS = [
         (FUSED_REFUSED,),
         "a head that is not cut gives a loss that is too high by log N",
         "T11",
-    ),
-    plain(
-        "gradient-at-once",
-        "    for rows, words in chunks(logits, real, out if direct else None):",
-        "    for rows, words in [(slice(None), out[:, :real].to(share.dtype))]:",
-        (FUSED_PEAK_BF16,),
-        "in bf16 the gradient takes twice its size in float32 besides",
     ),
 ]

@@ -8,17 +8,14 @@ TESTS = "tests/tensor_parallel/test_embedding.py::"
 MODEL = "tests/tensor_parallel/test_model.py::"
 
 FOUND = TESTS + "test_every_word_is_found_and_taught_once[2]"
-EMPTY = TESTS + "test_every_word_is_found_and_taught_once[4]"
 EXAMPLE = TESTS + "test_the_worked_example_of_two_ranks_and_one_sum"
 STARTED = TESTS + "test_the_table_starts_as_the_dense_one"
 TIED = TESTS + "test_a_tied_table_is_one_parameter_and_its_gradient_the_sum_of_two[2]"
 ZERO = TESTS + "test_rows_that_are_no_words_stay_zero[2]"
-HEAD = TESTS + "test_the_head_gives_this_ranks_logits[2]"
 REFUSED = TESTS + "test_what_is_no_word_or_cannot_be_cut_is_refused"
 CARRIED = MODEL + "test_a_cut_model_can_be_copied_saved_and_made_without_numbers[3-config1-False]"
 UNTIED = MODEL + "test_a_padded_model_trains_as_the_dense_one[3-config2-False-12-True]"
 TRAINED = MODEL + "test_a_padded_model_trains_as_the_dense_one[4-config5-False-1-False]"
-REFERENCE = MODEL + "test_the_reference_workload_takes_28_collectives_and_27_3_megabytes"
 MODEL_REFUSED = MODEL + "test_what_cannot_be_cut_is_refused_while_nothing_is"
 
 
@@ -31,13 +28,6 @@ def plan(name: str, old: str, new: str, tests: tuple[str, ...], why: str, trap=N
 
 
 MUTANTS = [
-    table(
-        "others-words-are-row-0",
-        "return torch.where(here[..., None], rows, 0.0)",
-        "return rows",
-        (FOUND, EXAMPLE),
-        "a word of another rank is this rank's first",
-    ),
     table(
         "last-row-nobodys",
         "local < self.weight.shape[0])",
@@ -52,14 +42,6 @@ MUTANTS = [
         "        return self.own_rows(ids)",
         (FOUND, EXAMPLE),
         "each rank goes on with its own words alone",
-    ),
-    table(
-        "rank-without-a-row",
-        "        if not self.weight.shape[0]:\n"
-        "            return self.weight.new_zeros((*ids.shape, self.hidden)) + self.weight.sum()\n",
-        "",
-        (EMPTY,),
-        "a rank that holds no row looks for its first",
     ),
     table(
         "padding-not-zero",
@@ -86,13 +68,6 @@ MUTANTS = [
         "T15",
     ),
     table(
-        "frozen-thaws",
-        "self.weight = nn.Parameter(rows, requires_grad=whole.requires_grad)",
-        "self.weight = nn.Parameter(rows)",
-        (STARTED,),
-        "a frozen table learns once it is cut",
-    ),
-    table(
         "tie-copied",
         "        self.weight, self.group, self.overlap = weight, group, overlap",
         "        self.weight, self.group, self.overlap = nn.Parameter(weight.detach()), group, "
@@ -100,13 +75,6 @@ MUTANTS = [
         (TIED,),
         "the head is a second parameter on the same numbers: half of the gradient",
         "T17",
-    ),
-    table(
-        "head-without-f",
-        "(logits,) = column_products(x, [self.weight], [None], self.group, overlap=self.overlap)",
-        "logits = F.linear(x, self.weight)",
-        (HEAD, TIED),
-        "the states learn from this rank's words alone",
     ),
     table(
         "range-unchecked",
@@ -138,42 +106,11 @@ MUTANTS = [
         "T17",
     ),
     plan(
-        "tied-for-all",
-        "    tied = model.head.weight is model.tokens.weight\n",
-        "    tied = True\n",
-        (UNTIED,),
-        "an untied head becomes the table of words",
-        "T17",
-    ),
-    plan(
         "head-not-padded",
         "rows = VocabularyParallelEmbedding.from_dense(rows, group, multiple_of=multiple_of)",
         "rows = VocabularyParallelEmbedding.from_dense(rows, group)",
         (UNTIED,),
         "table and head are cut at different words",
         "T9",
-    ),
-    plan(
-        "half-cut",
-        "        check_vocabulary(model.tokens.num_embeddings, group.size())\n",
-        "",
-        (MODEL_REFUSED,),
-        "a vocabulary too small is refused when the blocks are cut already",
-    ),
-    plan(
-        "compared-without-numbers",
-        "[(name, p) for name, p in replicated(model) if not p.is_meta]",
-        "list(replicated(model))",
-        (CARRIED,),
-        "a model without numbers yet is compared over the ranks",
-    ),
-    Mutant(
-        "model-one-sum-more",
-        TABLE,
-        "        (logits,) = column_products(x, [self.weight]",
-        "        x = reduce(x, self.group) / self.group.size()\n"
-        "        (logits,) = column_products(x, [self.weight]",
-        (REFERENCE,),
-        "the head sums states that are whole already",
     ),
 ]

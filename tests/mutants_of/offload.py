@@ -23,11 +23,8 @@ SMALL = ACCIDENTS + "test_a_disk_too_small_is_met_before_the_first_step"
 OWN = TESTS + "test_own_states.py::"
 FRESH = OWN + "test_a_fresh_engine_goes_on_where_another_was"
 STAY = "tests/zero/test_outside.py::test_weights_loaded_at_any_moment_stay"
-TMPFS = ACCIDENTS + "test_a_real_full_disk"
 SHORT = ACCIDENTS + "test_a_file_that_was_cut_short_is_named"
-PIECES = ACCIDENTS + "test_short_reads_and_writes_go_on"
 FOLDERS = ACCIDENTS + "test_folders_that_cannot_be_used_are_named"
-CRASH = ACCIDENTS + "test_what_a_crash_leaves_is_named_and_taken_over_when_asked"
 ENDS = ACCIDENTS + "test_a_program_that_ends_without_closing_leaves_nothing"
 PLANS = TESTS + "test_plans.py::"
 REFUSED = PLANS + "test_what_does_not_go_together_is_refused"
@@ -70,14 +67,6 @@ MUTANTS = [
         '    with tier("device"):\n        pinned =',
         (HELD + "[1-cpu-False]", LARGER + "[3-cpu-cpu]"),
         "what was offloaded lies where it was before",
-    ),
-    mutant(
-        "states-begin-anew",
-        "kept.py",
-        "            self.small[number] = new\n",
-        "            self.small[number] = {}\n",
-        (SAME + "[3-nvme]", SAME + "[3-nvme-cpu]"),
-        "every step begins with moments of zero",
     ),
     mutant(
         "states-kept-in-memory",
@@ -124,14 +113,6 @@ MUTANTS = [
         "T25",
     ),
     Mutant(
-        "offload-holdings-without-files",
-        "course_lib/zero/holdings.py",
-        '"disk": home.file_bytes',
-        '"disk": 0',
-        (HELD + "[3-nvme-nvme-False]",),
-        "a rank's files are not among what it holds",
-    ),
-    Mutant(
         "offload-holdings-without-shards",
         "course_lib/zero/stage3/cut.py",
         "for x in (unit.shard, unit.buffer))]",
@@ -163,14 +144,6 @@ MUTANTS = [
         (WRITTEN + "[3-nvme-nvme-as is]", WRITTEN + "[3-nvme-bfloat16]"),
         "weights that were loaded through `gathered` are lost with the next step",
         "T25",
-    ),
-    mutant(
-        "not-synced",
-        "pipeline.py",
-        "        io.sync([kept[i].file for i in todo]).wait()\n",
-        "",
-        (MOVED + "[3-nvme-False]",),
-        "a step counts as done while the disk has not got it",
     ),
     mutant(
         "reads-without-bound",
@@ -214,14 +187,6 @@ MUTANTS = [
         "what a file no longer has stays what was in memory before",
     ),
     mutant(
-        "short-read-begins-anew",
-        "files.py",
-        "os.preadv(file.fd, [memory[done:]], offset + done)",
-        "os.preadv(file.fd, [memory[done:]], offset)",
-        (PIECES,),
-        "the rest of a short read comes from where it began",
-    ),
-    mutant(
         "blocks-on-one-another",
         "files.py",
         "self._pool.submit(call, file, offset + first, data",
@@ -239,36 +204,12 @@ MUTANTS = [
         "T30",
     ),
     mutant(
-        "no-room-on-one-rank",
-        "nvme.py",
-        "        except (OSError, OutOfMemory) as error:\n",
-        "        except OutOfMemory as error:\n",
-        (SMALL, TMPFS),
-        "one rank finds no room and the others wait for its shards",
-    ),
-    mutant(
         "foreign-files-ignored",
         "folder.py",
         "    if foreign:\n",
         "    if False:\n",
         (FOLDERS,),
         "somebody's folder is filled with states",
-    ),
-    mutant(
-        "living-engine-ignored",
-        "folder.py",
-        "    if alive:\n",
-        "    if False:\n",
-        (FOLDERS,),
-        "a second engine removes the first one's files",
-    ),
-    mutant(
-        "leftovers-ignored",
-        "folder.py",
-        "    if ours and not take_over:\n",
-        "    if False:\n",
-        (CRASH,),
-        "what a crash left is not named",
     ),
     mutant(
         "never-removed",
@@ -319,14 +260,6 @@ MUTANTS = [
         "what counts its calls and heeds every fifth is not seen",
     ),
     mutant(
-        "lent-small-parts-alone",
-        "lending.py",
-        "        for size in SIZES:\n            whole, lent",
-        "        for size in SIZES[:1]:\n            whole, lent",
-        (PLANS + "test_a_large_part_is_lent_too",),
-        "what looks at large parts together is not seen",
-    ),
-    mutant(
         "states-of-large-parts",
         "lending.py",
         "    if small != large:",
@@ -351,14 +284,6 @@ MUTANTS = [
         "the first state lies where the values are",
     ),
     # ---- files at stages 1 and 2
-    mutant(
-        "files-show-nothing",
-        "kept.py",
-        "            self.shard.copy_(values)\n",
-        "            pass\n",
-        (SAME + "[1-nvme]", SAME + "[3-nvme-cpu]"),
-        "the files are updated, and the model computes with the numbers of the start",
-    ),
     mutant(
         "files-load-undone",
         "kept.py",
@@ -453,30 +378,6 @@ MUTANTS = [
         "the loss scale begins where it once began",
         "T26",
     ),
-    Mutant(
-        "own-states-rate-of-the-start",
-        "course_lib/zero/training_state.py",
-        "                    group[name] = tuple(value) if isinstance(value, list) else value\n",
-        "                    pass\n",
-        (FRESH + "[as is]",),
-        "the schedule's rate is that of the first step",
-    ),
-    mutant(
-        "stage-0-offloads",
-        "plan.py",
-        "        if stage == 0:\n",
-        "        if False:\n",
-        (REFUSED + "[cpu-0-does not go with stage 0]",),
-        "every rank moves the whole model's states",
-    ),
-    mutant(
-        "parameters-before-states",
-        "plan.py",
-        '        if self.parameters == "nvme" and self.optimizer != "nvme":\n',
-        "        if False:\n",
-        (REFUSED + "[offload6-3-add optimizer='nvme']",),
-        "what is used all the time is further away than what is used once",
-    ),
     mutant(
         "no-words",
         "plan.py",
@@ -493,16 +394,5 @@ MUTANTS = [
         (OVERFLOW + "[3-nvme]",),
         "an overflow's step goes to the files",
         "T26",
-    ),
-    Mutant(
-        "offload-counters-on-the-device",
-        "course_lib/memory/tiers.py",
-        '        made = func._schema.name == "aten::lift_fresh"\n',
-        "        made = False\n",
-        (
-            "tests/memory/test_held.py::test_tiers_by_mark_by_name_by_block_and_by_file",
-            HELD + "[1-cpu-False]",
-        ),
-        "what torch.tensor makes on the host counts for the device",
     ),
 ]

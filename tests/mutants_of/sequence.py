@@ -8,9 +8,7 @@ TESTS = "tests/tensor_parallel/test_sequence.py::"
 MODEL = "tests/tensor_parallel/test_model.py::"
 
 PRODUCTS = TESTS + "test_gathered_and_scattered_products_are_the_dense_ones[2]"
-PAIR = TESTS + "test_a_pair_of_layers_sends_the_bytes_of_the_formula[True-2]"
 PAIR_AGAIN = TESTS + "test_a_pair_of_layers_sends_the_bytes_of_the_formula[False-2]"
-FROZEN = TESTS + "test_what_needs_no_gradient_sends_nothing_for_it"
 AUTOCAST = TESTS + "test_autocast_narrows_the_products_and_their_messages"
 PACKED = TESTS + "test_shared_parameters_owe_one_sum"
 TRAINED = TESTS + "test_a_model_with_cut_tokens_trains_as_the_dense_one[2-1-configs1-False]"
@@ -40,13 +38,6 @@ MUTANTS = [
         "T16",
     ),
     mutant(
-        "a-message-for-each",
-        "    packed = copy(torch.cat([p.reshape(-1) for p in given]), group)",
-        "    packed = torch.cat([copy(p, group).reshape(-1) for p in given])",
-        (PACKED, STEP),
-        "weight and bias of a norm send a message each",
-    ),
-    mutant(
         "row-bias-of-own-tokens",
         "return None, None, dx, dw, flat.sum(0) if needs_bias else None",
         "return None, None, dx, dw, rows_of(dy).sum(0) if needs_bias else None",
@@ -62,52 +53,6 @@ MUTANTS = [
         (PRODUCTS, TRAINED),
         "the bias is added once by each rank",
         "T3",
-    ),
-    mutant(
-        "second-weight-forgotten",
-        "                part.addmm_(dy, weight)",
-        "                pass",
-        (PRODUCTS,),
-        "of two products of one X only the first gives it a gradient",
-    ),
-    mutant(
-        "gathered-otherwise",
-        "rows_of(kept if again is None else again.wait())",
-        "rows_of(kept if again is None else again.wait().flip(0))",
-        (PRODUCTS, TRAINED),
-        "gathered again, X is in another order",
-    ),
-    mutant(
-        "always-kept",
-        "        return tuple(F.linear(whole, w, b)",
-        "        ctx.whole = whole\n        return tuple(F.linear(whole, w, b)",
-        (MEMORY,),
-        "the gathered X lives on in the graph although it will be gathered again",
-    ),
-    mutant(
-        "always-again",
-        "        if not ctx.keep and any(needs_weight):\n"
-        "            again = all_gather(kept, ctx.group, S, ctx.sizes, async_op=True)",
-        "        if any(needs_weight):\n"
-        "            own = kept.split(ctx.sizes, S)[ctx.group.rank()] if ctx.keep else kept\n"
-        "            again = all_gather(own, ctx.group, S, ctx.sizes, async_op=True)",
-        (PAIR, STEP),
-        "X is gathered again although it was kept",
-    ),
-    mutant(
-        "again-for-nothing",
-        "        if not ctx.keep and any(needs_weight):",
-        "        if not ctx.keep:",
-        (FROZEN,),
-        "X is gathered again for weights that learn nothing",
-    ),
-    mutant(
-        "all-reduce-and-split",
-        "        y = reduce_scatter(F.linear(x, weight), group, S, sizes)  # (b, s/tp, f)",
-        "        y = reduce_scatter(F.linear(x, weight), group, S, sizes)\n"
-        "        all_gather(y, group, S, sizes)",
-        (PAIR, PAIR_AGAIN),
-        "the sum goes to all ranks first: the bytes of a plain plan, and half as much again",
     ),
     mutant(
         "formula-one-move-less",
@@ -137,13 +82,6 @@ MUTANTS = [
         (STRANGE,),
         "another sequence's lengths are used for what is recomputed",
     ),
-    mutant(
-        "copies-share-lengths",
-        "        made = memo[id(self)] = Tokens(self.group)",
-        "        made = memo[id(self)] = self",
-        (STRANGE,),
-        "a copy of the model writes its length into the first one",
-    ),
     plan(
         "norm-dense",
         "        weight, bias = shared_once(self.weight, self.bias, group=self.group)",
@@ -161,21 +99,6 @@ MUTANTS = [
         "T16",
     ),
     plan(
-        "positions-of-own-tokens",
-        "return split(F.embedding(places, self.weight), self.tokens.group, dim, self.tokens.sizes)",
-        "return F.embedding(places[slice(*self.tokens.span())], self.weight)",
-        (TRAINED, STEP),
-        "the table of positions learns this rank's places alone",
-        "T16",
-    ),
-    plan(
-        "positions-from-0",
-        "return split(F.embedding(places, self.weight), self.tokens.group, dim, self.tokens.sizes)",
-        "return F.embedding(places, self.weight)[: self.tokens.sizes[self.tokens.group.rank()]]",
-        (TRAINED,),
-        "every rank's tokens stand at the beginning of the sequence",
-    ),
-    plan(
         "masks-shared",
         "        with private(self.tokens.group, dim=S, start=start, whole=self.tokens.length):\n"
         "            return self.dropout(x)",
@@ -183,21 +106,6 @@ MUTANTS = [
         (DROPOUT,),
         "all ranks drop the same places of different tokens",
         "T14",
-    ),
-    plan(
-        "masks-from-0",
-        "dim=S, start=start, whole=self.tokens.length",
-        "dim=S, start=0 * start, whole=self.tokens.length",
-        (DROPOUT,),
-        "a rank's mask is not its part of the whole sequence's",
-        "T14",
-    ),
-    plan(
-        "dropout-in-eval",
-        "        if not (self.training and self.dropout.p):",
-        "        self.dropout.train()\n        if not self.dropout.p:",
-        (DROPOUT,),
-        "tokens are dropped when nobody trains",
     ),
     plan(
         "keep-ignored",

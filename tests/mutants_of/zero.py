@@ -8,7 +8,6 @@ HOME = f"{ZERO}home.py"
 DDP, STAGE1, STAGE2 = f"{ZERO}ddp.py", f"{ZERO}stage1.py", f"{ZERO}stage2.py"
 STAGES = "tests/zero/test_stages.py::"
 ONE = f"{STAGES}test_a_stage_is_one_process"
-RAGGED = f"{STAGES}test_ragged_and_empty_shards"
 CUT = "tests/zero/test_partition.py::"
 EVERY = f"{CUT}test_every_number_lies_in_one_place"
 THROUGH = f"{CUT}test_boxes_go_through_a_cut_by_tensor_parallelism"
@@ -16,32 +15,13 @@ GRADIENTS = "tests/zero/test_gradients.py::"
 TORCHS = f"{GRADIENTS}test_data_parallel_is_torchs"
 BROKEN = f"{GRADIENTS}test_after_a_broken_step_the_next_is_right"
 POISON = f"{GRADIENTS}test_nobody_reads_a_buffer_after_its_use"
-ORDER = f"{GRADIENTS}test_few_buckets_are_under_way_and_in_one_order_on_all_ranks"
 UNDER = f"{GRADIENTS}test_buckets_leave_under_the_backward"
 SHARDING = "tests/zero/test_sharding.py::"
-STATES = f"{SHARDING}test_states_are_those_of_the_shard_and_no_padding"
-BYTES = f"{SHARDING}test_bytes_of_stages_0_to_2"
 HELD = f"{SHARDING}test_what_is_held_to_the_byte"
 BOUNDED = f"{SHARDING}test_bounded_buckets_at_stage_2"
 
 MUTANTS = [
     # ---- partition
-    Mutant(
-        "zero-buckets-forward",
-        PARTITION,
-        "    for name, parameter in reversed(list(named)):",
-        "    for name, parameter in list(named):",
-        (f"{EVERY}[dtypes0-100-2]", f"{UNDER}[0-0]"),
-        "the first bucket waits for the first layer, whose gradient comes last: nothing overlaps",
-    ),
-    Mutant(
-        "zero-bucket-over-its-size",
-        PARTITION,
-        "(start + parameter.numel()) * parameter.element_size() > most_bytes",
-        "start * parameter.element_size() > most_bytes",
-        (f"{EVERY}[dtypes0-100-2]",),
-        "a bucket is closed when it is too large already",
-    ),
     Mutant(
         "zero-tied-twice",
         PARTITION,
@@ -61,14 +41,6 @@ MUTANTS = [
         "T21",
     ),
     Mutant(
-        "zero-one-dtype-for-all",
-        PARTITION,
-        "        kind = (parameter.dtype, parameter.device)\n        slots = open_slots",
-        "        kind = (torch.float32, parameter.device)\n        slots = open_slots",
-        (f"{EVERY}[dtypes1-1048576-2]",),
-        "float64 parameters are rounded to the dtype of the first in the bucket",
-    ),
-    Mutant(
         "zero-piece-from-the-buckets-start",
         PARTITION,
         "Piece(slot, start - slot.start, stop - slot.start, start - first)",
@@ -84,15 +56,6 @@ MUTANTS = [
         "            hits.append((begin + a, b - a))",
         (f"{THROUGH}[spans2-0]",),
         "what lies in the second range of a cut tensor is looked for in the wrong rows",
-    ),
-    Mutant(
-        "zero-boxes-unordered",
-        PARTITION,
-        "    rows = [box] if len(hits) < 2 else [_row(box, index) for index in itertools.product"
-        "(*before)]",
-        "    rows = [box]",
-        (f"{THROUGH}[spans2-1]",),
-        "where two ranges alternate row by row, the boxes come in another order than the numbers",
     ),
     # ---- buckets
     Mutant(
@@ -144,15 +107,6 @@ MUTANTS = [
         "T21",
     ),
     Mutant(
-        "zero-everything-is-used",
-        BUCKETS,
-        "            self.used = {p for p, flag in zip(every, flags, strict=False) if flag}",
-        "            self.used = set(every)",
-        (f"{ONE}[0-unused now and then]", f"{ONE}[1-unused on all]", f"{ONE}[3-unused on all]"),
-        "what nobody used decays, and its momentum goes on",
-        "T21",
-    ),
-    Mutant(
         "zero-earlier-micro-batch-forgotten",
         BUCKETS,
         "            elif slot.parameter.grad is not None:  # of a backward before this one",
@@ -196,15 +150,6 @@ MUTANTS = [
         "        if False:",
         (f"{GRADIENTS}test_a_backward_inside_a_backward_is_refused[0]",),
         "the end of an inner backward is taken for the end of all, and zeros are sent",
-    ),
-    Mutant(
-        "zero-all-under-way",
-        BUCKETS,
-        "        while self.in_flight is not None and len(self._under_way) >= self.in_flight:\n"
-        "            self._wait()\n",
-        "",
-        (f"{ORDER}[1]", f"{ORDER}[2]", BOUNDED),
-        "handles keep the buffers of all buckets alive, which costs more than the stage saves",
     ),
     # ---- ddp
     Mutant(
@@ -256,15 +201,6 @@ MUTANTS = [
         (f"{POISON}[1-0]",),
         "the next forward reads parameters that are still on their way",
         "T33",
-    ),
-    Mutant(
-        "zero-nothing-is-gathered",
-        SHARDS,
-        "            under_way.append(all_gather(buffer, self.group, async_op=True))",
-        "            pass",
-        (f"{ONE}[1-plain]", f"{BYTES}[2-1]"),
-        "each rank trains its own shard, and never hears of the others'",
-        "T23",
     ),
     Mutant(
         "zero-master-of-zeros-width",

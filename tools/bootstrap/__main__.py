@@ -26,6 +26,7 @@ HELP = """The targets; each works alone on a fresh clone.
   make lab         JupyterLab on the first lesson (loopback, with a token)
   make test        ruff, pytest, every notebook at world 2
   make test-all    also what is slow, and every notebook at worlds 1, 3 and 4
+  make mutants     put known mistakes into the library, one at a time; a test must fail for each
   make setup       .venv with everything, and nothing else
   make notebooks   execute the lessons anew and write them back normalised
   make exercises   generate exercises/ from solutions/
@@ -55,6 +56,7 @@ TARGETS: dict[str, tuple[tuple[str, ...], Task]] = {
     "lab": (LESSONS, tasks.lab),
     "test": (EVERYTHING, tasks.test),
     "test-all": (EVERYTHING, tasks.test_all),
+    "mutants": (EVERYTHING, tasks.mutants),
     "notebooks": (EVERYTHING, tasks.notebooks),
     "exercises": (CLASSROOM, tasks.exercises),
     "bench": (EVERYTHING, tasks.bench),

@@ -95,6 +95,12 @@ def test_all(root: Path, environment: Environment) -> int:
     return _all(root, environment, [*checks, *(_nbval(n, strict=False) for n in (1, 3, 4))])
 
 
+def mutants(root: Path, environment: Environment) -> int:
+    """Put every mistake of the registry in; a test has to fail for each."""
+    command = [str(environment.python), "-m", "tests.mutants"]
+    return _run(command, root, child_environment(root, environment))
+
+
 Check = Callable[[Path, Environment], Outcome]
 
 
