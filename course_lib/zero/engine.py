@@ -52,7 +52,7 @@ class Engine(ModuleFace, TrainingState):
 
     `norm` is the gradients' norm at the last step, before clipping; `skipped` counts the steps that
     an overflow has cost; `partition` says who holds what, `extents` what of it tensor parallelism
-    has cut.
+    has cut. With `elementwise` the user vouches for an optimizer that is none of torch's.
     """
 
     def __init__(
@@ -68,6 +68,7 @@ class Engine(ModuleFace, TrainingState):
         bucket_bytes: int = BUCKET,
         check: bool = True,
         offload: str | Mapping | Plan | None = None,
+        elementwise: bool = False,
         **stage3,
     ):
         named = list(inspect.signature(Engine).parameters)[:-1]
@@ -84,6 +85,8 @@ class Engine(ModuleFace, TrainingState):
         self._over: str | None = None  # why it can no longer be used
         self._closed = self.updating = False
         self._finished = 0  # backwards that came through here
+        if stage:
+            check_elementwise(optimizer, vouched=elementwise)
         self._prepare(mesh, on_host=plan is not None and plan.optimizer is not None)
         self.home = home_of(plan, optimizer, self.groups, self.device, self.precision.master)
         try:
@@ -104,8 +107,6 @@ class Engine(ModuleFace, TrainingState):
         check_free(self.model)
         check_trainable(self.model, self.optimizer, on_host=on_host)
         check_fresh(self.optimizer)
-        if self.stage:
-            check_elementwise(self.optimizer)
         if self.precision.dtype is not None:
             self.model.to(self.precision.dtype)
         device = computes_on(self.group)

@@ -14,9 +14,8 @@ from torch.optim import Optimizer
 
 from course_lib.collectives.agreement import by_rank, who_says
 from course_lib.collectives.call import Group
-from course_lib.zero.elementwise import is_known
+from course_lib.zero.elementwise import as_large, is_known, states_of
 from course_lib.zero.home import Home
-from course_lib.zero.offload.lending import as_large, states_of
 from course_lib.zero.offload.together import together
 from course_lib.zero.partition import Piece
 from course_lib.zero.shards import Copies, Read

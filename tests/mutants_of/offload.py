@@ -29,9 +29,8 @@ ENDS = ACCIDENTS + "test_a_program_that_ends_without_closing_leaves_nothing"
 PLANS = TESTS + "test_plans.py::"
 REFUSED = PLANS + "test_what_does_not_go_together_is_refused"
 WORD = PLANS + "test_a_word_is_a_plan[3]"
-LENT = PLANS + "test_an_optimizer_that_counts_its_calls_cannot_be_lent_buckets"
-SEVERAL = PLANS + "test_what_looks_at_all_parameters_or_counts_now_and_then_cannot_be_lent"
-TWIN = PLANS + "test_states_are_seen_on_a_twin"
+LENT = PLANS + "test_an_optimizer_that_is_not_torchs_cannot_be_lent_buckets"
+STATES = PLANS + "test_the_states_of_torchs_optimizers_are_known"
 APART = PLANS + "test_parts_of_a_file_do_not_touch"
 ROUND = PLANS + "test_a_file_gives_back_what_it_was_given"
 LARGER = TESTS + "test_larger.py::test_a_model_four_times_a_ranks_budget"
@@ -246,33 +245,17 @@ MUTANTS = [
     mutant(
         "lent-unseen",
         "lending.py",
-        "            if not bool(((whole == lent) | (whole.isnan() & lent.isnan())).all()):\n",
-        "            if False:\n",
+        "    if not is_known(optimizer):\n",
+        "    if False:\n",
         (LENT,),
         "an optimizer that counts its calls is called once for each bucket",
     ),
-    mutant(
-        "lent-for-three-steps",
-        "lending.py",
-        "    return torch.stack(found) if parts else torch.empty(0)",
-        "    return torch.stack(found[:1]) if parts else torch.empty(0)",
-        (f"{SEVERAL}[EveryFifthDecays]", f"{SEVERAL}[Lookahead]"),
-        "what counts its calls and heeds every fifth is not seen",
-    ),
-    mutant(
-        "states-of-large-parts",
-        "lending.py",
-        "    if small != large:",
-        "    if False:",
-        (PLANS + "test_states_that_come_late_are_seen_and_those_of_large_parts_are_refused",),
-        "a file has no place for states that only large parts have",
-    ),
-    mutant(
-        "counters-to-files",
-        "lending.py",
+    Mutant(
+        "offload-counters-to-files",
+        "course_lib/zero/elementwise.py",
         "    return isinstance(x, Tensor) and x.shape == part.shape\n",
         "    return isinstance(x, Tensor)\n",
-        (TWIN,),
+        (STATES,),
         "a step counter is taken for a state of every number",
     ),
     mutant(

@@ -2,104 +2,57 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import ranks, zero
-from course_lib.zero.elementwise import check_elementwise
+from course_lib.zero.elementwise import ELEMENTWISE, TORCH_OTHERS, check_elementwise
 from course_lib.zero.handover import check_fresh
 from tests.tensor_parallel.parts import said
-from tests.zero.parts import Case, engine_of, made, made_for, same_as_one_process
+from tests.zero.parts import Case, engine_of, made, made_for
 
 
 def matrix():
     return [nn.Parameter(made("w", 6, 4).float())]
 
 
-ELEMENTWISE = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
-    "momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1, nesterov=True),
-    "adam": lambda p: torch.optim.Adam(p, amsgrad=True),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=0.0),  # as a warm-up begins
-    "fused": lambda p: torch.optim.AdamW(p, fused=True),
-    "foreach": lambda p: torch.optim.AdamW(p, foreach=True, maximize=True),
-    "capturable": lambda p: torch.optim.AdamW(p, lr=torch.tensor(0.01)),
-    "rmsprop": lambda p: torch.optim.RMSprop(p, centered=True),
-    "adagrad": lambda p: torch.optim.Adagrad(p, lr=0.0, initial_accumulator_value=0.3),
-    "adadelta": lambda p: torch.optim.Adadelta(p),
-    "adamax": lambda p: torch.optim.Adamax(p),
-    "nadam": lambda p: torch.optim.NAdam(p),
-    "rprop": lambda p: torch.optim.Rprop(p),
-    "empty group": lambda p: torch.optim.SGD([{"params": p}, {"params": []}], lr=0.1),
-}
-NOT_ELEMENTWISE = {
-    "adafactor": lambda p: torch.optim.Adafactor(p),
-    "lbfgs": lambda p: torch.optim.LBFGS(p),
-    "muon": lambda p: torch.optim.Muon(p, lr=0.1),
-    "muon at lr 0": lambda p: torch.optim.Muon(p, lr=0.0),
-    "rows at lr 0": lambda p: Rows([{"params": p, "rows": True}], lr=0.0),
-    "one group of two": lambda p: Rows([{"params": p}, {"params": [], "rows": True}], lr=0.1),
-}
+class OwnAdamW(torch.optim.AdamW):
+    """A subclass, which might look at more than one element."""
 
 
-class Rows(torch.optim.SGD):
-    """In groups that ask for it, a step as long in every row."""
-
-    def step(self, closure=None):
-        with torch.no_grad():
-            for group in self.param_groups:
-                for p in group["params"]:
-                    norm = p.grad.norm() if group.get("rows") else 1.0
-                    p.sub_(group["lr"] * p.grad / norm)
-
-
-@pytest.mark.parametrize("name", ELEMENTWISE)
-def test_elementwise_optimizers_are_taken(name):
-    parameters = matrix()
-    optimizer = ELEMENTWISE[name](parameters)
-    kept, states = parameters[0].detach().clone(), len(optimizer.state)
-    groups = [dict(group) for group in optimizer.param_groups]
-    check_fresh(optimizer)
-    check_elementwise(optimizer)
-    # It was tried out on a twin: nothing of it has changed.
-    assert torch.equal(parameters[0], kept) and parameters[0].grad is None
-    assert len(optimizer.state) == states
-    assert [dict(group) for group in optimizer.param_groups] == groups
-    check_fresh(optimizer)
+def test_torchs_own_optimizers_are_answered_by_name():
+    for name, kind in vars(torch.optim).items():
+        if not isinstance(kind, type) or name == "Optimizer":
+            continue
+        if name in ELEMENTWISE:
+            check_elementwise(kind(matrix()))
+        else:
+            for vouched in (False, True):
+                message = said(ValueError, check_elementwise, kind(matrix()), vouched=vouched)
+                assert TORCH_OTHERS[name] in message and "or stage 0, which cuts nothing" in message
 
 
-@pytest.mark.parametrize("name", NOT_ELEMENTWISE)
-def test_an_optimizer_that_looks_at_more_than_one_number_is_refused(name):
-    if "muon" in name and not hasattr(torch.optim, "Muon"):
-        pytest.skip("this torch has no Muon")
-    found = said(ValueError, check_elementwise, NOT_ELEMENTWISE[name](matrix()))
-    assert "Use an elementwise one, such as SGD, Adam or AdamW, or stage 0" in found
-    assert "does not step on a shard" in found or "updates a shard otherwise" in found
+def test_another_optimizer_wants_its_users_word():
+    for make in (OwnAdamW, type("AdamW", (torch.optim.SGD,), {"__module__": "elsewhere"})):
+        message = said(ValueError, check_elementwise, make(matrix(), lr=0.1))
+        assert "is none of torch's elementwise optimizers" in message
+        assert "pass elementwise=True" in message
+        check_elementwise(make(matrix(), lr=0.1), vouched=True)
 
 
 def test_an_optimizer_that_has_made_steps_is_refused():
-    for make in (ELEMENTWISE["momentum"], ELEMENTWISE["adam"], ELEMENTWISE["adagrad"]):
+    for kind in (torch.optim.Adam, torch.optim.Adagrad):
         parameters = matrix()
-        optimizer = make(parameters)
+        optimizer = kind(parameters)
+        check_fresh(optimizer)
         parameters[0].grad = torch.ones_like(parameters[0])
         optimizer.step()
         assert "has made a step already" in said(ValueError, check_fresh, optimizer)
     with torch.device("meta"):
         meta = torch.optim.Adagrad(nn.Linear(2, 2).parameters())
     assert "on torch's meta device" in said(ValueError, check_fresh, meta)
-
-
-def taken(me, name):
-    case = Case(stage=2, optimizer=name, clip=0.3, accumulate=2, decay=True)
-    same_as_one_process(me, case)
-
-
-@pytest.mark.parametrize("name", ["adagrad", "rmsprop"])
-def test_states_made_before_the_first_step_are_cut_too(pool, name):
-    pool.run(3, taken, name)
 
 
 def cut_states(me):
@@ -144,6 +97,7 @@ def refused(me):
         "tp": [why(mesh=alone)],
         "buckets": [why(bucket_bytes=0)],
         "rows": [why(optimizer=torch.optim.Adafactor(model.parameters()))],
+        "own": [why(optimizer=OwnAdamW(model.parameters()))],
     }
     if me.world > 1:
         outside = ranks.new_group(me, [0])
@@ -170,5 +124,5 @@ def test_wrong_engines_are_refused_before_anything_is_cut(pool):
         assert "(without names)" in found["bare"][0] and "no axis 'dp'" in found["bare"][0]
         assert "has the axes tp and no axis 'dp'" in found["tp"][0]
         assert "most_bytes=0 has to be 1 or more" in found["buckets"][0]
-        assert "Adafactor" in found["rows"][0]
+        assert "Adafactor" in found["rows"][0] and "elementwise=True" in found["own"][0]
         assert "group" not in found or (rank == 1 and "not in the group" in found["group"][0])

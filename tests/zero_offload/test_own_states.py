@@ -232,7 +232,8 @@ def numbers(me):
 
     def build():
         model = made_for(case)
-        return engine_of(me, case, model, Counted(model.parameters(), lr=0.01))
+        optimizer = Counted(model.parameters(), lr=0.01)
+        return engine_of(me, case, model, optimizer, elementwise=True)
 
     engine = build()
     train(me, case, engine, steps=range(2))

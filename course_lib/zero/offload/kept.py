@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from course_lib.meta import begins_at
+from course_lib.zero.elementwise import as_large
 from course_lib.zero.home import Own
 from course_lib.zero.loaded import take_over
 from course_lib.zero.offload.files import File
 from course_lib.zero.offload.layout import Layout
-from course_lib.zero.offload.lending import as_large
 from course_lib.zero.partition import Piece
 
 IN_FILE = object()  # stands for a state whose numbers the file has

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
 from course_lib.meta import host_of
+from course_lib.zero.elementwise import states_of
 from course_lib.zero.home import Own
 from course_lib.zero.loaded import Untouched, take_over
 from course_lib.zero.offload.aio import layer
@@ -25,7 +26,7 @@ from course_lib.zero.offload.folder import Folder
 from course_lib.zero.offload.host import HostStore, Incoming, on_host, real, updating
 from course_lib.zero.offload.kept import Kept, in_memory
 from course_lib.zero.offload.layout import Layout
-from course_lib.zero.offload.lending import Lender, check_lendable, states_of
+from course_lib.zero.offload.lending import Lender, check_lendable
 from course_lib.zero.offload.pipeline import SETS, through_memory
 from course_lib.zero.offload.plan import Plan
 from course_lib.zero.offload.together import together
@@ -49,8 +50,7 @@ class FileHome:
         master: bool,
     ):
         if optimizer is not None:  # without one, weights that nobody updates
-            with tier("host"):  # what is tried is where it will be
-                check_lendable(optimizer)
+            check_lendable(optimizer)
         self.groups, self.device, self.master = list(groups), device, master
         self.parameters = plan.parameters
         param_groups = optimizer.param_groups if optimizer is not None else []
