@@ -20,7 +20,7 @@ from course_lib import ranks, zero
 from tests.zero.parts import OPTIMIZERS, close, made, match, randomized
 
 SEEDS = 300
-OFTEN = 24  # of them in a normal run
+OFTEN = 8  # of them in a normal run
 
 
 class Net(nn.Module):

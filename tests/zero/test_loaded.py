@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from course_lib.zero import loaded
-from course_lib.zero.loaded import Untouched, take_over
+from course_lib.zero.loaded import Untouched
 from course_lib.zero.offload.host import HostHome
-from course_lib.zero.offload.nvme import FileHome
 from course_lib.zero.partition import partition
 from tests.zero.parts import Case, engine_of, loss_of, net, train
-
-
-@pytest.fixture
-def waits(monkeypatch):
-    """How often the host asks for a tensor's numbers."""
-    asked = []
-
-    def counted(x, without):
-        asked.append(x.shape)
-        return x.tolist()
-
-    monkeypatch.setattr(loaded, "numbers", counted)
-    return asked
-
-
-def pairs_of(sizes):
-    copies = [torch.linspace(1, 2, n) for n in sizes]
-    return [(copy, copy.bfloat16()) for copy in copies]
-
-
-def test_however_many_copies_the_host_waits_once(waits):
-    pairs = pairs_of([3, 1, loaded.CHUNK + 5, 7])
-    before = [copy.clone() for copy, _ in pairs]
-    pairs[1][1][0], pairs[2][1][-1] = 8, -3
-    take_over(pairs)
-    assert len(waits) == 1
-    assert (pairs[1][0].item(), pairs[2][0][-1].item()) == (8, -3)
-    for (copy, _), old, changed in zip(pairs, before, (0, 1, 1, 0), strict=True):
-        assert (copy != old).sum() == changed  # the others keep what bfloat16 does not show
-    take_over([])
-    assert len(waits) == 1
 
 
 def test_a_shard_is_known_to_be_untouched_or_not():
@@ -77,21 +43,6 @@ def test_only_shards_that_were_written_to_are_compared():
     home.follow(own, shards)
     values = [{x for _, part in bucket for x in part.tolist()} for bucket in own]
     assert values[1] == {5.0} and all(x == {7.0} for x in [values[0], *values[2:]])
-
-
-def test_a_write_waits_for_a_bucket_that_a_step_leaves_out():
-    """A bucket without gradients is not in memory in that step: it takes it over in a later one."""
-    home = object.__new__(FileHome)
-    bucket = SimpleNamespace(layout=SimpleNamespace(count=2), shown=None)
-    home.kept, home._untouched, shards = {0: bucket}, Untouched(), [torch.zeros(3)]
-    home._untouched.note(shards)
-    home.follow([()], shards)
-    assert bucket.shown is None
-    shards[0][1] = 5.0
-    for _ in range(2):
-        home.follow([()], shards)
-        assert bucket.shown.tolist() == [0.0, 5.0]
-        home._untouched.note(shards)  # after a step that has left the bucket where it is
 
 
 def waits_of_a_step(me, blocks, stage, options):

@@ -190,7 +190,7 @@ def past(me, stage):
     return reasons
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_bare_backward_is_dropped_by_zero_grad(pool, stage):
     for reasons in pool.run(2, past, stage):
         assert all("engine.zero_grad() drops what came" in reason for reason in reasons)
@@ -205,7 +205,7 @@ def moved(me, stage):
     return called, said(RuntimeError, engine.backward, graph)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [1, 3])
 def test_a_model_that_has_another_dtype_since_is_refused(pool, stage):
     for reasons in pool.run(2, moved, stage):
         for reason in reasons:
@@ -295,7 +295,7 @@ def sparse_by_hand(me, stage):
     return said(RuntimeError, engine.backward, engine(torch.tensor([1, 2])).sum())
 
 
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize("stage", [0, 3])
 def test_a_sparse_gradient_that_comes_is_refused(pool, stage):
     for reason in pool.run(2, sparse_by_hand, stage):
         assert "the gradient of table is sparse" in reason
@@ -373,8 +373,9 @@ def compiled(me, how, stage, backend):
     trains(me, Stack, stage, evaluate=how == "blocks", wrap=wrap)
 
 
-@pytest.mark.parametrize("how", ["whole", "in place", "blocks"])
-@pytest.mark.parametrize("stage", [0, 2, 3])
+@pytest.mark.parametrize(
+    ("stage", "how"), [(0, "whole"), (2, "in place"), (3, "whole"), (3, "in place"), (3, "blocks")]
+)
 def test_a_compiled_model_trains_as_a_plain_one(pool, stage, how):
     pool.run(2, compiled, how, stage, "aot_eager", timeout=120)
 

@@ -52,12 +52,17 @@ CASES = {
 }
 
 
+# An optimizer's arithmetic does not see the stage: one stage each.
+AT_ONE_STAGE = {
+    "sgd": 0, "momentum": 1, "adamw-foreach": 2, "adamw-fused": 3, "adam": 1, "rmsprop": 2,
+    "adagrad": 3, "schedule": 2, "one bucket": 2, "a bucket each": 1, "decay": 3,
+}  # fmt: skip
 # At stage 3 a rank that leaves out a unit takes another branch: see test_stage3.py.
 PAIRS = [
     (stage, name)
     for stage in (0, 1, 2, 3)
     for name in CASES
-    if stage < 3 or name != "unused on one rank"
+    if AT_ONE_STAGE.get(name, stage) == stage and (stage < 3 or name != "unused on one rank")
 ]
 
 
@@ -70,7 +75,7 @@ def test_a_stage_is_one_process(pool, stage, name):
     pool.run(3, trained, CASES[name].but(stage=stage), timeout=60)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_at_every_world(pool, stage, world):
     pool.run(world, trained, Case(stage=stage, accumulate=2, clip=0.3, decay=True), timeout=60)
@@ -81,7 +86,7 @@ def in_float32(me, stage):
     same_as_one_process(me, Case(stage=stage, steps=20, clip=0.3, dtype=torch.float32), bound=1e-4)
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 3])
 def test_in_float32_within_rounding(pool, stage):
     pool.run(2, in_float32, stage, timeout=60)
 
@@ -138,8 +143,7 @@ def ragged(me, stage):
     return held
 
 
-@pytest.mark.parametrize("world", [3, 4])
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize(("stage", "world"), [(0, 3), (1, 3), (2, 4), (3, 3)])
 def test_ragged_and_empty_shards(pool, stage, world):
     each = pool.run(world, ragged, stage)
     totals = [sum(torch.Size(s).numel() for s in shapes) for shapes in SHAPES for _ in range(2)]
@@ -163,6 +167,6 @@ def dropped(me, stage):
     return [name for name, one in parts.items() if one() is not None]
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 3])
 def test_an_engine_that_nobody_needs_is_gone(pool, stage):
     assert pool.run(2, dropped, stage) == [[], []]

@@ -122,24 +122,6 @@ def test_a_disk_too_small_is_met_before_the_first_step(pool, way, tmp_path):
     pool.run(2, too_small, tmp_path, way, timeout=90)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk takes root")
-def test_a_real_full_disk(pool, tmp_path):
-    mount = ["mount", "-t", "tmpfs", "-o", "size=40k", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting is not allowed here")
-    try:
-        pool.run(2, no_room, tmp_path, timeout=90)
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
-
-
-def no_room(me, folder):
-    told = said(OffloadError, trained, me, CASE, offload=offloaded("3-nvme", folder))
-    assert "The disk is full: free some of it" in told, told
-    dist.barrier()
-    assert not list(folder.iterdir())
-
-
 def cut_short(me, folder):
     engine, _, _ = trained(me, CASE, offload=offloaded("3-nvme", folder, io="threads"))
     if me.rank == 1:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from course_lib.zero.offload.copies import KINDS, Times, as_long_as, at_once, copy_times
+from course_lib.zero.offload.copies import KINDS, Times, at_once, copy_times
 
 
 @pytest.mark.cpu("arithmetic of times")
@@ -33,11 +33,6 @@ def test_times_are_said_with_their_bandwidth():
     assert str(times) == (
         "copy alone  26.80 ms ( 10.0 GB/s), products alone  30.00 ms, both  30.00 ms: 100 % hidden"
     )
-
-
-@pytest.mark.cpu("arithmetic of times")
-def test_as_many_products_as_take_as_long():
-    assert [as_long_as(seconds, 3.0) for seconds in (0.1, 3.0, 3.1, 10.0)] == [1, 1, 2, 4]
 
 
 @pytest.mark.cpu("arithmetic of times")

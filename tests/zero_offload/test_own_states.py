@@ -12,13 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import ranks, zero
-from course_lib.gpt import GPT, Config
-from course_lib.tensor_parallel import parallelize
 from course_lib.zero import LossScale, Precision
-from tests.tensor_parallel.parts import randomized, said
+from tests.tensor_parallel.parts import said
 from tests.zero.parts import engine_of, loss_of, made_for, optimizer_of
-from tests.zero.test_mesh import loss_of as loss_on_the_mesh
 from tests.zero_offload.parts import FLOAT, WAYS, offloaded
 
 CASE = FLOAT.but(accumulate=1, schedule=False, bucket_bytes=900, stage3={"persist": 40})
@@ -111,38 +107,6 @@ def test_so_it_does_on_every_way(pool, precision, tmp_path):
 
 def test_also_where_shards_are_uneven(pool, tmp_path):
     pool.run(3, goes_on, ["2", "2-nvme", "3-nvme-nvme"], "bfloat16", tmp_path, timeout=120)
-
-
-LLAMA = Config.llama(vocabulary=11, length=8, layers=2, hidden=24, heads=4, kv_heads=1, inner=7)
-
-
-def on_the_mesh(me):
-    mesh = ranks.mesh(me, dp=2, tp=2)
-    replica, group = mesh.get_local_rank("dp"), mesh.get_group("tp")
-
-    def build(label):
-        model = parallelize(randomized(GPT(LLAMA), label), mesh)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        return zero.engine(model, optimizer, stage=2, mesh=mesh, clip=0.7, bucket_bytes=3000)
-
-    def step(engine, number):
-        engine.backward(loss_on_the_mesh(engine, LLAMA, (number, replica), group))
-        engine.step()
-
-    engine = build("mesh")
-    step(engine, 0)
-    slots, tensors = engine.own_slots(), taken(engine)
-    step(engine, 1)
-    want = engine.state_dict()
-    again = build("others")
-    again.put_own(slots, tensors.__getitem__)
-    step(again, 1)
-    got = again.state_dict()
-    assert all(torch.equal(x, want[name]) for name, x in got.items())
-
-
-def test_each_rank_of_a_mesh_has_its_own(pool):
-    pool.run(4, on_the_mesh, timeout=60)
 
 
 def loaded_before(me, folder):
