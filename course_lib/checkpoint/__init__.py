@@ -2,7 +2,7 @@
 
 In the order of reading: crc, files, logical, agreed, off_gpu, pen (bytes of boxes); exchange,
 planned, checked, recorded, saving, later; saved, loading, dtensors; streams; folder, sums (what is
-whole); deepspeed_files, sources, units, weights (from others, to others). train/ uses it, lesson 14
+whole); deepspeed_files, sources, weights (from others, to others). train/ uses it, lesson 14
 derives it. Lesson 12.
 """
 

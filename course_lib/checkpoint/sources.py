@@ -7,7 +7,6 @@ Hugging Face's where a config.json says which model it is. Lesson 14.
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -48,16 +47,6 @@ class Source(NamedTuple):
     tied: dict[str, str]
     config: dict | None
     about: dict
-
-    def read(self, name: str, dtype: torch.dtype | None = None) -> Tensor:
-        """A tensor, in `dtype` unless it holds whole numbers; beside it no more than one buffer."""
-        entry = self.tensors[name]
-        dtype = dtype if dtype is not None and entry.dtype.is_floating_point else entry.dtype
-        raw = bytearray(math.prod(entry.shape) * dtype.itemsize)
-        found = (
-            torch.frombuffer(raw, dtype=dtype) if raw else torch.empty(0, dtype=dtype, device="cpu")
-        )
-        return self.into(name, found.view(entry.shape))
 
     @torch.no_grad()
     def into(self, name: str, target: Tensor) -> Tensor:

@@ -121,12 +121,8 @@ def test_another_optimizer_is_refused_before_anything_changes(pool, tmp_path, st
     assert was in found["swapped"] and f"{path}: " in found["swapped"]
     assert f"{path}: tokens.weight was trained, and is frozen here{weights}" in found["frozen"]
     assert "max_exp_avg_sq is missing, which this AdamW keeps" in found["amsgrad"]
-
-
-def test_the_record_says_all_groups_whatever_the_layout(pool, tmp_path):
-    pool.run(2, other_optimizers, str(tmp_path), 3)
     record = json.loads((tmp_path / "run/step-000001/training.json").read_text())
     model = GPT(SAVED)
     names = {p: name for name, p in model.named_parameters()}
     want = {names[p]: i for i, g in enumerate(parameter_groups(model, 0.1)) for p in g["params"]}
-    assert record["groups"] == want
+    assert record["groups"] == want  # all of them, whatever the layout

@@ -1,4 +1,4 @@
-"""A disk that is full, gone, slow or not to be written to: the checkpoints that were there stay,
+"""A disk that is full, gone or not to be written to: the checkpoints that were there stay,
 nothing of the new one is left, every rank says the same, and the training goes on."""
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ import hashlib
 import random
 import resource
 import shutil
-import time
 from pathlib import Path
 
 import pytest
@@ -176,7 +175,7 @@ def kinds_of_faults(me, top: str) -> dict[str, str | None]:
         # Full from some call on, for as long as the save lasts.
         found["full for good"] = bench.counted(1, full_for_good)[0]
         found["not a folder"] = why_not_a_folder(engine, mesh, f"{top}/latest")
-        found["slow"] = slow(bench)
+        bench.forget()
         found["after"] = why_refused(engine, mesh, top, 2)
     return found
 
@@ -190,19 +189,6 @@ def why_not_a_folder(engine, mesh, top: str) -> str:
     with pytest.raises(CheckpointError) as caught:
         checkpoint.save(top, 2, engine, mesh)
     return str(caught.value)
-
-
-def slow(bench: Bench) -> str | None:
-    """A rank whose every write takes its time: the others wait for it, within the group's bound."""
-    writes = bench.names[1].count("pwrite")
-
-    def wait(name: str, _: object) -> None:
-        if name == "pwrite":
-            time.sleep(2 / writes)
-
-    message = bench.counted(1, wait)[0]
-    bench.forget()
-    return message
 
 
 def test_each_kind_of_disk_is_told_with_file_cause_and_remedy(pool, tmp_path):
@@ -232,4 +218,4 @@ def test_each_kind_of_disk_is_told_with_file_cause_and_remedy(pool, tmp_path):
         want["vanished"] = want["vanished early"].replace("rank 0", "rank 1", 1)
     for name, text in want.items():
         assert found[name] == f"{text}, {STAY}", name
-    assert found["slow"] is None and found["after"] is None
+    assert found["after"] is None

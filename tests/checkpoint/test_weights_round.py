@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from course_lib import pretrained, ranks
-from course_lib.checkpoint.weights import convert, load_into, state_dict
+from course_lib.checkpoint.weights import convert
 from tests.pretrained.parts import bits
 from tests.then_and_now import parts
 from tests.then_and_now.parts import WORDS, Sentences, gpt2, meet, needs_deepspeed, settings
@@ -100,15 +100,10 @@ def test_every_stage_there_and_back_bit_for_bit(pool, tmp_path):
         want = torch.load(f"{run}.fp32", weights_only=True)
         report = convert(run, out)
         assert report["source"]["stage"] == stage and "config.json" in report["files"]
-        online = dict(state_dict(run))
-        assert online.keys() == want.keys()
-        assert all(torch.equal(online[name], x) for name, x in want.items())
         model = AutoModelForCausalLM.from_pretrained(out)
         got = model.state_dict()
         assert got.keys() == want.keys()
         assert all(torch.equal(got[name], x) for name, x in want.items())
-        model = load_into(model_of(kind), run)  # as new, so each weight changes
-        assert all(torch.equal(x, want[name]) for name, x in model.state_dict().items())
         pretrained.save(pretrained.from_pretrained(out), tmp_path / "one")
         assert bits(tmp_path / "one") == bits(out)
         shutil.rmtree(tmp_path / "one")

@@ -288,31 +288,4 @@ MUTANTS = [
         "transformers makes the head anew, at random",
         "T17",
     ),
-    Mutant(
-        "deepspeed-files-half-filled",
-        "course_lib/checkpoint/weights.py",
-        "    if lost or more:\n",
-        "    if more:\n",
-        ("tests/checkpoint/test_weights_online.py::test_into_another_model_nothing_goes",),
-        "a weight that the checkpoint lacks stays as it was",
-    ),
-    Mutant(
-        "deepspeed-files-nothing-written",
-        "course_lib/checkpoint/weights.py",
-        "    if engine.stage == 3 and not gather:\n",
-        "    if None:\n",
-        ("tests/checkpoint/test_weights_online.py::test_sixteen_bits_of_an_engine[2]",),
-        "gather=False is not heard",
-    ),
-    Mutant(
-        "deepspeed-files-kept-alive",
-        "course_lib/checkpoint/weights.py",
-        "            del tensor\n",
-        "",
-        (
-            "tests/checkpoint/test_weights_online.py::test_tensors_come_one_by_one_under_al"
-            "l_their_names",
-        ),
-        "the tensor before is held while the next one is read",
-    ),
 ]

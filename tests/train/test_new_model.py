@@ -8,8 +8,6 @@ from pathlib import Path
 import torch
 
 from course_lib import pretrained, ranks
-from course_lib.checkpoint.units import unit_by_unit
-from course_lib.ledger import ledger
 from course_lib.memory import budget
 from course_lib.train import program
 from course_lib.train.checks import resolve
@@ -89,32 +87,6 @@ def found_again(me, folder: str) -> list:
 def test_a_model_that_is_found_again_is_whole_on_no_rank_either(pool, tmp_path):
     for most in pool.run(4, found_again, str(tmp_path)):
         assert max(most) < 4000, most  # tables and scalars of the files, and no weight
-
-
-def gathers(me, folder: str) -> tuple:
-    argv = [*SMALL, "--stage", "3", "--hidden", "96", "--inner", "200", "--layers", "4"]
-    mesh, options = ranks.mesh(me, dp=2, tp=me.world // 2), resolve(parse(argv), me.world)
-    model, fill = make_model(options, me, mesh)
-    optimizer = torch.optim.AdamW(model.parameters())
-    engine = program.make_engine(options, mesh, model, fill, optimizer, Path(folder))
-    units = [unit for unit in engine.shards.units if not unit.persistent]
-    whole = []
-
-    def watch(parameter):
-        context = enter(parameter)
-        whole.append(sum(unit.whole for unit in units))
-        return context
-
-    with ledger(mesh) as book, unit_by_unit(engine) as enter:
-        pretrained.save(model, Path(folder) / "saved", mesh, gathered=watch)
-    engine.close()
-    large = [r for r in book.records if (r.op, r.axis) == ("all_gather", "dp") and r.payload > 9999]
-    return len(units), len(large), max(whole), sum(unit.whole for unit in units)
-
-
-def test_a_save_gathers_each_unit_once_and_has_one_at_a_time(pool, tmp_path):
-    for units, messages, most, after in pool.run(2, gathers, str(tmp_path)):
-        assert units >= 5 and (messages, most, after) == (units, 1, 0)
 
 
 def named(me, folder: str) -> list[str]:
