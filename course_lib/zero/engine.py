@@ -34,10 +34,11 @@ from course_lib.zero.refusals import (
     PAST,
     check_free,
     check_loss,
+    check_model,
     check_numbers,
+    check_optimizer,
     check_parameters,
     check_places,
-    check_trainable,
     dp_of,
     step_guard,
     who_has,
@@ -87,7 +88,7 @@ class Engine(ModuleFace, TrainingState):
         self._finished = 0  # backwards that came through here
         if stage:
             check_elementwise(optimizer, vouched=elementwise)
-        self._prepare(mesh, on_host=plan is not None and plan.optimizer is not None)
+        self._prepare(mesh)
         self.home = home_of(plan, optimizer, self.groups, self.device, self.precision.master)
         try:
             self.shards, self.gradients = cut(
@@ -98,14 +99,15 @@ class Engine(ModuleFace, TrainingState):
             self.home.close()  # its files are nobody's
             raise
 
-    def _prepare(self, mesh: DeviceMesh, *, on_host: bool) -> None:
+    def _prepare(self, mesh: DeviceMesh) -> None:
         """Refuse what cannot be trained; give the model its dtype, on every rank the same numbers.
 
         The order counts: a model without numbers changes its dtype while it takes no memory."""
         self.group = dp_of(mesh)
         self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
         check_free(self.model)
-        check_trainable(self.model, self.optimizer, on_host=on_host)
+        check_model(self.model)
+        check_optimizer(self.model, self.optimizer)
         check_fresh(self.optimizer)
         if self.precision.dtype is not None:
             self.model.to(self.precision.dtype)

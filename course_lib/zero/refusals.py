@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import difflib
 import gc
-import inspect
 import weakref
 from collections.abc import Container, Iterable, Sequence
 
@@ -103,56 +102,14 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
         )
 
 
-def check_trainable(model: nn.Module, optimizer: Optimizer, *, on_host: bool) -> None:
-    """Refuse a model and an optimizer that no engine can train, at any stage."""
-    check_model(model)
-    check_optimizer(model, optimizer)
-    check_step(optimizer, on_host)
-
-
 def check_model(model: nn.Module) -> None:
-    """Refuse weights that can never be trained, and gradients that no flat bucket can take."""
+    """Refuse weights that can never be trained."""
     made = [name for name, p in model.named_parameters() if p.is_inference()]
     if made or torch.is_inference_mode_enabled():
         raise ValueError(
             f"{f'{made[0]} was made' if made else 'the engine is being made'} under "
             "torch.inference_mode(), and can never be trained: make model and engine outside of it"
         )
-    tables = [n for n in model.named_modules() if isinstance(n[1], (nn.Embedding, nn.EmbeddingBag))]
-    sparse = [name or type(table).__name__ for name, table in tables if table.sparse]
-    if sparse:
-        raise ValueError(
-            f"{', '.join(sparse[:4])} makes sparse gradients (sparse=True), and a flat bucket has "
-            "a place for every element: make it with sparse=False"
-        )
-
-
-def check_step(optimizer: Optimizer, on_host: bool) -> None:
-    """Refuse an optimizer whose `step` the engine cannot call, at every stage."""
-    name = type(optimizer).__name__
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
-            f"{name} evaluates the loss several times in a step, by a closure, and an engine's "
-            "step comes after its backward. Use an optimizer whose step takes none, such as AdamW"
-        )
-    if isinstance(optimizer, torch.optim.SparseAdam):
-        raise ValueError(
-            "SparseAdam takes sparse gradients, and a flat bucket has a place for every element: "
-            "use Adam, with sparse=False in the embeddings"
-        )
-    for group in optimizer.param_groups:
-        cpu = on_host or any(p.device.type == "cpu" for p in group["params"])
-        if group.get("capturable") and cpu:
-            raise ValueError(
-                f"{name}(capturable=True) is for CUDA graphs, and what it would update lies on the "
-                "CPU; leave capturable out"
-            )
-        if group.get("differentiable"):
-            raise ValueError(
-                f"{name}(differentiable=True) lets autograd see the update; an engine updates its "
-                "parts in place, without a graph. Leave differentiable out"
-            )
 
 
 def check_places(partition: Partition) -> None:

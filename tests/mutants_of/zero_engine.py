@@ -81,8 +81,8 @@ MUTANTS = [
     ),
     Mutant(
         "zero-optimizer-of-another-model",
-        REFUSALS,
-        "    check_optimizer(model, optimizer)\n",
+        ENGINE,
+        "        check_optimizer(self.model, self.optimizer)\n",
         "",
         (WRONG,),
         "an optimizer that knows other parameters trains nothing",
