@@ -16,7 +16,10 @@ from torch import nn
 from course_lib import ranks, zero
 from tests.tensor_parallel.parts import BOUND, close, made, randomized
 
-__all__ = ["BOUND", "Case", "Net", "close", "made", "match", "net", "randomized", "train", "zeros"]
+__all__ = [
+    *("BOUND", "Case", "Net", "close", "made", "match", "net", "randomized"),
+    *("train", "trains", "zeros"),
+]
 
 IN, WIDE, OUT = 5, 7, 3
 
@@ -230,6 +233,32 @@ def same_as_one_process(me, case: Case, bound=BOUND):
     rests |= asleep if case.skips == "all ranks" else set()
     assert set(moved) == {n for n in start if not n.startswith(case.frozen or "-")} - rests
     return engine
+
+
+def trains(me, make, stage, evaluate=True, wrap=lambda engine: engine, **options):
+    """A module in an engine, beside one process."""
+    model, plain = (randomized(make(), "module").double() for _ in range(2))
+    mesh = ranks.mesh(me, dp=me.world, tp=1)
+    adamw = torch.optim.AdamW
+    options = {"persist": 0, **options} if stage == 3 else options
+    optimizer = adamw(model.parameters(), lr=0.02)
+    engine = zero.engine(model, optimizer, stage=stage, mesh=mesh, **options)
+    step, call = adamw(plain.parameters(), lr=0.02), wrap(engine)
+    for turn in range(3):
+        step.zero_grad()
+        for rank in range(me.world):
+            (plain(made((turn, rank), 3, 4, 5).double()).square().mean() / me.world).backward()
+        step.step()
+        engine.backward(call(made((turn, me.rank), 3, 4, 5).double()).square().mean())
+        engine.step()
+        if evaluate:
+            x = made((turn, "eval"), 2, 4, 5).double()
+            engine.eval(), plain.eval()
+            with torch.no_grad():
+                close("evaluation", engine(x), plain(x), 1e-10)
+            engine.train(), plain.train()
+    match(f"{make.__name__} at stage {stage}", engine, plain, 1e-10)
+    engine.close()
 
 
 def zeros(x) -> bool:

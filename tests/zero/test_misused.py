@@ -19,6 +19,7 @@ from course_lib.zero import edits
 from tests.tensor_parallel.parts import said
 from tests.zero.parts import (
     Case,
+    by_one_process,
     close,
     engine_of,
     loss_of,
@@ -28,6 +29,7 @@ from tests.zero.parts import (
     optimizer_of,
     randomized,
     train,
+    trains,
 )
 
 UNVERSIONED = edits.unversioned
@@ -146,19 +148,13 @@ def test_an_edit_that_leaves_the_version_is_seen_in_the_numbers(pool, stage):
 
 def at_stage_0(me):
     """A parameter's gradient is the mean over all ranks, and the user's: clipping as in torch."""
-    case = Case(stage=0)
-    model, plain = made_for(case), made_for(case)
-    engine, (optimizer, _) = engine_of(me, case, model), optimizer_of(case, plain)
-    for step in range(3):
+    case = Case(stage=0, steps=3)
+    engine = engine_of(me, case)
+    for step in range(case.steps):
         engine.backward(loss_of(case, engine, step, me.rank, me.world, 0)[0])
         clip_grad_norm_(engine.parameters(), 0.01)
         engine.step()
-        optimizer.zero_grad()
-        for rank in range(me.world):
-            (loss_of(case, plain, step, rank, me.world, 0)[0] / me.world).backward()
-        clip_grad_norm_(plain.parameters(), 0.01)
-        optimizer.step()
-    match("clipped by hand", engine, plain)
+    match("clipped by hand", engine, by_one_process(case.but(clip=0.01), me.world)[0])
     engine.backward(loss_of(case, engine, 0, me.rank, me.world, 0)[0], tokens=4)
     clip_grad_norm_(engine.parameters(), 0.01)  # of sums that are not yet divided
     return said(RuntimeError, engine.step)
@@ -172,8 +168,7 @@ def test_at_stage_0_gradients_are_the_users_own(pool):
 def past(me, stage):
     """After a bare loss.backward(): refused, with a way on; and then as if it had not been."""
     case = Case(stage=stage, steps=2)
-    model, plain = made_for(case), made_for(case)
-    engine, (optimizer, _) = engine_of(me, case, model), optimizer_of(case, plain)
+    engine = engine_of(me, case)
     loss_of(case, engine, 7, me.rank, me.world, 0)[0].backward()
     reasons = [
         said(RuntimeError, engine.backward, loss_of(case, engine, 0, me.rank, me.world, 0)[0]),
@@ -181,12 +176,7 @@ def past(me, stage):
     ]
     engine.zero_grad()
     train(me, case, engine)
-    for step in range(case.steps):
-        optimizer.zero_grad()
-        for rank in range(me.world):
-            (loss_of(case, plain, step, rank, me.world, 0)[0] / me.world).backward()
-        optimizer.step()
-    match("after a bare backward", engine, plain)
+    match("after a bare backward", engine, by_one_process(case, me.world)[0])
     return reasons
 
 
@@ -287,32 +277,6 @@ class Attends(nn.Module):
         x = self.first(x)
         x = x + self.attention(x, x, x, need_weights=False)[0]
         return self.last(self.layer(x))
-
-
-def trains(me, make, stage, evaluate=True, wrap=lambda engine: engine, **options):
-    """A module in an engine, beside one process."""
-    model, plain = (randomized(make(), "module").double() for _ in range(2))
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    adamw = torch.optim.AdamW
-    options = {"persist": 0, **options} if stage == 3 else options
-    optimizer = adamw(model.parameters(), lr=0.02)
-    engine = zero.engine(model, optimizer, stage=stage, mesh=mesh, **options)
-    step, call = adamw(plain.parameters(), lr=0.02), wrap(engine)
-    for turn in range(3):
-        step.zero_grad()
-        for rank in range(me.world):
-            (plain(made((turn, rank), 3, 4, 5).double()).square().mean() / me.world).backward()
-        step.step()
-        engine.backward(call(made((turn, me.rank), 3, 4, 5).double()).square().mean())
-        engine.step()
-        if evaluate:
-            x = made((turn, "eval"), 2, 4, 5).double()
-            engine.eval(), plain.eval()
-            with torch.no_grad():
-                close("evaluation", engine(x), plain(x), 1e-10)
-            engine.train(), plain.train()
-    match(f"{make.__name__} at stage {stage}", engine, plain, 1e-10)
-    engine.close()
 
 
 @pytest.mark.parametrize("stage", [1, 3])
