@@ -1,23 +1,22 @@
 """A corrected copy of a config: keys renamed and moved, old spellings and types replaced.
 
-Only what has one right answer is corrected. The copy is plain JSON, written whole beside the file,
-and never over anything. Lesson 13.
+Only what has one right answer is corrected. The copy is plain JSON beside the file, and never
+over anything. Lesson 13.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import json
-import os
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib import files
 from course_lib.deepspeed_config.check import Report, check_document
 from course_lib.deepspeed_config.finding import Finding
+from course_lib.deepspeed_config.meant import holder_of, rename
 from course_lib.deepspeed_config.schema import Schema
 from course_lib.deepspeed_config.source import Document
 
@@ -81,38 +80,19 @@ def fix_file(
 def write_beside(path: Path, config: dict) -> Path:
     """The copy's place: NAME.fixed.json, or NAME.fixed-2.json where that is taken."""
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
-    stem = path.name[: -len(path.suffix)] if path.suffix else path.name
-    handle, whole = tempfile.mkstemp(prefix=f".~{stem}-", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(text.encode())
-            files.sync_file(file)
-        os.chmod(whole, 0o666 & ~_mask())
-        number = 1
-        while True:
-            mark = "" if number == 1 else f"-{number}"
-            place = path.with_name(f"{stem}.fixed{mark}{path.suffix or '.json'}")
-            try:
-                os.link(whole, place)  # fails where the name is taken; a rename would replace it
-            except FileExistsError:
-                number += 1
-                continue
-            files.sync_folder(path.parent)
+    for number in itertools.count(1):
+        mark = "" if number == 1 else f"-{number}"
+        place = path.with_name(f"{path.stem}.fixed{mark}{path.suffix or '.json'}")
+        with suppress(FileExistsError):
+            with open(place, "x", encoding="utf-8") as file:
+                file.write(text)
             return place
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(whole)
-
-
-def _mask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    raise AssertionError("count() does not end")
 
 
 def _apply(config: dict, finding: Finding) -> bool:
     """Carry out a finding's repair; False where that would overwrite something."""
-    holder, name = _holder(config, finding.keys[:-1]), finding.keys[-1] if finding.keys else None
+    holder, name = holder_of(config, finding.keys), finding.keys[-1] if finding.keys else None
     if holder is None or name not in holder or finding.repair is None:
         return False
     verb, *rest = finding.repair
@@ -121,30 +101,10 @@ def _apply(config: dict, finding: Finding) -> bool:
     elif verb == "remove":
         del holder[name]
     elif verb in ("rename", "replace"):
-        target = rest[0]
-        into = _holder(config, target[:-1], make=True)
-        if into is None or target[-1] in into:
-            return False
-        value = rest[1] if verb == "replace" else holder[name]
-        if into is holder:
-            items = [(target[-1], value) if key == name else (key, old)
-                     for key, old in holder.items()]  # fmt: skip
-            holder.clear()
-            holder.update(items)
-        else:
-            del holder[name]
-            into[target[-1]] = value
+        moved = rename(config, finding.keys, rest[0])
+        if moved and verb == "replace":
+            holder_of(config, rest[0])[rest[0][-1]] = rest[1]
+        return moved
     else:
         return False
     return True
-
-
-def _holder(config: dict, path: tuple, make: bool = False) -> dict | None:
-    here: object = config
-    for name in path:
-        if not isinstance(here, dict):
-            return None
-        if make and name not in here:
-            here[name] = {}
-        here = here.get(name)
-    return here if isinstance(here, dict) else None

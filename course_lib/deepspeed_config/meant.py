@@ -40,22 +40,31 @@ def as_meant(document: Document, misnamed: Iterable[Finding]) -> Meant:
         if not finding.repair or finding.repair[0] not in ("rename", "meant"):
             continue
         old, new = finding.keys, finding.repair[1]
-        holder, into = _holder(value, old), _holder(value, new, make=True)
-        if holder is None or into is None or old[-1] not in holder or new[-1] in into:
+        if not rename(value, old, new):
             continue
-        if into is holder:
-            items = [(new[-1] if key == old[-1] else key, item) for key, item in holder.items()]
-            holder.clear()
-            holder.update(items)
-        else:
-            into[new[-1]] = holder.pop(old[-1])
         places = {_swapped(path, old, new): place for path, place in places.items()}
         sure.append(finding)
         names.append((new, old))
     return Meant(Document(document.path, value, places), sure, names)
 
 
-def _holder(value: dict, path: tuple, *, make: bool = False) -> dict | None:
+def rename(value: dict, old: tuple, new: tuple) -> bool:
+    """Move what stands at one path to another; False where it is not there, or the place is taken.
+    A key that stays in its section stays in its place."""
+    holder, into = holder_of(value, old), holder_of(value, new, make=True)
+    if holder is None or into is None or old[-1] not in holder or new[-1] in into:
+        return False
+    if into is holder:
+        items = [(new[-1] if key == old[-1] else key, item) for key, item in holder.items()]
+        holder.clear()
+        holder.update(items)
+    else:
+        into[new[-1]] = holder.pop(old[-1])
+    return True
+
+
+def holder_of(value: dict, path: tuple, *, make: bool = False) -> dict | None:
+    """The section that the last key of a path is in; `make`: with those that are missing."""
     here: object = value
     for name in path[:-1]:
         if not isinstance(here, dict):

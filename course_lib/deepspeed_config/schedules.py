@@ -33,7 +33,6 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {  # with DeepSpeed's defaults
         "last_batch_iteration": -1,
     },
 }  # fmt: skip
-BETA_2 = 0.99  # what OneCycle writes in the place of Adam's second beta, whatever the config says
 
 
 def rates(
@@ -52,32 +51,6 @@ def rates(
         first = _own(lr, name, "last_batch_iteration is given, so that update 0 runs with it")
     after = _AFTER[name](params, lr)
     return [first, *(after(last + n) for n in range(1, updates))][:updates]
-
-
-def betas(block: Mapping[str, Any], updates: int, *, group: int = 0) -> list[tuple[float, float]]:
-    """(updates,) pairs of betas that OneCycle writes into Adam beside the rate.
-
-    The first update runs with `cycle_min_mom`, although the cycle begins at `cycle_max_mom`.
-    """
-    name, params = resolved(block, group)
-    if name != "OneCycle" or not params["cycle_momentum"]:
-        raise ValueError(
-            f"{name} leaves the betas alone here: of DeepSpeed's schedules OneCycle cycles them, "
-            "where cycle_momentum is true"
-        )
-    if params["last_batch_iteration"] != -1:
-        raise ValueError("update 0 runs with Adam's own betas: leave last_batch_iteration out")
-    low, high = params["cycle_min_mom"], params["cycle_max_mom"]
-    total, scale = _cycle(params)
-    size, growth = params["decay_step_size"], params["decay_mom_rate"]
-    still = math.isclose(size, 0) or math.isclose(growth, 0)
-
-    def after(iteration: int) -> float:
-        if iteration < total:
-            return high - (high - low) * scale(iteration + 1)
-        return high if still else high * (1 + growth * ((iteration - total + 1) / size))
-
-    return [(low if n == 0 else after(n - 1), BETA_2) for n in range(updates)]
 
 
 def where_skipped(of_updates: Sequence[float], skipped: Sequence[bool]) -> list[float]:

@@ -7,13 +7,13 @@ Lesson 13.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.deepspeed_config import yaml_file
 from course_lib.deepspeed_config.finding import Finding
-from course_lib.deepspeed_config.json_reader import DEEPEST, Fault, Place, read_json
+from course_lib.deepspeed_config.json_reader import DEEPEST, Place, read_json
 
 LARGEST = 1 << 18  # bytes; a config has some kilobytes
 JSON = "RFC 8259, the JSON standard"
@@ -23,7 +23,6 @@ BOTH = (
 )
 TWICE = "deepspeed/runtime/config_utils.py, dict_raise_error_on_duplicate_keys"
 OTHERS = "DeepSpeed reads it as Hjson, which has this; the Trainer reads JSON and refuses it."
-ENDS = {"{": "}", "[": "]"}
 
 # kind of fault → (message, reason, source, suggestion); {0} is the fault's detail.
 SAID = {
@@ -31,37 +30,23 @@ SAID = {
               'write an object, such as {{"train_batch_size": 8}}'),
     "comment": ("a comment; JSON has none", OTHERS, BOTH, "take the comment out"),
     "trailing comma": ("a comma after the last entry", OTHERS, BOTH, "take the comma out"),
-    "single quotes": ("text in single quotes: {0}", OTHERS, BOTH, "use double quotes"),
-    "key without quotes": ("the key {0} has no quotes", OTHERS, BOTH, 'write "{0}"'),
-    "foreign word": ("no JSON value: {0}", "JSON spells true, false and null so, in lower case.",
-                     JSON, "write true, false or null"),
+    "no JSON": ("no JSON from here on: {0}", "Keys and texts stand in double quotes, entries are "
+                "parted by commas, every bracket is closed; the words are true, false and null.",
+                JSON, "look at this place, and at the entry before it"),
     "endless": ("no number that a config can hold: {0}", "JSON has no NaN and no infinity; what "
                 "reads them all the same compares and multiplies with them.", JSON,
                 "write a finite number, or leave the key out for its default"),
-    "no JSON number": ("no number in JSON: {0}", "JSON knows 12, -1.5 and 5e8: no plus sign, no "
-                       "underscore, a digit on both sides of the point.", JSON,
-                       "write it in one of these forms"),
-    "bare word": ("no JSON value: {0}", "A text stands in double quotes.", JSON, 'write "{0}"'),
-    "unclosed": ("a text that does not end in its line", "Its closing quote is missing, or a "
-                 "line break stands in it.", JSON, "close it with a double quote"),
-    "escape": ("an escape that JSON does not know: {0}", "After a backslash stands one of "
-               '" \\ / b f n r t u.', JSON, "write a backslash as \\\\"),
-    "no key": ("a key is due here, and {0} is found", "An object is written as "
-               '{{"key": value, "key": value}}.', JSON, "write a key in double quotes"),
-    "no value": ("a value is due here, and {0} is found", "After a colon, or a comma in a list, "
-                 "stands a value.", JSON, "write the value, or take the key out"),
-    "no colon": ("a colon is missing after the key", "A colon stands between key and value.", JSON,
-                 "put a colon before {0}"),
-    "no comma": ("a comma is missing before {0}", "Entries are parted by commas.", JSON,
-                 "put a comma after the entry before it"),
-    "more": ("there is more after the end: {0}", "A file holds one value.", JSON,
-             "take the rest out; perhaps a bracket was closed too early"),
+    "duplicate": ("the key stands here a second time (first in line {0})", "DeepSpeed refuses a "
+                  "file with a key given twice; JSON lets the last one win, silently, and so does "
+                  "the Trainer.", TWICE, "keep one of the two"),
     "too deep": (f"more than {DEEPEST} objects and lists within each other",
                  "No config of DeepSpeed's is nested deeper than ten.", JSON,
                  "look for brackets that are opened again and again"),
 }  # fmt: skip
-REWRITTEN = ("comment", "trailing comma", "single quotes", "key without quotes", "foreign word")
-REWRITTEN += ("no JSON number",)
+REWRITTEN = ("comment", "trailing comma")
+ACCELERATES = re.compile(r"^(deepspeed_config|distributed_type):", re.MULTILINE)
+NAMED = re.compile(r"^\s*(deepspeed_config_file|deepspeed):[ \t]+[\"']?([^\s\"'#]+)", re.MULTILINE)
+YAML_LINE = re.compile(r"[A-Za-z_][\w.-]*:(\s.*)?|- .*|---.*|\.\.\.|[#\s].*")
 
 
 @dataclass
@@ -96,17 +81,18 @@ def read_content(content: bytes, document: Document) -> Document:
     if text is None:
         return document
     reading = read_json(text)
-    if not reading.whole and yaml_file.is_yaml(text):
+    if not reading.whole and _is_yaml(text):
         document.add(
             "yaml", 1, 1, "the file is YAML, and a DeepSpeed config is JSON",
-            "Accelerate and axolotl have YAML files of their own.", JSON, yaml_file.to_give(text),
+            "Accelerate and axolotl have YAML files of their own.", JSON, _json_instead(text),
         )  # fmt: skip
         return document
     seen: dict[str, int] = {}
     for fault in reading.faults:
         seen[fault.kind] = seen.get(fault.kind, 0) + 1
         if seen[fault.kind] == 1 or fault.kind not in REWRITTEN:
-            _report(fault, document)
+            words = (text.format(fault.detail) for text in SAID[fault.kind])
+            document.add(fault.kind, fault.line, fault.column, *words, at=fault.path)
     if not reading.whole:
         return document
     if not isinstance(reading.value, dict):
@@ -145,15 +131,10 @@ def _content(path: Path, document: Document) -> bytes | None:
             )  # fmt: skip
         with open(path, "rb") as file:
             return file.read(LARGEST + 1)
-    except FileNotFoundError:
-        return refuse("there is no such file", "Nothing of that name is there.",
-                      "look at the path; it counts from the current folder")  # fmt: skip
     except OSError as error:
         words = error.strerror or str(error)
         return refuse(f"the file cannot be read: {words}", "The system refuses it.",
-                      "look at its permissions with ls -l")  # fmt: skip
-    except ValueError:  # a NUL in a name
-        return refuse("this is no name of a file", "A name has no NUL in it.", "name a file")
+                      "look at the path, and at its permissions with ls -l")  # fmt: skip
 
 
 def _text(content: bytes, document: Document) -> str | None:
@@ -179,25 +160,21 @@ def _text(content: bytes, document: Document) -> str | None:
         return None
 
 
-def _report(fault: Fault, document: Document) -> None:
-    if fault.kind == "duplicate":
-        name = fault.path[-1]
-        document.add(
-            "duplicate", fault.line, fault.column,
-            f'the key "{name}" stands here a second time (first in line {fault.detail})',
-            "DeepSpeed refuses a file with a key given twice; JSON lets the last one win, "
-            "silently, and so does the Trainer.",
-            TWICE, f'keep one "{name}"', at=fault.path,
-        )  # fmt: skip
-        return
-    if fault.kind == "end":
-        closing = ENDS.get(fault.detail)
-        message = f"the file ends before the {closing} of this {fault.detail}" if closing else (
-            "the file ends where a value is due"
-        )  # fmt: skip
-        remedy = f"close it with {closing}" if closing else "write the rest"
-        document.add("end", fault.line, fault.column, message, "Something is not closed.", JSON,
-                     remedy, at=fault.path)  # fmt: skip
-        return
-    words = (text.format(fault.detail) for text in SAID[fault.kind])
-    document.add(fault.kind, fault.line, fault.column, *words, at=fault.path)
+def _is_yaml(text: str) -> bool:
+    """Tell `key: value` lines without braces from every form of JSON."""
+    lines = [line.rstrip() for line in text.splitlines() if line.strip()]
+    keys = any(re.match(r"[A-Za-z_][\w.-]*:(\s|$)", line) for line in lines)
+    return keys and all(YAML_LINE.fullmatch(line) for line in lines)
+
+
+def _json_instead(text: str) -> str:
+    """The remedy for a YAML file: the file that a key of it names, if one does."""
+    for key, file in NAMED.findall(text):
+        if file.lower() not in ("null", "none", "~", "{}"):
+            return f'give the file that its key "{key}" names: {file}'
+    if ACCELERATES.search(text):
+        return (
+            "this is Accelerate's own file: write the config as JSON, name it there by "
+            '"deepspeed_config_file", and give it here'
+        )
+    return "give the DeepSpeed config itself, or write it as JSON"

@@ -129,17 +129,3 @@ def look_at_overflow(found: dict, rank: int) -> None:
     assert read_overflows(found["lines"]).skipped == (2 if rank == 0 else 0), found["lines"]
     skipped = [step in (0, 3) for step in range(6)]
     assert found["rates"] == where_skipped(rates(WARMUP, 6), skipped)
-
-
-def overflow_at(me, stages) -> list[dict]:
-    deepspeed = start(me)
-    return [overflowing(deepspeed, stage) for stage in stages]
-
-
-@pytest.mark.slow  # the same road at the other stages
-def test_an_overflow_at_the_other_stages(pool):
-    for rank, by_stage in enumerate(
-        pool.run(2, overflow_at, (1, 3), timeout=150, env=ENV, alone=True)
-    ):
-        for found in by_stage:
-            look_at_overflow(found, rank)

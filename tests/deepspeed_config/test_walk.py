@@ -139,13 +139,6 @@ def test_settings_are_left_in_a_folder_and_nothing_is_lost(capsys, model, tmp_pa
     assert code == 2 and "ds_config.json is there already" in err and config.read_text() == "{}"
 
 
-def test_for_the_trainer_its_autos_stand_in_the_file(capsys, model):
-    words = ("--config", model, "--gpu-memory", 0.0155, "--gpus", 4, "--trainer", "--json")
-    files = json.loads(course(capsys, *words)[1])["files"]
-    assert json.loads(files["ds_config.json"])["train_batch_size"] == "auto"
-    assert json.loads(files["training_arguments.json"])["gradient_checkpointing"] is True
-
-
 def test_another_family_has_its_states_alone(capsys, tmp_path):
     transformers = pytest.importorskip("transformers")
     transformers.T5Config(

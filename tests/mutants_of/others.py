@@ -310,8 +310,8 @@ MUTANTS = [
     Mutant(
         "ds-check-last-one-wins",
         "course_lib/deepspeed_config/json_reader.py",
-        "        if key in holder:",
-        "        if key in holder and not isinstance(holder, dict):",
+        "            if path in reading.places:",
+        "            if path in reading.places and not above:",
         (
             "tests/deepspeed_config/test_broken.py::test_the_mistake_is_found_and_nothing_e"
             "lse[twice]",

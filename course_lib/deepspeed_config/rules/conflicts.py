@@ -90,16 +90,10 @@ def _precision(config: Config) -> Iterator[Clash]:
 
 
 def _reduction(config: Config) -> Iterator[Clash]:
-    operation = str(config.get("gradient_allreduce_op", "mean")).lower()
-    against = {
-        "stage 3": config.stage == 3,
-        "ZenFlow": isinstance(config.stated(f"{ZERO}.zenflow"), dict),
-        "DeepCompile": config.get("compile.deepcompile") is True,
-    }
-    for other, there in against.items():
-        yield (operation == "sum" and there, "gradient_allreduce_op",
-               f'"sum" does not go with {other}', "DeepSpeed refuses the two together.", CONFIG,
-               'write "mean"')  # fmt: skip
+    summed = str(config.get("gradient_allreduce_op", "mean")).lower() == "sum"
+    yield (summed and config.stage == 3, "gradient_allreduce_op",
+           '"sum" does not go with stage 3', "DeepSpeed refuses the two together.", CONFIG,
+           'write "mean"')  # fmt: skip
     scattered = config.stage == 3 and config.get(f"{ZERO}.reduce_scatter", True) is True
     yield (scattered and config.get("prescale_gradients") is True, "prescale_gradients",
            "gradients are scaled first at stage 3", "Its reduce-scatter asserts that they are not.",
@@ -122,25 +116,9 @@ def _stages(config: Config) -> Iterator[Clash]:
            f"NVMe is for stage 3 alone, and this is stage {stage}",
            "Stages 1 and 2 offload to the CPU, whatever else the file says.", BELOW_3,
            'write "cpu", or set stage 3')  # fmt: skip
-    yield (config.get(f"{ZERO}.legacy_stage1") is True and stage > 0, f"{ZERO}.legacy_stage1",
-           "the old stage 1 is gone", "The engine refuses it.", ENGINE, "take it out")  # fmt: skip
     normless, path = (
         config.get(f"{ZERO}.compute_grad_norm") is False,
         f"{ZERO}.compute_grad_norm",
     )
     yield (normless and stage not in (1, 2), path, f"the norm is left out at stage {stage}",
            "Only stages 1 and 2 can do without it.", MODEL, "take it out")  # fmt: skip
-    clip = config.get("gradient_clipping", config.default("gradient_clipping"))
-    clipped = isinstance(clip, (int, float)) and clip > 0
-    yield (normless and stage in (1, 2) and clipped, path,
-           f"gradients are clipped at {clip} by a norm that is left out",
-           "The optimizer refuses it; without the key the bound is 1.0.", BELOW_3,
-           'write "gradient_clipping": 0')  # fmt: skip
-    yield (normless and stage in (1, 2) and device != "none", path,
-           "the norm is left out, and the optimizer is offloaded",
-           "The optimizer refuses the two together.", BELOW_3, "take it out")  # fmt: skip
-    overlap = config.get(f"{ZERO}.overlap_comm", stage == 3) is True
-    callers = config.get("managed_gradient_accumulation") is False
-    yield (callers and overlap and stage != 2, "managed_gradient_accumulation",
-           "accumulation by the caller goes with overlap_comm at stage 2 alone",
-           "The engine asserts it.", ENGINE, f"write {ZERO}.overlap_comm: false")  # fmt: skip

@@ -12,19 +12,9 @@ from course_lib.deepspeed_config.finding import Finding
 
 SAMPLING = "data_efficiency.data_sampling"
 DATA = "deepspeed/runtime/data_pipeline/config.py"
-SCHEDULE = "deepspeed/runtime/data_pipeline/curriculum_scheduler.py"
-ROUTING = "deepspeed/runtime/data_pipeline/data_routing/scheduler.py"
-LTD = "data_efficiency.data_routing.random_ltd"
 OFFLOAD = "deepspeed/runtime/zero/offload_config.py"
 CHECKPOINTING = "deepspeed/runtime/activation_checkpointing/checkpointing.py"
 PRECISIONS = (("fp16",), ("bf16",))
-
-# What a schedule of a curriculum metric asks its settings for.
-OF_A_SCHEDULE = {
-    "fixed_linear": ("total_curriculum_step", "difficulty_step"),
-    "fixed_root": ("total_curriculum_step", "difficulty_step", "root_degree"),
-    "fixed_discrete": ("difficulty", "max_step"),
-}
 
 
 def check(config: Config) -> Iterator[Finding]:
@@ -43,8 +33,8 @@ def check(config: Config) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _missing(config: Config, path: str | tuple, needed: str, source: str) -> Finding:
-    name = path.rpartition(".")[2] if isinstance(path, str) else path[-1]
+def _missing(config: Config, path: str, needed: str, source: str) -> Finding:
+    name = path.rpartition(".")[2]
     return config.finding(
         "needs", "error", path, f'"{name}" needs "{needed}"',
         "DeepSpeed asks for it where this is used, and stops.", source, f'add "{needed}"',
@@ -106,43 +96,9 @@ def _offload(config: Config) -> Iterator[Finding]:
 
 
 def _data(config: Config) -> Iterator[Finding]:
-    learning, batching = f"{SAMPLING}.curriculum_learning", f"{SAMPLING}.dynamic_batching"
-    if config.get(f"{batching}.enabled") is True and not config.has(f"{batching}.max_tokens"):
-        yield _missing(config, batching, f"{batching}.max_tokens", DATA)
-    metrics = config.stated(f"{learning}.curriculum_metrics")
-    if config.get(f"{learning}.enabled") is True and not isinstance(metrics, dict):
-        yield _missing(config, learning, f"{learning}.curriculum_metrics", DATA)
-    for name, metric in metrics.items() if isinstance(metrics, dict) else ():
-        above = (*learning.split("."), "curriculum_metrics", name)
-        if isinstance(metric, dict) and config.get(f"{learning}.enabled") is True:
-            yield from _metric(config, above, metric)
-    if config.get(f"{LTD}.enabled") is True:
-        section = config.stated(LTD)
-        for name in ("total_layer_num", "random_ltd_layer_num", "random_ltd_schedule"):
-            if name not in section:
-                yield _missing(config, LTD, f"{LTD}.{name}", ROUTING)
-        schedule = section.get("random_ltd_schedule")
-        for name in ("min_value", "max_value", "schedule_type", "schedule_config"):
-            if isinstance(schedule, dict) and name not in schedule:
-                path = f"{LTD}.random_ltd_schedule"
-                yield _missing(config, path, f"{path}.{name}", ROUTING)
-        settings = schedule.get("schedule_config") if isinstance(schedule, dict) else None
-        for name in ("require_steps", "seq_per_step"):
-            if isinstance(settings, dict) and name not in settings:
-                path = f"{LTD}.random_ltd_schedule.schedule_config"
-                yield _missing(config, path, f"{path}.{name}", ROUTING)
-
-
-def _metric(config: Config, above: tuple, metric: dict) -> Iterator[Finding]:
-    for name in ("min_difficulty", "max_difficulty", "schedule_type"):
-        if name not in metric:
-            yield _missing(config, above, ".".join((*above, name)), SCHEDULE)
-    kind, settings = metric.get("schedule_type"), metric.get("schedule_config")
-    asked = OF_A_SCHEDULE.get(kind, ()) if isinstance(kind, str) else ()
-    if asked and not isinstance(settings, dict):
-        yield _missing(config, above, ".".join((*above, "schedule_config")), SCHEDULE)
-        return
-    for name in asked:
-        if name not in settings:
-            path = (*above, "schedule_config")
-            yield _missing(config, path, ".".join((*path, name)), SCHEDULE)
+    """What DeepSpeed's parser of data_efficiency asserts."""
+    for name, needed in (("dynamic_batching", "max_tokens"),
+                         ("curriculum_learning", "curriculum_metrics")):  # fmt: skip
+        path = f"{SAMPLING}.{name}"
+        if config.get(f"{path}.enabled") is True and not config.has(f"{path}.{needed}"):
+            yield _missing(config, path, f"{path}.{needed}", DATA)

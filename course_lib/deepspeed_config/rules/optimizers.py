@@ -44,7 +44,7 @@ def check(config: Config) -> Iterator[Finding]:
         if what == "optimizer":
             yield from _optimizer(config, kind, entry)
         else:
-            yield from _scheduler(config, kind)
+            yield from _scheduler(config)
 
 
 def _typeless(config: Config, what: str) -> Finding:
@@ -197,7 +197,7 @@ def _on_cpu(built: str) -> bool:
     return built.startswith(("DeepSpeedCPU", "ZenFlowCPU")) or built == "MuonWithAuxAdam"
 
 
-def _scheduler(config: Config, kind: str) -> Iterator[Finding]:
+def _scheduler(config: Config) -> Iterator[Finding]:
     at = "scheduler.params"
     warmup, total = config.get(f"{at}.warmup_num_steps"), config.get(f"{at}.total_num_steps")
     for name in ("warmup_num_steps", "total_num_steps"):
@@ -221,15 +221,6 @@ def _scheduler(config: Config, kind: str) -> Iterator[Finding]:
             f"the rate falls in the warm-up, from {low} to {high}",
             "warmup_min_lr is where it begins, warmup_max_lr where it ends.", SCHEDULES,
             "exchange the two", value=True,
-        )  # fmt: skip
-    rate = config.get("optimizer.params.lr")
-    numbers = all(isinstance(x, (int, float)) for x in (rate, high))
-    if kind in ("WarmupLR", "WarmupDecayLR") and numbers and high and rate / high > 100:
-        yield config.finding(
-            "contradiction", "hint", f"{at}.warmup_max_lr",
-            f"the warm-up ends at {high}, and the optimizer's own rate is {rate}",
-            "The scheduler sets the rate; the optimizer's own does not count.", SCHEDULES,
-            "write the rate that is meant in both", value=True,
         )  # fmt: skip
     stated = config.stated(f"{at}.warmup_type")
     if isinstance(stated, str) and stated not in ("log", "linear"):

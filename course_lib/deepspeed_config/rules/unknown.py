@@ -91,9 +91,6 @@ def _unknown(config: Config, path: tuple, section: dict, homes: dict) -> Finding
     home = _home(config, path, homes[far]) if far else None
     if home is not None and (isinstance(_value(config, home), dict) or len(name) >= 8):
         return _misspelt(config, path, (*home, far), section)
-    unread = _unread(config, path, section)
-    if unread:
-        return _in_no_section(config, path, section, unread)
     return config.finding(
         "unknown", "error" if section.get("strict") else "warning", path,
         f'"{name}" is no key of {_where(path[:-1])}', _reason(config, section),
@@ -132,8 +129,6 @@ def _misspelt(config: Config, path: tuple, right: tuple, section: dict) -> Findi
     same = right[:-1] == path[:-1]
     refused = _refuses(section) or (same and _has_the_type(config, path, right, section))
     level = "error" if refused and not section.get("open") else "warning"
-    if path[-1].strip() == right[-1]:
-        return _spaced(config, path, right, section, level)
     alone = [key for key in section["keys"] if alike(path[-1], key)] == [right[-1]]
     known = config.schema.data["elsewhere"].get(path[-1]) == ".".join(right)
     sure = edits(path[-1], right[-1], 3) <= 3 or alone or known
@@ -145,29 +140,6 @@ def _misspelt(config: Config, path: tuple, right: tuple, section: dict) -> Findi
         _reason(config, section), section.get("source", ""),
         f"rename it to {'.'.join(right)}" if same else f"write it as {'.'.join(right)}",
         repair=("rename", right) if same and sure else None,
-    )  # fmt: skip
-
-
-def _spaced(config: Config, path: tuple, right: tuple, section: dict, level: str) -> Finding:
-    """A key with a blank before or after its name."""
-    reason, source = "DeepSpeed compares names letter by letter.", section.get("source", "")
-    if path[:-1] == ("autotuning", "arg_mappings"):
-        reason = "Where it starts experiments, the autotuner takes the blank away; where it looks "
-        reason += "up the value of a setting, it does not, and finds nothing."
-        source = "deepspeed/autotuning/autotuner.py"
-    return config.finding(
-        "unknown", level, path, f'"{path[-1]}" has a blank before or after its name', reason,
-        source, f"rename it to {'.'.join(right)}", repair=("rename", right),
-    )  # fmt: skip
-
-
-def _in_no_section(config: Config, path: tuple, section: dict, unread: list[str]) -> Finding:
-    names = ", ".join(f'"{name}"' for name in unread)
-    return config.finding(
-        "unknown", "warning", path,
-        f'"{path[-1]}" is no key of {_where(path[:-1])}, so DeepSpeed does not read {names} in it',
-        _reason(config, section), section.get("source", ""),
-        f"if DeepSpeed is to read it, move {names} out of it, to {_where(path[:-1])}",
     )  # fmt: skip
 
 
@@ -261,14 +233,6 @@ def _has_the_type(config: Config, path: tuple, right: tuple, section: dict) -> b
     if key is None or (isinstance(value, dict) and inner and not any(x in inner for x in value)):
         return key is not None and value == {}
     return value == "auto" or judge(key, value).taken
-
-
-def _unread(config: Config, path: tuple, section: dict) -> list[str]:
-    """The keys of this section that stand in one of another name, where they are not read."""
-    inside = _value(config, path)
-    holder = _holder(config, path)
-    names = inside if isinstance(inside, dict) and not _refuses(section) else {}
-    return [name for name in names if name in section["keys"] and name not in holder]
 
 
 def _remark(name: str, close: bool) -> bool:
