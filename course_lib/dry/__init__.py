@@ -1,13 +1,12 @@
 """A dry run: the very code of `course train` as any rank of any world, without memory or network.
 
-In the order of reading: alone, attention, underway, shapes, step, devices, show, command. The model
+In the order of reading: alone, attention, underway, shapes, step, show, command. The model
 is made of shapes on torch's meta device, the other ranks of torch's fake group; ledger and meter
 count what the code does, at sizes that no test machine has. Lesson 15.
 """
 
 from course_lib.dry.alone import alone
-from course_lib.dry.devices import Astray, OneDevice
 from course_lib.dry.shapes import Sized, parse, sized
 from course_lib.dry.step import DryRun, run
 
-__all__ = ["Astray", "DryRun", "OneDevice", "Sized", "alone", "parse", "run", "sized"]
+__all__ = ["DryRun", "Sized", "alone", "parse", "run", "sized"]

@@ -147,34 +147,4 @@ def _check(params: int, largest_layer: int, gpus: int, nodes: int, room: float) 
         raise ValueError(f"room={room} is a factor of what is counted: it has to be 1 or more")
 
 
-# ---- numbers inside a config
-OVERLAP = 4.5  # buckets' worth that overlapping takes
-LIVE = 2  # bytes: a parameter that stays whole is in 16 bits
-
-
-def overlap_bytes(reduce_bucket: int, gather_bucket: int | None = None) -> int:
-    """What `overlap_comm` sets aside on each GPU: 4.5 times both buckets, `reduce_bucket_size` and
-    `allgather_bucket_size`, which count numbers, of 2 bytes each. Two of 5e8 take 9 GB."""
-    other = reduce_bucket if gather_bucket is None else gather_bucket
-    return int((reduce_bucket + other) * HALF * OVERLAP)
-
-
-def live_bytes(max_live_parameters: int) -> int:
-    """What `stage3_max_live_parameters` lets stay whole on a GPU; `stage3_max_reuse_distance`
-    decides which, out of the same bytes. At 1e9 that is 2 GB."""
-    return LIVE * max_live_parameters
-
-
-def auto(hidden: int) -> dict[str, int]:
-    """What the Trainer makes of "auto" at stage 3, from the hidden size alone."""
-    return {
-        "reduce_bucket_size": hidden * hidden,
-        "stage3_prefetch_bucket_size": 9 * hidden * hidden // 10,
-        "stage3_param_persistence_threshold": 10 * hidden,
-    }
-
-
-def persistence_near_stage_2(hidden: int) -> int:
-    """A `stage3_param_persistence_threshold` above this many numbers keeps most parameters whole,
-    and stage 3 then runs nearly as fast as stage 2."""
-    return 6 * hidden * hidden
+OVERLAP = 4.5  # buckets' worth that overlap_comm takes

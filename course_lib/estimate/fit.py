@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
-from course_lib.estimate.over_tp import check_cut
+from course_lib.estimate.outline import outline_of_rank
 from course_lib.gpt import Config
-from course_lib.layout import cut
-from course_lib.tensor_parallel.qkv_layout import shares
 
 HALF, FULL = 2, 4  # bytes of a number in 16 bits, and in 32
 STATES = FULL + 2 * FULL  # the float32 copy and Adam's two moments
@@ -136,18 +134,7 @@ def _up(x: float) -> int:
 
 def params_of_rank(config: Config, tp: int, rank: int = 0) -> int:
     """The parameters of a model that is cut over tp ranks, as this rank holds them."""
-    check_cut(config, 1, tp, rank)
-    share, h, bias = shares(config.heads, config.kv_heads, tp)[rank], config.hidden, config.bias
-    inner = cut(config.inner, tp)[rank]
-    wide = 2 * inner if config.activation == "swiglu" else inner
-    joined = (share.heads + 2 * share.kv_heads) * config.head_size
-    norm = h * (2 if config.norm == "layer" and bias else 1)
-    columns = (joined + wide) * (h + bias)
-    rows = (share.heads * config.head_size + inner + 2 * bias) * h
-    table = cut(config.vocabulary, tp)[rank] * h
-    places = config.length * h if config.position == "learned" else 0
-    ends = table * (1 if config.tied else 2) + places + norm
-    return config.layers * (columns + rows + 2 * norm) + ends
+    return sum(p.numel() for p in outline_of_rank(config, tp, rank).parameters())
 
 
 def count(text: str, name: str) -> int:

@@ -249,8 +249,8 @@ def per_parameter(
 ) -> float:
     """Bytes that one parameter costs each rank, before padding and counters.
 
-    16 for Adam in float32 on one rank: 4 for itself, 4 for its gradient, 8 for two moments. A rank
-    can hold more than this times Ψ, but less than `padding` more.
+    16 for Adam in float32 on one rank: 4 for itself, 4 for its gradient, 8 for two moments. Padding
+    and uneven shards come on top of this times Ψ.
     """
     wide = 4 if master else width
     parts = n if stage else 1
@@ -259,17 +259,6 @@ def per_parameter(
     if master:
         gradients = (width if stage < 2 else 0.0) + (4 / parts if alive else 0.0)
     return parameters + gradients + (states + master) * wide / parts
-
-
-def padding(
-    n: int, buckets: int, parts: int, *, width: int = 4, master: bool = False, states: int = 2
-) -> int:
-    """A bound of what padding, uneven shards and counters put on top, for so many buckets or units
-    and so many parameters: each bucket is filled up with less than n numbers, and a shard that is
-    cut by ceiling division has less than one more than its part of each."""
-    wide = 4 if master else width
-    each = 2 * n * width + (states + 2) * wide
-    return buckets * each + (parts + buckets) * COUNTER
 
 
 def of_number(params: int, stage: int, n: int, **options) -> int:

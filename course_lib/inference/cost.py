@@ -49,25 +49,6 @@ def streamed_bytes(
     return forwards * one + flags
 
 
-def streamed_memory(
-    model: nn.Module | Config,
-    n: int,
-    *,
-    dtype: torch.dtype | None = None,
-    units: Sequence[nn.Module] | None = None,
-    keep: int = 0,
-) -> tuple[int, int]:
-    """Bytes of weights that each of `n` ranks holds between forwards, and those of the largest unit
-    that comes and goes: with prefetch=0 the two together are the peak of the weights."""
-    outline, units = sketch_of(model, dtype, units)
-    buckets, _ = units_of(outline, n, units, 0)
-    whole = kept(buckets, keep)
-    held = sum(unit.cut.shard * unit.dtype.itemsize for unit in buckets)
-    held += sum(unit.padded * unit.dtype.itemsize for unit in whole)
-    away = [unit.padded * unit.dtype.itemsize for unit in buckets if unit not in whole]
-    return held, max(away, default=0)
-
-
 def kept(units: Sequence[Bucket], keep: int) -> set[Bucket]:
     """The units that `keep` bytes leave whole: the smallest first."""
     found = set()

@@ -36,12 +36,6 @@ class Forward:
         """Of all ranks together, each with so many rows of its own."""
         return ranks * rows / self.seconds(rows, hidden=hidden)
 
-    @property
-    def even_rows(self) -> float:
-        """The rows of a rank at which the constant and the rows take equally long: half of the
-        throughput that no batch exceeds."""
-        return self.fixed / self.row
-
 
 def fit(measured: Mapping[int, float]) -> Forward:
     """(rows of a rank → seconds of a forward) → the two constants, none below 0: least squares of
@@ -71,12 +65,6 @@ def meeting_rows(streamed: Forward, together: Forward, n: int) -> float | None:
     """
     slower, later = streamed.fixed - together.fixed, together.row - streamed.row / n
     return slower / later if slower * later > 0 else None
-
-
-def throughput_of(measured: Mapping[int, float], *, ranks: int = 1) -> dict[int, float]:
-    """(rows of a rank → seconds of a forward) → (rows in all → tokens per second), where each of
-    `ranks` ranks has so many rows of its own; `ranks=1` where all of them share the rows."""
-    return {ranks * rows: ranks * rows / seconds for rows, seconds in measured.items()}
 
 
 def seconds_by_rows(

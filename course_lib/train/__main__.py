@@ -42,11 +42,10 @@ def display(options: Options) -> Show:
 class Bar:
     """A progress bar with the time left; what is said stands above it.
 
-    Step and time left are always whole. As many words as fit stand between them, and the bar takes
-    what they leave, from LEAST columns to MOST.
+    Step and time left are always whole, and the words between them are cut on a narrow terminal.
     """
 
-    LEAST, MOST = 8, 40
+    WIDTH = 16
 
     def __init__(self, steps: int, stream):
         from rich.console import Console
@@ -56,12 +55,13 @@ class Bar:
 
         console = Console(file=Unbroken(stream))
         console.show_cursor = lambda show=True: False  # a killed rank could not bring it back
-        self.rule = BarColumn(bar_width=self.LEAST)
-        columns = [TextColumn("step"), MofNCompleteColumn(table_column=Column(no_wrap=True))]
-        columns += [self.rule, TextColumn("{task.description}", markup=False)]
-        columns += [TextColumn("{task.fields[left]}")]
+        whole, words = Column(no_wrap=True), Column(no_wrap=True, overflow="ellipsis", ratio=1)
+        columns = [TextColumn("step"), MofNCompleteColumn(table_column=whole)]
+        columns += [BarColumn(bar_width=self.WIDTH)]
+        columns += [TextColumn("{task.description}", markup=False, table_column=words)]
+        columns += [TextColumn("{task.fields[left]}", table_column=whole)]
         # No thread of its own: it is drawn after each step.
-        self.bar = RichProgress(*columns, console=console, auto_refresh=False)
+        self.bar = RichProgress(*columns, console=console, auto_refresh=False, expand=True)
         self.task = self.bar.add_task("", total=steps, left="")
         self.drawn = False
 
@@ -73,18 +73,10 @@ class Bar:
             self.bar.start()
             self.drawn = True
         left = f"{clock(progress.left)} left"
-        whole = f"step {progress.steps}/{progress.steps}   {left}"  # with the spaces of the columns
-        text, self.rule.bar_width = self._fitted(progress, self.bar.console.width - len(whole))
+        text = str(progress)
         self.bar.update(
             self.task, completed=progress.point.step, description=text, left=left, refresh=True
         )
-
-    def _fitted(self, progress: Progress, room: int) -> tuple[str, int]:
-        """The words and the columns of the bar; on a narrow terminal loss and speed come first."""
-        texts = list(progress.shorter())
-        wide = [text for text in texts[:-2] if room - len(text) >= self.LEAST]
-        text = (wide or [text for text in texts[-3:] if room > len(text)] or [""])[0]
-        return text, max(1, min(self.MOST, room - len(text)))
 
     def close(self) -> None:
         if self.drawn:

@@ -291,7 +291,6 @@ def _opposite(option: Field) -> str:
 
 
 WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
-WORDS |= {dict: "an object"}
 
 
 def of_kind(value: object, kind: type) -> bool:

@@ -24,9 +24,6 @@ from course_lib.train.curve import Point
 from course_lib.train.flops import measured_peak, step_flops
 from course_lib.train.options import Options
 
-# What a line is made of is left out in this order where it is too long; `label`: "val" is enough.
-DROPPED = ("lr", "norm", "mfu", "label", "memory", "validation", "speed", "loss")
-
 
 class Progress(NamedTuple):
     """Where a run stands after a step."""
@@ -39,31 +36,14 @@ class Progress(NamedTuple):
     memory: int | None  # the highest peak of a rank, in bytes, once it was measured
     left: float  # seconds
 
-    def words(self) -> dict[str, str]:
-        """What there is to say, by name, in the order of a line."""
-        point, validation, memory = self.point, self.validation, self.memory
-        return {
-            "loss": f"loss {point.loss:.4f}",
-            **({} if validation is None else {"validation": f"validation {validation:.4f}"}),
-            "norm": f"norm {point.norm:.3f}",
-            "lr": f"lr {point.lr:.2e}",
-            "speed": f"{self.tokens_per_second:,.0f} tokens/s",
-            "mfu": f"MFU {100 * self.mfu:.1f} %",
-            **({} if memory is None else {"memory": f"{memory / 1e6:,.1f} MB"}),
-        }
-
     def __str__(self) -> str:
-        return "  ".join(self.words().values())
-
-    def shorter(self) -> Iterator[str]:
-        """The words of a line, then fewer and fewer of them, down to none."""
-        words = self.words()
-        yield "  ".join(words.values())
-        for name in DROPPED:
-            if name == "label" and "validation" in words:
-                words["validation"] = words["validation"].replace("validation", "val")
-            words.pop(name, None)
-            yield "  ".join(words.values())
+        point, validation, memory = self.point, self.validation, self.memory
+        words = [f"loss {point.loss:.4f}"]
+        words += [] if validation is None else [f"validation {validation:.4f}"]
+        words += [f"norm {point.norm:.3f}", f"lr {point.lr:.2e}"]
+        words += [f"{self.tokens_per_second:,.0f} tokens/s", f"MFU {100 * self.mfu:.1f} %"]
+        words += [] if memory is None else [f"{memory / 1e6:,.1f} MB"]
+        return "  ".join(words)
 
 
 class Show(Protocol):

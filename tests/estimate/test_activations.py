@@ -95,13 +95,6 @@ def test_what_every_rank_keeps_of_an_uneven_cut(pool, world):
     pool.run(world, uneven)
 
 
-def test_what_cannot_be_cut_is_refused():
-    with pytest.raises(ValueError, match="2 key/value heads cannot be shared by 3"):
-        kept(LLAMA, 3, 33, tp=3)
-    with pytest.raises(ValueError, match="longer than length=40"):
-        kept(LLAMA, 3, 41)
-
-
 def test_attention_dropout_is_no_part_of_it():
     with pytest.raises(ValueError, match="all pairs of tokens"):
         kept(GPT2.changed(attention_dropout=0.1), 3, 33)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from course_lib.estimate import deepspeed, shape
 from course_lib.gpt import Config
+from tests.commands import called
 
-ROOT = Path(__file__).resolve().parents[2]
 PARAMS, LAYER = 2783959040, 65798144
 DOCUMENTED = {  # offload_param, offload_optimizer, zero_init: 1 GPU, 2 GPUs
     ("cpu", "cpu", 1): ((70.00, 0.25), (70.00, 0.25)),
@@ -74,18 +71,6 @@ def test_what_a_parameter_costs_adds_up():
     assert one - 40 == 2 * (two - 40) == cpu == 18_000 and none == 40
 
 
-def test_numbers_inside_a_config():
-    assert deepspeed.overlap_bytes(500_000_000) == 9_000_000_000
-    assert deepspeed.overlap_bytes(200_000_000) == deepspeed.overlap_bytes(10**8, 3 * 10**8) == 36e8
-    assert deepspeed.live_bytes(10**9) == 2e9
-    assert deepspeed.auto(1000) == {
-        "reduce_bucket_size": 1_000_000,
-        "stage3_prefetch_bucket_size": 900_000,
-        "stage3_param_persistence_threshold": 10_000,
-    }
-    assert deepspeed.persistence_near_stage_2(1000) == 6_000_000
-
-
 # ---- from a config.json
 def test_the_shape_of_a_config_is_that_of_the_hugging_face_model(tmp_path):
     transformers = pytest.importorskip("transformers")
@@ -125,59 +110,29 @@ def test_a_tied_head_counts_once():
 
 
 # ---- typed
-def course(*words) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "course_lib.cli", "estimate", *map(str, words)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
-
-
-def test_the_command_gives_one_document():
-    done = course("--params", PARAMS, "--largest-layer", LAYER, "--gpus", 2, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = json.loads(done.stdout)["rows"]
+def test_the_command_gives_one_document(capsys):
+    words = ("--params", PARAMS, "--largest-layer", LAYER, "--gpus", 2, "--json")
+    code, out, err = called(capsys, "estimate", *words)
+    assert (code, err) == (0, "")
+    rows = json.loads(out)["rows"]
     assert rows == [row.as_dict() for row in deepspeed.table(PARAMS, LAYER, 2)]
     assert set(rows[0]) == {"offload_param", "offload_optimizer", "zero_init", "cpu_gb", "gpu_gb"}
 
 
-def test_the_command_for_people_shows_every_digit(tmp_path):
+def test_the_command_for_people_shows_every_digit(capsys, tmp_path):
     keys = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600}
     file = tmp_path / "config.json"
     file.write_text(json.dumps({**keys, "n_layer": 48, "n_head": 25}))
-    done = course("--config", file, "--gpus", 4, "--nodes", 2, "--stage", 2)
-    assert done.returncode == 0, done.stderr
+    words = ("--config", file, "--gpus", 4, "--nodes", 2, "--stage", 2)
+    code, out, err = called(capsys, "estimate", *words)
+    assert code == 0, err
     cpu, gpu = deepspeed.stage_2(1557611200, 4, 2, offload_optimizer=False)
-    assert "1,557,611,200" in done.stdout and "2 nodes with 4 GPUs each" in done.stdout
-    assert f"{cpu / 2**30:.2f}" in done.stdout and f"{gpu / 2**30:.2f}" in done.stdout
-
-
-WRONG = [
-    ((), "--params is missing"),
-    (("--params", 5), "--largest-layer is missing"),
-    (("--params", 5, "--largest-layer", 6), "cannot be larger than its model"),
-    (("--params", -5, "--largest-layer", 1), "params=-5"),
-    (("--params", 5, "--largest-layer", 1, "--gpus", 0), "gpus=0"),
-    (("--params", 5, "--largest-layer", 1, "--stage", 1), "stages 2 and 3"),
-    (("--config", "nowhere.json"), "nowhere.json is not there"),
-    (("--config", "x", "--params", 5), "says both numbers itself"),
-]
-
-
-def test_wrong_use_ends_with_2_and_the_reason(capsys):
-    import typer
-
-    from course_lib.cli import app
-
-    command = typer.main.get_command(app)
-    for words, reason in WRONG:
-        with pytest.raises(SystemExit) as ended:
-            command(["estimate", *map(str, words)])
-        said = capsys.readouterr()
-        assert ended.value.code == 2 and reason in said.err and said.out == "", (words, said)
+    assert "1,557,611,200" in out and "2 nodes with 4 GPUs each" in out
+    assert f"{cpu / 2**30:.2f}" in out and f"{gpu / 2**30:.2f}" in out
 
 
 def test_a_config_that_is_none_is_refused(tmp_path):
-    for text, words in (("[1]", "holds"), ("{}", "says no model_type"), ("{", "config"),
-                        ('{"model_type": "no such"}', "no such"),
-                        ('{"model_type": "gpt2"}', "does not say")):  # fmt: skip
+    for text, words in (("{}", "says no model_type"), ('{"model_type": "no such"}', "no such")):
         file = tmp_path / "config.json"
         file.write_text(text)
         with pytest.raises(ValueError, match=words):

@@ -7,10 +7,8 @@ import json
 import pytest
 import torch
 
-from course_lib import ranks
 from course_lib.estimate import activations, fit, states
-from course_lib.gpt import GPT, Config
-from course_lib.tensor_parallel import parallelize
+from course_lib.gpt import Config
 from tests.commands import called
 
 GPT2 = Config.gpt2(vocabulary=470, length=120, hidden=96, layers=3, heads=4, inner=330)
@@ -81,19 +79,6 @@ def test_what_is_no_number_is_refused(text):
         fit.count(text, "--params")
 
 
-def cut(me):
-    for config in (GPT2, LLAMA.changed(kv_heads=1), GPT2.changed(tied=False, bias=False)):
-        torch.manual_seed(3)
-        model = parallelize(GPT(config), ranks.mesh(me, dp=1, tp=me.world))
-        got = sum(p.numel() for p in model.parameters())
-        assert got == fit.params_of_rank(config, me.world, me.rank), config
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_the_parameters_of_a_rank(pool, world):
-    pool.run(world, cut)
-
-
 # ---- typed
 def course(capsys, *words) -> tuple[int, str, str]:
     return called(capsys, "estimate", *words)
@@ -156,9 +141,14 @@ def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
     lacks.write_text('{"model_type": "gpt2"}')
     two = ("--stage", 2)
     for words, reason in (
+        ((), "--params is missing"),
+        (("--params", 5), "--largest-layer is missing"),
+        (("--params", 5, "--largest-layer", 1, "--gpus", 0), "gpus=0"),
+        (("--params", 5, "--largest-layer", 1, "--stage", 1), "stages 2 and 3"),
+        (("--config", tmp_path / "none.json"), "none.json is not there"),
+        (("--config", "x", "--params", 5), "says both numbers itself"),
         (("--params", "seven", *two), "--params 'seven' is no number"),
         (("--params", "-7B", *two), "params=-7000000000 has to be"),
-        (("--params", "0", *two), "params=0 has to be"),
         (("--params", "7B", "--largest-layer", "8B"), "cannot be larger than its model"),
         (("--params", "7B", *two, "--tp", 3, "--gpus", 8), "tp=3 does not divide the 8 GPUs"),
         (("--params", "7B", *two, "--tp", 0), "tp=0"),

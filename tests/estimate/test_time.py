@@ -29,7 +29,6 @@ from course_lib.estimate.time import (
     Work,
     bars,
     costs,
-    costs_of_number,
     passes,
     presets,
     probes,
@@ -202,17 +201,6 @@ def test_messages_over_tp_are_as_many_as_the_ledger_counts(pool):
             assert made.tp["halves"][1] == halves and (halves > 0) == sequence
 
 
-def test_of_a_number_alone_the_flops_are_two_four_and_six():
-    shape = shape_of(GPT2)
-    moved = {"down": 0, "up": 0, "read": 0, "written": 0}
-    for recompute, backward in ((False, 4), (True, 6)):
-        setting = Setting(2, recompute=recompute)
-        made = costs_of_number(shape, setting, Place(1, 4, 8), 100, 50.0, moved)
-        assert made.passes.forward.flops == 2 * shape.params * 100
-        assert made.passes.backward.flops == backward * shape.params * 100
-        assert made.dp == {"all_reduce": (50.0, 1)}
-
-
 # ---- rings
 def test_a_ring_inside_a_node_and_across():
     ring = Place(2, 2, 4).ring("tp")
@@ -377,20 +365,6 @@ def test_all_eight_are_fitted_within_four_points():
     assert sum(x * x for x in squares) < sum(x * x for x in found.values())
 
 
-@pytest.mark.parametrize("worst", [False, True])
-def test_no_constants_near_the_fitted_ones_are_better(worst):
-    best = bars.fit(bars.BARS, worst=worst)
-
-    def misfit(constants):
-        found = bars.residuals(constants)
-        return max(map(abs, found)) if worst else sum(x * x for x in found)
-
-    for reach in (-0.02, 0, 0.02):
-        for spread in (-0.002, 0, 0.002):
-            other = Constants(best.reach + reach, best.spread + spread)
-            assert misfit(best) <= misfit(other) + 1e-3
-
-
 def tables() -> list[list[list[str]]]:
     """The rows of each table in docs/cost_model.md, its head left out."""
     text = (ROOT / "docs" / "cost_model.md").read_text()
@@ -424,7 +398,10 @@ def test_a_preset_is_whole_and_goes_through_json(name):
     if machine.peak is not None:
         assert all(0.3 <= rate.flops / machine.peak <= 0.5 for rate in machine.rates)
     single = machine.in_precision("float32")
-    assert single.rate(1).flops <= machine.rate(1).flops
+    if machine.single is not None:
+        share = machine.single / machine.peak
+        assert single.rate(1).flops == pytest.approx(share * machine.rate(1).flops)
+        assert single.rate(1).moved == machine.rate(1).moved
     assert single.precision == "float32" and machine.in_precision(machine.precision) is machine
 
 
@@ -527,11 +504,3 @@ def test_this_machine_can_be_measured():
     assert all(rate.flops > 1e8 and rate.moved > 1e7 for rate in here.rates)
     assert 1e6 < here.inside.bandwidth < 1e12 and 1e6 < here.halves.bandwidth < 1e12
     assert here.memory > 0 and here.gpus == here.cores
-
-
-def test_in_32_bits_products_are_slower():
-    machine = presets.preset("hgx-h100")
-    single = machine.in_precision("float32")
-    share = machine.single / machine.peak
-    assert share < 0.1 and single.rate(8).flops == pytest.approx(share * machine.rate(8).flops)
-    assert single.rate(8).moved == machine.rate(8).moved

@@ -132,6 +132,7 @@ def test_all_ranks_hear_who_holds_the_folder(pool, tmp_path):
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_a_second_run_is_refused_and_the_first_goes_on(tmp_path):
     out = tmp_path / "run"
     first = started(COURSE, out, "--tp", "2", fault="slow:0.2:")
@@ -171,6 +172,7 @@ def test_a_signal_before_there_is_a_group_says_that_nothing_was_trained(tmp_path
     assert not out.exists() and not processes(str(out))
 
 
+@pytest.mark.slow
 def test_a_rank_killed_before_the_first_checkpoint_is_not_told_to_go_on(tmp_path):
     out = tmp_path / "run"
     done = ended(COURSE, "--tp", 2, *SMALL, "--steps", 9, "--out", out, fault="kill:2:1")

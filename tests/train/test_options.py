@@ -22,19 +22,16 @@ pytestmark = pytest.mark.cpu("options")
 
 WRONG = {
     "not an option": (["--hiden", "3"], 1, "there is no option --hiden; did you mean --hidden?"),
-    "like --no-json by its no": (["--no-such-option"], 1, "option --no-such-option ("),
     "an opposite": (["--no-pak"], 1, "did you mean --no-pack?"),
     "a word of its own": (["extra"], 1, "there is no option extra"),
     "no number": (["--lr", "fast"], 1, "--lr: invalid float value: 'fast'"),
     "not finite": (["--lr", "nan"], 1, "--lr nan has to be a finite number, 0 or more"),
-    "infinite": (["--lr", "inf"], 1, "--lr inf has to be a finite number, 0 or more"),
     "below its bound": (["--rows", "0"], 1, "--rows 0 has to be 1 or more"),
     "no time": (["--timeout", "0"], 1, "--timeout 0.0 has to be above 0"),
     "more time than there is": (["--timeout", "1e300"], 1, "at most 864000 seconds"),
     "a vocabulary of bytes": (["--vocabulary", "257"], 1, "--vocabulary 257 has to be above 257"),
     "no family": (["--family", "bert"], 1, "invalid choice: 'bert'"),
     "ranks left over": (["--tp", "2"], 3, "--tp 2 does not divide the 3 rank(s)"),
-    "more than there are": (["--tp", "4"], 2, "take one of 1, 2, or start another number"),
     "heads that do not divide": (["--hidden", "30"], 1, "hidden=30 does not divide into heads=4"),
     "more ranks than heads": (["--tp", "8"], 8, "--tp 8: 4 heads cannot be spread over 8 ranks"),
     "kv heads that cannot be shared": (
@@ -53,7 +50,6 @@ WRONG = {
     "the old name of precision": (
         ["--dtype", "bfloat16"], 1, "there is no option --dtype; did you mean --precision?",
     ),
-    "the name that others have for the stage": (["--zero-stage=2"], 1, "did you mean --stage?"),
     "no such stage": (["--stage", "4"], 1, "invalid choice: 4 (choose from 0, 1, 2, 3)"),
     "a stage for nothing to offload": (
         ["--offload", "cpu"], 2, "--stage 0 --offload cpu: offload does not go with stage 0",
@@ -61,18 +57,10 @@ WRONG = {
     "units below stage 3": (
         ["--stage", "2", "--units", "blocks"], 2, "--units blocks is of stage 3, where parameters",
     ),
-    "fast below stage 3": (["--fast"], 2, "--fast is of stage 3"),
     "fast and lean": (["--fast", "--lean"], 2, "not allowed with argument --fast"),
     "parameters that stay where they are": (
         ["--stage", "2", "--offload", "cpu", "--no-offload-parameters"], 2,
         "--no-offload-parameters is of stage 3",
-    ),
-    "parameters that would stay anyway": (
-        ["--stage", "3", "--no-offload-parameters"], 2, "nothing is offloaded",
-    ),
-    "an optimizer that stays where it is": (
-        ["--stage", "2", "--offload", "cpu", "--no-offload-optimizer"], 2,
-        "--no-offload-optimizer is of stage 3",
     ),
     "parameters in files without the states": (
         ["--stage", "3", "--offload", "nvme", "--no-offload-optimizer"], 2,
@@ -90,13 +78,11 @@ WRONG = {
         ["--stage", "3", "--units", "blocks.*,blok"], 2,
         "--units blok: no module of the model has that name. It has blocks, dropout, head, norm,",
     ),
-    "a unit without a name": (["--stage", "3", "--units", ","], 2, "--units ,: a pattern is empty"),
     "a unit in a unit": (
         ["--stage", "3", "--units", "blocks,blocks.0.mlp"], 2, "lies inside another of the named",
     ),
     "nothing left to train on": (["--held-back", "1"], 1, "--held-back 1.0 leaves nothing"),
     "two beginnings": (["--resume", "--out", "x", "--from", "y"], 1, "leave one of them out"),
-    "nothing to validate on": (["--held-back", "0", "--validate-every", "5"], 1, "to validate on;"),
     "other ranks than there are": (["--ranks", "3"], 2, "was started with 2 rank(s); leave it out"),
 }  # fmt: skip
 
@@ -154,12 +140,6 @@ def test_a_model_too_large_is_told_with_what_it_needs(capsys):
     assert "--stage 3" in line and "--offload nvme" in line
 
 
-@pytest.mark.parametrize("ranks", ["two", "-1"])
-def test_a_number_of_ranks_that_is_none(ranks, capsys):
-    assert launch.main(["--ranks", ranks]) == 2
-    assert "--ranks" in capsys.readouterr().err
-
-
 def test_help_shows_the_options_and_says_what_torchrun_opens(capsys):
     assert launch.main(["--help"]) == 0
     text = capsys.readouterr().out
@@ -178,11 +158,6 @@ def test_a_file_says_the_same_as_the_line_and_the_line_counts_more(tmp_path):
     path.write_text(json.dumps({"fast": True, "stage": 3}))
     assert parse(["--config", str(path)]).fast
     assert not parse(["--config", str(path), "--lean"]).fast
-
-
-def test_what_nobody_typed_asks_for_no_validation():
-    check(parse(["--held-back", "0"]), 1)
-    check(parse(["--held-back", "0", "--validate-every", "0"]), 1)
 
 
 def test_options_reach_the_ranks_as_they_were_read():
@@ -260,14 +235,9 @@ def test_a_precision_that_the_device_lacks(monkeypatch):
     [
         ('{"hiden": 3}', "no option 'hiden'; did you mean 'hidden'?"),
         ('{"hidden": "3"}', "'hidden' is \"3\", and has to be a whole number"),
-        ('{"hidden": 3.5}', "has to be a whole number"),
-        ('{"hidden": true}', "has to be a whole number"),
         ('{"sequence": 1}', "'sequence' is 1, and has to be true or false"),
-        ('{"lr": null}', "'lr' is null, and has to be a number"),
         ('{"family": "bert"}', "invalid choice: 'bert'"),
-        ('{"stage": 7}', "run.json: argument --stage: invalid choice: 7"),
         ('{"lean": true}', "no option 'lean'; say \"fast\": false."),
-        ('{"no_pack": true}', "no option 'no_pack'; say \"pack\": false."),
         ("[1]", "holds a JSON list"),
         ("{", "is no JSON"),
         ('{"dtype": "bfloat16"}', "no option 'dtype'; did you mean 'precision'?"),
@@ -311,8 +281,6 @@ def test_going_on_takes_what_was_typed_then(tmp_path):
     [
         (["--hidden", "64"], 2, "--hidden 64 is not what"),
         (["--lr", "0.1"], 2, "was trained with, --lr 0.5"),
-        (["--rows", "7"], 4, "--rows 7 is not what"),
-        (["--accumulate", "2"], 2, "--accumulate 2 is not what"),
     ],
 )
 def test_going_on_otherwise_is_refused(tmp_path, more, world, said):
@@ -343,23 +311,3 @@ def test_what_another_layout_has_no_use_for_is_not_kept(tmp_path, stage):
     assert again.offload_parameters and (again.units, again.fast) == (
         ("head", True) if stage == 3 else ("", False)
     )
-
-
-def test_beginning_anew_in_the_folder_of_a_run_is_refused(tmp_path):
-    saved(tmp_path)
-    with pytest.raises(Refused, match="holds a run with checkpoints"):
-        resolve(parse(["--out", str(tmp_path)]), 1)
-
-
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [({"form": 1}, "not a record of this form"), ("latest", "no whole checkpoint is there")],
-)
-def test_a_record_that_is_not_one_is_an_error(tmp_path, changed, said):
-    if changed == "latest":
-        argv = saved(tmp_path)
-        (tmp_path / "checkpoints" / "latest").write_text("../../elsewhere\n")
-    else:
-        argv = saved(tmp_path, **changed)
-    with pytest.raises(ValueError, match=said):
-        resolve(parse(argv), 2)

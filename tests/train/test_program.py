@@ -246,15 +246,3 @@ def test_a_disk_that_takes_no_more_leaves_the_checkpoint_before(tmp_path):
     assert (told["steps"], told["stopped"]) == (5, None) and 0 < told["mfu"] < 10
     assert told["steps_counted"] == 2  # those of this start, which are one stretch
     assert "step 5/5" in done.stderr
-
-
-def test_a_loss_that_is_no_number_is_told_with_its_step_and_rank(tmp_path):
-    out = tmp_path / "run"
-    done = ended(COURSE, "--ranks", 2, *SMALL, "--lr", "1e30", "--warmup", 0, "--steps", 9,
-                 "--save-every", 1, "--out", out)  # fmt: skip
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    steps = len(losses(out))
-    assert line.startswith(f"course train: step {steps + 1}: on rank 0 its loss is nan; on rank 1")
-    assert all(math.isfinite(point.loss) for point in losses(out))
-    assert (out / "checkpoints/latest").read_text() == f"step-{steps:06d}\n"

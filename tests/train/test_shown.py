@@ -7,7 +7,6 @@ import io
 import os
 import pty
 import re
-import time
 
 import pytest
 
@@ -37,11 +36,8 @@ def test_a_line_says_all_of_it():
     assert "validation" not in str(early) and "MB" not in str(early)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (59.4, "59 s"), (60, "1:00"), (3599.6, "1:00:00")]
-)
-def test_a_clock(seconds, text):
-    assert clock(seconds) == text
+def test_a_clock():
+    assert [clock(seconds) for seconds in (59.4, 60, 3599.6)] == ["59 s", "1:00", "1:00:00"]
 
 
 @pytest.mark.parametrize("json", [False, True])
@@ -88,18 +84,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("columns", "words", "bar"),
-    [
-        (40, "", 9),
-        (60, "loss 10.1234", 17),
-        (80, "loss 10.1234  123,456 tokens/s", 19),
-        (100, "loss 10.1234  val 10.6250  123,456 tokens/s  12,345.6 MB", 13),
-        (120, "loss 10.1234  validation 10.6250  123,456 tokens/s  MFU 41.3 %  12,345.6 MB", 14),
-        (200, str(LARGE), 40),
-    ],
-)
-def test_a_bar_has_step_and_time_left_and_as_many_words_as_fit(monkeypatch, columns, words, bar):
+@pytest.mark.parametrize("columns", [50, 80, 200])
+def test_a_bar_has_step_and_time_left_and_as_much_of_the_words_as_fits(monkeypatch, columns):
     pytest.importorskip("rich")
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("TERM", "xterm")
@@ -110,8 +96,9 @@ def test_a_bar_has_step_and_time_left_and_as_many_words_as_fit(monkeypatch, colu
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue())
     line = [line for line in re.split("[\r\n]+", text) if line.strip()][-1]
     assert line.startswith("step 12345/20000 ") and line.endswith(" 1:23:45 left")
-    assert re.sub("[━╸╺]+", "|", line)[17:-13].rstrip() == f"| {words}".rstrip()
-    assert len(re.findall("[━╸╺]", line)) == bar and len(line) <= columns
+    words = re.sub("[━╸╺]+", "|", line).partition("| ")[2].removesuffix(" 1:23:45 left").rstrip()
+    assert str(LARGE).startswith(words.rstrip("…")) and len(line) <= columns
+    assert (words == str(LARGE)) == (columns == 200)
 
 
 class Kept:
@@ -164,10 +151,3 @@ def test_the_first_step_is_left_out_where_others_follow(monkeypatch, steps, coun
         "mfu": pytest.approx(report.flops * counted / seconds / 2e12),
         "steps_counted": counted,
     }
-
-
-def test_a_run_that_made_no_step_has_no_speed(monkeypatch):
-    options = Options(peak_tflops=1.0)
-    report, _ = reported(monkeypatch, options)
-    assert report.summary() == {"tokens_per_second": None, "mfu": None, "steps_counted": 0}
-    assert time.perf_counter() == 100.0
