@@ -1,8 +1,8 @@
 """DeepSpeed's log of a run in fp16 → the steps that were skipped, the scale, and a verdict.
 
-ZeRO's stages 1 to 3 log an overflow on rank 0 and say nothing when the scale grows; stage 0 logs
-both, on every rank. These lines are of level INFO, and DeepSpeed's logger shows WARNING and above
-unless its level is set. Lesson 13.
+ZeRO's stages 1 to 3 log an overflow on rank 0 and say nothing when the scale grows; the lines of
+stage 0, which has other words, are not read. They are of level INFO, and DeepSpeed's logger shows
+WARNING and above unless its level is set. Lesson 13.
 """
 
 from __future__ import annotations
@@ -20,9 +20,6 @@ _NUMBER = r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
 _OVERFLOW = re.compile(r"overflow! ", re.IGNORECASE)
 _REDUCED = re.compile(rf"Attempted loss scale: {_NUMBER}, reducing to {_NUMBER}")
 _KEPT = re.compile(rf"Attempted loss scale: {_NUMBER}, but hysteresis is")
-_ITERATION = re.compile(r"Grad overflow on iteration:? (\d+)")  # stage 0, on every rank
-_CHANGED = re.compile(rf"(Reducing|Increasing) dynamic loss scale from {_NUMBER} to {_NUMBER}")
-_STATIC = "Using static loss scale"  # stage 0, with a scale that stays
 _ENDED = "Current loss scale already at minimum"
 _RANK = re.compile(r"\brank ?(\d+)", re.IGNORECASE)
 STEP = re.compile(r"\bstep (\d+)")  # of a training loop that prints each step
@@ -34,7 +31,7 @@ SKIPS = ("reduced", "kept", "skipped")
 
 class Event(NamedTuple):
     """What a line says. `kind`: a step skipped with the scale "reduced", with it "kept" by the
-    hysteresis, or "skipped" without a scale; a scale "grown"; the run "ended"; a "step"."""
+    hysteresis, or "skipped" without a scale; the run "ended"; a "step"."""
 
     kind: str
     before: float | None = None
@@ -49,7 +46,7 @@ class Reading:
     skipped: int
     first: float | None  # the first scale that overflowed
     scale: float | None  # after the last line that has one
-    grown: int  # doublings up to that line, most of which no line tells
+    grown: int  # doublings up to that line, which no line tells
     verdict: str
 
     def steps_back(self, window: int, scale: float | None = None) -> int:
@@ -66,13 +63,12 @@ def read_overflows(lines: Iterable[str], *, step: re.Pattern = STEP) -> Reading:
     in what the training loop prints after each: only so the log tells of steps that were made."""
     found = list(events(lines, step=step))
     scales = [event for event in found if event.before and event.after]
-    told = [(event.before, event.after) for event in scales if event.kind == "grown"]
-    silent = [(a.after, b.before) for a, b in pairwise(scales) if b.before > a.after]
+    grown = [(a.after, b.before) for a, b in pairwise(scales) if b.before > a.after]
     return Reading(
         skipped=sum(event.kind in SKIPS for event in found),
         first=scales[0].before if scales else None,
         scale=scales[-1].after if scales else None,
-        grown=sum(round(math.log2(high / low)) for low, high in told + silent),
+        grown=sum(round(math.log2(high / low)) for low, high in grown),
         verdict=_verdict(found),
     )
 
@@ -83,24 +79,10 @@ def events(lines: Iterable[str], *, step: re.Pattern = STEP) -> Iterator[Event]:
     # Ranks print at their own pace, and the order holds within one: the lowest that is there.
     kinds = (_OVERFLOW, step)
     lowest = {kind: min((_rank(x) for x in lines if kind.search(x)), default=0) for kind in kinds}
-    seen: set[str] = set()  # iterations of stage 0
-    fresh, last = False, None  # an iteration without its scale yet; the last change
     for line in lines:
         if _OVERFLOW.search(line):
             if _rank(line) == lowest[_OVERFLOW]:
                 yield _skip(line)
-        elif found := _ITERATION.search(line):
-            fresh = fresh or found[1] not in seen
-            seen.add(found[1])
-        elif found := _CHANGED.search(line):
-            up, before, after = found[1] == "Increasing", float(found[2]), float(found[3])
-            if (fresh and not up) or (up and found.groups() != last):
-                yield Event("grown" if up else "reduced", before, after)
-                fresh = fresh and up
-            last = found.groups()
-        elif _STATIC in line and fresh:
-            yield Event("skipped")
-            fresh = False
         elif _ENDED in line:
             yield Event("ended")
         elif (found := step.search(line)) and _rank(line) == lowest[step]:

@@ -78,20 +78,7 @@ def resolved(block: Mapping[str, Any], group: int = 0) -> tuple[str, dict[str, A
     missing = [key for key, value in params.items() if value is REQUIRED]
     if missing:
         raise ValueError(f"{name} needs {' and '.join(missing)}: write it under scheduler.params")
-    _refuse_sizes(name, params)
     return name, params
-
-
-def _refuse_sizes(name: str, params: Mapping[str, Any]) -> None:
-    """What DeepSpeed refuses when it makes the scheduler."""
-    for key in ("warmup_num_steps", "lr_range_test_step_size"):
-        if key in params and not (isinstance(params[key], int) and params[key] > 0):
-            raise ValueError(f"{key} is {params[key]!r}, and has to be a whole number above 0")
-    if name == "OneCycle":
-        if float(params["cycle_first_step_size"]) <= 0:
-            raise ValueError("cycle_first_step_size has to be above 0")
-        if float(params["cycle_second_step_size"] or 0) < 0:
-            raise ValueError("cycle_second_step_size has to be 0 or more")
 
 
 def _own(lr: float | None, name: str, why: str) -> float:

@@ -127,18 +127,10 @@ def _model_of(path: str | None, rest: list[str]) -> tuple[Config | None, list[st
 
 
 def _unknown(path: str, keys: Mapping) -> str:
-    """What can be said of a family that our decoder is not."""
-    text = (
-        f"--config {path}: model_type={keys['model_type']!r} is none of {', '.join(TRAITS)}, whose "
-        "code is here to be run"
-    )
-    try:
-        params, layer = shape.read(path)
-    except ValueError:
-        return f"{text}; give sizes: --hidden, --layers, --heads, --vocabulary"
     return (
-        f"{text}. By its shapes it has {params:,} parameters, {layer:,} of them in the largest "
-        f"layer: `course estimate --config {path}` says what its states take"
+        f"--config {path}: model_type={keys['model_type']!r} is none of {', '.join(TRAITS)}, whose "
+        f"code is here to be run; give sizes: --hidden, --layers, --heads, --vocabulary. What its "
+        f"states take, `course estimate --config {path}` says"
     )
 
 

@@ -171,44 +171,6 @@ def test_ranks_that_print_together_count_once(overflows):
     assert log.read_overflows(every) == alone
 
 
-@pytest.mark.parametrize("module", ["fused_optimizer.FP16_Optimizer",
-                                    "unfused_optimizer.FP16_UnfusedOptimizer"])  # fmt: skip
-def test_stage_0_s_lines_are_read(module, monkeypatch):
-    """From its own code, on two ranks that both print."""
-    name, cls = module.split(".")
-    theirs = pytest.importorskip(f"deepspeed.runtime.fp16.{name}")
-    lines: list[str] = []
-    mine: list[str] = []
-
-    def info(text, *args):
-        mine.append(text % args if args else text)
-
-    def both_ranks(together: bool) -> None:
-        lines.extend([line for line in mine for _ in range(2)] if together else mine * 2)
-        mine.clear()
-
-    monkeypatch.setattr(theirs, "logger", SimpleNamespace(info=info))
-    config = SimpleNamespace(
-        dynamic_loss_scale=True, cur_scale=256.0, cur_iter=0, last_overflow_iter=-1,
-        scale_factor=2.0, scale_window=3, min_loss_scale=1.0,
-    )  # fmt: skip
-    optimizer = SimpleNamespace(loss_scale_config=config, verbose=True)
-    overflows = [True, True] + [False] * 8 + [True] + [False]
-    for step, overflow in enumerate(overflows):
-        getattr(theirs, cls)._update_scale(optimizer, overflow)
-        both_ranks(together=step % 2 == 0)
-        lines.append(f"step {step}")
-    reading = log.read_overflows(lines)
-    assert (reading.skipped, reading.scale) == (3, config.cur_scale)
-    assert reading.grown == sum("Increasing" in line for line in lines) / 2 == 2
-    assert reading.verdict == log.SETTLED
-    config.dynamic_loss_scale, lines[:] = False, []
-    for skip in (True, True, False):
-        getattr(theirs, cls)._update_scale(optimizer, skip)
-        both_ranks(together=False)
-    assert log.read_overflows(lines) == log.Reading(2, None, None, 0, log.UNKNOWN)
-
-
 # ---- a real run, in float16 on CPU ranks
 def trained(me, target: float) -> dict:
     torch.manual_seed(0)

@@ -19,10 +19,6 @@ LLAMA = {
     "num_key_value_heads": 2, "intermediate_size": 44, "max_position_embeddings": 40,
     "vocab_size": 83, "rms_norm_eps": 1e-5, "tie_word_embeddings": False,
 }  # fmt: skip
-STRANGE = {
-    "model_type": "gpt_neox", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100,
-    "num_attention_heads": 4, "intermediate_size": 128,
-}  # fmt: skip
 
 
 def dry_run(capsys, *words: object) -> tuple[int, str, str]:
@@ -97,8 +93,7 @@ def test_a_wrong_call_is_refused_by_name(capsys, name):
 
 
 BROKEN = {
-    "another family": (STRANGE, [], "gpt_neox' is none of gpt2, llama", "73,472 parameters"),
-    "a family that nobody knows": ({"model_type": "banana"}, [], "give sizes: --hidden", ""),
+    "another family": ({"model_type": "gpt_neox"}, [], "is none of gpt2", "give sizes: --hidden"),
     "beside sizes": (GPT2, ["--hidden", 24], "--hidden is a size, and --config has them all", ""),
     "longer than it goes": (GPT2, ["--length", 41], "longer than the 40 tokens of --config", ""),
     "another trait": (
@@ -110,8 +105,6 @@ BROKEN = {
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_config_that_is_no_such_model_is_refused(capsys, tmp_path, name):
     keys, words, *messages = BROKEN[name]
-    if name == "another family":
-        pytest.importorskip("transformers")
     file = tmp_path / "config.json"
     file.write_text(json.dumps(keys))
     code, out, err = dry_run(capsys, "--world", 2, "--config", file, *words)
