@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import io
-
-import numpy as np
 import pytest
 
-from course_lib.figures import colours, statement
+from course_lib.figures import statement
 from course_lib.figures.needed import Move, check_result, collective, collectives
-from course_lib.figures.sheets import sheets
-from course_lib.figures.smaller import smaller
 from course_lib.figures.statement import _entries, labels_of
-from course_lib.figures.statement_rows import NONE, axis_sizes, caption, steps
+from course_lib.figures.statement_rows import NONE, axis_sizes, caption, sheets, steps
 from course_lib.layout import Layout
 from course_lib.layout.boxes import box
 
@@ -187,56 +182,6 @@ def test_the_words_are_the_fields():
     mesh = statement("X[b@dp, h] -> X[b, h]", dp=2, tp=2).alt
     assert "rank 2 is dp 1, tp 0" in mesh
     assert ": an all-gather over dp makes it, X[b, h] (replicated over dp, tp)." in mesh
-
-
-def pixels(picture):
-    from PIL import Image
-
-    return Image.open(io.BytesIO(picture.png)).convert("RGB")
-
-
-@pytest.mark.parametrize(
-    ("texts", "axes"),
-    [
-        ([ROWS, "Y[b@tp, f] -> Y[b, f]"], {"tp": 2}),
-        (["X[b, s@tp, h] -> X[b, s, h]", COLUMNS, "g[g]{tp}"], {"tp": 4}),
-        (["X[b@dp, h] W[h, f@tp] -> Y[b@dp, f@tp]", "Y[b, f@tp] -> Y[b, f]"], {"dp": 2, "tp": 2}),
-    ],
-)
-def test_each_picture_is_small_a_white_card_and_shows_every_rank(texts, axes):
-    picture = statement(texts, title="A title", **axes)
-    assert len(picture.png) < 200_000
-    image = pixels(picture)
-    width, height = image.size
-    edge = [(x, y) for x in range(width) for y in (0, height - 1)]
-    edge += [(x, y) for x in (0, width - 1) for y in range(height)]
-    assert all(image.getpixel(at) == (255, 255, 255) for at in edge)
-    seen = {colour for _, colour in image.getcolors(1_000_000)}
-    for rank in range(max(axes.values())):
-        assert tuple(int(colours.of_rank(rank)[i : i + 2], 16) for i in (1, 3, 5)) in seen
-    assert picture.png == statement(texts, title="A title", **axes).png
-
-
-def test_a_smaller_file_keeps_the_colours_that_fill_it():
-    from matplotlib.patches import Circle
-
-    def paint(figure):
-        axis = figure.subplots()
-        for rank in range(8):  # round, so that edges have many shades
-            look = {"facecolor": colours.of_rank(rank), "edgecolor": "#ffffff", "hatch": "xx"}
-            axis.add_patch(Circle((0.3 + 0.05 * rank, 0.5), 0.3 - 0.03 * rank, **look))
-
-    before = colours.draw((4, 3), "Circles.", paint)
-    after = smaller(before)
-    assert (after.alt, after.width) == (before.alt, before.width)
-    assert len(after.png) < 0.7 * len(before.png)
-    old, new = pixels(before), pixels(after)
-    assert len(old.getcolors(1_000_000)) > 300 > 256 >= len(new.getcolors(1_000_000))
-    most = sorted(old.getcolors(1_000_000), reverse=True)[:8]
-    seen = {colour for _, colour in new.getcolors(1_000_000)}
-    assert {colour for _, colour in most} <= seen
-    gaps = np.abs(np.asarray(old).astype(int) - np.asarray(new).astype(int))
-    assert gaps.max() < 64 and gaps.mean() < 0.5
 
 
 def test_the_legend_says_that_ranks_of_a_block_have_a_copy_each():

@@ -22,6 +22,7 @@ from course_lib.figures.colours import (
     ink_on,
     method,
 )
+from course_lib.figures.shapes import label, legend
 from course_lib.figures.timeline import Span, tracks
 
 # All of it is one rank: operations have the colours of methods.
@@ -52,8 +53,6 @@ class Lanes(NamedTuple):
 def ahead(runs: Mapping[str, Sequence[Span]], *, title: str = "") -> Picture:
     """Draw one rank's gathers and reduce-scatters in each run, by its turns."""
     kept = {name: [s for s in spans if s.op in OPS and s.end] for name, spans in runs.items()}
-    if not kept or not all(any(s.op == "all_gather" for s in spans) for spans in kept.values()):
-        raise ValueError("each run needs a gather that was completed")
     lanes = {name: lanes_of(spans) for name, spans in kept.items()}
     longest = max(one.starts[-1] for one in lanes.values()) + 2
 
@@ -63,11 +62,13 @@ def ahead(runs: Mapping[str, Sequence[Span]], *, title: str = "") -> Picture:
             _panel(panel, name, one)
         panels[0].set_xlim(-0.1, longest)
         panels[-1].set_xlabel("order of what this rank does; no measure of time")
-        if title:
-            figure.suptitle(title, fontsize=10, color=INK)
-        _legend(figure)
+        looks = {f"a unit's {phase}": {"facecolor": shade} for phase, shade in WORK.items()}
+        looks["waits for its gather"] = {"facecolor": CARD, "edgecolor": QUIET, "linestyle": ":"}
+        for op, (shade, hatch) in OPS.items():
+            looks[op] = {"facecolor": shade, "hatch": hatch, "edgecolor": CARD}
+        legend(figure, looks)
 
-    return draw((8.6, PANEL * len(kept) + 1.0), _in_words(kept, title), paint)
+    return draw((8.6, PANEL * len(kept) + 1.0), _in_words(kept), paint, title)
 
 
 def turns(spans: Sequence[Span]) -> list[Turn]:
@@ -138,36 +139,21 @@ def _panel(axis, name: str, lanes: Lanes) -> None:
     for turn, start in zip(lanes.turns, lanes.starts, strict=True):
         shade = WORK.get(turn.phase, WORK["forward"])
         axis.barh(0, 0.96, left=start, height=0.66, color=shade, linewidth=0)
-        axis.text(start + 0.48, -0.02, turn.unit, ha="center", va="center", fontsize=6.5,
-                  color=ink_on(shade))  # fmt: skip
+        label(axis, start + 0.48, -0.02, turn.unit, fontsize=6.5, color=ink_on(shade))
         if turn.ahead <= 0:
             look = {"facecolor": CARD, "edgecolor": QUIET, "linewidth": 0.7, "linestyle": ":"}
             axis.barh(0, STILL - 0.08, left=start - STILL + 0.04, height=0.66, **look)
     hidden, count = sum(turn.ahead > 0 for turn in lanes.turns), len(lanes.turns)
     said = f"{name}: {hidden} of {count} gathers are under way while the rank works"
-    axis.set_title(said, fontsize=9, loc="left", color=INK)
+    axis.set_title(said, loc="left")
     axis.set_yticks([0, 1, 2], ["this rank", "scatters", "gathers"], fontsize=8)
     axis.set_ylim(-0.45, 2.5)
     axis.set_xticks([])
     axis.tick_params(axis="y", length=0, labelcolor=INK)
-    for side in ("top", "right", "left", "bottom"):
-        axis.spines[side].set_visible(False)
+    axis.spines[:].set_visible(False)
 
 
-def _legend(figure) -> None:
-    from matplotlib.patches import Patch
-
-    marks = [Patch(facecolor=shade, label=f"a unit's {phase}") for phase, shade in WORK.items()]
-    still = {"facecolor": CARD, "edgecolor": QUIET, "linestyle": ":"}
-    marks.append(Patch(label="waits for its gather", **still))
-    marks += [
-        Patch(facecolor=shade, hatch=hatch, edgecolor=CARD, label=op)
-        for op, (shade, hatch) in OPS.items()
-    ]
-    figure.legend(handles=marks, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
-
-
-def _in_words(runs: Mapping[str, Sequence[Span]], title: str) -> str:
+def _in_words(runs: Mapping[str, Sequence[Span]]) -> str:
     """Counts and order only: times differ from run to run, what happens does not."""
     told = []
     for name, spans in runs.items():
@@ -176,5 +162,4 @@ def _in_words(runs: Mapping[str, Sequence[Span]], title: str) -> str:
         told.append(
             f"{name}: {counts}; {early} gathers begin before the rank waits for the one before."
         )
-    head = f"{title}. " if title else ""
-    return f"{head}One rank's messages, by the units' turns. {' '.join(told)}"
+    return f"One rank's messages, by the units' turns. {' '.join(told)}"

@@ -73,10 +73,8 @@ def bandwidth(
     Left the time, right the bytes per second; both axes are logarithmic. With one line, its α, its
     1/β, and the size at which half of the time is α are marked.
     """
-    if not measured or any(len(points) < 2 for points in measured.values()):
-        raise ValueError("each collective needs two sizes or more, as (bytes, seconds)")
     fits = fits or {}
-    alt = _in_words(measured, fits, title)
+    alt = _in_words(measured, fits)
 
     def paint(figure) -> None:
         left, right = figure.subplots(1, 2)
@@ -101,17 +99,13 @@ def bandwidth(
             axis.set_xscale("log")
             axis.set_yscale("log")
             axis.set_xlabel("bytes that each rank has to send")
-            axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
-            for side in ("top", "right"):
-                axis.spines[side].set_visible(False)
+            axis.grid()
         if len(measured) == len(fits) == 1:
             (line,) = fits.values()
             _marks(left, right, line, [b for points in measured.values() for b, _ in points])
-        left.legend(frameon=False, fontsize=8, loc="upper left")
-        if title:
-            figure.suptitle(title, fontsize=10, color=INK)
+        left.legend(loc="upper left")
 
-    return draw((8.4, 3.5), alt, paint)
+    return draw((8.4, 3.5), alt, paint, title)
 
 
 def smooth(line: Fit, sizes: Sequence[float], points: int = 200) -> list[tuple[float, float]]:
@@ -146,7 +140,7 @@ def _shown(nbytes: float) -> str:
     return f"{nbytes / 1e6:.2g} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.3g} kB"
 
 
-def _in_words(measured: Mapping, fits: Mapping[str, Fit], title: str) -> str:
+def _in_words(measured: Mapping, fits: Mapping[str, Fit]) -> str:
     told = []
     for name, points in measured.items():
         sizes = [b for b, _ in points]
@@ -160,5 +154,4 @@ def _in_words(measured: Mapping, fits: Mapping[str, Fit], title: str) -> str:
             if len(measured) == len(fits) == 1:
                 said += f"; half of the time is α at {_shown(fits[name].half)}"
         told.append(said)
-    head = f"{title}. " if title else ""
-    return f"{head}Time and bytes per second against size, both logarithmic. {'. '.join(told)}."
+    return f"Time and bytes per second against size, both logarithmic. {'. '.join(told)}."

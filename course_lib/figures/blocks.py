@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+from course_lib.figures.colours import EDGE, QUIET, REPLICATED, Picture, draw, of_rank, rank_look
 from course_lib.figures.needed import Move, collectives, completed
-from course_lib.figures.statement import EDGE, MOVE, REPLICATED, between
+from course_lib.figures.shapes import box, in_inches, label
+from course_lib.figures.statement import MOVE, between
 from course_lib.layout import Layout, Statement, check
 
 LARGEST = 1.35  # inches of the longest dim in a picture
@@ -68,11 +69,17 @@ def blocks(
         _hold(line, statement, held, axis)
     longest = max(length for _, ms in rows for m in ms for length in m.shape)
     scale = LARGEST / longest
-    alt = _in_words(rows, title)
     width = max(_width(row, scale, len(held)) for row in rows)
     heights = [max(_high(m, scale, len(held)) for m in ms) + 0.72 for _, ms in rows]
-    size = (width, sum(heights) + (0.35 if title else 0.05))
-    return draw(size, alt, lambda figure: _paint(figure, rows, heights, scale, width, held, title))
+
+    def paint(figure) -> None:
+        axis, top = in_inches(figure), 0.05
+        for (statement, matrices), height in zip(rows, heights, strict=True):
+            middle, below = top + (height - 0.5) / 2, top + height - 0.34
+            _line(axis, statement, matrices, middle, below, scale, len(held))
+            top += height
+
+    return draw((width, sum(heights) + 0.05), _in_words(rows), paint, title)
 
 
 def _matrix(layout: Layout, held: Sequence[Mapping[str, Tensor]], axis: str) -> Matrix:
@@ -163,43 +170,25 @@ def _width(row: tuple[Statement, list[Matrix]], scale: float, n: int) -> float:
     return sum(_step(m, scale, n) for m in matrices) + more + 0.25
 
 
-def _paint(figure, rows, heights, scale, width, held, title) -> None:
-    figure.set_layout_engine("none")
-    axis = figure.add_axes((0, 0, 1, 1))
-    total = sum(heights) + (0.35 if title else 0.05)
-    axis.set_xlim(0, width)
-    axis.set_ylim(total, 0)
-    axis.axis("off")
-    top = 0.05
-    if title:
-        axis.text(width / 2, 0.2, title, ha="center", va="center", fontsize=10, color=INK)
-        top = 0.35
-    for (statement, matrices), height in zip(rows, heights, strict=True):
-        _line(axis, statement, matrices, top + (height - 0.5) / 2, top + height - 0.34, scale, held)
-        top += height
-
-
-def _line(axis, statement, matrices, middle, label, scale, held) -> None:
-    left, n = 0.2, len(held)
+def _line(axis, statement, matrices, middle, below, scale, n: int) -> None:
+    left = 0.2
     for i, matrix in enumerate(matrices):
         if i:
             sign = "=" if i == len(statement.inputs) else "×" if i < len(statement.inputs) else ","
             between(axis, (), sign, left - 0.02, left - 0.02, middle)
-        left = _named(axis, matrix, left, middle, label, scale, n)
+        left = _named(axis, matrix, left, middle, below, scale, n)
         if _needs(statement, i):
             between(axis, matrix.moves, "", left, left + MOVE, middle)
-            left = _named(axis, _sum_of(matrix), left + MOVE, middle, label, scale, n)
+            left = _named(axis, _sum_of(matrix), left + MOVE, middle, below, scale, n)
 
 
-def _named(axis, matrix: Matrix, left, middle, label, scale, n: int) -> float:
+def _named(axis, matrix: Matrix, left, middle, below, scale, n: int) -> float:
     """A matrix with its layout and size below; where the next one begins."""
     step = _step(matrix, scale, n)
     centre = left + step / 2
     _draw_matrix(axis, matrix, centre, middle, scale, n)
-    look = {"ha": "center", "va": "center"}
-    name = str(matrix.layout)
-    axis.text(centre, label, name, fontsize=8.5, color=INK, family="DejaVu Sans Mono", **look)
-    axis.text(centre, label + 0.17, _below(matrix), fontsize=7.5, color=QUIET, **look)
+    label(axis, centre, below, str(matrix.layout), fontsize=8.5, family="DejaVu Sans Mono")
+    label(axis, centre, below + 0.17, _below(matrix), fontsize=7.5, color=QUIET)
     return left + step
 
 
@@ -212,11 +201,12 @@ def _draw_matrix(axis, matrix: Matrix, centre: float, middle: float, scale: floa
             by = SHEET * rank
             _tile(axis, left + by, top + spread - by, wide, high, rank, "")
         parts = " + ".join(map(str, range(n)))
-        _label(axis, left + wide / 2, top + spread + high / 2, parts, of_rank(0), "white")
+        at = (left + wide / 2, top + spread + high / 2)
+        label(axis, *at, parts, on=of_rank(0), fontweight="bold")
         return
     if matrix.cut is None:
-        _rectangle(axis, left, top, wide, high, REPLICATED, "", EDGE)
-        _label(axis, left + wide / 2, top + high / 2, "all", REPLICATED, INK)
+        box(axis, left, top, wide, high, facecolor=REPLICATED, edgecolor=EDGE)
+        label(axis, left + wide / 2, top + high / 2, "all", on=REPLICATED, fontweight="bold")
         return
     start, whole = 0, matrix.shape[matrix.cut]
     for rank, piece in enumerate(matrix.pieces):
@@ -231,34 +221,18 @@ def _draw_matrix(axis, matrix: Matrix, centre: float, middle: float, scale: floa
 def _tile(axis, left, top, wide, high, rank: int, text: str) -> None:
     if not wide or not high:
         return
-    colour = of_rank(rank)
-    _rectangle(axis, left, top, wide, high, colour, hatch_of_rank(rank), "#ffffff")
+    box(axis, left, top, wide, high, **{**rank_look(rank), "linewidth": 1.0})
     if text:
-        _label(axis, left + wide / 2, top + high / 2, text, colour, ink_on(colour))
+        label(axis, left + wide / 2, top + high / 2, text, on=of_rank(rank), fontweight="bold")
 
 
-def _rectangle(axis, left, top, wide, high, colour, hatch, edge) -> None:
-    from matplotlib.patches import Rectangle
-
-    look = {"facecolor": colour, "hatch": hatch, "edgecolor": edge, "linewidth": 1.0}
-    axis.add_patch(Rectangle((left, top), wide, high, **look))
-
-
-def _label(axis, x, y, text, colour, ink) -> None:
-    axis.text(
-        x, y, text, ha="center", va="center", fontsize=8, fontweight="bold", color=ink,
-        bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
-    )  # fmt: skip
-
-
-def _in_words(rows: list[tuple[Statement, list[Matrix]]], title: str) -> str:
-    head = f"{title}. " if title else ""
+def _in_words(rows: list[tuple[Statement, list[Matrix]]]) -> str:
     told = []
     for statement, matrices in rows:
         needed = [_needs(statement, i) for i in range(len(matrices))]
         said = "; ".join(map(_told, matrices, needed))
         told.append(f"{statement}: {said}.")
-    return f"{head}Matrices to scale, each block in the colour of its rank. {' '.join(told)}"
+    return f"Matrices to scale, each block in the colour of its rank. {' '.join(told)}"
 
 
 def _told(matrix: Matrix, needed: bool) -> str:

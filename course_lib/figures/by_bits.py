@@ -17,15 +17,8 @@ def by_bits(
     bits: Mapping[str, float], panels: Mapping[str, Mapping[str, float]], *, title: str = ""
 ) -> Picture:
     """Draw `panels[cost][way]` over `bits[way]`; every panel has the ways of `bits`."""
-    if not bits or not panels:
-        raise ValueError("by_bits needs a way or more and a panel or more: {way: bits}, {cost: …}")
-    for name, panel in panels.items():
-        if list(panel) != list(bits):
-            raise ValueError(f"panel {name!r} has the ways {list(panel)}, bits has {list(bits)}")
-    size = (WIDE * len(panels), HIGH + (0.3 if title else 0.0))
-    return draw(
-        size, _in_words(bits, panels, title), lambda figure: _paint(figure, bits, panels, title)
-    )
+    size = (WIDE * len(panels), HIGH)
+    return draw(size, _in_words(bits, panels), lambda figure: _paint(figure, bits, panels), title)
 
 
 def apart(heights: list[float], least: float) -> list[float]:
@@ -42,10 +35,8 @@ def column_of(bits: Mapping[str, float]) -> dict[str, float]:
     return {way: max(x for x in bits.values() if x < here + 1) + 0.4 for way, here in bits.items()}
 
 
-def _paint(figure, bits: Mapping[str, float], panels: Mapping, title: str) -> None:
+def _paint(figure, bits: Mapping[str, float], panels: Mapping) -> None:
     axes = figure.subplots(1, len(panels), squeeze=False)[0]
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
     columns = column_of(bits)
     for axis, (name, panel) in zip(axes, panels.items(), strict=True):
         low, high = min(panel.values()), max(panel.values())
@@ -60,17 +51,15 @@ def _paint(figure, bits: Mapping[str, float], panels: Mapping, title: str) -> No
             axis.plot(bits[way], cost, mark, color=colour, markeredgecolor=INK, markersize=6)
         axis.set_xlim(min(bits.values()) - 0.3, max(columns.values()) + 1.8)
         axis.set_ylim(low - 0.1 * room, max(high, *labels) + 0.1 * room)
-        axis.set_title(name, fontsize=9, color=INK)
+        axis.set_title(name)
         axis.set_xlabel("bits for each weight, scales counted")
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
 
 
-def _in_words(bits: Mapping[str, float], panels: Mapping, title: str) -> str:
+def _in_words(bits: Mapping[str, float], panels: Mapping) -> str:
     said = [
         f"{name}: "
         + ", ".join(f"{way} at {bits[way]:.2f} bits {cost:.4g}" for way, cost in panel.items())
         + "."
         for name, panel in panels.items()
     ]
-    return f"{title + '. ' if title else ''}{' '.join(said)}"
+    return f"{' '.join(said)}"

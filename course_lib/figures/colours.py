@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
@@ -25,6 +25,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 2)))
 INK, QUIET, CARD = "#1a1a1a", "#6b6b6b", "#ffffff"
 DPI = 110
+TITLE = 0.3  # inches above a picture that has a title
+PAPER = "#f2f2f2"  # of a box that is no rank's
+REPLICATED, EDGE = "#e9e9e9", "#bdbdbd"  # what all ranks hold
 
 
 def of_rank(rank: int) -> str:
@@ -34,6 +37,12 @@ def of_rank(rank: int) -> str:
 
 def hatch_of_rank(rank: int) -> str:
     return HATCHES[rank % len(HATCHES)]
+
+
+def rank_look(rank: int) -> dict[str, str | float]:
+    """How the shapes of a rank look: its colour, its hatch, and a white edge of no width."""
+    look = {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank), "edgecolor": CARD}
+    return {**look, "linewidth": 0.0}
 
 
 def method(i: int) -> str:
@@ -90,8 +99,11 @@ class Picture:
         Path(path).write_bytes(self.png)
 
 
-def draw(size: tuple[float, float], alt: str, paint: Callable) -> Picture:
-    """A picture of `size` inches; `paint(figure)` fills it."""
+def draw(size: tuple[float, float], words: str, paint: Callable, title: str = "") -> Picture:
+    """A picture of `size` inches, and of more where its title needs them; `paint(figure)` fills it.
+
+    `words` say what it shows; the title stands before them.
+    """
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -99,18 +111,56 @@ def draw(size: tuple[float, float], alt: str, paint: Callable) -> Picture:
     style = {
         "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
         "font.size": 9,
+        "figure.titlesize": 10,
         "text.color": INK,
         "axes.labelcolor": INK,
         "axes.edgecolor": QUIET,
+        "axes.titlesize": 9,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
         "xtick.color": QUIET,
         "ytick.color": QUIET,
+        "grid.color": QUIET,
+        "grid.alpha": 0.25,
+        "grid.linewidth": 0.5,
+        "legend.frameon": False,
+        "legend.fontsize": 8,
         "hatch.linewidth": 0.6,
     }
+    wide, high = max(size[0], 0.085 * len(title) + 0.3), size[1] + TITLE * bool(title)
     with rc_context(style):
         # A figure of its own: pyplot's state, and the reader's, is left alone.
-        figure = Figure(figsize=size, dpi=2 * DPI, facecolor=CARD, layout="constrained")
+        figure = Figure(figsize=(wide, high), dpi=2 * DPI, facecolor=CARD, layout="constrained")
         FigureCanvasAgg(figure)
+        if title:
+            figure.suptitle(title)
         paint(figure)
         page = io.BytesIO()
         figure.savefig(page, format="png", facecolor=CARD, metadata={"Software": None})
-    return Picture(page.getvalue(), alt, int(size[0] * DPI))
+    return Picture(page.getvalue(), f"{title}. {words}" if title else words, int(wide * DPI))
+
+
+def smaller(picture: Picture, colours: int = 256) -> Picture:
+    """The same picture with a palette of as many colours: a third of the bytes in a notebook.
+
+    The colours that fill most of it stay exact, a rank's among them; those of smoothed edges become
+    the nearest of these. Pictures with hatches need it.
+    """
+    import numpy as np
+    from PIL import Image  # both come with matplotlib
+
+    def channels(packed):
+        """(n,) packed colours → (n, 3)."""
+        return np.stack([packed >> 16, packed >> 8 & 255, packed & 255], -1).astype(np.int32)
+
+    pixels = np.asarray(Image.open(io.BytesIO(picture.png)).convert("RGB")).astype(np.int32)
+    packed = (pixels[..., 0] << 16) | (pixels[..., 1] << 8) | pixels[..., 2]  # (high, wide)
+    there, place, counts = np.unique(packed, return_inverse=True, return_counts=True)
+    palette = there[np.argsort(-counts, kind="stable")[:colours]]
+    apart = channels(there)[:, None] - channels(palette)[None]  # (colours, 256, 3)
+    index = (apart**2).sum(-1).argmin(1).astype(np.uint8)[place].reshape(packed.shape)
+    image = Image.fromarray(index, "P")
+    image.putpalette(channels(palette).astype(np.uint8).tobytes())
+    page = io.BytesIO()
+    image.save(page, "PNG", optimize=True)
+    return replace(picture, png=page.getvalue())

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw
-from course_lib.figures.smaller import smaller
+from course_lib.figures.colours import CARD, INK, PAPER, QUIET, Picture, draw, smaller
 
 TITLES = {
     "00": "first\nranks", "01": "collectives,\nthe ledger",
@@ -26,7 +25,6 @@ HIGH, LOW, GAP = 0.5, 0.27, 0.045  # a lesson's box, an appendix's, and the spac
 LANES = (0.28, 1.2)  # tops of the boxes of Part II and of Part III
 APPENDICES = 2.06  # their top
 FIRST, LANE, LAST = 0.07, 1.14, 6.77  # left edges: of Part I, of the lanes, of Part IV
-PAPER = "#f2f2f2"
 WORDS = 8.2  # points, which is 12 pixels on the screen
 
 

@@ -99,17 +99,12 @@ def crossings(noted: Sequence[Crossing], *, title: str = "") -> Picture:
     """Draw a step: every crossing a bar as high as its bytes, all lanes on one scale."""
     if not noted:
         raise ValueError("nothing has crossed: is the engine one with offload=?")
-    strange = {one.way for one in noted} - set(LANES) | {one.phase for one in noted} - set(PHASES)
-    if strange:
-        raise ValueError(f"{', '.join(sorted(strange))} is no way and no phase of a step")
-    size = (max(WIDE, 0.085 * len(title) + 0.3), HIGH * len(LANES) + (0.75 if title else 0.45))
-    return draw(size, _in_words(noted, title), lambda figure: _paint(figure, noted, title))
+    size = (WIDE, HIGH * len(LANES) + 0.45)
+    return draw(size, _in_words(noted), lambda figure: _paint(figure, noted), title)
 
 
-def _paint(figure, noted: Sequence[Crossing], title: str) -> None:
+def _paint(figure, noted: Sequence[Crossing]) -> None:
     axes = figure.subplots(len(LANES), 1, sharex=True)
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
     most, ends = max(one.nbytes for one in noted), _borders(noted)
     for axis, (way, name) in zip(axes, LANES.items(), strict=True):
         own = [(place, one.nbytes) for place, one in enumerate(noted) if one.way == way]
@@ -125,8 +120,7 @@ def _paint(figure, noted: Sequence[Crossing], title: str) -> None:
         axis.set_ylabel(f"{name}\n{total}", rotation=0, ha="right", va="center", fontsize=9)
         for border, _, _ in ends[1:]:
             axis.axvline(border, color=INK, linewidth=0.8, linestyle=":")
-        for side in ("top", "right", "left"):
-            axis.spines[side].set_visible(False)
+        axis.spines["left"].set_visible(False)
     for first, last, phase in ends:
         axes[-1].text((first + last) / 2, -0.08 * most, phase, ha="center", va="top", fontsize=9)
 
@@ -142,10 +136,10 @@ def _borders(noted: Sequence[Crossing]) -> list[tuple[int, int, str]]:
     return found
 
 
-def _in_words(noted: Sequence[Crossing], title: str) -> str:
+def _in_words(noted: Sequence[Crossing]) -> str:
     told = []
     for first, last, phase in _borders(noted):
         sums = {way: nbytes for way, nbytes in totals(noted[first:last]).items() if nbytes}
         words = ", ".join(f"{LANES[way]} {shown(nbytes)}" for way, nbytes in sums.items())
         told.append(f"{phase.capitalize()}: {words.replace('→', 'to')}.")
-    return f"{title + '. ' if title else ''}What crosses between the tiers. {' '.join(told)}"
+    return f"What crosses between the tiers. {' '.join(told)}"

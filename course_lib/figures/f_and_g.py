@@ -10,22 +10,24 @@ from typing import NamedTuple
 
 from course_lib.figures.colours import (
     CARD,
+    EDGE,
     INK,
+    PAPER,
     QUIET,
+    REPLICATED,
     Picture,
     draw,
-    hatch_of_rank,
-    ink_on,
     of_rank,
+    rank_look,
+    smaller,
 )
-from course_lib.figures.smaller import smaller
+from course_lib.figures.shapes import arrow, box, chip, in_inches, label
 
 IDENTITY, ALL_REDUCE = "identity", "all-reduce"
 # (in the forward, in the backward): each is the other's transpose
 DOES = {"f": (IDENTITY, ALL_REDUCE), "g": (ALL_REDUCE, IDENTITY)}
-LANE, HIGH, TOP = 0.86, 0.46, 0.98  # a rank's lane, a box in it, the first lane's top: inches
+LANE, HIGH, TOP = 0.86, 0.46, 0.68  # a rank's lane, a box in it, the first lane's top: inches
 WIDTH = 8.85
-PAPER, REPLICATED, EDGE = "#f2f2f2", "#e9e9e9", "#bdbdbd"
 
 
 class Part(NamedTuple):
@@ -53,7 +55,6 @@ def f_and_g(
         raise ValueError(f"n={n} ranks: the picture has 2 to 4; on one rank f and g do nothing")
     title = title or f"f in front, g after: one all-reduce in each direction, {n} ranks"
     height = TOP + n * LANE + 0.98
-    alt = in_words(n, first, second, between, out, title)
     parts = (
         Part("X", 0.98, 0.5, "replicated"),
         Part(first, 3.04, 0.95, "columns"),
@@ -61,23 +62,22 @@ def f_and_g(
         Part(second, 5.41, 0.95, "rows"),
         Part(out, 8.2, 0.5, "replicated"),
     )
-    return smaller(
-        draw((WIDTH, height), alt, lambda figure: _paint(figure, n, parts, title, height))
-    )
+    words = in_words(n, first, second, between, out)
+    return smaller(draw((WIDTH, height), words, lambda figure: _paint(figure, n, parts), title))
 
 
 BARS = {"f": 1.98, "g": 7.19}  # left edges
 BAR = 0.34
 
 
-def in_words(n: int, first: str, second: str, between: str, out: str, title: str) -> str:
+def in_words(n: int, first: str, second: str, between: str, out: str) -> str:
     """The picture's alternative text."""
     said = ", ".join(
         f"{name} is {does[0]} in the forward and {does[1]} in the backward"
         for name, does in DOES.items()
     )
     return (
-        f"{title}. {n} ranks side by side. Forward, left to right: X is replicated and goes "
+        f"{n} ranks side by side. Forward, left to right: X is replicated and goes "
         f"through f; each rank multiplies by its columns of {first}, applies {between} to its own "
         f"part, multiplies by its rows of {second}, and has a partial sum of {out}; g completes it "
         f"and {out} is replicated. Backward, right to left: the gradient d{out} is replicated and "
@@ -86,26 +86,21 @@ def in_words(n: int, first: str, second: str, between: str, out: str, title: str
     )
 
 
-def _paint(figure, n: int, parts: tuple[Part, ...], title: str, height: float) -> None:
+def _paint(figure, n: int, parts: tuple[Part, ...]) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    figure.set_layout_engine("none")
-    axis = figure.add_axes((0, 0, 1, 1))
-    axis.set_xlim(0, WIDTH)
-    axis.set_ylim(height, 0)
-    axis.axis("off")
-    axis.text(WIDTH / 2, 0.2, title, ha="center", va="center", fontsize=10.5, color=INK)
+    axis = in_inches(figure)
     bottom = TOP + n * LANE
     for y, words in ((TOP - 0.3, "forward →"), (bottom + 0.3, "← backward")):
-        axis.text(0.12, y, words, va="center", fontsize=9, color=INK)
+        axis.text(0.12, y, words, va="center", fontsize=9)
     for rank in range(n):
         _lane(axis, rank, n, parts, TOP + rank * LANE + LANE / 2)
     for name, left in BARS.items():
         look = {"boxstyle": "round,pad=0,rounding_size=0.08", "facecolor": INK, "edgecolor": INK}
         axis.add_patch(FancyBboxPatch((left, TOP + 0.04), BAR, n * LANE - 0.08, **look))
         middle = left + BAR / 2
-        axis.text(middle, (TOP + bottom) / 2, name, ha="center", va="center", fontsize=15,
-                  fontweight="bold", style="italic", color=CARD)  # fmt: skip
+        look = {"fontsize": 15, "fontweight": "bold", "style": "italic", "color": CARD}
+        label(axis, middle, (TOP + bottom) / 2, name, **look)
         forward, backward = DOES[name]
         _chip(axis, middle, TOP - 0.3, forward, "→")
         _chip(axis, middle, bottom + 0.3, backward, "←")
@@ -113,19 +108,13 @@ def _paint(figure, n: int, parts: tuple[Part, ...], title: str, height: float) -
         "solid arrows: activations, forward;   dashed arrows: gradients, backward;   "
         "grey: replicated;   a colour: that rank's part"
     )
-    axis.text(WIDTH / 2, height - 0.16, words, ha="center", fontsize=7.5, color=QUIET)
+    axis.text(WIDTH / 2, bottom + 0.82, words, ha="center", fontsize=7.5, color=QUIET)
 
 
 def _lane(axis, rank: int, n: int, parts: tuple[Part, ...], y: float) -> None:
     """One rank: its tag, its boxes, and the arrows between them in both directions."""
-    from matplotlib.patches import Rectangle
-
-    colour = of_rank(rank)
-    tag = {"facecolor": colour, "hatch": hatch_of_rank(rank), "edgecolor": CARD}
-    axis.add_patch(Rectangle((0.12, y - HIGH / 2), 0.62, HIGH, linewidth=0.8, **tag))
-    paper = {"facecolor": colour, "edgecolor": "none", "pad": 0.9}
-    axis.text(0.43, y, f"rank {rank}", ha="center", va="center", fontsize=8, fontweight="bold",
-              color=ink_on(colour), bbox=paper)  # fmt: skip
+    box(axis, 0.12, y - HIGH / 2, 0.62, HIGH, **rank_look(rank))
+    label(axis, 0.43, y, f"rank {rank}", on=of_rank(rank), fontweight="bold")
     for part in parts:
         _box(axis, part, rank, n, y)
     sub = f"$_{rank}$"
@@ -142,53 +131,41 @@ def _lane(axis, rank: int, n: int, parts: tuple[Part, ...], y: float) -> None:
     )
     for start, stop, ahead, back in hops:
         _arrows(axis, start + 0.04, stop - 0.04, y, ahead, back)
-    note = {"ha": "center", "va": "center", "fontsize": 7, "color": QUIET, "style": "italic"}
-    axis.text((stops["f"][1] + columns.left) / 2, y + 0.36, "partial sum", **note)
-    axis.text((right[rows.name] + stops["g"][0]) / 2, y - 0.36, "partial sum", **note)
+    note = {"fontsize": 7, "color": QUIET, "style": "italic"}
+    label(axis, (stops["f"][1] + columns.left) / 2, y + 0.36, "partial sum", **note)
+    label(axis, (right[rows.name] + stops["g"][0]) / 2, y - 0.36, "partial sum", **note)
 
 
 def _box(axis, part: Part, rank: int, n: int, y: float) -> None:
     """A tensor that is replicated, a rank's own work, or a layer with that rank's stripe of it."""
-    from matplotlib.patches import Rectangle
-
     fill = REPLICATED if part.kind == "replicated" else PAPER
     look = {"facecolor": fill, "edgecolor": EDGE if fill == REPLICATED else QUIET}
-    corner = (part.left, y - HIGH / 2)
-    axis.add_patch(Rectangle(corner, part.wide, HIGH, linewidth=0.8, **look))
+    box(axis, part.left, y - HIGH / 2, part.wide, HIGH, linewidth=0.8, **look)
     text, middle = part.name, part.left + part.wide / 2
     if part.kind in ("columns", "rows"):
         side = HIGH - 0.14
         at = (part.left + 0.07, y - side / 2)
-        axis.add_patch(Rectangle(at, side, side, facecolor=CARD, edgecolor=QUIET, linewidth=0.7))
+        box(axis, *at, side, side, facecolor=CARD, edgecolor=QUIET, linewidth=0.7)
         step = side / n
         if part.kind == "columns":
             stripe, size = (at[0] + rank * step, at[1]), (step, side)
         else:
             stripe, size = (at[0], at[1] + rank * step), (side, step)
-        mine = {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank), "edgecolor": CARD}
-        axis.add_patch(Rectangle(stripe, *size, linewidth=0.0, **mine))
+        box(axis, *stripe, *size, **rank_look(rank))
         text, middle = f"× {part.name}$_{rank}$", at[0] + side + (part.wide - side - 0.07) / 2
-    axis.text(middle, y, text, ha="center", va="center", fontsize=9, color=INK)
+    label(axis, middle, y, text, fontsize=9)
 
 
 def _arrows(axis, start: float, stop: float, y: float, ahead: str, back: str) -> None:
     """Activations to the right above, gradients to the left below."""
-    style = {"arrowstyle": "-|>", "color": INK, "shrinkA": 0, "shrinkB": 0, "mutation_scale": 9}
-    axis.annotate("", (stop, y - 0.1), (start, y - 0.1), arrowprops={**style, "linewidth": 1.3})
-    dashed = {**style, "linewidth": 1.1, "linestyle": (0, (3, 2))}
-    axis.annotate("", (start, y + 0.1), (stop, y + 0.1), arrowprops=dashed)
+    arrow(axis, (start, y - 0.1), (stop, y - 0.1), mutation_scale=9)
+    dashed = {"linewidth": 1.1, "linestyle": (0, (3, 2)), "mutation_scale": 9}
+    arrow(axis, (stop, y + 0.1), (start, y + 0.1), **dashed)
     look = {"ha": "center", "fontsize": 8, "color": INK}
     axis.text((start + stop) / 2, y - 0.14, ahead, va="bottom", **look)
     axis.text((start + stop) / 2, y + 0.14, back, va="top", **look)
 
 
-def _chip(axis, x: float, y: float, op: str, arrow: str) -> None:
-    """Dark where a message is sent."""
-    sends = op != IDENTITY
-    text = f"{arrow} {op}" if arrow == "→" else f"{op} {arrow}"
-    axis.text(
-        x, y, text if sends else f"{text}\n(no message)", ha="center", va="center", fontsize=8,
-        fontweight="bold", color=CARD if sends else INK, linespacing=1.2,
-        bbox={"facecolor": INK if sends else CARD, "edgecolor": INK, "linewidth": 0.8,
-              "boxstyle": "round,pad=0.3"},
-    )  # fmt: skip
+def _chip(axis, x: float, y: float, op: str, sign: str) -> None:
+    sends, text = op != IDENTITY, f"{sign} {op}" if sign == "→" else f"{op} {sign}"
+    chip(axis, x, y, text if sends else f"{text}\n(no message)", sends, fontsize=8)

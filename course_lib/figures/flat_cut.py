@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank, rank_look
+from course_lib.figures.shapes import label
 
 WIDE, HIGH, LETTER = 8.0, 1.15, 0.062  # inches: of a strip, with its names, of a letter on its side
 Lengths = Sequence[tuple[str, int]]  # the parameters of a bucket in their order
@@ -17,10 +18,6 @@ Lengths = Sequence[tuple[str, int]]  # the parameters of a bucket in their order
 def flat_cut(buckets: Mapping[str, tuple[Lengths, int]], *, world: int, title: str = "") -> Picture:
     """Draw each bucket: `buckets[name]` is its parameters, with how many elements each has, and how
     long a rank's shard of it is."""
-    if not buckets:
-        raise ValueError(
-            "there is no bucket to draw: give {name: ([(parameter, elements)], shard)}"
-        )
     for name, (lengths, shard) in buckets.items():
         total = sum(length for _, length in lengths)
         if not total or not total <= shard * world < total + world:
@@ -30,27 +27,21 @@ def flat_cut(buckets: Mapping[str, tuple[Lengths, int]], *, world: int, title: s
             )
     longest = max(len(p) for lengths, _ in buckets.values() for p, _ in lengths)
     high = HIGH + LETTER * longest
-    size = (max(WIDE, 0.085 * len(title) + 0.3), high * len(buckets) + (0.35 if title else 0.1))
-    alt = _in_words(buckets, world, title)
-    return draw(size, alt, lambda figure: _paint(figure, buckets, world, title))
+    size = (WIDE, high * len(buckets) + 0.1)
+    alt = _in_words(buckets, world)
+    return draw(size, alt, lambda figure: _paint(figure, buckets, world), title)
 
 
-def _paint(figure, buckets, world: int, title: str) -> None:
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
+def _paint(figure, buckets, world: int) -> None:
     rows = figure.subplots(len(buckets), 1, squeeze=False)[:, 0]
     for axis, (name, (lengths, shard)) in zip(rows, buckets.items(), strict=True):
         padded = shard * world
         for rank, pieces in enumerate(held(lengths, shard, world)):
             for _, start, stop in pieces:
-                look = {"color": of_rank(rank), "hatch": hatch_of_rank(rank)}
-                look |= {"edgecolor": "#ffffff", "linewidth": 0.8}
+                look = {**rank_look(rank), "linewidth": 0.8}
                 axis.barh(0, stop - start, left=start, height=1.0, **look)
-            axis.text(
-                (rank + 0.5) * shard, 0.0, f"rank {rank}", ha="center", va="center", fontsize=9,
-                color=ink_on(of_rank(rank)), fontweight="bold",
-                bbox={"facecolor": of_rank(rank), "edgecolor": "none", "pad": 1.5},
-            )  # fmt: skip
+            words = f"rank {rank}"
+            label(axis, (rank + 0.5) * shard, 0.0, words, on=of_rank(rank), fontweight="bold")
             if rank:
                 axis.plot([rank * shard] * 2, [-0.56, 0.72], color=INK, linewidth=1.6)
         at = 0
@@ -59,8 +50,15 @@ def _paint(figure, buckets, world: int, title: str) -> None:
                 flat = WIDE * length / padded > LETTER * len(parameter) + 0.1
                 axis.plot([at + 0.003 * padded, at + length - 0.003 * padded], [-0.62] * 2,
                           color=QUIET, linewidth=1.0)  # fmt: skip
-                axis.text(at + length / 2, -0.68, parameter, rotation=0 if flat else 90,
-                          ha="center", va="bottom", fontsize=7, color=INK)  # fmt: skip
+                axis.text(
+                    at + length / 2,
+                    -0.68,
+                    parameter,
+                    rotation=0 if flat else 90,
+                    ha="center",
+                    va="bottom",
+                    fontsize=7,
+                )
             at += length
         axis.set_xlim(-0.005 * padded, 1.005 * padded)
         axis.set_ylim(0.8, -0.8)
@@ -69,8 +67,7 @@ def _paint(figure, buckets, world: int, title: str) -> None:
         axis.xaxis.set_major_formatter(lambda x, _: f"{x:,.0f}")
         axis.set_xlabel(f"{name}: element of the bucket")
         axis.tick_params(axis="x", color=QUIET)
-        for side in axis.spines.values():
-            side.set_visible(False)
+        axis.spines[:].set_visible(False)
 
 
 def held(lengths: Lengths, shard: int, world: int) -> list[list[tuple[str, int, int]]]:
@@ -86,7 +83,7 @@ def held(lengths: Lengths, shard: int, world: int) -> list[list[tuple[str, int, 
     return found
 
 
-def _in_words(buckets, world: int, title: str) -> str:
+def _in_words(buckets, world: int) -> str:
     told = []
     for name, (lengths, shard) in buckets.items():
         whole = dict(lengths)
@@ -100,4 +97,4 @@ def _in_words(buckets, world: int, title: str) -> str:
             ends = f", {pieces[0][0]} to {pieces[-1][0]}" if pieces else ""
             cut = f", {' and '.join(parts)}" if parts else ""
             told.append(f"{name}, rank {rank}: {elements:,} elements{ends}{cut}.")
-    return f"{title + '. ' if title else ''}A bucket's parameters end to end. {' '.join(told)}"
+    return f"A bucket's parameters end to end. {' '.join(told)}"

@@ -9,26 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.bars import shown
-from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, line_of_method
+from course_lib.figures.colours import QUIET, Picture, dashes_of_method, draw, line_of_method
 
 Counts = Sequence[Sequence[float]]
 
 
 def gradient_memory(ways: Mapping[str, Counts], *, title: str = "") -> Picture:
     """Draw `ways[way][backward]`, the bytes held after each gradient of each backward."""
-    if not ways or not all(ways.values()) or not all(all(map(len, w)) for w in ways.values()):
-        raise ValueError("a way needs a backward or more, and each of them a count or more")
-    first = next(iter(ways.values()))
-    for way, counts in ways.items():
-        if list(map(len, counts)) != list(map(len, first)):
-            raise ValueError(
-                f"{way!r} has {list(map(len, counts))} counts in its backwards, and the first way "
-                f"{list(map(len, first))}: lines of one picture count alike"
-            )
-    return draw((6.4, 3.4), _in_words(ways, title), lambda figure: _paint(figure, ways, title))
+    return draw((6.4, 3.4), _in_words(ways), lambda figure: _paint(figure, ways), title)
 
 
-def _paint(figure, ways: Mapping[str, Counts], title: str) -> None:
+def _paint(figure, ways: Mapping[str, Counts]) -> None:
     axis = figure.subplots()
     for i, (way, counts) in enumerate(ways.items()):
         every = [nbytes / 1e3 for backward in counts for nbytes in backward]
@@ -48,15 +39,11 @@ def _paint(figure, ways: Mapping[str, Counts], title: str) -> None:
     axis.set_xlim(0.5, at)
     axis.set_xlabel("gradients that have come, from the last layer to the first")
     axis.set_ylabel("held, kB")
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-    axis.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0),
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0),
                 ncols=len(ways))  # fmt: skip
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
 
 
-def _in_words(ways: Mapping[str, Counts], title: str) -> str:
+def _in_words(ways: Mapping[str, Counts]) -> str:
     told = []
     for way, counts in ways.items():
         each = "; ".join(
@@ -65,4 +52,4 @@ def _in_words(ways: Mapping[str, Counts], title: str) -> str:
             for number, backward in enumerate(counts, 1)
         )
         told.append(f"{way}: {each}.")
-    return f"{title + '. ' if title else ''}Gradients held. {' '.join(told)}"
+    return f"Gradients held. {' '.join(told)}"

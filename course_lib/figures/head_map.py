@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from course_lib.figures.colours import INK, Picture, draw, hatch_of_rank, ink_on, of_rank
+from course_lib.figures.colours import INK, Picture, draw, of_rank, rank_look
+from course_lib.figures.shapes import box, label
 
 TILE = 0.56  # inches
 KINDS = {"q": "query heads", "k": "key/value heads", "v": "key/value heads"}
@@ -27,17 +28,10 @@ def head_map(
     it. A head that is none of the whole model's, or that no rank holds, is refused.
     """
     most = max(len(tensor) for tensor in whole.values())
-    for part, tensor in whole.items():
-        if most % len(tensor):
-            raise ValueError(
-                f"{len(tensor)} heads of {part} cannot stand below {most}: no multiple of each "
-                "other"
-            )
     owners = {part: _owners(part, whole[part], [own[part] for own in held]) for part in whole}
-    wide = max(TILE * most + 2.1, 0.085 * len(title) + 0.3)  # wide enough for its title
     lines = axis_label(owners, most).count("\n")
-    size = (wide, TILE * len(whole) + (1.25 if title else 0.95) + 0.18 * lines)
-    return draw(size, _in_words(owners, title), lambda figure: _paint(figure, owners, most, title))
+    size = (TILE * most + 2.1, TILE * len(whole) + 0.95 + 0.18 * lines)
+    return draw(size, _in_words(owners), lambda figure: _paint(figure, owners, most), title)
 
 
 def _owners(part: str, whole: Tensor, held: Sequence[Tensor]) -> list[tuple[int, ...]]:
@@ -56,10 +50,8 @@ def _owners(part: str, whole: Tensor, held: Sequence[Tensor]) -> list[tuple[int,
     return [tuple(ranks) for ranks in found]
 
 
-def _paint(figure, owners: Holders, most: int, title: str) -> None:
+def _paint(figure, owners: Holders, most: int) -> None:
     axis = figure.subplots()
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
     for row, ranks_of in enumerate(owners.values()):
         wide = most // len(ranks_of)
         for head, ranks in enumerate(ranks_of):
@@ -71,8 +63,7 @@ def _paint(figure, owners: Holders, most: int, title: str) -> None:
     axis.set_xticks([head + 0.5 for head in range(most)], range(most))
     axis.set_xlabel(axis_label(owners, most))
     axis.tick_params(length=0, labelcolor=INK)
-    for side in axis.spines.values():
-        side.set_visible(False)
+    axis.spines[:].set_visible(False)
 
 
 def axis_label(owners: Holders, most: int) -> str:
@@ -90,23 +81,16 @@ def row_name(part: str) -> str:
 
 def _tile(axis, left: float, row: int, wide: int, ranks: tuple[int, ...], head: str) -> None:
     """One head: a bar over all of it for each rank that holds it, with the rank's name."""
-    from matplotlib.patches import Rectangle
-
     width, bar = wide - 0.1, 0.9 / len(ranks)
     for i, rank in enumerate(ranks):
-        colour, corner = of_rank(rank), (left + 0.05, row + 0.05 + i * bar)
+        x, y = left + 0.05, row + 0.05 + i * bar
         gap = 0.04 if i + 1 < len(ranks) else 0.0  # between one bar and the next
-        look = {"facecolor": colour, "edgecolor": "#ffffff", "hatch": hatch_of_rank(rank)}
-        axis.add_patch(Rectangle(corner, width, bar - gap, linewidth=0.0, **look))
-        axis.text(
-            corner[0] + width / 2, corner[1] + bar / 2, f"{head}rank {rank}",
-            ha="center", va="center", fontsize=7 if len(ranks) < 4 else 5.5,
-            color=ink_on(colour), fontweight="bold",
-            bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.8},
-        )  # fmt: skip
+        box(axis, x, y, width, bar - gap, **rank_look(rank))
+        look = {"fontsize": 7 if len(ranks) < 4 else 5.5, "fontweight": "bold"}
+        label(axis, x + width / 2, y + bar / 2, f"{head}rank {rank}", on=of_rank(rank), **look)
 
 
-def _in_words(owners: Holders, title: str) -> str:
+def _in_words(owners: Holders) -> str:
     told = [
         f"{part}: "
         + "; ".join(
@@ -116,5 +100,4 @@ def _in_words(owners: Holders, title: str) -> str:
         + "."
         for part, ranks_of in owners.items()
     ]
-    head = f"{title}. " if title else ""
-    return f"{head}Which rank holds which head. {' '.join(told)}"
+    return f"Which rank holds which head. {' '.join(told)}"

@@ -32,15 +32,13 @@ def loss_curve(
 
     `bound` is drawn as a line in the panel of distances: what was asserted.
     """
-    if not runs or not all(runs.values()):
-        raise ValueError("a loss curve needs a step or more of each run, as (step, loss)")
     apart = distances(runs)
     shown = agrees(runs, apart)
     if bound is not None and not shown:
         raise ValueError(
             "bound= is for runs that agree step by step, and these do not: leave it out"
         )
-    alt = _in_words(runs, apart if shown else {}, title)
+    alt = _in_words(runs, apart if shown else {})
 
     def paint(figure) -> None:
         above = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2)) if shown else [
@@ -50,10 +48,8 @@ def loss_curve(
         if shown:
             _residuals(above[1], apart, bound, next(iter(runs)))
         above[-1].set_xlabel("step")
-        if title:
-            figure.suptitle(title, fontsize=10, color=INK)
 
-    return draw((6.4, 4.4 if shown else 3.2), alt, paint)
+    return draw((6.4, 4.4 if shown else 3.2), alt, paint, title)
 
 
 def distances(runs: Mapping[str, Points]) -> dict[str, list[tuple[int, float]]]:
@@ -103,9 +99,9 @@ def _curves(axis, runs: Mapping[str, Points], *, marked: bool) -> None:
         axis.plot(steps, losses, label=name, **look)
     axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylabel("loss, mean over the tokens" if not marked else "loss")
-    _plain(axis)
+    axis.grid()
     if len(runs) > 1:
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend()
 
 
 def _residuals(axis, apart: Mapping[str, Points], bound: float | None, first: str) -> None:
@@ -127,26 +123,20 @@ def _residuals(axis, apart: Mapping[str, Points], bound: float | None, first: st
         axis.text(0.005, LEAST / 3, "equal, bit for bit", fontsize=7.5, color=QUIET, va="top",
                   transform=axis.get_yaxis_transform())  # fmt: skip
     axis.set_ylabel(f"distance to\n{first if len(first) < 20 else 'the first run'}")
-    _plain(axis)
+    axis.grid()
 
 
 def _power(bound: float) -> str:
     return f"{bound:.0e}".replace("e-0", "e-")
 
 
-def _plain(axis) -> None:
-    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-
-
-def _in_words(runs: Mapping[str, Points], apart: Mapping[str, Points], title: str) -> str:
+def _in_words(runs: Mapping[str, Points], apart: Mapping[str, Points]) -> str:
     told = [
         f"{name} goes from {points[0][1]:.3f} at step {points[0][0]} to {points[-1][1]:.3f} at "
         f"step {points[-1][0]}, and is lowest with {min(loss for _, loss in points):.3f}"
         for name, points in runs.items()
     ]
-    words = f"{title + '. ' if title else ''}Loss by step: {'; '.join(told)}."
+    words = f"Loss by step: {'; '.join(told)}."
     for name, points in apart.items():
         most = max(gap for _, gap in points)
         below = next((_power(bound) for bound in BOUNDS if most < bound), "a percent")

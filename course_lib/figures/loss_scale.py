@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, method
+from course_lib.figures.colours import Picture, draw, method
 
 SCALE, SKIPPED = method(0), method(1)
 
@@ -18,18 +18,11 @@ def loss_scale(
     scales: Sequence[float], skipped: Sequence[bool], *, title: str = "", first: int = 1
 ) -> Picture:
     """Draw the scale that each step was tried with, and which were skipped; steps from `first`."""
-    if not scales or len(scales) != len(skipped):
-        raise ValueError(
-            f"{len(scales)} scales and {len(skipped)} steps: each step needs the scale that it was "
-            "tried with, and whether it was skipped"
-        )
-    if min(scales) <= 0:
-        raise ValueError(f"a loss scale of {min(scales)}: a scale is above 0")
-    alt = _in_words(scales, skipped, title, first)
-    return draw((6.4, 3.2), alt, lambda figure: _paint(figure, scales, skipped, title, first))
+    words = _in_words(scales, skipped, first)
+    return draw((6.4, 3.2), words, lambda figure: _paint(figure, scales, skipped, first), title)
 
 
-def _paint(figure, scales, skipped, title: str, first: int) -> None:
+def _paint(figure, scales, skipped, first: int) -> None:
     axis = figure.subplots()
     steps = range(first, first + len(scales))
     axis.step(steps, scales, where="mid", color=SCALE, linewidth=1.8, label="loss scale")
@@ -43,15 +36,11 @@ def _paint(figure, scales, skipped, title: str, first: int) -> None:
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("step")
     axis.set_ylabel("loss scale")
-    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-    axis.legend(frameon=False, fontsize=8)
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
+    axis.grid()
+    axis.legend()
 
 
-def _in_words(scales, skipped, title: str, first: int) -> str:
+def _in_words(scales, skipped, first: int) -> str:
     """Skipped steps as runs: a row of them says more than its numbers."""
     runs, at = [], first
     for skip, group in groupby(skipped):
@@ -61,7 +50,7 @@ def _in_words(scales, skipped, title: str, first: int) -> str:
         at += length
     cost = f"Steps skipped by an overflow: {', '.join(runs)}" if runs else "No step was skipped"
     return (
-        f"{title + '. ' if title else ''}Loss scale by step: {scales[0]:g} at step {first}, "
+        f"Loss scale by step: {scales[0]:g} at step {first}, "
         f"{scales[-1]:g} at step {first + len(scales) - 1}, between {min(scales):g} and "
         f"{max(scales):g}. {cost}."
     )

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from course_lib.figures.colours import INK, QUIET, Picture, draw, method
+from course_lib.figures.shapes import legend
 
 if TYPE_CHECKING:
     from course_lib.zero import Engine
@@ -103,8 +104,6 @@ def whole_units(engine: Engine) -> Iterator[list[Moment]]:
 
 def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
     """Draw each run's memory above what is held between steps, over the time of its step."""
-    if not runs or not all(run.memory and run.whole for run in runs.values()):
-        raise ValueError("each run needs the meter's points and those of its units")
     most = max(run.peak for run in runs.values()) / MEGA
 
     def paint(figure) -> None:
@@ -119,12 +118,10 @@ def memory_line(runs: Mapping[str, Run], *, title: str = "") -> Picture:
         rows[0, 0].set_xlim(0, 1)
         for axis in rows[-1]:
             axis.set_xlabel("part of the step")
-        figure.supylabel("MB above what is held between steps", fontsize=9, color=INK)
-        if title:
-            figure.suptitle(title, fontsize=10, color=INK)
+        figure.supylabel("MB above what is held between steps", fontsize=9)
         _legend(figure)
 
-    return draw((8.4, PANEL * len(runs) + 1.0), _in_words(runs, title), paint)
+    return draw((8.4, PANEL * len(runs) + 1.0), _in_words(runs), paint, title)
 
 
 def phases(
@@ -153,8 +150,7 @@ def _all_tensors(axis, name: str, run: Run, end: float) -> None:
     axis.plot(times, held, color=LINE, linewidth=0.9, drawstyle="steps-post")
     times, whole = _stairs(run.whole, end)
     axis.fill_between(times, whole, step="post", color=SHADE, linewidth=0)
-    axis.set_title(f"{name}: all tensors", fontsize=9, loc="left", color=INK)
-    _plain(axis)
+    axis.set_title(f"{name}: all tensors", loc="left")
 
 
 def _gathered(axis, run: Run, end: float) -> None:
@@ -167,30 +163,20 @@ def _gathered(axis, run: Run, end: float) -> None:
     if run.shard is not None:
         shard = run.shard / MEGA
         told += f"; with the shard's {shard:.2f}: {shard + limit:.2f}"
-    axis.text(0.995, 1.03 * limit, told, ha="right", va="bottom", fontsize=8, color=INK)
-    axis.set_title("gathered parameters, enlarged", fontsize=9, loc="left", color=INK)
-    _plain(axis)
-
-
-def _plain(axis) -> None:
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.text(0.995, 1.03 * limit, told, ha="right", va="bottom", fontsize=8)
+    axis.set_title("gathered parameters, enlarged", loc="left")
 
 
 def _legend(figure) -> None:
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
 
-    marks = [
-        Patch(facecolor=method(3), edgecolor=LINE, label="all tensors"),
-        Patch(facecolor=SHADE, label="gathered parameters"),
-        Line2D([], [], color=INK, linestyle="--", linewidth=1.1, label="largest unit"),
-    ]
-    marks += [
-        Patch(facecolor=shade, edgecolor=QUIET, linewidth=0.5, label=name)
-        for name, shade in PHASES.items()
-    ]
-    figure.legend(handles=marks, loc="outside lower center", ncols=6, frameon=False, fontsize=8)
+    looks = {
+        "all tensors": {"facecolor": method(3), "edgecolor": LINE},
+        "gathered parameters": {"facecolor": SHADE},
+        **{name: {"facecolor": shade, "edgecolor": QUIET} for name, shade in PHASES.items()},
+    }
+    limit = Line2D([], [], color=INK, linestyle="--", linewidth=1.1, label="largest unit")
+    legend(figure, looks, limit)
 
 
 def _stairs(points: Sequence[tuple[float, int, str]], end: float) -> tuple[list, list]:
@@ -200,15 +186,14 @@ def _stairs(points: Sequence[tuple[float, int, str]], end: float) -> tuple[list,
     return times, [*levels, levels[-1]]
 
 
-def _in_words(runs: Mapping[str, Run], title: str) -> str:
+def _in_words(runs: Mapping[str, Run]) -> str:
     told = [
         f"{name}: at most {max(point[1] for point in run.whole) / MEGA:.2f} MB of gathered "
         f"parameters, by the formula {run.limit / MEGA:.2f}, in {_heights(run.whole)} hills; all "
         f"tensors together reach {run.peak / MEGA:.1f} MB."
         for name, run in runs.items()
     ]
-    head = f"{title}. " if title else ""
-    return f"{head}Memory over the time of a step, above what is held between. {' '.join(told)}"
+    return f"Memory over the time of a step, above what is held between. {' '.join(told)}"
 
 
 def _heights(points: Sequence[tuple[float, int, str]]) -> int:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+from course_lib.figures.colours import INK, PAPER, QUIET, Picture, draw, of_rank, rank_look
+from course_lib.figures.shapes import box, in_inches, label
 
 TILE, NAME, HIGH, GAP, HEAD = 0.13, 0.62, 0.36, 0.28, 0.52  # inches
 Shape = tuple[int, int]  # (dp, tp)
-EMPTY = "#f2f2f2"
 
 
 def mesh_rows(seen: Mapping[Shape, Sequence[Sequence[int]]], *, title: str = "") -> Picture:
@@ -20,8 +20,6 @@ def mesh_rows(seen: Mapping[Shape, Sequence[Sequence[int]]], *, title: str = "")
 
     `seen[shape][rank]` are row numbers; a strip has a place for each row that any rank has seen.
     """
-    if not seen:
-        raise ValueError("there is no mesh to draw: give the rows of each rank, by (dp, tp)")
     for (dp, tp), ranks in seen.items():
         if dp * tp != len(ranks):
             raise ValueError(
@@ -32,22 +30,16 @@ def mesh_rows(seen: Mapping[Shape, Sequence[Sequence[int]]], *, title: str = "")
     box = NAME + TILE * max(map(len, orders.values())) + 0.16
     width = max(tp for _, tp in seen) * (box + GAP) + 0.9
     heights = {(dp, tp): HEAD + dp * (HIGH + 0.16) for dp, tp in seen}
-    width = max(width, 0.085 * len(title) + 0.3)
 
     def paint(figure) -> None:
-        axis = figure.subplots()
-        axis.set_xlim(0, width)
-        axis.set_ylim(sum(heights.values()) + 0.1, -0.05)
-        axis.axis("off")
-        if title:
-            figure.suptitle(title, fontsize=10, color=INK)
-        top = 0.0
+        axis = in_inches(figure)
+        top = 0.05
         for shape, ranks in seen.items():
             _mesh(axis, shape, ranks, orders[shape], top, box)
             top += heights[shape]
 
-    size = (width, sum(heights.values()) + (0.55 if title else 0.3))
-    return draw(size, _in_words(seen, orders, title), paint)
+    size = (width, sum(heights.values()) + 0.3)
+    return draw(size, _in_words(seen, orders), paint, title)
 
 
 def _order(ranks: Sequence[Sequence[int]]) -> list[int]:
@@ -57,7 +49,7 @@ def _order(ranks: Sequence[Sequence[int]]) -> list[int]:
 
 def _mesh(axis, shape: Shape, ranks, order: list[int], top: float, box: float) -> None:
     dp, tp = shape
-    axis.text(0.05, top + 0.16, f"dp = {dp}, tp = {tp}", fontsize=9, fontweight="bold", color=INK)
+    axis.text(0.05, top + 0.16, f"dp = {dp}, tp = {tp}", fontsize=9, fontweight="bold")
     for t in range(tp):
         centre = 0.8 + t * (box + GAP) + box / 2
         axis.text(centre, top + 0.38, f"tp {t}", fontsize=8, color=QUIET, ha="center")
@@ -70,24 +62,16 @@ def _mesh(axis, shape: Shape, ranks, order: list[int], top: float, box: float) -
 
 
 def _rank(axis, left: float, middle: float, rank: int, rows, order: list[int]) -> None:
-    from matplotlib.patches import Rectangle
-
     low, own = middle - HIGH / 2, set(rows)
-    look = {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank), "edgecolor": "#ffffff"}
-    axis.add_patch(Rectangle((left, low), NAME - 0.08, HIGH, linewidth=0, **look))
-    axis.text(
-        left + (NAME - 0.08) / 2, middle, f"rank {rank}", fontsize=8, ha="center", va="center",
-        color=ink_on(of_rank(rank)),
-        bbox={"facecolor": of_rank(rank), "edgecolor": "none", "pad": 0.8},
-    )  # fmt: skip
+    box(axis, left, low, NAME - 0.08, HIGH, **rank_look(rank))
+    label(axis, left + (NAME - 0.08) / 2, middle, f"rank {rank}", on=of_rank(rank))
     for k, row in enumerate(order):
-        fill = INK if row in own else EMPTY
-        at = (left + NAME + k * TILE, low + 0.05)
-        frame = {"facecolor": fill, "edgecolor": QUIET, "linewidth": 0.5}
-        axis.add_patch(Rectangle(at, TILE - 0.02, HIGH - 0.1, **frame))
+        fill = INK if row in own else PAPER
+        look = {"facecolor": fill, "edgecolor": QUIET, "linewidth": 0.5}
+        box(axis, left + NAME + k * TILE, low + 0.05, TILE - 0.02, HIGH - 0.1, **look)
 
 
-def _in_words(seen: Mapping, orders: Mapping, title: str) -> str:
+def _in_words(seen: Mapping, orders: Mapping) -> str:
     told = []
     for (dp, tp), ranks in seen.items():
         order, said = orders[dp, tp], []
@@ -95,8 +79,7 @@ def _in_words(seen: Mapping, orders: Mapping, title: str) -> str:
             places = sorted(order.index(row) + 1 for row in set(rows))
             said.append(f"rank {rank} at dp {rank // tp}, tp {rank % tp} sees {_spans(places)}")
         told.append(f"dp = {dp}, tp = {tp}, a step of {len(order)} rows: {'; '.join(said)}.")
-    head = f"{title}. " if title else ""
-    return f"{head}{' '.join(told)}"
+    return " ".join(told)
 
 
 def _spans(places: Sequence[int]) -> str:

@@ -11,14 +11,16 @@ from typing import NamedTuple
 
 from course_lib.figures.colours import (
     CARD,
+    EDGE,
     INK,
     QUIET,
+    REPLICATED,
     Picture,
     draw,
-    hatch_of_rank,
-    of_rank,
+    rank_look,
+    smaller,
 )
-from course_lib.figures.smaller import smaller
+from course_lib.figures.shapes import arrow, box, chip, in_inches, label
 
 SHARDED, FULL, PARTIAL, NONE = "sharded", "full", "partial sum", ""
 MESSAGES = ("all-gather", "reduce-scatter")
@@ -48,8 +50,8 @@ STATES = (
     State("after", SHARDED, NONE, ""),
 )
 CELL, HOP, LEFT, ROW, BAR = 0.66, 0.66, 0.95, 0.3, 0.2  # inches
-PARAMETER, UNIT = 1.18, 0.34  # top of the parameter's rows; of memory, one full parameter
-REPLICATED, EDGE, HELD = "#e9e9e9", "#bdbdbd", "#8a8a8a"
+PARAMETER, UNIT = 0.88, 0.34  # top of the parameter's rows; of memory, one full parameter
+HELD = "#8a8a8a"
 
 
 def parameter_life(n: int = 2, *, title: str = "") -> Picture:
@@ -59,13 +61,10 @@ def parameter_life(n: int = 2, *, title: str = "") -> Picture:
     title = title or f"ZeRO-3 (FSDP): one unit's parameters in one training step, {n} ranks"
     width = LEFT + len(STATES) * CELL + (len(STATES) - 1) * HOP + 0.25
     height = PARAMETER + 2 * n * ROW + 0.42 + 2.85 * UNIT + 0.46
-    picture = draw(
-        (width, height), in_words(n, title), lambda figure: _paint(figure, n, title, width, height)
-    )
-    return smaller(picture)
+    return smaller(draw((width, height), in_words(n), lambda figure: _paint(figure, n), title))
 
 
-def in_words(n: int, title: str) -> str:
+def in_words(n: int) -> str:
     """The picture's alternative text."""
     told = []
     for state in STATES:
@@ -74,19 +73,14 @@ def in_words(n: int, title: str) -> str:
         then = f"; then {state.then}" if state.then else ""
         told.append(f"{state.phase}: parameter {state.parameter}{gradient}, memory {held}{then}")
     return (
-        f"{title}. Memory is that of one rank, in full parameters: the shard, the gathered buffer "
+        "Memory is that of one rank, in full parameters: the shard, the gathered buffer "
         f"beside it, the gradient. {'; '.join(told)}. The last unit of the forward is not freed, "
         "since its backward comes next."
     )
 
 
-def _paint(figure, n: int, title: str, width: float, height: float) -> None:
-    figure.set_layout_engine("none")
-    axis = figure.add_axes((0, 0, 1, 1))
-    axis.set_xlim(0, width)
-    axis.set_ylim(height, 0)
-    axis.axis("off")
-    axis.text(width / 2, 0.2, title, ha="center", va="center", fontsize=10.5, color=INK)
+def _paint(figure, n: int) -> None:
+    axis = in_inches(figure)
     gradient = PARAMETER + n * ROW + 0.26
     look = {"va": "center", "fontsize": 8, "color": INK}
     for top, name in ((PARAMETER, "parameter"), (gradient, "gradient")):
@@ -100,9 +94,8 @@ def _paint(figure, n: int, title: str, width: float, height: float) -> None:
             _bar(axis, left, PARAMETER + rank * ROW, rank, n, state.parameter)
             _bar(axis, left, gradient + rank * ROW, rank, n, state.gradient)
         words = {FULL: "full (replicated)"}.get(state.parameter, state.parameter)
-        small = {"ha": "center", "va": "center", "fontsize": 7, "color": QUIET}
-        axis.text(left + CELL / 2, PARAMETER - 0.1, words, **small)
-        axis.text(left + CELL / 2, gradient - 0.1, state.gradient, **small)
+        for y, text in ((PARAMETER, words), (gradient, state.gradient)):
+            label(axis, left + CELL / 2, y - 0.1, text, fontsize=7, color=QUIET)
         if state.then:
             of_gradient = state.then == "reduce-scatter"
             y = (gradient if of_gradient else PARAMETER) + n * ROW / 2
@@ -119,50 +112,38 @@ def _phase(axis, i: int, left: float) -> None:
     text, last = spans[i]
     right = LEFT + last * (CELL + HOP) + CELL
     middle = (left + right) / 2
-    axis.text(middle, 0.62, text, ha="center", va="center", fontsize=9, color=INK)
-    axis.plot([left - 0.08, right + 0.08], [0.76, 0.76], color=QUIET, linewidth=1.0)
+    label(axis, middle, 0.32, text, fontsize=9)
+    axis.plot([left - 0.08, right + 0.08], [0.46, 0.46], color=QUIET, linewidth=1.0)
 
 
 def _bar(axis, left: float, top: float, rank: int, n: int, holds: str) -> None:
     """One tensor on one rank: grey where it is replicated, the rank's colour where it is its own,
     a dotted outline where it is not in memory."""
-    from matplotlib.patches import Rectangle
-
     y = top + (ROW - BAR) / 2
-    empty = {"facecolor": CARD, "edgecolor": EDGE, "linewidth": 0.7, "linestyle": (0, (2, 2))}
     if holds == NONE:
         return
-    axis.add_patch(Rectangle((left, y), CELL, BAR, **empty))
+    empty = {"facecolor": CARD, "edgecolor": EDGE, "linestyle": (0, (2, 2))}
+    box(axis, left, y, CELL, BAR, linewidth=0.7, **empty)
     if holds == FULL:
-        look = {"facecolor": REPLICATED, "edgecolor": EDGE, "linewidth": 0.7}
-        axis.add_patch(Rectangle((left, y), CELL, BAR, **look))
+        box(axis, left, y, CELL, BAR, facecolor=REPLICATED, edgecolor=EDGE, linewidth=0.7)
         return
     start, wide = (rank * CELL / n, CELL / n) if holds == SHARDED else (0.0, CELL)
-    mine = {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank), "edgecolor": CARD}
-    axis.add_patch(Rectangle((left + start, y), wide, BAR, linewidth=0.8, **mine))
+    box(axis, left + start, y, wide, BAR, **rank_look(rank))
 
 
 def _hop(axis, left: float, y: float, operation: str) -> None:
     """An arrow to the next state; its chip is dark where a message is sent."""
-    style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
-    axis.annotate("", (left + HOP - 0.06, y), (left + 0.06, y), arrowprops=style)
-    sends = operation in MESSAGES
-    axis.text(
-        left + HOP / 2 - 0.02, y - 0.1, operation.replace("-", "-\n"), ha="center", va="bottom",
-        fontsize=7.5, fontweight="bold", color=CARD if sends else INK, linespacing=1.1,
-        bbox={"facecolor": INK if sends else CARD, "edgecolor": INK, "linewidth": 0.8,
-              "boxstyle": "round,pad=0.25"},
-    )  # fmt: skip
+    arrow(axis, (left + 0.06, y), (left + HOP - 0.06, y))
+    words = operation.replace("-", "-\n")
+    chip(axis, left + HOP / 2 - 0.02, y - 0.1, words, operation in MESSAGES, va="bottom")
 
 
 def _memory(axis, n: int, bottom: float) -> None:
     """One rank's memory from state to state: shard, gathered buffer and gradient on one another."""
-    from matplotlib.patches import Rectangle
-
     names = ("shard", "gathered", "gradient")
     shades = (HELD, REPLICATED, CARD)
-    axis.text(0.08, bottom - 1.9 * UNIT, "memory", fontweight="bold", fontsize=8, color=INK)
-    axis.text(0.08, bottom - 1.9 * UNIT + 0.16, "of one rank", fontsize=8, color=INK)
+    axis.text(0.08, bottom - 1.9 * UNIT, "memory", fontweight="bold", fontsize=8)
+    axis.text(0.08, bottom - 1.9 * UNIT + 0.16, "of one rank", fontsize=8)
     end = LEFT + len(STATES) * CELL + (len(STATES) - 1) * HOP
     axis.plot([LEFT - 0.05, end + 0.05], [bottom, bottom], color=INK, linewidth=0.9)
     for i, state in enumerate(STATES):
@@ -174,20 +155,15 @@ def _memory(axis, n: int, bottom: float) -> None:
             hatch = "////" if name == "gradient" else ""
             look = {"facecolor": shade, "edgecolor": INK, "hatch": hatch, "linewidth": 0.7}
             if high:
-                axis.add_patch(Rectangle((start, top - high), wide, high, **look))
+                box(axis, start, top - high, wide, high, **look)
             if high > 0.14:
-                axis.text(
-                    start + wide / 2, top - high / 2, name, ha="center", va="center", fontsize=7,
-                    color=INK,
-                    bbox={"facecolor": shade, "edgecolor": "none", "pad": 0.6},
-                )  # fmt: skip
+                label(axis, start + wide / 2, top - high / 2, name, on=shade, fontsize=7)
             top -= high
         total = sum(state.memory(n), Fraction(0))
-        axis.text(start + wide / 2, top - 0.08, f"{float(total):.3g}", ha="center", va="center",
-                  fontsize=7.5, fontweight="bold", color=INK)  # fmt: skip
+        words = f"{float(total):.3g}"
+        label(axis, start + wide / 2, top - 0.08, words, fontsize=7.5, fontweight="bold")
     note = (
         "1: the unit's parameters, full. Optimizer states are not drawn. The last unit of the "
         "forward is not freed: its backward comes next."
     )
-    axis.text((LEFT + end) / 2, bottom + 0.17, note, ha="center", va="center", fontsize=7.5,
-              color=QUIET)  # fmt: skip
+    label(axis, (LEFT + end) / 2, bottom + 0.17, note, fontsize=7.5, color=QUIET)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw
+from course_lib.figures.shapes import arrow, box
 from course_lib.figures.who_holds import tile
 
 MOST = 8  # ranks; more cannot be read
@@ -77,12 +78,9 @@ def ring_steps(n: int = 3, *, step: int | None = None, title: str | None = None)
     lines = _lines(frames) if step is None else [[frames[step]]]
     size = _tile(n) * (1.0 if step is None else 1.5)
     wide = max(0.6 + len(line) * (n * size + BESIDE) for line in lines)
-    high = ((n + 0.6) * size + ABOVE) * len(lines) + (0.6 if title else 0.3)
-    wide = max(wide, 0.085 * len(title) + 0.3)
-    return draw(
-        (wide, high), _in_words([f for line in lines for f in line], title),
-        lambda figure: _paint(figure, lines, n, title),
-    )  # fmt: skip
+    high = ((n + 0.6) * size + ABOVE) * len(lines) + 0.3
+    words = _in_words([frame for line in lines for frame in line])
+    return draw((wide, high), words, lambda figure: _paint(figure, lines, n), title)
 
 
 def _tile(n: int) -> float:
@@ -98,11 +96,9 @@ def _lines(frames: list[Frame]) -> list[list[Frame]]:
     return [frames[:n], frames[n:]]
 
 
-def _paint(figure, lines: list[list[Frame]], n: int, title: str) -> None:
+def _paint(figure, lines: list[list[Frame]], n: int) -> None:
     columns = max(map(len, lines))
     axes = figure.subplots(len(lines), columns, squeeze=False)
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
     told = "chunk; an arrow is a message, and a frame is round what it made"
     figure.supxlabel(told, fontsize=8, color=QUIET)
     for line, row in zip(lines, axes, strict=True):
@@ -111,45 +107,39 @@ def _paint(figure, lines: list[list[Frame]], n: int, title: str) -> None:
 
 
 def _frame(axis, frame: Frame, n: int, *, names: bool) -> None:
-    from matplotlib.patches import Rectangle
-
     for rank, row in enumerate(frame.held):
         for chunk, owners in enumerate(row):
-            tile(axis, Rectangle, chunk, rank, owners, hatched=False)  # numbers tell them
+            tile(axis, chunk, rank, owners, hatched=False)  # numbers tell them
     for send in frame.sends:
-        corner = (send.chunk + 0.03, send.receiver + 0.03)
         look = {"facecolor": "none", "edgecolor": INK, "linewidth": 1.8, "zorder": 5}
-        axis.add_patch(Rectangle(corner, 0.94, 0.94, **look))
+        box(axis, send.chunk + 0.03, send.receiver + 0.03, 0.94, 0.94, **look)
         _arrow(axis, send, n)
     axis.set_xlim(-0.1, n + 0.1)
     axis.set_ylim(n + 0.42, -0.42)
     axis.set_aspect("equal")
-    axis.set_title(frame.name, fontsize=8.5, color=INK)
+    axis.set_title(frame.name, fontsize=8.5)
     axis.set_xticks([c + 0.5 for c in range(n)], range(n), fontsize=7.5)
     axis.set_yticks(
         [r + 0.5 for r in range(n)], [f"rank {r}" for r in range(n)] if names else [""] * n,
         fontsize=8.5,
     )  # fmt: skip
     axis.tick_params(length=0, labelcolor=QUIET)
-    for side in axis.spines.values():
-        side.set_visible(False)
+    axis.spines[:].set_visible(False)
 
 
 def _arrow(axis, send: Send, n: int) -> None:
     """Down to the next rank; from the last one out at the bottom, and in again at the top."""
     from matplotlib.patheffects import withStroke
 
-    style = {
-        "arrowstyle": "-|>,head_width=0.22,head_length=0.4", "color": INK, "linewidth": 1.6,
-        "shrinkA": 0, "shrinkB": 0, "path_effects": [withStroke(linewidth=3.4, foreground=CARD)],
-    }  # fmt: skip
+    look = {"arrowstyle": "-|>,head_width=0.22,head_length=0.4", "linewidth": 1.6, "zorder": 6}
+    look["path_effects"] = [withStroke(linewidth=3.4, foreground=CARD)]
     x, out = send.chunk + 0.5, (send.sender + 0.74, send.sender + 1.26)
     ways = [out] if send.receiver > send.sender else [(n - 0.26, n + 0.4), (-0.4, 0.26)]
     for start, stop in ways:
-        axis.annotate("", (x, stop), (x, start), arrowprops=style, zorder=6)
+        arrow(axis, (x, start), (x, stop), **look)
 
 
-def _in_words(frames: list[Frame], title: str) -> str:
+def _in_words(frames: list[Frame]) -> str:
     told = []
     for frame in frames:
         rows = "; ".join(
@@ -158,4 +148,4 @@ def _in_words(frames: list[Frame], title: str) -> str:
         )
         sent = "; ".join(f"{s.sender} sends chunk {s.chunk} to {s.receiver}" for s in frame.sends)
         told.append(f"{frame.name}: {sent + '. Then ' if sent else ''}{rows}.")
-    return f"{title + '. ' if title else ''}Whose parts each chunk sums. {' '.join(told)}"
+    return f"Whose parts each chunk sums. {' '.join(told)}"

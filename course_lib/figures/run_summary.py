@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib.figures.bars import shown
-from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_method, method
+from course_lib.figures.colours import INK, Picture, draw, hatch_of_method, method
 
 TIERS, AXES = ("device", "host", "disk"), ("dp", "tp")
 WIDE, HIGH, ROW = 10.8, 3.4, 0.16  # inches; more ranks make it higher
@@ -27,21 +27,17 @@ def run_summary(
 ) -> Picture:
     """Draw (step, loss) of training and validation, and what `course train --json` says of `ranks`:
     held by tier and at the peak, sent by axis; nothing of those where no step was measured."""
-    if not losses:
-        raise ValueError("a run's picture needs a step or more, as (step, loss)")
-    alt = _in_words(losses, validation, ranks, title)
+    alt = _in_words(losses, validation, ranks)
     high = max(HIGH, 1.2 + ROW * (2 + len(_below(ranks))) * len(ranks))
 
     def paint(figure) -> None:
         axes = figure.subplots(1, 3 if ranks else 1, squeeze=False)[0]
-        if title:
-            figure.suptitle(title, fontsize=10, color=INK)
         _loss(axes[0], losses, validation)
         if ranks:
             _memory(axes[1], ranks)
             _sent(axes[2], ranks)
 
-    return draw((WIDE if ranks else WIDE / 2, high), alt, paint)
+    return draw((WIDE if ranks else WIDE / 2, high), alt, paint, title)
 
 
 def _loss(axis, losses, validation) -> None:
@@ -52,12 +48,11 @@ def _loss(axis, losses, validation) -> None:
             steps, values = zip(*points, strict=True)
             few = "o" if len(points) < 20 else None
             axis.plot(steps, values, style, color=colour, marker=few, markersize=3, label=name)
-    axis.set_title("loss, mean over the tokens", fontsize=9, color=INK)
+    axis.set_title("loss, mean over the tokens", fontsize=9)
     axis.set_xlabel("step")
     axis.locator_params(axis="x", integer=True)
-    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
-    axis.legend(frameon=False, fontsize=8)
-    _plain(axis)
+    axis.grid()
+    axis.legend()
 
 
 def _below(ranks) -> list[str]:
@@ -125,7 +120,7 @@ def _mark(axis, y: float, x: float, high: float = BAR, of: str = "formula") -> N
 
 
 def _rows(axis, ranks, title: str) -> None:
-    axis.set_title(title, fontsize=9, color=INK)
+    axis.set_title(title)
     axis.set_yticks(range(len(ranks)), [f"rank {report['rank']}" for report in ranks])
     axis.set_ylim(len(ranks) - 0.4, -0.6)
     axis.set_xlim(0, 1.05 * axis.dataLim.x1 or 1)  # a mark at the end of the longest bar is whole
@@ -133,12 +128,6 @@ def _rows(axis, ranks, title: str) -> None:
     names = dict(zip(labels, handles, strict=True))  # once each, whichever row has it
     where = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.12), "ncols": 2}
     axis.legend(names.values(), names.keys(), frameon=False, fontsize=7, **where)
-    _plain(axis)
-
-
-def _plain(axis) -> None:
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
 
 
 def _unit(most: float) -> tuple[str, float]:
@@ -147,7 +136,7 @@ def _unit(most: float) -> tuple[str, float]:
     )
 
 
-def _in_words(losses, validation, ranks, title: str) -> str:
+def _in_words(losses, validation, ranks) -> str:
     words = [f"Loss from {losses[0][1]:.3f} at step {losses[0][0]} to {losses[-1][1]:.3f} at step "
              f"{losses[-1][0]}."]  # fmt: skip
     if validation:
@@ -165,7 +154,7 @@ def _in_words(losses, validation, ranks, title: str) -> str:
                 else "."
             )
         )
-    return f"{title + '. ' if title else ''}{' '.join(words)}"
+    return f"{' '.join(words)}"
 
 
 def _by_tier(held: Mapping[str, int]) -> str:

@@ -6,11 +6,11 @@ scaling. Lesson 15 draws the article's eight bars beside those of this machine.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, method
+from course_lib.figures.shapes import legend
 
 KINDS = ("measured", "predicted", "published")
 FILLS = {"measured": method(0), "predicted": CARD, "published": method(3)}
@@ -42,20 +42,9 @@ def scaling_bars(
     The kinds that no bar has take no room, and no line in the legend.
     """
     panels = dict(bars) if isinstance(bars, Mapping) else {"": bars}
-    if not panels or not all(panels.values()):
-        raise ValueError("the picture needs a bar or more: [ScalingBar(label, measured), …]")
-    for bar in _every(panels):
-        if not bar.values:
-            raise ValueError(f"{bar.label!r} has no value: give it one of {', '.join(KINDS)}")
-        for kind, value in bar.values.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ValueError(f"{bar.label!r}: {kind}={value} is no efficiency in percent")
     wide = sum(map(_inches, panels.values())) + 0.7
-    return draw(
-        (max(wide, NARROWEST, 0.085 * len(title) + 0.3), HIGH),
-        _in_words(panels, title),
-        lambda figure: _paint(figure, panels, title),
-    )
+    size = (max(wide, NARROWEST), HIGH)
+    return draw(size, _in_words(panels), lambda figure: _paint(figure, panels), title)
 
 
 def _every(panels: Mapping[str, Sequence[ScalingBar]]) -> list[ScalingBar]:
@@ -72,7 +61,7 @@ def _inches(bars: Sequence[ScalingBar]) -> float:
     return len(bars) * max(WIDE * len(_kinds(bars)) + BETWEEN, 0.075 * label + 0.1)
 
 
-def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]], title: str) -> None:
+def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]]) -> None:
     ratios = [_inches(bars) for bars in panels.values()]
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True, width_ratios=ratios)[0]
     top = max([100.0, *(value for bar in _every(panels) for value in bar.values.values())])
@@ -90,29 +79,18 @@ def _paint(figure, panels: Mapping[str, Sequence[ScalingBar]], title: str) -> No
         axis.axhline(100, color=QUIET, linewidth=0.8, linestyle=":", zorder=0)
         axis.set_xlim(-0.55, len(bars) - 0.45)
         axis.set_xticks(range(len(bars)), [bar.label for bar in bars], fontsize=8)
-        axis.set_title(name, fontsize=9, color=INK)
+        axis.set_title(name)
         axis.tick_params(axis="x", length=0, labelcolor=INK)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
     axes[0].set_ylim(0, 1.12 * top)  # of all panels, since they share it
     axes[0].set_ylabel("efficiency, %")
-    _legend(figure, _kinds(_every(panels)))
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
+    looks = {
+        kind: {"facecolor": FILLS[kind], "hatch": PATTERNS[kind], "edgecolor": INK}
+        for kind in _kinds(_every(panels))
+    }
+    legend(figure, looks)
 
 
-def _legend(figure, kinds: Sequence[str]) -> None:
-    from matplotlib.patches import Patch
-
-    patches = [
-        Patch(facecolor=FILLS[kind], edgecolor=INK, hatch=PATTERNS[kind], linewidth=0.6, label=kind)
-        for kind in kinds
-    ]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(kinds), frameon=False,
-                  fontsize=8)  # fmt: skip
-
-
-def _in_words(panels: Mapping[str, Sequence[ScalingBar]], title: str) -> str:
+def _in_words(panels: Mapping[str, Sequence[ScalingBar]]) -> str:
     told = []
     for name, bars in panels.items():
         groups = [
@@ -121,4 +99,4 @@ def _in_words(panels: Mapping[str, Sequence[ScalingBar]], title: str) -> str:
             for bar in bars
         ]
         told.append(f"{name + ': ' if name else ''}{'; '.join(groups)}.")
-    return f"{title + '. ' if title else ''}Scaling efficiency. {' '.join(told)}"
+    return f"Scaling efficiency. {' '.join(told)}"

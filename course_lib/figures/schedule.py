@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw
+from course_lib.figures.colours import CARD, QUIET, REPLICATED, Picture, draw
+from course_lib.figures.shapes import arrow, chip, label
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +24,6 @@ GATHER, SCATTER = "all_gather", "reduce_scatter"
 LEGEND = 0.3  # inches
 WIDE, HIGH, GAP = 0.8, 0.4, 0.2  # a part's box and the space beside it, in inches
 FLAG = 0.36  # a collective's flag below it
-PAPER = "#e9e9e9"
 
 
 class Call(NamedTuple):
@@ -103,12 +103,12 @@ def schedule(visits_by_rank: Sequence[Sequence[Visit]], *, title: str = "") -> P
     if not names or (lanes[BACKWARD] and [visit.part for visit in lanes[BACKWARD]] != names):
         raise ValueError("a schedule needs a forward, and a backward that takes its parts in turn")
     lanes = {phase: visits for phase, visits in lanes.items() if visits}
-    width = max(len(names) * (WIDE + GAP) + 1.1, 0.085 * len(title) + 0.3)  # for its title too
+    width = len(names) * (WIDE + GAP) + 1.1
     striped = token_sharded(lanes[FORWARD])
-    height = 0.55 + sum(map(_height, lanes.values())) + (0.25 if title else 0.0)
+    height = 0.55 + sum(map(_height, lanes.values()))
     height += LEGEND if striped else 0.0
-    alt = _in_words(lanes, striped, title)
-    return draw((width, height), alt, lambda figure: _paint(figure, lanes, names, striped, title))
+    alt = _in_words(lanes, striped)
+    return draw((width, height), alt, lambda figure: _paint(figure, lanes, names, striped), title)
 
 
 def token_sharded(forward: Sequence[Visit]) -> set[int]:
@@ -127,7 +127,7 @@ def token_sharded(forward: Sequence[Visit]) -> set[int]:
     return found
 
 
-def _paint(figure, lanes, names: list[str], striped: set[int], title: str) -> None:
+def _paint(figure, lanes, names: list[str], striped: set[int]) -> None:
     axis = figure.subplots()
     bottom = 0.25 - sum(map(_height, lanes.values()))
     axis.set_xlim(-1.0, len(names) * (WIDE + GAP))
@@ -135,23 +135,28 @@ def _paint(figure, lanes, names: list[str], striped: set[int], title: str) -> No
     if striped:
         _legend(axis, bottom - 0.05)
     axis.axis("off")
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
     for group, start, stop in _groups(names):
         left, right = start * (WIDE + GAP), stop * (WIDE + GAP) - GAP
         axis.plot([left, right], [0.36, 0.36], color=QUIET, linewidth=1.0)
         middle = (left + right) / 2
-        axis.text(middle, 0.42, group, ha="center", va="bottom", fontsize=9, color=INK)
+        axis.text(middle, 0.42, group, ha="center", va="bottom", fontsize=9)
     y = 0.0
     for phase, visits in lanes.items():
-        axis.text(-0.1, y, f"{phase}\n{'→' if phase == FORWARD else '←'}", ha="right", va="center",
-                  fontsize=9, color=INK)  # fmt: skip
+        axis.text(
+            -0.1,
+            y,
+            f"{phase}\n{'→' if phase == FORWARD else '←'}",
+            ha="right",
+            va="center",
+            fontsize=9,
+        )
         for column, visit in enumerate(visits):
             left = column * (WIDE + GAP)
             _part(axis, left, y, visit, column in striped)
             if column + 1 < len(visits):
                 ends = (left + WIDE, left + WIDE + GAP)
-                _arrow(axis, *(ends if phase == FORWARD else ends[::-1]), y)
+                start, stop = ends if phase == FORWARD else ends[::-1]
+                arrow(axis, (start, y), (stop, y), linewidth=1.1, mutation_scale=8)
         y -= _height(visits)
 
 
@@ -160,17 +165,12 @@ def _height(visits: list[Visit]) -> float:
     return HIGH + 0.3 + FLAG * max(len(visit.calls) for visit in visits)
 
 
-def _arrow(axis, start: float, stop: float, y: float) -> None:
-    style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.1, "mutation_scale": 8}
-    axis.annotate("", (stop, y), (start, y), arrowprops={**style, "shrinkA": 1, "shrinkB": 1})
-
-
 def _box(axis, left: float, y: float, wide: float, high: float, striped: bool) -> None:
     """Grey where every rank has all tokens, white with stripes where it has a shard of them."""
     from matplotlib.patches import FancyBboxPatch
 
     shape = f"round,pad=0,rounding_size={min(0.06, high / 4)}"
-    look = {"facecolor": CARD if striped else PAPER, "edgecolor": QUIET, "linewidth": 0.8}
+    look = {"facecolor": CARD if striped else REPLICATED, "edgecolor": QUIET, "linewidth": 0.8}
     hatch = "---" if striped else ""
     axis.add_patch(FancyBboxPatch((left, y - high / 2), wide, high, boxstyle=shape, hatch=hatch,
                                   **look))  # fmt: skip
@@ -182,22 +182,17 @@ def _legend(axis, y: float) -> None:
         (2.0, True, "tokens sharded over the ranks"),
     ):
         _box(axis, left, y, 0.28, 0.16, striped)
-        axis.text(left + 0.36, y, words, va="center", fontsize=8, color=INK)
+        axis.text(left + 0.36, y, words, va="center", fontsize=8)
 
 
 def _part(axis, left: float, y: float, visit: Visit, striped: bool) -> None:
     """A part's box, and below it a dark flag for each of its collectives."""
     _box(axis, left, y, WIDE, HIGH, striped)
     name = visit.part.rpartition(".")[2]
-    paper = {"facecolor": CARD if striped else PAPER, "edgecolor": "none", "pad": 0.8}
-    axis.text(left + WIDE / 2, y, name, ha="center", va="center", fontsize=8, color=INK, bbox=paper)
+    label(axis, left + WIDE / 2, y, name, on=CARD if striped else REPLICATED)
     for i, call in enumerate(visit.calls):
         below = y - HIGH / 2 - 0.22 - FLAG * i
-        axis.text(
-            left + WIDE / 2, below, f"{call.op}\n{call.elements:,}", ha="center", va="center",
-            fontsize=7, color="#ffffff", fontweight="bold", linespacing=1.1,
-            bbox={"facecolor": INK, "edgecolor": INK, "boxstyle": "round,pad=0.25"},
-        )  # fmt: skip
+        chip(axis, left + WIDE / 2, below, f"{call.op}\n{call.elements:,}", True, fontsize=7)
 
 
 def _groups(names: list[str]) -> list[tuple[str, int, int]]:
@@ -212,17 +207,16 @@ def _groups(names: list[str]) -> list[tuple[str, int, int]]:
     return found
 
 
-def _in_words(lanes: dict[str, list[Visit]], striped: set[int], title: str) -> str:
+def _in_words(lanes: dict[str, list[Visit]], striped: set[int]) -> str:
     told = []
     for phase, visits in lanes.items():
         order = visits if phase == FORWARD else visits[::-1]
         told.append(f"{phase.capitalize()}: {', '.join(map(_visit, order))}.")
-    head = f"{title}. " if title else ""
     if striped:
         names = [visit.part for place, visit in enumerate(lanes[FORWARD]) if place in striped]
         where = ", ".join(dict.fromkeys(names))
         told.append(f"In {where} a rank has a shard of the tokens, in the other parts all of them.")
-    return f"{head}The parts of a block in the order in which they ran. {' '.join(told)}"
+    return f"The parts of a block in the order in which they ran. {' '.join(told)}"
 
 
 def _visit(visit: Visit) -> str:

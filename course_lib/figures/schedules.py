@@ -10,17 +10,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from course_lib.figures.colours import INK, QUIET, Picture, dashes_of_method, draw, line_of_method
+from course_lib.figures.colours import Picture, dashes_of_method, draw, line_of_method
 
 
 def schedules(lines: Mapping[str, Sequence[float]], *, title: str = "") -> Picture:
     """Draw `lines[name][n]`, the learning rate of update n."""
-    if not lines or not all(map(len, lines.values())):
-        raise ValueError("the picture needs a schedule or more, each with an update or more")
-    return draw((6.4, 3.2), _in_words(lines, title), lambda figure: _paint(figure, lines, title))
+    return draw((6.4, 3.2), _in_words(lines), lambda figure: _paint(figure, lines), title)
 
 
-def _paint(figure, lines: Mapping[str, Sequence[float]], title: str) -> None:
+def _paint(figure, lines: Mapping[str, Sequence[float]]) -> None:
     axis = figure.subplots()
     for i, (name, rates) in enumerate(lines.items()):
         mark = "o" if len(rates) == 1 else None  # a line of one point is not seen
@@ -32,13 +30,9 @@ def _paint(figure, lines: Mapping[str, Sequence[float]], title: str) -> None:
     axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("update")
     axis.set_ylabel("learning rate")
-    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
+    axis.grid()
     if len(lines) > 1:
-        axis.legend(frameon=False, fontsize=8)
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
+        axis.legend()
 
 
 def staircase(rates: Sequence[float]) -> bool:
@@ -47,7 +41,7 @@ def staircase(rates: Sequence[float]) -> bool:
     return sum(changed) > 1 and not any(a and b for a, b in pairwise(changed))
 
 
-def _in_words(lines: Mapping[str, Sequence[float]], title: str) -> str:
+def _in_words(lines: Mapping[str, Sequence[float]]) -> str:
     told = []
     for name, rates in lines.items():
         top = max(rates)
@@ -57,4 +51,4 @@ def _in_words(lines: Mapping[str, Sequence[float]], title: str) -> str:
             f"{name} begins at {rates[0]:.3g}, is highest with {top:.3g} at update "
             f"{first}, and ends at {rates[-1]:.3g}"
         )
-    return f"{title + '. ' if title else ''}Learning rate by update: {'; '.join(told)}."
+    return f"Learning rate by update: {'; '.join(told)}."

@@ -8,21 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, line_of_method, marker_of_method
+from course_lib.figures.colours import Picture, draw, line_of_method, marker_of_method
 
 
 def sent_by_k(ways: Mapping[str, Mapping[int, float]], *, unit: str, title: str = "") -> Picture:
     """Draw `ways[way][k]`, what a step of k micro-batches sends, in the named unit."""
-    if not ways or not all(ways.values()):
-        raise ValueError("the picture needs a way or more, each with a number of micro-batches")
-    first = sorted(next(iter(ways.values())))
-    for way, sent in ways.items():
-        if sorted(sent) != first:
-            raise ValueError(f"{way!r} was measured for k in {sorted(sent)}, the first for {first}")
-    return draw((6.0, 3.3), _in_words(ways, unit, title), lambda f: _paint(f, ways, unit, title))
+    return draw((6.0, 3.3), _in_words(ways, unit), lambda f: _paint(f, ways, unit), title)
 
 
-def _paint(figure, ways: Mapping[str, Mapping[int, float]], unit: str, title: str) -> None:
+def _paint(figure, ways: Mapping[str, Mapping[int, float]], unit: str) -> None:
     axis = figure.subplots()
     for i, (way, sent) in enumerate(ways.items()):
         points = sorted(sent.items())
@@ -33,17 +27,13 @@ def _paint(figure, ways: Mapping[str, Mapping[int, float]], unit: str, title: st
     axis.set_ylim(bottom=0)
     axis.set_xlabel("micro-batches in a step, k")
     axis.set_ylabel(f"sent by a rank, {unit}")
-    axis.grid(color=QUIET, alpha=0.25, linewidth=0.5)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-    axis.legend(frameon=False, fontsize=8)
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
+    axis.grid()
+    axis.legend()
 
 
-def _in_words(ways: Mapping[str, Mapping[int, float]], unit: str, title: str) -> str:
+def _in_words(ways: Mapping[str, Mapping[int, float]], unit: str) -> str:
     told = [
         f"{way}: {', '.join(f'{value:.3g} at k = {k}' for k, value in sorted(sent.items()))}."
         for way, sent in ways.items()
     ]
-    return f"{title + '. ' if title else ''}Sent by a rank in a step, in {unit}. {' '.join(told)}"
+    return f"Sent by a rank in a step, in {unit}. {' '.join(told)}"

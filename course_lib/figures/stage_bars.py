@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, ink_on, method
+from course_lib.figures.colours import CARD, Picture, draw, method
+from course_lib.figures.shapes import stacked
 
 GIGA = 1e9  # a GB is 10⁹ bytes, as in the paper
 STAGES = ("stage 0 (DDP)", "stage 1", "stage 2", "stage 3 (FSDP)")
 KINDS = ("parameters", "gradients", "optimizer states")
-SHADES = dict(zip(KINDS, (0, 1, 3), strict=True))  # which of the methods' colours each kind has
+SHADES = dict(zip(KINDS, map(method, (0, 1, 3)), strict=True))
 SIZE = (7.8, 3.0)  # inches
 
 
@@ -81,7 +82,16 @@ def stage_bars(
     ]
     if title is None:
         title = f"{counted(parameters)} parameters on {ranks} ranks, {precision}, {optimizer}"
-    return draw(SIZE, _in_words(held, title), lambda figure: _paint(figure, held, title))
+
+    def paint(figure) -> None:
+        axis = figure.subplots()
+        ways = {stage: list(row.values()) for stage, row in zip(STAGES, held, strict=True)}
+        looks = {kind: {"facecolor": shade, "edgecolor": CARD} for kind, shade in SHADES.items()}
+        stacked(axis, ways, looks, gigabytes)
+        axis.set_xlabel("GB on each rank (1 GB = 10⁹ bytes)")
+        axis.xaxis.set_major_formatter(lambda x, _: gigabytes(x) if x else "0")
+
+    return draw(SIZE, _in_words(held), paint, title)
 
 
 def counted(parameters: float) -> str:
@@ -97,43 +107,11 @@ def gigabytes(value: float) -> str:
     return f"{value:.2g}" if value < 1 else f"{value:,.1f}".removesuffix(".0")
 
 
-def _paint(figure, held: list[dict[str, float]], title: str) -> None:
-    axis = figure.subplots()
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
-    most = max(sum(row.values()) for row in held)
-    for y, row in enumerate(held):
-        left = 0.0
-        for kind, wide in row.items():
-            shade = method(SHADES[kind])
-            look = {"color": shade, "edgecolor": "#ffffff", "linewidth": 0.5}
-            axis.barh(y, wide, left=left, height=0.7, label=None if y else kind, **look)
-            if wide > 0.075 * most:  # else there is no room for a number
-                axis.text(
-                    left + wide / 2, y, gigabytes(wide), ha="center", va="center", fontsize=8,
-                    color=ink_on(shade), fontweight="bold",
-                    bbox={"facecolor": shade, "edgecolor": "none", "pad": 1.0},
-                )  # fmt: skip
-            left += wide
-        axis.text(left + 0.012 * most, y, f"{gigabytes(left)} GB", va="center", fontsize=9,
-                  fontweight="bold", color=INK)  # fmt: skip
-    axis.set_xlim(0, 1.13 * most)
-    axis.set_ylim(len(held) - 0.45, -0.55)
-    axis.set_yticks(range(len(held)), STAGES, color=INK)
-    axis.set_xlabel("GB on each rank (1 GB = 10⁹ bytes)")
-    axis.xaxis.set_major_formatter(lambda x, _: gigabytes(x) if x else "0")
-    axis.tick_params(axis="y", length=0)
-    axis.spines["left"].set_color(QUIET)
-    for side in ("top", "right"):
-        axis.spines[side].set_visible(False)
-    figure.legend(loc="outside lower center", ncols=len(KINDS), frameon=False, fontsize=8)
-
-
-def _in_words(held: list[dict[str, float]], title: str) -> str:
+def _in_words(held: list[dict[str, float]]) -> str:
     told = [
         f"{stage}: {gigabytes(sum(row.values()))} GB, "
         + ", ".join(f"{kind} {gigabytes(value)}" for kind, value in row.items() if value)
         + "."
         for stage, row in zip(STAGES, held, strict=True)
     ]
-    return f"{title + '. ' if title else ''}GB that each rank holds. {' '.join(told)}"
+    return f"GB that each rank holds. {' '.join(told)}"

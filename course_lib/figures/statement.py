@@ -10,32 +10,34 @@ from collections.abc import Mapping, Sequence
 
 from course_lib.figures.colours import (
     CARD,
-    INK,
+    EDGE,
     QUIET,
+    REPLICATED,
     Picture,
     draw,
-    hatch_of_rank,
-    ink_on,
     of_rank,
-)  # fmt: skip
+    rank_look,
+    smaller,
+)
 from course_lib.figures.needed import Move
-from course_lib.figures.sheets import Cell, Sheets, sheets
-from course_lib.figures.smaller import smaller
+from course_lib.figures.shapes import arrow, box, chip, in_inches, label
 from course_lib.figures.statement_rows import (
     LOCAL,
     NONE,
+    Cell,
+    Sheets,
     Step,
     axis_sizes,
     caption,
     in_words,
     place,
+    sheets,
     steps,
-)  # fmt: skip
+)
 
 LENGTHS = {"b": 0.62, "f": 1.25, "v": 1.3, "d": 0.5}  # inches; other dims have the next
 LENGTH, THIN, FOLDED = 0.82, 0.27, 0.92  # of a dim, of a row vector, of two folded dims
 SHEET, GAP, MOVE, LINE = 0.1, 0.06, 1.2, 0.16  # between sheets, between sequences; an arrow; text
-REPLICATED, EDGE = "#e9e9e9", "#bdbdbd"
 MONO = "DejaVu Sans Mono"
 SHOWN = 8  # ranks in the legend
 
@@ -66,20 +68,12 @@ def statement(
     highs = [max(_box(b, inches)[1] + _spread(b) for b in row if b) for row in boards]
     lines = [max(len(caption(s.layout, sizes)) for s in row if s.layout) for row in rows]
     heights = [high + 0.58 + LINE * n for high, n in zip(highs, lines, strict=True)]
-    across = max(4.6, *map(sum, widths), 0.082 * len(title)) + 0.3
+    across = max(4.6, *map(sum, widths)) + 0.3
     legend = _lines(_entries(every, sizes), across - 0.2)
-    head = 0.38 if title else 0.08
-    down = head + sum(heights) + 0.12 + 0.22 * len(legend)
+    down = sum(heights) + 0.2 + 0.22 * len(legend)
 
     def paint(figure) -> None:
-        figure.set_layout_engine("none")
-        axis = figure.add_axes((0, 0, 1, 1))
-        axis.set_xlim(0, across)
-        axis.set_ylim(down, 0)
-        axis.axis("off")
-        if title:
-            axis.text(across / 2, 0.2, title, ha="center", va="center", fontsize=10.5, color=INK)
-        top = head
+        axis, top = in_inches(figure), 0.08
         for i, row in enumerate(rows):
             left, middle = 0.15, top + 0.22 + highs[i] / 2
             for step, board, wide in zip(row, boards[i], widths[i], strict=True):
@@ -93,7 +87,7 @@ def statement(
         for i, entries in enumerate(legend):
             _legend(axis, entries, top + 0.14 + 0.22 * i)
 
-    return smaller(draw((across, down), in_words(rows, sizes, title), paint))
+    return smaller(draw((across, down), in_words(rows, sizes), paint, title))
 
 
 def between(
@@ -103,26 +97,19 @@ def between(
     centre = (left + right) / 2
     if sign == NONE:
         text = NONE.replace(" ", "\n")
-        axis.text(centre, middle, text, ha="center", va="center", fontsize=8, color=QUIET,
-                  style="italic")  # fmt: skip
+        label(axis, centre, middle, text, color=QUIET, style="italic")
         return
     if not moves and sign != "→":
-        axis.text(centre, middle, sign, ha="center", va="center", fontsize=13, color=INK)
+        label(axis, centre, middle, sign, fontsize=13)
         return
-    style = {"arrowstyle": "-|>", "color": INK, "linewidth": 1.3, "shrinkA": 0, "shrinkB": 0}
-    axis.annotate("", (right - 0.08, middle), (left + 0.02, middle), arrowprops=style)
+    arrow(axis, (left + 0.02, middle), (right - 0.08, middle))
     sends = any(move.sends for move in moves)
-    text = "\n".join(f"{m.op}\nover {m.axis}" if m.sends else _silent(m) for m in moves)
-    axis.text(
-        centre - 0.03, middle - 0.12, text or f"{LOCAL}\n(no message)", ha="center", va="bottom",
-        fontsize=7.5, color=CARD if sends else INK, fontweight="bold", linespacing=1.2,
-        bbox={"facecolor": INK if sends else CARD, "edgecolor": INK, "linewidth": 0.8,
-              "boxstyle": "round,pad=0.28"},
-    )  # fmt: skip
-
-
-def _silent(move: Move) -> str:
-    return f"{move.op} over {move.axis}\n(no message)"
+    text = "\n".join(
+        f"{m.op}\nover {m.axis}" if m.sends else f"{m.op} over {m.axis}\n(no message)"
+        for m in moves
+    )
+    words = text or f"{LOCAL}\n(no message)"
+    chip(axis, centre - 0.03, middle - 0.12, words, sends, va="bottom")
 
 
 def _inches(boards: Sequence[Sheets], lengths: Mapping[str, float]) -> dict[str, float]:
@@ -157,7 +144,7 @@ def _wide(step: Step, board: Sheets | None, inches, sizes) -> float:
     return max(_box(board, inches)[0] + _spread(board) + 0.42, text + 0.12)
 
 
-def _tensor(axis, board: Sheets, centre, middle, high, inches, words) -> None:
+def _tensor(axis, board: Sheets, centre, middle, high, inches, lines) -> None:
     size, spread = _box(board, inches), _spread(board)
     left, top = centre - (size[0] + spread) / 2, middle - (size[1] + spread) / 2
     for i in reversed(range(len(board.cells))):  # the first rank's sheet in front
@@ -165,21 +152,21 @@ def _tensor(axis, board: Sheets, centre, middle, high, inches, words) -> None:
             at = _place(board, cell, (left + SHEET * i, top + spread - SHEET * i), size)
             _block(axis, cell.ranks, at, board.replicated)
     corner = (left, top + spread)
-    labels = labels_of(board)
-    for cell, label in zip(board.cells[0], labels, strict=True):
+    for cell, words in zip(board.cells[0], labels_of(board), strict=True):
         x, y, w, h = _place(board, cell, corner, size)
-        _label(axis, x + w / 2, y + h / 2, label, cell.ranks, board.replicated)
+        several = board.replicated or len(cell.ranks) > 1
+        paper = REPLICATED if board.replicated else CARD if several else of_rank(cell.ranks[0])
+        label(axis, x + w / 2, y + h / 2, words, on=paper, fontweight="bold")
     names = [dim.name for dim in board.layout.dims]
-    look = {"ha": "center", "va": "center", "fontsize": 8, "color": QUIET, "style": "italic"}
-    axis.text(left + size[0] / 2 + spread, top - 0.1, names[-1], **look)
+    look = {"color": QUIET, "style": "italic"}
+    label(axis, left + size[0] / 2 + spread, top - 0.1, names[-1], **look)
     if len(names) > 1:
         beside = top + spread + size[1] / 2
-        axis.text(left - 0.1, beside, "·".join(names[:-1]), rotation=90, **look)
+        label(axis, left - 0.1, beside, "·".join(names[:-1]), rotation=90, **look)
     below = middle + high / 2 + 0.14
-    look = {"ha": "center", "va": "center"}
-    axis.text(centre, below, str(board.layout), fontsize=9, color=INK, family=MONO, **look)
-    for i, line in enumerate(words):
-        axis.text(centre, below + 0.18 + LINE * i, line, fontsize=8, color=QUIET, **look)
+    label(axis, centre, below, str(board.layout), fontsize=9, family=MONO)
+    for i, line in enumerate(lines):
+        label(axis, centre, below + 0.18 + LINE * i, line, color=QUIET)
 
 
 def labels_of(board: Sheets) -> list[str]:
@@ -210,8 +197,7 @@ def _block(axis, ranks: Sequence[int], at, replicated: bool) -> None:
 
     x, y, w, h = at
     if replicated:
-        look = {"facecolor": REPLICATED, "edgecolor": EDGE, "linewidth": 0.6}
-        axis.add_patch(Rectangle((x, y), w, h, **look))
+        box(axis, *at, facecolor=REPLICATED, edgecolor=EDGE, linewidth=0.6)
         return
     n = len(ranks)
     for i, rank in enumerate(ranks):
@@ -219,19 +205,10 @@ def _block(axis, ranks: Sequence[int], at, replicated: bool) -> None:
         corners = [(x + start, y), (x + stop, y), (x + stop - w, y + h), (x + start - w, y + h)]
         if n == 1:
             corners = [(x, y), (x + w, y), (x + w, y + h), (x, y + h)]
-        look = {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank), "edgecolor": CARD}
-        band = Polygon(corners, linewidth=0.0, **look)
+        band = Polygon(corners, **rank_look(rank))
         axis.add_patch(band)
         band.set_clip_path(Rectangle((x, y), w, h, transform=axis.transData))
-    axis.add_patch(Rectangle((x, y), w, h, facecolor="none", edgecolor=CARD, linewidth=1.2))
-
-
-def _label(axis, x, y, text, ranks: Sequence[int], replicated: bool) -> None:
-    colour = REPLICATED if replicated else of_rank(ranks[0]) if len(ranks) == 1 else CARD
-    axis.text(
-        x, y, text, ha="center", va="center", fontsize=8, fontweight="bold", color=ink_on(colour),
-        bbox={"facecolor": colour, "edgecolor": "none", "pad": 0.9},
-    )  # fmt: skip
+    box(axis, *at, facecolor="none", edgecolor=CARD, linewidth=1.2)
 
 
 def _entries(boards: Sequence[Sheets], sizes: Mapping[str, int]) -> list[tuple[tuple, str]]:
@@ -269,5 +246,5 @@ def _legend(axis, entries: Sequence[tuple[tuple, str]], y: float) -> None:
     for entry in entries:
         ranks, text = entry
         _block(axis, ranks, (left, y - 0.08, 0.24, 0.16), not ranks)
-        axis.text(left + 0.3, y, text, va="center", fontsize=7.5, color=INK)
+        axis.text(left + 0.3, y, text, va="center", fontsize=7.5)
         left += _long(entry)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, hatch_of_rank, of_rank
+from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, of_rank, rank_look
+from course_lib.figures.shapes import legend
 
 MILLI = 1e3
 LANE, LEGEND = 0.24, 0.3  # inches
@@ -41,9 +42,9 @@ def timeline(
     last = max(span.end for spans in ended for span in spans)
     ops = list(dict.fromkeys(span.op for spans in ended for span in spans))
     ready = {op: ready_times(ended, op) for op in together}
-    alt = _in_words(ended, ops, list(ready), title)
+    alt = _in_words(ended, ops, list(ready))
     rows = [_high(spans, op, ready) for spans in ended for op in ops]
-    height = 0.9 + LANE * sum(rows) + 0.15 * len(ended)
+    height = 0.7 + LANE * sum(rows) + 0.15 * len(ended)
 
     def paint(figure) -> None:
         axis = figure.subplots()
@@ -70,26 +71,21 @@ def timeline(
         axis.set_ylim(row - 0.6, -0.8)
         axis.set_xlim(-0.02 * (last - zero) * MILLI, (last - zero) * 1.02 * MILLI)
         axis.set_xlabel("milliseconds since the first call")
-        axis.set_title(title, fontsize=10, color=INK)
         axis.tick_params(axis="y", length=0, labelcolor=INK)
-        for side in ("top", "right", "left"):
-            axis.spines[side].set_visible(False)
+        axis.spines["left"].set_visible(False)
         axis.grid(axis="x", color=QUIET, alpha=0.25, linewidth=0.5)
         axis.set_axisbelow(True)
         if ready:
-            _legend(figure)
+            waits, moves = "waits until every rank has called", "every rank has called: it moves"
+            looks = {waits: {"facecolor": CARD}, moves: {"facecolor": QUIET}}
+            legend(figure, {name: {"edgecolor": QUIET, **look} for name, look in looks.items()})
 
-    return draw((8.0, height + (LEGEND if ready else 0.0)), alt, paint)
+    return draw((8.0, height + (LEGEND if ready else 0.0)), alt, paint, title)
 
 
 def _nothing(title: str) -> Picture:
     words = "No rank has completed a call. A group of one rank sends no messages."
-
-    def paint(figure) -> None:
-        figure.suptitle(title, fontsize=10, color=INK)
-        figure.text(0.5, 0.4, words, ha="center", va="center")
-
-    return draw((8.0, 0.9), f"{title}. {words}" if title else words, paint)
+    return draw((8.0, 0.6), words, lambda figure: figure.text(0.02, 0.3, words), title)
 
 
 def ready_times(spans_by_rank: Sequence[Sequence[Span]], op: str) -> list[float]:
@@ -116,18 +112,13 @@ def tracks(bars: Sequence[tuple[float, float]]) -> list[int]:
 
 def _bar(axis, span: Span, row: float, zero: float, rank: int) -> None:
     left, long = (span.start - zero) * MILLI, (span.end - span.start) * MILLI
-    axis.barh(
-        row, long, left=left, height=0.62, color=of_rank(rank), hatch=hatch_of_rank(rank),
-        edgecolor="#ffffff", linewidth=0.6,
-    )  # fmt: skip
+    axis.barh(row, long, left=left, height=0.62, **{**rank_look(rank), "linewidth": 0.6})
     for start, end in span.waits:
         times = [(start - zero) * MILLI, (end - zero) * MILLI]
         axis.plot(times, [row + 0.42] * 2, color=INK, linewidth=1.6, solid_capstyle="butt")
 
 
-def _split(
-    axis, span: Span, ready: float, y: float, high: float, zero: float, rank: int
-) -> None:  # fmt: skip
+def _split(axis, span: Span, ready: float, y: float, high: float, zero: float, rank: int) -> None:
     """Hollow until the last rank has called, filled from then on."""
     ready = min(max(ready, span.start), span.end)
     for start, end, fill in ((span.start, ready, CARD), (ready, span.end, of_rank(rank))):
@@ -135,16 +126,6 @@ def _split(
             edge = of_rank(rank) if fill == CARD else CARD
             axis.barh(y, (end - start) * MILLI, left=(start - zero) * MILLI, height=high,
                       facecolor=fill, edgecolor=edge, linewidth=0.8)  # fmt: skip
-
-
-def _legend(figure) -> None:
-    from matplotlib.patches import Patch
-
-    marks = [
-        Patch(facecolor=CARD, edgecolor=QUIET, label="waits until every rank has called"),
-        Patch(facecolor=QUIET, edgecolor=QUIET, label="every rank has called: it moves"),
-    ]
-    figure.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
 
 def _places(lane: Sequence[Span]) -> list[int]:
@@ -159,14 +140,13 @@ def _high(spans: Sequence[Span], op: str, ready: Collection[str]) -> float:
     return 1 + 0.3 * max(_places(lane))
 
 
-def _in_words(ended: list[list[Span]], ops: list[str], together: list[str], title: str) -> str:
+def _in_words(ended: list[list[Span]], ops: list[str], together: list[str]) -> str:
     """Counts and order only: times differ from run to run, what happens does not."""
     lanes = []
     for rank, spans in enumerate(ended):
         counts = [(op, sum(span.op == op for span in spans)) for op in ops]
         lanes.append(f"rank {rank}: " + ", ".join(f"{k} × {op}" for op, k in counts if k))
-    head = f"{title}. " if title else ""
-    told = f"{head}A lane for each rank, a bar from call to completion. {'; '.join(lanes)}."
+    told = f"A lane for each rank, a bar from call to completion. {'; '.join(lanes)}."
     if together:
         told += f" A bar of {', '.join(together)} is hollow until every rank has called it."
     return told

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from course_lib.figures.colours import CARD, INK, QUIET, Picture, draw, hatch_of_rank, of_rank
+from course_lib.figures.colours import CARD, INK, PAPER, QUIET, Picture, draw, rank_look
+from course_lib.figures.shapes import arrow, box, in_inches, label
 
 WIDE, NARROW, HIGH, GAP = 1.5, 0.7, 0.5, 0.2  # boxes with and without a weight, in inches
 TAG, ROW, NAME, SUM = 0.2, 0.24, 1.15, 1.35  # a tag's height, space in a row, the outer columns
-PAPER = "#f2f2f2"
+ARROW = {"arrowstyle": "->", "color": QUIET, "linewidth": 0.9}
 
 
 class Call(Protocol):
@@ -38,25 +39,15 @@ def wirings(
     runs: Mapping[str, Sequence[Part]], *, ranks: int, rank: int = 0, title: str = ""
 ) -> Picture:
     """Draw each wiring with its parts in order; the records are those of `rank`, one of `ranks`."""
-    if not runs or not all(runs.values()):
-        raise ValueError("a wiring needs a part or more, as {name: [Part(…), …]}")
-    odd = [part.cut for parts in runs.values() for part in parts if part.cut not in _CUTS]
-    if odd:
-        raise ValueError(f"a weight is sharded by columns or by rows, and not by {odd[0]!r}")
     width = NAME + max(map(_long, runs.values())) + SUM
     above = {name: max(len(part.forward) for part in parts) for name, parts in runs.items()}
     below = {name: max(len(part.backward) for part in parts) for name, parts in runs.items()}
     heights = {name: ROW + HIGH + TAG * (above[name] + below[name]) for name in runs}
-    size = (width, sum(heights.values()) + (0.75 if title else 0.5))
+    size = (width, sum(heights.values()) + 0.5)
 
     def paint(figure) -> None:
-        axis = figure.subplots()
-        axis.set_xlim(0, width)
-        axis.set_ylim(sum(heights.values()) + 0.3, -0.1)
-        axis.axis("off")
-        if title:
-            figure.suptitle(title, fontsize=10, color=INK)
-        top = 0.0
+        axis = in_inches(figure)
+        top = 0.1
         for name, parts in runs.items():
             middle = top + ROW / 2 + TAG * above[name] + HIGH / 2
             _row(axis, name, parts, middle, width - SUM, ranks)
@@ -66,10 +57,7 @@ def wirings(
         told = f"→ forward, ← backward; counts are elements that rank {rank} of {ranks} has to send"
         axis.text(0.05, top + 0.2, told, fontsize=8, color=INK, va="center")
 
-    return draw(size, _in_words(runs, ranks, rank, title), paint)
-
-
-_CUTS = ("", "columns", "rows")
+    return draw(size, _in_words(runs, ranks, rank), paint, title)
 
 
 def sent(calls: Sequence[Call]) -> float:
@@ -82,7 +70,7 @@ def _row(axis, name: str, parts: Sequence[Part], middle: float, right: float, ra
     axis.text(0.05, middle, _folded(name), fontsize=8.5, fontweight="bold", color=INK, va="center")
     left = NAME
     for part in parts:
-        _arrow(axis, left - GAP, left, middle)
+        arrow(axis, (left - GAP, middle), (left, middle), **ARROW)
         _box(axis, left, middle, part, ranks)
         centre = left + _wide(part) / 2
         for k, call in enumerate(reversed(part.forward)):
@@ -90,7 +78,7 @@ def _row(axis, name: str, parts: Sequence[Part], middle: float, right: float, ra
         for k, call in enumerate(part.backward):
             _tag(axis, centre, middle + HIGH / 2 + TAG * (k + 0.6), "←", call, CARD)
         left += _wide(part) + GAP
-    _arrow(axis, left - GAP, right, middle)
+    arrow(axis, (left - GAP, middle), (right, middle), **ARROW)
     calls = [call for part in parts for call in (*part.forward, *part.backward)]
     for k, line in enumerate((_many(calls), f"{sent(calls):,} sent")):
         axis.text(
@@ -109,51 +97,39 @@ def _long(parts: Sequence[Part]) -> float:
 
 
 def _box(axis, left: float, middle: float, part: Part, ranks: int) -> None:
-    from matplotlib.patches import Rectangle
-
-    frame = {"facecolor": PAPER, "edgecolor": QUIET, "linewidth": 0.8, "zorder": 2}
-    axis.add_patch(Rectangle((left, middle - HIGH / 2), _wide(part), HIGH, **frame))
+    look = {"facecolor": PAPER, "edgecolor": QUIET, "linewidth": 0.8, "zorder": 2}
+    box(axis, left, middle - HIGH / 2, _wide(part), HIGH, **look)
     text = left + _wide(part) / 2
     if part.cut:  # the weight itself, a stripe of it for each rank
         side = HIGH - 0.16
         corner, text = (left + 0.08, middle - side / 2), left + side + 0.18
         for rank in range(ranks):
-            step, look = side / ranks, {"facecolor": of_rank(rank), "hatch": hatch_of_rank(rank)}
+            step, look = side / ranks, {**rank_look(rank), "linewidth": 0.8, "zorder": 3}
             x, y = (rank * step, 0.0) if part.cut == "columns" else (0.0, rank * step)
             long = (step, side) if part.cut == "columns" else (side, step)
-            at = (corner[0] + x, corner[1] + y)
-            axis.add_patch(Rectangle(at, *long, edgecolor=CARD, linewidth=0.8, zorder=3, **look))
-    axis.text(
-        text, middle, _folded(part.name, 12), fontsize=8.5, color=INK, va="center",
-        ha="left" if part.cut else "center", zorder=4,
-    )  # fmt: skip
+            box(axis, corner[0] + x, corner[1] + y, *long, **look)
+    look = {"fontsize": 8.5, "ha": "left" if part.cut else "center", "zorder": 4}
+    label(axis, text, middle, _folded(part.name), **look)
 
 
 def _tag(axis, x: float, y: float, sign: str, call: Call, fill: str) -> None:
     """Dark for the forward, a frame for the backward; the arrow says it as well."""
-    axis.text(
-        x, y, f"{sign} {call.op} {sent([call]):,}", fontsize=7.5, ha="center",
-        va="center", color=CARD if fill == INK else INK, zorder=3,
-        bbox={"facecolor": fill, "edgecolor": INK, "linewidth": 0.7, "pad": 1.6},
-    )  # fmt: skip
+    ink, frame = CARD if fill == INK else INK, {"facecolor": fill, "edgecolor": INK, "pad": 1.6}
+    words = f"{sign} {call.op} {sent([call]):,}"
+    label(axis, x, y, words, fontsize=7.5, color=ink, bbox={**frame, "linewidth": 0.7}, zorder=3)
 
 
-def _arrow(axis, start: float, stop: float, y: float) -> None:
-    style = {"arrowstyle": "->", "color": QUIET, "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0}
-    axis.annotate("", (stop, y), (start, y), arrowprops=style)
-
-
-def _folded(text: str, width: int = 12) -> str:
+def _folded(text: str) -> str:
     import textwrap
 
-    return "\n".join(textwrap.wrap(text, width))
+    return "\n".join(textwrap.wrap(text, 12))
 
 
 def _many(calls: Sequence[Call]) -> str:
     return f"{len(calls)} {'collective' if len(calls) == 1 else 'collectives'}"
 
 
-def _in_words(runs: Mapping[str, Sequence[Part]], ranks: int, rank: int, title: str) -> str:
+def _in_words(runs: Mapping[str, Sequence[Part]], ranks: int, rank: int) -> str:
     told = []
     for name, parts in runs.items():
         said = []
@@ -168,5 +144,4 @@ def _in_words(runs: Mapping[str, Sequence[Part]], ranks: int, rank: int, title: 
             said.append(f"{part.name}{cut}: {made or 'no collective'}")
         calls = [call for part in parts for call in (*part.forward, *part.backward)]
         told.append(f"{name}. {'; '.join(said)}; in all {_many(calls)}, {sent(calls):,} sent.")
-    head = f"{title}. " if title else ""
-    return f"{head}Elements that rank {rank} of {ranks} has to send. {' '.join(told)}"
+    return f"Elements that rank {rank} of {ranks} has to send. {' '.join(told)}"

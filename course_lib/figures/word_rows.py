@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from course_lib.figures.colours import INK, QUIET, Picture, draw, hatch_of_rank, ink_on, of_rank
+from course_lib.figures.colours import INK, QUIET, Picture, draw, of_rank, rank_look
+from course_lib.figures.shapes import box, label
 
 TILE, LABEL = 0.55, 1.75  # inches
 
@@ -40,16 +41,14 @@ def word_rows(
             who = f"ranks {', '.join(map(str, found))}" if found else "no rank"
             raise ValueError(f"id {word} of token {place} was found by {who}; one rank holds it")
         finders.append(found[0])
-    words, alt = ids.tolist(), _in_words(ids.tolist(), finders, spans, title)
-    wide = max(LABEL + TILE * len(words) + 0.3, 0.085 * len(title) + 0.3)
-    size = (wide, TILE * (len(parts) + 1) + (1.2 if title else 0.9))
-    return draw(size, alt, lambda figure: _paint(figure, words, finders, spans, title))
+    words = ids.tolist()
+    size = (LABEL + TILE * len(words) + 0.3, TILE * (len(parts) + 1) + 0.9)
+    alt = _in_words(words, finders, spans)
+    return draw(size, alt, lambda figure: _paint(figure, words, finders, spans), title)
 
 
-def _paint(figure, words, finders, spans, title: str) -> None:
+def _paint(figure, words, finders, spans) -> None:
     axis = figure.subplots()
-    if title:
-        figure.suptitle(title, fontsize=10, color=INK)
     n = len(spans)
     for column, finder in enumerate(finders):
         for rank in range(n):
@@ -64,34 +63,24 @@ def _paint(figure, words, finders, spans, title: str) -> None:
     axis.set_xticks([column + 0.5 for column in range(len(words))], words)
     axis.set_xlabel("id looked up")
     axis.tick_params(length=0, labelcolor=INK)
-    for side in axis.spines.values():
-        side.set_visible(False)
+    axis.spines[:].set_visible(False)
 
 
 def _tile(axis, left: float, top: float, rank: int | None) -> None:
     """A row of the table in its rank's colour, or a row of zeros."""
-    from matplotlib.patches import Rectangle
-
-    corner, middle = (left + 0.05, top + 0.05), (left + 0.5, top + 0.5)
-    text = {"ha": "center", "va": "center", "fontsize": 8}
+    look = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
+    box(axis, left + 0.05, top + 0.05, 0.9, 0.9, **(look if rank is None else rank_look(rank)))
     if rank is None:
-        look = {"facecolor": "none", "edgecolor": QUIET, "linestyle": ":", "linewidth": 0.8}
-        axis.add_patch(Rectangle(corner, 0.9, 0.9, **look))
-        axis.text(*middle, "zeros", color=QUIET, **text)
-        return
-    colour = of_rank(rank)
-    look = {"facecolor": colour, "edgecolor": "#ffffff", "hatch": hatch_of_rank(rank)}
-    axis.add_patch(Rectangle(corner, 0.9, 0.9, linewidth=0.0, **look))
-    behind = {"facecolor": colour, "edgecolor": "none", "pad": 0.8}
-    axis.text(*middle, str(rank), color=ink_on(colour), fontweight="bold", bbox=behind, **text)
+        label(axis, left + 0.5, top + 0.5, "zeros", color=QUIET)
+    else:
+        label(axis, left + 0.5, top + 0.5, str(rank), on=of_rank(rank), fontweight="bold")
 
 
-def _in_words(words, finders, spans, title: str) -> str:
+def _in_words(words, finders, spans) -> str:
     told = []
     for rank, (start, stop) in enumerate(spans):
         found = [str(word) for word, finder in zip(words, finders, strict=True) if finder == rank]
         what = f"finds {', '.join(found)} and has zeros for the rest" if found else "has only zeros"
         told.append(f"rank {rank} holds entries {start} to {stop - 1}, {what}")
-    head = f"{title}. " if title else ""
     looked_up = ", ".join(map(str, words))
-    return f"{head}Looked up are the ids {looked_up}: {'; '.join(told)}."
+    return f"Looked up are the ids {looked_up}: {'; '.join(told)}."
