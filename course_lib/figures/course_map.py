@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from course_lib.figures.colours import CARD, INK, PAPER, QUIET, Picture, draw, smaller
+from course_lib.figures.shapes import arrow, box, in_inches, label
 
 TITLES = {
     "00": "first\nranks", "01": "collectives,\nthe ledger",
@@ -26,6 +27,7 @@ LANES = (0.28, 1.2)  # tops of the boxes of Part II and of Part III
 APPENDICES = 2.06  # their top
 FIRST, LANE, LAST = 0.07, 1.14, 6.77  # left edges: of Part I, of the lanes, of Part IV
 WORDS = 8.2  # points, which is 12 pixels on the screen
+ARROW = {"color": QUIET, "linewidth": 1.0, "mutation_scale": 8}
 
 
 class Box(NamedTuple):
@@ -87,7 +89,7 @@ def boxes() -> dict[str, Box]:
     return found
 
 
-def label(here: str) -> tuple[float, float, str]:
+def mark(here: str) -> tuple[float, float, str]:
     """The middle of "you are here" and its text: below a box, or above its heading where another
     box is below."""
     spot = boxes()[here]
@@ -113,53 +115,33 @@ def in_words(here: str) -> str:
 
 
 def _paint(figure, here: str) -> None:
-    figure.set_layout_engine("none")
-    axis = figure.add_axes((0, 0, 1, 1))
-    axis.set_xlim(0, WIDTH)
-    axis.set_ylim(HEIGHT, 0)
-    axis.axis("off")
-    places = boxes()
+    axis, places = in_inches(figure), boxes()
     for heading in HEADINGS:
         first, last = places[heading.over[0]], places[heading.over[-1]]
         left, right = first.left, last.left + last.wide
-        look = {"fontsize": WORDS, "color": INK, "ha": "center", "va": "center"}
-        axis.text((left + right) / 2, first.top - 0.12, heading.text, **look)
+        label(axis, (left + right) / 2, first.top - 0.12, heading.text, fontsize=WORDS)
         axis.plot([left, right], [first.top - 0.035] * 2, color=QUIET, linewidth=0.7)
-    for name, box in places.items():
-        _box(axis, name, box, name == here)
+    for name, place in places.items():
+        _place(axis, name, place, name == here)
     start, stop = places["01"].left + places["01"].wide, places["15"]
     for top, last in zip(LANES, ("08", "14"), strict=True):
         middle = top + HIGH / 2
-        _arrow(axis, (start + 0.02, 0.96), (LANE - 0.02, middle))
+        arrow(axis, (start + 0.02, 0.96), (LANE - 0.02, middle), **ARROW)
         end = places[last].left + places[last].wide
         towards = stop.top + HIGH * (0.3 if top < stop.top else 0.7)
-        _arrow(axis, (end + 0.02, middle), (LAST - 0.02, towards))
-    x, y, words = label(here)
-    look = {"fontsize": WORDS, "fontweight": "bold", "color": INK, "ha": "center", "va": "center"}
-    axis.text(x, y, words, **look)
+        arrow(axis, (end + 0.02, middle), (LAST - 0.02, towards), **ARROW)
+    label(axis, *mark(here), fontsize=WORDS, fontweight="bold")
 
 
-def _box(axis, name: str, box: Box, here: bool) -> None:
+def _place(axis, name: str, place: Box, here: bool) -> None:
     """A box with its number and its title; where the reader is, dark with a frame."""
-    from matplotlib.patches import Rectangle
-
     look = {"facecolor": INK if here else PAPER, "edgecolor": INK if here else QUIET}
-    width = 2.0 if here else 0.6
-    axis.add_patch(Rectangle((box.left, box.top), box.wide, box.high, linewidth=width, **look))
-    ink, middle = CARD if here else INK, box.left + box.wide / 2
-    title = TITLES[name]
-    text = {"ha": "center", "va": "center", "color": ink}
-    number = {**text, "fontsize": WORDS, "fontweight": "bold"}
-    if box.high == LOW:  # a line for both
-        number["ha"] = "left"
-        axis.text(box.left + 0.05, box.top + LOW / 2, name, **number)
-        start = box.left + 0.09 + 0.085 * len(name)
-        axis.text(start, box.top + LOW / 2, title, fontsize=WORDS, va="center", color=ink)
+    box(axis, *place, linewidth=2.0 if here else 0.6, **look)
+    middle, text = place.left + place.wide / 2, {"fontsize": WORDS, "color": CARD if here else INK}
+    if place.high == LOW:  # a line for both
+        y, start = place.top + LOW / 2, place.left + 0.09 + 0.085 * len(name)
+        label(axis, place.left + 0.05, y, name, fontweight="bold", **{**text, "ha": "left"})
+        label(axis, start, y, TITLES[name], **{**text, "ha": "left"})
         return
-    axis.text(middle, box.top + 0.1, name, **number)
-    axis.text(middle, box.top + 0.32, title, fontsize=WORDS, linespacing=1.05, **text)
-
-
-def _arrow(axis, start: tuple[float, float], stop: tuple[float, float]) -> None:
-    style = {"arrowstyle": "-|>", "color": QUIET, "linewidth": 1.0, "shrinkA": 0, "shrinkB": 0}
-    axis.annotate("", stop, start, arrowprops={**style, "mutation_scale": 8})
+    label(axis, middle, place.top + 0.1, name, fontweight="bold", **text)
+    label(axis, middle, place.top + 0.32, TITLES[name], linespacing=1.05, **text)

@@ -44,8 +44,6 @@ def stage_bytes(
         raise ValueError(f"precision={precision!r} is none of {', '.join(map(repr, PRECISIONS))}")
     if optimizer not in RULES:
         raise ValueError(f"optimizer={optimizer!r} is none of {', '.join(map(repr, RULES))}")
-    if ranks < 1:
-        raise ValueError(f"ranks={ranks}: a job has one or more")
     widths = PRECISIONS[precision]
 
     def holds(width: int, states: int, *, alive: bool = False, of: int = stage) -> float:
@@ -72,8 +70,6 @@ def stage_bars(
     `precision`: "float32"; "bf16" with a float32 master copy of the parameters; or "bf16, float32
     gradients" as Megatron keeps them (18 bytes a parameter with Adam).
     """
-    if parameters <= 0:
-        raise ValueError(f"parameters={parameters}: a model has more than none")
     held = [
         {kind: nbytes * parameters / GIGA for kind, nbytes in row.items()}
         for row in (

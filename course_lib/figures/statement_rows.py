@@ -208,11 +208,6 @@ class Sheets(NamedTuple):
     def replicated(self) -> bool:
         return len(self.cells) == 1 and all(len(c.ranks) == self.world for c in self.cells[0])
 
-    @property
-    def one_block(self) -> bool:
-        """Whether all cells are on the same ranks: one label says it."""
-        return len({cell.ranks for cell in self.cells[0]}) == 1
-
 
 def sheets(layout: Layout, axes: Mapping[str, int]) -> Sheets:
     """The blocks of `layout`; `axes` holds the size of each axis, outermost first in rank order."""

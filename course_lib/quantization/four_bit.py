@@ -14,10 +14,19 @@ from torch import Tensor
 from course_lib.quantization.borders import cut_blocks
 from course_lib.quantization.codebooks import levels, nearest
 from course_lib.quantization.nested import Nested, nest
-from course_lib.quantization.packing import pack, unpack
 from course_lib.quantization.refusals import check_block, check_weight
 
 BLOCK = 64
+
+
+def pack(codes: Tensor) -> Tensor:
+    """(…, 2k) codes from 0 to 15 to (…, k) bytes: the first in the high half, as bitsandbytes."""
+    return (codes[..., ::2] << 4) | codes[..., 1::2]
+
+
+def unpack(packed: Tensor) -> Tensor:
+    """(…, k) bytes to (…, 2k) codes."""
+    return torch.stack((packed >> 4, packed & 15), dim=-1).flatten(-2)
 
 
 @dataclass(frozen=True, eq=False)

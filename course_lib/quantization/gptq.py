@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from course_lib.quantization.codebooks import levels, nearest
-from course_lib.quantization.four_bit import BLOCK, FourBit
-from course_lib.quantization.packing import pack
+from course_lib.quantization.four_bit import BLOCK, FourBit, pack
 from course_lib.quantization.refusals import check_block, check_weight
 
 DAMPING = 0.01

@@ -11,8 +11,6 @@ from torch import Tensor
 
 def check_weight(weight: Tensor, name: str = "the weight") -> Tensor:
     """`weight` in float32, or in float64 where it is that; refuses what has no codes."""
-    if not isinstance(weight, Tensor):
-        raise TypeError(f"{name} has to be a tensor [outputs, inputs], not a {type(weight)}")
     if not weight.dtype.is_floating_point:
         raise TypeError(
             f"{name} is of {weight.dtype}: those may be codes already. Quantize the float weight, "

@@ -54,8 +54,7 @@ def ring(me, cut, s, heads, kv):
 
 
 RINGS = [
-    (1, 5, 3, 3), (2, 5, 3, 1), (2, 8, 4, 2), (3, 7, 2, 2), (3, 11, 4, 2), (4, 9, 3, 3),
-    (4, 4, 2, 1),
+    (1, 5, 3, 3), (2, 5, 3, 1), (3, 11, 4, 2), (4, 9, 3, 3),
 ]  # fmt: skip
 
 
@@ -91,7 +90,7 @@ def exchange(me, sizes, heads, kv):
 
 @pytest.mark.parametrize(
     ("sizes", "heads", "kv"),
-    [((5,), 3, 1), ((3, 2), 4, 2), ((4, 4), 2, 2), ((5, 0, 2), 6, 3), ((3, 1, 4, 2), 8, 4)],
+    [((5,), 3, 1), ((3, 2), 4, 2), ((5, 0, 2), 6, 3), ((3, 1, 4, 2), 8, 4)],
 )
 def test_an_exchange_of_heads_is_dense_attention(pool, sizes, heads, kv):
     pool.run(len(sizes), exchange, sizes, heads, kv)

@@ -71,10 +71,8 @@ def against_dense(me, schedule, micros, counts, traits):
 
 CASES = [
     (1, 3, None, {}),
-    (2, 7, None, {}),
     (2, 3, (1, 4), {"family": "llama"}),
     (3, 1, None, {"tied": False}),
-    (3, 4, None, {}),
     (4, 2, None, {"family": "llama", "tied": True}),
     (4, 7, (2, 1, 1, 1), {}),
 ]

@@ -59,7 +59,7 @@ def ddp(me) -> dict:
     return steady_step(model)
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [3])
 def test_a_step_of_ddp_all_reduces_each_gradient_once(pool, world):
     for found in pool.run(world, ddp):
         ((key, (count, payload, must)),) = found["sums"].items()
@@ -83,7 +83,7 @@ def fsdp(me, reshard: bool) -> dict:
     return steady_step(model, mesh)
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [3])
 @pytest.mark.parametrize("reshard", [False, True])
 def test_a_step_of_fsdp2_gathers_shards_and_scatters_gradients(pool, world, reshard):
     # FSDP2 cuts every parameter along its first dim into equal pieces, the last ones padded.
@@ -117,7 +117,7 @@ def dtensor(me) -> dict:
     return steady_step(model, mesh, wants_input_gradient=True)
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [3])
 def test_tensor_parallel_dtensors_all_reduce_once_forward_and_once_backward(pool, world):
     activation = BATCH * 6 * FLOAT
     for found in pool.run(world, dtensor):
@@ -146,7 +146,7 @@ def redistribute(me) -> list[tuple]:
     return [(r.op, r.payload, r.must, r.issued_by) for r in book.records]
 
 
-@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("world", [3])
 def test_functional_collectives_are_booked_once_and_end_when_they_are_waited_for(pool, world):
     shard, owed = 6 * 5 * FLOAT, world * 5 * FLOAT
     for found in pool.run(world, redistribute):
