@@ -470,6 +470,8 @@ def test_a_staircase_stays_on_three_levels_or_more():
 
 def test_a_run_without_a_measured_step_is_its_loss_alone():
     assert run_summary([(1, 5.5)], [], []).alt == "Loss from 5.500 at step 1 to 5.500 at step 1."
+    with pytest.raises(ValueError, match="a step or more"):  # `course train` says it and goes on
+        run_summary([], [], [])
 
 
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("momentum", 1), ("adamw", 2)])

@@ -32,6 +32,8 @@ def loss_curve(
 
     `bound` is drawn as a line in the panel of distances: what was asserted.
     """
+    if not runs or not all(runs.values()):
+        raise ValueError("a loss curve needs a step or more of each run, as (step, loss)")
     apart = distances(runs)
     shown = agrees(runs, apart)
     if bound is not None and not shown:

@@ -27,6 +27,8 @@ def run_summary(
 ) -> Picture:
     """Draw (step, loss) of training and validation, and what `course train --json` says of `ranks`:
     held by tier and at the peak, sent by axis; nothing of those where no step was measured."""
+    if not losses:
+        raise ValueError("a run's picture needs a step or more, as (step, loss)")
     alt = _in_words(losses, validation, ranks)
     high = max(HIGH, 1.2 + ROW * (2 + len(_below(ranks))) * len(ranks))
 

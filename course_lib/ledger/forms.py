@@ -50,61 +50,28 @@ def gather(rank: int, root: int, own: int) -> int:
     return 0 if rank == root else own
 
 
-def send(payload: int) -> int:
-    """The message, once."""
-    return payload
-
-
-def recv() -> int:
-    """Receiving sends nothing."""
-    return 0
-
-
-def barrier() -> int:
-    """Meeting takes messages, but they carry nothing."""
-    return 0
+# By verb, of (n, rank, payload, own, root): what a formula does not need, it does not read.
+_FORMS = {
+    "all_reduce": lambda n, rank, payload, own, root: all_reduce(n, payload),
+    "all_gather": lambda n, rank, payload, own, root: all_gather(n, payload),
+    "reduce_scatter": lambda n, rank, payload, own, root: reduce_scatter(payload, own),
+    "all_to_all": lambda n, rank, payload, own, root: all_to_all(payload, own),
+    "broadcast": lambda n, rank, payload, own, root: broadcast(n, rank, root, payload),
+    "reduce": lambda n, rank, payload, own, root: reduce(rank, root, payload),
+    "scatter": lambda n, rank, payload, own, root: scatter(rank, root, payload, own),
+    "gather": lambda n, rank, payload, own, root: gather(rank, root, payload),
+    "send": lambda n, rank, payload, own, root: payload,  # the message, once
+    "recv": lambda n, rank, payload, own, root: 0,
+    "barrier": lambda n, rank, payload, own, root: 0,  # its messages carry nothing
+}
+OPS = tuple(_FORMS)
 
 
 def must(op: str, n: int, rank: int, payload: int, own: int = 0, root: int = 0) -> Bytes:
-    """The closed form of `op` for this rank; what a formula does not need, it does not read."""
-    if op == "all_reduce":
-        return all_reduce(n, payload)
-    if op == "all_gather":
-        return all_gather(n, payload)
-    if op == "reduce_scatter":
-        return reduce_scatter(payload, own)
-    if op == "all_to_all":
-        return all_to_all(payload, own)
-    if op == "broadcast":
-        return broadcast(n, rank, root, payload)
-    if op == "reduce":
-        return reduce(rank, root, payload)
-    if op == "scatter":
-        return scatter(rank, root, payload, own)
-    if op == "gather":
-        return gather(rank, root, payload)
-    if op == "send":
-        return send(payload)
-    if op == "recv":
-        return recv()
-    if op == "barrier":
-        return barrier()
-    raise ValueError(f"op={op!r} has no closed form; the ops are {', '.join(OPS)}")
-
-
-OPS = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "scatter",
-    "gather",
-    "send",
-    "recv",
-    "barrier",
-)
+    """The closed form of `op` for this rank."""
+    if op not in _FORMS:
+        raise ValueError(f"op={op!r} has no closed form; the ops are {', '.join(OPS)}")
+    return _FORMS[op](n, rank, payload, own, root)
 
 
 def _divide(bytes_: int, n: int) -> Bytes:
