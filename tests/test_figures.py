@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from course_lib.axes.schedule import one_f_one_b, timetable
+from course_lib.axes.schedule import one_f_one_b
 from course_lib.figures import (
     Fit,
     Part,
@@ -62,6 +62,7 @@ from course_lib.figures.throughput import throughput
 from course_lib.figures.tiers import tiers
 from course_lib.figures.transpose import Step, transpose
 from course_lib.layout import Box
+from tests.axes.test_schedule import timetable
 
 FIGURES = Path(colours.__file__).parent
 MB = 1_000_000

@@ -6,7 +6,7 @@ after the other and holds it against one process. Lesson 15.
 """
 
 from course_lib.axes.pipeline import Pipeline
-from course_lib.axes.schedule import Step, Timed, gpipe, one_f_one_b, timetable
+from course_lib.axes.schedule import Step, Timed, gpipe, one_f_one_b
 from course_lib.axes.stages import Stage, cut_into_stages
 
 __all__ = [
@@ -17,5 +17,4 @@ __all__ = [
     "cut_into_stages",
     "gpipe",
     "one_f_one_b",
-    "timetable",
 ]

@@ -1,7 +1,7 @@
 """Pipeline schedules as data: for each stage a list of steps, forward or backward of a micro-batch.
 
-What a schedule costs follows from it without running it: when each step can begin, how long stages
-stand idle (the bubble), how many micro-batches' activations a stage has at once. Appendix E4.
+What a schedule costs: how long stages stand idle (the bubble), from the times at which each step
+was walked. Appendix E4.
 """
 
 from __future__ import annotations
@@ -62,75 +62,11 @@ def named(schedule: str) -> Schedule:
     return SCHEDULES[schedule]
 
 
-def timetable(schedule: Sequence[Sequence[Step]]) -> list[list[Timed]]:
-    """When each stage's steps begin and end: a step waits for the stage's step before it, a forward
-    for the same forward one stage up, a backward for the same backward one stage down.
-
-    A schedule in which stages wait for each other in a circle is refused, and one in which they do
-    not take micro-batches in the same order: a message does not say whose it is.
-    """
-    for kind in (FORWARD, BACKWARD):
-        orders = [[step.micro for step in steps if step.kind == kind] for steps in schedule]
-        for stage, order in enumerate(orders):
-            if order != orders[0]:
-                raise ValueError(
-                    f"stage {stage} takes the micro-batches of {kind} in the order {order} and "
-                    f"stage 0 in {orders[0]}; messages between them carry no numbers, so give all "
-                    "stages the same order"
-                )
-    done: dict[tuple[int, Step], int] = {}  # when it ended
-    timed: list[list[Timed]] = [[] for _ in schedule]
-    last = len(schedule) - 1
-
-    def arrival(stage: int, step: Step) -> int | None:
-        """When the step's input is there; None as long as the neighbour has not made it."""
-        neighbour = stage - 1 if step.kind == FORWARD else stage + 1
-        if step.kind == BACKWARD and (stage, Step(FORWARD, step.micro)) not in done:
-            return None
-        return done.get((neighbour, step)) if 0 <= neighbour <= last else 0
-
-    while True:
-        went_on = False
-        for stage, steps in enumerate(schedule):
-            while len(timed[stage]) < len(steps):
-                step = steps[len(timed[stage])]
-                there = arrival(stage, step)
-                if there is None:
-                    break
-                start = max(there, timed[stage][-1].end if timed[stage] else 0)
-                end = done[stage, step] = start + UNITS[step.kind]
-                timed[stage].append(Timed(step, start, end))
-                went_on = True
-        if not went_on:
-            break
-    stuck = [
-        f"stage {i} before {steps[len(timed[i])]}"
-        for i, steps in enumerate(schedule)
-        if len(timed[i]) < len(steps)
-    ]
-    if stuck:
-        raise ValueError(
-            f"these stages wait for each other and never go on: {', '.join(stuck)}; let forwards "
-            "come earlier, and a backward after its forward"
-        )
-    return timed
-
-
 def bubble(timed: Sequence[Sequence[Timed]]) -> Fraction:
     """Idle units of the stages over their units of work, from the first step's start to the end."""
     end = max(step.end for steps in timed for step in steps)
     work = sum(step.end - step.start for steps in timed for step in steps)
     return Fraction(end * len(timed) - work, work)
-
-
-def most_alive(steps: Sequence[Step]) -> int:
-    """How many micro-batches have been through a stage's forward and not yet its backward, at
-    most: so many times it keeps the activations of one."""
-    alive = most = 0
-    for step in steps:
-        alive += 1 if step.kind == FORWARD else -1
-        most = max(most, alive)
-    return most
 
 
 def check(stages: int, micros: int, stage: int = 0) -> None:

@@ -11,10 +11,11 @@ import torch.nn.functional as F
 
 from course_lib import ranks
 from course_lib.axes import Pipeline, cut_into_stages
-from course_lib.axes.schedule import SCHEDULES, most_alive, timetable
+from course_lib.axes.schedule import SCHEDULES
 from course_lib.axes.stages import blocks_of_stages
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
+from tests.axes.test_schedule import most_alive, timetable
 from tests.tensor_parallel.parts import close, randomized, said
 
 B, S, H, V, LAYERS = 7, 5, 12, 31, 5  # rows, tokens, hidden, vocabulary: nothing divides
