@@ -1,7 +1,8 @@
 """Which optimizers may be cut: those that treat every element for itself, so that a shard's update
 is the whole's.
 
-torch's own are known by name; for any other its user has to vouch. Lesson 09.
+torch's own are known by name, bitsandbytes' by their bits; for any other its user has to vouch.
+Lesson 09.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def check_elementwise(optimizer: Optimizer, *, vouched: bool = False) -> None:
             f"{name} updates a shard otherwise than the whole: it {TORCH_OTHERS[name]}, and a rank "
             f"has its shard alone. {REMEDY}"
         )
-    if not vouched and not is_known(optimizer):
+    if not vouched and not is_known(optimizer) and not _keeps_32_bits(optimizer):
         raise ValueError(
             f"{name} is none of torch's elementwise optimizers, and a rank has its shard alone: an "
             "update that looks at more than one element (at a norm, a row, a block, how many "
@@ -48,6 +49,16 @@ def check_elementwise(optimizer: Optimizer, *, vouched: bool = False) -> None:
 def is_known(optimizer: Optimizer) -> bool:
     """Whether it is one of torch's own that are elementwise."""
     return _is_torchs(optimizer) and type(optimizer).__name__ in ELEMENTWISE
+
+
+def _keeps_32_bits(optimizer: Optimizer) -> bool:
+    """Whether it is one of bitsandbytes' that neither quantizes blocks of states nor takes norms."""
+    options = getattr(optimizer, "args", None)
+    return (
+        type(optimizer).__module__.startswith("bitsandbytes.")
+        and getattr(options, "optim_bits", None) == 32
+        and not options.max_unorm
+    )
 
 
 def _is_torchs(optimizer: Optimizer) -> bool:
