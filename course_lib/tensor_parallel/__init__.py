@@ -1,14 +1,14 @@
 """One layer, cut: from the conjugate pairs of a message to a block of a decoder over many ranks.
 
 A file an idea, in the order in which lessons 03 to 08 derive them: conjugates, products, on_ranks,
-linear, mlp, qkv_layout, randomness, attention, sequence, sequence_plan, embedding, class_weights,
-loss_again, loss_checks, loss_kernels, kernels_for, cross_entropy, fused_cross_entropy, parallelize,
-extents, resize. A group is always passed; nothing is global. `cross_entropy` is a file here; the
+linear, mlp, qkv_layout, randomness, attention, sequence, sequence_plan, embedding, loss_checks,
+loss_kernels, kernels_for, cross_entropy, fused_cross_entropy, parallelize, extents, resize,
+uncompiled. A group is always passed; nothing is global. `cross_entropy` is a file here; the
 function that is in it bears the field's name, `vocabulary_parallel_cross_entropy`. The plan of a
 model comes last. Lesson 08.
 """
 
-from course_lib.tensor_parallel import conjugates
+from course_lib.tensor_parallel import conjugates, uncompiled
 from course_lib.tensor_parallel.attention import shard_attention
 from course_lib.tensor_parallel.cross_entropy import (
     cross_entropy as vocabulary_parallel_cross_entropy,
@@ -57,5 +57,6 @@ __all__ = [
     "shard_mlp",
     "shard_vocabulary",
     "shared_once",
+    "uncompiled",
     "vocabulary_parallel_cross_entropy",
 ]

@@ -13,7 +13,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from course_lib.collectives.call import Group, size_and_rank
-from course_lib.collectives.uncompiled import uncompiled
 from course_lib.gpt import Attention
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 from course_lib.tensor_parallel.on_ranks import OnRanks
@@ -88,7 +87,6 @@ class PrivateHeads(OnRanks):
         self.start, self.whole = start, whole
         self.training = heads.training
 
-    @uncompiled
     def forward(self, q: Tensor, k: Tensor, v: Tensor, padding: Tensor | None = None) -> Tensor:
         if not (self.training and self.inner.dropout):
             return self.inner(q, k, v, padding)

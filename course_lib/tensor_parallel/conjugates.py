@@ -23,13 +23,11 @@ from torch.autograd import Function
 
 from course_lib import collectives
 from course_lib.collectives.call import Group, check_member, size_and_rank
-from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import cut
 
 REPLICATED, SHARDED = "replicated", "sharded"
 
 
-@uncompiled
 def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
     """f: a replicated x goes to every rank's own work. Its gradient is the sum of all ranks' terms.
 
@@ -39,7 +37,6 @@ def copy(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tenso
     return _Copy.apply(x, group, sum_in)
 
 
-@uncompiled
 def reduce(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Tensor:
     """g: partial sums to the sum, on every rank. Each term's gradient is that of the sum.
 
@@ -49,7 +46,6 @@ def reduce(x: Tensor, group: Group, *, sum_in: torch.dtype | None = None) -> Ten
     return _Reduce.apply(x, group, sum_in)
 
 
-@uncompiled
 def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None) -> Tensor:
     """This rank's piece of an x that all ranks hold; the gradient is joined from all pieces.
 
@@ -65,7 +61,6 @@ def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = 
     return _Split.apply(x, group, dim, sizes)
 
 
-@uncompiled
 def gather(
     x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None, *, after: str
 ) -> Tensor:
@@ -88,7 +83,6 @@ def gather(
     return _Gather.apply(x, group, dim, sizes, after)
 
 
-@uncompiled
 def reduce_scatter(
     x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = None
 ) -> Tensor:
@@ -98,7 +92,6 @@ def reduce_scatter(
     return _ReduceScatter.apply(x, group, dim, sizes)
 
 
-@uncompiled
 def copy_rows(
     x: Tensor, start: int, stop: int, group: Group, *, sum_in: torch.dtype | None = None
 ) -> Tensor:
@@ -113,31 +106,7 @@ def _sum(x: Tensor, group: Group, dtype: torch.dtype | None) -> Tensor:
     return collectives.all_reduce(x.to(dtype), group, donated=True).to(x.dtype)
 
 
-class Message(Function):
-    """A step with messages in it. Its backward is there, and that of the backward; torch.func and
-    forward mode would need more than these, and are refused in words."""
-
-    @classmethod
-    def apply(cls, *inputs):
-        if torch._C._are_functorch_transforms_active():
-            raise RuntimeError(
-                _ONE_WAY.format("torch.func (grad, vjp, jvp, vmap, jacrev, hessian)")
-            )
-        return super().apply(*inputs)
-
-    @staticmethod
-    def jvp(ctx, *tangents):
-        raise RuntimeError(_ONE_WAY.format("forward mode (torch.autograd.forward_ad)"))
-
-
-_ONE_WAY = (
-    "{} does not go through the messages of tensor parallelism. Derivatives are taken in reverse "
-    "mode here: torch.autograd.grad(loss, inputs, create_graph=True), and of that once more for a "
-    "Hessian times a vector. On one device, the dense model takes all of torch's modes"
-)
-
-
-class _Copy(Message):
+class _Copy(Function):
     @staticmethod
     def forward(ctx, x, group, sum_in):
         ctx.group, ctx.sum_in = group, sum_in
@@ -148,7 +117,7 @@ class _Copy(Message):
         return reduce(grad, ctx.group, sum_in=ctx.sum_in), None, None
 
 
-class _Reduce(Message):
+class _Reduce(Function):
     @staticmethod
     def forward(ctx, x, group, sum_in):
         ctx.group, ctx.sum_in = group, sum_in
@@ -159,7 +128,7 @@ class _Reduce(Message):
         return copy(grad, ctx.group, sum_in=ctx.sum_in), None, None
 
 
-class _Split(Message):
+class _Split(Function):
     @staticmethod
     def forward(ctx, x, group, dim, sizes):
         ctx.group, ctx.dim, ctx.sizes = group, dim, sizes
@@ -172,7 +141,7 @@ class _Split(Message):
         return whole, None, None, None
 
 
-class _Gather(Message):
+class _Gather(Function):
     @staticmethod
     def forward(ctx, x, group, dim, sizes, after):
         ctx.sizes = [x.shape[dim]] * group.size() if sizes is None else list(sizes)
@@ -185,7 +154,7 @@ class _Gather(Message):
         return back(grad, ctx.group, ctx.dim, ctx.sizes), None, None, None, None
 
 
-class _ReduceScatter(Message):
+class _ReduceScatter(Function):
     @staticmethod
     def forward(ctx, x, group, dim, sizes):
         ctx.group, ctx.dim, ctx.sizes = group, dim, sizes
@@ -197,7 +166,7 @@ class _ReduceScatter(Message):
         return whole, None, None, None
 
 
-class _CopyRows(Message):
+class _CopyRows(Function):
     @staticmethod
     def forward(ctx, x, start, stop, group, sum_in):
         ctx.start, ctx.stop, ctx.group, ctx.sum_in = start, stop, group, sum_in

@@ -10,22 +10,14 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, size_and_rank
-from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
 from course_lib.meta import numbers
-from course_lib.tensor_parallel.class_weights import (
-    ClassWeights,
-    check_class_weights,
-    class_weights,
-    pulls,
-    summed,
-)
-from course_lib.tensor_parallel.conjugates import Message
 from course_lib.tensor_parallel.kernels_for import kernels_for
-from course_lib.tensor_parallel.loss_again import finite, gradient_again, wide
 from course_lib.tensor_parallel.loss_checks import (
     RefusedHere,
     check_not_refused,
@@ -42,7 +34,6 @@ _LEAST = 1 << 15  # fewer are not worth a piece
 _CHUNK_ON_GPU = 1 << 26  # there a small piece costs more to launch than to compute
 
 
-@uncompiled
 def cross_entropy(
     logits: Tensor,
     targets: Tensor,
@@ -50,7 +41,6 @@ def cross_entropy(
     *,
     vocabulary: int,
     padded: int | None = None,
-    weight: Tensor | None = None,
     ignore_index: int = IGNORED,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
@@ -60,14 +50,12 @@ def cross_entropy(
 
     `vocabulary` is the number of real words, `padded` the number of logits that are cut over the
     ranks where that is more: what lies beyond takes no part. A mean over no token at all is 0.
-    `weight` (vocabulary,) is one for each word, all of them on every rank, and the mean is then by
-    weight. `check` looks for targets out of range and for a rank that was handed something else
-    than the others, which on a GPU makes the host wait.
+    `check` looks for targets out of range and for a rank that was handed something else than the
+    others, which on a GPU makes the host wait.
     """
     n, rank = size_and_rank(group)
     padded = vocabulary if padded is None else padded
     check_options(label_smoothing, reduction)
-    check_class_weights(weight, vocabulary, "weight")
     try:
         check_tokens("logits", logits, targets, group)
         check_words(logits.shape[-1], vocabulary, padded, group)
@@ -80,25 +68,17 @@ def cross_entropy(
         check_targets(flat, vocabulary, ignore_index)
     start, stop = span(padded, n, rank)
     real = max(0, min(stop, vocabulary) - start)  # of this rank's logits, those of real words
-    mine = (start, start + real)
-    weights = class_weights(weight, flat, vocabulary, ignore_index, mine, wide(logits))
     keep = torch.is_grad_enabled() and logits.requires_grad
     losses = _CrossEntropy.apply(
         logits.reshape(flat.numel(), logits.shape[-1]), flat, group, keep, start, real, vocabulary,
-        ignore_index, float(label_smoothing), weights, check,
+        ignore_index, float(label_smoothing), check,
     )  # fmt: skip
-    return reduced(losses, flat, ignore_index, reduction, weights).reshape(
+    return reduced(losses, flat, ignore_index, reduction).reshape(
         targets.shape if reduction == "none" else ()
     )
 
 
-def reduced(
-    losses: Tensor,
-    targets: Tensor,
-    ignore_index: int,
-    reduction: str,
-    weights: ClassWeights | None = None,
-) -> Tensor:
+def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) -> Tensor:
     """One loss a token (0 where ignored) to the one that is asked for."""
     if reduction == "none":
         return losses
@@ -106,17 +86,14 @@ def reduced(
     if reduction == "sum":
         return total
     count = (targets != ignore_index).sum()
-    if weights is not None:
-        return total / (weights.token.sum() + (count == 0))
     return total / count.clamp(min=1)
 
 
-class _CrossEntropy(Message):
+class _CrossEntropy(Function):
     @staticmethod
     def forward(
-        ctx, logits, targets, group, keep, start, real, vocabulary, ignore_index, smoothing,
-        weights, check,
-    ):  # fmt: skip
+        ctx, logits, targets, group, keep, start, real, vocabulary, ignore_index, smoothing, check
+    ):
         # The softmax over this rank's words lies where the gradient will: in no other memory. In
         # bf16 it would be rounded there before its time, and is made again. Kernels keep nothing:
         # they make it on the way from the logits to the gradient.
@@ -124,24 +101,22 @@ class _CrossEntropy(Message):
         keep = keep and kernels is None
         made = torch.empty_like(logits) if keep and logits.dtype == wide(logits) else None
         if kernels is None:
-            own = local_numbers(logits, targets, start, real, smoothing, made, weights)
+            own = local_numbers(logits, targets, start, real, smoothing, made)
         else:
-            own = kernels.local_numbers(logits, targets, start, real, smoothing, weights)
+            own = kernels.local_numbers(logits, targets, start, real, smoothing)
         share, losses = combine(
-            own, targets, group, real, vocabulary, ignore_index, smoothing, weights, check=check
+            own, targets, group, real, vocabulary, ignore_index, smoothing, check=check
         )
         ctx.save_for_backward(logits, targets, None if kernels is None else own, share)
         ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(own, check)
-        ctx.made, ctx.where = made, (start, real, vocabulary, smoothing, weights)
+        ctx.made, ctx.where = made, (start, real, vocabulary, smoothing)
         ctx.group, ctx.ignore_index = group, ignore_index
         return losses
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         logits, targets, own, share = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: autograd will go through this once more
-            again = gradient_again(logits, targets, grad, ctx.group, ctx.ignore_index, *ctx.where)
-            return again, *[None] * 10
         made, ctx.made = ctx.made, None  # a second backward makes it again from the logits
         out = torch.empty_like(logits) if made is None else made  # (t, v/tp)
         weight = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
@@ -150,7 +125,7 @@ class _CrossEntropy(Message):
             gradient(logits, targets, share, weight, out, *ctx.where, **how)
         else:
             ctx.kernels.gradient(logits, targets, own, share, weight, out, *ctx.where)
-        return out, *[None] * 10
+        return out, *[None] * 9
 
 
 def local_numbers(
@@ -160,11 +135,10 @@ def local_numbers(
     real: int,
     smoothing: float,
     keep: Tensor | None = None,
-    weights: ClassWeights | None = None,
 ) -> Tensor:
     """(t, v/tp) local logits -> (4, t): their maximum, the sum of exponentials relative to it, the
-    target's logit or 0, and, where labels are smoothed, the sum of logits relative to the maximum
-    (times its weight). `keep` is filled with the softmax over this rank's entries."""
+    target's logit or 0, and, where labels are smoothed, the sum of logits relative to the maximum.
+    `keep` is filled with the softmax over this rank's entries."""
     own = logits.new_zeros((4, logits.shape[0]), dtype=wide(logits))
     own[0] = -math.inf
     if not real:
@@ -180,7 +154,7 @@ def local_numbers(
         found = words.gather(-1, local.clamp(0, real - 1)[:, None])[:, 0]
         own[2, rows] = torch.where(here, found, 0.0)
         if smoothing:
-            own[3, rows] = summed(words - finite(own[0, rows])[:, None], weights)
+            own[3, rows] = (words - finite(own[0, rows])[:, None]).sum(-1)
     own[1].masked_fill_(own[0] == -math.inf, 0.0)  # such a row's softmax is 0/0
     return own
 
@@ -193,7 +167,6 @@ def combine(
     vocabulary: int,
     ignore_index: int,
     smoothing: float,
-    weights: ClassWeights | None = None,
     *,
     check: bool = False,
 ) -> tuple[Tensor, Tensor]:
@@ -206,11 +179,10 @@ def combine(
     nearer = torch.where(own[0] == -math.inf, 0.0, own[0] - most)
     parts = [own[1] * nearer.exp(), own[2]]
     if smoothing:
-        parts.append(own[3] + (real if weights is None else weights.own.sum()) * nearer)
+        parts.append(own[3] + real * nearer)
     sums = all_reduce(torch.stack(parts), group, donated=True)
     # The largest is subtracted from the target's logit, not added to the log: it cancels well.
-    of_target, of_sum = pulls(weights, smoothing, vocabulary)
-    losses = of_sum * sums[0].log() - of_target * (sums[1] - most)
+    losses = sums[0].log() - (1 - smoothing) * (sums[1] - most)
     if smoothing:
         losses = losses - smoothing / vocabulary * sums[2]
     ignored = targets == ignore_index
@@ -236,7 +208,6 @@ def gradient(
     real: int,
     vocabulary: int,
     smoothing: float,
-    weights: ClassWeights | None = None,
     *,
     made: bool = False,
     broken: bool = True,
@@ -250,9 +221,8 @@ def gradient(
     if not real:
         return
     local = targets - start
-    of_target, of_sum = pulls(weights, smoothing, vocabulary)
-    right = torch.where((local >= 0) & (local < real), -of_target * weight, 0.0)  # (t,)
-    local, scale = local.clamp(0, real - 1), share * (of_sum * weight)
+    right = torch.where((local >= 0) & (local < real), (smoothing - 1) * weight, 0.0)  # (t,)
+    local, scale = local.clamp(0, real - 1), share * weight
     nothing = scale == 0  # a row of -inf, here or ignored: its softmax over these words is 0/0
     direct = out.dtype == share.dtype and out is not logits
     for rows, words in chunks(logits, real, out if direct else None):
@@ -261,13 +231,21 @@ def gradient(
         words.mul_(scale[rows, None])
         if broken:
             words.masked_fill_(nothing[rows, None], 0.0)
-        if smoothing and weights is None:
+        if smoothing:
             words -= smoothing / vocabulary * weight[rows, None]
-        elif smoothing:
-            words.addr_(weight[rows], weights.own, alpha=-smoothing / vocabulary)
         words.scatter_add_(-1, local[rows, None], right[rows, None])
         if not direct:
             out[rows, :real] = words
+
+
+def finite(most: Tensor) -> Tensor:
+    """The largest of each row as it can be taken off: 0 where the row is all -inf."""
+    return torch.where(most == -math.inf, 0.0, most)
+
+
+def wide(logits: Tensor) -> torch.dtype:
+    """Sums over a vocabulary are taken in float32 at least."""
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 def chunks(logits: Tensor, real: int, out: Tensor | None):

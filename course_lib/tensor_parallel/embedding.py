@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from course_lib.collectives.call import Group, check_member, computes_on, size_and_rank
-from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
 from course_lib.meta import numbers
 from course_lib.tensor_parallel.conjugates import reduce
@@ -66,7 +65,6 @@ class VocabularyParallelEmbedding(OnRanks):
         table.training = dense.training
         return table
 
-    @uncompiled
     def forward(self, ids: Tensor) -> Tensor:  # (b, s) -> (b, s, h)
         return reduce(self.own_rows(ids), self.group)
 
@@ -113,7 +111,6 @@ class VocabularyParallelHead(OnRanks):
         self.weight, self.group, self.overlap = weight, group, overlap
         self.register_parameter("bias", None)
 
-    @uncompiled
     def forward(self, x: Tensor, loss: Loss | None = None) -> Tensor:
         """The logits, or `loss(x, weight)` of whoever computes the two as one."""
         if loss is not None:

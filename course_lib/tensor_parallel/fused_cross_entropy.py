@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, size_and_rank
-from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import span
-from course_lib.tensor_parallel.class_weights import (
-    ClassWeights,
-    check_class_weights,
-    class_weights,
-)
-from course_lib.tensor_parallel.conjugates import Message, copy, reduce
 from course_lib.tensor_parallel.cross_entropy import (
     IGNORED,
     any_broken,
@@ -26,9 +21,9 @@ from course_lib.tensor_parallel.cross_entropy import (
     gradient,
     local_numbers,
     reduced,
+    wide,
 )
 from course_lib.tensor_parallel.kernels_for import kernels_for
-from course_lib.tensor_parallel.loss_again import gradient_again, wide
 from course_lib.tensor_parallel.loss_checks import (
     RefusedHere,
     check_options,
@@ -41,7 +36,6 @@ from course_lib.tensor_parallel.loss_checks import (
 from course_lib.tensor_parallel.products import autocast
 
 
-@uncompiled
 def head_cross_entropy(
     states: Tensor,
     weight: Tensor,
@@ -51,7 +45,6 @@ def head_cross_entropy(
     vocabulary: int,
     padded: int | None = None,
     tokens_at_once: int | None = None,
-    class_weight: Tensor | None = None,
     ignore_index: int = IGNORED,
     label_smoothing: float = 0.0,
     reduction: str = "mean",
@@ -60,14 +53,12 @@ def head_cross_entropy(
     """cross_entropy(states @ weight.T, targets), for states (…, h) that all ranks hold and this
     rank's rows (v/tp, h) of the head.
 
-    `tokens_at_once` bounds the logits that are alive; without it an eighth of all. With
-    create_graph=True the backward keeps all of them. The gradient of the states is summed over the
-    ranks, once. `class_weight` is cross_entropy's `weight`, the rest as there.
+    `tokens_at_once` bounds the logits that are alive; without it an eighth of all. The gradient of
+    the states is summed over the ranks, once. The rest is as in cross_entropy.
     """
     n, rank = size_and_rank(group)
     padded = vocabulary if padded is None else padded
     check_options(label_smoothing, reduction)
-    check_class_weights(class_weight, vocabulary, "class_weight")
     try:
         _check_head(states, weight, vocabulary, padded, group)
         check_tokens("states", states, targets, group)
@@ -83,13 +74,11 @@ def head_cross_entropy(
     step = max(1, -(-flat.numel() // 8) if tokens_at_once is None else tokens_at_once)
     rows = states.reshape(flat.numel(), states.shape[-1])  # (t, h)
     rows, weight = autocast(rows.device, rows, weight)
-    mine = (start, start + real)
-    weights = class_weights(class_weight, flat, vocabulary, ignore_index, mine, wide(rows))
     losses = _HeadCrossEntropy.apply(
         rows, weight, flat, group, step, start, real, vocabulary, ignore_index,
-        float(label_smoothing), weights, check,
+        float(label_smoothing), check,
     )  # fmt: skip
-    return reduced(losses, flat, ignore_index, reduction, weights).reshape(
+    return reduced(losses, flat, ignore_index, reduction).reshape(
         targets.shape if reduction == "none" else ()
     )
 
@@ -112,55 +101,45 @@ def _check_head(states: Tensor, weight: Tensor, vocabulary: int, padded: int, gr
     raise refusal(message, rows, vocabulary, padded, group)
 
 
-class _HeadCrossEntropy(Message):
+class _HeadCrossEntropy(Function):
     @staticmethod
     def forward(
         ctx, states, weight, targets, group, step, start, real, vocabulary, ignore_index, smoothing,
-        weights: ClassWeights | None, check,
+        check,
     ):  # fmt: skip
         kernels = kernels_for(states)
         numbers_of = local_numbers if kernels is None else kernels.local_numbers
         own = states.new_empty((4, len(targets)), dtype=wide(states))
         for rows in _slices(len(targets), step):
             logits = states[rows] @ weight.t()  # (step, v/tp)
-            own[:, rows] = numbers_of(
-                logits, targets[rows], start, real, smoothing, weights=weights
-            )
+            own[:, rows] = numbers_of(logits, targets[rows], start, real, smoothing)
             del logits  # before the next ones are made
         share, losses = combine(
-            own, targets, group, real, vocabulary, ignore_index, smoothing, weights, check=check
+            own, targets, group, real, vocabulary, ignore_index, smoothing, check=check
         )
         ctx.kernels, ctx.broken = kernels, kernels is None and any_broken(own, check)
         kept = None if kernels is None else own  # torch's road makes the softmax anew
         ctx.save_for_backward(states, weight, targets, kept, share)
         ctx.group, ctx.step, ctx.ignore_index = group, step, ignore_index
-        ctx.where = (start, real, vocabulary, smoothing, weights)
+        ctx.where = (start, real, vocabulary, smoothing)
         return losses
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         states, weight, targets, own, share = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: autograd will go through this once more
-            x = copy(states, ctx.group)  # (t, h), replicated: here it meets this rank's words
-            logits = x @ weight.t()
-            how = ctx.group, ctx.ignore_index, *ctx.where
-            d_logits = gradient_again(logits, targets, grad, *how)
-            d_states = reduce(d_logits @ weight, ctx.group) if ctx.needs_input_grad[0] else None
-            return d_states, d_logits.t() @ x, *[None] * 10
         token = torch.where(targets == ctx.ignore_index, 0.0, grad.to(share.dtype))  # (t,)
         needs_states, needs_weight = ctx.needs_input_grad[:2]
         d_states = torch.empty_like(states) if needs_states else None
         d_weight = torch.zeros_like(weight) if needs_weight else None
         for rows in _slices(len(targets), ctx.step):
             logits = states[rows] @ weight.t()  # (step, v/tp)
-            *where, weights = ctx.where
-            part = None if weights is None else weights._replace(token=weights.token[rows])
             ids, mine, pull = targets[rows], share[rows], token[rows]
             if ctx.kernels is None:
-                gradient(logits, ids, mine, pull, logits, *where, part, broken=ctx.broken)
+                gradient(logits, ids, mine, pull, logits, *ctx.where, broken=ctx.broken)
             else:
                 numbers = own[:, rows]
-                ctx.kernels.gradient(logits, ids, numbers, mine, pull, logits, *where, part)
+                ctx.kernels.gradient(logits, ids, numbers, mine, pull, logits, *ctx.where)
             if needs_states:
                 torch.mm(logits, weight, out=d_states[rows])
             if needs_weight:
@@ -168,7 +147,7 @@ class _HeadCrossEntropy(Message):
             del logits
         if needs_states:
             d_states = all_reduce(d_states, ctx.group, donated=True)
-        return d_states, d_weight, *[None] * 10
+        return d_states, d_weight, *[None] * 9
 
 
 def _slices(tokens: int, step: int) -> list[slice]:

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives.call import Group, size_and_rank
-from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
 from course_lib.tensor_parallel.on_ranks import OnRanks, check_activations
@@ -84,7 +83,6 @@ class ColumnParallelLinear(OnRanks):
         layer._take(dense, [_span(layer.sizes, rank)] if rows is None else rows)
         return layer
 
-    @uncompiled
     def forward(self, x: Tensor) -> Tensor:  # (…, h) -> (…, f/tp)
         check_activations(x, self.weight, "a column-parallel layer")
         if x.shape[-1] != self.inputs:
@@ -188,7 +186,6 @@ class RowParallelLinear(OnRanks):
         layer._take(dense, [_span(layer.sizes, rank)] if columns is None else columns)
         return layer
 
-    @uncompiled
     def forward(self, x: Tensor) -> Tensor:  # (…, h/tp) -> (…, f)
         check_activations(x, self.weight, "a row-parallel layer")
         own, n, rank = self.weight.shape[1], self.group.size(), self.group.rank()

@@ -12,29 +12,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from course_lib.tensor_parallel.class_weights import ClassWeights
-
 _WARPS = 4
 _TILE = 4096  # logits of one row that a program works on at once: 32 for each of its threads
 _ONE_LOAD = 16  # bytes: the most that a thread loads at once
 _ANY_NUMBER = ["start", "real", "own_stride"]  # another one there is no reason to compile anew
-_ANY_ADDRESS = ["targets", "own", "share", "weight", "word_weights", "token_weights"]
+_ANY_ADDRESS = ["targets", "own", "share", "weight"]
 
 
 def local_numbers(
-    logits: Tensor,
-    targets: Tensor,
-    start: int,
-    real: int,
-    smoothing: float,
-    weights: ClassWeights | None = None,
+    logits: Tensor, targets: Tensor, start: int, real: int, smoothing: float
 ) -> Tensor:
     """(t, v/tp) local logits -> (4, t), as cross_entropy.local_numbers."""
     own = logits.new_empty((4, len(logits)), dtype=torch.float32)
     lanes = 32 * _WARPS * _ONE_LOAD // logits.element_size()
     with torch.cuda.device_of(logits):
         row_numbers[(len(logits),)](
-            logits, targets.contiguous(), own, None if weights is None else weights.own,
+            logits, targets.contiguous(), own,
             logits.stride(0), own.stride(0), start, real, logits.shape[1],
             SMOOTHED=smoothing > 0, ROWS=_TILE // lanes, LANES=lanes, num_warps=_WARPS,
         )  # fmt: skip
@@ -52,15 +45,13 @@ def gradient(
     real: int,
     vocabulary: int,
     smoothing: float,
-    weights: ClassWeights | None = None,
 ) -> None:
     """(softmax − one-hot) times each token's weight into `out`, as cross_entropy.gradient, but from
     the logits and the (4, t) numbers of `local_numbers`."""
     tokens, width = logits.shape
-    token, words, total = weights or (None, None, None)
     with torch.cuda.device_of(logits):
         row_gradients[(tokens * triton.cdiv(width, _TILE),)](
-            logits, targets.contiguous(), own, share, weight, out, words, token, total,
+            logits, targets.contiguous(), own, share, weight, out,
             logits.stride(0), out.stride(0), own.stride(0), start, real, width,
             1 - smoothing, smoothing / vocabulary, SMOOTHED=smoothing > 0, TILE=_TILE,
             num_warps=_WARPS,
@@ -74,7 +65,7 @@ def _finite(most):
 
 @triton.jit
 def _with_tile(
-    most, total, below, seen, row, word_weights, first, real, width,
+    most, total, below, seen, row, first, real, width,
     CUT: tl.constexpr, SMOOTHED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Each lane's numbers, (LANES,), with the ROWS logits more that it has in a tile."""
@@ -89,8 +80,6 @@ def _with_tile(
     total = total * tl.exp(most - base) + tl.sum(tl.exp(x - base[None, :]), 0)
     if SMOOTHED:
         each = tl.where(columns < real, 1.0, 0.0)
-        if word_weights is not None:
-            each = tl.load(word_weights + columns, mask=columns < real, other=0.0)
         under = tl.where(columns < real, each * (x - base[None, :]), 0.0)
         # What was seen before lay below another logit.
         below = below + seen * (_finite(most) - base) + tl.sum(under, 0)
@@ -100,7 +89,7 @@ def _with_tile(
 
 @triton.jit(do_not_specialize=_ANY_NUMBER, do_not_specialize_on_alignment=_ANY_ADDRESS)
 def row_numbers(
-    logits, targets, own, word_weights, stride, own_stride, start, real, width,
+    logits, targets, own, stride, own_stride, start, real, width,
     SMOOTHED: tl.constexpr, ROWS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One token: its four numbers, from one pass over this rank's logits."""
@@ -114,12 +103,12 @@ def row_numbers(
     full = real // (ROWS * LANES) * (ROWS * LANES)
     for first in range(0, full, ROWS * LANES):
         most, total, below, seen = _with_tile(
-            most, total, below, seen, row, word_weights, first, real, width,
+            most, total, below, seen, row, first, real, width,
             False, SMOOTHED, ROWS, LANES,
         )  # fmt: skip
     if full < real:
         most, total, below, seen = _with_tile(
-            most, total, below, seen, row, word_weights, full, real, width,
+            most, total, below, seen, row, full, real, width,
             True, SMOOTHED, ROWS, LANES,
         )  # fmt: skip
     here = (local >= 0) & (local < real)
@@ -134,7 +123,7 @@ def row_numbers(
 
 @triton.jit(do_not_specialize=_ANY_NUMBER, do_not_specialize_on_alignment=_ANY_ADDRESS)
 def row_gradients(
-    logits, targets, own, share, weight, out, word_weights, token_weights, all_weights,
+    logits, targets, own, share, weight, out,
     stride, out_stride, own_stride, start, real, width, of_target, each,
     SMOOTHED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
@@ -146,19 +135,12 @@ def row_gradients(
     local = tl.load(targets + token) - start
     local = tl.where(local < real, tl.maximum(local, -1), -1).to(tl.int32)  # any id fits 32 bits
     pull = tl.load(weight + token)
-    of_sum = 1.0
-    if word_weights is not None:
-        of_target *= tl.load(token_weights + token)
-        of_sum = of_target + each * tl.load(all_weights)
-    scale = tl.load(share + token) * (of_sum * pull)
+    scale = tl.load(share + token) * pull
     nothing = scale == 0.0  # a row of -inf, here or ignored
     most, total = tl.load(own + token), tl.load(own + own_stride + token)
     words = tl.where(nothing, 0.0, tl.exp(x - most) * (scale / total))
     if SMOOTHED:
-        if word_weights is not None:
-            words -= each * pull * tl.load(word_weights + columns, mask=columns < real, other=0.0)
-        else:
-            words -= each * pull
+        words -= each * pull
     words = tl.where(columns == local, words - of_target * pull, words)
     words = tl.where(columns < real, words, 0.0)
     words = words.to(out.dtype.element_ty)

@@ -50,7 +50,7 @@ def parallelize(
 
     torch.compile(model) works, also around the loss: norms, activations and attention are compiled,
     and a graph ends wherever ranks exchange messages, which stay the same. fullgraph=True is
-    refused for that reason. Second derivatives (create_graph=True) are those of the dense model.
+    refused for that reason.
     """
     group = axis(mesh, "tp")
     if not isinstance(model, (GPT, Block)):

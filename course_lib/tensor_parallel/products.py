@@ -11,14 +11,13 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, check_member
-from course_lib.collectives.uncompiled import uncompiled
-from course_lib.tensor_parallel.conjugates import Message, copy, reduce
 
 
-@uncompiled
 def column_products(
     x: Tensor,
     weights: Sequence[Tensor],
@@ -37,7 +36,6 @@ def column_products(
     return list(_ColumnProducts.apply(group, overlap, sum_in, *given))
 
 
-@uncompiled
 def row_product(
     x: Tensor,
     weight: Tensor,
@@ -51,7 +49,7 @@ def row_product(
     return _RowProduct.apply(group, sum_in, *autocast(x.device, x, weight, bias))
 
 
-class _ColumnProducts(Message):
+class _ColumnProducts(Function):
     @staticmethod
     def forward(ctx, group, overlap, sum_in, x, *weights_and_biases):
         half = len(weights_and_biases) // 2
@@ -61,14 +59,9 @@ class _ColumnProducts(Message):
         return tuple(F.linear(x, w, b) for w, b in zip(weights, biases, strict=True))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, *dys):
         x, *weights = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph=True: autograd will go through this once more
-            # X is the same on all ranks, and here it meets this rank's dY.
-            whole = copy(x, ctx.group, sum_in=ctx.sum_in)
-            part, *rest = product_gradients(whole, weights, dys, ctx.needs_input_grad[3:])
-            dx = None if part is None else reduce(part, ctx.group, sum_in=ctx.sum_in)
-            return None, None, None, dx, *rest
         half = len(weights)
         needs_x, needs_weight = ctx.needs_input_grad[3], ctx.needs_input_grad[4 : 4 + half]
         needs_bias = ctx.needs_input_grad[4 + half :]
@@ -92,7 +85,7 @@ class _ColumnProducts(Message):
         return None, None, None, dx, *dws, *dbs
 
 
-class _RowProduct(Message):
+class _RowProduct(Function):
     @staticmethod
     def forward(ctx, group, sum_in, x, weight, bias):
         ctx.group, ctx.sum_in = group, sum_in
@@ -102,36 +95,14 @@ class _RowProduct(Message):
         return y if bias is None else y.add_(bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # as above
-            own = copy(dy, ctx.group, sum_in=ctx.sum_in)  # here dY meets this rank's X and W
-            needs = *ctx.needs_input_grad[2:4], False
-            dx, dw, _ = product_gradients(x, [weight], [own], needs)
-            return None, None, dx, dw, rows_of(dy).sum(0) if ctx.needs_input_grad[4] else None
         _, _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         flat = rows_of(dy)  # (b·s, f), the same on every rank
         dx = (flat @ weight).view(x.shape) if needs_x else None
         dw = flat.t() @ rows_of(x) if needs_weight else None
         return None, None, dx, dw, flat.sum(0) if needs_bias else None
-
-
-def product_gradients(
-    x: Tensor, weights: Sequence[Tensor], dys: Sequence[Tensor], needs: Sequence[bool]
-) -> list[Tensor | None]:
-    """The gradients of x, of each weight and of each bias, in steps that can be differentiated.
-
-    All of it is this rank's own: what is replicated comes in through `copy`, and goes out through
-    `reduce`. Then the second derivative, and any further one, gets the messages that it owes.
-    """
-    rows, flat, half = rows_of(x), [rows_of(dy) for dy in dys], len(weights)
-    dx = None
-    if needs[0]:
-        part = sum(dy @ weight for dy, weight in zip(flat, weights, strict=True))
-        dx = part.view(x.shape)
-    dws = [dy.t() @ rows if needs[1 + i] else None for i, dy in enumerate(flat)]
-    dbs = [dy.sum(0) if needs[1 + half + i] else None for i, dy in enumerate(flat)]
-    return [dx, *dws, *dbs]
 
 
 def rows_of(x: Tensor) -> Tensor:

@@ -12,15 +12,15 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, check_member
-from course_lib.collectives.uncompiled import uncompiled
 from course_lib.layout import cut
-from course_lib.tensor_parallel.conjugates import SHARDED, Message, copy, gather, reduce
-from course_lib.tensor_parallel.conjugates import reduce_scatter as scatter_sum
+from course_lib.tensor_parallel.conjugates import copy
 from course_lib.tensor_parallel.on_ranks import refuse_to_pickle
-from course_lib.tensor_parallel.products import autocast, product_gradients, rows_of
+from course_lib.tensor_parallel.products import autocast, rows_of
 
 S = 1  # the dim of tokens in (b, s, h)
 
@@ -63,7 +63,6 @@ class Tokens:
         return made
 
 
-@uncompiled
 def gathered_products(
     x: Tensor,
     weights: Sequence[Tensor],
@@ -79,12 +78,10 @@ def gathered_products(
     dX is computed. The reduce-scatter of dX overlaps the product for the weights' gradients.
     """
     check_member(group)
-    x, *given = autocast(x.device, x, *weights, *biases)
-    whole = _Gathered.apply(x, group, list(sizes)) if keep else None  # (b, s, h)
-    return list(_GatheredProducts.apply(group, list(sizes), x, whole, *given))
+    given = autocast(x.device, x, *weights, *biases)
+    return list(_GatheredProducts.apply(group, list(sizes), keep, *given))
 
 
-@uncompiled
 def scattered_product(
     x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sizes: Sequence[int]
 ) -> Tensor:
@@ -96,45 +93,23 @@ def scattered_product(
     return _ScatteredProduct.apply(group, list(sizes), *given)
 
 
-class _Gathered(Message):
-    """Joins the tokens. The products send dX back themselves, while dW is computed; only a second
-    derivative comes back this way."""
-
+class _GatheredProducts(Function):
     @staticmethod
-    def forward(ctx, x, group, sizes):
-        ctx.group, ctx.sizes = group, sizes
-        ctx.set_materialize_grads(False)
-        return all_gather(x, group, S, sizes)
-
-    @staticmethod
-    def backward(ctx, grad):
-        dx = None if grad is None else scatter_sum(grad, ctx.group, S, ctx.sizes)
-        return dx, None, None
-
-
-class _GatheredProducts(Message):
-    @staticmethod
-    def forward(ctx, group, sizes, x, whole, *weights_and_biases):
+    def forward(ctx, group, sizes, keep, x, *weights_and_biases):
         half = len(weights_and_biases) // 2
         weights, biases = weights_and_biases[:half], weights_and_biases[half:]
-        ctx.group, ctx.sizes, ctx.keep = group, sizes, whole is not None
-        ctx.save_for_backward(whole if ctx.keep else x, *weights)
-        whole = whole if ctx.keep else all_gather(x, group, S, sizes)  # (b, s, h)
+        whole = all_gather(x, group, S, sizes)  # (b, s, h)
+        ctx.group, ctx.sizes, ctx.keep = group, sizes, keep
+        ctx.save_for_backward(whole if keep else x, *weights)
         return tuple(F.linear(whole, w, b) for w, b in zip(weights, biases, strict=True))
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, *dys):
         kept, *weights = ctx.saved_tensors
         half = len(weights)
-        needs_x, needs_weight = ctx.needs_input_grad[2], ctx.needs_input_grad[4 : 4 + half]
+        needs_x, needs_weight = ctx.needs_input_grad[3], ctx.needs_input_grad[4 : 4 + half]
         needs_bias = ctx.needs_input_grad[4 + half :]
-        if torch.is_grad_enabled():  # create_graph=True: autograd will go through this once more
-            whole = kept if ctx.keep else gather(kept, ctx.group, S, ctx.sizes, after=SHARDED)
-            needs = needs_x, *needs_weight, *needs_bias
-            part, *rest = product_gradients(whole, weights, dys, needs)
-            if ctx.keep or not needs_x:
-                return None, None, None, part, *rest
-            return None, None, scatter_sum(part, ctx.group, S, ctx.sizes), None, *rest
         again = None
         if not ctx.keep and any(needs_weight):
             again = all_gather(kept, ctx.group, S, ctx.sizes, async_op=True)
@@ -152,10 +127,10 @@ class _GatheredProducts(Message):
             dws = [dy.t() @ rows if needs_weight[i] else None for i, dy in enumerate(flat)]
         dbs = [dy.sum(0) if needs_bias[i] else None for i, dy in enumerate(flat)]
         dx = scattering.wait() if needs_x else None  # (b, s/tp, h)
-        return None, None, dx, None, *dws, *dbs
+        return None, None, None, dx, *dws, *dbs
 
 
-class _ScatteredProduct(Message):
+class _ScatteredProduct(Function):
     @staticmethod
     def forward(ctx, group, sizes, x, weight, bias):
         ctx.group, ctx.sizes = group, sizes
@@ -164,15 +139,9 @@ class _ScatteredProduct(Message):
         return y if bias is None else y.add_(bias)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         x, weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # as above
-            whole = gather(dy, ctx.group, S, ctx.sizes, after=SHARDED)  # (b, s, f)
-            needs = *ctx.needs_input_grad[2:4], False
-            dx, dw, _ = product_gradients(x, [weight], [whole], needs)
-            # Not of `whole`: this rank adds the bias to its own tokens, and others to theirs.
-            db = reduce(rows_of(dy).sum(0), ctx.group) if ctx.needs_input_grad[4] else None
-            return None, None, dx, dw, db
         _, _, needs_x, needs_weight, needs_bias = ctx.needs_input_grad
         whole = all_gather(dy, ctx.group, S, ctx.sizes)  # (b, s, f)
         flat = rows_of(whole)
@@ -195,7 +164,6 @@ def in_bytes(b: int, s: int, h: int, n: int, item: int, *, keep: bool) -> dict[s
     }
 
 
-@uncompiled
 def shared_once(*parameters: torch.nn.Parameter | None, group: Group) -> list[Tensor | None]:
     """Replicated parameters for a rank's own tokens: their gradients, partial sums, are all-reduced
     in one message."""

@@ -10,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from course_lib.collectives.uncompiled import uncompiled
 from course_lib.gpt import GPT, Block, RMSNorm
 from course_lib.tensor_parallel.conjugates import reduce_scatter, split
 from course_lib.tensor_parallel.embedding import (
@@ -61,7 +60,6 @@ class SharedNorm(OnRanks):
         self.group, self.training = tokens.group, norm.training
         self.norm = (norm,)  # in a tuple: its parameters are this module's, and are listed once
 
-    @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = shared_once(self.weight, self.bias, group=self.group)
         used = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
@@ -76,7 +74,6 @@ class PrivateDropout(nn.Module):
         self.dropout, self.tokens = dropout, tokens
         self.training = dropout.training
 
-    @uncompiled
     def forward(self, x: Tensor) -> Tensor:
         if not (self.training and self.dropout.p):
             return x
@@ -90,7 +87,6 @@ class ScatteringEmbedding(VocabularyParallelEmbedding):
 
     tokens: Tokens
 
-    @uncompiled
     def forward(self, ids: Tensor) -> Tensor:  # (b, s) -> (b, s/tp, h)
         self.tokens.length = ids.shape[S]
         return reduce_scatter(self.own_rows(ids), self.group, S, self.tokens.sizes)
@@ -103,7 +99,6 @@ class SplitPositions(nn.Module):
         super().__init__()
         self.weight, self.tokens = positions.weight, tokens
 
-    @uncompiled
     def forward(self, places: Tensor) -> Tensor:  # (s,) -> (s/tp, h), or (b, s) -> (b, s/tp, h)
         dim = places.dim() - 1
         return split(F.embedding(places, self.weight), self.tokens.group, dim, self.tokens.sizes)
@@ -115,7 +110,6 @@ class GatheringHead(VocabularyParallelHead):
     tokens: Tokens
     keep: bool
 
-    @uncompiled
     def forward(self, x: Tensor, loss: Loss | None = None) -> Tensor:
         # (b, s/tp, h) -> (b, s, v/tp)
         if loss is not None:

@@ -4,7 +4,6 @@ from tests.mutation import Mutant
 
 PLAIN = "course_lib/tensor_parallel/cross_entropy.py"
 FUSED = "course_lib/tensor_parallel/fused_cross_entropy.py"
-AGAIN = "course_lib/tensor_parallel/loss_again.py"
 CHECKS = "course_lib/tensor_parallel/loss_checks.py"
 CHOICE = "course_lib/tensor_parallel/kernels_for.py"
 TESTS = "tests/tensor_parallel/test_cross_entropy.py::"
@@ -44,8 +43,8 @@ MUTANTS = [
     ),
     plain(
         "logits-lowered-in-place",
-        "summed(words - finite(own[0, rows])[:, None], weights)",
-        "summed(words.sub_(finite(own[0, rows])[:, None]), weights)",
+        "(words - finite(own[0, rows])[:, None]).sum(-1)",
+        "words.sub_(finite(own[0, rows])[:, None]).sum(-1)",
         (KEPT,),
         "the forward takes the largest off the caller's own logits",
         "T6",
@@ -60,8 +59,8 @@ MUTANTS = [
     ),
     plain(
         "word-after-a-shard",
-        "    right = torch.where((local >= 0) & (local < real), -of_target * weight, 0.0)  # (t,)",
-        "    right = torch.where((local >= 0) & (local <= real), -of_target * weight, 0.0)",
+        "    right = torch.where((local >= 0) & (local < real), (smoothing - 1) * weight, 0.0)",
+        "    right = torch.where((local >= 0) & (local <= real), (smoothing - 1) * weight, 0.0)",
         (LABELS,),
         "the gradient of the next rank's first word goes to this rank's last as well",
         "T7",
@@ -149,7 +148,7 @@ MUTANTS = [
     ),
     Mutant(
         "cross-entropy-dead-shard-smoothed",
-        AGAIN,
+        PLAIN,
         "return torch.where(most == -math.inf, 0.0, most)",
         "return most",
         (FAR,),
@@ -174,7 +173,7 @@ MUTANTS = [
     ),
     Mutant(
         "cross-entropy-narrow-sums",
-        AGAIN,
+        PLAIN,
         "return torch.float64 if logits.dtype == torch.float64 else torch.float32",
         "return logits.dtype",
         (NARROW,),

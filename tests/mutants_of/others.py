@@ -685,33 +685,6 @@ MUTANTS = [
         "logits that are infinite are taken for another rank's refusal",
     ),
     Mutant(
-        "loss-smoothing-unweighted",
-        "course_lib/tensor_parallel/class_weights.py",
-        "return x.sum(-1) if weights is None else x @ weights.own",
-        "return x.sum(-1)",
-        ("tests/tensor_parallel/test_class_weights.py::test_weighted_losses_are_torchs[2]",),
-        "the smoothed part counts each word once, whatever its weight",
-    ),
-    Mutant(
-        "loss-weights-of-the-first-rank",
-        "course_lib/tensor_parallel/class_weights.py",
-        "wide[slice(*mine)]",
-        "wide[: mine[1] - mine[0]]",
-        ("tests/tensor_parallel/test_class_weights.py::test_weighted_losses_are_torchs[2]",),
-        "every rank takes the weights of the first words",
-    ),
-    Mutant(
-        "loss-weights-of-any-length",
-        "course_lib/tensor_parallel/class_weights.py",
-        "    if tuple(weight.shape) != (vocabulary,):",
-        "    if weight.dim() != 1:",
-        (
-            "tests/tensor_parallel/test_class_weights.py::test_weights_send_nothing_and_wha"
-            "t_is_none_is_refused",
-        ),
-        "weights for the padding, or a rank's own, shift or fail far away",
-    ),
-    Mutant(
         "misuse-pickled",
         "course_lib/tensor_parallel/on_ranks.py",
         "    def __reduce_ex__(self, protocol: int):\n        refuse_to_pickle(self)\n",
@@ -968,39 +941,6 @@ MUTANTS = [
         "T29",
     ),
     Mutant(
-        "twice-loss-softmax-of-a-rank",
-        "course_lib/tensor_parallel/loss_again.py",
-        "softmax = above / copy(reduce(above.sum(-1), group), group)[:, None]\n",
-        "softmax = above / reduce(above.sum(-1), group)[:, None]\n",
-        (
-            "tests/tensor_parallel/test_second_derivatives.py::test_hessian_and_third_deriv"
-            "ative_of_the_loss_are_the_dense_ones[2]",
-        ),
-        "the sum's gradient is each rank's part of its own",
-    ),
-    Mutant(
-        "twice-tangent-lost",
-        "course_lib/tensor_parallel/../collectives/call.py",
-        "    if forward_ad._current_level >= 0 and",
-        "    if forward_ad._current_level >= 9 and",
-        (
-            "tests/tensor_parallel/test_second_derivatives.py::test_other_modes_of_differen"
-            "tiation_are_refused_by_name",
-        ),
-        "a message takes a tensor with a tangent and returns one without",
-    ),
-    Mutant(
-        "twice-func-as-torch-says",
-        "course_lib/tensor_parallel/conjugates.py",
-        "        if torch._C._are_functorch_transforms_active():",
-        "        if False:",
-        (
-            "tests/tensor_parallel/test_second_derivatives.py::test_other_modes_of_differen"
-            "tiation_are_refused_by_name",
-        ),
-        "the error tells the user to override a staticmethod of ours",
-    ),
-    Mutant(
         "tokenizers-rows-of-the-old-cut",
         "course_lib/tensor_parallel/resize.py",
         "start, stop = span(padded, *size_and_rank(group)) if is_cut else (0, padded)",
@@ -1113,7 +1053,7 @@ MUTANTS = [
     ),
     Mutant(
         "compile-without-a-reason",
-        "course_lib/collectives/uncompiled.py",
+        "course_lib/tensor_parallel/uncompiled.py",
         "    function._torchdynamo_disable_msg = REASON",
         "    function._torchdynamo_disable_msg = None",
         (
@@ -1124,9 +1064,9 @@ MUTANTS = [
     ),
     Mutant(
         "compile-looks-into-the-loss",
-        "course_lib/tensor_parallel/cross_entropy.py",
-        "@uncompiled\ndef cross_entropy(",
-        "def cross_entropy(",
+        "course_lib/tensor_parallel/uncompiled.py",
+        "    *(cross_entropy, head_cross_entropy),\n",
+        "    head_cross_entropy,\n",
         (
             "tests/tensor_parallel/test_compile.py::test_a_loss_inside_of_a_compiled_functi"
             "on_is_the_plain_one",
@@ -1135,9 +1075,9 @@ MUTANTS = [
     ),
     Mutant(
         "compile-looks-into-gathering",
-        "course_lib/tensor_parallel/sequence_plan.py",
-        "    @uncompiled\n    def forward(self, ids: Tensor) -> Tensor:",
-        "    def forward(self, ids: Tensor) -> Tensor:",
+        "course_lib/tensor_parallel/uncompiled.py",
+        "*(sequence_plan.ScatteringEmbedding, sequence_plan.GatheringHead)",
+        "sequence_plan.GatheringHead",
         ("tests/tensor_parallel/test_compile.py::test_a_compiled_model_is_the_plain_one[True]",),
         "the embedding is taken apart up to its message",
     ),

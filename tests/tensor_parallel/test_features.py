@@ -16,7 +16,16 @@ from torch.utils.checkpoint import checkpoint
 from course_lib import ranks
 from course_lib.gpt import GPT, MLP, Block, Config
 from course_lib.ledger import ledger
-from course_lib.tensor_parallel import parallelize, shard_mlp
+from course_lib.tensor_parallel import (
+    column_products,
+    gathered_products,
+    head_cross_entropy,
+    parallelize,
+    row_product,
+    scattered_product,
+    shard_mlp,
+)
+from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from tests.tensor_parallel.parts import close, held, made, randomized, said
 
 CONFIG = Config.llama(hidden=24, heads=6, kv_heads=2, inner=10, bias=True)
@@ -181,6 +190,29 @@ def test_the_compiler_breaks_its_graph_at_the_messages(pool):
     for breaks, message in pool.run(2, compiled, timeout=120):
         assert breaks >= 1
         assert "it exchanges messages with other ranks" in message
+
+
+def twice(me):
+    """A gradient made with create_graph=True, and the step that would take its own gradient."""
+    group, found = dist.group.WORLD, []
+    x, w = made("x", 4, 3, grad=True), made("w", 5, 3, grad=True)
+    targets, how = torch.arange(4), {"vocabulary": 5 * me.world}
+    for y in (
+        column_products(x, [w], [None], group)[0],
+        row_product(x, w, None, group),
+        gathered_products(x[:, None], [w], [None], group, [1] * me.world)[0],
+        scattered_product(x[:, None].expand(4, me.world, 3), w, None, group, [1] * me.world),
+        cross_entropy(x @ w.t(), targets, group, **how),
+        head_cross_entropy(x, w, targets, group, **how),
+    ):
+        (first,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+        found.append(said(RuntimeError, first.sum().backward))
+    return found
+
+
+def test_a_second_derivative_without_its_messages_is_refused(pool):
+    for found in pool.run(2, twice):
+        assert len(found) == 6 and all("once_differentiable" in text for text in found)
 
 
 def on_meta(me):

@@ -43,8 +43,7 @@ def test_the_numbers_in_the_interpreter():
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-NUMBERS = {"token_weights": "*fp32", "word_weights": "*fp32", "all_weights": "*fp32"}
-NUMBERS |= {"own": "*fp32", "share": "*fp32", "weight": "*fp32", "targets": "*i64"}
+NUMBERS = {"own": "*fp32", "share": "*fp32", "weight": "*fp32", "targets": "*i64"}
 NUMBERS |= {"of_target": "fp32", "each": "fp32", "start": "i32", "real": "i32", "width": "i32"}
 NUMBERS |= {"stride": "i32", "out_stride": "i32", "own_stride": "i32"}
 SIXTEENS = ("logits", "out", "stride", "out_stride", "width")  # multiples of 16, as most are
@@ -65,10 +64,8 @@ def test_compiled_without_a_card(kernel, dtype, bytes_each, tmp_path, monkeypatc
     names = function.arg_names
     kinds = {**NUMBERS, "logits": f"*{dtype}", "out": f"*{dtype}"}
     lanes = 32 * 4 * 16 // bytes_each
-    for capability, weighted in ((80, True), (90, False)):
-        fixed = {"SMOOTHED": weighted, "ROWS": 4096 // lanes, "LANES": lanes, "TILE": 4096}
-        if not weighted:
-            fixed |= {name: None for name in NUMBERS if name.endswith("_weights")}
+    for capability, smoothed in ((80, True), (90, False)):
+        fixed = {"SMOOTHED": smoothed, "ROWS": 4096 // lanes, "LANES": lanes, "TILE": 4096}
         kept = {name: kinds[name] for name in names if name not in fixed}
         source = ASTSource(
             function,
@@ -81,9 +78,9 @@ def test_compiled_without_a_card(kernel, dtype, bytes_each, tmp_path, monkeypatc
         assert len(code["cubin"]) > 1000
         assert "ld.global.v4.b32" in code["ptx"]
         assert ("st.global.v4.b32" in code["ptx"]) == (kernel == "row_gradients")
-        if not weighted:  # one number of the logits' dtype at a time: the target's, and no other
-            single = f"ld.global.b{8 * bytes_each}"
-            assert code["ptx"].count(single) <= (4 if bytes_each == 4 else 1)
+        # One number of the logits' dtype at a time: the target's, and no other.
+        single = f"ld.global.b{8 * bytes_each}"
+        assert code["ptx"].count(single) <= (4 if bytes_each == 4 else 1)
 
 
 def logits_there(dtype=torch.float32, stride=1, numel=4):

@@ -1,0 +1,53 @@
+"""What torch.compile leaves as it is: the steps that talk to other ranks, marked from outside.
+
+A compiled graph ends before such a step and another begins after it, so that every rank sends the
+same messages in the same order, compiled or not. The files of the steps need not know. Lesson 08.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from course_lib.tensor_parallel import conjugates, embedding, products, sequence, sequence_plan
+from course_lib.tensor_parallel.attention import PrivateHeads
+from course_lib.tensor_parallel.cross_entropy import cross_entropy
+from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
+from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+
+REASON = (
+    "it exchanges messages with other ranks, and a graph of torch.compile ends there; that takes "
+    "torch.compile(model), without fullgraph=True"
+)
+
+STEPS: list[Callable] = [
+    *(conjugates.copy, conjugates.reduce, conjugates.split, conjugates.gather),
+    *(conjugates.reduce_scatter, conjugates.copy_rows),
+    *(products.column_products, products.row_product),
+    *(sequence.gathered_products, sequence.scattered_product, sequence.shared_once),
+    *(cross_entropy, head_cross_entropy),
+]
+LAYERS: list[type] = [
+    *(ColumnParallelLinear, RowParallelLinear, PrivateHeads),
+    *(embedding.VocabularyParallelEmbedding, embedding.VocabularyParallelHead),
+    *(sequence_plan.SharedNorm, sequence_plan.PrivateDropout, sequence_plan.SplitPositions),
+    *(sequence_plan.ScatteringEmbedding, sequence_plan.GatheringHead),
+]
+
+
+def leave_uncompiled(function: Callable) -> None:
+    """Mark the function itself, so that torch.compile calls it and does not look inside.
+
+    torch.compiler.disable marks alike; it would load the compiler, seconds, for all who do not
+    compile, and a wrapper around every call.
+    """
+    function._torchdynamo_disable = True
+    function._torchdynamo_disable_msg = REASON
+    frames = torch._C._dynamo.eval_frame
+    skip = frames._FrameAction.SKIP  # this frame, and those that are called from it
+    frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+
+
+for step in [*STEPS, *(layer.forward for layer in LAYERS)]:
+    leave_uncompiled(step)
