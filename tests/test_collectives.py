@@ -19,7 +19,7 @@ from tests.reference import chunk_lengths, cuts, made, pieces_of, reduced, same,
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool]
 # A world and the members of the group that talks (None: all of them).
-GROUPS = [(1, None), (2, None), (3, None), (4, None), (3, (0, 2)), (4, (1, 3)), (4, (0, 2, 3))]
+GROUPS = [(1, None), (2, None), (3, None), (4, (0, 2, 3))]
 TEMPOS = [pytest.param(False, id="sync"), pytest.param(True, id="async")]
 
 
@@ -197,7 +197,7 @@ def large_broadcasts(me, segment):
 
 
 @pytest.mark.parametrize("segment", [1, 56, 1 << 20])
-@pytest.mark.parametrize("world", [3, 4])
+@pytest.mark.parametrize("world", [3])
 def test_a_broadcast_in_segments(pool, world, segment):
     pool.run(world, large_broadcasts, segment)
 

@@ -207,17 +207,3 @@ def heard_on_ranks(me):
 @pytest.mark.parametrize("world", [1, 2])
 def test_waits_of_real_handles_are_heard_below_nested_ledgers(pool, world):
     assert pool.run(world, heard_on_ranks) == [8] * world
-
-
-def booked_from_any(me):
-    x = torch.ones(3)
-    with ledger() as book:
-        if me.rank == 0:
-            dist.send(x, 1)
-        else:
-            assert dist.recv(x) == 0
-    return [(record.op, record.must, record.end is not None) for record in book.records]
-
-
-def test_a_receive_from_any_rank_is_booked(pool):
-    assert pool.run(2, booked_from_any) == [[("send", 12, True)], [("recv", 0, True)]]

@@ -8,7 +8,6 @@ from torch import nn
 
 from course_lib.generate import generate
 from course_lib.gpt import GPT, Config
-from course_lib.pretrained import from_pretrained
 from tests.tensor_parallel.parts import made, randomized, said
 
 SIZES = {"vocabulary": 37, "length": 17, "layers": 2}
@@ -208,51 +207,3 @@ def test_what_cannot_be_made_is_refused():
     assert "float64" in refused(ids.double())
     assert "from 0 to 37" in refused(torch.tensor([[0, 37]]))
     assert "from -1 to 3" in refused(torch.tensor([[-1, 3]]))
-
-
-THEIRS = {
-    "gpt2": (
-        "GPT2LMHeadModel", "GPT2Config",
-        {"n_positions": 17, "n_embd": 20, "n_layer": 2, "n_head": 5, "n_inner": 13},
-    ),
-    "llama": (
-        "LlamaForCausalLM", "LlamaConfig",
-        {
-            "max_position_embeddings": 17, "hidden_size": 24, "num_hidden_layers": 2,
-            "num_attention_heads": 6, "num_key_value_heads": 3, "intermediate_size": 10,
-        },
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("family", THEIRS)
-def test_a_checkpoint_goes_on_as_transformers_goes_on_with_it(family, tmp_path):
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
-    kind, config, sizes = THEIRS[family]
-    ends = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
-    theirs = getattr(transformers, kind)(
-        getattr(transformers, config)(vocab_size=37, **sizes, **ends)
-    )
-    theirs = randomized(theirs, family).eval()
-    theirs.save_pretrained(tmp_path)
-    ours = from_pretrained(tmp_path, dtype=torch.float64, device=torch.get_default_device())
-    ids = prompt(LLAMA, 5)
-    whole = {"do_sample": False, "min_new_tokens": 13, "max_new_tokens": 13}
-    mask = torch.ones_like(ids)
-    free = theirs.generate(ids, attention_mask=mask, eos_token_id=None, **whole)
-    assert torch.equal(generate(ours, ids, 13), free)
-    changes = {int(word): (filled(free, word) != free).sum() for word in free[:, 4:].unique()}
-    stop = max(changes, key=changes.get)
-    assert changes[stop] > 0
-    want = theirs.generate(
-        ids, attention_mask=mask, eos_token_id=stop, pad_token_id=stop, do_sample=False,
-        max_new_tokens=13,
-    )  # fmt: skip
-    got = generate(ours, ids, 13, stop=stop)
-    assert torch.equal(got[:, : want.shape[1]], want) and (got[:, want.shape[1] :] == stop).all()
-
-
-def filled(texts, stop):
-    """New words after the first `stop` of a row replaced by it."""
-    met = (texts[:, 4:] == stop).long().cumsum(1) > 0
-    return torch.cat((texts[:, :4], torch.where(met, stop, texts[:, 4:])), 1)

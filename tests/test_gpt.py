@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from course_lib.gpt import GPT, MLP, Attention, Cache, Config, RMSNorm
-from course_lib.gpt.model import rotate
+from course_lib.gpt import GPT, Cache, Config, RMSNorm
 
 SMALL = {"vocabulary": 37, "length": 11, "hidden": 24, "layers": 2, "heads": 6, "inner": 20}
 FAMILIES = {"gpt2": Config.gpt2(**SMALL), "llama": Config.llama(**SMALL, kv_heads=2)}
@@ -152,103 +151,6 @@ def test_start(family):
     ids = torch.randint(512, (16, 11))
     loss = F.cross_entropy(model(ids).flatten(0, 1), torch.randint(512, (16 * 11,)))
     assert abs(loss.item() - math.log(512)) < 0.1  # knows nothing yet
-
-
-@FAMILY
-def test_nobody_reads_the_future(family):
-    model, ids = made(FAMILIES[family]), some_ids()
-    other = ids.clone()
-    other[:, 6:] = (other[:, 6:] + 5) % 37
-    with torch.no_grad():
-        one, two = model(ids), model(other)
-    assert one.shape == (3, 9, 37)
-    torch.testing.assert_close(one[:, :6], two[:, :6], rtol=0, atol=1e-12)
-    assert (one[:, 6:] - two[:, 6:]).abs().amax((0, 2)).min() > 1e-3
-    # And the past is read: the first token changes every later place.
-    other = ids.clone()
-    other[:, 0] = (other[:, 0] + 5) % 37
-    with torch.no_grad():
-        assert (model(other) - one).abs().amax((0, 2)).min() > 1e-6
-
-
-def test_attention_written_out_head_by_head():
-    config = Config.llama(**SMALL, kv_heads=2, bias=True)
-    attention = made(config).blocks[1].attention
-    x = torch.randn(2, 7, 24, dtype=torch.float64)
-    d, heads = 4, []
-    rows, bias = attention.qkv.weight, attention.qkv.bias
-    for i in range(6):
-        q, k, v = (
-            x @ rows[at : at + d].T + bias[at : at + d]
-            for at in (i * d, 24 + i // 3 * d, 24 + 8 + i // 3 * d)
-        )
-        q, k = rotate(q, 10000.0), rotate(k, 10000.0)
-        scores = q @ k.transpose(1, 2) / math.sqrt(d)
-        later = torch.ones(7, 7, dtype=torch.bool).triu(1)
-        heads.append(scores.masked_fill(later, -torch.inf).softmax(-1) @ v)
-    want = torch.cat(heads, -1) @ attention.out.weight.T + attention.out.bias
-    torch.testing.assert_close(attention(x), want, rtol=0, atol=1e-10)
-
-
-def test_rotary_positions_turn_pairs_and_know_distances_alone():
-    s, d, base = 9, 6, 500.0
-    x = torch.randn(2, 3, s, d, dtype=torch.float64)
-    pairs = torch.complex(x[..., : d // 2], x[..., d // 2 :])
-    turns = torch.outer(torch.arange(s), base ** -(torch.arange(d // 2) / (d / 2))).double()
-    want = pairs * torch.polar(torch.ones_like(turns), turns)
-    got = rotate(x, base)
-    # Angles are taken in float32, as published weights were trained with them.
-    torch.testing.assert_close(torch.complex(got[..., :3], got[..., 3:]), want, rtol=0, atol=3e-6)
-    same = x[:, :, :1].expand(-1, -1, s, -1)
-    turned = rotate(same, base)
-    products = turned @ turned.transpose(-1, -2)
-    for distance in range(s):
-        line = products.diagonal(distance, -2, -1)
-        torch.testing.assert_close(line, line[..., :1].expand_as(line), rtol=0, atol=3e-5)
-    assert rotate(x.bfloat16(), base).dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 3])
-def test_grouped_queries_are_heads_with_copied_keys_and_values(kv_heads):
-    config = Config.gpt2(**SMALL, kv_heads=kv_heads)
-    grouped = made(config)
-    full = made(config.changed(kv_heads=6), seed=5)
-    state = grouped.state_dict()
-    for name in list(state):
-        if ".qkv." in name:
-            q, k, v = state[name].split([24, 4 * kv_heads, 4 * kv_heads])
-            k, v = (
-                x.unflatten(0, (kv_heads, 4)).repeat_interleave(6 // kv_heads, 0).flatten(0, 1)
-                for x in (k, v)
-            )
-            state[name] = torch.cat([q, k, v])
-    full.load_state_dict(state)
-    ids = some_ids()
-    (loss, ours), (want, theirs) = gradients(grouped, ids), gradients(full, ids)
-    assert abs(loss - want) < 1e-10
-    name = "blocks.0.attention.qkv.weight"
-    k = theirs[name][24:48].view(kv_heads, -1, 4, 24).sum(1).flatten(0, 1)  # copies owe a sum
-    torch.testing.assert_close(ours[name][24 : 24 + 4 * kv_heads], k, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "swiglu"])
-@pytest.mark.parametrize("bias", [False, True])
-def test_mlp(activation, bias):
-    torch.manual_seed(6)
-    mlp = MLP(Config(hidden=6, heads=2, inner=10, activation=activation, bias=bias)).double()
-    x = torch.randn(3, 5, 6, dtype=torch.float64)
-    wide = mlp.gate_up if activation == "swiglu" else mlp.up
-    assert wide.weight.shape == (20 if activation == "swiglu" else 10, 6)
-    assert (wide.bias is not None) == (mlp.down.bias is not None) == bias
-    y = x @ wide.weight.T + (wide.bias if bias else 0)
-    if activation == "swiglu":
-        y = y[..., :10] * torch.sigmoid(y[..., :10]) * y[..., 10:]
-    elif activation == "gelu":
-        y = y * 0.5 * (1 + torch.erf(y / math.sqrt(2)))
-    else:
-        y = y * 0.5 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
-    y = y @ mlp.down.weight.T + (mlp.down.bias if bias else 0)
-    torch.testing.assert_close(mlp(x), y, rtol=0, atol=1e-12)
 
 
 def test_rms_norm():
@@ -389,14 +291,6 @@ def test_with_a_cache_pieces_are_the_whole(family, pieces):
         assert one.k.shape == one.v.shape == (3, kv_heads, 9, 4)
     with pytest.raises(ValueError, match="of 12 tokens is longer than length=11"):
         model(ids[:, :3], past)
-
-
-def test_attention_serves_a_rank_with_fewer_heads():
-    config = FAMILIES["llama"]
-    attention = Attention(config)
-    attention.heads, attention.kv_heads = 3, 1
-    attention.qkv, attention.out = nn.Linear(24, (3 + 2) * 4), nn.Linear(12, 24)
-    assert attention(torch.randn(2, 5, 24)).shape == (2, 5, 24)
 
 
 @pytest.mark.gpu

@@ -23,7 +23,7 @@ MUTANTS = [
         FILE,
         "        return reduce(grad, ctx.group, sum_in=ctx.sum_in), None, None",
         "        return grad, None, None",
-        (f"{SUMS}[2-None]", f"{TESTS}test_each_pair_is_its_own_adjoint[3]"),
+        (f"{SUMS}[2-None]",),
         "each rank keeps its own part of dX; nothing fails, and training drifts",
         "T2",
     ),

@@ -195,31 +195,6 @@ def test_rows_that_are_no_words_stay_zero(pool, world):
     assert sum(pool.run(world, padding_stays_zero)) == 6
 
 
-def head_alone(me):
-    """Untied, with a rank that holds no word at all; the sum of dX waits or does not."""
-    group = dist.group.WORLD
-    for vocabulary, overlap in ((9, True), (11, False)):
-        whole = made("head", vocabulary, HIDDEN).to(me.device)
-        x = made("x", 2, 3, HIDDEN, grad=True, device=me.device)
-        mine = x.detach().clone().requires_grad_()
-        dense = whole.clone().requires_grad_()
-        head = VocabularyParallelHead(
-            nn.Parameter(own(whole, group, 0).clone()), group, overlap=overlap
-        )
-        got, want = head(mine), x @ dense.t()
-        close("logits", got, own(want, group))
-        owed = made("owed", *want.shape).to(me.device)
-        want.backward(owed)
-        got.backward(own(owed, group))
-        close("dX", mine.grad, x.grad)
-        close("dW", head.weight.grad, own(dense.grad, group, 0))
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_the_head_gives_this_ranks_logits(pool, world):
-    pool.run(world, head_alone)
-
-
 def refused(me):
     group = dist.group.WORLD
     dense = dense_table("refused", 10, me.device)

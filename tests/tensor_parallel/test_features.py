@@ -1,4 +1,4 @@
-"""Cut layers beside torch's own features: recomputation, autocast, copies, state, the compiler.
+"""Cut layers beside torch's own features: recomputation, autocast, what is frozen.
 
 What works is held to the numbers without the feature, and what does not is said by a test too.
 """
@@ -6,15 +6,13 @@ What works is held to the numbers without the feature, and what does not is said
 from __future__ import annotations
 
 import copy
-import io
-import warnings
 
 import torch
 import torch.distributed as dist
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import ranks
-from course_lib.gpt import GPT, MLP, Block, Config
+from course_lib.gpt import MLP, Block, Config
 from course_lib.ledger import ledger
 from course_lib.tensor_parallel import (
     column_products,
@@ -98,52 +96,6 @@ def test_autocast_narrows_products_and_messages_and_no_gradient(pool):
     pool.run(2, narrow)
 
 
-def copied(me):
-    """A deep copy has parameters of its own and talks to the same ranks."""
-    config = CONFIG.changed(attention_dropout=0.1, kv_heads=1)  # with rows that ranks share
-    block, _ = cut_block(me, config)
-    twin = copy.deepcopy(block)
-    assert twin.attention.qkv.group is block.attention.qkv.group
-    assert twin.attention.core.group is block.attention.core.group
-    assert twin.attention.qkv.shared == block.attention.qkv.shared
-    x = made("x", 2, 5, 24, device=me.device)
-    grads = []
-    for model in (block.eval(), twin.eval()):
-        model(x).square().sum().backward()
-        grads.append([p.grad for p in model.parameters()])
-    assert all(map(torch.equal, *grads))
-    with torch.no_grad():
-        for p in twin.parameters():
-            p.zero_()
-    assert all(p.abs().sum() > 0 for p in block.parameters())
-
-
-def test_a_deep_copy_talks_to_the_same_ranks(pool):
-    pool.run(2, copied)
-
-
-def stored(me):
-    """A rank's state through a file into another cut model; a dense state does not fit."""
-    mesh = ranks.mesh(me, dp=1, tp=me.world)
-    dense = randomized(GPT(GPT2).to(me.device), "one")
-    cut = parallelize(copy.deepcopy(dense), mesh)
-    other = parallelize(randomized(GPT(GPT2).to(me.device), "another"), mesh)
-    assert list(cut.state_dict()) == list(dense.state_dict())  # the names stay
-    file = io.BytesIO()
-    torch.save(cut.state_dict(), file)
-    file.seek(0)
-    ids = made("ids", 2, 5).abs().mul(100).long().to(me.device) % 9
-    before = other(ids)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert not torch.allclose(before, cut(ids)) and torch.equal(other(ids), cut(ids))
-    return said(RuntimeError, other.load_state_dict, dense.state_dict())
-
-
-def test_a_ranks_state_goes_through_a_file(pool):
-    for message in pool.run(2, stored):
-        assert "size mismatch for blocks.0.attention.qkv.weight" in message
-
-
 def frozen(me):
     """What does not want a gradient costs no message, and what is frozen stays frozen when cut."""
     dense = randomized(MLP(GPT2).to(me.device), "mlp")
@@ -164,32 +116,6 @@ def frozen(me):
 def test_what_is_frozen_stays_so_and_sends_nothing(pool):
     wants = {"up.weight": False, "up.bias": False, "down.weight": True, "down.bias": True}
     assert pool.run(2, frozen) == [(wants, [(1, 0), (1, 1)], 1)] * 2
-
-
-def compiled(me):
-    """With breaks in the graph: the same numbers. As one graph: refused, and by what."""
-    mlp = shard_mlp(randomized(MLP(GPT2).to(me.device), "mlp"), dist.group.WORLD)
-    found = []
-    for model in (mlp, torch.compile(mlp, backend="eager")):
-        mlp.zero_grad()
-        x = made("x", 3, 15, device=me.device, grad=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            y = model(x)
-        y.square().sum().backward()
-        found.append([y.detach(), x.grad, *(p.grad for p in mlp.parameters())])
-    for got, want in zip(found[1], found[0], strict=True):
-        close("compiled", got, want)
-    breaks = sum(torch._dynamo.utils.counters["graph_break"].values())
-    torch._dynamo.reset()
-    whole = torch.compile(mlp, backend="eager", fullgraph=True)
-    return breaks, said(torch._dynamo.exc.Unsupported, whole, x)
-
-
-def test_the_compiler_breaks_its_graph_at_the_messages(pool):
-    for breaks, message in pool.run(2, compiled, timeout=120):
-        assert breaks >= 1
-        assert "it exchanges messages with other ranks" in message
 
 
 def twice(me):
@@ -213,19 +139,3 @@ def twice(me):
 def test_a_second_derivative_without_its_messages_is_refused(pool):
     for found in pool.run(2, twice):
         assert len(found) == 6 and all("once_differentiable" in text for text in found)
-
-
-def on_meta(me):
-    with torch.device("meta"):
-        model = GPT(GPT2)
-    cut = parallelize(model, ranks.mesh(me, dp=1, tp=me.world))
-    want = parallelize(randomized(GPT(GPT2), "one"), ranks.mesh(me, dp=1, tp=me.world))
-    assert all(p.is_meta for p in cut.parameters())
-    shapes = {name: tuple(p.shape) for name, p in cut.named_parameters()}
-    assert shapes == {name: tuple(p.shape) for name, p in want.named_parameters()}
-    return shapes
-
-
-def test_a_model_on_meta_is_cut_without_numbers(pool):
-    for shapes in pool.run(2, on_meta):
-        assert shapes["blocks.0.mlp.down.weight"][0] == 15

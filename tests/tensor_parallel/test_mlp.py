@@ -90,22 +90,6 @@ def test_the_mlp_is_the_dense_one_and_sends_one_sum_each_way(pool, world, member
         assert min(missing) > 0 or world == 1
 
 
-def bytes_sent(me):
-    group = dist.group.WORLD
-    mlp = shard_mlp(dense_mlp("bytes", "swiglu", 12, True, me.device), group)
-    x = made("x", *BATCH, H, device=me.device, grad=True)
-    with ledger(axes={"tp": group}) as book:
-        mlp(x).sum().backward()
-    return book.bytes(), book.bytes(phase="forward"), book.count()
-
-
-@pytest.mark.parametrize("world", [2, 3, 4])
-def test_a_ranks_bytes_are_four_phi_times_its_share_of_the_ring(pool, world):
-    phi = BATCH[0] * BATCH[1] * H
-    want = 4 * phi * (world - 1) / world * 8  # in float64, 8 bytes a number
-    assert pool.run(world, bytes_sent) == [(want, want / 2, 2)] * world
-
-
 def gate_beside_up(me):
     """Which rows of gate, and which of up, a rank holds; and the columns of down."""
     dense = dense_mlp("rows", "swiglu", 7, True, me.device)

@@ -1,7 +1,7 @@
 """Whole models cut over the mesh: padding, ties, copies, meta, caches, and the reference workload.
 
-That a plain plan trains as the dense model is shown in test_parallelize.py, and in test_sequence.py
-with the tokens cut; here stands what concerns the vocabulary and the model as one.
+That a plain plan trains as the dense model is shown in tests/step/test_matrix.py, and in
+test_sequence.py with the tokens cut; here stands what concerns the vocabulary and the model as one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import nn
 
 from course_lib import ranks
 from course_lib.gpt import GPT, Config
-from course_lib.gpt.model import Cache
 from course_lib.ledger import ledger
 from course_lib.tensor_parallel import check_replicas, parallelize
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
@@ -162,32 +161,6 @@ def carried(me, config, sequence):
 )
 def test_a_cut_model_can_be_copied_saved_and_made_without_numbers(pool, world, config, sequence):
     pool.run(world, carried, config, sequence)
-
-
-@torch.no_grad()
-def cached(me, config, sequence):
-    """A prompt, then token by token, with keys and values kept: the logits of all at once."""
-    mesh, group = ranks.mesh(me, dp=1, tp=me.world), dist.group.WORLD
-    dense = randomized(GPT(config).to(me.device), "cached")
-    cut = parallelize(copy.deepcopy(dense), mesh, sequence=sequence)
-    ids, _ = batch("cached", config, me.device, s=8)
-    want = own(dense(ids), group)
-    past = [Cache() for _ in range(config.layers)]
-    parts, at = [], 0
-    for s in (4, 1, 2, 1):
-        parts.append(cut(ids[:, at : at + s], past))
-        at += s
-        assert all(one.length == at for one in past)
-        assert past[0].k.shape[1] == cut.blocks[0].attention.kv_heads  # this rank's alone
-    close("token by token", torch.cat(parts, 1), want)
-
-
-@pytest.mark.parametrize(
-    ("world", "config", "sequence"),
-    [(2, LLAMA.changed(heads=4, kv_heads=2), True), (3, GPT2, False), (4, FEW, False)],
-)
-def test_tokens_one_by_one_are_tokens_at_once(pool, world, config, sequence):
-    pool.run(world, cached, config, sequence)
 
 
 REFERENCE = {"vocabulary": 8192, "length": 128, "hidden": 512, "layers": 6, "heads": 8}

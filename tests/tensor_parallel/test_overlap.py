@@ -6,8 +6,6 @@ products and collectives, the handle of a verb its wait; the ledger shows the sa
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch.distributed as dist
 from torch import nn
@@ -16,7 +14,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from course_lib import ranks
 from course_lib.collectives import Handle
 from course_lib.gpt import MLP, Attention, Block, Config
-from course_lib.ledger import ledger
 from course_lib.tensor_parallel import ColumnParallelLinear, parallelize, shard_attention, shard_mlp
 from tests.tensor_parallel.parts import made, randomized
 
@@ -107,25 +104,3 @@ def chosen(me):
 
 def test_the_choice_reaches_every_plans_first_layer(pool):
     assert pool.run(2, chosen) == [5 * [True] + 5 * [False]] * 2
-
-
-def spans(me):
-    """The backward of a layer as the ledger has it, the wait for the sum among it."""
-    group, found = dist.group.WORLD, []
-    dense = randomized(nn.Linear(H, F, device=me.device), "w")
-    for overlap in (True, False):
-        layer = ColumnParallelLinear.from_dense(copy.deepcopy(dense), group, overlap=overlap)
-        x = made("x", 5, H, device=me.device, grad=True)
-        with ledger(axes={"tp": group}) as book:
-            layer(x).sum().backward()
-        (span,) = book.spans()
-        (waited,) = span.waits
-        assert span.start <= waited[0] <= waited[1] and span.end is not None
-        found.append((span.op, span.phase, span.asynchronous, span.payload))
-    return found
-
-
-def test_the_ledger_shows_one_span_with_one_wait(pool):
-    one = ("all_reduce", "backward", True, 5 * H * 8)
-    for found in pool.run(2, spans):
-        assert found[0] == one and (found[1][0], found[1][3]) == (one[0], one[3])

@@ -1,4 +1,4 @@
-"""Blocks and whole models over the mesh against the dense ones: logits, gradients, training, bytes.
+"""A block over the mesh against the dense one, its bytes, and what parallelize refuses.
 
 And the check that copies are copies: each way in which they can drift has to be noticed and named.
 """
@@ -10,7 +10,6 @@ import copy
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -18,114 +17,18 @@ from course_lib import ranks
 from course_lib.gpt import GPT, Block, Config
 from course_lib.ledger import ledger
 from course_lib.tensor_parallel import check_replicas, parallelize
-from course_lib.tensor_parallel.conjugates import gather
 from course_lib.tensor_parallel.parallelize import replicated
-from course_lib.tensor_parallel.randomness import in_step, logical_masks, seed_all
-from tests.tensor_parallel.parts import (
-    Momentum,
-    chunks,
-    close,
-    fewer,
-    held,
-    made,
-    randomized,
-    said,
-    same_gradients,
-    same_parameters,
-)
+from tests.tensor_parallel.parts import close, held, made, randomized, said, same_gradients
 
 BATCH = (2, 5)  # b, s
 SIZES = {"vocabulary": 11, "length": 8, "layers": 2}
 GPT2 = Config.gpt2(**SIZES, hidden=20, heads=5, inner=13)
 LLAMA = Config.llama(**SIZES, hidden=24, heads=6, kv_heads=3, inner=10)
 FEW = Config.llama(**SIZES, hidden=24, heads=6, kv_heads=2, inner=9)  # fewer kv heads than ranks
-ONE = Config.llama(**SIZES, hidden=24, heads=4, kv_heads=1, inner=7)
-BIASED = LLAMA.changed(bias=True, tied=True, activation="gelu")
-CONFIGS = {1: [GPT2], 2: [GPT2, BIASED, ONE], 3: [GPT2, LLAMA, ONE], 4: [GPT2, FEW, ONE]}
 
 
 def model_of(config, label, device):
     return randomized(GPT(config).to(device), label)
-
-
-def tokens(label, config, device):
-    x = (made(label, *BATCH) * 1000).long().abs() % config.vocabulary
-    return x.to(device)
-
-
-def logits_of(model, ids, config, group):
-    """All logits; a rank that computes some words' alone hears the others'."""
-    part = model(ids)  # (b, s, v) or (b, s, v/tp)
-    if part.shape[-1] == config.vocabulary:
-        return part
-    sizes = chunks(config.vocabulary, group.size())
-    return gather(part, group, -1, sizes, after="replicated")
-
-
-def loss_of(model, label, config, group, device):
-    ids, labels = (tokens((label, k), config, device) for k in ("ids", "labels"))
-    return F.cross_entropy(logits_of(model, ids, config, group).flatten(0, 1), labels.flatten())
-
-
-def trained(me, configs, dp):
-    """Each config: logits, gradients and weights over three steps; copies stay copies."""
-    mesh = ranks.mesh(me, dp=dp, tp=me.world // dp)
-    replica, group = mesh.get_local_rank("dp"), mesh.get_group("tp")
-    missing = []
-    for number, config in enumerate(configs):
-        dense = model_of(config, number, me.device)
-        cut = parallelize(copy.deepcopy(dense), mesh)
-        where = held(dense, lambda twin: parallelize(twin, mesh))
-        missing.append(fewer(where, dense))
-        ids = tokens("ids", config, me.device)
-        close("logits", logits_of(cut, ids, config, group), dense(ids))
-        descents = Momentum(dense, lr=0.05), Momentum(cut, lr=0.05)
-        for step in range(3):
-            label = (number, step, replica)
-            losses = [loss_of(m, label, config, group, me.device) for m in (dense, cut)]
-            close("loss", losses[1], losses[0])
-            for loss in losses:
-                loss.backward()
-            same_gradients(f"{number}, step {step}", cut, dense, where)
-            for descent in descents:
-                descent.step()
-            same_parameters(f"{number} after {step + 1} steps", cut, dense, where)
-            check_replicas(cut, group)
-    return missing
-
-
-@pytest.mark.parametrize(("world", "dp"), [(1, 1), (2, 1), (3, 1), (4, 1), (4, 2)])
-def test_a_whole_model_trains_as_the_dense_one(pool, world, dp):
-    for missing in pool.run(world, trained, CONFIGS[world // dp], dp):
-        assert min(missing) > 0 or world == 1
-
-
-def with_adamw(me):
-    """torch's own AdamW with decay: its moments are those of the parts."""
-    mesh = ranks.mesh(me, dp=1, tp=me.world)
-    dense = model_of(GPT2, "adamw", me.device)
-    cut, where = (
-        parallelize(copy.deepcopy(dense), mesh),
-        held(dense, lambda m: parallelize(m, mesh)),
-    )
-    steps = [torch.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.1) for m in (dense, cut)]
-    for step in range(3):
-        for model, adamw in zip((dense, cut), steps, strict=True):
-            adamw.zero_grad()
-            loss_of(model, step, GPT2, dist.group.WORLD, me.device).backward()
-            adamw.step()
-        # Adam divides by a gradient's size: where that is near nothing, rounding grows.
-        same_parameters(f"after {step + 1} steps", cut, dense, where, bound=1e-8)
-    name = "blocks.0.mlp.up.weight"
-    whole, mine = (
-        opt.state[dict(m.named_parameters())[name]]["exp_avg"]
-        for opt, m in zip(steps, (dense, cut), strict=True)
-    )
-    close("exp_avg", mine, whole.reshape(-1)[where[name]], 1e-9)
-
-
-def test_three_steps_of_adamw_are_the_dense_ones(pool):
-    pool.run(3, with_adamw, timeout=60)  # torch's optimizers bring its compiler along
 
 
 def one_block(me, config):
@@ -163,49 +66,6 @@ def test_a_block_sends_two_sums_forward_and_two_backward(pool, world, family):
     for kinds, sent, count in pool.run(world, one_block, config):
         assert kinds == four and count == 4
         assert sent == pytest.approx(8 * phi * (world - 1) / world * 8, rel=1e-12)  # of 8 bytes
-
-
-def with_dropout(me, config, recompute):
-    """All three dropouts, masks by logical index: three steps of the cut model are the dense."""
-    config = config.changed(dropout=0.2, attention_dropout=0.3, recompute=recompute)
-    mesh, group = ranks.mesh(me, dp=1, tp=me.world), dist.group.WORLD
-    dense = model_of(config, "dropout", me.device)
-    cut, where = (
-        parallelize(copy.deepcopy(dense), mesh),
-        held(dense, lambda m: parallelize(m, mesh)),
-    )
-    losses = []
-    for model in (dense, cut):
-        seed_all(3)
-        descent = Momentum(model, lr=0.05)
-        losses.append([])
-        for step in range(3):
-            with logical_masks():
-                loss = loss_of(model, step, config, group, me.device)
-                loss.backward()
-            losses[-1].append(loss.detach())
-            descent.step()
-    for step in range(3):
-        close(f"loss {step}", losses[1][step], losses[0][step])
-    same_parameters("after 3 steps with dropout", cut, dense, where)
-    cut.eval()
-    assert not torch.allclose(loss_of(cut, 0, config, group, me.device), losses[1][0])
-    # And with torch's own masks: each rank's heads drop out by themselves, copies stay copies.
-    seed_all(4)
-    descent = Momentum(cut.train(), lr=0.05)
-    for step in range(2):
-        loss_of(cut, step, config, group, me.device).backward()
-        descent.step()
-        check_replicas(cut, group)
-        in_step(group)
-
-
-@pytest.mark.parametrize(
-    ("world", "config", "recompute"), [(2, GPT2, True), (3, LLAMA, False), (4, FEW, False)]
-)
-def test_dropout_on_copies_is_shared_and_inside_heads_is_not(pool, world, config, recompute):
-    # Recomputation brings torch's compiler along, which takes seconds.
-    pool.run(world, with_dropout, config, recompute, timeout=60 if recompute else None)
 
 
 def drifted(me):
@@ -322,11 +182,3 @@ def test_what_cannot_be_cut_is_refused_before_anything_is_changed(pool):
         assert "cut already" in found[2] and "cut already" in found[3]
         assert "(without names)" in found[4] and "no axis 'tp'" in found[4]
         assert "has the axes dp and no axis 'tp'" in found[5]
-
-
-def test_a_config_that_cannot_be_is_refused_before_any_rank_starts():
-    assert "did you mean 'kv_heads'?" in said(ValueError, Config.read, {"kv_head": 2})
-    assert "hidden=20 does not divide into heads=6" in said(ValueError, Config, hidden=20, heads=6)
-    assert "cannot be shared out over kv_heads=4" in said(
-        ValueError, Config, hidden=24, heads=6, kv_heads=4
-    )

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib import ranks
 from course_lib.layout import cut, heads
 from course_lib.tensor_parallel.randomness import logical_masks, private, seed_all
 
@@ -109,29 +108,6 @@ def heads_of_an_attention(me):
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
 def test_heads_of_a_rank_are_dropped_out_as_in_the_whole_attention(pool, world):
     pool.run(world, heads_of_an_attention)
-
-
-def two_axes(me):
-    """A batch cut over dp and a width over tp: the two contexts place the tensor together."""
-    mesh = ranks.mesh(me, dp=2, tp=2)
-    x = made(me, 3, 5, 7)
-    rows, columns = cut(3, 2), cut(7, 2)
-    dp, tp = mesh.get_local_rank("dp"), mesh.get_local_rank("tp")
-    part = x.split(rows, 0)[dp].split(columns, 2)[tp]
-    with logical_masks():
-        seed_all(3)
-        dense = [F.dropout(x, 0.5) for _ in range(2)]
-        seed_all(3)
-        with private(mesh.get_group("dp"), dim=0, start=dp * rows[0], whole=3):
-            with private(mesh.get_group("tp"), dim=-1, start=tp * columns[0], whole=7):
-                ours = F.dropout(part, 0.5)
-            more = F.dropout(x.split(rows, 0)[dp], 0.5)
-    assert torch.equal(ours, dense[0].split(rows, 0)[dp].split(columns, 2)[tp])
-    assert torch.equal(more, dense[1].split(rows, 0)[dp])
-
-
-def test_two_axes_place_a_tensor_together(pool):
-    pool.run(4, two_axes)
 
 
 def piece(x, group, words):
