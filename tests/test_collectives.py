@@ -207,7 +207,7 @@ def agree(me):
     return c.all_reduce(x, dist.group.WORLD).cpu()
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("world", [3])
 def test_all_ranks_get_the_same_sum_to_the_last_bit(pool, world):
     # In whichever order the terms are added, it has to be one order: weights that should be equal
     # on all ranks would drift apart otherwise.
@@ -223,7 +223,7 @@ def pass_the_barrier(me):
 
 
 @pytest.mark.cpu("no tensor is made")
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 3])
 def test_nobody_leaves_a_barrier_before_all_have_come(pool, world):
     times = pool.run(world, pass_the_barrier)
     assert min(left for _, left in times) >= max(came for came, _ in times)

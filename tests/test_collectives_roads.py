@@ -129,11 +129,3 @@ def test_the_road_of_a_cuda_tensor(op, staged_on_gloo, backend):
         assert out is x
         assert bring_back(result) is result
     assert set(asked) <= {"cuda:1"}
-
-
-@pytest.mark.cpu("a tensor of the CPU")
-def test_a_cpu_tensor_is_never_staged():
-    x = torch.ones(2)
-    out, bring_back = transport.on_wire(x, "all_gather", SimpleNamespace())
-    assert out is x
-    assert bring_back(x) is x

@@ -233,7 +233,7 @@ def heard_by_all(me, folder):
     return made.fingerprint, made.text(made.tokens), len(tokenizer["model"]["vocab"])
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [1, 3])
 def test_one_rank_prepares_and_all_hold_the_same(pool, world, tmp_path):
     alone = prepare(None, documents=TEXTS, vocabulary=SMALL)
     want = (alone.fingerprint, "".join(text + END for text in TEXTS), SMALL)

@@ -129,7 +129,7 @@ def stop_twice_and_restart(me, folder):
     return seen, mine
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 3])
 def test_stop_twice_and_start_again(pool, tmp_path, world):
     sums = [world * (world - 1) // 2 + turn * world for turn in range(3)]
     for rank, (seen, mine) in enumerate(pool.run(world, stop_twice_and_restart, tmp_path)):
@@ -230,7 +230,7 @@ def look_at_mesh(me, dp, tp):
     return mesh.mesh_dim_names, tuple(mesh.shape), mesh.device_type, seen
 
 
-SHAPES = [(1, 1), (1, 2), (2, 1), (1, 3), (3, 1), (1, 4), (2, 2), (4, 1)]
+SHAPES = [(1, 1), (1, 3), (3, 1), (2, 2)]
 
 
 @pytest.mark.parametrize(("dp", "tp"), SHAPES)

@@ -25,7 +25,7 @@ class ColumnParallelLinear(OnRanks):
     """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]: nothing is sent forward, dX is summed backward.
 
     The initial weights are those that nn.Linear would have drawn, for any number of ranks.
-    `sizes` cuts f otherwise than torch.chunk does; `gather_output` joins Y on every rank.
+    `gather_output` joins Y on every rank.
     """
 
     def __init__(
@@ -35,7 +35,6 @@ class ColumnParallelLinear(OnRanks):
         group: Group,
         *,
         bias: bool = True,
-        sizes: Sequence[int] | None = None,
         gather_output: bool = False,
         overlap: bool = True,
         sum_in: torch.dtype | None = None,
@@ -45,7 +44,7 @@ class ColumnParallelLinear(OnRanks):
         super().__init__()
         n, rank = size_and_rank(group)
         self.inputs, self.outputs, self.group = inputs, outputs, group
-        self.sizes = _sizes(outputs, n, sizes, "outputs")
+        self.sizes = cut(outputs, n)
         self.gather_output, self.overlap, self.sum_in = gather_output, overlap, sum_in
         # Drawn whole, so that the numbers do not depend on how many share them; then cut.
         dense = nn.Linear(inputs, outputs, bias, device=device, dtype=dtype)
@@ -144,7 +143,6 @@ class RowParallelLinear(OnRanks):
         group: Group,
         *,
         bias: bool = True,
-        sizes: Sequence[int] | None = None,
         split_input: bool = False,
         sum_in: torch.dtype | None = None,
         device: torch.device | str | None = None,
@@ -153,7 +151,7 @@ class RowParallelLinear(OnRanks):
         super().__init__()
         n, rank = size_and_rank(group)
         self.inputs, self.outputs, self.group = inputs, outputs, group
-        self.sizes = _sizes(inputs, n, sizes, "inputs")
+        self.sizes = cut(inputs, n)
         self.split_input, self.sum_in = split_input, sum_in
         dense = nn.Linear(inputs, outputs, bias, device=device, dtype=dtype)
         self._take(dense, [_span(self.sizes, rank)])
@@ -236,17 +234,6 @@ def _part(whole: Tensor, spans: Spans, dim: int = 0) -> nn.Parameter:
 
 def _span(sizes: Sequence[int], rank: int) -> tuple[int, int]:
     return sum(sizes[:rank]), sum(sizes[: rank + 1])
-
-
-def _sizes(total: int, n: int, sizes: Sequence[int] | None, name: str) -> list[int]:
-    if sizes is None:
-        return cut(total, n)
-    if len(sizes) != n or min(sizes) < 0 or sum(sizes) != total:
-        raise ValueError(
-            f"sizes={list(sizes)} has to give each of {n} ranks its part of {name}={total}, 0 or "
-            f"more, and to add up to {total}"
-        )
-    return list(sizes)
 
 
 def _whole(dense: nn.Module) -> None:

@@ -7,13 +7,11 @@ the caller's touched.
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib.ledger import ledger
 from course_lib.memory import peak
@@ -356,42 +354,6 @@ def padded_in_one_piece(me):
 def test_padding_costs_no_second_shard(pool):
     for shard, forward in pool.run(2, padded_in_one_piece):
         assert shard <= forward <= 1.25 * shard  # 3 times where torch fills all rows at once
-
-
-class Fills(TorchDispatchMode):
-    """The shapes of what `masked_fill_` passes over."""
-
-    def __init__(self):
-        super().__init__()
-        self.shapes = []
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        if op is torch.ops.aten.masked_fill_.Scalar:
-            self.shapes.append(tuple(args[0].shape))
-        return op(*args, **(kwargs or {}))
-
-
-def filled(me):
-    """What the backward fills: with tokens that are ignored, and with a row of -inf besides."""
-    group, targets = dist.group.WORLD, torch.tensor([0, -100, 3, -100])
-    found = []
-    for dead in (False, True):
-        mine = torch.randn(4, 6)
-        mine[1, :] = -INFINITY if dead else 0.0
-        mine.requires_grad_()
-        loss = cross_entropy(mine, targets, group, vocabulary=6 * me.world)
-        with Fills() as fills:
-            (grad,) = torch.autograd.grad(loss, mine)
-        assert torch.isfinite(grad).all() and not grad[1].any()
-        found.append(fills.shapes)
-    return found
-
-
-def test_rows_are_filled_with_0_only_where_one_has_no_softmax(pool):
-    for found in pool.run(2, filled):
-        assert found == [[], [(4, 6)]]
-    far = SimpleNamespace(is_cuda=True)  # numbers for which the host would have to wait
-    assert module.any_broken(far, check=False)
 
 
 def refused(me):

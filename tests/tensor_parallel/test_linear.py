@@ -115,16 +115,6 @@ def drawn(me, cases):
             where = held(dense, lambda twin, kind=kind: kind.from_dense(twin, group))
             same_parameters(f"{kind.__name__} {inputs} {outputs}", layer, dense, where, bound=0.0)
             after.append(tuple(layer.weight.shape))
-            # A cut of one's own.
-            sizes = [1] * me.world
-            sizes[min(1, me.world - 1)] += (
-                outputs if kind is ColumnParallelLinear else inputs
-            ) - me.world
-            torch.manual_seed(number)
-            layer = kind(inputs, outputs, group, sizes=sizes, **options)
-            dim = 0 if kind is ColumnParallelLinear else 1
-            piece = dense.weight.split(sizes, dim)[me.rank]
-            close("sizes=", layer.weight, piece, bound=0.0)
     return after
 
 
@@ -299,8 +289,6 @@ def refused(me):
         said(ValueError, rows, x),
         said(ValueError, rows, x[:, :2]),
         said(ValueError, whole, half),
-        said(ValueError, ColumnParallelLinear, 6, 4, group, sizes=[4]),
-        said(ValueError, RowParallelLinear, 6, 4, group, sizes=[4, 3]),
         said(ValueError, ColumnParallelLinear.from_dense, columns, group),
         said(ValueError, RowParallelLinear.from_dense, columns, group),
         said(TypeError, ColumnParallelLinear.from_dense, nn.Bilinear(2, 2, 2), group),
@@ -322,8 +310,6 @@ def test_wrong_inputs_are_named(pool):
         assert "3 of 6 over 2 ranks, and got 6" in found[2] and "split_input=True" in found[2]
         assert "got 2" in found[3] and "same rule as this layer's weight" in found[3]
         assert "6 wide, and got 3" in found[4] and "leave split_input out" in found[4]
-        assert "sizes=[4] has to give each of 2 ranks its part of outputs=4" in found[5]
-        assert "inputs=6" in found[6] and "add up to 6" in found[6]
-        assert all("cut already" in one for one in found[7:9])
-        assert "this is a Bilinear" in found[9]
-        assert "rank order" in found[10] and "torch.chunk" in found[11]
+        assert all("cut already" in one for one in found[5:7])
+        assert "this is a Bilinear" in found[7]
+        assert "rank order" in found[8] and "torch.chunk" in found[9]

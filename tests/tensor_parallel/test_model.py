@@ -207,14 +207,6 @@ def refused(me):
     assert not book.records
     assert {name: p.shape for name, p in few.named_parameters()} == before
     assert isinstance(few.blocks[0].mlp.up, nn.Linear) and isinstance(few.head, nn.Linear)
-    cut = parallelize(randomized(GPT(GPT2).to(me.device), "refused"), mesh)
-    ids, targets = batch("refused", GPT2, me.device)
-    logits = cut(ids)
-    whole = torch.randn(2, 5, 10, device=me.device)
-    group = dist.group.WORLD
-    found.append(said(ValueError, cross_entropy, whole, targets, group, vocabulary=10))
-    found.append(said(ValueError, cross_entropy, logits, targets, group, vocabulary=10, padded=16))
-    found.append(said(ValueError, cut, ids.clamp(max=0) + 10))
     return found
 
 
@@ -223,5 +215,3 @@ def test_what_cannot_be_cut_is_refused_while_nothing_is(pool):
         for one in found[:2]:
             assert "a vocabulary of 2 words cannot be cut over 3 ranks" in one
         assert "multiple_of=0" in found[2]
-        assert "Those are all" in found[3] and "padded to another length" in found[4]
-        assert "10 ids are out of range, the first of them 10" in found[5]

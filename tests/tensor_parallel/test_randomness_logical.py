@@ -71,7 +71,7 @@ def parts_of_a_tensor(me):
     return compared
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [1, 3])
 def test_a_part_is_dropped_out_as_that_part_of_the_whole(pool, world):
     compared = pool.run(world, parts_of_a_tensor)
     assert sum(compared) == sum(4 * torch.Size(shape).numel() for shape in SHAPES)
@@ -105,7 +105,7 @@ def heads_of_an_attention(me):
             torch.testing.assert_close(got, want, rtol=0, atol=1e-10)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [3, 4])
 def test_heads_of_a_rank_are_dropped_out_as_in_the_whole_attention(pool, world):
     pool.run(world, heads_of_an_attention)
 
