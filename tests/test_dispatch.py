@@ -122,18 +122,6 @@ def test_listening_twice_hears_once_until_it_has_ended_twice(work):
     assert dist.Work.wait is original
 
 
-def test_listeners_may_end_in_any_order(work):
-    ears, original = [Ear(), Ear(), Ear()], dist.Work.wait
-    contexts = [listening(ear) for ear in ears]
-    for context in contexts:
-        context.__enter__()
-    for ended, context in enumerate(contexts, 1):
-        context.__exit__(None, None, None)
-        work.wait()
-        assert [ear.count for ear in ears] == [2 * min(k, ended) for k in range(3)]
-    assert dist.Work.wait is original
-
-
 def test_a_wait_that_raises_has_not_returned(work):
     ear, original = Ear(), dist.Work.wait
     with pytest.raises(RuntimeError, match="timed out"), listening(ear):

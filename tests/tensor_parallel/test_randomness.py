@@ -73,22 +73,6 @@ def test_shared_numbers_are_equal_and_private_masks_independent(pool, world):
     independent(every)
 
 
-def one_number_taken(me):
-    """What private() leaves behind, and what one number drawn by hand does."""
-    seed_all(8)
-    torch.randint(2**62, (), device="cpu")
-    alone = numbers(me)
-    seed_all(8)
-    with private(dist.group.WORLD):
-        numbers(me, me.rank + 7)
-    return alone, numbers(me)
-
-
-def test_private_costs_the_shared_stream_one_number(pool):
-    for alone, after in pool.run(3, one_number_taken):
-        assert torch.equal(alone, after)
-
-
 def nested_and_interrupted(me):
     group = dist.group.WORLD
     seed_all(11)
