@@ -6,6 +6,7 @@ a shared parameter once. Clipping multiplies every shard by the same factor. Les
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -28,35 +29,48 @@ class Piece(NamedTuple):
 
 
 def norm(
-    pieces: Iterable[Piece], groups: Sequence[Group], *, device: torch.device | None = None
+    pieces: Iterable[Piece],
+    groups: Sequence[Group],
+    p: float = 2.0,
+    *,
+    device: torch.device | None = None,
 ) -> Tensor:
-    """The 2-norm of the logical tensors together, the same on every rank; every rank calls it.
+    """The p-norm of the logical tensors together, the same on every rank; every rank calls it.
 
     `groups` are all groups along which the pieces are cut or copied, such as a mesh's tp and dp:
     one small all-reduce for each. `device`: from where the groups take it, if not from the pieces'.
     """
+    if not (p > 0):
+        raise ValueError(f"p={p} has to be above 0; math.inf is the largest of all")
     for group in groups:
         check_member(group)
     own = [piece for piece in _once(pieces) if _counts_here(piece, groups)]
-    parts = [_square_of(piece) for piece in own]
+    parts = [_part(piece, p) for piece in own]
     device = device or next((x.tensor.device for x in own), device_of(*groups))
     total = torch.zeros((), dtype=torch.float64, device=device)
     if parts:
-        total = _on_one_device(parts, device).sum()
+        stacked = _on_one_device(parts, device)
+        total = stacked.amax() if p == math.inf else stacked.sum()
     with labelled("scalars"):
         for group in groups:
-            total = collectives.all_reduce(total, group, donated=True)
-    return total.sqrt()
+            if p != math.inf:
+                total = collectives.all_reduce(total, group, donated=True)
+                continue
+            # A maximum may leave a NaN out on its way; a sum does not.
+            bad = collectives.all_reduce(total.isnan().to(total.dtype), group)
+            most = collectives.all_reduce(total.nan_to_num(0.0, math.inf), group, "max")
+            total = torch.where(bad > 0, math.nan, most)
+    return total if p == math.inf else total ** (1.0 / p)
 
 
 @torch.no_grad()
-def clip(pieces: Sequence[Piece], groups: Sequence[Group], most: float) -> Tensor:
+def clip(pieces: Sequence[Piece], groups: Sequence[Group], most: float, p: float = 2.0) -> Tensor:
     """Scale the pieces in place so that their norm together is at most `most`; return the norm
     before. The factor is torch's: most / (norm + 1e-6), where that is below 1."""
     if not most > 0:
         raise ValueError(f"most={most} has to be above 0; leave clipping out to switch it off")
     pieces = list(pieces)
-    total = norm(pieces, groups)
+    total = norm(pieces, groups, p)
     factor = (most / (total + 1e-6)).clamp(max=1.0)
     for piece in _once(pieces):
         piece.tensor.mul_(factor)  # of 0 dims: it does not widen the tensor, nor is it rounded
@@ -94,10 +108,13 @@ def _on_one_device(parts: Sequence[Tensor], device: torch.device) -> Tensor:
     return torch.cat([torch.stack(some).to(device) for some in by_device.values()])
 
 
-def _square_of(piece: Piece) -> Tensor:
+def _part(piece: Piece, p: float) -> Tensor:
     x = piece.tensor.detach()
     x = x.reshape(-1)[: piece.real] if piece.real is not None else x
     if x.numel() == 0:
         return torch.zeros((), dtype=torch.float64, device=x.device)
     wide = x if x.dtype == torch.float64 else x.float()
-    return torch.linalg.vector_norm(wide, dtype=wide.dtype).double().square()
+    if p == math.inf:
+        return wide.abs().amax().double()
+    size = torch.linalg.vector_norm(wide, p, dtype=wide.dtype).double()
+    return size**p

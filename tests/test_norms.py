@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib import ranks
+from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
 from course_lib.norms import Piece, _on_one_device, clip, norm
+from course_lib.tensor_parallel import ColumnParallelLinear, check_replicas, parallelize
+from course_lib.tensor_parallel.cross_entropy import cross_entropy
+from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
+from course_lib.tensor_parallel.parallelize import replicated
 from tests.tensor_parallel.parts import (
+    Momentum,
     close,
+    held,
     made,
     own,
+    randomized,
     said,
+    same_gradients,
+    same_parameters,
 )
 
+ORDERS = (0.5, 1, 2, 2.5, math.inf)
 MESHES = [(1, 1), (1, 2), (1, 3), (1, 4), (2, 2)]  # dp, tp
 
 
@@ -59,15 +72,16 @@ def of_the_whole(me, dp):
     found = []
     for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 1e-6)):
         whole = logical(dtype, me.device)
-        want = torch.linalg.vector_norm(flat(whole))
-        for groups in ((tp, rows), (rows, tp)):
-            got = norm(pieces_of(whole, tp, rows), groups)
-            close(str(dtype), got, want, bound)
-            found.append(got.item())
+        for p in ORDERS:
+            want = torch.linalg.vector_norm(flat(whole), p)
+            for groups in ((tp, rows), (rows, tp)):
+                got = norm(pieces_of(whole, tp, rows), groups, p)
+                close(f"p = {p}, {dtype}", got, want, bound)
+                found.append(got.item())
         assert norm(iter(pieces_of(whole, tp, rows)), (tp, rows)) == norm(
             pieces_of(whole, tp, rows), (tp, rows)
         )  # a generator is walked once
-    assert norm([], (tp, rows)).item() == 0.0
+    assert norm([], (tp, rows)).item() == norm([], (tp, rows), math.inf).item() == 0.0
     return found
 
 
@@ -82,26 +96,27 @@ def clipped(me, dp):
     mesh = ranks.mesh(me, dp=dp, tp=me.world // dp)
     tp, rows = mesh.get_group("tp"), mesh.get_group("dp")
     for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-6), (torch.bfloat16, 2.0**-8)):
-        for most in (0.37, 1e6):
-            whole = logical(dtype, me.device)
-            dense = [nn.Parameter(torch.zeros_like(x)) for x in whole.values()]
-            for parameter, x in zip(dense, whole.values(), strict=True):
-                parameter.grad = x.clone()
-            want = nn.utils.clip_grad_norm_(dense, most)
-            mine = pieces_of(whole, tp, rows)
-            got = clip(mine, (tp, rows), most)
-            close(f"{most}", got, want.double(), max(bound, 1e-12))
-            after = dict(zip(whole, (d.grad for d in dense), strict=True))
-            real = [x.tensor.flatten()[: x.real] for x in mine]
-            wanted = [x.tensor.flatten()[: x.real] for x in pieces_of(after, tp, rows)]
-            for one, other in zip(real, wanted, strict=True):
-                close(f"{most}, {dtype}", one, other, bound)
-            if most == 1e6:  # what is short enough stays as it is
-                before = [x.tensor.flatten()[: x.real] for x in pieces_of(whole, tp, rows)]
-                assert all(map(torch.equal, real, before))
-            else:
-                left = norm(mine, (tp, rows)).item()
-                assert left == pytest.approx(most, rel=max(bound, 1e-5))
+        for p in (1.0, 2.0, math.inf):
+            for most in (0.37, 1e6):
+                whole = logical(dtype, me.device)
+                dense = [nn.Parameter(torch.zeros_like(x)) for x in whole.values()]
+                for parameter, x in zip(dense, whole.values(), strict=True):
+                    parameter.grad = x.clone()
+                want = nn.utils.clip_grad_norm_(dense, most, p)
+                mine = pieces_of(whole, tp, rows)
+                got = clip(mine, (tp, rows), most, p)
+                close(f"{p}, {most}", got, want.double(), max(bound, 1e-12))
+                after = dict(zip(whole, (d.grad for d in dense), strict=True))
+                real = [x.tensor.flatten()[: x.real] for x in mine]
+                wanted = [x.tensor.flatten()[: x.real] for x in pieces_of(after, tp, rows)]
+                for one, other in zip(real, wanted, strict=True):
+                    close(f"{p}, {most}, {dtype}", one, other, bound)
+                if most == 1e6:  # what is short enough stays as it is
+                    before = [x.tensor.flatten()[: x.real] for x in pieces_of(whole, tp, rows)]
+                    assert all(map(torch.equal, real, before))
+                else:
+                    left = norm(mine, (tp, rows), p).item()
+                    assert left == pytest.approx(most, rel=max(bound, 1e-5))
 
 
 @pytest.mark.parametrize(("dp", "tp"), [(1, 3), (2, 2)])
@@ -125,23 +140,24 @@ def test_the_factor_is_not_rounded_to_the_pieces_dtype(pool):
 
 
 def broken(me, dp):
-    """A NaN or an infinity on one rank alone is known to all."""
+    """A NaN or an infinity on one rank alone is known to all, whatever the norm."""
     mesh = ranks.mesh(me, dp=dp, tp=me.world // dp)
     groups = (mesh.get_group("tp"), mesh.get_group("dp"))
     found = []
     for bad in range(me.world):
         for value in (math.nan, math.inf, -math.inf):
-            mine = pieces_of(logical(torch.float32, me.device), *groups)
-            if me.rank == bad:
-                mine[1].tensor[0, 0] = value
-            total = norm(mine, groups).item()
-            # Along dp it is a copy: that of the first rank is the one that counts.
-            counts = bad < me.world // dp
-            found.append(math.isnan(total) if math.isnan(value) else total == math.inf)
-            assert found[-1] == counts, (bad, value, total)
-            if counts and math.isnan(value):
-                clip(mine, groups, 1.0)
-                assert all(piece.tensor.isnan().all() for piece in mine)
+            for p in (1.0, 2.0, math.inf):
+                mine = pieces_of(logical(torch.float32, me.device), *groups)
+                if me.rank == bad:
+                    mine[1].tensor[0, 0] = value
+                total = norm(mine, groups, p).item()
+                # Along dp it is a copy: that of the first rank is the one that counts.
+                counts = bad < me.world // dp
+                found.append(math.isnan(total) if math.isnan(value) else total == math.inf)
+                assert found[-1] == counts, (bad, value, p, total)
+                if counts and math.isnan(value):
+                    clip(mine, groups, 1.0, p)
+                    assert all(piece.tensor.isnan().all() for piece in mine)
     return found
 
 
@@ -154,13 +170,18 @@ def test_what_is_not_finite_on_one_rank_is_known_to_all(pool, dp, tp):
 def counted(me):
     mesh = ranks.mesh(me, dp=2, tp=2)
     groups = (mesh.get_group("tp"), mesh.get_group("dp"))
-    with ledger(mesh) as book:
-        norm(pieces_of(logical(torch.float32, me.device), *groups), groups)
-    return [(r.op, r.axis, r.elements) for r in book.records]
+    found = []
+    for p in (2.0, math.inf):
+        with ledger(mesh) as book:
+            norm(pieces_of(logical(torch.float32, me.device), *groups), groups, p)
+        found.append([(r.op, r.axis, r.elements) for r in book.records])
+    return found
 
 
 def test_one_small_sum_for_each_axis(pool):
-    assert pool.run(4, counted) == 4 * [[("all_reduce", "tp", 1), ("all_reduce", "dp", 1)]]
+    for plain, largest in pool.run(4, counted):
+        assert plain == [("all_reduce", "tp", 1), ("all_reduce", "dp", 1)]
+        assert largest == 2 * [("all_reduce", "tp", 1)] + 2 * [("all_reduce", "dp", 1)]
 
 
 def refused(me):
@@ -168,6 +189,8 @@ def refused(me):
     world = dist.group.WORLD
     piece = [Piece(torch.ones(3), (world,))]
     return [
+        said(ValueError, norm, piece, (world,), 0.0),
+        said(ValueError, norm, piece, (world,), math.nan),
         said(ValueError, clip, piece, (world,), 0.0),
         said(ValueError, clip, piece, (world,), math.nan),
         said(ValueError, norm, piece, ()),
@@ -201,7 +224,90 @@ class Operations(TorchDispatchMode):
 
 def test_what_would_be_another_norm_is_refused(pool):
     for found in pool.run(3, refused):
-        assert "most=0.0" in found[0] and "most=nan" in found[1]
-        assert "1 of them are not in groups=" in found[2]
-        assert "not in the group" in found[3]
-        assert "not in groups=" in found[4]
+        assert "p=0.0 has to be above 0" in found[0] and "p=nan" in found[1]
+        assert "most=0.0" in found[2] and "most=nan" in found[3]
+        assert "1 of them are not in groups=" in found[4]
+        assert "not in the group" in found[5]
+        assert "not in groups=" in found[6]
+
+
+# ---- a whole model's gradients
+
+SIZES = {"vocabulary": 11, "length": 8, "layers": 2}
+GPT2 = Config.gpt2(**SIZES, hidden=20, heads=5, inner=13)
+LLAMA = Config.llama(**SIZES, hidden=24, heads=6, kv_heads=3, inner=10)
+FEW = Config.llama(**SIZES, hidden=24, heads=6, kv_heads=2, inner=9)
+ONE = Config.llama(**SIZES, hidden=24, heads=4, kv_heads=1, inner=7, bias=True)
+
+
+def gradient_pieces(model, tp):
+    """Every parameter's gradient, with what the cut layers know: padding, and rows held by some."""
+    whole = {id(p) for _, p in replicated(model)}
+    pieces = []
+    for module in model.modules():
+        for name, p in module.named_parameters(recurse=False):
+            grad, over = p.grad, () if id(p) in whole else (tp,)
+            if isinstance(module, VocabularyParallelEmbedding):
+                real = max(0, min(module.stop, module.vocabulary) - module.start)
+                grad.view(-1)[real * module.hidden :] = 1e3  # no word's: whatever stands there
+                pieces.append(Piece(grad, over, real * module.hidden))
+            elif isinstance(module, ColumnParallelLinear) and module.shared is not None:
+                start, stop, holders = module.shared
+                pieces += [Piece(grad[:start], over), Piece(grad[start:stop], over, None, holders)]
+            else:
+                pieces.append(Piece(grad, over))
+            assert name in ("weight", "bias")
+    return pieces
+
+
+def model_clipped(me, config, dp, sequence, multiple_of):
+    """Three steps with clipping: norms, gradients left and weights are the dense model's."""
+    mesh = ranks.mesh(me, dp=dp, tp=me.world // dp)
+    tp, rows = mesh.get_group("tp"), mesh.get_group("dp")
+    dense = randomized(GPT(config).to(me.device), "clip")
+
+    def lay(model, multiple_of=1):
+        return parallelize(model, mesh, sequence=sequence, multiple_of=multiple_of)
+
+    cut, where = lay(copy.deepcopy(dense), multiple_of), held(dense, lay)
+    descents = Momentum(dense, lr=0.05), Momentum(cut, lr=0.05)
+    v, padded = config.vocabulary, cut.tokens.padded
+    if multiple_of > 1:  # held() cannot mark rows that the dense model has not
+        where = None
+    totals = []
+    for step in range(3):
+        ids, targets = ((made((step, k), 2, 6) * 99).long().abs() % v for k in ("ids", "to"))
+        ids, targets = ids.to(me.device), targets.to(me.device)
+        F.cross_entropy(dense(ids).flatten(0, 1), targets.flatten()).backward()
+        cross_entropy(cut(ids), targets, tp, vocabulary=v, padded=padded).backward()
+        want = nn.utils.clip_grad_norm_(dense.parameters(), 0.2)
+        got = clip(gradient_pieces(cut, tp), (tp, rows), 0.2)
+        assert want > 0.2
+        close(f"norm at step {step}", got, want)
+        totals.append(got.item())
+        real = max(0, min(cut.tokens.stop, v) - cut.tokens.start)
+        cut.tokens.weight.grad[real:] = 0.0
+        if where is not None:
+            same_gradients(f"step {step}", cut, dense, where)
+        for descent in descents:
+            descent.step()
+        if where is not None:
+            same_parameters(f"after step {step}", cut, dense, where)
+        check_replicas(cut, tp)
+    return totals
+
+
+@pytest.mark.parametrize(
+    ("dp", "tp", "config", "sequence", "multiple_of"),
+    [
+        (1, 1, GPT2, False, 1),
+        (1, 2, ONE, False, 1),
+        (1, 3, LLAMA, True, 1),
+        (1, 3, GPT2, False, 8),  # tied, and padded to 16
+        (1, 4, FEW, True, 1),
+        (2, 2, GPT2, True, 1),
+    ],
+)
+def test_a_model_is_clipped_as_one(pool, dp, tp, config, sequence, multiple_of):
+    every = pool.run(dp * tp, model_clipped, config, dp, sequence, multiple_of)
+    assert all(one == every[0] for one in every)

@@ -26,7 +26,7 @@ MUTANTS = [
     mutant(
         "shards-not-summed",
         "            total = collectives.all_reduce(total, group, donated=True)\n",
-        "            pass\n",
+        "",
         (ONCE, COUNTED),
         "each rank clips by the norm of its own shards, and copies drift apart",
     ),
