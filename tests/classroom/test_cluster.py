@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -31,7 +30,7 @@ def pids(cluster: Cluster) -> list[int]:
     return [rank.process.pid for rank in cluster.ranks]
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [1, 3])
 def test_every_rank_knows_itself_and_reaches_the_others(clusters, world):
     cluster = clusters(world)
     assert cluster.pull("(me.rank, me.world, rank, world)") == [
@@ -43,24 +42,17 @@ def test_every_rank_knows_itself_and_reaches_the_others(clusters, world):
 
 def test_variables_last_between_cells_and_travel_both_ways(two):
     two.push({"given": {"w": torch.arange(3.0), "names": ["a", "b"]}})
-    two.run("mine = given['w'] * (rank + 1)")
+    two.run("mine = given['w'] * (rank + 1)\nseen = 0")
+    two.run("seen = 1\nclass Foo: pass\nstrange = Foo()", ranks=[1])
     assert [t.tolist() for t in two.pull("mine")] == [[0, 1, 2], [0, 2, 4]]
-    assert two.pull("given['names']", [1]) == [["a", "b"]]
+    assert two.pull("given['names']", [1]) == [["a", "b"]] and two.pull("seen") == [0, 1]
     with pytest.raises(RuntimeError, match="rank 0: NameError: name 'nobody' is not defined"):
         two.pull("nobody")
-
-
-def test_what_cannot_travel_is_refused_by_its_name_and_costs_nothing(two):
-    two.run("class Foo: pass\nkept, strange = 7, Foo()")
-    with pytest.raises(RuntimeError) as refused:
+    with pytest.raises(RuntimeError, match="rank 1: a value of type Foo cannot travel; pull num"):
         two.pull("strange if rank else 1")
-    assert str(refused.value) == (
-        "rank 1: a value of type Foo cannot travel; pull numbers, text, tensors, or lists, tuples "
-        "and dicts of them"
-    )
     with pytest.raises(TypeError, match="a value of type Cluster cannot travel; push numbers"):
         two.push({"me_too": two})
-    assert two.pull("kept") == [7, 7]
+    assert two.pull("seen") == [0, 1]
 
 
 def test_a_rank_that_sends_something_else_sends_no_program(two, capfd):
@@ -81,18 +73,6 @@ def test_a_rank_that_sends_something_else_sends_no_program(two, capfd):
         two.run("values.pack = packed")
     assert "a program" not in capfd.readouterr().out
     assert two.pull("7") == [7, 7]
-
-
-def test_a_pulled_view_does_not_bring_its_storage_along(two):
-    two.run("large = torch.zeros(1_000_000)")
-    (piece,) = two.pull("large[:3]", [0])
-    assert piece.untyped_storage().nbytes() == 12
-
-
-def test_only_the_named_ranks_run(two):
-    two.run("seen = 0")
-    two.run("seen = 1", ranks=[1])
-    assert two.pull("seen") == [0, 1]
 
 
 def test_output_and_its_order_belong_to_the_rank(two):
@@ -140,7 +120,6 @@ def test_a_rank_that_no_interrupt_reaches_is_replaced(two):
 @pytest.mark.parametrize(
     ("body", "how"),
     [
-        ("os.kill(os.getpid(), 9)", "was killed by SIGKILL"),
         ("ctypes.string_at(0)", "was killed by SIGSEGV"),
         ("os._exit(7)", "ended with exit code 7"),
     ],
@@ -190,17 +169,14 @@ def test_a_rank_that_lost_its_gpu_is_explained_and_replaced(two):
     works(two)
 
 
-@pytest.mark.parametrize("words", ["out of memory", "invalid device ordinal"])
-def test_a_cuda_error_that_costs_one_call_costs_no_rank(two, words):
+def test_a_cuda_error_that_costs_one_call_costs_no_rank(two):
     before = pids(two)
-    text = told(two.run(f"raise torch.AcceleratorError('CUDA error: {words}')"))
-    assert text.splitlines()[0].startswith(
-        f"every rank raised AcceleratorError: CUDA error: {words}"
-    )
+    text = told(two.run("raise torch.AcceleratorError('CUDA error: out of memory')"))
+    assert text.startswith("every rank raised AcceleratorError: CUDA error: out of memory")
     assert "started again" not in text and pids(two) == before
 
 
-@pytest.mark.parametrize("code", ["def f(:", "x = (", "'''open", "%nosuch", "    x = 1\n  y = 2"])
+@pytest.mark.parametrize("code", ["def f(:", "%nosuch"])
 def test_a_cell_that_is_not_python_costs_that_cell(two, code):
     assert "raised" in told(two.run(code))
     works(two)
@@ -229,12 +205,6 @@ def test_a_cell_on_some_ranks_cannot_wait_for_the_others(two):
     works(two)
 
 
-@pytest.mark.parametrize("world", [0, -1])
-def test_no_world_without_ranks(world):
-    with pytest.raises(ValueError, match=f"a world of {world} ranks cannot be started"):
-        Cluster(world).start()
-
-
 def test_a_world_above_the_memory_is_refused_with_the_number_that_fits(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr(room, "available_bytes", lambda: 3 * RANK_BYTES + 5)
@@ -242,7 +212,7 @@ def test_a_world_above_the_memory_is_refused_with_the_number_that_fits(monkeypat
         Cluster(8).start()
 
 
-def test_two_notebooks_have_ranks_of_their_own(two):
+def test_two_notebooks_have_ranks_of_their_own_and_a_stop_leaves_nothing(two):
     other = Cluster(2, idle_minutes=0)
     other.start()
     try:
@@ -250,20 +220,13 @@ def test_two_notebooks_have_ranks_of_their_own(two):
         other.run("x = 2")
         assert two.pull("x") == [1, 1] and other.pull("x") == [2, 2]
         assert not set(pids(two)) & set(pids(other))
+        folder, running = other.folder, pids(other)
+        assert folder.exists()
     finally:
         other.stop()
+    other.stop()
+    assert not folder.exists() and not any(alive(pid) for pid in running)
     works(two)
-
-
-def test_stop_leaves_no_process_and_no_file():
-    cluster = Cluster(2, idle_minutes=0)
-    cluster.start()
-    folder, running = cluster.folder, pids(cluster)
-    assert folder.exists()
-    cluster.stop()
-    cluster.stop()
-    assert not folder.exists()
-    assert not any(alive(pid) for pid in running)
 
 
 def test_idle_ranks_are_released_and_come_back():
@@ -288,14 +251,8 @@ cluster.run(sys.argv[1], deadline=100.0, checked=False)
 """
 
 
-@pytest.mark.parametrize(
-    "doing",
-    [
-        "import time\ntime.sleep(90)",
-        "dist.all_reduce(torch.ones(3)) if rank else None\nwhile 1: pass",
-    ],
-)
-def test_no_rank_survives_the_sigkill_of_its_notebook(doing):
+def test_no_rank_survives_the_sigkill_of_its_notebook():
+    doing = "dist.all_reduce(torch.ones(3)) if rank else None\nwhile 1: pass"
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, doing], stdout=subprocess.PIPE, text=True
     )
@@ -353,49 +310,3 @@ def test_a_runtime_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("COURSE_RUNTIME_DIR", str(tmp_path / ("long" * 25)))
     with pytest.raises(RuntimeError, match="too long a path"):
         runs.new_folder()
-
-
-FAULTS = {
-    "raise": "if rank == {r}: raise KeyError('x')\ndist.all_reduce(torch.ones(3))",
-    "skip": "if rank == {r}: dist.all_reduce(torch.ones(3))",
-    "op": "x = torch.ones(2)\ndist.all_reduce(x) if rank == {r} else dist.broadcast(x, 0)",
-    "reduction": "op = dist.ReduceOp\n"
-    "dist.all_reduce(torch.ones(2), op.MAX if rank == {r} else op.SUM)",
-    "shape": "dist.all_reduce(torch.ones(3000 + rank))",
-    "dtype": "dist.all_reduce(torch.ones(9).to(torch.float64 if rank == {r} else torch.float32))",
-    "receive": "dist.recv(torch.empty(3), (rank + 1) % world)",
-    "memory": "torch.empty(10 ** 15)",
-    "sleep": "import time\nif rank == {r}: time.sleep(60)\ndist.barrier()",
-    "kill": "import os\nif rank == {r}: os.kill(os.getpid(), 9)\ndist.barrier()",
-    "interrupt": "import os\nif rank == {r}: os.kill(os.getpid(), 2)\ndist.barrier()",
-}
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("count", [len(FAULTS), pytest.param(50, marks=pytest.mark.slow)])
-def test_many_failures_in_a_row_leave_one_live_cluster(tmp_path_factory, monkeypatch, count):
-    """Every kind of failure at least once, in random order, checked and unchecked."""
-    runtime = tmp_path_factory.mktemp("r")  # short: sockets lie in it
-    monkeypatch.setenv("COURSE_RUNTIME_DIR", str(runtime))
-    draw = random.Random(20)
-    kinds = [*FAULTS, *draw.choices(list(FAULTS), k=max(0, count - len(FAULTS)))]
-    draw.shuffle(kinds)
-    me = psutil.Process()
-    before = {child.pid for child in me.children(recursive=True)}
-    files = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    cluster = Cluster(2, idle_minutes=0)
-    cluster.start()
-    try:
-        for kind in kinds:
-            checked = draw.random() < 0.7 or kind in ("op", "reduction", "shape", "dtype")
-            code = FAULTS[kind].format(r=draw.randrange(2))
-            ended = cluster.run(code, deadline=2.0, checked=checked)
-            assert ended.failed, (kind, checked)
-            works(cluster)
-            left = {child.pid for child in me.children(recursive=True)} - before
-            assert left == set(pids(cluster)), kind
-            assert [p.name for p in runtime.iterdir()] == [cluster.folder.name], kind
-    finally:
-        cluster.stop()
-    assert list(runtime.iterdir()) == []
-    assert len(os.listdir("/proc/self/fd")) <= files + 12
