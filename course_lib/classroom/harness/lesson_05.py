@@ -1,41 +1,24 @@
 """Lesson 05's harness: a sharded block held against the dense one, parameter by parameter.
 
-`piece` says which part of a dense parameter a rank should hold; `hold_against_dense` compares the
-output, the input's gradient and every parameter's gradient over three steps.
+`places` reads off which elements of a dense parameter a rank holds; `hold_against_dense` compares
+the output, the input's gradient and every parameter's gradient over three steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib.gpt import Block, Config
-from course_lib.layout import span
 from course_lib.tensor_parallel import parallelize
-from course_lib.tensor_parallel.qkv_layout import joined_rows, shares
+from course_lib.tensor_parallel.randomness import logical_masks, seed_all
 
 BOUND = 1e-10  # of float64
-
-
-def piece(config: Config, name: str, full: Tensor, rank: int, n: int) -> Tensor:
-    """A rank's part of a dense block's parameter (or gradient), by the parameter's name."""
-    layer, kind = name.rsplit(".", 1)
-    share = shares(config.heads, config.kv_heads, n)[rank]
-    d, (a, z) = config.head_size, span(config.inner, n, rank)
-    if layer == "attention.qkv":
-        taken = joined_rows(share, config.heads, config.kv_heads, d)
-    elif layer in ("mlp.up", "mlp.gate_up"):
-        taken = [(a, z)] if layer == "mlp.up" else [(a, z), (config.inner + a, config.inner + z)]
-    elif kind == "weight" and layer in ("attention.out", "mlp.down"):
-        start, stop = (share.q[0] * d, share.q[1] * d) if layer == "attention.out" else (a, z)
-        return full[:, start:stop]
-    else:
-        return full
-    return torch.cat([full[start:stop] for start, stop in taken])
 
 
 def random_block(config: Config, seed: int, device: torch.device | str = "cpu") -> Block:
@@ -48,46 +31,89 @@ def random_block(config: Config, seed: int, device: torch.device | str = "cpu") 
     return block.to(device)
 
 
-def train(block: Block, steps: int = 3) -> list[tuple[Tensor, Tensor, dict[str, Tensor]]]:
-    """Steps of SGD with momentum; of each: the output, dx, and every gradient by its name."""
-    data, weight = torch.Generator().manual_seed(8), block.norm_1.weight
+def places(dense: Block, mesh: DeviceMesh) -> dict[str, Tensor]:
+    """For each parameter the flat indices of the dense elements that this rank holds.
+
+    They are read off a twin whose parameters are their own indices.
+    """
+    twin = deepcopy(dense)
+    with torch.no_grad():
+        for p in twin.parameters():
+            p.copy_(torch.arange(p.numel(), dtype=p.dtype).view_as(p))
+    return {name: p.long() for name, p in parallelize(twin, mesh).named_parameters()}
+
+
+class Step(NamedTuple):
+    """One step of SGD: what came out, and the gradients."""
+
+    out: Tensor
+    dx: Tensor
+    gradients: dict[str, Tensor]
+
+
+def train(
+    block: Block, length: int = 7, sizes: list[int] | None = None, rank: int = 0
+) -> list[Step]:
+    """Three steps on all tokens, or with `sizes` on this rank's. The loss is the sum of this rank's
+    squared errors over the element count of *all* tokens, so that the ranks' losses add up."""
+    weight = block.norm_1.weight
+    data = torch.Generator().manual_seed(8)
     optimizer = torch.optim.SGD(block.parameters(), lr=0.02, momentum=0.9)
-    seen = []
-    for _ in range(steps):
-        pair = torch.randn(2, 2, 7, weight.numel(), generator=data).double()
-        x, y = pair.to(weight.device)
-        out = block(x.requires_grad_())
-        optimizer.zero_grad()
-        ((out - y) ** 2).mean().backward()
+    done = []
+    seed_all(9)  # where the block has dropout
+    for _ in range(3):
+        x, y = torch.randn(2, 2, length, weight.numel(), generator=data).to(weight)
+        count = y.numel()
+        if sizes:
+            x, y = (t.split(sizes, 1)[rank].clone() for t in (x, y))
+        with logical_masks():
+            out = block(x.requires_grad_())
+            loss = ((out - y) ** 2).sum() / count
+            optimizer.zero_grad()
+            loss.backward()
         optimizer.step()
-        seen.append((out.detach(), x.grad, {k: p.grad for k, p in block.named_parameters()}))
-    return seen
+        gradients = {name: p.grad for name, p in block.named_parameters()}
+        done.append(Step(out.detach(), x.grad, gradients))
+    return done
 
 
 def hold_against_dense(
     config: Config, mesh: DeviceMesh, device: torch.device | str, run: Callable = train
 ) -> int:
     """Train the block dense and sharded over tp; raise where they differ. How many gradients."""
-    rank, n = mesh["tp"].get_local_rank(), mesh["tp"].size()
     dense = random_block(config, 7, device)
-    sharded = parallelize(deepcopy(dense), mesh)
-    expected, received, compared = run(dense), run(sharded), 0
-    for (out, dx, gradients), (right, right_dx, rights) in zip(received, expected, strict=True):
-        _same("the output", out, right)
-        _same("dx", dx, right_dx)
-        for name, gradient in gradients.items():
-            _same(f"the gradient of {name}", gradient, piece(config, name, rights[name], rank, n))
+    where, sharded = places(dense, mesh), parallelize(deepcopy(dense), mesh)
+    return compare(sharded, run(sharded), dense, run(dense), where)
+
+
+def compare(
+    own: Block,
+    received: list[Step],
+    dense: Block,
+    expected: list[Step],
+    where: dict[str, Tensor],
+) -> int:
+    """Hold a block and its steps against the dense ones; how many gradients were compared."""
+    compared = 0
+    for step, right in zip(received, expected, strict=True):
+        same(step.out, right.out, "the output")
+        same(step.dx, right.dx, "the gradient of x")
+        for name, gradient in step.gradients.items():
+            same(gradient, right.gradients[name].flatten()[where[name]], f"{name}'s gradient")
             compared += 1
     after = dict(dense.named_parameters())
-    for name, parameter in sharded.named_parameters():
-        _same(name, parameter, piece(config, name, after[name], rank, n))
+    for name, parameter in own.named_parameters():
+        same(parameter, after[name].flatten()[where[name]], name)
     return compared
 
 
-def _same(what: str, mine: Tensor, right: Tensor) -> None:
-    off = (mine - right).abs().max().item()
-    if not off < BOUND:
-        raise AssertionError(f"{what} is off by {off:.3g}; the bound is {BOUND:g}")
+def same(mine: Tensor, right: Tensor, what: str) -> None:
+    """Raise AssertionError where a tensor is not that of one process, to BOUND."""
+    if mine.shape != right.shape:
+        raise AssertionError(f"{what} has shape {tuple(mine.shape)}, not {tuple(right.shape)}")
+    gap = (mine.double() - right.double()).abs().max().item() if mine.numel() else 0.0
+    if not gap < BOUND:
+        raise AssertionError(f"{what} is off by {gap:.2g} from that of one process")
 
 
 def parts_of(block: Block) -> dict[str, nn.Module]:

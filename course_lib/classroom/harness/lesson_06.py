@@ -11,22 +11,20 @@ from copy import deepcopy
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from course_lib.classroom.harness.lesson_05 import random_block
+from course_lib.classroom.harness.lesson_05 import Step, compare, places, random_block, train
 from course_lib.collectives.call import Group
 from course_lib.gpt import Block, Config
 from course_lib.layout import cut
 from course_lib.ledger import ledger
 from course_lib.memory import peak
-from course_lib.tensor_parallel import parallelize, shard_attention, shard_mlp
-from course_lib.tensor_parallel.randomness import logical_masks, seed_all
+from course_lib.tensor_parallel import shard_attention, shard_mlp
 from course_lib.tensor_parallel.sequence import Tokens
 from course_lib.tensor_parallel.sequence_plan import scatter_block
 
 PLANS = ("tokens replicated", "X kept", "X gathered again")
-BOUND = 1e-10  # float64
 Lay = Callable[[Block, str, int], Block]  # shards a dense block by a plan, for a sequence length
 
 
@@ -44,52 +42,6 @@ def parts_of(block: Block) -> dict[str, nn.Module]:
     }
 
 
-def places(dense: Block, mesh: DeviceMesh) -> dict[str, Tensor]:
-    """For each parameter the flat indices of the dense elements that this rank holds.
-
-    They are read off a twin whose parameters are their own indices.
-    """
-    twin = deepcopy(dense)
-    with torch.no_grad():
-        for p in twin.parameters():
-            p.copy_(torch.arange(p.numel(), dtype=p.dtype).view_as(p))
-    return {name: p.long() for name, p in parallelize(twin, mesh).named_parameters()}
-
-
-class Step(NamedTuple):
-    """One step of SGD: what came out, and the gradients."""
-
-    out: Tensor
-    dx: Tensor
-    gradients: dict[str, Tensor]
-
-
-def steps_of_sgd(
-    block: Block, length: int, sizes: list[int] | None = None, rank: int = 0, steps: int = 3
-) -> list[Step]:
-    """Train on all tokens, or with `sizes` on this rank's. The loss is the sum of this rank's
-    squared errors over the element count of *all* tokens, so that the ranks' losses add up."""
-    weight = block.norm_1.weight
-    data = torch.Generator().manual_seed(8)
-    optimizer = torch.optim.SGD(block.parameters(), lr=0.02, momentum=0.9)
-    done = []
-    seed_all(9)
-    for _ in range(steps):
-        x, y = torch.randn(2, 2, length, weight.numel(), generator=data).to(weight)
-        count = y.numel()
-        if sizes:
-            x, y = (t.split(sizes, 1)[rank].clone() for t in (x, y))
-        with logical_masks():
-            out = block(x.requires_grad_())
-            loss = ((out - y) ** 2).sum() / count
-            optimizer.zero_grad()
-            loss.backward()
-        optimizer.step()
-        gradients = {name: p.grad for name, p in block.named_parameters()}
-        done.append(Step(out.detach(), x.grad, gradients))
-    return done
-
-
 def hold_against_dense(lay: Lay, config: Config, plan: str, length: int, mesh: DeviceMesh) -> int:
     """Three steps of a sharded block beside the dense one: outputs, dX, every gradient, and the
     weights at the end. Returns how many gradients were compared."""
@@ -97,25 +49,11 @@ def hold_against_dense(lay: Lay, config: Config, plan: str, length: int, mesh: D
     sizes, rank = cut(length, group.size()), group.rank()
     dense = random_block(config, 7, mesh.device_type)
     where, own = places(dense, mesh), lay(deepcopy(dense), plan, length)
-    expected = steps_of_sgd(dense, length)
-    compared = 0
-    for step, right in zip(steps_of_sgd(own, length, sizes, rank), expected, strict=True):
-        _same(step.out, right.out.split(sizes, 1)[rank], "the output")
-        _same(step.dx, right.dx.split(sizes, 1)[rank], "the gradient of x")
-        for name, gradient in step.gradients.items():
-            _same(gradient, right.gradients[name].flatten()[where[name]], f"{name}'s gradient")
-            compared += 1
-    after = dict(dense.named_parameters())
-    for name, p in own.named_parameters():
-        _same(p, after[name].flatten()[where[name]], name)
-    return compared
-
-
-def _same(mine: Tensor, right: Tensor, what: str) -> None:
-    if mine.shape != right.shape:
-        raise AssertionError(f"{what} has shape {tuple(mine.shape)}, not {tuple(right.shape)}")
-    if mine.numel() and (gap := (mine - right).abs().max().item()) > BOUND:
-        raise AssertionError(f"{what} is off by {gap:.2g} from that of one process")
+    expected = [
+        Step(*(t.split(sizes, 1)[rank] for t in (step.out, step.dx)), step.gradients)
+        for step in train(dense, length)
+    ]
+    return compare(own, train(own, length, sizes, rank), dense, expected, where)
 
 
 def forty_steps(block: Block, group: Group, length: int = 8, steps: int = 40) -> list[float]:
