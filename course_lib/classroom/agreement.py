@@ -37,3 +37,10 @@ def said_of(numbers: Sequence[int], text: str) -> str:
 def counted(count: int, thing: str) -> str:
     """The things with their number: "1 forward", "2 forwards"."""
     return f"{count} {thing}{'s' * (count != 1)}"
+
+
+def named_holders(holders: Sequence[tuple[str, str]], most: int = 5) -> str:
+    """The first of the pairs (variable, the cell that made it), and how many more there are."""
+    named = ", ".join(f"`{name}` (made in {where})" for name, where in holders[:most])
+    more = len(holders) - most
+    return f"{named}, and {more} more" if more > 0 else named

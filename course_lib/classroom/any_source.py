@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from course_lib.classroom.board import Inbox
 from course_lib.classroom.calls import Call
-from course_lib.classroom.inbox import Inbox
 
 ANYTHING = "*"  # compares equal: a message whose place among the others is not known yet
 

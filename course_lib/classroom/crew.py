@@ -18,8 +18,8 @@ from pathlib import Path
 import zmq
 
 from course_lib.classroom import leases, runs, values
+from course_lib.classroom.agreement import named_holders
 from course_lib.classroom.board import Board
-from course_lib.classroom.holders import named_holders
 from course_lib.classroom.own_time import OwnTime
 from course_lib.classroom.room import check_world, environment
 from course_lib.classroom.wire import Outcome, Rank

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from IPython.core.magic import Magics, line_cell_magic, magics_class
 
 from course_lib.classroom.cluster import Cluster
-from course_lib.classroom.magic import RanksFailed, check_deadline, explain
+from course_lib.classroom.magic import RanksFailed, Words, check_deadline, explain
 from course_lib.classroom.output import show
 
 
@@ -109,13 +109,8 @@ class ExtraMagics(Magics):
         self.kept.close()
 
 
-class _Words(argparse.ArgumentParser):
-    def error(self, message):
-        raise ValueError(f"{self.prog}: {message}. {self.format_usage().strip()}")
-
-
 def _words() -> argparse.ArgumentParser:
-    words = _Words(prog="%%extra", add_help=False, allow_abbrev=False)
+    words = Words(prog="%%extra", add_help=False, allow_abbrev=False)
     words.add_argument("world", nargs="?", type=int)
     words.add_argument("--push", default="")
     words.add_argument("--with", dest="sources", default="")

@@ -19,7 +19,6 @@ _TRANSPORT = re.compile(
     re.IGNORECASE,
 )
 _BUILD_PATH = re.compile(r"\[/\S+:\d+\] ")
-_MEMBER = re.compile(r"\d+")
 _ORDER = ["died", "raised", "stuck", "interrupted", "transport", "waited", "unanswered", "ok"]
 _WAITED = ("NeverCame", "Released")
 
@@ -75,8 +74,7 @@ class Scene:
 
     def _absent(self, key: str, number: int) -> list[int]:
         """The members of a group that have not made its call of this number."""
-        members = map(int, _MEMBER.findall(key.rsplit(":", 1)[1]))
-        return [m for m in members if not self._has_called(m, key, number)]
+        return [m for m in _members(key) if not self._has_called(m, key, number)]
 
     def _has_called(self, r: int, key: str, number: int) -> bool:
         calls = (call for _, call in self.board.calls(r) if call["cell"] == self.cell)
@@ -112,17 +110,10 @@ class Scene:
         """Whether every member of every group made the same calls, and none failed on the way."""
         if not self.checked or self.groups_destroyed():
             return False
-        counted: dict[str, set[int]] = {}
-        for r in self.participants:
-            if "counts" not in self.statuses[r]:
-                return False
-            for key in self.statuses[r]["counts"]:
-                counted.setdefault(key, set())
-        for key in counted:
-            members = re.findall(r"\d+", key.rsplit(":", 1)[1])
-            for r in map(int, members):
-                counted[key].add(self.statuses.get(r, {}).get("counts", {}).get(key, 0))
-        even = all(len(numbers) == 1 for numbers in counted.values())
+        if any("counts" not in self.statuses[r] for r in self.participants):
+            return False
+        keys = {key for r in self.participants for key in self.statuses[r]["counts"]}
+        even = all(len({self._count(m, key) or 0 for m in _members(key)}) == 1 for key in keys)
         return even and not any(fact.kind == "transport" for fact in self.facts)
 
     def ordered(self) -> list[Fact]:
@@ -199,9 +190,7 @@ class Scene:
         The board forgets calls; the counts are of the whole cell.
         """
         for key, count in self.statuses[r].get("counts", {}).items() if self.checked else ():
-            made = {
-                m: self._count(m, key) for m in map(int, _MEMBER.findall(key.rsplit(":", 1)[1]))
-            }
+            made = {m: self._count(m, key) for m in _members(key)}
             missing = [m for m, n in made.items() if n is not None and n < count]
             if missing:
                 least = min(made[m] for m in missing)
@@ -217,11 +206,12 @@ class Scene:
     def _missing(self, call: dict) -> list[int]:
         if not call:
             return []
-        members = map(int, re.findall(r"\d+", call["key"].rsplit(":", 1)[1]))
-        return [m for m in members if m in self.calls and not self._made(m, call)]
-
-    def _made(self, r: int, call: dict) -> bool:
-        return any(c["key"] == call["key"] and c["n"] >= call["n"] for c in self.calls[r])
+        return [
+            m
+            for m in _members(call["key"])
+            if m in self.calls
+            and not any(c["key"] == call["key"] and c["n"] >= call["n"] for c in self.calls[m])
+        ]
 
     def _disagreement(self, r: int) -> str:
         """What each member called at the place where rank r's last call met the others'."""
@@ -241,6 +231,11 @@ class Scene:
             return " without calling any collective"
         call = self.calls[r][-1]
         return f"; its last call was {call['text']} in {call['where']}"
+
+
+def _members(key: str) -> list[int]:
+    """The ranks of a group or a message, which its key on the board names."""
+    return [int(number) for number in re.findall(r"\d+", key.rsplit(":", 1)[1])]
 
 
 def _waited(call: dict, where: str, missing: list[int]) -> str:

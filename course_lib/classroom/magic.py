@@ -15,8 +15,8 @@ from IPython import get_ipython
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
 from course_lib.classroom import room
+from course_lib.classroom.carried import Definitions
 from course_lib.classroom.cluster import Cluster, Ended
-from course_lib.classroom.definitions import Definitions
 from course_lib.classroom.output import LiveArea, show
 from course_lib.classroom.slips import plainly
 from course_lib.classroom.wire import Outcome
@@ -42,13 +42,15 @@ class CellInterrupted(KeyboardInterrupt):
 CellInterrupted.__name__ = "KeyboardInterrupt"  # the name by which notebooks know an interrupt
 
 
-class _Words(argparse.ArgumentParser):
+class Words(argparse.ArgumentParser):
+    """The words behind a magic; a wrong one is a sentence, and does not end the kernel."""
+
     def error(self, message):
-        raise ValueError(f"%%ranks: {message}. {self.format_usage().strip()}")
+        raise ValueError(f"{self.prog}: {message}. {self.format_usage().strip()}")
 
 
 def _cell_words() -> argparse.ArgumentParser:
-    words = _Words(prog="%%ranks", add_help=False, allow_abbrev=False)
+    words = Words(prog="%%ranks", add_help=False, allow_abbrev=False)
     words.add_argument(
         "which", nargs="?", default="", help="ranks: 0 or 0,2 or 1-3; all by default"
     )
@@ -120,7 +122,7 @@ class RanksMagics(Magics):
         last     the output of the last %%ranks cell again: JupyterLab loses what a cell prints
                  after its page was closed
         """
-        words = _Words(prog="%ranks", add_help=False, allow_abbrev=False)
+        words = Words(prog="%ranks", add_help=False, allow_abbrev=False)
         words.add_argument("what", nargs="?", default="status")
         words.add_argument("--world", type=int)
         asked = words.parse_args(shlex.split(line))

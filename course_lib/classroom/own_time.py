@@ -26,16 +26,10 @@ class OwnTime:
     been asleep without a break, `own` the wall's time less what they queued, one after another.
     """
 
-    def __init__(
-        self,
-        pids: Sequence[int],
-        limit: float,
-        most: float | None = None,
-        work: float | None = None,
-    ):
+    def __init__(self, pids: Sequence[int], limit: float, work: float | None = None):
         self.pids, self.limit = list(pids), limit
         self.work = limit if work is None else min(limit, work)  # the limit of `at_work`
-        self.most = limit * SHARE if most is None else most
+        self.most = limit * SHARE
         self.began = self._looked = time.monotonic()
         self.own = self.idle = self.wall = 0.0
         self._ran: dict[int, float] = {}

@@ -19,9 +19,8 @@ import torch.distributed as dist
 
 from course_lib.classroom import any_source
 from course_lib.classroom.any_source import ANYTHING, AnySource
-from course_lib.classroom.board import Board
+from course_lib.classroom.board import Board, Inbox
 from course_lib.classroom.calls import Call, read_call
-from course_lib.classroom.inbox import Inbox
 from course_lib.dispatch import LightMode
 from course_lib.dispatch.operations import NAMESPACES
 from course_lib.dispatch.waits import WaitListener

@@ -57,26 +57,13 @@ class NoSolutions(FileNotFoundError):
 
 def exercise_from(solution: NotebookNode) -> NotebookNode:
     """The notebook that a learner gets for this one."""
-    from nbgrader import preprocessors as steps
-
-    from course_lib.classroom.blanks import AddHint, ClearAnswers
+    from nbgrader import preprocessors
 
     settings = configuration()
     notebook, resources = nbformat.from_dict(solution), {}
-    # The order of nbgrader's generate_assignment; checksums again after the last change.
-    for step in (
-        steps.LockCells,
-        ClearAnswers,
-        AddHint,
-        steps.ClearOutput,
-        steps.CheckCellMetadata,
-        steps.ComputeChecksums,
-        steps.ClearHiddenTests,
-        steps.ClearMarkScheme,
-        steps.ComputeChecksums,
-        steps.CheckCellMetadata,
-    ):
-        notebook, resources = step(config=settings).preprocess(notebook, resources)
+    for step in settings.GenerateAssignment.preprocessors:  # in nbgrader's order
+        if step not in (preprocessors.IncludeHeaderFooter, preprocessors.SaveCells):
+            notebook, resources = step(config=settings).preprocess(notebook, resources)
     return notebook
 
 

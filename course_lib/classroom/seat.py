@@ -25,11 +25,10 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import ranks
-from course_lib.classroom.board import Board
+from course_lib.classroom.agreement import named_holders
+from course_lib.classroom.board import Board, Inbox
 from course_lib.classroom.calls import DeadGroup
 from course_lib.classroom.carried import loop_variables
-from course_lib.classroom.holders import named_holders
-from course_lib.classroom.inbox import Inbox
 from course_lib.classroom.referee import Referee
 from course_lib.classroom.threads import CellThreads
 from course_lib.dispatch import listening

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 
+import psutil
 import pytest
 
 from course_lib.classroom.cluster import Cluster, Ended
@@ -74,3 +76,19 @@ def printed(ended: Ended) -> list[str]:
         "".join(o["text"] for o in outcome.outputs if o["output_type"] == "stream")
         for outcome in ended.outcomes
     ]
+
+
+def living(pids: Iterable[int | str], seconds: float = 5.0) -> list[int]:
+    """Of these processes those that have not ended after so many seconds."""
+    left, limit = [int(pid) for pid in pids], time.monotonic() + seconds
+    while left and time.monotonic() < limit:
+        time.sleep(0.02)
+        left = [pid for pid in left if _lives(pid)]
+    return left
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

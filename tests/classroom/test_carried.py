@@ -45,14 +45,6 @@ double = lambda x: x + x
 ## the answer by a call
 from functools import partial
 double = partial(lambda k, x: k * x, 2)
-## a lambda that would send
-sums = lambda x: dist.all_reduce(x)
-double = lambda x: [y := x + x, sums][0]
-## a dict of lambdas
-RULES = {'a': lambda x: x, 'b': lambda x: 2 * x}
----
-def double(x):
-    return RULES['b'](x)
 ## a table that grows
 RULES = dict()
 RULES[1] = lambda x: x
@@ -63,12 +55,6 @@ MORE.append(0)
 ---
 def double(x):
     return RULES[2](x) + MORE[0]
-## a namedtuple
-from collections import namedtuple
-Pair = namedtuple('Pair', 'a b')
----
-def double(x):
-    return sum(Pair(x, x))
 ## a dataclass
 from dataclasses import dataclass
 
@@ -79,16 +65,6 @@ class Pair:
 ---
 def double(x):
     return Pair(2 * x).a
-## a def under if
-if hasattr(dist, 'all_gather'):
-    def twice(x):
-        return 2 * x
-else:
-    def twice(x):
-        return None
----
-def double(x):
-    return twice(x)
 ## an import that may fail
 try:
     from no_such_package import twice
@@ -105,11 +81,6 @@ TABLE = [TWO] * 3
 ---
 def double(x):
     return TABLE[0] * x
-## two values at once
-ONE, TWO = divmod(5, 3)
----
-def double(x):
-    return ONE * TWO * x
 ## a class with its state
 class Twice:
     def __call__(self, x):
@@ -189,10 +160,8 @@ def test_a_constant_that_rests_on_what_is_left_out_is_left_out():
     "trial",
     [
         "y = double(torch.ones(2))\nprint(y)",
-        "dist.barrier()",
         "work = dist.all_reduce(x, async_op=True)",
         "for k in range(3):\n    print(double(k))",
-        "if rank == 0:\n    print(double(1))",
         "with torch.no_grad():\n    double(1)",
         "assert double(1) == 2",
     ],
@@ -202,15 +171,10 @@ def test_a_trial_stays_out(trial):
     assert "".join(found.cells).strip() == "def double(x):\n    return 2 * x"
 
 
-def test_a_value_of_the_learners_own_ranks_stays_out():
-    found = read(
-        "sums = [r for r in range(world)]\nw = dist.get_rank()\n",
-        "def double(x):\n    return sums\n",
-    )
+def test_values_of_the_learners_ranks_and_new_parts_of_torch_stay_out():
+    ranks = "sums = [r for r in range(world)]\nw = dist.get_rank()\n"
+    found = read(ranks, "def double(x):\n    return sums\n")
     assert "".join(found.cells).strip() == "def double(x):\n    return sums"
-
-
-def test_a_part_of_torch_is_not_replaced_on_the_way():
     cell = "dist.all_reduce = None\ntorch.zeros = max\ndef double(x):\n    return torch.zeros(1)\n"
     assert "=" not in "".join(read(cell).cells)
 

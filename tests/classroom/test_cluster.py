@@ -16,14 +16,7 @@ import torch
 from course_lib.classroom import room, runs
 from course_lib.classroom.cluster import Cluster
 from course_lib.classroom.leases.share import RANK_BYTES
-from tests.classroom.conftest import printed, told, works
-
-
-def alive(pid: int | str) -> bool:
-    try:
-        return psutil.Process(int(pid)).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+from tests.classroom.conftest import living, printed, told, works
 
 
 def pids(cluster: Cluster) -> list[int]:
@@ -225,7 +218,7 @@ def test_two_notebooks_have_ranks_of_their_own_and_a_stop_leaves_nothing(two):
     finally:
         other.stop()
     other.stop()
-    assert not folder.exists() and not any(alive(pid) for pid in running)
+    assert not folder.exists() and living(running) == []
     works(two)
 
 
@@ -260,12 +253,9 @@ def test_no_rank_survives_the_sigkill_of_its_notebook():
     time.sleep(1.0)  # the cell is under way
     owner.send_signal(signal.SIGKILL)
     owner.wait()
-    limit = time.monotonic() + 10
-    while any(alive(pid) for pid in ranks) and time.monotonic() < limit:
-        time.sleep(0.1)
-    left = [pid for pid in ranks if alive(pid)]
+    left = living(ranks, 10.0)
     for pid in left:  # where the watch is broken, this test must not leave them either
-        os.kill(int(pid), signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
     assert left == []
     assert not Path(folder).exists()
 
@@ -286,8 +276,7 @@ def test_stray_ranks_are_found_and_ended():
             timeout=60,
         )
         assert stopped.returncode == 0 and str(owner.pid) in stopped.stdout
-        assert not any(alive(pid) for pid in ranks)
-        assert not Path(folder).exists()
+        assert living(ranks) == [] and not Path(folder).exists()
     finally:
         owner.kill()
         owner.wait()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from course_lib.classroom import extra
-
-pytestmark = pytest.mark.cpu("about ranks that are pretended")
 
 
 class Ranks:
@@ -93,3 +92,24 @@ def test_a_line_that_cannot_be_says_what_is_meant(magics, line, said):
     with pytest.raises(ValueError, match="say `%extra stop`"):
         magics.run("4")
     assert magics.log == []
+
+
+MISMATCH = """
+from course_lib.ledger import ledger
+
+with ledger() as book:
+    dist.all_reduce(torch.ones(3), dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
+"""
+
+
+def test_extra_ranks_run_cells_tell_failures_and_go(capsys):
+    with extra.extra_ranks(2) as two:
+        two.run("x = torch.ones(3) * rank\ndist.all_reduce(x)\nprint(x.sum().item())")
+        assert [x.tolist() for x in two.pull("x")] == [[1.0] * 3] * 2
+        pids = two.pull("__import__('os').getpid()")
+        # An open ledger stands between torch and the referee, and must not blind it.
+        story = r"disagree.*all_reduce\(sum\).*all_reduce\(max\)"
+        with pytest.raises(extra.RanksFailed, match=story):
+            two.run(MISMATCH)
+    assert capsys.readouterr().out == "[rank 0] 3.0\n[rank 1] 3.0\n"
+    assert not any(psutil.pid_exists(pid) for pid in pids)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
-
-import psutil
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -15,7 +11,7 @@ from course_lib.classroom.extra import ExtraRanks
 from course_lib.classroom.magic import LONGEST, RanksMagics, check_deadline
 from course_lib.classroom.wire import MOST_PRINTED, MOST_SAID
 from course_lib.prepared import why_spawned
-from tests.classroom.conftest import told, works
+from tests.classroom.conftest import living, told, works
 
 
 def test_a_call_that_not_all_began_fails_its_own_cell(two):
@@ -136,22 +132,10 @@ def test_what_a_cell_starts_ends_with_its_ranks(how):
     if how == "course stop":
         assert run.end() == 4  # the rank, two programs and a fork
     cluster.stop()
-    assert not run.folder.exists() and not [pid for pid in pids if alive(pid)]
+    assert not run.folder.exists() and living(pids) == []
 
 
 def test_a_rank_carries_no_debugger_and_a_cell_may_import_one(two):
     assert two.pull("'pydevd' in __import__('sys').modules") == [False, False]
     ended = two.run("import sys\nassert len(sys.modules) > 500\nimport debugpy.server")
     assert not ended.failed, told(ended)
-
-
-def alive(pid: int) -> bool:
-    limit = time.monotonic() + 5
-    while time.monotonic() < limit:
-        try:
-            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return False
-        except psutil.NoSuchProcess:
-            return False
-        time.sleep(0.02)
-    return os.path.exists(f"/proc/{pid}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,11 +27,9 @@ from course_lib.classroom.cluster import Ended
 from course_lib.classroom.hangs import Fact, Scene
 
 
-@pytest.fixture(scope="module")
-def judge() -> Iterator[Judge]:
-    made = Judge(idle_minutes=0)
-    yield made
-    made.stop()
+@pytest.fixture
+def judge(desk) -> Judge:
+    return desk.judge
 
 
 def held(process: int | str) -> set[str]:

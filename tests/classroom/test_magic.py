@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 
 import nbformat
@@ -18,6 +18,7 @@ from course_lib.classroom.magic import default_world, parse_which
 from course_lib.classroom.notebooks import kernel_over_files
 from course_lib.classroom.wire import Outcome
 from course_lib.prepared import why_spawned
+from tests.classroom.conftest import living
 
 
 class Session:
@@ -29,6 +30,9 @@ class Session:
             nbformat.v4.new_notebook(), timeout=90, allow_errors=True, startup_timeout=180
         )
         self.client.kernel_manager_class = kernel_over_files(self._files.name)
+        self.kernel = contextlib.ExitStack()
+        self.kernel.enter_context(self.client.setup_kernel())
+        self.text("%load_ext course_lib.classroom")
 
     def cell(self, source: str) -> list[dict]:
         cell = nbformat.v4.new_code_cell(source)
@@ -43,16 +47,12 @@ class Session:
     def error(self, source: str) -> dict:
         return next(o for o in self.cell(source) if o["output_type"] == "error")
 
-    def pid(self) -> int:
-        return int(self.text("import os\nprint(os.getpid())"))
-
 
 @pytest.fixture(scope="module")
 def session(_own_runtime) -> Iterator[Session]:
     opened = Session()
-    with opened.client.setup_kernel():
-        opened.text("%load_ext course_lib.classroom")
-        yield opened
+    yield opened
+    opened.kernel.close()
 
 
 def test_a_cell_prints_rank_by_rank(session):
@@ -63,31 +63,24 @@ def test_a_cell_prints_rank_by_rank(session):
     assert session.text("%%ranks\n   \n") == ""
 
 
-def watch(session) -> Callable[[], str]:
-    """Run the next cells as where a person looks on; what the live area has shown so far."""
-    seen: list[str] = []
+@pytest.fixture
+def seen(session) -> Iterator[Callable[[], str]]:
+    """Run cells as where a person looks on; what the live area has shown so far."""
+    shown: list[str] = []
     session.text("import os\nos.environ['JPY_SESSION_NAME'] = '/w/notebooks/a.ipynb'")
 
     def noted(message, *rest):
         if message["msg_type"] in ("display_data", "update_display_data"):
-            seen.append(message["content"]["data"].get("text/plain", ""))
+            shown.append(message["content"]["data"].get("text/plain", ""))
         return process(message, *rest)
 
     process, session.client.process_message = session.client.process_message, noted
-    return lambda: "\n\n".join(seen)
+    yield lambda: "\n\n".join(shown)
+    vars(session.client).pop("process_message")
+    session.text("os.environ.pop('JPY_SESSION_NAME')")
 
 
-@pytest.fixture(autouse=True)
-def _unwatched(request) -> Iterator[None]:
-    yield
-    if "session" in request.fixturenames:
-        opened = request.getfixturevalue("session")
-        vars(opened.client).pop("process_message", None)
-        opened.text("import os\nos.environ.pop('JPY_SESSION_NAME', None)")
-
-
-def test_what_ranks_print_is_seen_while_they_run_and_once_afterwards(session):
-    seen = watch(session)
+def test_what_ranks_print_is_seen_while_they_run_and_once_afterwards(session, seen):
     cell = "%%ranks\nimport time\nprint('begun', rank)\ntime.sleep(2.6)\nprint('ended')"
     outputs = session.cell(cell)
     printed = "".join(f"[rank {r}] begun {r}\n[rank {r}] ended\n" for r in (0, 1))
@@ -110,21 +103,15 @@ def test_a_live_area_shows_the_newest_lines_of_each_rank():
     assert len(rest) == output.NEWEST and rest[-1] == "[rank 3] bar 2"
 
 
-def test_lines_are_counted_as_the_editor_counts_them(session):
+def test_lines_are_counted_as_the_editor_counts_them_and_cells_by_their_number(session):
     error = session.error("%%ranks\n\nif rank:\n    1 / 0\n")
     assert error["ename"] == "RanksFailed"
     assert "rank 1 raised ZeroDivisionError: division by zero in line 4: 1 / 0" in error["evalue"]
     assert error["traceback"] == error["evalue"].splitlines()
-
-
-def test_the_story_names_cells_by_their_number(session):
     session.text("%%ranks\ndef helper():\n    dist.barrier()")
-    number = session.client.nb.cells[-1].execution_count
+    cell = f"cell [{session.client.nb.cells[-1].execution_count}], line 3: dist.barrier()"
     error = session.error("%%ranks\nif rank == 0:\n    helper()")
-    assert (
-        f"rank 0 waited in barrier for rank 1 in cell [{number}], line 3: dist.barrier()"
-        in (error["evalue"])
-    )
+    assert f"rank 0 waited in barrier for rank 1 in {cell}" in error["evalue"]
 
 
 def test_figures_and_rich_output_come_in_rank_order(session):
@@ -167,9 +154,8 @@ def test_wrong_words_are_told_with_the_right_ones(session):
     assert session.text("%%ranks\nprint(world, kept)") == "[rank 0] 2 3\n[rank 1] 2 3\n"
 
 
-def test_another_world_starts_anew_and_says_so(session):
+def test_another_world_starts_anew_and_says_so(session, seen):
     session.text("%%ranks\nkept = 1")
-    seen = watch(session)
     text = session.text(
         "%%ranks --world 1\nimport time\nprint('kept' in globals(), world)\ntime.sleep(1.7)"
     )
@@ -223,27 +209,17 @@ def test_the_status_and_the_stop(session):
     assert again.endswith("[rank 0] here\n") and "start again with empty variables" in again
 
 
-def test_a_kernel_that_shuts_down_takes_its_ranks_along():
-    opened = Session()
-    with opened.client.setup_kernel():
-        opened.text("%load_ext course_lib.classroom")
-        opened.text("%%ranks\n1")
-        ranks = psutil.Process(opened.pid()).children(recursive=True)
-        assert len(ranks) == (2 if why_spawned() else 3), "two, and what they are forked from"
-        opened.text("from course_lib.classroom.checks import check")
-        ranks = psutil.Process(opened.pid()).children(recursive=True)
-        assert len(ranks) == (2 if why_spawned() else 4), "and the judge's own"
-    limit = time.monotonic() + 40  # on a busy machine a parent takes its time
-    while any(alive(rank) for rank in ranks) and time.monotonic() < limit:
-        time.sleep(0.1)
-    assert not any(alive(rank) for rank in ranks)
-
-
-def alive(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+def test_a_kernel_that_shuts_down_takes_its_ranks_along(session):
+    """The last test of this kernel."""
+    session.text("%%ranks\n1")
+    kernel = psutil.Process(int(session.text("import os\nprint(os.getpid())")))
+    ranks = kernel.children(recursive=True)
+    assert len(ranks) == (2 if why_spawned() else 3), "two, and what they are forked from"
+    session.text("from course_lib.classroom.checks import check")
+    ranks = kernel.children(recursive=True)
+    assert len(ranks) == (2 if why_spawned() else 4), "and the judge's own"
+    session.kernel.close()
+    assert living([rank.pid for rank in ranks], 40.0) == []  # a parent takes its time
 
 
 def test_what_torch_logs_beside_a_profile_is_not_a_ranks_own_output(capsys):

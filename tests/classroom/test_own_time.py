@@ -92,44 +92,30 @@ def machine(monkeypatch):
     return of
 
 
-def test_who_queues_has_spent_nothing(machine):
-    spent = machine(Counted(p1=(0.02, 0.97), p2=(0.0, 0.0)), 10.0, 1000.0)
-    assert spent.wall > 10.0 * own_time.SHARE and spent.own < 10.0, "ended by the wall alone"
-    assert spent.starved()
+LOOPS = {f"p{i}": (0.6, 0.4) for i in (1, 2, 3)}  # each queues for the others
+QUEUE = {"p1": (0.02, 0.4), "p2": (0.02, 0.4), "p3": (0.01, 0.15)}  # one after another
 
 
-def test_ranks_that_queue_one_after_another_have_spent_nothing_either(machine):
-    spent = machine(Counted(p1=(0.02, 0.4), p2=(0.02, 0.4), p3=(0.01, 0.15)), 10.0, 100.0)
-    assert not spent.over() and spent.starved()
-
-
-def test_loops_side_by_side_are_ended_by_what_each_has_worked(machine):
-    """Each queues for the others, so that their own time together stands still."""
-    loops = {f"p{i}": (0.6, 0.4) for i in (1, 2, 3)}
-    spent = machine(Counted(**loops), 10.0, 1000.0, work=5.0)
-    assert spent.over() and spent.wall < 9.0 and spent.own < 1.0 and not spent.starved()
-    assert spent.left() == "5 s of the ranks' own time, 5 s used"
-
-
-def test_who_waits_has_all_of_the_limit(machine):
-    spent = machine(Counted(p1=(0.1, 0.0)), 10.0, 9.0, work=5.0)
-    assert not spent.over()
-    assert spent.left() == "10 s of the ranks' own time, 9 s used"
-
-
-def test_a_loop_on_a_busy_machine_is_a_loop(machine):
-    spent = machine(Counted(p1=(0.05, 0.95), p2=(0.0, 0.0)), 10.0, 1000.0)
-    assert spent.over() and 3.0 < spent.at_work < 10.0 and not spent.starved()
-
-
-def test_who_sleeps_on_a_busy_machine_sleeps(machine):
-    spent = machine(Counted(p1=(0.0, 0.0), p2=(0.0, 0.0)), 10.0, 1000.0)
-    assert spent.over() and spent.wall < 11.0 and not spent.starved()
-
-
-def test_a_quick_end_on_a_quiet_machine_is_no_excuse(machine):
-    spent = machine(Counted(p1=(0.1, 0.01), p2=(0.05, 0.01)), 10.0, 2.0)
-    assert not spent.over() and not spent.starved()
+@pytest.mark.parametrize(
+    ("rates", "seconds", "work", "over", "starved", "wall"),
+    [
+        ({"p1": (0.02, 0.97), "p2": (0.0, 0.0)}, 1000.0, None, True, True, (120.0, 121.0)),
+        (QUEUE, 100.0, None, False, True, (100.0, 101.0)),
+        (LOOPS, 1000.0, 5.0, True, False, (5.0, 9.0)),
+        ({"p1": (0.1, 0.0)}, 9.0, 5.0, False, False, (9.0, 10.0)),
+        ({"p1": (0.05, 0.95), "p2": (0.0, 0.0)}, 1000.0, None, True, False, (60.0, 121.0)),
+        ({"p1": (0.0, 0.0), "p2": (0.0, 0.0)}, 1000.0, None, True, False, (10.0, 11.0)),
+        ({"p1": (0.1, 0.01), "p2": (0.05, 0.01)}, 2.0, None, False, False, (2.0, 3.0)),
+    ],
+    ids=["queues", "queue in turn", "loops", "waits", "a busy loop", "sleeps", "a quick end"],
+)
+def test_what_counts_is_what_the_ranks_had(machine, rates, seconds, work, over, starved, wall):
+    spent = machine(Counted(**rates), 10.0, seconds, work)
+    assert (spent.over(), spent.starved()) == (over, starved)
+    assert wall[0] <= spent.wall <= wall[1]
+    if work:
+        used = "5 s of the ranks' own time, 5 s" if over else "10 s of the ranks' own time, 9 s"
+        assert spent.left() == f"{used} used"
 
 
 def test_without_counters_all_of_the_wall_counts(machine):
@@ -151,11 +137,9 @@ class Starved(OwnTime):
 ANSWER = "def mine(x, group):\n    BODY\n"
 
 
-@pytest.fixture(scope="module")
-def court() -> Iterator[judge.Judge]:
-    made = judge.Judge(idle_minutes=0)
-    yield made
-    made.stop()
+@pytest.fixture
+def court(desk) -> judge.Judge:
+    return desk.judge
 
 
 def tried(court: judge.Judge, body: str):

@@ -59,27 +59,24 @@ def run(kernel) -> Iterator[Callable[[str], tuple[str, str]]]:
     client.stop_channels()
 
 
-@pytest.mark.parametrize("cell", ["%%ranks --world 2\nprint(rank)", "%ranks"])
-def test_after_a_restart_it_says_which_cell_to_run(kernel, run, cell):
+def test_before_the_first_cell_and_after_a_restart_it_says_which_cell_to_run(kernel, run):
     for again in (False, True):
         if again:
             assert run("%load_ext course_lib.classroom")[0] == "ok"
             kernel.restart_kernel(now=True)
             run.wait()
+        for cell in ("%%ranks --world 2\nprint(rank)", "%ranks"):
+            status, said = run(cell)
+            assert status == "error", "what follows is not run"
+            assert "first code cell (`%load_ext course_lib.classroom`)" in said
+            assert "Run that cell" in said and "Traceback" not in said and "not found" not in said
+    names = {'check("mean_over_ranks")': "check", "hint()": "hint", "print(drawn)": "drawn"}
+    for cell, name in names.items():
         status, said = run(cell)
-        assert status == "error", "what follows is not run"
-        assert "first code cell (`%load_ext course_lib.classroom`)" in said
-        assert "Run that cell" in said and "Traceback" not in said and "not found" not in said
-
-
-@pytest.mark.parametrize("cell", ['check("mean_over_ranks")', "hint()", "print(drawn)"])
-def test_a_name_that_an_earlier_cell_makes_is_answered_alike(run, cell):
-    status, said = run(cell)
-    name = cell.removeprefix("print(").partition("(")[0].rstrip(")")
-    assert status == "error" and said.startswith(f"{name} is not there yet: this kernel was")
-    assert "Run All Above Selected Cell" in said and "Traceback" not in said
+        assert status == "error" and said.startswith(f"{name} is not there yet: this kernel was")
+        assert "Run All Above Selected Cell" in said and "Traceback" not in said
     run("import os; os.environ['JPY_SESSION_NAME'] = '/w/my_own.ipynb'")
-    assert run(cell) == ("error", f"name '{name}' is not defined"), "no page of the course"
+    assert run("hint()") == ("error", "name 'hint' is not defined"), "no page of the course"
 
 
 def test_the_real_one_takes_its_place_and_keeps_it(run):

@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
-from course_lib.classroom.values import CannotTravel, give, pack, take, unpack
+from course_lib.classroom.values import CannotTravel, give, pack, unpack
 
 
 class Span(NamedTuple):
@@ -71,26 +71,16 @@ def text_of(node: object, tensors: bytes = b"") -> str:
 
 PLAIN = [
     None,
-    True,
-    0,
-    -(2**53),
     2**53 + 1,
     -(10**500),
-    1.5,
     -0.0,
     math.inf,
-    5e-324,
-    "",
     "a 'quoted' \"text\"\n\\ ⌂ \ud800",
     b"\x00\xff",
-    1 - 2j,
     complex(math.inf, -0.0),
     Fraction(10**30, 7),
     range(2**60, -3, -7),
-    [],
-    (),
-    ["list", 1, [2, (3,)]],
-    ("tuple", [1], ((),)),
+    ["list", 1, [2, (3,)], [], ()],
     {"a": 1, 2: "b", (0, 1): [None], None: {}, 1.5: True, False: 0},
     {1, (2, 3)},
     frozenset({"x"}),
@@ -98,7 +88,6 @@ PLAIN = [
     torch.bfloat16,
     torch.device("cuda", 1),
     torch.Size([2, 0, 3]),
-    torch.Size([]),
 ]
 
 
@@ -109,27 +98,23 @@ def test_data_arrives_as_what_it_was(value):
     assert str(found)[:99] == str(value)[:99], "the sign of a zero, and the order of a dictionary"
 
 
-def test_a_number_of_more_digits_than_python_reads_arrives():
-    assert there([10**5000]) == [10**5000]
-
-
-def test_a_nan_arrives_as_a_nan():
-    assert math.isnan(there([math.nan])[0])
+def test_numbers_that_equal_nothing_or_are_too_long_arrive():
+    number, nan = there([10**5000, math.nan])
+    assert number == 10**5000 and math.isnan(nan)
 
 
 TENSORS = {
     **{
         str(dtype): torch.arange(6).reshape(2, 3).to(dtype)
         for dtype in (
-            torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32,
-            torch.int16, torch.int8, torch.uint8, torch.uint16, torch.bool, torch.float8_e4m3fn,
+            torch.float64, torch.bfloat16, torch.int64, torch.uint16, torch.bool,
+            torch.float8_e4m3fn,
         )
     },
     "complex": torch.tensor([[1 + 2j, 3 - 4j]], dtype=torch.complex128),
     "conjugated": torch.tensor([1 + 2j]).conj(),
     "of no dim": torch.tensor(3.5),
     "of no element": torch.empty(0, 4, dtype=torch.int32),
-    "transposed": torch.arange(6.0).reshape(2, 3).t(),
     "expanded": torch.ones(1).expand(3),
     "not finite": torch.tensor([math.inf, -math.inf, -0.0]),
 }  # fmt: skip
@@ -161,28 +146,17 @@ def test_a_tensor_leaves_its_history_and_its_class_behind():
         assert type(found) is torch.Tensor and not found.requires_grad
 
 
-ARRAYS = [
-    numpy.arange(6).reshape(2, 3)[:, ::-1],
-    numpy.array(2.5),
-    numpy.zeros((0, 2), dtype=numpy.float32),
-    numpy.array([1, 258], dtype=">i4"),
-    numpy.array([True, False]),
-    numpy.array([1 + 2j]),
-]
-
-
-@pytest.mark.parametrize("array", ARRAYS, ids=lambda a: f"{a.dtype} {list(a.shape)}")
-def test_an_array_of_numpy_arrives_as_one(array):
-    found = there(array)
-    assert type(found) is numpy.ndarray and found.dtype == array.dtype.newbyteorder("=")
-    assert found.shape == array.shape and (found == array).all()
-
-
-def test_a_scalar_of_numpy_arrives_as_a_number():
-    values = [numpy.float32(0.5), numpy.float64(0.1), numpy.int8(-3), numpy.bool_(False)]
-    found = there(values)
-    assert found == [0.5, 0.1, -3, False]
-    assert [type(value) for value in found] == [float, float, int, bool]
+def test_what_numpy_made_arrives_as_an_array_or_as_a_number():
+    arrays = [
+        numpy.arange(6).reshape(2, 3)[:, ::-1],
+        numpy.array([1, 258], dtype=">i4"),
+        numpy.array([1 + 2j]),
+    ]
+    for array, found in zip(arrays, there(arrays), strict=True):
+        assert type(found) is numpy.ndarray and found.dtype == array.dtype.newbyteorder("=")
+        assert found.shape == array.shape and (found == array).all()
+    found = there([numpy.float32(0.5), numpy.int8(-3), numpy.bool_(False)])
+    assert found == [0.5, -3, False] and [type(one) for one in found] == [float, int, bool]
 
 
 def test_fields_keep_their_names_and_bring_no_class_along():
@@ -222,15 +196,11 @@ def nested() -> list:
 
 REFUSED = {
     "an object": (Foo(), "a value of type Foo cannot travel; "),
-    "a function": (print, "a value of type builtin_function_or_method cannot travel; "),
     "a dataclass itself": (Record, "a value of type type cannot travel; "),
     "what is nobody's": (Closed(1), "a value of type Closed cannot travel; "),
-    "a class": (Foo, "a value of type type cannot travel; "),
-    "an error": (ValueError("x"), "a value of type ValueError cannot travel; "),
     "a key": ({Foo(): 1}, "a value of type Foo cannot travel; "),
     "a model": ([torch.nn.Linear(1, 1)], "a value of type Linear cannot travel; "),
     "a sparse tensor": (torch.eye(2).to_sparse(), "a Tensor (sparse_coo, cpu) cannot travel; "),
-    "a meta tensor": (torch.empty(2, device="meta"), "a Tensor (strided, meta) cannot travel; "),
     "an unknown dtype": (
         torch.zeros(2, dtype=torch.float8_e8m0fnu),
         "a tensor of dtype torch.float8_e8m0fnu cannot travel; ",
@@ -259,18 +229,11 @@ MADE_UP = {
     "a pickle in two parts": f"{base64.b64encode(pickle.dumps(Runs())).decode()}.",
     "a pickle for tensors": text_of(["tensor", 0], pickle.dumps(Runs())),
     "nothing": "",
-    "no base64": "a'b.",
-    "an object": text_of({"a": 1}),
-    "no kind": text_of([]),
     "a kind that is none": text_of(["eval", "print(1)"]),
-    "a list for a kind": text_of([["list"], 1]),
     "a function of torch for a dtype": text_of(["dtype", "load"]),
     "a tensor that was not sent": text_of(["tensor", 0]),
-    "a text for a tensor": text_of(["array", "x"]),
     "a program for a field": text_of(["fields", "Span", ["a=print(1)"], 1]),
     "a hidden field": text_of(["fields", "Span", ["__class__"], 1]),
-    "a field too many": text_of(["fields", "Span", ["a"], 1, 2]),
-    "a set of lists": text_of(["set", ["list"]]),
     "too deep": text_of(None).replace(
         base64.b64encode(b"null").decode(),
         base64.b64encode(b"[" * 100_000 + b"]" * 100_000).decode(),
@@ -291,12 +254,6 @@ def test_a_text_by_hand_is_otherwise_read():
     assert unpack(text_of(["fields", "Span", ["a"], 1])).a == 1
     made = save({"0": torch.ones(2)})
     assert unpack(text_of(["list", ["tensor", 0]], made))[0].tolist() == [1, 1]
-
-
-def test_names_are_taken_into_a_namespace():
-    space = {"kept": 1}
-    take(pack({"given": (1, 2)}), space)
-    assert space == {"kept": 1, "given": (1, 2)}
 
 
 def test_without_a_tensor_neither_torch_nor_numpy_is_loaded():

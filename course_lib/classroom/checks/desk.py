@@ -18,9 +18,9 @@ from pathlib import Path
 from IPython import get_ipython
 
 from course_lib.classroom import progress
+from course_lib.classroom.carried import Definitions
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.definitions import Definitions
 from course_lib.classroom.output import watched
 from course_lib.classroom.slips import meant, plainly
 
