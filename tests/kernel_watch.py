@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 
 
 class Watch:
@@ -24,10 +25,9 @@ class Watch:
 
     def install(self) -> None:
         self._hook_threads()
-        self._hook_functions()
-        watch, popen = self, subprocess.Popen
+        watch, popen, system = self, subprocess.Popen, os.system
 
-        class WatchedPopen(popen):
+        class WatchedPopen(popen):  # `run`, `call` and `getoutput` start their programs by it, too
             def __init__(self, *args, **kwargs):
                 self.of_a_cell = called_by_a_cell()
                 super().__init__(*args, **kwargs)
@@ -38,7 +38,19 @@ class Watch:
                 self.of_a_cell = False  # the cell ends it: how it ends is then no surprise
                 super().send_signal(signal)
 
-        subprocess.Popen = WatchedPopen
+            def __exit__(self, kind, *rest):
+                # With check=True the cell sees the error, which `getoutput` keeps to itself.
+                above = {frame.f_code.co_name for frame, _ in traceback.walk_stack(None)}
+                self.of_a_cell &= kind is None or "getstatusoutput" in above
+                super().__exit__(kind, *rest)
+
+        def watched_system(command):
+            status = system(command)
+            if status and called_by_a_cell():
+                self._note_program(command, os.waitstatus_to_exitcode(status))
+            return status
+
+        subprocess.Popen, os.system = WatchedPopen, watched_system
 
     def report(self) -> str:
         """The troubles since the last report, as JSON. Threads that end soon are waited for."""
@@ -69,41 +81,6 @@ class Watch:
 
         threading.excepthook = excepthook
 
-    def _hook_functions(self) -> None:
-        run, call, getoutput, system = (
-            *(subprocess.run, subprocess.call, subprocess.getoutput),
-            os.system,
-        )
-
-        def watched_run(*args, **kwargs):
-            ended = run(*args, **kwargs)
-            if ended.returncode and called_by_a_cell():
-                self._note_program(ended.args, ended.returncode)
-            return ended
-
-        def watched_call(*args, **kwargs):
-            code = call(*args, **kwargs)
-            if code and called_by_a_cell():
-                self._note_program(args[0] if args else kwargs.get("args"), code)
-            return code
-
-        def watched_getoutput(command, **kwargs):
-            if not called_by_a_cell():
-                return getoutput(command, **kwargs)
-            code, text = subprocess.getstatusoutput(command, **kwargs)
-            if code:
-                self._note_program(command, code)
-            return text
-
-        def watched_system(command):
-            status = system(command)
-            if status and called_by_a_cell():
-                self._note_program(command, os.waitstatus_to_exitcode(status))
-            return status
-
-        subprocess.run, subprocess.call = watched_run, watched_call
-        subprocess.getoutput, os.system = watched_getoutput, watched_system
-
     def _note_program(self, args: object, code: int) -> None:
         words = args if isinstance(args, (str, bytes)) else [str(word) for word in args]
         self.troubles.append(f"the program {words!r} ended with {code} and nothing was raised")
@@ -111,4 +88,7 @@ class Watch:
 
 def called_by_a_cell() -> bool:
     """Whether the function that asks was called from a cell, not from inside a library."""
-    return sys._getframe(2).f_globals.get("__name__") == "__main__"
+    frame = sys._getframe(2)
+    while frame is not None and frame.f_globals.get("__name__") == "subprocess":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "__main__"

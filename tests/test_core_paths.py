@@ -18,6 +18,8 @@ from typing import NamedTuple
 import nbformat
 import pytest
 
+from course_lib.classroom.carried import wanted_by
+
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SIDES = KERNEL, RANKS, EXTRA = "the notebook", "the ranks", "the extra ranks"
@@ -88,16 +90,7 @@ def globals_of(text: str) -> tuple[set[str], set[str]]:
         for symbol in top.get_symbols()
         if symbol.is_assigned() or symbol.is_imported()
     }
-    return defined, set(read_by(top))
-
-
-def read_by(table: symtable.SymbolTable) -> Iterator[str]:
-    for symbol in table.get_symbols():
-        at_the_top = table.get_type() == "module" or symbol.is_global()
-        if at_the_top and symbol.is_referenced():
-            yield symbol.get_name()
-    for inner in table.get_children():
-        yield from read_by(inner)
+    return defined, wanted_by(text)
 
 
 def pulled(text: str) -> Iterator[str]:
@@ -147,45 +140,3 @@ def test_what_is_beside_the_core_path_is_a_section_of_the_lesson(notebook):
     prose = "\n".join(cell.source for cell in cells[1:] if cell.cell_type == "markdown")
     headings = {heading.strip() for _, heading in HEADING.findall(prose)}
     assert beside_the_path(cells) <= headings
-
-
-def lesson(*cells: str) -> list:
-    head = "# T\n\n**Core path**: all sections but *Aside*; exercise *E*."
-    make = nbformat.v4.new_markdown_cell, nbformat.v4.new_code_cell
-    return [make[0](head), *(make[not one.startswith("#")](one) for one in cells)]
-
-
-@pytest.mark.parametrize(
-    ("aside", "after", "found"),
-    [
-        ("%%ranks\nimport math", "%%ranks\nmath.pi", ["math"]),
-        ("%%ranks\nimport math", "%%ranks\nimport math\nmath.pi", []),
-        ("%%ranks\nm = 1", "m", []),  # the ranks' m is not the notebook's
-        ("%%ranks\nm = 1", "pull('m + 1')", ["m"]),
-        ("m = 1", "def f():\n    return m", ["m"]),
-        ("m = 1", "def f(m):\n    return m", []),
-        ("def g():\n    pass", "[g() for _ in range(2)]", ["g"]),
-        ("m = 1", "other.m", []),
-        (
-            "%%ranks\ndef g():\n    pass",
-            "for one in ('g', 'h'):\n    four.run(cell_of(one))",
-            ["g"],
-        ),
-        ("%%ranks\ndef g():\n    pass", "print('g')", []),
-        ("%%ranks\ndef g():\n    pass", "%%extra 4 --with f,g\ng()", ["g"]),
-        ("m = 1", "%%extra 4 --push m\nm", ["m"]),
-        ("%%extra 4 --pull m\nm = k = 1", "m", ["m"]),
-        ("%%extra 4 --pull m\nm = k = 1", "k", []),
-        ("%%extra 4 --keep\nm = 1", "%%extra 4\nm", ["m"]),
-    ],
-)
-def test_a_name_that_only_an_aside_defines_is_found(aside, after, found):
-    cells = lesson("## Aside", aside, "### Its part", "x = 2", "## Core", after)
-    assert [line.split(": ")[1].split(",")[0] for line in missing(cells)] == found
-
-
-def test_what_counts_is_who_defined_a_name_last():
-    """Else the name is there, and is another thing than where all sections were run."""
-    assert len(missing(lesson("## Core", "m = 1", "## Aside", "m = 2", "## Core again", "m"))) == 1
-    assert missing(lesson("## Aside", "m = 2", "## Core", "m = 1\nm")) == []
-    assert missing(lesson("## Aside", "m = 2", "## Core", "m = 1", "m")) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,10 +48,15 @@ class Head:
         )
 
 
+@functools.cache
+def read(path: Path) -> list[nbformat.NotebookNode]:
+    return nbformat.read(path, as_version=4).cells
+
+
 def headings(path: Path) -> dict[str, str]:
     """The first heading of each cell of a notebook, by the cell's id."""
     found = {}
-    for cell in nbformat.read(path, as_version=4).cells:
+    for cell in read(path):
         heading = re.search(r"^(?:> )?#+ (.+)$", cell.source, re.MULTILINE)
         if cell.cell_type == "markdown" and heading:
             found[cell.id] = re.sub(r"[`*$]", "", heading.group(1)).strip()
@@ -61,9 +67,12 @@ def solutions() -> list[Path]:
     return sorted((ROOT / "solutions").glob("*/*.ipynb"))
 
 
-@pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)
+each = pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)
+
+
+@each
 def test_an_exercise_leads_to_the_section_that_it_rests_on(path):
-    head = Head.of(nbformat.read(path, as_version=4).cells[0].source)
+    head = Head.of(read(path)[0].source)
     assert head.lesson == path.parent.name[:2] and head.sections
     assert head.sections[0][1].startswith(head.lesson)
     for bars in (head.difficulty, head.importance):
@@ -74,9 +83,9 @@ def test_an_exercise_leads_to_the_section_that_it_rests_on(path):
         assert there[cell] == re.sub(r"[`*$]", "", text)
 
 
-@pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)
+@each
 def test_a_solution_says_why_and_an_exercise_does_not(path):
-    cells = nbformat.read(path, as_version=4).cells
+    cells = read(path)
     marks = ["commentary" in cell.metadata.get("tags", []) for cell in cells]
     (place,) = [i for i, marked in enumerate(marks) if marked]
     answer = max(i for i, c in enumerate(cells) if c.metadata.get("nbgrader", {}).get("solution"))
@@ -86,13 +95,13 @@ def test_a_solution_says_why_and_an_exercise_does_not(path):
     assert "commentary" not in handed_out and "### BEGIN" not in handed_out
 
 
-@pytest.mark.parametrize("path", solutions(), ids=lambda path: path.stem)
+@each
 def test_a_notebook_is_an_exercise_of_its_lesson_and_says_what_the_frame_says(path, monkeypatch):
     lesson = path.parent.name[:2]
     mine: Mapping[str, object] = {one.name: one for one in frame.lessons()[lesson]}
     assert path.stem in mine
     exercise = mine[path.stem]
-    cells = nbformat.read(path, as_version=4).cells
+    cells = read(path)
     assert cells[0].source.startswith(f"# {exercise.title}\n")
     head = Head.of(cells[0].source)
     graded = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade")]
@@ -116,35 +125,14 @@ def test_every_exercise_has_a_notebook():
     assert {(path.parent.name[:2], path.stem) for path in solutions()} == wanted
 
 
-def is_written(lesson: str) -> bool:
-    return any(ROOT.glob(f"notebooks/{lesson}_*.ipynb"))
-
-
 def lessons() -> list[str]:
-    every = sorted(frame.lessons())[1:]  # lesson 00 has no table: it shows how an exercise goes
-    return [lesson for lesson in every if is_written(lesson)]
-
-
-def ahead() -> list[str]:
-    """Lessons whose exercises are there before they are."""
-    return [lesson for lesson in sorted(frame.lessons()) if not is_written(lesson)]
-
-
-@pytest.mark.parametrize("lesson", ahead())
-def test_the_readme_tells_which_exercises_are_ahead_of_their_lesson(lesson):
-    minutes = 0
-    for path in ROOT.glob(f"solutions/{lesson}_*/*.ipynb"):
-        head = nbformat.read(path, as_version=4).cells[0].source
-        minutes += Head.of(head).minutes
-    line = re.search(rf"^\| {lesson} \| .*", (ROOT / "README.md").read_text(), re.MULTILINE).group()
-    count = len(frame.lessons()[lesson])
-    assert line.endswith(f"| {minutes} | planned; its {count} exercises are **there** |")
+    return sorted(frame.lessons())[1:]  # lesson 00 has no table: it shows how an exercise goes
 
 
 @pytest.mark.parametrize("lesson", lessons())
 def test_the_lesson_lists_its_exercises_with_points_and_minutes(lesson):
     (path,) = ROOT.glob(f"notebooks/{lesson}_*.ipynb")
-    cells = nbformat.read(path, as_version=4).cells
+    cells = read(path)
     rows = re.findall(
         r"^\| \[(.+?)\]\(\.\./exercises/(\w+/\w+)\.ipynb\) \| (\d+) \| (\d+) \| ([●○]{5}) "
         r"\| ([●○]{5}) \| (.+) \|$",
@@ -155,9 +143,7 @@ def test_the_lesson_lists_its_exercises_with_points_and_minutes(lesson):
     assert [(title, place.split("/")[1], int(points)) for title, place, points, *_ in rows] == known
     cores = []
     for title, place, points, minutes, difficulty, importance, what in rows:
-        question = (
-            nbformat.read(ROOT / "solutions" / f"{place}.ipynb", as_version=4).cells[0].source
-        )
+        question = read(ROOT / "solutions" / f"{place}.ipynb")[0].source
         head = Head.of(question)
         assert question.startswith(f"# {title}\n\n**{points} point")
         assert (head.points, head.minutes) == (int(points), int(minutes))
@@ -180,25 +166,17 @@ def test_the_lesson_lists_its_exercises_with_points_and_minutes(lesson):
     assert f"| {to_read} | {to_do} | **there**, {len(rows)} exercises |" in line
 
 
-def filled_in() -> list[Path]:
-    return sorted((ROOT / "exercises").glob("*/*.ipynb"))
-
-
-@pytest.mark.parametrize("path", filled_in(), ids=lambda path: path.stem)
-def test_a_cell_for_hints_stands_ready_below_the_check(path):
-    cells = nbformat.read(path, as_version=4).cells
+@each
+def test_an_exercise_leaves_the_place_of_its_answer_and_a_cell_for_hints(path):
+    """A function with its arguments, or a dictionary with its keys and a blank for each."""
+    exercise = ROOT / "exercises" / path.relative_to(ROOT / "solutions")
+    cells = read(exercise)
     (place,) = [i for i, cell in enumerate(cells) if cell.id == f"{path.stem}-check"]
     hint = cells[place + 1]
     assert (hint.id, hint.cell_type, hint.source) == (f"{path.stem}-hint", "code", "hint()")
     assert "nbgrader" not in hint.metadata, "nothing of it is graded or kept"
-
-
-@pytest.mark.parametrize("path", filled_in(), ids=lambda path: path.stem)
-def test_an_exercise_leaves_the_place_of_its_answer(path):
-    """A function with its arguments, or a dictionary with its keys and a blank for each."""
-    codes = [c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "code"]
     found = []
-    for code in codes:
+    for code in [c.source for c in cells if c.cell_type == "code"]:
         body = re.sub(r"^%.*$", "", code, flags=re.MULTILINE)
         for one in ast.walk(ast.parse(body)):
             if isinstance(one, ast.FunctionDef) and one.name == path.stem:
@@ -218,11 +196,8 @@ def minutes() -> dict[str, tuple[int, int, int]]:
     found = {}
     for path in sorted(ROOT.glob("notebooks/[0-9][0-9]_*.ipynb")):
         lesson = path.name[:2]
-        heads = [
-            Head.of(nbformat.read(one, as_version=4).cells[0].source)
-            for one in ROOT.glob(f"solutions/{lesson}_*/*.ipynb")
-        ]
-        source = nbformat.read(path, as_version=4).cells[0].source
+        heads = [Head.of(read(one)[0].source) for one in ROOT.glob(f"solutions/{lesson}_*/*.ipynb")]
+        source = read(path)[0].source
         to_read = int(re.search(r"^(\d+) minutes to read", source, re.MULTILINE).group(1))
         core = sum(head.minutes for head in heads if head.core)
         found[lesson] = (to_read, core, sum(head.minutes for head in heads))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import re
+import sys
 from pathlib import Path
 
 import nbformat
@@ -23,21 +25,22 @@ FOREIGN = re.compile(
 )
 
 
-def short(path: Path) -> str:
-    return path.stem
+executed = pytest.mark.parametrize("path", EXECUTED, ids=lambda path: path.stem)
+lessons = pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
 
 
+@functools.cache
 def read(path: Path):
     return nbformat.read(path, as_version=4)
 
 
-@pytest.mark.parametrize("path", EXECUTED, ids=short)
+@executed
 def test_a_committed_notebook_is_normal(path):
     text = path.read_text(encoding="utf-8")
     assert release.as_text(notebooks.normalise(read(path))) == text
 
 
-@pytest.mark.parametrize("path", EXECUTED, ids=short)
+@executed
 def test_a_committed_notebook_was_executed_from_top_to_bottom(path):
     cells = [c for c in read(path).cells if c.cell_type == "code"]
     assert [c.execution_count for c in cells] == list(range(1, len(cells) + 1))
@@ -46,7 +49,7 @@ def test_a_committed_notebook_was_executed_from_top_to_bottom(path):
         assert bool(errors) == ("raises-exception" in cell.metadata.get("tags", []))
 
 
-@pytest.mark.parametrize("path", LESSONS, ids=short)
+@lessons
 def test_what_a_lesson_shows_of_the_library_is_the_library_of_today(path, capsys):
     """A strict rerun leaves these outputs out, so that a library may change by a comment."""
     (cell,) = [c for c in read(path).cells if "inspect.getsource(" in c.source]
@@ -55,7 +58,7 @@ def test_what_a_lesson_shows_of_the_library_is_the_library_of_today(path, capsys
     assert shown["text"] == capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", EXECUTED, ids=short)
+@executed
 def test_a_committed_notebook_tells_nothing_of_the_machine_it_ran_on(path):
     for cell in read(path).cells:
         outputs = list(cell.get("outputs", []))
@@ -66,29 +69,21 @@ def test_a_committed_notebook_tells_nothing_of_the_machine_it_ran_on(path):
         assert not [o for o in outputs if o.get("name") == "stderr"]
 
 
-@pytest.mark.parametrize("path", EXECUTED, ids=short)
-def test_a_committed_notebook_is_small_and_so_is_each_figure(path):
+@executed
+def test_a_committed_notebook_is_small_its_figures_have_words_and_its_tables_fit(path):
+    """A long sentence breaks between words; a row with columns would not be one any more."""
     assert path.stat().st_size < 1_500_000
     for cell in read(path).cells:
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):
                 assert len(base64.b64decode(output.data["image/png"])) < 200_000
                 assert len(output.metadata["image/png"]["alt"]) > 40
-
-
-@pytest.mark.parametrize("path", EXECUTED, ids=short)
-def test_a_table_that_is_printed_fits_on_the_page(path):
-    """A long sentence breaks between words; a row with columns would not be one any more."""
-    for cell in read(path).cells:
-        if "getsource(" in cell.source:
-            continue
-        for output in cell.get("outputs", []):
-            for line in output.get("text", "").splitlines():
+            for line in [] if "getsource(" in cell.source else output.get("text", "").splitlines():
                 row = re.search(r"\S {2,}\S", line.removeprefix("[rank 0]"))
                 assert row is None or len(line) <= PAGE, f"{len(line)} characters: {line}"
 
 
-@pytest.mark.parametrize("path", EXECUTED, ids=short)
+@executed
 def test_no_notebook_hides_a_failure_or_says_that_a_thing_is_easy(path):
     for cell in read(path).cells:
         if cell.cell_type == "code":
@@ -98,7 +93,7 @@ def test_no_notebook_hides_a_failure_or_says_that_a_thing_is_easy(path):
             assert len(cell.source.split()) < 220, f"cut this cell: {cell.source[:60]}"
 
 
-@pytest.mark.parametrize("path", LESSONS, ids=short)
+@lessons
 def test_what_a_lesson_imports_from_the_course_is_there(path):
     for cell in read(path).cells:
         if cell.cell_type != "code":
@@ -111,7 +106,7 @@ def test_what_a_lesson_imports_from_the_course_is_there(path):
                 ).exists()
 
 
-@pytest.mark.parametrize("path", LESSONS, ids=short)
+@lessons
 def test_links_between_notebooks_lead_somewhere(path):
     for cell in read(path).cells:
         if cell.cell_type == "markdown":
@@ -161,11 +156,8 @@ def test_ids_come_from_the_text_and_are_never_taken_twice():
     assert ids[1] == f"{ids[0]}-2"
     assert ids[2] not in ids[:2]
     assert ids[3] == "mine"
-    assert [cell.id for cell in notebooks.normalise(dirty()).cells] == ids
-
-
-def test_normalising_twice_is_normalising_once():
     once = notebooks.normalise(dirty())
+    assert [cell.id for cell in once.cells] == ids
     assert release.as_text(notebooks.normalise(once)) == release.as_text(once)
 
 
@@ -180,8 +172,6 @@ def test_a_notebook_that_fails_is_left_as_it_was(tmp_path):
 
 
 def test_a_refreshed_notebook_ran_in_this_python_with_the_world_asked_for(tmp_path):
-    import sys
-
     path = tmp_path / "a.ipynb"
     source = "import os, sys\nprint(os.environ['WORLD_SIZE'], sys.executable == EXECUTABLE)"
     source = source.replace("EXECUTABLE", repr(sys.executable))
@@ -190,10 +180,9 @@ def test_a_refreshed_notebook_ran_in_this_python_with_the_world_asked_for(tmp_pa
     assert read(path).cells[0].outputs[0].text == "3 True\n"
 
 
-@pytest.mark.parametrize("lesson", ["01", "04"])
-def test_a_lesson_that_sends_much_goes_through_on_one_rank(lesson):
+def test_a_lesson_that_sends_much_goes_through_on_one_rank():
     """One rank sends nothing and agrees with itself; `make test-all` runs all lessons on one."""
-    (path,) = ROOT.glob(f"notebooks/{lesson}_*.ipynb")
+    (path,) = ROOT.glob("notebooks/01_*.ipynb")
     for cell in notebooks.execute(read(path), path, 1).cells:
         raised = any(one.output_type == "error" for one in cell.get("outputs", []))
         assert raised == ("raises-exception" in cell.metadata.get("tags", [])), cell.source

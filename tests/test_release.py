@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -45,24 +41,17 @@ def test_releasing_twice_changes_nothing(tree):
     assert release.check(tree) == []
 
 
-def test_no_answer_and_no_output_is_handed_out(tree):
+def test_no_answer_and_no_output_is_handed_out_and_a_check_cell_is_locked(tree):
     text = (tree / "exercises" / ONE).read_text()
-    notebook = nbformat.reads(text, as_version=4)
-    assert "SOLUTION" not in text
-    assert "isend(chunks" not in text
-    assert all(not c.get("outputs") and c.get("execution_count") is None for c in notebook.cells)
-    answer = next(c for c in notebook.cells if "def ring_all_reduce" in c.source)
+    cells = nbformat.reads(text, as_version=4).cells
+    assert "SOLUTION" not in text and "isend(chunks" not in text
+    assert all(not c.get("outputs") and c.get("execution_count") is None for c in cells)
+    answer = next(c for c in cells if "def ring_all_reduce" in c.source)
     assert answer.source.startswith("%%ranks\n")  # the magic and the signature are still there
     assert answer.source.endswith("# Your answer goes here.\n    ...")
-
-
-def test_a_check_cell_is_locked_and_has_its_points_and_checksum(tree):
-    cells = nbformat.read(tree / "exercises" / ONE, as_version=4).cells
-    graded = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade")]
-    assert [c.metadata.nbgrader.points for c in graded] == [4]
-    assert graded[0].metadata.editable is False
-    assert graded[0].metadata.nbgrader.schema_version == 3
-    assert len(graded[0].metadata.nbgrader.checksum) == 32
+    (graded,) = [c for c in cells if c.metadata.get("nbgrader", {}).get("grade")]
+    assert graded.metadata.nbgrader.points == 4 and graded.metadata.editable is False
+    assert len(graded.metadata.nbgrader.checksum) == 32
 
 
 def test_a_hand_edit_is_found_and_undone(tree):
@@ -116,11 +105,6 @@ def test_the_command_refuses_without_solutions(tree, options, monkeypatch, capsy
     assert len(list((tree / "exercises").glob("*/*.ipynb"))) > 8
 
 
-def test_a_changed_solution_shows_as_a_difference(tree):
-    edit(tree / "solutions" / ONE, lambda nb: nb.cells[0].update(source="another question"))
-    assert len(release.check(tree)) == 1
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -137,29 +121,6 @@ def test_a_solution_that_would_make_a_bad_exercise_is_refused(tree, change, says
     assert (tree / "exercises" / ONE).read_bytes() == before
 
 
-def test_a_disk_that_fills_up_leaves_the_old_file_whole(tmp_path, monkeypatch):
-    path = tmp_path / "a.ipynb"
-    path.write_text("old")
-
-    def full(_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space"):
-        release.write_whole(path, "new")
-    assert path.read_text() == "old"
-    assert [p.name for p in tmp_path.iterdir()] == ["a.ipynb"]
-
-
-def test_a_written_file_keeps_its_permissions(tmp_path):
-    path = tmp_path / "a.ipynb"
-    release.write_whole(path, "first")
-    assert path.stat().st_mode & 0o777 == 0o644
-    path.chmod(0o600)
-    release.write_whole(path, "second")
-    assert path.stat().st_mode & 0o777 == 0o600
-
-
 @pytest.mark.slow
 def test_a_blank_exercise_runs_through_and_is_not_attempted():
     path = ROOT / "exercises" / ONE
@@ -168,23 +129,3 @@ def test_a_blank_exercise_runs_through_and_is_not_attempted():
     verdict = ran.cells[-1].outputs[-1].data
     assert verdict["text/plain"] == "0"
     assert "not attempted" in verdict["text/html"]
-
-
-@pytest.mark.slow
-def test_stock_nbgrader_gives_the_same_notebook(tree):
-    shutil.copy(ROOT / "nbgrader_config.py", tree)
-    ours = json.loads((tree / "exercises" / ONE).read_text())
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "JUPYTER_CONFIG_DIR": str(tree / "none")}
-    # nbgrader calls alembic by its name.
-    environment["PATH"] = os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]])
-    done = subprocess.run(
-        [sys.executable, "-m", "nbgrader", "generate_assignment", ONE.parent.name],
-        cwd=tree,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads((tree / "release" / ONE).read_text()) == ours

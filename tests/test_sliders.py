@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import nbformat
 import pytest
 
 from course_lib.classroom import sliders
-from course_lib.classroom.notebooks import execute, normalise
 from course_lib.classroom.sliders import WIDGET
 from course_lib.figures import ring_steps, stage_bars
 
@@ -53,15 +51,6 @@ def test_without_ipywidgets_it_is_the_picture_and_what_to_install(shown, monkeyp
     )
 
 
-def test_in_a_notebook_the_picture_is_there_for_a_page_without_widgets(shown, notebook):
-    sliders.stages()._ipython_display_()
-    data, more = shown[0]
-    assert set(data) == {WIDGET, "image/png", "text/plain"}
-    assert data["image/png"] == stage_bars().png and data["text/plain"] == stage_bars().alt
-    assert more["metadata"]["image/png"]["width"] == stage_bars().width
-    assert stage_bars().alt in shown[1][0]["text/html"]
-
-
 def test_the_sliders_of_the_stages_draw_what_was_chosen(notebook):
     box = sliders.stages().widget()
     moved = handles(box, notebook)
@@ -93,24 +82,6 @@ def test_the_slider_of_the_ring_goes_through_its_steps(notebook):
         assert image.value == ring_steps(4, step=step).png
         assert ring_steps(4, step=step).alt in words.value
     assert sliders.ring(4).still.png == ring_steps(4).png
-
-
-def test_a_committed_notebook_holds_the_still_picture_and_the_same_twice(tmp_path):
-    pytest.importorskip("ipywidgets")
-    cells = ["from course_lib.classroom import sliders", "sliders.stages()"]
-    path = tmp_path / "sliders.ipynb"
-    made = []
-    for _ in range(2):
-        notebook = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, cells)])
-        nbformat.write(notebook, path)
-        raw = execute(nbformat.read(path, as_version=4), path, 2)
-        assert WIDGET in raw.cells[1].outputs[0].data  # sliders, where somebody looks on
-        made.append(normalise(raw))
-    assert made[0] == made[1]
-    picture, words = made[0].cells[1].outputs
-    assert set(picture.data) == {"image/png", "text/plain"}
-    assert picture.data["text/plain"] == stage_bars().alt
-    assert set(words.data) == {"text/html", "text/plain"}
 
 
 def test_importing_sliders_loads_neither_ipywidgets_nor_matplotlib():
