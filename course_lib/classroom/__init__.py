@@ -20,14 +20,6 @@ def load_ipython_extension(shell) -> None:
     missing_packages.install(shell)
 
 
-def unload_ipython_extension(shell) -> None:
-    magics = shell.magics_manager.registry.pop("RanksMagics", None)
-    if magics is not None:
-        shell.events.unregister("post_run_cell", magics.defined.ran_in_notebook)
-        if magics.cluster is not None:
-            magics.cluster.stop()
-
-
 def __getattr__(name: str):
     # Looked up late: a rank imports this package too, and has no use for a notebook's magics.
     if name in ("push", "pull"):

@@ -6,7 +6,6 @@ it to succeed; lesson 00 meets the ranks themselves.
 
 from __future__ import annotations
 
-import ast
 import atexit
 import os
 import shutil
@@ -142,16 +141,12 @@ class Crew:
         self._joins += 1
         meet = self.folder / f"rendezvous-{self._joins}"
         code = f"__seat__.join({str(meet)!r}, {timeout!r}, {reason!r})"
-        found = self.everywhere(
-            lambda r: f"__holders__ = {code}",
-            START_LIMIT,
-            values={"it": "__holders__", "backend": "me.backend"},
-        )
-        self.backend = ast.literal_eval(found[0].values["backend"]["data"]["text/plain"])
+        self.everywhere(lambda r: f"__holders__ = {code}", START_LIMIT)
+        found = self.pull("[me.backend, __holders__]")
+        self.backend = found[0][0]
         if not reason:
             return []
-        told = [ast.literal_eval(o.values["it"]["data"]["text/plain"]) for o in found]
-        holders = dict.fromkeys(holder for each in told for holder in each)  # each named once
+        holders = dict.fromkeys(one for _, mine in found for one in mine)  # each named once
         notes = ["The groups were made anew; the ranks' other variables are as they were."]
         if holders:
             named = named_holders(list(holders))

@@ -162,34 +162,42 @@ def test_a_rank_that_lost_its_gpu_is_explained_and_replaced(two):
     works(two)
 
 
-def test_a_cuda_error_that_costs_one_call_costs_no_rank(two):
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("def f(:", "every rank raised SyntaxError"),
+        ("%nosuch", "raised"),
+        ("exit()", "a rank ends with its notebook"),
+        ("import sys\nsys.exit(3)", "every rank raised SystemExit: 3"),
+        ("if rank:\n    raise KeyboardInterrupt('mine')", "rank 1 raised KeyboardInterrupt: mine"),
+        ("raise torch.AcceleratorError('CUDA error: out of memory')", "CUDA error: out of memory"),
+    ],
+)
+def test_a_mistake_costs_its_cell_and_no_rank(two, code, words):
     before = pids(two)
-    text = told(two.run("raise torch.AcceleratorError('CUDA error: out of memory')"))
-    assert text.startswith("every rank raised AcceleratorError: CUDA error: out of memory")
-    assert "started again" not in text and pids(two) == before
-
-
-@pytest.mark.parametrize("code", ["def f(:", "%nosuch"])
-def test_a_cell_that_is_not_python_costs_that_cell(two, code):
-    assert "raised" in told(two.run(code))
+    two.run("kept = rank + 10")
+    text = told(two.run(code))
+    assert words in text and "started again" not in text
+    assert two.pull("kept") == [10, 11] and pids(two) == before
     works(two)
 
 
-def test_a_cell_that_destroys_its_groups_gets_new_ones(two):
+GROUP_OF_ONE = (
+    "dist.destroy_process_group()\n"
+    "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
+)
+
+
+@pytest.mark.parametrize("code", ["dist.destroy_process_group()", GROUP_OF_ONE])
+@pytest.mark.parametrize("who", [None, [0]])
+def test_a_cell_that_destroys_or_replaces_its_groups_gets_new_ones(two, code, who):
     two.run("kept = rank")
-    for who in (None, [0]):
-        ended = two.run("dist.destroy_process_group()", ranks=who)
-        assert not ended.failed
-        assert ended.notes[0].startswith("The groups were made anew")
-        works(two)
+    ended = two.run(code, ranks=who)
+    assert not ended.failed
+    made = "The groups were made anew; the ranks' other variables are as they were."
+    assert ended.notes == [made]
+    works(two)
     assert two.pull("kept") == [0, 1]
-
-
-def test_exit_does_not_end_a_rank(two):
-    before = pids(two)
-    assert "a rank ends with its notebook" in told(two.run("exit()"))
-    assert "raised SystemExit: 3" in told(two.run("import sys\nsys.exit(3)"))
-    assert pids(two) == before
 
 
 def test_a_cell_on_some_ranks_cannot_wait_for_the_others(two):

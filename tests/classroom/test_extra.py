@@ -51,15 +51,6 @@ def magics(monkeypatch):
     return made
 
 
-def test_a_cell_has_its_ranks_for_itself(magics):
-    magics.run("3 --with f,g,h --push home --pull a,b --deadline 7", "a = b = 1")
-    assert magics.log == [
-        "3 begin", ("def f(): ...\ndef g(): ...", 7.0), ("h = 1", 7.0), ("a = b = 1", 7.0), "3 end",
-    ]  # fmt: skip
-    assert magics.shell.user_ns["a"] == ["a of 0", "a of 1", "a of 2"]
-    assert magics.shell.user_ns["b"][2] == "b of 2"
-
-
 def test_ranks_that_are_kept_wait_for_the_next_cell(magics):
     magics.run("2 --keep", "a")
     magics.run("2 --keep", "b")

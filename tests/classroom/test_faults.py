@@ -8,7 +8,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from course_lib.classroom import runs
 from course_lib.classroom.cluster import Cluster
 from course_lib.classroom.extra import ExtraRanks
-from course_lib.classroom.magic import LONGEST, RanksMagics, check_deadline
+from course_lib.classroom.magic import LONGEST, RanksMagics
 from course_lib.classroom.wire import MOST_PRINTED, MOST_SAID
 from course_lib.prepared import why_spawned
 from tests.classroom.conftest import living, told, works
@@ -48,14 +48,6 @@ def test_a_cell_that_swallows_its_interrupt_has_failed(two):
     works(two)
 
 
-def test_an_interrupt_of_the_learners_own_is_an_error_like_any_other(two):
-    ended = two.run("if rank:\n    raise KeyboardInterrupt('mine')")
-    text = told(ended).splitlines()[0]
-    assert (
-        text == "rank 1 raised KeyboardInterrupt: mine in line 2: raise KeyboardInterrupt('mine')"
-    )
-
-
 def test_a_long_error_and_a_long_value_are_cut(two):
     ended = two.run("raise ValueError('v' * 10**7)")
     assert len(told(ended)) < 3 * MOST_SAID and f"{10**7 - MOST_SAID:,} characters more" in told(
@@ -71,36 +63,17 @@ def test_a_long_error_and_a_long_value_are_cut(two):
     assert output["data"]["text/html"] == "10,000,000 characters of text/html are not shown"
 
 
-@pytest.mark.parametrize("seconds", [0, float("nan"), LONGEST + 1])
-def test_a_deadline_that_is_none_is_refused(seconds):
-    with pytest.raises(ValueError, match=r"above 0 and up to 86,400 \(a day\)"):
-        check_deadline(seconds)
-    with pytest.raises(ValueError, match="a day"):
-        ExtraRanks(None).run("1", deadline=seconds)
-
-
 def test_a_deadline_that_is_none_is_refused_before_ranks_start(monkeypatch):
     magics = RanksMagics(InteractiveShell())
     monkeypatch.setattr(magics, "ready", lambda *a, **k: pytest.fail("ranks were started"))
-    for line in ("--deadline inf", "--deadline nan", "--deadline 1e15"):
+    for seconds in ("inf", "nan", "0", str(LONGEST + 1)):
+        with pytest.raises(ValueError, match=r"above 0 and up to 86,400 \(a day\)"):
+            magics.run_cell(f"--deadline {seconds}", "1")
         with pytest.raises(ValueError, match="a day"):
-            magics.run_cell(line, "1")
+            ExtraRanks(None).run("1", deadline=float(seconds))
     monkeypatch.setenv("COURSE_DEADLINE", "inf")
     with pytest.raises(ValueError, match="a day"):
         magics.run_cell("", "1")
-
-
-def test_a_group_of_ones_own_in_the_place_of_all_is_noticed(two):
-    code = (
-        "dist.destroy_process_group()\n"
-        "dist.init_process_group('gloo', store=dist.HashStore(), rank=0, world_size=1)"
-    )
-    ended = two.run(code)
-    assert not ended.failed
-    assert ended.notes == [
-        "The groups were made anew; the ranks' other variables are as they were."
-    ]
-    works(two)
 
 
 def test_the_last_rank_of_a_check_has_another_hash_secret(desk):

@@ -4,67 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 
 from course_lib import ranks
-from course_lib.classroom.harness import lesson_03, lesson_04, lesson_05
+from course_lib.classroom.harness import lesson_04, lesson_05
 from course_lib.gpt import Config
 from course_lib.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from course_lib.tensor_parallel.conjugates import copy, reduce
-
-SIZES = [2, 5, 4]
-
-
-def three_spaces(me):
-    spaces = lesson_03.Spaces(dist.group.WORLD, SIZES, 3)
-    a, b = ({s: spaces.vector(s, k) for s in ("replicated", "partial", "sharded")} for k in (7, 8))
-    inner = {s: spaces.inner(a[s], b[s], s).item() for s in a}
-    least = {op: spaces.least(op) for op in ("nothing", "all_reduce", "all_gather")}
-    return a, b, inner, least, [spaces.equal(a["replicated"]), spaces.equal(a["partial"])]
-
-
-def test_a_replicated_vector_counts_once_and_the_parts_of_the_others_add_up(pool):
-    reports = pool.run(3, three_spaces)
-    a, b = ([report[k] for report in reports] for k in (0, 1))
-    everything = torch.cat([one["sharded"] for one in a])
-    assert torch.equal(everything, a[0]["replicated"])
-    assert [len(one["sharded"]) for one in a] == SIZES
-    assert not torch.equal(a[0]["partial"], a[1]["partial"])
-    dots = {s: [(p[s] * q[s]).sum().item() for p, q in zip(a, b, strict=True)] for s in a[0]}
-    for rank, (_, _, inner, least, equal) in enumerate(reports):
-        assert inner["replicated"] == pytest.approx(dots["replicated"][0])
-        for space in ("partial", "sharded"):
-            assert inner[space] == pytest.approx(sum(dots[space]))
-        assert equal == [True, False]
-        assert least == {
-            "nothing": 0,
-            "all_reduce": 4 * 11 * 3 * 8 / 3,
-            "all_gather": 2 * SIZES[rank] * 3 * 8,
-        }
-
-
-def step_by_step(me):
-    group = dist.group.WORLD
-    program = {
-        "f": lambda x: copy(x, group),
-        "square": torch.square,
-        "g": lambda p: reduce(p, group),
-    }
-    x = lesson_03.normal(4, seed=1)
-    dx, sent = lesson_03.there_and_back(program, x, lambda y: y)
-    _, _, forward, backward = lesson_03.both_ways(program["f"], x, x)
-    names = [(name, [s.op for s in there], [s.op for s in back]) for name, there, back in sent]
-    return x, dx, names, forward.count(), backward.count("all_reduce")
-
-
-def test_a_program_goes_back_in_reverse_order_and_each_step_has_its_own_spans(pool):
-    for x, dx, names, forward, backward in pool.run(3, step_by_step):
-        torch.testing.assert_close(dx, 3 * 2 * x * 3 * x**2)  # L = (3 x²)² / 2
-        assert names == [("f", [], ["all_reduce"]), ("square", [], []), ("g", ["all_reduce"], [])]
-        assert (forward, backward) == (0, 1)
 
 
 def traced(me):

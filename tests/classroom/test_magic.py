@@ -55,12 +55,14 @@ def session(_own_runtime) -> Iterator[Session]:
     opened.kernel.close()
 
 
-def test_a_cell_prints_rank_by_rank(session):
+def test_a_cell_prints_rank_by_rank_and_values_cross(session):
     assert session.text("%%ranks\nprint('a')\nprint(rank)") == (
         "[rank 0] a\n[rank 0] 0\n[rank 1] a\n[rank 1] 1\n"
     )
     assert session.text("%%ranks 1\nx = 5\nrank") == "[rank 1] 1\n"
     assert session.text("%%ranks\n   \n") == ""
+    given = "from course_lib.classroom import pull, push\npush(given=7)\n"
+    assert session.text(given + "print(pull('given + rank'), pull('rank', rank=1))") == "[7, 8] 1\n"
 
 
 @pytest.fixture
@@ -125,14 +127,6 @@ def test_figures_and_rich_output_come_in_rank_order(session):
     )
     html = [o["data"]["text/html"] for o in outputs if "text/html" in o.get("data", {})]
     assert html == ["<b>0</b>", "<b>1</b>"]
-
-
-def test_values_cross_between_notebook_and_ranks(session):
-    text = session.text(
-        "from course_lib.classroom import pull, push\npush(given=7)\nprint(pull('given + rank'))\n"
-        "print(pull('rank', rank=1))"
-    )
-    assert text == "[7, 8]\n1\n"
 
 
 def test_wrong_words_are_told_with_the_right_ones(session):
