@@ -75,6 +75,7 @@ dist.all_reduce(torch.ones(2), group=second)
     text = freed(two.run(code, deadline=20.0))
     assert text.count("waited in all_reduce(sum) of float32[2]") == 2 and "line 4" in text
     works(two)
+    two.run("del a, b, first, second")  # a later test names what holds a dead group
 
 
 @pytest.mark.parametrize(
