@@ -52,7 +52,7 @@ def is_known(optimizer: Optimizer) -> bool:
 
 
 def _keeps_32_bits(optimizer: Optimizer) -> bool:
-    """Whether it is one of bitsandbytes' that neither quantizes blocks of states nor takes norms."""
+    """Whether it is one of bitsandbytes' that neither quantizes its states nor takes norms."""
     options = getattr(optimizer, "args", None)
     return (
         type(optimizer).__module__.startswith("bitsandbytes.")
