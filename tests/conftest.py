@@ -16,7 +16,7 @@ BEGAN: pytest.StashKey[tuple[Pool | None, int]] = pytest.StashKey()
 # The files that took longest, first: workers then end together, and none alone with one.
 LONGEST = (
     "train/test_program", "classroom/test_cluster", "train/test_matrix", "zero_offload/test_same",
-    "house/test_bootstrap_whole", "zero/test_stages", "browser/test_in_the_browser",
+    "house/test_bootstrap", "zero/test_stages", "browser/test_in_the_browser",
     "grading/test_cli_grade", "test_benchmarks_peers", "test_benchmarks_zero", "zero/test_stage3",
 )  # fmt: skip
 

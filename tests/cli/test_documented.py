@@ -22,9 +22,7 @@ from tools.bootstrap.__main__ import TARGETS
 
 pytestmark = pytest.mark.own_ranks("documented commands start their own ranks")
 
-INSTALLS = (
-    "installs an environment with pip; tests/house/test_bootstrap_*.py run make in toy clones"
-)
+INSTALLS = "installs an environment with pip; tests/house/test_bootstrap.py run make in toy clones"
 ANOTHER = "on another machine, or as its root"
 GPU = "takes GPUs, or half an hour; tests/house/test_accept_*.py rehearse it"
 LAB = "serves JupyterLab until it is ended; tests/classroom/test_lab.py starts it"

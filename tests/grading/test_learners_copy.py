@@ -20,7 +20,7 @@ from course_lib.cli import app, author
 from tests.answers_shown import as_statements, shown
 from tests.grading.hand_in import RING, ROOT, save, solution
 from tests.mutation import LEFT_OUT
-from tools.bootstrap import learners_copy as bootstrap
+from tools.bootstrap import __main__ as bootstrap
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="there is no git here")
 # What git tracks and a learner does not get; a new folder has to be put into one list or the other.

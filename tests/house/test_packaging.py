@@ -19,7 +19,7 @@ from packaging.version import Version
 
 from tools.bootstrap import __main__ as bootstrap
 from tools.bootstrap import interpreters
-from tools.bootstrap.pins import fingerprint, torch_pin
+from tools.bootstrap.condition import fingerprint, torch_pin
 from tools.pins import machines
 
 try:

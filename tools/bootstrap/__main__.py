@@ -12,15 +12,23 @@ import sys
 from pathlib import Path
 from typing import Callable
 
-from . import learners_copy, shared, tasks
+from . import shared, tasks
 from .environment import Environment, clean, ensure
-from .pip_words import diagnose
+from .failures import diagnose
 from .say import Refusal, complain, say
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSROOM = ("classroom",)  # without the others, cells that need them are skipped and say so
 LESSONS = ("classroom", "deepspeed", "huggingface")
 EVERYTHING = ("bench", "classroom", "deepspeed", "dev", "huggingface")
+# `course handout` leaves this file in a learner's copy, which has neither tests nor solutions.
+MARK = "LEARNERS_COPY"
+FOR_AUTHORS = ("test", "test-all", "notebooks", "exercises", "accept-gpu")
+INSTEAD = (
+    "this is a learner's copy of the course, without tests and solutions: `make {}` needs the full "
+    "one. Here: `make lab`; `.venv/bin/course check 01` tries your answers, `.venv/bin/course "
+    "doctor` this machine."
+)
 
 HELP = """The targets; each works alone on a fresh clone.
   make lab         JupyterLab on the first lesson (loopback, with a token)
@@ -38,7 +46,8 @@ Variables: PYTHON=/path/to/python   COURSE_VENV=/a/shared/environment (checked, 
   HASHES=FILE (only packages with the hashes of FILE; python -m tools.hashes writes one)
   TORCH_INDEX_URL=...   LAB_ARGS="..."   PYTEST_ARGS="..."   BENCH_ARGS="..."
   ACCEPT_ARGS="--one-gpu --rehearse --out PATH"
-  and all of pip's own: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, HTTPS_PROXY, TMPDIR"""
+  and all of pip's own: PIP_INDEX_URL, PIP_FIND_LINKS, PIP_CERT, HTTPS_PROXY, TMPDIR
+Where uv is installed, it installs, with pip's settings; should it fail, pip does."""
 
 
 def _as_interrupt(*_: object) -> None:
@@ -64,18 +73,24 @@ TARGETS: dict[str, tuple[tuple[str, ...], Task]] = {
 }
 
 
+def help_text(learners_copy: bool) -> str:
+    """HELP, without the targets that are not to be had in a learner's copy."""
+    left_out = tuple(f"  make {one} " for one in FOR_AUTHORS) if learners_copy else ()
+    return "\n".join(line for line in HELP.splitlines() if not line.startswith(left_out))
+
+
 def main(arguments: list[str]) -> int:
     """Run the target that is named; say how, if none is."""
     target = arguments[0] if arguments else "help"
+    learners_copy = (ROOT / MARK).exists()
     if target in ("help", "-h", "--help"):
-        print(learners_copy.targets_of(ROOT, HELP))
+        print(help_text(learners_copy))
         return 0
     if len(arguments) > 1 or target not in {"clean", *TARGETS}:
-        complain(f"no such target: {' '.join(arguments)}\n{learners_copy.targets_of(ROOT, HELP)}")
+        complain(f"no such target: {' '.join(arguments)}\n{help_text(learners_copy)}")
         return 2
-    refusal = learners_copy.refusal(ROOT, target)
-    if refusal:
-        complain(refusal)
+    if learners_copy and target in FOR_AUTHORS:
+        complain(INSTEAD.format(target))
         return 2
     signal.signal(signal.SIGTERM, _as_interrupt)
     try:
@@ -99,10 +114,10 @@ def main(arguments: list[str]) -> int:
         complain(str(refusal))
         return 1
     except OSError as error:
-        told = diagnose(str(error))
-        if told is None:
+        refusal = diagnose(str(error))
+        if refusal is None:
             raise
-        complain(f"{error}\n{told}")
+        complain(str(refusal))
         return 1
     except KeyboardInterrupt:
         complain("interrupted; the next run repairs what was left half-done")

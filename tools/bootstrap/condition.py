@@ -6,15 +6,16 @@ beside it says that an installation is under way. No lesson derives it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .closed import closed_part
-from .interpreters import Interpreter, ask
-from .torch_build import same_release
+from .interpreters import ask
+from .say import Refusal
 
 STAMP = "course-stamp.json"
 UNFINISHED = "course-unfinished.json"
@@ -31,7 +32,7 @@ print(json.dumps({"python": "%d.%d" % sys.version_info[:2], "packages": found}))
 
 
 class Condition(NamedTuple):
-    """One of absent, ready, update, renew, foreign, link, closed; and why, in words."""
+    """One of absent, ready, update, renew, foreign; and why, in words."""
 
     state: str
     why: str
@@ -54,13 +55,13 @@ def contents(venv: Path) -> dict[str, Any] | None:
         return None
 
 
-def note(venv: Path, name: str) -> dict[str, Any] | None:
-    """The stamp or the note of that name; None if absent or unreadable."""
+def note(venv: Path, name: str) -> dict[str, Any]:
+    """The stamp or the note of that name; empty if absent or unreadable."""
     try:
         found = json.loads((venv / name).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def write_note(venv: Path, name: str, what: dict[str, Any]) -> None:
@@ -74,73 +75,70 @@ def look(venv: Path, wanted: tuple[str, ...], pins: str, hashes: str = "") -> Co
     """The condition of `venv` for somebody who needs the extras `wanted` at the pins `pins`,
     verified by `hashes` where that is not empty."""
     if venv.is_symlink():
-        return Condition("link", f"it is a link to {os.readlink(str(venv))}")
-    if venv.exists() and not os.access(str(venv), os.R_OK | os.X_OK):
-        return Condition("closed", str(venv))
-    if not venv.exists() or (venv.is_dir() and not any(venv.iterdir())):
-        return Condition("absent", "there is none yet")
+        return Condition("foreign", f"a link to {os.readlink(str(venv))}")
+    if not venv.exists() or not any(venv.iterdir()):
+        return Condition("absent", "there is none yet", wanted)
+    stamp, unfinished = note(venv, STAMP), note(venv, UNFINISHED)
+    both = tuple(sorted({*wanted, *unfinished.get("extras", ()), *stamp.get("extras", ())}))
+    now = contents(venv)
     if (venv / UNFINISHED).exists():
-        unfinished = note(venv, UNFINISHED) or {}
-        both = tuple(sorted({*wanted, *unfinished.get("extras", ())}))
-        if unfinished.get("ended") and contents(venv) is not None:
+        if unfinished.get("ended") and now is not None:
             return Condition("update", "the last installation failed before its end", both)
         return Condition("renew", "an installation was interrupted in the middle", both)
-    stamp = note(venv, STAMP)
-    if stamp is None:
-        if (venv / STAMP).exists():
-            return Condition("renew", "its stamp cannot be read", wanted)
-        return Condition("foreign", "it was not made by this course")
-    both = tuple(sorted({*wanted, *stamp.get("extras", ())}))
+    if not (venv / STAMP).exists():
+        return Condition("foreign", "not made by this course")
     if stamp.get("home") != str(venv.resolve()):
         return Condition("renew", f"it was made as {stamp.get('home')} and has been moved", both)
-    now = contents(venv)
-    lost = _lost(stamp.get("packages", {}), now["packages"]) if now else ""
-    if now is None or lost:  # what may not be read looks broken, or missing
-        place = closed_part(python_of(venv))
-        if place is not None:
-            return Condition("closed", str(place), both)
     if now is None:
         return Condition("renew", "its Python no longer runs (was it removed or upgraded?)", both)
-    if now["python"] != stamp.get("python"):
-        why = f"it was made with Python {stamp.get('python')} and now finds {now['python']}"
-        return Condition("renew", why, both)
-    asked = os.environ.get("PYTHON")
-    named = ask(asked) if asked else None
-    if named is not None and _minor(named) != now["python"]:
-        why = f"PYTHON={asked} asks for Python {named.dotted}, and it has {now['python']}"
-        return Condition("renew", why, both)
+    named = ask(os.environ["PYTHON"]) if os.environ.get("PYTHON") else None
+    asked = ".".join(map(str, named.version[:2])) if named else now["python"]
+    if not now["python"] == stamp.get("python") == asked:
+        return Condition("renew", f"it has Python {now['python']}, and {asked} is asked for", both)
     if hashes and stamp.get("hashes") != hashes:
         return Condition("renew", "its packages were not verified by the hashes asked for", both)
     if stamp.get("pins") != pins:
         return Condition("update", "constraints.txt or pyproject.toml has changed since", both)
-    if lost:
-        return Condition("update", lost, both)
+    installed, present = stamp.get("packages", {}), now["packages"]
+    changed = [name for name in sorted(installed) if present.get(name) != installed[name]]
+    if changed and not (changed == ["torch"] and same_release(present.get("torch"), installed)):
+        few = ", ".join(changed[:3]) + (", ..." if len(changed) > 3 else "")
+        return Condition("update", f"removed or of another version by now: {few}", both)
     new = sorted(set(wanted) - set(stamp.get("extras", ())))
     if new:
         return Condition("update", f"it still lacks: {', '.join(new)}", both)
     return Condition("ready", "as stamped", both)
 
 
-def _minor(one: Interpreter) -> str:
-    return f"{one.version[0]}.{one.version[1]}"
+def same_release(torch: str | None, packages: dict[str, str]) -> bool:
+    """Whether a build of torch is of the release among the packages; 2.13.0+cpu is of 2.13.0."""
+    return torch is not None and torch.split("+")[0] == packages.get("torch", "").split("+")[0]
 
 
-def _lost(stamped: dict[str, str], present: dict[str, str]) -> str:
-    """What was installed and is there no more, or in another version, in words; else empty."""
-    gone = sorted(set(stamped) - set(present))
-    if gone:
-        return f"{_few(gone)} {'has' if len(gone) == 1 else 'have'} been removed from it"
-    other = sorted(
-        name
-        for name, version in stamped.items()
-        if present[name] != version
-        and not (name == "torch" and same_release(present[name], version.split("+")[0]))
-    )
-    if other:
-        return f"{_few(other)} {'is' if len(other) == 1 else 'are'} not of the pinned version"
-    return ""
+def torch_pin(constraints: Path) -> str:
+    """The release of torch that constraints.txt names."""
+    found = re.search(r"^torch==([\w.]+)\s*$", _text(constraints), re.MULTILINE)
+    if found is None:
+        raise Refusal(
+            f"{constraints.name} pins no release of torch.", "git checkout constraints.txt"
+        )
+    return found.group(1)
 
 
-def _few(names: list[str]) -> str:
-    more = len(names) - 3
-    return ", ".join(names[:3]) + (f" and {more} more" if more > 0 else "")
+def fingerprint(root: Path) -> str:
+    """Changes whenever pins, ranges or extras do; not with mere prose."""
+    lines = _text(root / "constraints.txt").splitlines()
+    pins = [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+    sections = re.split(r"^(?=\[)", _text(root / "pyproject.toml"), flags=re.MULTILINE)
+    told = [one for one in sections if re.match(r"\[(project|build-system|tool\.setuptools)", one)]
+    return hashlib.sha256("\n".join(["1", *pins, *told]).encode()).hexdigest()[:16]
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise Refusal(
+            f"{file.name} is missing, so this is not a whole clone of the course.",
+            f"git checkout {file.name}, or clone anew",
+        ) from None

@@ -6,26 +6,36 @@ No lesson derives it.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import shutil
+import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
-from . import hashed
-from .closed import refusal as closed
-from .condition import STAMP, UNFINISHED, Condition, contents, look, python_of, write_note
-from .interpreters import choose, make_environment
-from .pins import fingerprint, torch_pin
-from .pip_run import Pip
-from .room import need_leave, need_room
+from .condition import (
+    STAMP,
+    UNFINISHED,
+    Condition,
+    contents,
+    fingerprint,
+    look,
+    python_of,
+    torch_pin,
+    write_note,
+)
+from .failures import diagnose
+from .install import install
+from .interpreters import Interpreter, choose
 from .say import Refusal, Watch, say
-from .torch_build import CPU_INSTALLED, install_torch, same_release
 
-# Without torch, measured on Linux: what each extra brings to the disk, in bytes.
+# What each extra brings to the disk, in bytes, measured on Linux; torch is its CPU build.
 SIZES = {"classroom": 0.5e9, "dev": 0.3e9, "huggingface": 0.2e9, "deepspeed": 0.1e9}
-EMPTY = 0.05e9
+WITH_TORCH = 0.85e9
 DOWNLOADS = 0.3e9  # what pip holds in TMPDIR at one time
 
 
@@ -39,106 +49,89 @@ class Environment(NamedTuple):
 
 def ensure(root: Path, wanted: tuple[str, ...]) -> Environment:
     """`.venv` with the extras `wanted`, made, mended or found ready."""
-    watch, venv, pins = Watch(), root / ".venv", fingerprint(root)
-    hashes = hashed.fingerprint(hashed.asked(root))
-    torch_pin(root / "constraints.txt")  # refuses what cannot work before anything is made
-    now = look(venv, wanted, pins, hashes)
-    if now.state == "closed" and not os.access(str(root), os.W_OK):
-        raise closed(str(venv), Path(now.why))
-    if now.state != "ready":
-        need_leave(root)
+    watch, venv, pins, hashes = Watch(), root / ".venv", fingerprint(root), _hashes(root)
+    digest = hashlib.sha256(hashes.read_bytes()).hexdigest() if hashes else ""
+    torch = torch_pin(root / "constraints.txt")  # refuses what cannot work before anything is made
+    if look(venv, wanted, pins, digest).state != "ready":
         with _alone(root):
-            now = look(venv, wanted, pins, hashes)  # another run may have finished meanwhile
+            now = look(venv, wanted, pins, digest)  # another run may have finished meanwhile
             if now.state != "ready":
-                _mend(root, venv, now, wanted, pins)
-                say(f".venv is ready ({watch}): {', '.join(now.extras or wanted)}")
+                _prepare(root, venv, now)
+                room = partial(need_room, venv)
+                with _noted(venv, now.extras):
+                    install(python_of(venv), root, now.extras, torch, hashes, room)
+                _stamp(venv, now.extras, {"pins": pins, "hashes": digest})
+                say(f".venv is ready ({watch}): {', '.join(now.extras)}")
     return Environment(venv, python_of(venv), True)
 
 
-def _mend(root: Path, venv: Path, now: Condition, wanted: tuple[str, ...], pins: str) -> None:
-    if now.state == "link":
-        raise Refusal(
-            f".venv cannot be used: {now.why}, and what a link points to is never changed.",
-            "remove the link, or name the environment itself: COURSE_VENV=/its/path make ...",
-        )
-    python = None if now.state == "update" else choose()  # before anything is taken away
+def _prepare(root: Path, venv: Path, now: Condition) -> None:
+    """An environment with pip in it, and the note that an installation is under way."""
     if now.state == "foreign":
-        aside = _free_name(venv)
-        venv.rename(aside)
-        say(f".venv: {now.why}; kept as {aside.name}, a new one is made")
-    elif now.state == "closed":
-        say(f".venv: {now.why} may not be read; it is made anew")
-        _remove(venv)
-    elif now.state == "renew":
-        say(f".venv: {now.why}; it is made anew (pip's cache keeps what was downloaded)")
-        _remove(venv)
-    elif now.state == "update":
+        raise Refusal(
+            f".venv cannot be used: it is {now.why}, and is left alone.",
+            "move or remove it, or name the environment itself: COURSE_VENV=/its/path make ...",
+        )
+    if now.state == "update":
         say(f".venv: {now.why}; it is brought up to date")
-    extras = now.extras or wanted
-    if python is not None:
-        rest = sum(SIZES.get(one, 0.1e9) for one in extras)
-        need_room(root, EMPTY + CPU_INSTALLED + rest, downloads=DOWNLOADS)
-        venv.mkdir(exist_ok=True)
-    write_note(venv, UNFINISHED, {"extras": extras})
-    if python is not None:
-        make_environment(python, venv)
+        write_note(venv, UNFINISHED, {"extras": now.extras})
+        return
+    python = choose()  # before anything is taken away
+    if now.state == "renew":
+        say(f".venv: {now.why}; it is made anew (what was downloaded is kept)")
+        _remove(venv)
+    need_room(root, WITH_TORCH + sum(SIZES.get(one, 0.1e9) for one in now.extras), DOWNLOADS)
+    venv.mkdir(exist_ok=True)
+    write_note(venv, UNFINISHED, {"extras": now.extras})
+    _make(python, venv)
+
+
+def _make(python: Interpreter, venv: Path) -> None:
+    """An empty environment with pip: by uv where it is installed, else by the module venv."""
+    say(f"making {venv.name} with Python {python.dotted} ({python.path})")
+    uv, said = shutil.which("uv"), ""
+    by_uv = [uv, "venv", "--seed", "--allow-existing", "--python", python.path, str(venv)]
+    by_venv = [python.path, "-m", "venv", "--prompt", "course", str(venv)]
+    for command in ([by_uv] if uv else []) + ([by_venv] if python.venv else []):
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", check=False,
+        )  # fmt: skip
+        if done.returncode == 0 and contents(venv) is not None:
+            return
+        said = done.stdout
+    raise diagnose(said) or Refusal(
+        f"no environment can be made with {python.path}:\n{said.strip()[-600:]}",
+        "if it names ensurepip: apt install python3-venv; else PYTHON=/another/python make ...",
+    )
+
+
+@contextmanager
+def _noted(venv: Path, extras: tuple[str, ...]) -> Iterator[None]:
+    """After an installation that ended with a refusal the next run may carry on."""
     try:
-        _install(root, venv, extras, pins)
+        yield
     except Refusal as refusal:
-        if not refusal.halfway:  # the next run may carry on from here
+        if not refusal.halfway:
             with suppress(OSError):  # on a full disk not even that can be noted
                 write_note(venv, UNFINISHED, {"extras": extras, "ended": True})
         raise
 
 
-def _install(root: Path, venv: Path, extras: tuple[str, ...], pins: str) -> None:
-    found = contents(venv)
-    if found is None:
-        raise Refusal(
-            "The new .venv's own Python does not run.", "PYTHON=/path/to/another make ..."
-        )
-    constraints = root / "constraints.txt"
-    pip = Pip(python_of(venv), venv / "setup.log", root)
-    file = hashed.asked(root)
-    if file is not None:
-        hashed.install(pip, file, extras)
-    else:
-        _install_unverified(pip, constraints, extras, found["packages"].get("torch"))
+def _stamp(venv: Path, extras: tuple[str, ...], told: dict[str, str]) -> None:
     found = contents(venv)
     if found is None:
         raise Refusal("The environment's Python stopped running.", "make clean, then try again")
-    stamp = {
-        "pins": pins,
-        "hashes": hashed.fingerprint(file),
-        "home": str(venv.resolve()),
-        "python": found["python"],
-        "extras": list(extras),
-        "packages": found["packages"],
-    }
-    write_note(venv, STAMP, stamp)
+    write_note(venv, STAMP, {**told, **found, "home": str(venv.resolve()), "extras": list(extras)})
     (venv / UNFINISHED).unlink()
-
-
-def _install_unverified(
-    pip: Pip, constraints: Path, extras: tuple[str, ...], torch: str | None
-) -> None:
-    """torch from the nearest place, and the rest at its pins."""
-    pin = torch_pin(constraints)
-    if not same_release(torch, pin):
-        install_torch(pip, pin, torch, constraints)
-    say(f"installing {', '.join(extras)} at the versions of constraints.txt (log: .venv/setup.log)")
-    pip.install("-c", str(constraints), "-e", f".[{','.join(extras)}]")
 
 
 def clean(root: Path) -> None:
     """Remove .venv, if it is ours."""
     venv = root / ".venv"
-    if venv.is_symlink():
-        raise Refusal(".venv is a link; it and its target are left alone.", "rm .venv")
-    if not venv.exists():
-        say(".venv: there is none")
-        return
-    if not (venv / STAMP).exists() and not (venv / UNFINISHED).exists():
+    if venv.is_symlink() or (
+        venv.exists() and not (venv / STAMP).exists() and not (venv / UNFINISHED).exists()
+    ):
         raise Refusal(".venv was not made by this course; it is left alone.", "rm -r .venv")
     with _alone(root):
         _remove(venv)
@@ -147,39 +140,49 @@ def clean(root: Path) -> None:
 
 def _remove(venv: Path) -> None:
     """Out of the way at once under another name, then gone: never half an environment as .venv."""
-    try:
+    if venv.exists():
         doomed = Path(tempfile.mkdtemp(prefix=".venv.old-", dir=str(venv.parent)))
         venv.rename(doomed / "venv")
         shutil.rmtree(str(doomed))
-    except OSError as error:
+
+
+def need_room(folder: Path, installed: float, downloads: float) -> None:
+    """A Refusal unless `installed` bytes fit in `folder` and `downloads` where pip unpacks."""
+    temporary = Path(tempfile.gettempdir())
+    needs = [(folder, installed, "clone the course to a larger disk")]
+    if os.stat(folder).st_dev == os.stat(temporary).st_dev:
+        needs = [(folder, installed + downloads, needs[0][2])]
+    else:
+        needs.append((temporary, downloads, "TMPDIR=/a/folder/with/room make ..."))
+    for place, needed, other in needs:
+        free = shutil.disk_usage(place).free
+        if free < needed:
+            raise Refusal(
+                f"{place} has {free / 1e9:.1f} GB free; this step needs about "
+                f"{needed / 1e9:.1f} GB there.",
+                f"free some space there, or {other}",
+            )
+
+
+def _hashes(root: Path) -> Path | None:
+    """The file that HASHES names, or None."""
+    named = os.environ.get("HASHES")
+    file = root / Path(named).expanduser() if named else None
+    if file is not None and not file.is_file():
         raise Refusal(
-            f"{venv} cannot be removed ({error.strerror}); was it made by another user?",
-            f"remove it as its owner: sudo rm -rf {venv}",
-        ) from None
-
-
-def _free_name(venv: Path) -> Path:
-    number = 1
-    while (venv.parent / f".venv.kept-{number}").exists():
-        number += 1
-    return venv.parent / f".venv.kept-{number}"
+            f"HASHES={named} is no file.",
+            "python -m tools.hashes FOLDER_OF_PACKAGES FILE writes such a file",
+        )
+    return file
 
 
 @contextmanager
 def _alone(root: Path) -> Iterator[None]:
     """One setup at a time in one clone; the lock goes with the process, however it ends."""
-    try:
-        import fcntl
-    except ImportError:  # not on this system: two runs at once are then the user's own care
-        yield
-        return
-    handle = os.open(str(root / ".venv.lock"), os.O_RDWR | os.O_CREAT, 0o644)
-    try:
+    with open(root / ".venv.lock", "a", encoding="utf-8") as file:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say("another run is setting .venv up in this folder; waiting for it to end")
-            fcntl.flock(handle, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)

@@ -15,13 +15,10 @@ class Refusal(Exception):
     """Setting up cannot go on: the cause, and what the reader can do about it."""
 
     def __init__(self, cause: str, remedy: str) -> None:
-        super().__init__(cause)
+        super().__init__(f"{cause}\nRemedy: {remedy}")
         self.cause = cause
         self.remedy = remedy
         self.halfway = False  # whether packages may have been left half-written
-
-    def __str__(self) -> str:
-        return f"{self.cause}\nRemedy: {self.remedy}"
 
 
 def say(text: str) -> None:
@@ -33,11 +30,6 @@ def complain(text: str) -> None:
     """The same on stderr, after everything already said."""
     sys.stdout.flush()
     print("\n".join(f"[course] {line}" for line in text.splitlines()), file=sys.stderr, flush=True)
-
-
-def size(count: float) -> str:
-    """A size on a disk, in words."""
-    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 class Watch:
@@ -52,12 +44,8 @@ class Watch:
         """Processor time of the programs that have ended since, user and system."""
         return in_words(_of_children() - self._worked)
 
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._start
-
     def __str__(self) -> str:
-        return in_words(self.seconds)
+        return in_words(time.monotonic() - self._start)
 
 
 def in_words(seconds: float) -> str:

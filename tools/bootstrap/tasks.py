@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import subprocess
 import tempfile
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Callable, Iterator, NamedTuple
+from typing import NamedTuple
 
 from .environment import Environment
-from .pip_run import end
+from .install import end
 from .say import Refusal, Watch, complain, say
 
 COURSE = "import sys; sys.argv[0] = 'course'; from course_lib.cli import main; main()"
@@ -27,12 +25,18 @@ SLOWEST = ["--durations=15", "--durations-min=5"]  # what takes how long, at the
 FAR_BACKSTOP = "900"  # seconds a cell may take before nbval ends it; ranks end far earlier
 
 
-class Outcome(NamedTuple):
-    """How one check ended; a code of 0 is good, None means that there was nothing to check."""
+class Check(NamedTuple):
+    """What Python is started with; notebooks are told the world size that they run at."""
 
     name: str
-    code: int | None
-    took: str
+    arguments: list[str]
+    world: str = ""
+
+
+RUFF = [
+    Check("ruff format", ["-m", "ruff", "format", "--check", "."]),
+    Check("ruff check", ["-m", "ruff", "check", "."]),
+]
 
 
 def child_environment(root: Path, environment: Environment) -> dict[str, str]:
@@ -57,8 +61,7 @@ def course(root: Path, environment: Environment, *arguments: str) -> int:
 
 def lab(root: Path, environment: Environment) -> int:
     """JupyterLab takes this process's place, so that Ctrl-C is a matter between it and the user."""
-    more = shlex.split(os.environ.get("LAB_ARGS", ""))
-    command = [str(environment.python), "-c", COURSE, "lab", *more]
+    command = [str(environment.python), "-c", COURSE, "lab", *_words("LAB_ARGS")]
     os.chdir(str(root))
     os.execve(command[0], command, child_environment(root, environment))
 
@@ -68,14 +71,12 @@ def exercises(root: Path, environment: Environment) -> int:
 
 
 def bench(root: Path, environment: Environment) -> int:
-    arguments = shlex.split(os.environ.get("BENCH_ARGS", "")) or ["classroom"]
-    return course(root, environment, "bench", *arguments)
+    return course(root, environment, "bench", *(_words("BENCH_ARGS") or ["classroom"]))
 
 
 def accept_gpu(root: Path, environment: Environment) -> int:
     """Everything on a node with GPUs, and one file that tells how it went."""
-    arguments = shlex.split(os.environ.get("ACCEPT_ARGS", ""))
-    command = [str(environment.python), "-m", "tools.accept_gpu", *arguments]
+    command = [str(environment.python), "-m", "tools.accept_gpu", *_words("ACCEPT_ARGS")]
     return _run(command, root, child_environment(root, environment))
 
 
@@ -86,13 +87,14 @@ def notebooks(root: Path, environment: Environment) -> int:
 
 def test(root: Path, environment: Environment) -> int:
     """ruff, pytest without the slow marks, every notebook strictly at world 2."""
-    return _all(root, environment, [_format, _lint, _pytest([]), _nbval(2, strict=True)])
+    return _all(root, environment, [*RUFF, _pytest(), *_nbval(root, 2, "--nbval")])
 
 
 def test_all(root: Path, environment: Environment) -> int:
     """The same with the slow marks, and every notebook at worlds 1, 3 and 4."""
-    checks = [_format, _lint, _pytest(["-m", ""]), _nbval(2, strict=True)]
-    return _all(root, environment, [*checks, *(_nbval(n, strict=False) for n in (1, 3, 4))])
+    checks = [*RUFF, _pytest("-m", ""), *_nbval(root, 2, "--nbval")]
+    checks += [check for world in (1, 3, 4) for check in _nbval(root, world, "--nbval-lax")]
+    return _all(root, environment, checks)
 
 
 def mutants(root: Path, environment: Environment) -> int:
@@ -101,84 +103,39 @@ def mutants(root: Path, environment: Environment) -> int:
     return _run(command, root, child_environment(root, environment))
 
 
-Check = Callable[[Path, Environment], Outcome]
+def _pytest(*more: str) -> Check:
+    # tests/conftest.py has put the longest first: pytest-xdist is to leave that order as it is.
+    words = ["-m", "pytest", *PARALLEL, "--no-loadscope-reorder", *SLOWEST, *more]
+    return Check("pytest", [*words, *_words("PYTEST_ARGS")])
 
 
-def _lint(root: Path, environment: Environment) -> Outcome:
-    return _step("ruff check", ["-m", "ruff", "check", "."], root, environment)
+def _nbval(root: Path, world: int, mode: str) -> list[Check]:
+    folders = [one for one in ("notebooks", "solutions") if any(root.glob(f"{one}/**/*.ipynb"))]
+    words = ["-m", "pytest", mode, "--nbval-current-env", "--nbval-cell-timeout", FAR_BACKSTOP]
+    words += [*SLOWEST, *PARALLEL, *folders]
+    return [Check(f"notebooks at world {world}", words, str(world))] if folders else []
 
 
-def _format(root: Path, environment: Environment) -> Outcome:
-    return _step("ruff format", ["-m", "ruff", "format", "--check", "."], root, environment)
-
-
-def _pytest(more: list[str]) -> Check:
-    def run(root: Path, environment: Environment) -> Outcome:
-        arguments = [
-            "-m",
-            "pytest",
-            *PARALLEL,
-            "--no-loadscope-reorder",  # tests/conftest.py has put the longest first
-            *SLOWEST,
-            *more,
-            *shlex.split(os.environ.get("PYTEST_ARGS", "")),
-        ]
-        return _step("pytest", arguments, root, environment)
-
-    return run
-
-
-def _nbval(world: int, *, strict: bool) -> Check:
-    def run(root: Path, environment: Environment) -> Outcome:
-        name = f"notebooks at world {world}"
-        folders = [one for one in ("notebooks", "solutions") if any(root.glob(f"{one}/**/*.ipynb"))]
-        if not folders:
-            return Outcome(name, None, "no notebook is there")
-        arguments = [
-            "-m", "pytest", "--nbval" if strict else "--nbval-lax", "--nbval-current-env",
-            "--nbval-cell-timeout", FAR_BACKSTOP, *SLOWEST, *PARALLEL, *folders,
-        ]  # fmt: skip
-        with _private_ipython(root, environment) as variables:
-            variables["WORLD_SIZE"] = str(world)
-            return _step(name, arguments, root, environment, variables)
-
-    return run
-
-
-@contextmanager
-def _private_ipython(root: Path, environment: Environment) -> Iterator[dict[str, str]]:
-    """Child variables with an IPYTHONDIR of their own: no profile of the user's, nothing left."""
-    folder = tempfile.mkdtemp(prefix="course-ipython-")
-    try:
-        yield {**child_environment(root, environment), "IPYTHONDIR": folder}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _step(
-    name: str,
-    arguments: list[str],
-    root: Path,
-    environment: Environment,
-    variables: dict[str, str] | None = None,
-) -> Outcome:
-    watch = Watch()
-    say(f"--- {name}")
-    variables = variables or child_environment(root, environment)
-    code = _run([str(environment.python), *arguments], root, variables)
-    return Outcome(name, code, f"{watch} (of processors {watch.worked})")
+def _words(variable: str) -> list[str]:
+    return shlex.split(os.environ.get(variable, ""))
 
 
 def _all(root: Path, environment: Environment, checks: list[Check]) -> int:
-    outcomes = [check(root, environment) for check in checks]
-    for one in outcomes:
-        word = "nothing to check" if one.code is None else "ok" if one.code == 0 else "FAILED"
-        if one.code == NOTHING_COLLECTED:
-            word = "FAILED: no test was found"
-        elif one.code:
-            word += f" (exit {one.code})"
-        say(f"{one.name:<22} {word}, {one.took}")
-    failed = [one.name for one in outcomes if one.code]
+    """Run every check, and say at the end how each went."""
+    lines, failed = [], []
+    for check in checks:
+        watch, variables = Watch(), child_environment(root, environment)
+        say(f"--- {check.name}")
+        with tempfile.TemporaryDirectory(prefix="course-ipython-") as folder:
+            if check.world:  # no profile of the user's, and nothing left in it
+                variables.update(WORLD_SIZE=check.world, IPYTHONDIR=folder)
+            code = _run([str(environment.python), *check.arguments], root, variables)
+        word = f"FAILED (exit {code})" if code else "ok"
+        word = "FAILED: no test was found" if code == NOTHING_COLLECTED else word
+        lines.append(f"{check.name:<22} {word}, {watch} (of processors {watch.worked})")
+        failed += [check.name] if code else []
+    for line in lines:
+        say(line)
     if failed:
         complain(f"not green: {', '.join(failed)}")
     return 1 if failed else 0
