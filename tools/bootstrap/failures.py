@@ -76,5 +76,5 @@ def diagnose(output: str) -> Refusal | None:
 def complaints(output: str, limit: int = 8) -> str:
     """The installer's own last words: its error lines, or the last lines if it named none."""
     kept = [line.rstrip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in kept if re.match(r"\s*(ERROR|error|OSError|fatal)\b", line)]
+    errors = [line for line in kept if re.match(r"\s*(ERROR|error|cause|OSError|fatal)\b", line)]
     return "\n".join(f"  {line[:300]}" for line in (errors or kept)[-limit:])

@@ -30,7 +30,8 @@ _UV = {
 }  # fmt: skip
 # The few lines of theirs that a person wants to see: large downloads, what is built, the end.
 _SHOWN = re.compile(
-    r"\s*(Downloading \S+ \((\d\d[\d.]* ?M|[\d.]+ ?G)i?B|Building (wheels|\S+$)|Install(ing|ed) )"
+    r"\s*(Downloading \S+ \((\d\d[\d.]* ?M|[\d.]+ ?G)i?B|Building (wheels|\S+$)|"
+    r"Installing collected|Installed )"
 )
 _NOT_AT_HAND = re.compile("No matching distribution|No solution found")
 
@@ -109,10 +110,12 @@ class Installer:
         if self.uv:
             asked = [str(self.python), "-m", "pip", "config", "list"]
             told = subprocess.run(asked, env=kept, capture_output=True, text=True, check=False)
+            settings = {"UV_INDEX_STRATEGY": "unsafe-best-match"}  # as pip looks into all indexes
             for name, value in re.findall(r"^\S*\.([\w-]+)=('.*')$", told.stdout, re.MULTILINE):
-                if name in _UV:  # what the environment says comes first in the list, and counts
+                if name in _UV:  # what the environment says comes last in the list, and counts
                     separator = "," if name == "find-links" else " "
-                    kept.setdefault(_UV[name], separator.join(ast.literal_eval(value).split()))
+                    settings[_UV[name]] = separator.join(ast.literal_eval(value).split())
+            kept = {**settings, **kept}  # the user's own settings of uv count more
         return kept
 
 
