@@ -14,9 +14,7 @@ import pytest
 
 import course_lib
 from course_lib.classroom.doctor import finding, privacy
-from course_lib.classroom.doctor.examine import Report
-from course_lib.classroom.doctor.finding import Check, Finding
-from course_lib.classroom.doctor.guard import guarded
+from course_lib.classroom.doctor.finding import Check, Finding, guarded
 from course_lib.classroom.doctor.privacy import Private, scrubbed
 
 DOCTOR = [sys.executable, "-m", "course_lib.cli", "doctor"]
@@ -36,6 +34,8 @@ def test_this_machine_is_well_and_really_summed() -> None:
     bad = {name: one["found"] for name, one in found.items() if one["level"] == "bad"}
     assert (done.returncode, report["ok"], bad) == (0, True, {}), done.stderr
     assert report["course"] == course_lib.__version__
+    assert "PyTorch version: " in report["collect_env"], "torch's own account of the machine"
+    assert str(Path.home()) not in report["collect_env"]
     assert set(found["all-reduce"]) == {"name", "level", "found", "remedy"}
     assert found["all-reduce"]["found"].startswith("2 ranks, ")
     assert "right on every rank" in found["all-reduce"]["found"]
@@ -48,7 +48,7 @@ def test_this_machine_is_well_and_really_summed() -> None:
         assert row["backend"] in found["all-reduce"]["found"]
     looked_at = {"Python", "packages", "CPU", "memory", "shared memory", "open files", "loopback"}
     looked_at |= {"temporary files", "the ranks' sockets", "host name", "GPUs", "torch", "NCCL"}
-    looked_at |= {"C++ compiler", "libaio", "JupyterLab", "kernel"}
+    looked_at |= {"C++ compiler", "libaio", "JupyterLab", "kernel", "grading"}
     assert looked_at <= set(found) and any(name.startswith("disk") for name in found)
 
 
@@ -74,19 +74,7 @@ def test_a_machine_in_trouble_gets_red_lines_with_remedies(tmp_path: Path) -> No
 def test_what_is_bad_has_a_remedy() -> None:
     with pytest.raises(ValueError, match="disk is bad and has no remedy: full"):
         Finding("disk", "bad", "full")
-    with pytest.raises(ValueError, match="the levels are ok, note, bad, not 'red'"):
-        Finding("disk", "red", "full", "free some space")
     assert Finding("disk", "note", "nearly full").remedy == ""
-
-
-def test_one_bad_line_makes_the_report_bad() -> None:
-    report = Report([Finding("a", "ok", "1"), Finding("b", "note", "2")])
-    assert report.as_json()["ok"] is True
-    report.findings.append(Finding("c", "bad", "3", "mend it"))
-    assert report.as_json()["ok"] is False
-    assert report.as_json()["checks"][2] == {
-        "name": "c", "level": "bad", "found": "3", "remedy": "mend it",
-    }  # fmt: skip
 
 
 def test_sizes_in_words() -> None:
@@ -136,10 +124,6 @@ def test_a_check_that_hangs_is_left_behind() -> None:
         assert (found.level, found.found) == ("bad", "no answer within 0.2 s")
     finally:
         free.set()
-
-
-def test_a_check_that_finds_nothing_is_no_failure() -> None:
-    assert guarded(Check("links", list)) == []
 
 
 # --- what a report does not carry ----------------------------------------------------------------
@@ -224,20 +208,6 @@ def test_ranks_that_end_while_they_start_are_told_without_ipykernels_banner(monk
     first, *more = found.found.splitlines()
     assert first.startswith("2 ranks do not start: rank ") and "exit code 3" in first
     assert [line.strip() for line in more] == ["a last word"]
-
-
-def test_ranks_that_cannot_start_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    from course_lib.classroom import crew
-    from course_lib.classroom.doctor.real_ranks import RealRanks
-
-    def full(world: int, env: object) -> None:
-        raise MemoryError(f"{world} ranks need 9 GB")
-
-    monkeypatch.setattr(crew, "check_world", full)
-    ranks = RealRanks(3)
-    (found,) = ranks.look()
-    assert found.found == "3 ranks do not start: 3 ranks need 9 GB"
-    assert (found.level, ranks.rows) == ("bad", [])
 
 
 def test_others_on_the_node_are_not_named(monkeypatch: pytest.MonkeyPatch) -> None:

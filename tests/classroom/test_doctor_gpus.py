@@ -10,8 +10,7 @@ import pytest
 from course_lib.classroom.doctor import gpus, smi, torch_build
 from course_lib.classroom.doctor.commands import Answer
 from course_lib.classroom.doctor.finding import Finding
-from course_lib.classroom.doctor.product import trouble
-from course_lib.classroom.doctor.torch_build import Torch
+from course_lib.classroom.doctor.torch_build import Torch, trouble
 
 FOUR = """\
 0, GPU-aa, NVIDIA H100 80GB HBM3, 81559, 1, 580.65.06, Default, Disabled
@@ -181,14 +180,6 @@ def test_nccl_is_missed_only_where_there_are_gpus_for_it() -> None:
     assert by_name(torch_build.judge(CPU, False))["NCCL"][0].level == "ok"
     two = Torch("2.13.0", "13.0", 2, None)
     assert by_name(torch_build.judge(two, True, "13.0"))["NCCL"][0].level == "bad"
-
-
-def test_torch_tells_of_itself() -> None:
-    import torch
-
-    told = torch_build.of_this_process()
-    assert (told.version, told.cuda) == (torch.__version__, torch.version.cuda)
-    assert told.devices == torch.cuda.device_count()
 
 
 def test_a_device_that_computes_and_one_that_is_not_there() -> None:

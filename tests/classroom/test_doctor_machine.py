@@ -11,7 +11,7 @@ import pytest
 
 from course_lib.classroom import cgroup
 from course_lib.classroom.cgroup import Limits
-from course_lib.classroom.doctor import machine, network, places
+from course_lib.classroom.doctor import machine, places
 from course_lib.classroom.doctor.finding import Finding
 from course_lib.classroom.leases.share import GPU_RANK_BYTES, RANK_BYTES
 
@@ -76,9 +76,6 @@ def test_cores_are_those_of_the_process_not_of_the_box() -> None:
     assert only(machine.cpu(2, Limits(cores=16))).found.startswith("2 cores for this process")
     one = only(machine.cpu(1, Limits()))
     assert one.level == "note" and "two ranks take turns" in one.found
-    assert only(machine.cpu(limits=Limits())).found.startswith(
-        f"{len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count()} "
-    )
 
 
 @pytest.mark.parametrize(
@@ -130,14 +127,13 @@ def test_shared_memory_is_tried_by_writing_there(
 ) -> None:
     assert only(machine.shared_memory(tmp_path, 0, 8 * GB)).level == "ok"
     assert list(tmp_path.iterdir()) == []
-    for number, says in ((errno.ENOSPC, "it is full"), (errno.EACCES, "it cannot be written")):
 
-        def refuse(number: int = number, **_: object) -> None:
-            raise OSError(number, os.strerror(number))
+    def refuse(**_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-        found = only(machine.shared_memory(tmp_path, 0, 8 * GB))
-        assert (found.level, says in found.found) == ("bad", True), found
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    found = only(machine.shared_memory(tmp_path, 0, 8 * GB))
+    assert found.level == "bad" and "it cannot be written: No space left" in found.found
 
 
 def test_shared_memory_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,8 +152,9 @@ def test_open_files(soft: int, level: str) -> None:
 # --- folders and network -------------------------------------------------------------------------
 
 
-def test_temporary_files_are_tried_by_writing_one(tmp_path: Path) -> None:
-    assert only(places.temporary(tmp_path)).level == "ok"
+def test_temporary_files_are_tried_by_writing_one(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # where Python would pass over one that is full
+    assert only(places.temporary()).found == f"{tmp_path} can be written"
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "gone", tmp_path / "file"):
@@ -207,23 +204,23 @@ def test_disks_are_judged_by_what_is_free(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_loopback_is_used_and_its_loss_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert only(network.loopback()).level == "ok"
+    assert only(places.loopback()).level == "ok"
 
     def unreachable(*_: object, **__: object) -> None:
         raise OSError("Network is unreachable")
 
     monkeypatch.setattr("socket.create_connection", unreachable)
-    found = only(network.loopback())
+    found = only(places.loopback())
     assert found.level == "bad" and "Network is unreachable" in found.found
 
 
 def test_a_machine_whose_name_has_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert only(network.host_name("localhost")).found.endswith("an address of the loopback")
+    monkeypatch.setattr("socket.gethostname", lambda: "localhost")
+    assert only(places.host_name()).level == "ok"
 
     def unknown(*_: object) -> None:
         raise socket.gaierror(-2, "Name or service not known")
 
     monkeypatch.setattr("socket.getaddrinfo", unknown)
-    found = only(network.host_name("no-such-host"))
+    found = only(places.host_name())
     assert found.level == "note" and "hostname" in found.remedy
-    assert "no-such-host" not in found.found, "names of machines stay out of reports"

@@ -8,8 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from course_lib.classroom.doctor.finding import Check
-from course_lib.classroom.doctor.guard import guarded
+from course_lib.classroom.doctor.finding import Check, guarded
 from course_lib.classroom.doctor.real_ranks import RealRanks
 
 

@@ -1,21 +1,20 @@
-"""A C++ compiler and libaio: what DeepSpeed needs to build its offload to NVMe on first use.
+"""What DeepSpeed needs to build its extensions on first use: compilers for C++ and CUDA, libaio.
 
-Both are tried by compiling and running a program of three lines. Lesson 12 offloads to a disk.
+C++ and libaio are tried with a program of three lines. Lesson 12 offloads to a disk.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import shlex
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from course_lib.classroom.doctor.commands import Answer, ask
 from course_lib.classroom.doctor.finding import Finding
-from course_lib.classroom.doctor.places import FREE_SOME, no_room
+from course_lib.classroom.doctor.gpus import has_driver
 
 COMPILERS = ("c++", "g++", "clang++")
 GET_COMPILER = "sudo apt-get install g++ (conda: conda install -c conda-forge cxx-compiler)"
@@ -28,21 +27,16 @@ ASYNC = """#include <libaio.h>
 #include <cstdio>
 int main() { io_context_t c = nullptr; std::printf("%d", 42 + 0 * io_destroy(c)); }
 """
-NOT_TRIED = "could not be tried: compilers write into the folder for temporary files"
-LIBRARIES = ("libaio.so.1", "libaio.so.1t64", "libaio.so")
+NO_NVME = "offload to NVMe (lesson 12) cannot be built"
 
 
 def compiler() -> list[Finding]:
     """Whether a C++ program can be compiled and run."""
-    name = "C++ compiler"
-    command = find_compiler()
+    name, command = "C++ compiler", find_compiler()
     if not command:
-        told = "none on the PATH; offload to NVMe (lesson 12) cannot be built"
-        return [Finding(name, "note", told, GET_COMPILER)]
+        return [Finding(name, "note", f"none on the PATH; {NO_NVME}", GET_COMPILER)]
     tried = build_and_run(command, HELLO)
     if tried.out != "42":
-        if full := no_room():
-            return [Finding(name, "bad", f"{NOT_TRIED}; {full}", FREE_SOME)]
         named = " (named by CXX)" if os.environ.get("CXX") else ""
         told = f"{command[0]}{named} cannot build a program of three lines: "
         remedy = f"unset CXX, or {GET_COMPILER}" if named else GET_COMPILER
@@ -52,54 +46,51 @@ def compiler() -> list[Finding]:
 
 
 def libaio() -> list[Finding]:
-    """Whether a program with libaio can be built, or else which half of it is missing."""
+    """Whether a program with libaio can be built and run."""
     command = find_compiler()
-    if command and build_and_run(command, ASYNC, "-laio").out == "42":
+    tried = build_and_run(command, ASYNC, "-laio") if command else Answer(None, said="no compiler")
+    if tried.out == "42":
         return [Finding("libaio", "ok", "a program that uses it can be built and runs")]
-    if command and (full := no_room()):
-        return [Finding("libaio", "note", f"{NOT_TRIED}; {full}", FREE_SOME)]
-    library = any(_loads(one) for one in LIBRARIES)
-    if library and not command:
-        told = "the library is there; without a compiler its header could not be tried"
-        return [Finding("libaio", "note", told, GET_COMPILER)]
-    what = "its header is missing" if library else "it is not installed"
-    told = f"{what}; offload to NVMe (lesson 12) cannot be built"
-    return [Finding("libaio", "note", told, GET_LIBAIO)]
+    told = f"{NO_NVME}: {_first_line(tried.said)}"
+    return [Finding("libaio", "note", told, GET_LIBAIO if command else GET_COMPILER)]
+
+
+def cuda_compiler(driver: Callable[[], bool] = has_driver) -> list[Finding]:
+    """nvcc, where an NVIDIA driver is; nothing is said elsewhere.
+
+    As torch's builder of extensions looks for it: CUDA_HOME, then the PATH, then /usr/local/cuda.
+    """
+    if not driver():
+        return []
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = shutil.which("nvcc")
+    nvcc = Path(home, "bin", "nvcc") if home else Path(found or "/usr/local/cuda/bin/nvcc")
+    if nvcc.exists():
+        release = [line for line in ask([str(nvcc), "--version"]).out.splitlines() if "V" in line]
+        return [Finding("CUDA compiler", "ok", f"{nvcc}: {' '.join(release[-1:])}")]
+    where = f"CUDA_HOME={home} has no bin/nvcc" if home else "no nvcc, and CUDA_HOME is not set"
+    told = f"{where}; DeepSpeed's extensions (FusedAdam, CPUAdam with CUDA) cannot be built"
+    remedy = "install the CUDA toolkit of torch's version (`python -c 'import torch; "
+    remedy += "print(torch.version.cuda)'`), then export CUDA_HOME=/its/folder"
+    return [Finding("CUDA compiler", "note", told, remedy)]
 
 
 def find_compiler() -> list[str]:
     """The command in CXX, else the first compiler on the PATH; empty where there is none."""
     named = shlex.split(os.environ.get("CXX", ""))
-    if named:
-        return named
-    return next(([one] for one in COMPILERS if shutil.which(one)), [])
+    return named or next(([one] for one in COMPILERS if shutil.which(one)), [])
 
 
 def build_and_run(command: list[str], source: str, *options: str) -> Answer:
     """The program's own answer, or the compiler's complaint."""
     try:
-        with tempfile.TemporaryDirectory(prefix="course-doctor-") as folder:
-            return _build_and_run(command, source, options, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="course-doctor-") as name:
+            folder = Path(name)
+            (folder / "a.cpp").write_text(source)
+            built = ask([*command, "-std=c++17", "a.cpp", "-o", "a", *options], 60.0, folder)
+            return ask([str(folder / "a")], 10.0) if built.good else Answer(1, said=built.said)
     except OSError as error:
         return Answer(None, said=str(error))
-
-
-def _build_and_run(command: list[str], source: str, options: Sequence[str], folder: Path) -> Answer:
-    (folder / "a.cpp").write_text(source)
-    built = ask([*command, "-std=c++17", "a.cpp", "-o", "a", *options], 60.0, folder)
-    if not built.good:
-        return Answer(built.code, said=built.said)
-    if not (folder / "a").exists():
-        return Answer(1, said="it ended well and made no program")
-    return ask([str(folder / "a")], 10.0)
-
-
-def _loads(library: str) -> bool:
-    try:
-        ctypes.CDLL(library)
-    except OSError:
-        return False
-    return True
 
 
 def _first_line(text: str) -> str:

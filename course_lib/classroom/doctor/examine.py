@@ -12,19 +12,15 @@ from typing import Any
 
 import course_lib
 from course_lib.classroom.doctor import (
-    answers,
     build_tools,
     gpus,
-    jupyter,
     machine,
-    network,
     places,
     privacy,
     software,
     torch_build,
 )
-from course_lib.classroom.doctor.finding import Check, Finding
-from course_lib.classroom.doctor.guard import guarded
+from course_lib.classroom.doctor.finding import Check, Finding, guarded
 from course_lib.classroom.doctor.real_ranks import RealRanks
 
 
@@ -38,11 +34,15 @@ class Report:
         return [one for one in self.findings if one.level == "bad"]
 
     def as_json(self) -> dict[str, Any]:
+        """With torch's own account of the machine, which is what its developers ask for."""
+        from torch.utils.collect_env import get_pretty_env_info
+
         return {
             "ok": not self.bad,
             "course": course_lib.__version__,
             "checks": [one.as_json() for one in self.findings],
             "bandwidth": self.bandwidth,
+            "collect_env": privacy.of_this_machine().without(get_pretty_env_info()),
         }
 
 
@@ -58,17 +58,18 @@ def checks(root: Path, ranks: RealRanks) -> list[Check]:
         Check("temporary files", places.temporary),
         Check("the ranks' sockets", places.runtime),
         Check("disk", lambda: places.disk(root)),
-        Check("loopback", network.loopback, 60.0),
-        Check("host name", network.host_name),
+        Check("loopback", places.loopback, 60.0),
+        Check("host name", places.host_name),
         Check("GPUs", gpus.gpus, 120.0),
         Check("links", gpus.links, 60.0),
         Check("torch", torch_build.torch_build, 120.0),
         Check("GPUs compute", torch_build.gpus_compute, 180.0),
         Check("C++ compiler", build_tools.compiler, 120.0),
         Check("libaio", build_tools.libaio, 120.0),
-        Check("JupyterLab", jupyter.jupyterlab, 90.0),
-        Check("kernel", jupyter.kernel),
-        Check("grading", answers.answers, 150.0),
+        Check("CUDA compiler", build_tools.cuda_compiler, 60.0),
+        Check("JupyterLab", software.jupyterlab, 90.0),
+        Check("kernel", software.kernel),
+        Check("grading", software.grading, 150.0),
         Check("all-reduce", ranks.look, 300.0),
     ]
 
@@ -80,10 +81,8 @@ def examine(
     private, ranks, report = privacy.of_this_machine(), RealRanks(world), Report()
     for check in checks(root, ranks):
         for found in guarded(check):
-            clean = Finding(
-                found.name, found.level, private.without(found.found), private.without(found.remedy)
-            )
-            report.findings.append(clean)
-            told(clean)
+            texts = private.without(found.found), private.without(found.remedy)
+            report.findings.append(Finding(found.name, found.level, *texts))
+            told(report.findings[-1])
     report.bandwidth = ranks.rows
     return report

@@ -6,10 +6,12 @@ course will fail here). What is bad always carries its remedy. No lesson derives
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
-LEVELS = ("ok", "note", "bad")
+INSTALL = "make setup, or python -m pip install -c constraints.txt -e '.[classroom]'"
+ASK = "please report it with this text to the keepers of the course; the other checks went on"
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,6 @@ class Finding:
     remedy: str = ""
 
     def __post_init__(self) -> None:
-        if self.level not in LEVELS:
-            raise ValueError(f"{self.name}: the levels are {', '.join(LEVELS)}, not {self.level!r}")
         if self.level == "bad" and not self.remedy:
             raise ValueError(f"{self.name} is bad and has no remedy: {self.found}")
 
@@ -38,13 +38,37 @@ class Check:
     limit: float = 30.0
 
 
+def guarded(check: Check) -> list[Finding]:
+    """What the check finds, or one bad line that says how it failed.
+
+    It runs in a thread that is not waited for beyond its limit: a driver that never answers must
+    not keep the rest of the report back.
+    """
+    answers: list[list[Finding]] = []
+
+    def look() -> None:
+        try:
+            answers.append(check.look())
+        except ModuleNotFoundError as error:
+            told = f"cannot be looked at: the package {error.name} is not installed"
+            answers.append([Finding(check.name, "bad", told, INSTALL)])
+        except BaseException as error:  # SystemExit too: a library's exit is not the doctor's
+            told = f"this check itself failed: {type(error).__name__}: {error}"
+            answers.append([Finding(check.name, "bad", told, ASK)])
+
+    thread = threading.Thread(target=look, name=f"doctor: {check.name}", daemon=True)
+    thread.start()
+    thread.join(check.limit)
+    if answers:
+        return answers[0]
+    told = f"no answer within {check.limit:g} s"
+    return [Finding(check.name, "bad", told, f"try again when the machine is less busy, or {ASK}")]
+
+
 def size(count: float) -> str:
     """Bytes in words, in units of 1000: 64 MB, 1.5 GB."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
-            return (
-                f"{count / scale:.3g} {unit}"
-                if count < 100 * scale
-                else f"{count / scale:.0f} {unit}"
-            )
+            digits = ".3g" if count < 100 * scale else ".0f"
+            return f"{count / scale:{digits}} {unit}"
     return f"{count:.0f} bytes"

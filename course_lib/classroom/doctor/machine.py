@@ -5,8 +5,8 @@ Lesson 00 prints the same numbers of the reader's own machine.
 
 from __future__ import annotations
 
-import errno
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -29,26 +29,17 @@ FILES_LEAST, FILES_COMFORT = 256, 1024
 
 def cpu(allowed: int | None = None, limits: cgroup.Limits | None = None) -> list[Finding]:
     """The cores that this process may use."""
-    box = os.cpu_count() or 1
-    allowed = _affinity(box) if allowed is None else allowed
+    if allowed is None:
+        affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+        allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
     quota = (limits or cgroup.limits()).cores
-    usable = min(allowed, quota) if quota is not None else allowed
-    told = f"{usable:g} core{'s' if usable != 1 else ''} for this process"
-    why = []
-    if allowed != box:
-        why.append(f"it may run on {allowed} of {box}")
-    if quota is not None:
-        why.append(f"its container's quota is {quota:g}")
-    told += f" ({'; '.join(why)})" if why else ""
+    usable = allowed if quota is None else min(allowed, quota)
+    told = f"{usable:g} core{'s' if usable != 1 else ''} for this process, of {os.cpu_count()}"
     if usable < 2:
         more = "give the container or job two cores or more (docker --cpus, SLURM --cpus-per-task)"
         told += ": two ranks take turns, and everything takes about twice as long"
         return [Finding("CPU", "note", told, more)]
     return [Finding("CPU", "ok", told)]
-
-
-def _affinity(box: int) -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else box
 
 
 def memory(
@@ -64,7 +55,6 @@ def memory(
     from course_lib.classroom.leases.share import rank_bytes
 
     each = rank_bytes(visible_count(os.environ) if gpus is None else gpus)
-
     now = psutil.virtual_memory()
     total = now.total if total is None else total
     free = now.available if available is None else available
@@ -91,12 +81,14 @@ def shared_memory(folder: Path = SHM, gpus: int = 0, free: int | None = None) ->
         if sys.platform != "linux":
             return [Finding(name, "ok", f"no {folder} on this system, and none is needed")]
         return [Finding(name, "bad", f"{folder} is not there", f"sudo mount -t tmpfs shm {folder}")]
-    room = shutil.disk_usage(folder)
-    free = room.free if free is None else free
-    told = f"{folder}: {size(room.total)}, {size(free)} free"
-    refused = _try_to_write(folder)
-    if refused:
-        return [Finding(name, "bad", f"{told}; {refused}", SHM_REMEDY)]
+    free = shutil.disk_usage(folder).free if free is None else free
+    told = f"{folder}: {size(free)} free"
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(1 << 20))
+            file.flush()
+    except OSError as error:
+        return [Finding(name, "bad", f"{told}; it cannot be written: {error.strerror}", SHM_REMEDY)]
     needed = max(SHM_LEAST, SHM_PER_GPU * gpus if gpus > 1 else 0)
     if free < needed:
         who = f"NCCL on {gpus} GPUs needs" if gpus > 1 else "torch's own workers need"
@@ -107,29 +99,14 @@ def shared_memory(folder: Path = SHM, gpus: int = 0, free: int | None = None) ->
     return [Finding(name, "ok", told)]
 
 
-def _try_to_write(folder: Path) -> str:
-    """Why a megabyte cannot be written there; empty where it can."""
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(bytes(1 << 20))
-            file.flush()
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        return "it is full" if full else f"it cannot be written ({error.strerror})"
-    return ""
-
-
 def open_files(soft: int | None = None) -> list[Finding]:
     """How many files and sockets this process may hold open."""
-    import resource
-
-    if soft is None:
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY:
-        return [Finding("open files", "ok", "no limit")]
-    told, remedy = f"{soft} at most", "`ulimit -n 4096` in the shell that starts JupyterLab"
-    if soft < FILES_LEAST:
-        return [Finding("open files", "bad", f"{told}; a notebook with ranks needs 256", remedy)]
-    if soft < FILES_COMFORT:
-        return [Finding("open files", "note", f"{told}; many notebooks at once need 1024", remedy)]
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if soft is None else soft
+    unlimited = soft == resource.RLIM_INFINITY
+    told = "no limit" if unlimited else f"{soft} at most"
+    for least, level in ((FILES_LEAST, "bad"), (FILES_COMFORT, "note")):
+        if soft < least and not unlimited:
+            told += f"; notebooks with ranks need {least}"
+            remedy = "`ulimit -n 4096` in the shell that starts JupyterLab"
+            return [Finding("open files", level, told, remedy)]
     return [Finding("open files", "ok", told)]

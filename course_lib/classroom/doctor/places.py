@@ -1,11 +1,10 @@
-"""Folders that the course writes to: temporary files, the ranks' sockets, the learner's work.
+"""Where files are written and ranks meet: temporary files, sockets, the disk, the loopback.
 
-Each is tried by writing there, the only sure way to know. No lesson derives it.
+Each is tried by using it, the only sure way to know. No lesson derives it.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import socket
@@ -17,55 +16,24 @@ from course_lib.files import sync_file
 
 DISK_LEAST, DISK_COMFORT = 200e6, 2e9
 PROBE = 1 << 20  # bytes; more than a program of three lines needs, and less than anything else
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-FREE_SOME = "free some space there, or TMPDIR=/a/folder/you/can/write/to"
+WAIT = 5.0  # seconds for one handshake with ourselves
 
 
 def temporary(folder: Path | None = None) -> list[Finding]:
-    """Whether a file can be written where Python puts temporary ones."""
+    """Whether a file can be written where programs are told to put temporary ones. Python passes
+    over a full folder without a word and takes the next; a compiler does not."""
     name = "temporary files"
-    full = no_room([chosen()] if folder is None else [folder])
-    if full:
-        return [Finding(name, "bad", full, FREE_SOME)]
+    named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "/tmp")
+    folder = Path(named) if folder is None else folder
     try:
-        folder = Path(tempfile.gettempdir()) if folder is None else folder
-        _write(folder)
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            file.write(bytes(PROBE))
+            sync_file(file)
     except OSError as error:
-        told = f"{folder or 'no temporary folder'} cannot be written ({error.strerror})"
-        return [Finding(name, "bad", told, FREE_SOME)]
+        told = f"{folder} cannot be written ({error.strerror})"
+        remedy = "free some space there, or TMPDIR=/a/folder/you/can/write/to"
+        return [Finding(name, "bad", told, remedy)]
     return [Finding(name, "ok", f"{folder} can be written")]
-
-
-def chosen() -> Path:
-    """The folder that programs are told to put temporary files into. Python passes over a full one
-    without a word and takes the next; a compiler does not."""
-    named = next(filter(None, map(os.environ.get, ("TMPDIR", "TEMP", "TMP"))), "")
-    return Path(named or "/tmp")
-
-
-def no_room(folders: list[Path] | None = None) -> str:
-    """Which of the folders is full, in words; those for temporary files by default."""
-    for folder in [chosen(), *_pythons_own()] if folders is None else folders:
-        try:
-            _write(folder)
-        except OSError as error:
-            if error.errno in NO_ROOM:
-                free = size(shutil.disk_usage(folder).free)
-                return f"{folder} is full: {free} free, not enough for a file of {size(PROBE)}"
-    return ""
-
-
-def _pythons_own() -> list[Path]:
-    try:
-        return [Path(tempfile.gettempdir())]
-    except FileNotFoundError:  # nothing can be written anywhere
-        return []
-
-
-def _write(folder: Path) -> None:
-    with tempfile.NamedTemporaryFile(dir=folder) as file:
-        file.write(bytes(PROBE))
-        sync_file(file)
 
 
 def runtime() -> list[Finding]:
@@ -109,3 +77,32 @@ def _room(name: str, folder: Path, free: int) -> Finding:
         more = f"checkpoints and NVMe offload want {size(DISK_COMFORT)}"
         return Finding(name, "note", f"{told}; {more}", remedy)
     return Finding(name, "ok", told)
+
+
+def loopback() -> list[Finding]:
+    """A connection to ourselves, made and used: ranks of one machine talk over it."""
+    from course_lib.ranks import loopback_interface
+
+    try:
+        interface = loopback_interface()
+        with socket.create_server(("127.0.0.1", 0)) as door:
+            door.settimeout(WAIT)
+            with socket.create_connection(door.getsockname(), WAIT) as one, door.accept()[0] as two:
+                one.sendall(b"!")
+                two.settimeout(WAIT)
+                two.recv(1)
+    except (OSError, RuntimeError) as error:
+        remedy = "sudo ip link set lo up (a container without network: not with --network=none)"
+        return [Finding("loopback", "bad", f"127.0.0.1 does not work: {error}", remedy)]
+    return [Finding("loopback", "ok", f"{interface}, a connection to 127.0.0.1 carries data")]
+
+
+def host_name() -> list[Finding]:
+    """Whether the machine's own name has an address: launchers of many nodes ask for it."""
+    try:
+        socket.getaddrinfo(socket.gethostname(), None)
+    except (OSError, UnicodeError):
+        told = "this machine's own name has no address; torchrun and deepspeed may wait for it"
+        remedy = 'echo "127.0.1.1 $(hostname)" | sudo tee -a /etc/hosts'
+        return [Finding("host name", "note", told, remedy)]
+    return [Finding("host name", "ok", "it has an address")]

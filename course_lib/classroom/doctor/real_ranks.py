@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from course_lib.classroom.doctor.finding import Finding, size
-from course_lib.classroom.doctor.places import FREE_SOME, no_room
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +52,6 @@ class RealRanks:
         except (RuntimeError, MemoryError, OSError) as error:
             # Who else holds memory is between people on this node, not for a report.
             why = str(error).partition("; who holds what")[0]
-            if full := _full():
-                told = f"{self.world} ranks do not start, and {full}"
-                return [Finding(NAME, "bad", told, f"{FREE_SOME}, or COURSE_RUNTIME_DIR")]
             return [Finding(NAME, "bad", f"{self.world} ranks do not start: {why}", REMEDY)]
         try:
             self.backend = cluster.backend
@@ -133,16 +129,6 @@ def rows(seconds: list[list[float]], world: int, backend: str) -> list[dict[str,
         }
         for count, slowest in zip(SIZES, map(max, zip(*seconds, strict=True)), strict=True)
     ]
-
-
-def _full() -> str:
-    """Which of the folders that ranks need is full, in words."""
-    from course_lib.classroom import runs
-
-    try:
-        return no_room([runs.runtime_root()]) or no_room()
-    except (RuntimeError, OSError):
-        return no_room()
 
 
 def _story(ended: Any) -> str:

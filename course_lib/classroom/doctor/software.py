@@ -1,18 +1,22 @@
-"""Python and its packages, held against pyproject.toml's ranges and constraints.txt's pins.
+"""Python, its packages, JupyterLab and its kernel, and what grading relies on.
 
-A package out of its range is bad, one that is merely another than pinned is a note. No lesson
-derives it.
+Packages are held against pyproject.toml's ranges and constraints.txt's pins: out of its range is
+bad, another version than the pinned one is a note. No lesson derives it.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import platform
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib.classroom.doctor.finding import Finding
+from course_lib.classroom.doctor.commands import ask
+from course_lib.classroom.doctor.finding import INSTALL, Finding
+from course_lib.classroom.grading.walls import Walls, built
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
@@ -43,57 +47,39 @@ def python(root: Path, version: str | None = None) -> list[Finding]:
 
 def packages(root: Path, installed: Installed = installed_version) -> list[Finding]:
     """A line for each package that is not as it should be, and one that counts the rest."""
-    project, pins = _project(root), _pins(root)
-    extras = project["optional-dependencies"]
-    asked = {"": project["dependencies"], **extras}
+    project = _project(root)
+    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = _requirements([line for line in lines if line.strip() and not line.startswith("#")])
+    pins = {one.name.lower(): one for one in pinned}
     found: list[Finding] = []
-    good = 0
     seen: set[str] = set()
-    for extra, texts in asked.items():
+    for extra, texts in {"": project["dependencies"], **project["optional-dependencies"]}.items():
         lacking = []
         for wanted in _requirements(texts):
             version = installed(wanted.name)
             if version is None and extra not in ("", NEEDED):
                 lacking.append(wanted.name)
             elif wanted.name not in seen:
-                finding = _judge(wanted, version, pins.get(_plain(wanted.name)))
-                good += finding is None
-                found += [finding] if finding else []
+                found += _judge(wanted, version, pins.get(wanted.name.lower()))
             seen.add(wanted.name)
         if lacking:
             told = f"not installed: {', '.join(lacking)}; what needs them is left out or skipped"
             more = f"python -m pip install -c constraints.txt '.[{extra}]', or make setup"
             found.append(Finding(f"packages [{extra}]", "note", told, more))
-    found += _others(pins, {_plain(name) for name in seen}, installed)
-    told = f"{good} of {len(seen)} that the course names are at their pins"
+    told = f"{len(seen)} that the course names were looked at, {len(found)} remark(s)"
     return [Finding("packages", "ok", told), *found]
 
 
-def _judge(wanted: Requirement, version: str | None, pin: Requirement | None) -> Finding | None:
+def _judge(wanted: Requirement, version: str | None, pin: Requirement | None) -> list[Finding]:
     name = f"package {wanted.name}"
     remedy = f"make setup, or python -m pip install -c constraints.txt '{wanted}'"
-    if version is None:
-        return Finding(name, "bad", f"not installed; the course needs {wanted}", remedy)
-    if not wanted.specifier.contains(version, prereleases=True):
-        return Finding(name, "bad", f"{version} is installed; the course needs {wanted}", remedy)
+    if version is None or not wanted.specifier.contains(version, prereleases=True):
+        has = "not installed" if version is None else f"{version} is installed"
+        return [Finding(name, "bad", f"{has}; the course needs {wanted}", remedy)]
     if pin is not None and not pin.specifier.contains(version, prereleases=True):
         told = f"{version} is installed, within the range {wanted.specifier}; tested with"
-        return Finding(name, "note", f"{told} {str(pin.specifier).lstrip('=')}", remedy)
-    return None
-
-
-def _others(pins: dict[str, Requirement], named: set[str], installed: Installed) -> list[Finding]:
-    """Packages that only come along with others, where they differ from their pins."""
-    differ = []
-    for name, pin in sorted(pins.items()):
-        version = None if name in named else installed(name)
-        if version is not None and not pin.specifier.contains(version, prereleases=True):
-            differ.append(f"{name} {version} (tested with {str(pin.specifier).lstrip('=')})")
-    if not differ:
-        return []
-    few = ", ".join(differ[:3]) + (f" and {len(differ) - 3} more" if len(differ) > 3 else "")
-    remedy = "make setup, or python -m pip install -c constraints.txt -e '.[classroom]'"
-    return [Finding("packages that come along", "note", f"not at their pins: {few}", remedy)]
+        return [Finding(name, "note", f"{told} {str(pin.specifier).lstrip('=')}", remedy)]
+    return []
 
 
 def _project(root: Path) -> dict[str, Any]:
@@ -105,18 +91,49 @@ def _project(root: Path) -> dict[str, Any]:
 
 
 def _requirements(texts: list[str]) -> list[Requirement]:
+    """Those that hold on this machine."""
     from packaging.requirements import Requirement
 
     wanted = [Requirement(text) for text in texts]
     return [one for one in wanted if one.marker is None or one.marker.evaluate()]
 
 
-def _pins(root: Path) -> dict[str, Requirement]:
-    """The pins that hold on this machine, by plain name."""
-    lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    texts = [line for line in lines if line.strip() and not line.startswith("#")]
-    return {_plain(one.name): one for one in _requirements(texts)}
+def jupyterlab(python: str = sys.executable) -> list[Finding]:
+    """JupyterLab's own answer to --version."""
+    answer = ask([python, "-m", "jupyterlab", "--version"], 60.0)
+    if not answer.good:
+        why = next(iter(answer.said.splitlines()[-1:]), "no reason given")
+        return [Finding("JupyterLab", "bad", f"it does not start: {why}", INSTALL)]
+    return [Finding("JupyterLab", "ok", f"{answer.out.strip()} starts")]
 
 
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "-").replace(".", "-")
+def kernel(name: str = "python3") -> list[Finding]:
+    """The kernel named in the notebooks, and that it runs this very Python."""
+    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+
+    remedy = "python -m ipykernel install --sys-prefix"
+    try:
+        program = KernelSpecManager().get_kernel_spec(name).argv[0]
+    except NoSuchKernel:
+        told = f"there is no kernel {name!r}, which the notebooks name"
+        return [Finding("kernel", "bad", told, remedy)]
+    # Jupyter itself puts the running Python in for these.
+    if program in ("python", "python3", f"python{sys.version_info[0]}.{sys.version_info[1]}"):
+        program = sys.executable
+    if shutil.which(program) is None:
+        told = f"the kernel {name!r} names {program}, which is not there"
+        return [Finding("kernel", "bad", told, remedy)]
+    if Path(program).parent != Path(sys.executable).parent:
+        told = f"the kernel {name!r} runs {program}, not this environment's {sys.executable}"
+        return [Finding("kernel", "note", told, remedy)]
+    return [Finding("kernel", "ok", f"{name!r} runs this environment's Python")]
+
+
+def grading(standing: Walls | None = None) -> list[Finding]:
+    """The walls that stand round answers while `course grade` runs them."""
+    standing = built() if standing is None else standing
+    told = str(standing).rstrip(".")
+    if standing.confined and standing.numbers and standing.network:
+        return [Finding("grading", "ok", told)]
+    remedy = "learners need none of it; to grade, take a Linux of 5.13 or later with Landlock, or "
+    return [Finding("grading", "note", told, remedy + "a sandbox (docs/instructors.md)")]

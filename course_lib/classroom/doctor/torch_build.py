@@ -56,27 +56,23 @@ def judge(
     visible = os.environ.get("CUDA_VISIBLE_DEVICES") if visible is None else visible
     built = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}" if torch.hip else "the CPU"
     told = f"{torch.version}, built for {built}, sees {torch.devices} GPU(s)"
-    return [*_build(torch, driver, driver_cuda, visible, told), *_nccl(torch)]
-
-
-def _build(
-    torch: Torch, driver: bool, driver_cuda: str, visible: str | None, told: str
-) -> list[Finding]:
+    level, remedy = "bad", GET_CUDA_BUILD
     if not driver or torch.devices:
-        return [Finding("torch", "ok", told)]
-    if torch.cuda is None:
+        level, remedy = "ok", ""
+    elif torch.cuda is None:
         told += "; an NVIDIA driver is here, and this build cannot use it"
-        return [Finding("torch", "bad", told, GET_CUDA_BUILD)]
-    if visible is not None:
+    elif visible is not None:
         told += f"; CUDA_VISIBLE_DEVICES={visible!r} hides the rest"
-        return [Finding("torch", "note", told, "unset CUDA_VISIBLE_DEVICES to use all GPUs")]
-    if driver_cuda and _major(driver_cuda) < _major(torch.cuda):
+        level, remedy = "note", "unset CUDA_VISIBLE_DEVICES to use all GPUs"
+    elif driver_cuda and _major(driver_cuda) < _major(torch.cuda):
         told += f"; the driver runs CUDA up to {driver_cuda}"
         remedy = f"install a driver for CUDA {_major(torch.cuda)} or newer, or a build of torch "
-        return [Finding("torch", "bad", told, f"{remedy}for CUDA {_major(driver_cuda)}")]
-    told += ", although a driver is loaded"
-    remedy = "look at `nvidia-smi`; in a container start it with --gpus all; reboot after an update"
-    return [Finding("torch", "bad", told, remedy)]
+        remedy += f"for CUDA {_major(driver_cuda)}"
+    else:
+        told += ", although a driver is loaded"
+        remedy = "look at `nvidia-smi`; in a container start it with --gpus all; reboot after an "
+        remedy += "update"
+    return [Finding("torch", level, told, remedy), *_nccl(torch)]
 
 
 def _nccl(torch: Torch) -> list[Finding]:
@@ -94,21 +90,36 @@ def _major(version: str) -> int:
 
 def gpus_compute(devices: tuple[str, ...] = ()) -> list[Finding]:
     """A small product on every GPU, in a process of its own: one that hangs is ended."""
-    if not devices:
-        devices = tuple(f"cuda:{i}" for i in range(of_this_process().devices))
+    devices = devices or tuple(f"cuda:{i}" for i in range(of_this_process().devices))
     if not devices:
         return []
-    command = [sys.executable, "-m", "course_lib.classroom.doctor.product", *devices]
-    answer = ask(command, 120.0)
-    remedy = (
-        "look for Xid errors in `sudo dmesg`; free the GPU if it is full; a GPU older than this "
-        "build of torch supports needs an older build"
-    )
-    if not answer.good:
-        last = next(iter(answer.said.splitlines()[-1:]), "no reason given")
-        return [Finding("GPUs compute", "bad", f"the trial ended badly: {last}", remedy)]
-    wrong = {one: said for one, said in json.loads(answer.out).items() if said}
-    if wrong:
-        told = "; ".join(f"{one}: {said}" for one, said in wrong.items())
+    answer = ask([sys.executable, "-m", __name__, *devices], 120.0)
+    last = next(iter(answer.said.splitlines()[-1:]), "no reason given")
+    wrong = json.loads(answer.out) if answer.good else {"the trial ended badly": last}
+    told = "; ".join(f"{one}: {said}" for one, said in wrong.items() if said)
+    if told:
+        remedy = (
+            "look for Xid errors in `sudo dmesg`; free the GPU if it is full; a GPU older than "
+            "this build of torch supports needs an older build"
+        )
         return [Finding("GPUs compute", "bad", told, remedy)]
     return [Finding("GPUs compute", "ok", f"a product is right on {', '.join(devices)}")]
+
+
+def trouble(device: str) -> str:
+    """What is wrong with a device; empty where it computes."""
+    import torch
+
+    try:
+        # Small whole numbers: the product is exact in any order and any precision of the units.
+        a = torch.arange(64 * 48).reshape(64, 48) % 7
+        b = torch.arange(48 * 32).reshape(48, 32) % 5
+        there = a.to(device, torch.float32) @ b.to(device, torch.float32)
+        right = bool((there.cpu() == (a @ b).float()).all())
+    except (RuntimeError, AssertionError) as error:
+        return next(iter(str(error).splitlines()), type(error).__name__)
+    return "" if right else "the product is wrong"
+
+
+if __name__ == "__main__":
+    print(json.dumps({device: trouble(device) for device in sys.argv[1:]}))
