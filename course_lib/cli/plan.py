@@ -16,6 +16,7 @@ import typer
 from course_lib.cli.base import Json, app
 
 if TYPE_CHECKING:
+    from course_lib.estimate.time import Machine
     from course_lib.plan import Search
     from course_lib.plan.model import Model
 
@@ -29,58 +30,22 @@ SIGNS = (
 @app.command()
 def plan(
     config: Annotated[
-        Path | None, typer.Option(help="A Hugging Face config.json; no weights are needed.")
-    ] = None,
-    family: Annotated[str, typer.Option(help="Of sizes that are typed: gpt2 or llama.")] = "gpt2",
-    hidden: Annotated[int, typer.Option(help="Width of the model, instead of --config.")] = 0,
-    layers: Annotated[int, typer.Option(help="Its blocks.")] = 0,
-    heads: Annotated[int, typer.Option(help="Its query heads.")] = 0,
-    kv_heads: Annotated[int, typer.Option(help="Its key/value heads; 0: as many.")] = 0,
-    inner: Annotated[int, typer.Option(help="Width of its MLP; 0: four times --hidden.")] = 0,
-    vocabulary: Annotated[int, typer.Option(help="Its vocabulary.")] = 0,
+        Path, typer.Option(help="A Hugging Face config.json; no weights are needed.")
+    ],
     machine: Annotated[
         str | None,
         typer.Option(
-            help="dgx-2h, dgx-a100, hgx-h100, hgx-h200, workstation, laptop, or a file of "
-            "--save-machine; single figures below count more."
+            help="dgx-2h, dgx-a100, hgx-h100, hgx-h200, workstation, laptop, or a JSON file of "
+            'one: the figures of the document\'s "machine", or some of them and "like": a name.'
         ),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Measure this machine's processors first.")
+        bool,
+        typer.Option(
+            "--calibrate", help="Measure this machine's processors; into the file of --machine."
+        ),
     ] = False,
-    save_machine: Annotated[
-        Path | None, typer.Option(help="Leave the machine in a file, for --machine.")
-    ] = None,
     gpus: Annotated[int, typer.Option(help="GPUs in all; 0: those of one node.")] = 0,
-    gpus_per_node: Annotated[int, typer.Option(help="GPUs on a node; 0: the machine's.")] = 0,
-    memory: Annotated[
-        str | None, typer.Option(help="Of one GPU, in 10^9 bytes: 24, 24GB, 22.4GiB.")
-    ] = None,
-    host_memory: Annotated[str | None, typer.Option(help="Of one node, likewise.")] = None,
-    tflops: Annotated[
-        float | None, typer.Option(help="TFLOP/s that products reach on one GPU.")
-    ] = None,
-    memory_bandwidth: Annotated[
-        float | None, typer.Option(help="Of a GPU's own memory, in GB/s.")
-    ] = None,
-    inside: Annotated[
-        float | None, typer.Option(help="GB/s of a GPU's link in its node, one way.")
-    ] = None,
-    across: Annotated[
-        float | None, typer.Option(help="GB/s of a node's links to others, one way.")
-    ] = None,
-    inside_latency: Annotated[
-        float | None, typer.Option(help="Microseconds of a ring's step inside a node.")
-    ] = None,
-    across_latency: Annotated[
-        float | None, typer.Option(help="Microseconds of a ring's step across nodes.")
-    ] = None,
-    host: Annotated[
-        float | None, typer.Option(help="GB/s between a GPU and its host, for offload.")
-    ] = None,
-    disk: Annotated[
-        float | None, typer.Option(help="GB/s of a node's disks, for states in files.")
-    ] = None,
     tokens: Annotated[
         int, typer.Option(help="Tokens of a step over all replicas; 0: 8 sequences a GPU.")
     ] = 0,
@@ -88,57 +53,32 @@ def plan(
     precision: Annotated[
         str | None, typer.Option(help="bfloat16, float16 or float32; default: the machine's.")
     ] = None,
-    tp: Annotated[int, typer.Option(help="Only this tensor parallelism; 0: every one.")] = 0,
-    stage: Annotated[int, typer.Option(help="Only this stage; -1: every one.")] = -1,
-    spare: Annotated[float, typer.Option(help="Part of a GPU's memory that is left over.")] = 0.1,
     price: Annotated[
         float | None, typer.Option(help="Of a GPU for an hour: shows the cost of the tokens.")
     ] = None,
-    top: Annotated[int, typer.Option(help="Plans that are shown.")] = 10,
+    top: Annotated[int, typer.Option(help="Plans that are shown.", min=1)] = 10,
     choose: Annotated[int, typer.Option(help="The plan that --emit writes, from 1 on.")] = 1,
     emit: Annotated[
         str | None,
         typer.Option(help="Files of the plan: deepspeed, fsdp2, accelerate, torchrun, slurm."),
     ] = None,
     out: Annotated[Path, typer.Option(help="The folder that they are left in.")] = Path("plan"),
-    nvme_path: Annotated[
-        str, typer.Option(help="Of a local disk, in DeepSpeed's settings.")
-    ] = "/local_nvme",
     as_json: Json = False,
 ) -> None:
     """Every way to train a model on a cluster: which fit, ranked by predicted seconds, and why the
     others fell out. Exit code 1 where nothing fits."""
-    from course_lib.estimate.time.calibrate import calibrate as calibrated
     from course_lib.plan import Task, cluster, search
+    from course_lib.plan.model import Model
 
     try:
-        if top < 1:
-            raise ValueError(f"--top {top} has to be 1 or more")
-        sizes = {
-            "hidden": hidden, "layers": layers, "heads": heads, "kv_heads": kv_heads,
-            "inner": inner, "vocabulary": vocabulary,
-        }  # fmt: skip
-        model = _model(config, family, sizes, length)
-        figures = {
-            "gpus": gpus_per_node or None, "memory": memory, "host_memory": host_memory,
-            "tflops": tflops, "memory_bandwidth": memory_bandwidth, "inside": inside,
-            "across": across, "inside_latency": inside_latency, "across_latency": across_latency,
-            "host": host, "disk": disk,
-        }  # fmt: skip
-        if calibrate and machine is not None:
-            raise ValueError(f"--calibrate measures this machine, and --machine is {machine}: one")
-        measured = calibrated(like=model.config) if calibrate else machine
-        known = cluster.cluster(measured, figures, gpus=gpus)
+        model = Model.read(config)
+        known = _machine(machine, calibrate, model, gpus)
         task = Task.of(
             model, known, cluster.constants(known), gpus=gpus, tokens=tokens, length=length,
-            precision=precision, price=price, spare=spare, tp=tp or None,
-            stage=None if stage == -1 else stage,
+            precision=precision, price=price,
         )  # fmt: skip
         found = search(task)
-        written = _written(found, emit, choose, out, nvme_path)
-        if save_machine is not None:
-            cluster.write_machine(known, save_machine)
-            written.append(str(save_machine))
+        written = _written(found, emit, choose, out)
     except (ValueError, OSError) as error:
         print(f"course plan: {error}", file=sys.stderr)
         raise typer.Exit(2) from None
@@ -151,26 +91,28 @@ def plan(
     raise typer.Exit(0 if found.plans else 1)
 
 
-def _model(config: Path | None, family: str, sizes: dict[str, int], length: int) -> Model:
-    """From a config.json or from sizes, one of both."""
-    from course_lib.plan.model import Model, of_sizes
+def _machine(name: str | None, calibrate: bool, model: Model, gpus: int) -> Machine:
+    """The known one, the file's, or this machine as it is measured now."""
+    from course_lib.estimate.time.calibrate import calibrate as calibrated
+    from course_lib.estimate.time.presets import PRESETS
+    from course_lib.plan import cluster
 
-    typed = [f"--{name.replace('_', '-')}" for name, value in sizes.items() if value]
-    if config is not None:
-        if typed:
-            raise ValueError(f"--config says the sizes itself; leave {', '.join(typed)} out")
-        return Model.read(config)
-    needed = ("hidden", "layers", "heads", "vocabulary")
-    missing = [f"--{name}" for name in needed if not sizes[name]]
-    if missing:
+    if name is None and not calibrate:
         raise ValueError(
-            f"of the model {', '.join(missing)} is missing; or name a config.json with --config"
+            f"name a machine with --machine ({', '.join(PRESETS)}, or a file of one), or measure "
+            "this one with --calibrate"
         )
-    optional = {name: sizes[name] or None for name in ("kv_heads", "inner")}
-    return of_sizes(family, **{**sizes, **optional}, length=length or 1024)
+    if not calibrate:
+        return cluster.cluster(name, gpus=gpus)
+    if name in PRESETS:
+        raise ValueError(f"--calibrate measures this machine, and --machine is {name}: one")
+    measured = calibrated(like=model.config)
+    if name is not None:
+        cluster.write_machine(measured, Path(name))
+    return cluster.cluster(measured, gpus=gpus)
 
 
-def _written(found: Search, emit: str | None, choose: int, out: Path, nvme_path: str) -> list[str]:
+def _written(found: Search, emit: str | None, choose: int, out: Path) -> list[str]:
     """Leave the files of the chosen plan, and say their paths."""
     from course_lib.deepspeed_config.walk import leave
     from course_lib.plan.emit import cannot, files_of, first_that_can
@@ -189,7 +131,7 @@ def _written(found: Search, emit: str | None, choose: int, out: Path, nvme_path:
         other = first_that_can(emit, found.plans, task.model, task.length)
         remedy = "no plan here can be said so" if other is None else f"take --choose {other}"
         raise ValueError(f"--emit {emit}, plan {choose} ({chosen.name}): {why}; {remedy}")
-    return leave(files_of(emit, chosen, task, nvme_path=nvme_path), out, "--out")
+    return leave(files_of(emit, chosen, task), out, "--out")
 
 
 def _show(found: Search, top: int, written: list[str]) -> None:

@@ -63,7 +63,7 @@ def _remedies(task: Task, setting: Setting, place: Place, counts: Counts) -> Ite
     if machine.disk is None and machine.host is not None and setting.stage == 3:
         away = replace(setting, optimizer="nvme", parameters="nvme")
         if _fits(task, away, place):
-            yield "states and parameters in files: say what the disk of a node carries (--disk)"
+            yield "states and parameters in files: say in the machine's file what a disk carries"
 
 
 def _fits(task: Task, setting: Setting, place: Place) -> bool:

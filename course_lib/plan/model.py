@@ -54,26 +54,3 @@ class Model:
         block = sum(p.numel() for p in outline.blocks[0].parameters())
         largest = max(p.numel() for p in outline.parameters())
         return Sizes(hidden, max(largest, block), largest)
-
-
-def of_sizes(
-    family: str,
-    *,
-    hidden: int,
-    layers: int,
-    heads: int,
-    vocabulary: int,
-    length: int,
-    kv_heads: int | None = None,
-    inner: int | None = None,
-) -> Model:
-    """A decoder that is described on the command line."""
-    families = {"gpt2": Config.gpt2, "llama": Config.llama}
-    if family not in families:
-        raise ValueError(f"--family {family} is none of {', '.join(families)}")
-    return Model.of(
-        families[family](
-            hidden=hidden, layers=layers, heads=heads, vocabulary=vocabulary, length=length,
-            kv_heads=kv_heads, inner=inner,
-        )
-    )  # fmt: skip

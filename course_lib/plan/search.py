@@ -124,10 +124,10 @@ def settings(task: Task, found: Search, place: Place, micro: int) -> Iterator[Se
                 why = f"stage {stage} shards over replicas, and dp 1 is a single one"
                 found.drop("a stage without replicas", micro, why)
             elif "nvme" in (optimizer, parameters) and task.machine.disk is None:
-                why = "states on disk: no disk was given (--disk)"
+                why = "states on disk: of the machine no disk is known"
                 found.drop("no disk", micro, why)
             elif (optimizer or parameters) and task.machine.host is None:
-                why = "states on the host: of the link to it nothing is known (--host)"
+                why = "states on the host: of the link to it nothing is known"
                 found.drop("no link to the host", micro, why)
             else:
                 yield setting

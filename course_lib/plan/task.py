@@ -59,7 +59,7 @@ class Task:
             below, above = self.gpus // per_node * per_node, -(-self.gpus // per_node) * per_node
             raise ValueError(
                 f"--gpus {self.gpus} does not fill nodes of {per_node}: take {below} or {above}, "
-                "or say --gpus-per-node"
+                "or describe the node in a file for --machine"
             )
         if self.tokens % self.length:
             below = self.tokens // self.length * self.length
@@ -72,12 +72,6 @@ class Task:
             raise ValueError(f"--precision {self.precision} is none of {', '.join(DTYPES)}")
         if self.price is not None and not (self.price >= 0 and math.isfinite(self.price)):
             raise ValueError(f"--price {self.price} of a GPU for an hour has to be 0 or more")
-        if not 0 <= self.spare < 10:
-            raise ValueError(f"--spare {self.spare} is a part of a GPU's memory, such as 0.1")
-        if self.stage not in (None, 0, 1, 2, 3):
-            raise ValueError(f"--stage {self.stage} is none of 0, 1, 2, 3")
-        if self.tp is not None:
-            self._check_tp(self.tp)
         if self.model.config is not None:
             check_cut(self.model.config, self.length, 1, 0)
 
@@ -98,17 +92,6 @@ class Task:
         known = machine.in_precision(precision) if precision in DTYPES else machine
         return cls(model, known, constants, gpus, tokens, length, precision, **more)
 
-    def _check_tp(self, tp: int) -> None:
-        if tp < 1 or self.gpus % tp:
-            near = sorted(sorted(divisors(self.gpus), key=lambda n: abs(n - tp))[:3])
-            raise ValueError(
-                f"--tp {tp} does not divide the {self.gpus} GPUs into replicas of the model: take "
-                f"{', '.join(map(str, near))}"
-            )
-        why = self.cannot_cut(tp)
-        if why is not None:
-            raise ValueError(f"--tp {tp}: {why}")
-
     def cannot_cut(self, tp: int) -> str | None:
         """Why the model cannot be cut over so many ranks, None where it can."""
         config = self.model.config
@@ -120,10 +103,7 @@ class Task:
                 "for GPT-2's and Llama's config.json; plan it without tensor parallelism"
             )
         if config.heads < tp:
-            return (
-                f"the model has {config.heads} heads, and each of {tp} ranks takes one or more: "
-                f"--tp {config.heads} at most"
-            )
+            return f"the model has {config.heads} heads, and each of {tp} ranks takes one or more"
         try:
             check_cut(config, self.length, tp, 0)
         except ValueError as error:

@@ -157,6 +157,7 @@ def claim_files(node: Path) -> int:
     return len(list(node.glob("claim-*")))
 
 
+@pytest.mark.slow
 def test_twenty_notebooks_on_eight_gpus_never_meet(start, node, monkeypatch):
     monkeypatch.setenv("COURSE_LEARNERS", "20")
     twenty = start(20)
@@ -191,7 +192,7 @@ def test_twenty_notebooks_on_eight_gpus_never_meet(start, node, monkeypatch):
 def test_notebooks_that_start_together_never_claim_more_than_there_is(start, monkeypatch):
     monkeypatch.setenv("COURSE_LEARNERS", "4")
     eight = start(8)
-    for _ in range(25):
+    for _ in range(10):
         got = at_once(eight, world=4)
         granted = [one for one in got if "refused" not in one]
         assert len(granted) == 4, "the node's memory is four parts"
@@ -209,8 +210,8 @@ def test_what_a_stopped_notebook_held_is_had_by_the_next(start, node):
     assert second.take(2)["gpus"] == ["3", "4"]
     first.give_back()
     assert claim_files(node) == 1
-    second.give_back()
-    assert second.take(8)["gpus"] == list("01234567")
+    second.kill()
+    assert first.take(8)["gpus"] == list("01234567"), "the dead hold nothing"
 
 
 def test_fewer_gpus_than_ranks_are_shared_by_the_ranks_and_said(start):

@@ -3,19 +3,36 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import torch
 
 from course_lib.cli.plan import _short
 from course_lib.estimate.time import Link, calibrate
+from course_lib.gpt import Config
 from course_lib.plan import Task, cluster, search
 from course_lib.plan.model import Model
+from course_lib.pretrained.config import to_transformers
 from tests.commands import called
 from tests.deepspeed_config.test_walk import KEYS
 from tests.plan.parts import CLUSTER, GPT2
 
-SIZES = ("--hidden", 96, "--layers", 2, "--heads", 4, "--vocabulary", 400, "--length", 64)
-SMALL = (*SIZES, "--machine", "laptop", "--gpus", 4, "--tokens", 1024, "--memory", "100MB")
+MODEL = Config.gpt2(hidden=96, layers=2, heads=4, vocabulary=400, length=64)
+
+
+@pytest.fixture
+def small(tmp_path) -> tuple:
+    """What is typed for a small model on a small machine, both in files."""
+    keys = to_transformers(MODEL, torch.float32)
+    (tmp_path / "small.json").write_text(json.dumps(keys))
+    machine(tmp_path)
+    words = ("--config", tmp_path / "small.json", "--machine", tmp_path / "machine.json")
+    return (*words, "--gpus", 4, "--tokens", 1024)
+
+
+def machine(folder, memory=10**8):
+    (folder / "machine.json").write_text(json.dumps({"like": "laptop", "memory": memory}))
 
 
 def plan(capsys, *words) -> tuple[int, str, str]:
@@ -28,8 +45,8 @@ def test_the_document_has_the_plans_of_the_search(capsys, tmp_path):
     code, out, err = plan(capsys, *words)
     assert (code, err) == (0, "")
     document = json.loads(out)
-    machine = cluster.cluster("workstation", {})
-    task = Task.of(Model.read(tmp_path), machine, cluster.constants(machine), price=0.5)
+    known = cluster.cluster("workstation")
+    task = Task.of(Model.read(tmp_path), known, cluster.constants(known), price=0.5)
     found = search(task)
     assert document["fits"] == len(found.plans) and len(document["plans"]) == 3
     for got, want in zip(document["plans"], found.plans, strict=False):
@@ -39,12 +56,12 @@ def test_the_document_has_the_plans_of_the_search(capsys, tmp_path):
         assert got["tokens_per_second"] == pytest.approx(task.tokens / want.seconds.total)
     assert document["considered"] == found.considered
     assert {one["reason"] for one in document["fallen"]} == set(found.fallen)
-    assert document["machine"]["name"] == machine.name and document["advice"] is None
+    assert document["machine"]["name"] == known.name and document["advice"] is None
     assert document["constants"]["reach"] == task.constants.reach
 
 
-def test_the_table_says_the_fastest_and_the_reasons(capsys):
-    code, out, err = plan(capsys, *SMALL, "--price", 1.0, "--top", 4)
+def test_the_table_says_the_fastest_and_the_reasons(capsys, small):
+    code, out, err = plan(capsys, *small, "--price", 1.0, "--top", 4)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     head = next(i for i, line in enumerate(lines) if "s/step" in line)
@@ -59,15 +76,9 @@ def test_the_table_says_the_fastest_and_the_reasons(capsys):
     assert "4 GPUs of laptop CPU, 0.1 GB each" in text
 
 
-def test_a_number_of_plans_or_a_stage_that_is_none(capsys):
-    for words, message in ((("--top", -1), "--top -1 has to be 1 or more"),
-                           (("--stage", -5), "--stage -5 is none of 0, 1, 2, 3")):  # fmt: skip
-        code, out, err = plan(capsys, *SMALL, *words)
-        assert (code, out) == (2, "") and message in err
-
-
-def test_nothing_fits(capsys, tmp_path):
-    words = (*SMALL[:-1], "1kB", "--emit", "torchrun", "--out", tmp_path / "out")
+def test_nothing_fits(capsys, tmp_path, small):
+    machine(tmp_path, memory=1000)
+    words = (*small, "--emit", "torchrun", "--out", tmp_path / "out")
     code, out, err = plan(capsys, *words)
     assert code == 1 and "there is no plan to write" in err and not (tmp_path / "out").exists()
     text = " ".join(out.split())
@@ -94,21 +105,27 @@ def test_of_an_unknown_family_the_page_says_what_is_not_known(capsys, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["deepspeed", "fsdp2", "accelerate", "torchrun", "slurm"])
-def test_files_are_left_and_never_written_over(capsys, tmp_path, kind):
-    words = (*SMALL, "--stage", 2, "--tp", 1, "--emit", kind, "--out", tmp_path / "out", "--json")
+def test_files_are_left_and_never_written_over(capsys, tmp_path, small, kind):
+    names = [
+        one["name"] for one in json.loads(plan(capsys, *small, "--json", "--top", 999)[1])["plans"]
+    ]
+    at = next(i for i, name in enumerate(names, 1) if name.startswith("tp 1, dp 4, stage 2, 4"))
+    words = (*small, "--choose", at, "--emit", kind, "--out", tmp_path / "out", "--json")
     code, out, err = plan(capsys, *words)
     assert (code, err) == (0, "")
     written = json.loads(out)["written"]
     assert written and all((tmp_path / "out").samefile(name.rpartition("/")[0]) for name in written)
     assert plan(capsys, *words)[0] == 0  # the same files
-    code, _, err = plan(capsys, *words, "--tokens", 512)
+    for name in written:
+        Path(name).write_text("somebody's own")
+    code, _, err = plan(capsys, *words)
     assert code == 2 and "is there already" in err and "--out" in err
     code, _, err = plan(capsys, *words, "--choose", 9999)
     assert code == 2 and "there are plans 1 to" in err
 
 
-def test_a_plan_that_cannot_be_said_names_one_that_can(capsys, tmp_path):
-    words = (*SMALL, "--tp", 2, "--stage", 2, "--json", "--top", 99)
+def test_a_plan_that_cannot_be_said_names_one_that_can(capsys, tmp_path, small):
+    words = (*small, "--json", "--top", 999)
     names = [one["name"] for one in json.loads(plan(capsys, *words)[1])["plans"]]
     at = next(i for i, name in enumerate(names, 1) if "sequence" in name)
     emit = (*words, "--emit", "deepspeed", "--out", tmp_path / "out")
@@ -119,46 +136,36 @@ def test_a_plan_that_cannot_be_said_names_one_that_can(capsys, tmp_path):
 
 
 WRONG = [
-    (("--hidden", 96), "of the model --layers, --heads, --vocabulary is missing"),
-    ((*SIZES, "--config", "x.json"), "--config says the sizes itself; leave --hidden"),
-    (SIZES, "of the machine --memory, --tflops is missing"),
-    ((*SIZES, "--machine", "cray"), "--machine cray is none of dgx-2h"),
-    ((*SMALL, "--tp", 3), "--tp 3 does not divide the 4 GPUs"),
-    ((*SMALL, "--inside", 0), "--inside 0 has to be above 0"),
-    ((*SMALL, "--emit", "megatron"), "--emit megatron is none of"),
-    ((*SMALL, "--calibrate"), "--calibrate measures this machine, and --machine is laptop"),
-    (("--config", "none/config.json", "--machine", "laptop"), "is not there; name a config.json"),
+    (("--machine", "cray"), "--machine cray is none of dgx-2h"),
+    (("--emit", "megatron"), "--emit megatron is none of"),
+    (("--machine", "laptop", "--calibrate"), "measures this machine, and --machine is laptop"),
+    (("--config", "none/config.json"), "is not there; name a config.json"),
+    (("--precision", "int8"), "--precision int8 is none of"),
 ]
 
 
 @pytest.mark.parametrize(("words", "message"), WRONG, ids=[message[:30] for _, message in WRONG])
-def test_a_wrong_call_says_what_is_wrong(capsys, words, message):
-    code, out, err = plan(capsys, *words)
+def test_a_wrong_call_says_what_is_wrong(capsys, small, words, message):
+    code, out, err = plan(capsys, *small, *words)
     assert (code, out) == (2, "") and err.startswith("course plan: ") and message in err
+    code, _, err = plan(capsys, *small[:2])
+    assert code == 2 and "name a machine with --machine (dgx-2h" in err
 
 
-def test_a_measured_machine_is_kept_and_read(capsys, tmp_path, monkeypatch):
+def test_a_measured_machine_is_kept_and_read(capsys, tmp_path, small, monkeypatch):
     measured = CLUSTER.changed(cores=2, overlaps=False, halves=Link(5e9, 1e-6))
     asked = []
     monkeypatch.setattr(calibrate, "calibrate", lambda like: asked.append(like) or measured)
-    file = tmp_path / "here.json"
-    words = (*SIZES, "--gpus", 4, "--tokens", 1024)
-    code, out, _ = plan(capsys, *words, "--calibrate", "--save-machine", file, "--json")
+    words = (*small[:2], *small[4:], "--json", "--machine", tmp_path / "here.json")
+    code, out, _ = plan(capsys, *words, "--calibrate")
     first = json.loads(out)
-    assert code == 0 and str(file) in first["written"]
-    assert first["constants"] == {"reach": 1.0, "spread": 0.0}
+    assert code == 0 and first["constants"] == {"reach": 1.0, "spread": 0.0}
     assert "4 ranks share 2 cores: each takes 2 times as long" in " ".join(first["remarks"])
-    again = json.loads(plan(capsys, *words, "--machine", file, "--json")[1])
+    again = json.loads(plan(capsys, *words)[1])
     assert again["plans"] == first["plans"] and [one.hidden for one in asked] == [96]
-    typed = json.loads(plan(capsys, *words, "--machine", file, "--inside", 8, "--json")[1])
-    assert again["machine"]["halves"] and not typed["machine"]["halves"]
 
 
 def test_a_dropout_is_said_to_be_counted(capsys, tmp_path):
-    import torch
-
-    from course_lib.pretrained.config import to_transformers
-
     keys = to_transformers(GPT2.changed(dropout=0.1), torch.float32)
     (tmp_path / "config.json").write_text(json.dumps(keys))
     code, out, _ = plan(capsys, "--config", tmp_path, "--machine", "workstation")

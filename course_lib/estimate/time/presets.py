@@ -96,7 +96,7 @@ def preset(name: str) -> Machine:
     """A known machine, by the name on the command line."""
     if name not in PRESETS:
         raise ValueError(
-            f"--machine {name} is none of {', '.join(PRESETS)}, nor a file that --calibrate has "
-            "saved; say its figures one by one: --gpus-per-node, --memory, --tflops, --inside"
+            f"--machine {name} is none of {', '.join(PRESETS)}, nor a file of a machine; such a "
+            'file may say {"like": one of these} and the figures that are others'
         )
     return PRESETS[name]()

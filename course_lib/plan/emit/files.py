@@ -17,16 +17,14 @@ from course_lib.plan.search import Plan
 from course_lib.plan.task import Task
 
 
-def files_of(
-    kind: str, plan: Plan, task: Task, *, nvme_path: str = "/local_nvme"
-) -> dict[str, str]:
+def files_of(kind: str, plan: Plan, task: Task) -> dict[str, str]:
     """Refuses a plan that the program has no words for."""
     why = cannot(kind, plan, task.model, task.length)
     if why is not None:
         raise ValueError(why)
     of = {"deepspeed": _deepspeed, "fsdp2": _fsdp2, "accelerate": _accelerate}
     if kind in of:
-        return of[kind](plan, task, nvme_path)
+        return of[kind](plan, task)
     words = words_of(plan, task.model, task.length)
     words = [word for i, word in enumerate(words) if "--ranks" not in words[max(0, i - 1) : i + 1]]
     nodes, gpus = task.nodes, task.per_node
@@ -54,23 +52,23 @@ def _ladders(task: Task) -> Machine:
     return Machine(machine.memory, task.per_node, task.nodes, machine.host_memory)
 
 
-def _deepspeed(plan: Plan, task: Task, nvme_path: str) -> dict[str, str]:
+def _deepspeed(plan: Plan, task: Task) -> dict[str, str]:
     name = "ds_config.json"
     config = settings.deepspeed(
-        plan.setting, _ladders(task), task.model.sizes, nvme_path=nvme_path, tp=plan.place.tp
+        plan.setting, _ladders(task), task.model.sizes, nvme_path="/local_nvme", tp=plan.place.tp
     )
     arguments = settings.training_arguments(plan.setting, name)
     files = {name: config, "training_arguments.json": arguments}
     return {name: json.dumps(values, indent=2) + "\n" for name, values in files.items()}
 
 
-def _fsdp2(plan: Plan, task: Task, nvme_path: str) -> dict[str, str]:
+def _fsdp2(plan: Plan, task: Task) -> dict[str, str]:
     notes = [line for note in fsdp2.notes(plan.setting) for line in wrap(f"{note}.", 96)]
     above = [*comments(plan, task), *notes]
     return {"fsdp2.py": python(plan, task.model, task.length, above)}
 
 
-def _accelerate(plan: Plan, task: Task, nvme_path: str) -> dict[str, str]:
+def _accelerate(plan: Plan, task: Task) -> dict[str, str]:
     text = fsdp2.accelerate_fsdp2(plan.setting, _ladders(task), task.model.kind, tp=plan.place.tp)
     above = "".join(f"# {line}\n" for line in comments(plan, task))
     return {"accelerate.yaml": above + text}
