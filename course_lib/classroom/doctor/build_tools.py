@@ -94,4 +94,6 @@ def build_and_run(command: list[str], source: str, *options: str) -> Answer:
 
 
 def _first_line(text: str) -> str:
-    return next(iter(text.splitlines()), "it said nothing")
+    """The first line that names an error, else the first."""
+    lines = text.splitlines() or ["it said nothing"]
+    return next((line for line in lines if "error" in line), lines[0])
