@@ -5,7 +5,7 @@ No lesson derives it.
 
 from __future__ import annotations
 
-from course_lib.cli import (
+from course_lib.cli import (  # noqa: F401
     author,
     doctor,
     dry_run,
@@ -22,19 +22,4 @@ from course_lib.cli import (
 )
 from course_lib.cli.base import app
 
-__all__ = [
-    "app",
-    "author",
-    "doctor",
-    "dry_run",
-    "ds_check",
-    "estimate",
-    "grade",
-    "lab",
-    "ladder",
-    "learner",
-    "plan",
-    "running",
-    "train",
-    "weights",
-]
+__all__ = ["app"]

@@ -406,7 +406,7 @@ def test_a_preset_is_whole_and_goes_through_json(name):
 
 
 def test_an_unknown_machine_is_refused():
-    with pytest.raises(ValueError, match=r"none of dgx-2h, .*--tflops"):
+    with pytest.raises(ValueError, match=r"none of dgx-2h, .*nor a file"):
         presets.preset("dgx-1")
     with pytest.raises(ValueError, match="1 or more"):
         NODE.changed(gpus=0)

@@ -102,7 +102,10 @@ def test_only_the_folder_of_the_lesson_asked_for_is_looked_at(course, tmp_path, 
     assert [one.lesson for one in seen] == ["00_start_here", "homework"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+KILLED = pytest.param(signal.SIGKILL, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, KILLED])
 def test_grading_that_is_broken_off_leaves_nothing(tmp_path_factory, how):
     tmp_path = tmp_path_factory.mktemp("b")
     save(answered(HANG), tmp_path / "in" / "eli.ipynb")
