@@ -14,15 +14,14 @@ from typing import Annotated
 import typer
 from typer.core import TyperGroup
 
-from course_lib.cli.signs import readable
-
 
 class Course(TyperGroup):
     """The command itself: it prints in any terminal, and Ctrl-C ends it without a traceback."""
 
     def main(self, *arguments: object, **more: object) -> object:
         for stream in (sys.stdout, sys.stderr):
-            readable(stream)
+            if hasattr(stream, "reconfigure"):  # a notebook's stream lacks no sign
+                stream.reconfigure(errors="replace")
         return super().main(*arguments, **more)
 
     def invoke(self, context: typer.Context) -> object:

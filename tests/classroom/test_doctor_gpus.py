@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom.doctor import gpus, smi, torch_build
+from course_lib.classroom.doctor import gpus, torch_build
 from course_lib.classroom.doctor.commands import Answer
 from course_lib.classroom.doctor.finding import Finding
 from course_lib.classroom.doctor.torch_build import Torch, trouble
@@ -123,7 +123,7 @@ def test_gpus_without_the_drivers_file_are_a_driver_too() -> None:
 
 
 def test_links_are_read_for_each_pair() -> None:
-    assert smi.read_links(TOPO) == {
+    assert gpus.read_links(TOPO) == {
         (0, 1): "NV18", (0, 2): "NV18", (0, 3): "SYS", (1, 2): "NV18", (1, 3): "SYS", (2, 3): "PHB",
     }  # fmt: skip
     (found,) = gpus.links(Machine())
@@ -139,9 +139,9 @@ def test_links_of_one_gpu_or_of_none_are_no_matter() -> None:
 
 
 def test_the_drivers_cuda_is_read_in_both_spellings() -> None:
-    assert smi.read_cuda(HEAD) == "13.0"
-    assert smi.read_cuda("| KMD Version: 590.1   CUDA UMD Version: 13.1  |") == "13.1"
-    assert smi.read_cuda("nothing of the kind") == ""
+    assert gpus.read_cuda(HEAD) == "13.0"
+    assert gpus.read_cuda("| KMD Version: 590.1   CUDA UMD Version: 13.1  |") == "13.1"
+    assert gpus.read_cuda("nothing of the kind") == ""
 
 
 # --- torch beside the driver ---------------------------------------------------------------------

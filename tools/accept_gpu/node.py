@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import course_lib
-from course_lib.classroom.doctor import gpus, smi, torch_build
+from course_lib.classroom.doctor import gpus, torch_build
 from course_lib.classroom.doctor.commands import ask
 
 
@@ -20,7 +20,7 @@ def describe(root: Path) -> dict[str, Any]:
     torch = torch_build.of_this_process()
     return {
         "gpus": [{"name": one.name, "memory": one.total} for one in listed],
-        "links": smi.links_in_words(smi.read_links(smi.nvidia_smi(["topo", "-m"]).out)),
+        "links": gpus.links_in_words(gpus.read_links(gpus.nvidia_smi(["topo", "-m"]).out)),
         "driver": listed[0].driver if listed else "",
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
