@@ -1,7 +1,7 @@
-"""Functions of drawn cases: a dict in, a dict out, judged key by key; wrong ideas by their values.
+"""Functions of drawn cases: a dict comes back, judged key by key; wrong ideas by their values.
 
 An exercise declares its cases, what is right of each, and what each wrong idea makes of them; the
-trial and the order of looks stand here. From lesson 15 on.
+trial and the order of looks stand here. From lesson 13 on.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from course_lib.collectives.call import Group
 
 CLOSE, DRAWS, DEEP = 1e-6, 400, 3  # relative; sets of cases that are tried; lists within lists
 ROUND, A_TEXT = 0.005, "a str"  # relative: nearer than any idea; what stands for a text
-Case = Mapping[str, object]
+Case = Mapping[str, object]  # or what an exercise's `arguments` are made of
 Judged = Callable[[Sequence[Case], Sequence[object]], None]
 
 
@@ -43,12 +43,27 @@ class AnyOf(NamedTuple):
     values: Sequence[object]
 
 
+def about(case: Case) -> str:
+    """The case's numbers in words, and a line for each of its parts; other texts are left out."""
+    numbers = {name: value for name, value in case.items() if isinstance(value, Real)}
+    told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
+    for name, parts in case.items():
+        if isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts):
+            each = (", ".join(f"{key} {_shown(x)}" for key, x in p.items()) for p in parts)
+            told += "".join(f"\n{name}[{k}]: {text}" for k, text in enumerate(each))
+    return told
+
+
+def _misread(key: str, case: Case, wanted: object, head: str, tail: str) -> Finding:
+    return Finding(f"{key} wrong", head + tail)
+
+
 @dataclass(frozen=True)
 class Cases:
     """`make(random, k)` draws the k-th of `count` cases; `right` gives every key of one.
 
     `judged` has a function of its own for a key with more than one right answer: it raises a
-    Finding or returns.
+    Finding or returns. `unnamed` is what is said of a wrong value that no idea explains.
     """
 
     keys: tuple[str, ...]
@@ -57,9 +72,14 @@ class Cases:
     right: Callable[[Case], Mapping[str, object]]
     ideas: tuple[Idea, ...]
     judged: Mapping[str, Judged] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[str]] = field(default_factory=dict)  # all that a key may be
+    arguments: Callable[[Case], tuple] = lambda case: (case,)  # with which an answer is called
+    about: Callable[[Case], str] = about
+    unnamed: Callable[[str, Case, object, str, str], Finding] = _misread
 
     def drawn(self, seed: int) -> list[Case]:
-        """Cases among which no idea is right, and no two ideas of one key are alike."""
+        """Cases among which no idea is right, and no two of one key are alike, but for two ways
+        to one of which the same is said."""
         r = Random(seed)
         for _ in range(DRAWS):
             cases = [self.make(r, k) for k in range(self.count)]
@@ -69,12 +89,13 @@ class Cases:
 
     def _tell_apart(self, cases: Sequence[Case]) -> bool:
         rights = [self.right(case) for case in cases]
-        met: dict[str, list[list]] = {key: [[r[key] for r in rights]] for key in self.keys}
+        met: dict[str, list[tuple]] = {key: [(None, [r[key] for r in rights])] for key in self.keys}
         for idea in self.ideas:
             gives = [idea.gives(case) for case in cases]
-            if any(all(map(same, gives, other)) for other in met[idea.key]):
+            others = (other for text, other in met[idea.key] if text != idea.text)
+            if any(all(map(same, gives, other)) for other in others):
                 return False
-            met[idea.key].append(gives)
+            met[idea.key].append((idea.text, gives))
         return True
 
 
@@ -89,16 +110,18 @@ def judge_cases(answer: Answer, judge: Judge, cases: Cases, module: str) -> None
 
 
 def run(function: Callable, group: Group, module: str, seed: int) -> dict:
-    """`function(case)` on each case; what came back, as data. Runs on the judge's ranks."""
+    """The function on each case; what came back, as data. Runs on the judge's ranks."""
     cases: Cases = importlib.import_module(module).CASES
-    return {"cases": [_tried(function, case, cases.keys) for case in cases.drawn(seed)]}
+    return {"cases": [_tried(function, case, cases) for case in cases.drawn(seed)]}
 
 
 def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> None:
     """Raise the Finding that explains best what is wrong: form first, then key by key in order."""
     for case, seen in zip(drawn, reports, strict=True):
         if seen["error"]:
-            raise Finding("stopped by an error", f"It ended with {seen['error']}; {about(case)}")
+            raise Finding(
+                "stopped by an error", f"It ended with {seen['error']}; {cases.about(case)}"
+            )
         if seen["kind"] == "NoneType":
             raise Finding(
                 "nothing returned",
@@ -110,9 +133,13 @@ def look(cases: Cases, drawn: Sequence[Case], reports: Sequence[Mapping]) -> Non
                 "not a dictionary", f"A {seen['kind']} came back; expected is a dict with {keys}."
             )
         if seen["lost"]:
-            raise Finding("a key missing", f"Without {', '.join(seen['lost'])}: {about(case)}")
+            raise Finding(
+                "a key missing", f"Without {', '.join(seen['lost'])}: {cases.about(case)}"
+            )
         if seen["changed"]:
-            raise Finding("input changed", "Your function changed the case. Work on a copy.")
+            raise Finding(
+                "input changed", "Your function changed what it was given. Work on a copy."
+            )
     for key in cases.keys:
         values = [seen["values"][key] for seen in reports]
         if key in cases.judged:
@@ -128,16 +155,20 @@ def _look_at(cases: Cases, key: str, drawn: Sequence[Case], seen: Sequence[objec
         return
     first = wrong[0]
     head = f"`{key}` is not right in {len(wrong)} of {len(seen)} drawn cases. "
-    tail = f"You have {_shown(seen[first])}; {about(drawn[first])}"
+    tail = f"You have {_shown(seen[first])}; {cases.about(drawn[first])}"
     for idea in cases.ideas:
         if idea.key == key and explains(idea, seen, drawn):
             raise Finding(idea.name, f"{head}{idea.text} {tail}")
+    words = cases.texts.get(key)
+    other = [seen[k] for k in wrong if words and seen[k] not in words]
+    if other:
+        raise Finding("another word", f"{head}{other[0]!r} is none of {', '.join(words)}.")
     if any(seen[k] == A_TEXT for k in wrong):
         raise Finding("a number as text", f"{head}It is a text; a number is wanted. {tail}")
     if all(same(seen[k], wanted[k], ROUND) for k in wrong):
         text = "It is near what is wanted: was it rounded, or cut off, on the way?"
         raise Finding("rounded on the way", f"{head}{text} {tail}")
-    raise Finding(f"{key} wrong", head + tail)
+    raise cases.unnamed(key, drawn[first], wanted[first], head, tail)
 
 
 def explains(idea: Idea, seen: Sequence[object], drawn: Sequence[Case]) -> bool:
@@ -159,17 +190,6 @@ def same(seen: object, wanted: object, close: float = CLOSE) -> bool:
     return type(seen) is type(wanted) and seen == wanted
 
 
-def about(case: Case) -> str:
-    """The case's numbers in words, and a line for each of its parts; other texts are left out."""
-    numbers = {name: value for name, value in case.items() if isinstance(value, Real)}
-    told = ", ".join(f"{name} {value:.4g}" for name, value in numbers.items())
-    for name, parts in case.items():
-        if isinstance(parts, list) and all(isinstance(part, Mapping) for part in parts):
-            each = (", ".join(f"{key} {_shown(x)}" for key, x in p.items()) for p in parts)
-            told += "".join(f"\n{name}[{k}]: {text}" for k, text in enumerate(each))
-    return told
-
-
 def _shown(value: object) -> str:
     if isinstance(value, list | tuple):
         told = f"({', '.join(map(_shown, value))})"
@@ -177,20 +197,26 @@ def _shown(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, Real) else str(value)[:80]
 
 
-def _tried(function: Callable, case: Case, keys: Sequence[str]) -> dict:
-    given = deepcopy(dict(case))
+def _tried(function: Callable, case: Case, cases: Cases) -> dict:
+    given = deepcopy(cases.arguments(case))
     report: dict = {"kind": "", "values": {}, "lost": [], "error": ""}
     try:
-        out, _ = bench.watched(lambda: function(given))
+        out, _ = bench.watched(lambda: function(*given))
     except Exception as error:  # whatever it is, the finding says it
         report["error"] = f"{type(error).__name__}: {str(error)[:200]}"
     else:
         report["kind"] = type(out).__name__
         if isinstance(out, Mapping):
             report["kind"] = "dict"
-            report["lost"] = [key for key in keys if key not in out]
-            report["values"] = {key: _plain(out[key]) for key in keys if key in out}
-    return {**report, "changed": given != dict(case)}
+            report["lost"] = [key for key in cases.keys if key not in out]
+            report["values"] = {
+                key: out[key][:80]
+                if key in cases.texts and isinstance(out[key], str)
+                else _plain(out[key])
+                for key in cases.keys
+                if key in out
+            }
+    return {**report, "changed": given != cases.arguments(case)}
 
 
 def _plain(value: object, deep: int = DEEP) -> object:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import NamedTuple
@@ -31,7 +32,6 @@ SKIPPED, SCHEDULER, SCALE, DOUBLED, VERDICT = KEYS = (
 )
 VERDICTS = (SETTLED, LOOKING, NOT_FOUND, DIVERGED)
 EACH = 3  # logs of a kind
-PRINTED = 13  # the seed of the log that the exercise prints
 STAMP = "[2026-03-04 11:{:02}:{:02},{:03}] [INFO] "  # as DeepSpeed's logger begins a line
 _BARE = re.compile(r"^\[2026-\S+ \S+\] \[INFO\] \[\S+\] ")
 SCALER, PROGRESS = "[loss_scaler.py:266:update_scale] ", "[logging.py:123:log_dist] [Rank 0] "
@@ -64,50 +64,44 @@ class Log(NamedTuple):
     def skips(self) -> list[Step]:
         return [step for step in self.steps if step.skipped]
 
+    @property
+    def made(self) -> int:
+        return len(self.steps) - len(self.skips)
+
+    @property
+    def last(self) -> Step:
+        return self.steps[-1]
+
+    @property
+    def lost(self) -> str:
+        """The word for a run that has ended, whichever way."""
+        return DIVERGED if self.made else NOT_FOUND
+
+    @property
+    def verdict(self) -> str:
+        if not (self.ended or self.last.skipped):
+            return SETTLED
+        at_least = self.last.tried == self.last.after and not self.last.kept
+        return self.lost if self.ended or at_least else LOOKING
+
 
 def happened(log: Log) -> dict:
     """The right answer, from the run and not from its lines."""
-    skips = log.skips
-    made = len(log.steps) - len(skips)
-    grown = [math.log2(b.tried / a.after) for a, b in pairwise(skips)]
+    grown = [math.log2(b.tried / a.after) for a, b in pairwise(log.skips)]
     return {
-        SKIPPED: len(skips),
-        SCHEDULER: made,
-        SCALE: skips[-1].after if skips else None,
+        SKIPPED: len(log.skips),
+        SCHEDULER: log.made,
+        SCALE: log.skips[-1].after if log.skips else None,
         DOUBLED: round(sum(grown)),
-        VERDICT: verdict(log, made),
+        VERDICT: log.verdict,
     }
 
 
-def verdict(log: Log, made: int) -> str:
-    last = log.steps[-1]
-    if not (log.ended or last.skipped):
-        return SETTLED
-    if log.ended or (last.tried == last.after and not last.kept):
-        return DIVERGED if made else NOT_FOUND
-    return LOOKING
-
-
-def drawn(seed: int) -> list[Log]:
-    """Runs of every kind, in any order."""
-    r = Random(seed)
-    logs = [kind(r) if n else _bare(kind(r)) for kind in KINDS for n in range(EACH)]
-    r.shuffle(logs)
-    return logs
-
-
-def _bare(log: Log) -> Log:
-    """The log without time stamps and places: lines that are alike are the same."""
-    return log._replace(lines=[_BARE.sub("", line) for line in log.lines])
-
-
-def printed() -> list[str]:
-    """The log that the exercise shows: a short one of rank 0 that goes up and down."""
-    r = Random(PRINTED)
-    scale = LossScale(2.0**16, window=3, patience=2)
-    return _log(
-        r, scale, lambda n, value: value > 2**14 or n == 8, 14, ranks=1, first=1, every=5
-    ).lines
+def make(r: Random, k: int) -> Log:
+    """The k-th log: of each kind the first is without time stamps and places, so that lines that
+    are alike are the same."""
+    log = KINDS[k % len(KINDS)](r)
+    return log if k >= len(KINDS) else log._replace(lines=[_BARE.sub("", x) for x in log.lines])
 
 
 def _starts(r: Random) -> Log:
@@ -130,18 +124,12 @@ def _none(r: Random) -> Log:
     return _log(r, _scale(r), lambda n, value: False, r.randint(6, 20))
 
 
-def _kept(r: Random) -> Log:
-    """The scale has grown, and the last overflow of the log passes by the hysteresis."""
+def _kept(r: Random, last: bool = False) -> Log:
+    """The scale has grown, and the last overflow of the log passes by the hysteresis; it may be the
+    last step."""
     scale = LossScale(2.0 ** r.randint(9, 12), window=r.randint(2, 4), patience=r.randint(2, 3))
     bad = {*range(scale.patience), 30}
-    return _log(r, scale, lambda n, value: n in bad, r.randint(33, 40))
-
-
-def _lets_pass(r: Random) -> Log:
-    """The last step of the log is an overflow that passes by the hysteresis."""
-    scale = LossScale(2.0 ** r.randint(9, 12), window=r.randint(2, 4), patience=r.randint(2, 3))
-    bad = {*range(scale.patience), 30}
-    return _log(r, scale, lambda n, value: n in bad, 31)
+    return _log(r, scale, lambda n, value: n in bad, 31 if last else r.randint(33, 40))
 
 
 def _never(r: Random, stops: bool = False) -> Log:
@@ -152,10 +140,6 @@ def _never(r: Random, stops: bool = False) -> Log:
     return _log(r, _scale(r, stops=stops, **more), lambda n, value: True, 40, first=first)
 
 
-def _never_and_stops(r: Random) -> Log:
-    return _never(r, stops=True)
-
-
 def _diverges(r: Random, stops: bool = False) -> Log:
     """Steps are made, and then none. A log that goes on does so at a scale of 1."""
     bad = r.choice((1, 2, r.randint(8, 20)))
@@ -164,19 +148,11 @@ def _diverges(r: Random, stops: bool = False) -> Log:
     return _log(r, scale, lambda n, value: n >= bad or value > 2.0**10, bad + 30)
 
 
-def _diverges_and_stops(r: Random) -> Log:
-    return _diverges(r, stops=True)
-
-
 def _cut_off(r: Random, early: bool = False) -> Log:
     """The log ends in a row of overflows, and the scale can still be lower."""
     bad = 0 if early else r.randint(5, 15)
     scale = _scale(r, power=12, least=1.0)
     return _log(r, scale, lambda n, value: n >= bad, bad + r.randint(3, 6), ranks=r.choice((2, 4)))
-
-
-def _not_yet(r: Random) -> Log:
-    return _cut_off(r, early=True)
 
 
 def _at_least(r: Random) -> Log:
@@ -214,13 +190,13 @@ KINDS: tuple[Callable[[Random], Log], ...] = (
     _now_and_then,
     _none,
     _kept,
-    _lets_pass,
+    partial(_kept, last=True),
     _never,
-    _never_and_stops,
+    partial(_never, stops=True),
     _diverges,
-    _diverges_and_stops,
+    partial(_diverges, stops=True),
     _cut_off,
-    _not_yet,
+    partial(_cut_off, early=True),
     _at_least,
     _back_up,
     _just_down,
