@@ -6,30 +6,34 @@ what it gives on all of them.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.checks.lesson_13 import batch_trial as trial
+from course_lib.classroom.checks.lesson_13 import triple
 from course_lib.classroom.checks.lesson_13.triple import (
     MICRO,
     TIMES,
     TRAIN,
     TRIPLE,
+    Fill,
     Refused,
     filled,
 )
-from course_lib.classroom.checks.lesson_13.triple_ideas import IDEAS, Fill
 from course_lib.classroom.checks.looking import THREE, Idea, Looks, fresh_seed, near, recognise
 from course_lib.classroom.checks.words import Page
+from course_lib.collectives.call import Group
 
 SAYS = Page("lesson_13/fill_batch")
 
@@ -42,12 +46,6 @@ FALSE = (  # values that count as false in Python, and that DeepSpeed takes
 )
 REFUSED = [torch.nan] * len(TRIPLE)
 Case = tuple[dict, int]
-
-
-class Trial(NamedTuple):
-    reports: list[dict]
-    cases: list[Case]
-    when: str
 
 
 def drawn(seed: int) -> list[Case]:
@@ -93,11 +91,64 @@ def _dressed(r: Random, sizes: dict) -> dict:
     return dict(config)
 
 
+# ---- what runs on the judge's ranks
+def run(function: Callable, group: Group, cases: list[Case]) -> dict:
+    """`function(config, world)` on each case: three sizes, a refusal, or something else."""
+    kept: list[object] = []  # what came back, all of it alive at once
+    return {"cases": [_tried(function, kept, *case) for case in cases]}
+
+
+def _tried(function: Callable, kept: list[object], config: dict, world: int) -> dict:
+    given = copy.deepcopy(config)
+    report: dict = {"sizes": None, "lost": [], "more": [], "new": True, "text": ""}
+    try:
+        out, _ = bench.watched(lambda: function(given, world))
+    except Exception as error:  # whatever it is, the finding says it
+        name = "ValueError" if isinstance(error, ValueError) else type(error).__name__
+        report |= {"kind": name, "text": str(error)[:200]}
+    else:
+        report["kind"] = "dict" if isinstance(out, Mapping) else f"a {type(out).__name__}"
+        if isinstance(out, Mapping):
+            report["sizes"] = [_plain(out.get(name)) for name in TRIPLE]
+            beside = {name: value for name, value in config.items() if name not in TRIPLE}
+            back = {name: out.get(name) for name in beside}
+            kinds = {name: (type(value), type(back[name])) for name, value in beside.items()}
+            report["lost"] = [
+                name for name, (a, b) in kinds.items() if a is not b or beside[name] != back[name]
+            ]
+            report["more"] = sorted(str(name) for name in out if name not in {*beside, *TRIPLE})
+            report["new"] = not any(out is each for each in (given, *kept))
+            kept.append(out)
+    return {**report, "changed": given != config}
+
+
+def _plain(size: object) -> int | float | str | None:
+    """A size as data, a whole number of any type as int; of anything else its type's name."""
+    if size is None or (isinstance(size, (int, float)) and not isinstance(size, bool)):
+        return size
+    try:
+        return type(size).__name__ if isinstance(size, bool) else operator.index(size)
+    except (TypeError, RuntimeError):
+        return type(size).__name__
+
+
+# ---- what is said of it
+class Trial(NamedTuple):
+    reports: list[dict]
+    cases: list[Case]
+    when: str
+
+    def each(self) -> list[tuple[str, dict]]:
+        """A case in words and what came of it, of each rank."""
+        pairs = (zip(self.cases, report["cases"], strict=True) for report in self.reports)
+        return [(_said(case), seen) for rank in pairs for case, seen in rank]
+
+
 def judge_batch(answer: Answer, judge: Judge) -> None:
-    judge.take(answer, trial.__name__)
+    judge.take(answer, __name__)
     cases = drawn(fresh_seed())
     when = f"in {len(cases)} drawn cases"
-    reports = judge.trial(answer, trial.run, cases, members=THREE, when=when)
+    reports = judge.trial(answer, run, cases, members=THREE, when=when)
     LOOKS.at(answer, [Trial(reports, cases, when)])
 
 
@@ -121,51 +172,48 @@ def _said(case: Case) -> str:
 
 
 def _look_at_returned(one: Trial) -> None:
-    """None came back wherever it did not refuse."""
-    for report in one.reports:
-        kinds = {seen["kind"] for seen in report["cases"]} - {trial.REFUSED}
-        if kinds == {"a NoneType"}:
-            raise SAYS("nothing returned")
-
-
-def _look_at_shape(one: Trial) -> None:
-    """Where something came back it is a dictionary; what is raised is looked at later."""
-    for report in one.reports:
-        for case, seen in zip(one.cases, report["cases"], strict=True):
-            if seen["kind"].startswith("a "):
-                kind = "None" if seen["kind"] == "a NoneType" else f"A{seen['kind'][1:]}"
-                raise SAYS("not a dictionary", kind=kind, case=_said(case))
+    kinds = {seen["kind"] for _, seen in one.each()} - {"ValueError"}
+    SAYS.refuse({"nothing returned": kinds == {"a NoneType"}})
+    for case, seen in one.each():
+        if seen["kind"].startswith("a "):
+            raise SAYS("not a dictionary", kind=f"A{seen['kind'][1:]}", case=case)
 
 
 def _look_at_inputs(one: Trial) -> None:
-    for report in one.reports:
-        for case, seen in zip(one.cases, report["cases"], strict=True):
-            if seen["changed"]:
-                raise SAYS("input changed", case=_said(case))
-    for report in one.reports:
-        for case, seen in zip(one.cases, report["cases"], strict=True):
-            if seen["lost"]:
-                raise SAYS("other keys lost", lost=", ".join(seen["lost"]), case=_said(case))
-            if seen["more"]:
-                raise SAYS("keys of another config", more=", ".join(seen["more"]), case=_said(case))
-            if not seen["new"]:
-                raise SAYS("not a new dictionary", case=_said(case))
+    """The config that was given stays, and all of it but the sizes comes back in a new one."""
+    for case, seen in one.each():
+        SAYS.refuse({"input changed": seen["changed"]}, case=case)
+    for case, seen in one.each():
+        looks = {
+            "other keys lost": seen["lost"],
+            "keys of another config": seen["more"],
+            "not a new dictionary": not seen["new"],
+        }
+        lost, more = ", ".join(seen["lost"]), ", ".join(seen["more"])
+        SAYS.refuse(looks, lost=lost, more=more, case=case)
 
 
 def _look_at_sizes(one: Trial) -> None:
     right = comes_to(filled, one.cases)
+    for case, seen in one.each():
+        for name, size in zip(TRIPLE, seen["sizes"] or (), strict=False):
+            looks = {
+                "a size missing": size is None,
+                "not a number": isinstance(size, str),
+                "not a whole number": isinstance(size, float),
+            }
+            SAYS.refuse(looks, name=name, size=size, case=case)
     for report in one.reports:
-        for case, seen in zip(one.cases, report["cases"], strict=True):
-            _refuse_odd(case, seen["sizes"])
         rows = [seen["sizes"] or REFUSED for seen in report["cases"]]
         seen = torch.tensor(rows, dtype=torch.float64)
         wrong = [k for k in range(len(rows)) if not near(seen[k], right[k])]
         if not wrong:
             continue
+        first = wrong[0]
+        told = f"{len(wrong)} of {len(rows)} drawn cases are not DeepSpeed's. "
+        told += f"{_said(one.cases[first])}: "
+        told += _difference(one.cases[first], report["cases"][first], right[first])
         idea = _recognised(one.cases, seen, wrong)
-        case = one.cases[wrong[0]]
-        told = f"{len(wrong)} of {len(rows)} drawn cases are not DeepSpeed's. {_said(case)}: "
-        told += _difference(case, report["cases"][wrong[0]], right[wrong[0]])
         if idea:
             raise Finding(idea.name, f"{idea.text} {told}")
         raise Finding("refuses or fills wrongly", told)
@@ -173,58 +221,36 @@ def _look_at_sizes(one: Trial) -> None:
 
 def _look_at_errors(one: Trial) -> None:
     """What is refused is refused with the error that was asked for."""
-    for report in one.reports:
-        for case, seen in zip(one.cases, report["cases"], strict=True):
-            if seen["kind"] not in ("dict", trial.REFUSED):
-                raise SAYS("another error", case=_said(case), kind=seen["kind"], text=seen["text"])
-
-
-def _ideas(cases: Sequence[Case]) -> list[Idea]:
-    return [Idea(name, text, [comes_to(fill, cases)]) for name, text, fill in IDEAS]
+    for case, seen in one.each():
+        other = seen["kind"] not in ("dict", "ValueError")
+        SAYS.refuse({"another error": other}, case=case, kind=seen["kind"], text=seen["text"])
 
 
 def _recognised(cases: Sequence[Case], seen: Tensor, wrong: Sequence[int]) -> Idea | None:
-    """The idea behind all that was seen, or behind all of it where every size is above zero."""
-    idea = recognise([seen], _ideas(cases))
-    plain = [k for k, (config, _) in enumerate(cases) if _above_zero(config)]
+    """The idea behind all that was seen, or behind all of it where every size is above zero, or
+    where the same sizes are named."""
+    idea = _explained(cases, seen, range(len(cases)))
+    plain = [k for k, (config, _) in enumerate(cases) if triple.above_zero(config)]
     if idea or not set(plain) & set(wrong):
         return idea
-    idea = recognise([seen[plain]], _ideas([cases[k] for k in plain]))
-    choices = (
-        [j for j, case in enumerate(cases) if _named(case) == _named(cases[k])] for k in wrong
-    )
-    some = (
-        recognise([seen[alike]], _ideas([cases[j] for j in alike]))
-        for alike in choices
-        if not seen[alike].isnan().all()
-    )
-    return idea or next(filter(None, some), None)
+    named = [set(config) & set(TRIPLE) for config, _ in cases]
+    alike = ([j for j, names in enumerate(named) if names == named[k]] for k in wrong)
+    some = (_explained(cases, seen, rows) for rows in alike if not seen[rows].isnan().all())
+    return _explained(cases, seen, plain) or next(filter(None, some), None)
 
 
-def _named(case: Case) -> set[str]:
-    return set(case[0]) & set(TRIPLE)
-
-
-def _above_zero(config: Mapping) -> bool:
-    return all(config[name] > 0 for name in TRIPLE if name in config)
-
-
-def _refuse_odd(case: Case, sizes: list | None) -> None:
-    for name, size in zip(TRIPLE, sizes or (), strict=False):
-        if size is None:
-            raise SAYS("a size missing", name=name, case=_said(case))
-        if isinstance(size, str):
-            raise SAYS("not a number", name=name, size=size, case=_said(case))
-        if isinstance(size, float):
-            raise SAYS("not a whole number", name=name, size=size, case=_said(case))
+def _explained(cases: Sequence[Case], seen: Tensor, rows: Sequence[int]) -> Idea | None:
+    some = [cases[k] for k in rows]
+    ideas = [Idea(*SAYS.of(entry), [comes_to(fill, some)]) for entry, fill in triple.IDEAS]
+    return recognise([seen[list(rows)]], ideas)
 
 
 def _difference(case: Case, seen: Mapping, wanted: Tensor) -> str:
     """What the answer did with one case, in words that do not say what is right."""
     if seen["sizes"] is None:
-        if seen["kind"] == trial.REFUSED:
-            return "you refuse it, and DeepSpeed fills it in."
-        return f"it ended with {seen['kind']} ({seen['text']}), and DeepSpeed fills it in."
+        ended = f"it ended with {seen['kind']} ({seen['text']})"
+        ended = "you refuse it" if seen["kind"] == "ValueError" else ended
+        return f"{ended}, and DeepSpeed fills it in."
     train, micro, times = seen["sizes"]
     product = micro * times * case[1]
     told = f"you have {train} for {micro} · {times} · {case[1]} = {product}"
@@ -237,7 +263,6 @@ def _difference(case: Case, seen: Mapping, wanted: Tensor) -> str:
 
 LOOKS = Looks(
     returned=_look_at_returned,
-    shape=_look_at_shape,
     unchanged=_look_at_inputs,
     value=_look_at_sizes,
     later_steps=_look_at_errors,
