@@ -6,21 +6,51 @@ values. What each author meant has to be so, nothing else changed, and nothing l
 
 from __future__ import annotations
 
+import copy
 import json
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from course_lib.classroom.checks import bench
 from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.checks.lesson_13 import broken, mend_trial
+from course_lib.classroom.checks.lesson_13 import broken
 from course_lib.classroom.checks.lesson_13.broken import Case
 from course_lib.classroom.checks.lesson_13.remedies import REMEDIES, SAYS, at, changes
 from course_lib.classroom.checks.looking import THREE, Looks, fresh_seed
+from course_lib.collectives.call import Group
 
 FRESH = 3  # draws beside the printed one
+_MOST = 20_000  # characters; the longest config here has a few hundred
 
 
+# ---- what runs on the judge's ranks
+def run(function: Callable, group: Group, cases: list[tuple[str, dict, dict]]) -> dict:
+    """Of each case what `function(name, config, facts)` returned, and if it changed its inputs."""
+    return {"mended": [_tried(function, *case) for case in cases]}
+
+
+def _tried(function: Callable, name: str, config: dict, facts: dict) -> dict:
+    given, known = copy.deepcopy(config), copy.deepcopy(facts)
+    out, _ = bench.watched(lambda: function(name, given, known))
+    report = {"kind": type(out).__name__, "changed": (given, known) != (config, facts), "text": ""}
+    if isinstance(out, Mapping):
+        report["text"] = _as_json(out)
+    return report
+
+
+def _as_json(out: Mapping) -> str:
+    """The config as text; nothing where JSON has no way to write it."""
+    try:
+        text = json.dumps(dict(out), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+    return text if len(text) <= _MOST else ""
+
+
+# ---- what is said of it
 class Trial(NamedTuple):
     """The answer on the eight cases of one draw, beside what it gave for the printed ones."""
 
@@ -32,14 +62,14 @@ class Trial(NamedTuple):
 
 def judge_mend(answer: Answer, judge: Judge) -> None:
     """The printed configs first, then fresh ones."""
-    judge.take(answer, mend_trial.__name__)
+    judge.take(answer, __name__)
     earlier: list[dict] = []
 
     def tried(seed: int) -> Trial:
         cases = broken.drawn(seed)
         when = "as the exercise prints it" if seed == broken.PRINTED else "with other values"
         sent = [(case.name, case.config, case.facts) for case in cases]
-        reports = judge.trial(answer, mend_trial.run, sent, members=THREE, when=when)
+        reports = judge.trial(answer, run, sent, members=THREE, when=when)
         earlier.extend([] if earlier else reports[0]["mended"])
         return Trial(reports, cases, when, earlier)
 
@@ -50,19 +80,17 @@ def judge_mend(answer: Answer, judge: Judge) -> None:
 def _look_at_shape(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
         for case, mended in zip(one.cases, report["mended"], strict=True):
-            if mended["kind"] == "NoneType":
-                raise SAYS("nothing returned", name=case.name, when=one.when)
-            if not mended["text"]:
-                raise SAYS(
-                    "not a config", name=case.name, when=one.when, kind=mended["kind"], rank=rank
-                )
+            looks = {
+                "nothing returned": mended["kind"] == "NoneType",
+                "not a config": not mended["text"],
+            }
+            SAYS.refuse(looks, name=case.name, when=one.when, kind=mended["kind"], rank=rank)
 
 
 def _look_at_inputs(one: Trial) -> None:
     for report in one.reports:
         for case, mended in zip(one.cases, report["mended"], strict=True):
-            if mended["changed"]:
-                raise SAYS("input changed", name=case.name, when=one.when)
+            SAYS.refuse({"input changed": mended["changed"]}, name=case.name, when=one.when)
 
 
 def _look_at_meaning(one: Trial) -> None:

@@ -9,16 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_13.broken import Case
-from course_lib.classroom.checks.lesson_13.triple import TRAIN, TRIPLE, Refused, filled
+from course_lib.classroom.checks.lesson_13.triple import (
+    MICRO,
+    TIMES,
+    TRAIN,
+    TRIPLE,
+    Refused,
+    filled,
+)
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_13/mend_config")
 
 Path = tuple[str, ...]
 ZERO = "zero_optimization"
-BYTES, TIMES = 2, 4.5  # of an element in a bucket; what `overlap_comm` multiplies the buckets by
+BYTES, OVERLAP = 2, 4.5  # of an element in a bucket; what `overlap_comm` multiplies the buckets by
 
 
 class Remedy(NamedTuple):
@@ -64,145 +70,122 @@ def changes(case: Case, mended: Mapping) -> dict[Path, str]:
 
 
 def _stage(case: Case, mended: Mapping) -> None:
-    meant, section = case.config["zero_optimisation"], at(mended, ZERO)
-    if section is None and "zero_optimisation" in mended:
-        raise SAYS("still misspelt")
-    if section is None or not at(section, "stage"):
-        raise SAYS("silenced, not mended #1")
-    if section != meant:
-        raise SAYS("settings lost on the way #1")
-    if "zero_optimisation" in mended:
-        raise SAYS("both spellings")
+    section, old = at(mended, ZERO), "zero_optimisation"
+    looks = {
+        "still misspelt": section is None and old in mended,
+        "silenced, not mended #1": not at(section, "stage"),
+        "settings lost on the way #1": section != case.config[old],
+        "both spellings": old in mended,
+    }
+    SAYS.refuse(looks)
 
 
 def _offload(case: Case, mended: Mapping) -> None:
     name = "offload_optimizer"
     inside, outside = at(mended, ZERO, name), at(mended, name)
-    if inside is None and outside is not None:
-        raise SAYS("one level too high")
-    if inside is None:
-        elsewhere = any(name in path for path in leaves(mended))
-        raise Finding(
-            "in the wrong section" if elsewhere else "silenced, not mended",
-            "The section belongs to ZeRO: what is sharded is what is offloaded."
-            if elsewhere
-            else "The misplaced section is gone, and with it the offload that its author wanted.",
-        )
-    if inside != case.config[name]:
-        raise SAYS("settings lost on the way #2")
-    if outside is not None:
-        raise SAYS("on both levels")
+    looks = {
+        "one level too high": inside is None and outside is not None,
+        "in the wrong section": inside is None and any(name in path for path in leaves(mended)),
+        "silenced, not mended #5": inside is None,
+        "settings lost on the way #2": inside != case.config[name],
+        "on both levels": outside is not None,
+    }
+    SAYS.refuse(looks)
 
 
 def _precision(case: Case, mended: Mapping) -> None:
-    on = {name: at(mended, name, "enabled") is True for name in ("fp16", "bf16")}
-    if on == {"fp16": True, "bf16": False}:
-        raise SAYS("the other precision")
-    if all(on.values()):
-        raise SAYS("both precisions")
-    if not any(on.values()):
-        text = "Both are off: it trains in float32, in twice the bytes."
-        raise Finding("silenced, not mended", text)
+    on = [at(mended, name, "enabled") is True for name in ("fp16", "bf16")]
+    looks = {
+        "the other precision": on == [True, False],
+        "both precisions": all(on),
+        "silenced, not mended #6": not any(on),
+    }
+    SAYS.refuse(looks)
 
 
 def _parameters(case: Case, mended: Mapping) -> None:
-    if at(mended, ZERO, "offload_param") is None:
-        raise SAYS("silenced, not mended #2")
-    if at(mended, ZERO, "stage") != 3:
-        raise SAYS("not sharded, not offloaded")
+    looks = {
+        "silenced, not mended #2": at(mended, ZERO, "offload_param") is None,
+        "not sharded, not offloaded": at(mended, ZERO, "stage") != 3,
+    }
+    SAYS.refuse(looks)
 
 
 def _batch(case: Case, mended: Mapping) -> None:
     world, meant = case.facts["world"], case.config
+    sizes = {name: mended[name] for name in TRIPLE if name in mended}
     try:
         comes_to = filled(mended, world)
     except Refused:
-        sizes = {name: mended[name] for name in TRIPLE if name in mended}
-        alone = filled({k: v for k, v in meant.items() if k != TRIPLE[2]}, 1)
-        if at(mended, TRIPLE[2]) == alone[TRIPLE[2]]:
-            raise SAYS("world size left out") from None
-        raise SAYS("does not multiply", world=world, sizes=sizes) from None
-    halves = [name for name in TRIPLE if isinstance(mended.get(name), float)]
-    if halves:
-        text = f"`{halves[0]}` is {mended[halves[0]]}, a float. It counts: divide with `//`."
-        raise Finding("not a whole number", text)
-    if comes_to[TRAIN] != meant[TRAIN]:
-        raise SAYS("another batch", comes_to=comes_to[TRAIN], meant=meant[TRAIN])
-    if comes_to[TRIPLE[1]] != meant[TRIPLE[1]]:
-        raise SAYS("another micro-batch", comes_to=comes_to[TRIPLE[1]], meant=meant[TRIPLE[1]])
+        alone = filled({TRAIN: meant[TRAIN], MICRO: meant[MICRO]}, 1)[TIMES]
+        looks = {"world size left out": sizes.get(TIMES) == alone, "does not multiply": True}
+        SAYS.refuse(looks, world=world, sizes=sizes)
+    floats = [name for name, size in sizes.items() if isinstance(size, float)]
+    about = {"name": floats[0], "value": sizes[floats[0]]} if floats else {}
+    SAYS.refuse({"not a whole number #2": floats}, **about)
+    for entry, name in (("another batch", TRAIN), ("another micro-batch", MICRO)):
+        other = comes_to[name] != meant[name]
+        SAYS.refuse({entry: other}, comes_to=comes_to[name], meant=meant[name])
 
 
 def _auto(case: Case, mended: Mapping) -> None:
     h = case.facts["hidden"]
-    meant = dict(zip((path[-1] for path in _AUTO), (h * h, int(0.9 * h * h), 10 * h), strict=True))
-    for name, value in meant.items():
+    for name, value in zip(_DEFAULTS, (h * h, int(0.9 * h * h), 10 * h), strict=True):
         mine, was = at(mended, ZERO, name), at(case.config, ZERO, name)
-        if was != "auto" and mine != was:
-            raise SAYS("not auto", name=name, was=was, mine=mine)
         if was != "auto":
+            SAYS.refuse({"not auto": mine != was}, name=name, was=was, mine=mine)
             continue
-        if mine == "auto":
-            raise SAYS("auto left", name=name)
-        if mine is None or mine == _DEFAULTS[name]:
-            raise SAYS("default instead #2", name=name)
-        if isinstance(mine, float) and not mine.is_integer():
-            raise SAYS("not a whole number", name=name)
-        if mine == 2 * value:
-            raise SAYS("bytes", name=name)
-        if mine == value + 1 and name == _AUTO[1][-1]:
-            raise SAYS("rounded up", name=name, mine=mine)
-        if not isinstance(mine, (int, float)) or abs(mine - value) > 1:
-            raise SAYS("another value", name=name, mine=mine)
+        number = isinstance(mine, (int, float))
+        looks = {
+            "auto left": mine == "auto",
+            "default instead #2": mine is None or mine == _DEFAULTS[name],
+            "not a whole number #1": isinstance(mine, float) and not mine.is_integer(),
+            "bytes": mine == 2 * value,
+            "rounded up": mine == value + 1 and name == "stage3_prefetch_bucket_size",
+            "another value": not number or abs(mine - value) > 1,
+        }
+        SAYS.refuse(looks, name=name, mine=mine)
 
 
 def _buckets(case: Case, mended: Mapping) -> None:
     room = case.facts["room"]
-    if at(mended, ZERO, "overlap_comm") is not True:
-        raise SAYS("silenced, not mended #3")
     sizes = [at(mended, *path) for path in _BUCKETS]
-    if not all(isinstance(size, (int, float)) and size > 0 for size in sizes):
-        raise SAYS("default instead #1")
-    elements = sum(sizes)
-    takes = BYTES * TIMES * elements
+    given = all(isinstance(size, (int, float)) and size > 0 for size in sizes)
+    overlaps = at(mended, ZERO, "overlap_comm") is True
+    SAYS.refuse({"silenced, not mended #3": not overlaps, "default instead #1": not given})
+    takes = BYTES * OVERLAP * sum(sizes)
     told = f"The two buckets take {takes / 1e9:.2f} GB, and {room / 1e9:.2f} GB were free."
     left = [path[-1] for path in _BUCKETS if at(mended, *path) == at(case.config, *path)]
-    too_large = takes > room + BYTES * TIMES * len(sizes)  # an element rounded up is none
-    if too_large and left:
-        raise SAYS("a bucket left", told=told, left=left[0])
-    for idea, count in (
-        ("a factor of two", takes / 2),
-        ("overlap costs nothing", BYTES * elements),
-        ("the size alone", elements),
-    ):
-        if too_large and 0.98 * room <= count <= room:
-            raise Finding(idea, f"{told} {_OF_BUCKETS[idea]}")
-    if too_large:
-        raise Finding("too large", told)
-    if takes < room / 2:
-        text = f"{told} Smaller buckets are more messages, and each has its latency."
-        raise Finding("smaller than needed", text)
+    too_large = takes > room + BYTES * OVERLAP * len(sizes)  # an element rounded up is none
+
+    def fits(count: float) -> bool:
+        return too_large and 0.98 * room <= count <= room
+
+    looks = {
+        "a bucket left": too_large and left,
+        "a factor of two": fits(takes / 2),
+        "overlap costs nothing": fits(BYTES * sum(sizes)),
+        "the size alone": fits(sum(sizes)),
+        "too large": too_large,
+        "smaller than needed": takes < room / 2,
+    }
+    SAYS.refuse(looks, told=told, left=left[0] if left else "")
 
 
 def _schedule(case: Case, mended: Mapping) -> None:
-    meant, steps = case.config["scheduler"], case.facts["steps"]
-    kind, params = at(mended, "scheduler", "type"), at(mended, "scheduler", "params")
-    if kind is None:
-        raise SAYS("silenced, not mended #4")
-    if kind != meant["type"]:
-        raise SAYS("another schedule", kind=kind)
-    here = at(params, "total_num_steps")
-    if here is None:
-        name = "total_num_steps"
-        strayed = any(name in path for path in leaves(mended))
-        more = " It stands elsewhere, where DeepSpeed does not read it." if strayed else ""
-        raise SAYS("steps missing", kind=kind, more=more)
-    if here != steps:
-        micro = steps * case.config["gradient_accumulation_steps"]
-        if here == micro:
-            raise SAYS("micro-batches counted")
-        if here == steps + at(meant, "params", "warmup_num_steps"):
-            raise SAYS("warm-up on top")
-        raise SAYS("another end", here=here)
+    meant, steps, name = case.config["scheduler"], case.facts["steps"], "total_num_steps"
+    kind, here = at(mended, "scheduler", "type"), at(mended, "scheduler", "params", name)
+    strayed = here is None and any(name in path for path in leaves(mended))
+    looks = {
+        "silenced, not mended #4": kind is None,
+        "another schedule": kind != meant["type"],
+        "steps missing": here is None,
+        "micro-batches counted": here == steps * case.config[TIMES],
+        "warm-up on top": here == steps + at(meant, "params", "warmup_num_steps"),
+        "another end": here != steps,
+    }
+    more = " It stands elsewhere, where DeepSpeed does not read it." if strayed else ""
+    SAYS.refuse(looks, kind=kind, more=more, here=here)
 
 
 _DEFAULTS = {
@@ -212,13 +195,6 @@ _DEFAULTS = {
 }
 _AUTO = tuple((ZERO, name) for name in _DEFAULTS)
 _BUCKETS = ((ZERO, "reduce_bucket_size"), (ZERO, "allgather_bucket_size"))
-_OF_BUCKETS = {
-    "a factor of two": "A size counts elements, which have two bytes each; and there are two "
-    "buckets, one for gradients and one for parameters. You have one of these twos.",
-    "overlap costs nothing": "With `overlap_comm` a bucket is there 4.5 times.",
-    "the size alone": "A bucket's size counts elements, and with `overlap_comm` it is there 4.5 "
-    "times.",
-}
 REMEDIES = {
     "stage": Remedy((("zero_optimisation",), (ZERO,)), _stage),
     "offload": Remedy((("offload_optimizer",), (ZERO, "offload_optimizer")), _offload),
