@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_14 import old_ranks
@@ -29,9 +28,9 @@ from course_lib.classroom.checks.lesson_14.old_ranks import (
 from course_lib.classroom.checks.looking import (
     THREE,
     TWO,
-    Idea,
     Looks,
     fresh_seed,
+    ideas,
     near,
     refuse_changed,
     refuse_idea,
@@ -77,18 +76,11 @@ def _tried(answer: Answer, judge: Judge, m: int, members: list[int], few: bool, 
 
 
 def _look_at_shape(one: Trial) -> None:
+    about = {"keys": ", ".join(KEYS), "when": one.when}
     for rank, report in enumerate(one.reports):
-        if report["kind"] != "dict":
-            raise SAYS(
-                "not a dictionary",
-                rank=rank,
-                kind=report["kind"],
-                when=one.when,
-                keys=", ".join(KEYS),
-            )
-        if report["lost"]:
-            lost = ", ".join(report["lost"])
-            raise SAYS("a key missing", lost=lost, rank=rank, when=one.when)
+        looks = {"not a dictionary": report["kind"] != "dict", "a key missing": report["lost"]}
+        lost = ", ".join(report["lost"])
+        SAYS.refuse(looks, rank=rank, kind=report["kind"], lost=lost, **about)
     for kind in KINDS:
         for rank, (seen, wanted) in enumerate(zip(one.seen(kind), one.wanted(kind), strict=True)):
             if not isinstance(seen, Tensor):
@@ -98,24 +90,22 @@ def _look_at_shape(one: Trial) -> None:
 
 
 def _refuse_length(one: Trial, kind: str, rank: int, seen: int, wanted: int) -> None:
-    text = f"`{kind}` on rank {rank} has {seen} elements, {one.when}, and not {wanted}. "
     totals = [sum(size for _, size in group) for group in one.run.sizes.layout(True)]
-    if seen >= sum(totals):
-        raise SAYS("not cut", text=text)
-    if seen == sum(old_ranks.real(one.run, one.n, rank)):
-        raise SAYS("own padding forgotten", text=text)
-    if all(len(x) == sum(total // one.n for total in totals) for x in one.seen(kind)):
-        raise SAYS("rounded down", text=text)
-    raise SAYS("wrong length", text=text)
+    floor = sum(total // one.n for total in totals)
+    looks = {
+        "not cut": seen >= sum(totals),
+        "own padding forgotten": seen == sum(old_ranks.real(one.run, one.n, rank)),
+        "rounded down": all(len(x) == floor for x in one.seen(kind)),
+        "wrong length": True,
+    }
+    text = f"`{kind}` on rank {rank} has {seen} elements, {one.when}, and not {wanted}. "
+    SAYS.refuse(looks, text=text)
 
 
 def _look_at_memory(one: Trial) -> None:
     refuse_changed(one, "a layout")
-    for rank, report in enumerate(one.reports):
-        if report["shared"]:
-            raise SAYS("one buffer #1", rank=rank, when=one.when)
-        if not report["kept"]:
-            raise SAYS("one buffer #2", rank=rank, when=one.when)
+    looks = {"one buffer #1": lambda r: r["shared"], "one buffer #2": lambda r: not r["kept"]}
+    SAYS.refuse_each(one.reports, looks, when=one.when)
 
 
 def _look_at_values(one: Trial) -> None:
@@ -125,118 +115,76 @@ def _look_at_values(one: Trial) -> None:
             _refuse_shards(one, kind, seen, wanted)
     for key in (STEP, NEXT):
         for rank, value in enumerate(one.seen(key)):
-            if type(value) is not int:
-                text = f"`{key}` on rank {rank} is {value!r}, {one.when}; expected is an int."
-                raise Finding("not a whole number", text)
-    run, n = one.run, one.n
-    if one.seen(STEP) != one.wanted(STEP):
-        text = "Adam divides by 1 − βᵗ: with another t the next update has another size."
-        if not any(one.seen(STEP)):
-            raise SAYS("step forgotten", when=one.when, text=text)
-        raise SAYS("another step", step=one.seen(STEP), when=one.when, text=text)
-    own = BATCH // n
-    done = run.samples * run.m
-    ideas = (
-        (
-            "data from the start",
-            [r * own for r in range(n)],
-            "The samples begin anew: the old ranks have read some of them.",
-        ),
-        (
-            "one old rank's count",
-            [run.samples + r * own for r in range(n)],
-            "`samples` is what *each* of the old ranks has read.",
-        ),
-        (
-            "counted with the new ranks",
-            [run.samples * n + r * own for r in range(n)],
-            "The old ranks have read it: multiply by how many they were, not by the new ranks.",
-        ),
-        (
-            "the same for all ranks",
-            [done] * n,
-            "Every rank would read the same samples: each has its part of the batch.",
-        ),
-        (
-            "the old ranks' part",
-            [done + r * (BATCH // run.m) for r in range(n)],
-            "The new ranks share the batch: each has batch / n samples of it.",
-        ),
-        (
-            "a batch for each rank",
-            [done + r * BATCH for r in range(n)],
-            "`batch` are the samples of all ranks together, of which each has its part.",
-        ),
-        (
-            "parts of one sample",
-            [done + r for r in range(n)],
-            "A rank's part of a batch is batch / n samples, one after another.",
-        ),
-    )
-    if one.seen(NEXT) != one.wanted(NEXT):
-        for name, values, text in ideas:
-            if one.seen(NEXT) == values:
-                raise Finding(name, f"`next` is {values}, {one.when}. {text}")
-        raise SAYS("another sample", next=one.seen(NEXT), when=one.when)
+            other = {"not a whole number": type(value) is not int}
+            SAYS.refuse(other, key=key, rank=rank, value=value, when=one.when)
+    steps = one.seen(STEP)
+    looks = {"step forgotten": not any(steps), "another step": steps != one.wanted(STEP)}
+    SAYS.refuse(looks, step=steps, when=one.when)
+    seen = one.seen(NEXT)
+    if seen == one.wanted(NEXT):
+        return
+    n, m, each = one.n, one.run.m, one.run.samples  # each of the old ranks has read so many
+    begins = {  # where the new ranks' samples begin, and how far apart they are
+        "data from the start": (0, BATCH // n),
+        "one old rank's count": (each, BATCH // n),
+        "counted with the new ranks": (each * n, BATCH // n),
+        "the same for all ranks": (each * m, 0),
+        "the old ranks' part": (each * m, BATCH // m),
+        "a batch for each rank": (each * m, BATCH),
+        "parts of one sample": (each * m, 1),
+    }
+    met = {
+        entry: seen == [first + r * apart for r in range(n)]
+        for entry, (first, apart) in begins.items()
+    }
+    SAYS.refuse({**met, "another sample": True}, next=seen, when=one.when)
 
 
 def _refuse_shards(one: Trial, kind: str, seen: list[Tensor], wanted: list[Tensor]) -> None:
     run, n, ranks = one.run, one.n, range(one.n)
-    zeros = [torch.zeros_like(x) for x in wanted]
-    ideas = [
-        Idea("moments forgotten" if kind != MASTER else "nothing read",
-             f"`{kind}` is zero. Without its moments an optimizer starts anew: the next loss is "
-             "right, and the one after it is not.", zeros),
-        *(Idea("kinds mixed up", f"`{kind}` holds what is in {other}.", one.wanted(other))
-          for other in KINDS if other != kind),
-        Idea("the call before", f"`{kind}` is what an earlier call has read, of another run. Does "
-             "your function keep something between calls?", [trial.BEFORE * x for x in wanted]),
-        Idea("every rank has the first one's",
-             f"`{kind}` is the first rank's shard on every rank. Ask the group for the rank.",
-             [wanted[0]] * n),
-        Idea("the old order", f"`{kind}` has the parameters in the old run's order. The new one "
-             "has another one: go by their names.",
-             [old_ranks.in_the_old_order(run, n, r, kind) for r in ranks]),
-        Idea("old pieces rounded down", f"`{kind}` is read as if an old rank's piece of a group "
-             "were rounded down. It was padded: round up.",
-             [old_ranks.misread(run, n, r, kind, floor=True) for r in ranks]),
-        Idea("padding between the groups", f"`{kind}` is wrong in the second group: in an old "
-             "rank's file it begins after that rank's piece of the first, padding included.",
-             [old_ranks.misread(run, n, r, kind, base=True) for r in ranks]),
-    ]  # fmt: skip
-    refuse_idea(seen, ideas, one.when)
-    if any(bool((x == old_ranks.PADDING).any()) for x in seen):
-        raise SAYS("padding leaks in", kind=kind, when=one.when)
+    about = {"kind": kind, "when": one.when}
+    misread = {
+        "old pieces rounded down": {"floor": True},
+        "padding between the groups": {"base": True},
+    }
+    gives = {
+        "nothing read" if kind == MASTER else "moments forgotten": [0 * x for x in wanted],
+        "the call before": [trial.BEFORE * x for x in wanted],
+        "every rank has the first one's": [wanted[0]] * n,
+        "the old order": [old_ranks.in_the_old_order(run, n, r, kind) for r in ranks],
+        **{
+            entry: [old_ranks.misread(run, n, r, kind, **how) for r in ranks]
+            for entry, how in misread.items()
+        },
+    }
+    for other in (other for other in KINDS if other != kind):
+        mixed = {"kinds mixed up": one.wanted(other)}
+        refuse_idea(seen, ideas(SAYS, mixed, other=other, **about), one.when)
+    refuse_idea(seen, ideas(SAYS, gives, **about), one.when)
     pairs = list(zip(seen, wanted, strict=True))
-    real = [w != 0 for w in wanted]
-    if all(map(near, [x[r] for x, r in zip(seen, real, strict=True)],
-               [w[r] for w, r in zip(wanted, real, strict=True)])):  # fmt: skip
-        text = f"`{kind}` has its parameters, and no zeros in the padding, {one.when}."
-        raise Finding("padding not zero", text)
-    if all(map(near, seen, [torch.where(x == 0, 0.0, w) for x, w in pairs])):
-        raise SAYS("some left zero", kind=kind, when=one.when)
-    if all(bool(torch.isin(x, w).all()) for x, w in pairs):
-        text = f"`{kind}` has the right elements in another order, {one.when}."
-        raise Finding("another order", text)
-    raise SAYS("another's elements", kind=kind, when=one.when)
+    looks = {
+        "padding leaks in": any(bool((x == old_ranks.PADDING).any()) for x in seen),
+        "padding not zero": all(near(x[w != 0], w[w != 0]) for x, w in pairs),
+        "some left zero": all(near(x, torch.where(x == 0, 0.0, w)) for x, w in pairs),
+        "another order": all(bool(torch.isin(x, w).all()) for x, w in pairs),
+        "another's elements": True,
+    }
+    SAYS.refuse(looks, **about)
 
 
 def _look_at_reads(one: Trial) -> None:
+    whole = sum(len(piece) for pieces in old_ranks.files(one.run).values() for piece in pieces)
     for rank, report in enumerate(one.reports):
         need = len(KINDS) * sum(old_ranks.real(one.run, one.n, rank))
-        head = (
-            f"The shards are right. Rank {rank} reads {report['read'] * trial.ITEM} bytes, "
-            f"{one.when}, and needs {need * trial.ITEM}. "
-        )
-        whole = sum(len(piece) for pieces in old_ranks.files(one.run).values() for piece in pieces)
-        if report["distinct"] == whole:
-            raise SAYS("everything is read", head=head)
-        if report["distinct"] > need:
-            raise SAYS("too much is read", head=head)
-        if report["read"] > need:
-            raise SAYS("read twice", head=head)
-        if report["sent"]:
-            raise SAYS("sent round", head=head, sent=report["sent"])
+        looks = {
+            "everything is read": report["distinct"] == whole,
+            "too much is read": report["distinct"] > need,
+            "read twice": report["read"] > need,
+            "sent round": report["sent"],
+        }
+        head = f"The shards are right. Rank {rank} reads {report['read'] * trial.ITEM} bytes, "
+        head += f"{one.when}, and needs {need * trial.ITEM}. "
+        SAYS.refuse(looks, head=head, sent=report["sent"])
 
 
 def _look_at_losses(one: Trial) -> None:
