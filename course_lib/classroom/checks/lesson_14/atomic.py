@@ -128,34 +128,27 @@ def _tried(
 
 
 def _look_at_inputs(one: Trial) -> None:
-    if any(report["changed"] for report in one.reports):
-        raise SAYS("input changed", when=one.when)
-    if len({report["borders"] for report in one.reports}) > 1:
-        raise SAYS("not called by all", borders=[r["borders"] for r in one.reports], when=one.when)
+    borders = [report["borders"] for report in one.reports]
+    looks = {
+        "input changed": any(report["changed"] for report in one.reports),
+        "not called by all": len(set(borders)) > 1,
+    }
+    SAYS.refuse(looks, borders=borders, when=one.when)
 
 
 def _look_at_end(one: Trial) -> None:
     """Nothing goes wrong: the new one is there, and as many older ones as are to stay."""
     saved, ops = one.saved, one.all
     renamed = [op for op in ops if op.kind == RENAME and op.other == NAME]
-    if len({op.rank for op in renamed}) > 1:
-        raise SAYS("every rank renames", renamed=len(renamed), name=NAME, when=one.when)
+    many = len({op.rank for op in renamed}) > 1
+    about = {"name": NAME, "when": one.when}
+    SAYS.refuse({"every rank renames": many}, renamed=len(renamed), **about)
     for op in ops:
         for move in renamed:
-            if op.kind == CREATE and inside(op.path, move.path) and _may_be_late(op, move):
-                raise SAYS(
-                    "renamed before all have written",
-                    rank=move.rank,
-                    name=NAME,
-                    when=one.when,
-                    rank_2=op.rank,
-                    path=op.path,
-                )
+            late = op.kind == CREATE and inside(op.path, move.path) and op.border >= move.border
+            looks = {"renamed before all have written": late and op.rank != move.rank}
+            SAYS.refuse(looks, rank=move.rank, rank_2=op.rank, path=op.path, **about)
     saved.look_at_end(_done(one, ops))
-
-
-def _may_be_late(op: Op, move: Op) -> bool:
-    return op.rank != move.rank and op.border >= move.border
 
 
 def _done(one: Trial, ops: list[Op]) -> Tree:
@@ -179,19 +172,10 @@ def _look_at_order(one: Trial) -> None:
 
 def _refuse_order(one: Trial, op: Op, lost: str) -> None:
     maker = next((o for o in one.all if lost in o.touches and o.rank != op.rank), None)
-    if maker is None:
-        raise SAYS("not there", rank=op.rank, kind=op.kind, path=op.path, lost=lost, when=one.when)
-    raise SAYS(
-        "ranks not waited for",
-        rank=op.rank,
-        kind=op.kind,
-        path=op.path,
-        lost=lost,
-        when=one.when,
-        rank_2=maker.rank,
-        kind_2=maker.kind,
-        path_2=maker.path,
-    )
+    about = {"rank": op.rank, "kind": op.kind, "path": op.path, "lost": lost, "when": one.when}
+    if maker:
+        about |= {"rank_2": maker.rank, "kind_2": maker.kind, "path_2": maker.path}
+    SAYS.refuse({"ranks not waited for": maker, "not there": True}, **about)
 
 
 def _look_at_crashes(one: Trial) -> None:
@@ -216,8 +200,7 @@ def _look_at_pieces(one: Trial) -> None:
     """Each rank writes its own."""
     for rank, report in enumerate(one.reports):
         written = [n for n in report["notes"] if n[0] == CREATE and n[1].endswith(f"rank-{rank}")]
-        if not written:
-            raise SAYS("own piece not written", rank=rank, when=one.when)
+        SAYS.refuse({"own piece not written": not written}, rank=rank, when=one.when)
 
 
 LOOKS = Looks(
