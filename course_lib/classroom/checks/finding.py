@@ -5,6 +5,9 @@ The first names a misconception, the second says nothing about the answer. From 
 
 from __future__ import annotations
 
+_HANGS = ("not called by all", "deadlock", "no end")
+_APART = "the ranks disagree about a collective"  # another rank is at a later one already
+
 
 class Finding(Exception):
     """What is wrong with an answer: the misconception's name, and words for the learner."""
@@ -12,6 +15,11 @@ class Finding(Exception):
     def __init__(self, name: str, text: str):
         super().__init__(text)
         self.name, self.text = name, text
+
+    @property
+    def hangs(self) -> bool:
+        """Whether on a real machine the ranks would wait until a time-out."""
+        return self.name in _HANGS or (self.name == "raised" and _APART in self.text)
 
 
 class NotJudged(Exception):

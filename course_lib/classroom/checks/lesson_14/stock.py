@@ -27,12 +27,10 @@ from course_lib.classroom.checks.lesson_14.stock_trial import (
     Sizes,
     Small,
 )
-from course_lib.classroom.checks.lesson_14.waiting import is_a_hang
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed, near
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_14/take_stock")
-ASKED = {NUMEL: "the number of elements", NORM: "the root of the sum of the squares"}
 
 
 class Trial(NamedTuple):
@@ -73,35 +71,22 @@ def _tried(answer: Answer, judge: Judge, members: list[int], sizes: Sizes, seed:
     try:
         reports = judge.trial(answer, trial.run, list(sizes), seed, members=members, when=when)
     except Finding as finding:
-        if not is_a_hang(finding):
-            raise
-        raise SAYS("not all ranks gather", when=when, text=finding.text) from None
+        SAYS.refuse({"not all ranks gather": finding.hangs}, when=when, text=finding.text)
+        raise
     refuse_none(reports, when, "a dictionary")
     return Trial(reports, Small(sizes, seed), when, len(members))
 
 
 def _look_at_shape(one: Trial) -> None:
+    keys = {"placeholders": PLACEHOLDERS, "decay": DECAY, "numel": NUMEL, "norm": NORM}
     for rank, report in enumerate(one.reports):
-        if report["kind"] != "dict":
-            text = f"expected is a dictionary with {', '.join(KEYS)}."
-            got = f"Rank {rank} got a {report['kind']} back, {one.when}"
-            raise SAYS("not a dictionary", got=got, text=text)
-        if report["lost"]:
-            lost = ", ".join(report["lost"])
-            raise SAYS("a key missing", lost=lost, rank=rank, when=one.when)
+        looks = {"not a dictionary": report["kind"] != "dict", "a key missing": report["lost"]}
+        lost, about = ", ".join(report["lost"]), {"rank": rank, "when": one.when}
+        SAYS.refuse(looks, kind=report["kind"], keys=", ".join(KEYS), lost=lost, **about)
         for key, value in report["values"].items():
-            if isinstance(value, str) or isinstance(value, list) != (key in (PLACEHOLDERS, DECAY)):
-                raise SAYS(
-                    "of another kind",
-                    key=key,
-                    rank=rank,
-                    value=value,
-                    when=one.when,
-                    placeholders=PLACEHOLDERS,
-                    decay=DECAY,
-                    numel=NUMEL,
-                    norm=NORM,
-                )
+            listed = isinstance(value, list) == (key in (PLACEHOLDERS, DECAY))
+            other = {"of another kind": isinstance(value, str) or not listed}
+            SAYS.refuse(other, key=key, value=value, **keys, **about)
 
 
 def _look_at_numbers(one: Trial) -> None:
@@ -113,83 +98,64 @@ def _look_at_numbers(one: Trial) -> None:
 
 
 def _look_at_placeholders(one: Trial, seen: list[str], where: str) -> None:
-    if seen == one.cut:
-        return
     extra, lost = sorted(set(seen) - set(one.cut)), sorted(set(one.cut) - set(seen))
-    if extra == ["temperature"] and not lost:
-        raise SAYS("one element is no placeholder", where=where)
-    if extra == ["history"] and not lost:
-        raise SAYS("an empty buffer", where=where)
-    if lost and not extra and all(name not in one.parameters for name in lost):
-        raise SAYS("second name missed", lost=", ".join(lost), where=where)
-    if not seen:
-        text = "Between uses a parameter is of size 0: look before anything is gathered."
-        raise SAYS("looked at while whole", where=where, text=text)
+    looks = {
+        "one element is no placeholder": extra == ["temperature"] and not lost,
+        "an empty buffer": extra == ["history"] and not lost,
+        "second name missed": lost and not extra and not set(lost) & set(one.parameters),
+        "looked at while whole": lost and not seen,
+        "placeholders misread": seen != one.cut,
+    }
     many, few = (", ".join(names) or "none" for names in (extra, lost))
-    text = f"`placeholders` has too many ({many}), or too few ({few}), {where}."
-    raise Finding("placeholders misread", text)
+    SAYS.refuse(looks, where=where, lost=", ".join(lost), many=many, few=few)
 
 
 def _look_at_decay(one: Trial, seen: list[str], where: str) -> None:
-    more = sorted(name for name, p in one.parameters.items() if p.ndim > 1)
-    right = [name for name in more if one.parameters[name].ndim == 2]
-    if seen == right:
-        return
-    if seen == more:
-        three = [name for name in more if name not in right]
-        raise SAYS("more than two dims", three=", ".join(three), where=where)
-    if seen in ([], [n for n in right if n not in one.cut]):
-        raise SAYS("dims of a placeholder", seen=seen, where=where)
-    if "positions" in seen or "head.weight" in seen:
-        text = "asked are parameters, each once, by the name that named_parameters() has for it."
-        raise SAYS("more than the parameters", seen=seen, where=where, text=text)
-    if sorted(set(seen)) == right:
-        raise SAYS("tied twice", where=where, seen=seen)
-    if seen == [n for n in one.cut if n in one.parameters]:
-        text = "A large parameter may have one dim, and a small one two."
-        raise SAYS("placeholders decay", where=where, text=text)
-    if seen == sorted(one.parameters):
-        raise SAYS("all decay", where=where)
-    raise SAYS("decay misread", seen=seen, where=where)
+    every = one.parameters
+    more = sorted(name for name, p in every.items() if p.ndim > 1)
+    right = [name for name in more if every[name].ndim == 2]
+    looks = {
+        "more than two dims": seen == more,
+        "dims of a placeholder": seen in ([], [name for name in right if name not in one.cut]),
+        "more than the parameters": "positions" in seen or "head.weight" in seen,
+        "tied twice #1": sorted(set(seen)) == right,
+        "placeholders decay": seen == [name for name in one.cut if name in every],
+        "all decay": seen == sorted(every),
+        "decay misread": True,
+    }
+    if seen != right:
+        three = ", ".join(name for name in more if name not in right)
+        SAYS.refuse(looks, seen=seen, where=where, three=three)
 
 
 def _look_at_count(one: Trial, values: dict, where: str) -> None:
-    every = one.parameters
-    stays = [p for p in every.values() if p.numel() <= SMALL]
-    table = every["tokens.weight"]
-    buffers = list(one.model.buffers())
+    every = list(one.parameters.values())
+    large, small = (
+        [p for p in every if (p.numel() > SMALL) is is_large] for is_large in (True, False)
+    )
+    tied = [one.parameters["tokens.weight"]]
     saved = [x for x in one.state.values() if not isinstance(x, torch.nn.Parameter)]
     counts = {
         NUMEL: lambda tensors: sum(x.numel() for x in tensors),
         NORM: lambda tensors: sum(float((x * x).sum()) for x in tensors) ** 0.5,
     }
     for key, count in counts.items():
-        right, n = count(list(every.values())), one.n
+        right, seen = count(every), values[key]
         ideas = [
-            ("placeholders counted", count(stays),
-             "A parameter that is not gathered counts as nothing: 0 elements, and a norm of 0."),
-            ("tied twice", count([*every.values(), table]),
-             "The embedding is the head too, and one parameter."),
-            *(("buffers counted", count([*every.values(), *some]),
-               "A buffer is in the state_dict, and no parameter.") for some in (buffers, saved)),
-            ("tied twice", count([*every.values(), table, *saved]),
-             "That is every entry of the state_dict: the tied one twice, and a buffer."),
-            ("what comes and goes alone", count([p for p in every.values() if p.numel() > SMALL]),
-             "Parameters that are not sharded count as well."),
-            ("added over the ranks", right * (n if key == NUMEL else n**0.5),
-             "Every rank has all of a gathered parameter: nothing is added over ranks."),
-        ]  # fmt: skip
-        if key == NORM:
-            added = sum(float(x.norm()) for x in every.values())
-            ideas.append(("squared", right**2, "The root of the sum of squares is asked for."))
-            ideas.append(("norms added", added, "The squares are added, and then comes the root."))
-        ideas = [("", right, ""), *ideas]
-        asked = f"Asked is {ASKED[key]} of all parameters, each of them gathered and taken once."
-        other = ("misread", 0, asked)
-        name, _, text = next((i for i in ideas if _alike(values[key], i[1])), other)
-        if name:
-            name = f"{key} {name}" if name == "misread" else name
-            raise Finding(name, f"`{key}` is {values[key]:.6g}, {where}. {text}".rstrip())
+            ("placeholders counted", count(small)),
+            ("tied twice #2", count(every + tied)),
+            ("buffers counted", count(every + list(one.model.buffers()))),
+            ("buffers counted", count(every + saved)),
+            ("tied twice #3", count(every + tied + saved)),
+            ("what comes and goes alone", count(large)),
+            ("added over the ranks", right * (one.n if key == NUMEL else one.n**0.5)),
+            ("squared", right**2 if key == NORM else None),
+            ("norms added", sum(float(x.norm()) for x in every) if key == NORM else None),
+        ]
+        met = {entry: True for entry, value in ideas if value is not None and _alike(seen, value)}
+        if not _alike(seen, right):
+            met |= {"numel misread": key == NUMEL, "norm misread": key == NORM}
+            SAYS.refuse(met, key=key, seen=seen, where=where)
 
 
 def _alike(seen: float, wanted: float) -> bool:
@@ -199,60 +165,52 @@ def _alike(seen: float, wanted: float) -> bool:
 
 def _look_at_writes(one: Trial) -> None:
     for rank, report in enumerate(one.reports):
-        if rank and report["written"]:
-            raise SAYS(
-                "every rank writes", rank=rank, written=len(report["written"]), when=one.when
-            )
-    written = one.reports[0]["written"]
+        count = len(report["written"])
+        SAYS.refuse({"every rank writes": rank and count}, rank=rank, written=count, when=one.when)
+    written, over = one.reports[0]["written"], one.reports[0]["overwritten"]
     names = [each["name"] for each in written]
     twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise SAYS("written twice", twice=", ".join(twice), when=one.when)
+    SAYS.refuse({"written twice": twice}, twice=", ".join(twice), when=one.when)
     for each in written:
         _look_at_tensor(one, each)
-    over = one.reports[0]["overwritten"]
     SAYS.refuse({"one buffer": over}, names=", ".join(over), when=one.when)
     lost = sorted(set(one.state) - set(names))
-    if lost:
-        are = f"{', '.join(lost)} {'are' if lost[1:] else 'is'} not written, {one.when}"
-        text = "placeholders, what is not sharded, buffers and second names belong to it."
-        raise SAYS("not all written", are=are, text=text)
+    are = f"{', '.join(lost)} {'are' if lost[1:] else 'is'} not written, {one.when}"
+    SAYS.refuse({"not all written": lost}, are=are)
 
 
 def _look_at_tensor(one: Trial, each: dict) -> None:
     name, tensor = each["name"], each["tensor"]
-    if name == "mask":
-        raise SAYS("a buffer of no file", name=name, when=one.when)
-    if name not in one.state:
-        raise SAYS("another name", name=name, when=one.when)
+    about = {"name": name, "when": one.when}
+    looks = {
+        "a buffer of no file": name == "mask",
+        "another name": name not in one.state,
+        "not a tensor": tensor is None,
+    }
+    SAYS.refuse(looks, kind=each["kind"], **about)
     wanted = one.state[name].detach()
-    if tensor is None:
-        raise SAYS("not a tensor", name=name, kind=each["kind"], when=one.when)
-    shapes = f"{list(tensor.shape)} and {tensor.dtype}, {one.when}, and has {list(wanted.shape)}"
-    if wanted.numel() and not tensor.numel():
-        raise SAYS("a placeholder is saved", name=name, shapes=shapes)
-    if bool(tensor.isnan().any()):
-        raise SAYS("a view is saved", name=name, when=one.when)
-    if (tensor.dtype, tensor.shape) != (wanted.dtype, wanted.shape):
-        text = f"{name} is written with {shapes} and {wanted.dtype}."
-        raise Finding("another tensor", text)
-    if not near(tensor, wanted):
-        raise SAYS("other values", name=name, when=one.when)
+    has, owed = (f"{list(x.shape)} and {x.dtype}" for x in (tensor, wanted))
+    looks = {
+        "a placeholder is saved": wanted.numel() and not tensor.numel(),
+        "a view is saved": tensor.isnan().any(),
+        "another tensor": has != owed,
+        "other values": not near(tensor, wanted),
+    }
+    SAYS.refuse(looks, has=has, wanted=owed, **about)
 
 
 def _look_at_gathers(one: Trial) -> None:
     largest = max(p.numel() for p in one.parameters.values())
     for rank, report in enumerate(one.reports):
-        if report["most"] > largest:
-            raise SAYS(
-                "whole at once", rank=rank, most=report["most"], when=one.when, largest=largest
-            )
         twice = sorted(name for name, count in report["counts"].items() if count > 1)
-        if twice:
-            raise SAYS("gathered twice", twice=", ".join(twice), rank=rank, when=one.when)
         others = sum(report["sent"]["ops"].values()) - sum(report["counts"].values())
-        if others:
-            raise SAYS("more messages", rank=rank, others=others, when=one.when)
+        looks = {
+            "whole at once": report["most"] > largest,
+            "gathered twice": twice,
+            "more messages": others,
+        }
+        about = {"most": report["most"], "largest": largest, "others": others}
+        SAYS.refuse(looks, rank=rank, when=one.when, twice=", ".join(twice), **about)
 
 
 LOOKS = Looks(

@@ -15,13 +15,11 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on, refuse_none
 from course_lib.classroom.checks.lesson_14 import together_trial as trial
-from course_lib.classroom.checks.lesson_14.waiting import is_a_hang
 from course_lib.classroom.checks.looking import THREE, TWO, Looks, fresh_seed
 from course_lib.classroom.checks.words import Page
 
 SAYS = Page("lesson_14/generate_together")
 
-HANGS = "a rank stops early"
 SMALL = 64  # bytes that a rank may send beside the forwards, for each of them
 
 
@@ -54,15 +52,8 @@ def _tried(answer: Answer, judge: Judge, members: list[int], seed: int) -> Trial
     try:
         reports = judge.trial(answer, trial.run, seed, members=members, when=when)
     except Finding as finding:
-        if not is_a_hang(finding):
-            raise
-        raise Finding(
-            HANGS,
-            f"A rank waits for others that do not come, {when}: in a message of your own, or in a "
-            "forward that not all ranks make. (A rank that has ended answers in the check's own "
-            "call.) Every rank has to leave the loop after the same round, the rank without a "
-            f"wish too.\n{finding.text}",
-        ) from None
+        SAYS.refuse({"a rank stops early #1": finding.hangs}, when=when, text=finding.text)
+        raise
     refuse_none(
         [{"kind": "" if r["cases"][-1]["alone"] else r["kind"]} for r in reports],
         when,
@@ -74,71 +65,55 @@ def _tried(answer: Answer, judge: Judge, members: list[int], seed: int) -> Trial
 def _look_at_ends(one: Trial) -> None:
     """No rank asked for a forward when another had ended."""
     for row, rank, did in one.each():
-        if did["alone"]:
-            gone = agreement.said_of(did["alone"], "has ended")
-            raise Finding(
-                HANGS,
-                f"Rank {rank} asks for forward {did['calls']}, and {gone}, {one.when}. "
-                "Here the check answers in its place; on a real machine rank "
-                f"{rank} would wait in a gather until the time-out. A rank that has its text "
-                f"({[p.forwards for p in row]} forwards are wanted, rank by rank) has to go on "
-                "taking part until the last one has.",
-            )
+        gone = agreement.said_of(did["alone"] or [rank], "has ended")
+        about = {"calls": did["calls"], "wanted": [prompt.forwards for prompt in row]}
+        looks = {"a rank stops early #2": did["alone"]}
+        SAYS.refuse(looks, rank=rank, gone=gone, when=one.when, **about)
 
 
 def _look_at_shape(one: Trial) -> None:
-    for _, rank, did in one.each():
-        if did["out"] is None:
-            raise SAYS("not a list", rank=rank, kind=did["kind"], when=one.when)
-
-
-def _look_at_inputs(one: Trial) -> None:
-    for _, rank, did in one.each():
-        if did["changed"]:
-            raise SAYS("input changed", rank=rank, when=one.when)
+    for entry, key, odd in (("not a list", "out", None), ("input changed", "changed", True)):
+        for _, rank, did in one.each():
+            SAYS.refuse({entry: did[key] is odd}, rank=rank, kind=did["kind"], when=one.when)
 
 
 def _look_at_values(one: Trial) -> None:
     for row, rank, did in one.each():
         prompt, seen = row[rank], did["out"]
         wanted = prompt.wanted()
-        if seen == wanted:
-            continue
-        head = f"On rank {rank}, {one.when}, {len(seen) - len(prompt.ids)} new tokens came back. "
-        new = wanted[len(prompt.ids) :]
-        if trial.STOP in prompt.ids and seen == prompt.ids:
-            raise SAYS("a stop in the prompt", head=head)
-        if seen[: len(wanted)] == wanted:
-            if wanted[-1] == trial.STOP and prompt.forwards:
-                raise SAYS("tokens after the stop", head=head)
-            raise SAYS("more than was asked for", head=head, most=prompt.most)
-        if did["calls"] < prompt.forwards:
-            raise SAYS("cut short", head=head)
-        if seen == prompt.ids + [i for i in new if i != trial.STOP]:
-            raise SAYS("the stop left out", head=head)
-        if seen == new:
-            raise SAYS("prompt left out", head=head)
-        raise SAYS("another text", head=head)
+        new, longer = wanted[len(prompt.ids) :], seen[: len(wanted)] == wanted
+        looks = {
+            "a stop in the prompt": trial.STOP in prompt.ids and seen == prompt.ids,
+            "tokens after the stop": longer and wanted[-1] == trial.STOP and prompt.forwards,
+            "more than was asked for": longer,
+            "cut short": did["calls"] < prompt.forwards,
+            "the stop left out": seen == prompt.ids + [i for i in new if i != trial.STOP],
+            "prompt left out": seen == new,
+            "another text": True,
+        }
+        if seen != wanted:
+            count = len(seen) - len(prompt.ids)
+            head = f"On rank {rank}, {one.when}, {count} new tokens came back. "
+            SAYS.refuse(looks, head=head, most=prompt.most)
 
 
 def _look_at_traffic(one: Trial) -> None:
     for row, rank, did in one.each():
         due = max(prompt.forwards for prompt in row)
+        spare = did["bytes"] - (did["calls"] * 4 * (one.n - 1))
+        looks = {
+            "on to the limit": did["calls"] > due,
+            "many messages": did["others"] > due + 1,
+            "texts sent": spare > (due + 1) * SMALL * (one.n - 1),
+        }
         forwards = agreement.counted(did["calls"], "forward")
         head = f"The texts are right. Rank {rank} makes {forwards} {one.when}, "
-        if did["calls"] > due:
-            raise SAYS("on to the limit", head=head, due=due)
-        if did["others"] > due + 1:
-            raise SAYS("many messages", head=head, others=did["others"])
-        spare = did["bytes"] - (did["calls"] * 4 * (one.n - 1))
-        if spare > (due + 1) * SMALL * (one.n - 1):
-            raise SAYS("texts sent", head=head, spare=spare)
+        SAYS.refuse(looks, head=head, due=due, others=did["others"], spare=spare)
 
 
 LOOKS = Looks(
     returned=_look_at_ends,
     shape=_look_at_shape,
-    unchanged=_look_at_inputs,
     value=_look_at_values,
     traffic=_look_at_traffic,
 )
