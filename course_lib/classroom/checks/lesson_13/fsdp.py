@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from course_lib.classroom.checks.answer import Answer
-from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
 from course_lib.classroom.checks.lesson_13 import fsdp_trial as trial
@@ -64,11 +63,6 @@ def short(config: dict) -> str:
     return f"The config: {beside | {ZERO: section}}."
 
 
-ALONE = (  # moved to the host by a config: what the policy would move as well
-    ("offload_optimizer", "parameters moved as well", "states"),
-    ("offload_param", "states moved as well", "parameters"),
-)
-NONE = 'The device "none" is no offload: take the section as if it were not there.'
 ABOUT = ("fp16", "bf16", "communication_data_type", "stage", "offload_param", "offload_optimizer")
 
 
@@ -76,47 +70,35 @@ def _look_at_refusals(one: Trial) -> None:
     """What FSDP2 has nothing like is refused, and nothing else."""
     for where, config, seen in one.each():
         refused, known = seen["kind"] == trial.REFUSED, reference(config) is not None
-        if refused and known:
-            raise SAYS(
-                "refused though it can be said",
-                where=where,
-                text=seen["text"],
-                config=short(config),
-            )
-        if refused or known:
-            continue
-        if seen["kind"] == trial.STOPPED:
-            raise SAYS("another error", text=seen["text"], where=where, config=short(config))
-        if not config.get(ZERO, {}).get("stage"):
-            raise SAYS("sharded what was whole", where=where)
-        raise SAYS("files forgotten", where=where)
+        wanted = not (refused or known)
+        looks = {
+            "refused though it can be said": refused and known,
+            "another error": wanted and seen["kind"] == trial.STOPPED,
+            "sharded what was whole": wanted and not config.get(ZERO, {}).get("stage"),
+            "files forgotten": wanted,
+        }
+        SAYS.refuse(looks, where=where, text=seen["text"], config=short(config))
 
 
 def _look_at_shape(one: Trial) -> None:
     for where, _, seen in one.each():
         if seen["kind"] == trial.REFUSED:
             continue
-        if seen["kind"] == "NoneType":
-            text = f"None came back at {where}. Did you forget `return`?"
-            raise Finding("nothing returned", text)
-        if seen["kind"] != "pair":
-            raise SAYS("not a pair", kind=seen["kind"], where=where)
         strange = sorted(set(seen["given"]) - set(trial.KNOWN))
-        if strange:
-            raise SAYS(
-                "no argument for it", strange=strange[0], where=where, known=", ".join(trial.KNOWN)
-            )
-        if seen["text"]:
-            raise SAYS("fully_shard refuses", text=seen["text"], where=where)
-        if seen["unsaid"] is None:
-            text = f"The second of the pair is no set or list of names at {where}."
-            raise Finding("not a pair", text)
+        looks = {
+            "nothing returned": seen["kind"] == "NoneType",
+            "not a pair #1": seen["kind"] != "pair",
+            "no argument for it": strange,
+            "fully_shard refuses": seen["text"],
+            "not a pair #2": seen["unsaid"] is None,
+        }
+        about = {"kind": seen["kind"], "text": seen["text"], "known": ", ".join(trial.KNOWN)}
+        SAYS.refuse(looks, where=where, strange=strange[0] if strange else "", **about)
 
 
 def _look_at_inputs(one: Trial) -> None:
     for where, _, seen in one.each():
-        if seen["changed"]:
-            raise SAYS("input changed", where=where)
+        SAYS.refuse({"input changed": seen["changed"]}, where=where)
 
 
 def _measured(one: Trial) -> list[tuple[str, dict, dict, Words]]:
@@ -128,70 +110,62 @@ def _look_at_run(one: Trial) -> None:
     """What the model did under the arguments, beside what it does under the right ones."""
     for where, config, seen, said in _measured(one):
         mine, right = seen["measured"], seen["right"]
-        if mine["gathered"] != right["gathered"] or mine["output"] != right["output"]:
-            _refuse_compute(where, config, mine, said)
-        if mine["again"] != right["again"] or mine["held"] != right["held"]:
-            _refuse_resharding(where, config, seen, said)
-        if mine["reduced"] != right["reduced"]:
-            _refuse_reduction(where, config, mine, said)
-
-
-def _refuse_resharding(where: str, config: dict, seen: dict, said: Words) -> None:
-    mine, right = seen["measured"], seen["right"]
-    told = (
-        f"It was run: {mine['again']} all-gathers in the backward, {mine['held']} bytes of "
-        f"parameters held before it ({where}, stage {config[ZERO]['stage']})."
-    )
-    if seen["given"].get("reshard_after_forward") is None:
-        raise SAYS("left to the default", told=told)
-    if said.reshard and mine["held"] > right["held"]:
-        raise SAYS("kept after the forward", told=told)
-    raise SAYS("freed after the forward", told=told)
-
-
-def _refuse_compute(where: str, config: dict, mine: dict, said: Words) -> None:
-    told = f"It was run, and gathers {' and '.join(mine['gathered'])} ({where}). {short(config)}"
-    if said.parameters is None and "communication_data_type" in config:
-        raise SAYS("the reduction's type for all", told=told)
-    if said.parameters is None:
-        raise SAYS("another precision #2", told=told)
-    if mine["gathered"] == [DTYPES["bf16"]] and "bf16" not in config:
-        raise SAYS("another precision #3", told=told)
-    off = [name for name in ("fp16", "bf16") if config.get(name, {}).get("enabled") is False]
-    if off and mine["gathered"] != ["float32"]:
-        raise SAYS("switched off", told=told)
-    raise SAYS("another precision #1", told=told)
-
-
-def _refuse_reduction(where: str, config: dict, mine: dict, said: Words) -> None:
-    told = f"It was run, and reduces gradients in {' and '.join(mine['reduced'])} ({where})."
-    if "communication_data_type" in config:
-        raise SAYS("communication type lost", told=told)
-    raise SAYS("reduced in another type", told=told)
+        differs = {key: mine[key] != right[key] for key in right}
+        communication = "communication_data_type" in config
+        if differs["gathered"] or differs["output"]:
+            off = [
+                name for name in ("fp16", "bf16") if config.get(name, {}).get("enabled") is False
+            ]
+            narrow = mine["gathered"] == [DTYPES["bf16"]]
+            looks = {
+                "the reduction's type for all": said.parameters is None and communication,
+                "another precision #2": said.parameters is None,
+                "another precision #3": narrow and "bf16" not in config,
+                "switched off": off and mine["gathered"] != ["float32"],
+                "another precision #1": True,
+            }
+            told = f"gathers {' and '.join(mine['gathered'])} ({where}). {short(config)}"
+            SAYS.refuse(looks, told=f"It was run, and {told}")
+        if differs["again"] or differs["held"]:
+            default = seen["given"].get("reshard_after_forward") is None
+            looks = {
+                "left to the default": default,
+                "kept after the forward": said.reshard and mine["held"] > right["held"],
+                "freed after the forward": True,
+            }
+            told = (
+                f"It was run: {mine['again']} all-gathers in the backward, {mine['held']} bytes of "
+                f"parameters held before it ({where}, stage {config[ZERO]['stage']})."
+            )
+            SAYS.refuse(looks, told=told)
+        if differs["reduced"]:
+            told = (
+                f"It was run, and reduces gradients in {' and '.join(mine['reduced'])} ({where})."
+            )
+            looks = {"communication type lost": communication, "reduced in another type": True}
+            SAYS.refuse(looks, told=told)
 
 
 def _look_at_offload(one: Trial) -> None:
     for where, config, seen, said in _measured(one):
         policy = seen["given"].get("offload_policy")
         away = isinstance(policy, dict) and policy["policy"] == "cpu"
-        if away and said.pinned is None:
-            for key, name, moved in ALONE:
-                if config[ZERO].get(key, {}).get("device") == "cpu":
-                    raise Finding(
-                        name,
-                        "`CPUOffloadPolicy` moves parameters, gradients and states together "
-                        f"({where}). The config moves the {moved} alone. {short(config)}",
-                    )
-            if said.off:
-                raise SAYS("none is no offload", none=NONE, where=where, config=short(config))
-            raise SAYS("offloaded by itself", where=where)
-        if said.pinned is None:
-            continue
-        if not away:
-            text = f"Parameters and states are to be on the host ({where}), and no policy says so."
-            raise SAYS("left on the device", text=text, config=short(config))
-        if policy["pinned"] != said.pinned:
-            raise SAYS("pinned memory", pinned=policy["pinned"], where=where, config=short(config))
+        pinned = policy["pinned"] if away else None
+        alone = away and said.pinned is None
+        on_host = [
+            key
+            for key in ("offload_optimizer", "offload_param")
+            if config[ZERO].get(key, {}).get("device") == "cpu"
+        ]
+        looks = {
+            "parameters moved as well": alone and on_host[:1] == ["offload_optimizer"],
+            "states moved as well": alone and on_host,
+            "none is no offload #1": alone and said.off,
+            "offloaded by itself": alone,
+            "left on the device": said.pinned is not None and not away,
+            "pinned memory": pinned != said.pinned,
+        }
+        SAYS.refuse(looks, where=where, config=short(config), pinned=pinned)
 
 
 def _look_at_names(one: Trial) -> None:
@@ -199,17 +173,14 @@ def _look_at_names(one: Trial) -> None:
     for where, config, seen, said in _measured(one):
         names = set(seen["unsaid"])
         missing, extra = sorted(said.unsaid - names), sorted(names - said.unsaid)
-        if missing:
-            raise SAYS("lost in silence", missing=missing[0], where=where)
-        if said.off & set(extra):
-            text = f"{NONE} Nothing of it is lost, and it is in your list ({where})."
-            raise Finding("none is no offload", text)
-        if extra and extra[0] in config[ZERO]:
-            text = f"`{extra[0]}` is in your list, and your arguments express it ({where})."
-            raise Finding("said after all", text)
-        if extra:
-            text = f"`{extra[0]}` is in your list and no key of this config's `{ZERO}` ({where})."
-            raise Finding("not in the section", text)
+        looks = {
+            "lost in silence": missing,
+            "none is no offload #2": said.off & set(extra),
+            "said after all": extra and extra[0] in config[ZERO],
+            "not in the section": extra,
+        }
+        about = {"missing": [*missing, ""][0], "extra": [*extra, ""][0], "section": ZERO}
+        SAYS.refuse(looks, where=where, **about)
 
 
 LOOKS = Looks(
