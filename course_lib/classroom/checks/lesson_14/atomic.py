@@ -13,7 +13,7 @@ from course_lib.classroom.checks.answer import Answer
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.frame import Exercise
 from course_lib.classroom.checks.judge import Judge, on
-from course_lib.classroom.checks.lesson_14 import atomic_trial as trial
+from course_lib.classroom.checks.lesson_14 import disk
 from course_lib.classroom.checks.lesson_14.atomic_names import LATEST, SAYS, Saved, refuse
 from course_lib.classroom.checks.lesson_14.disk import (
     CREATE,
@@ -84,14 +84,14 @@ class Trial(NamedTuple):
 
 def judge_atomic(answer: Answer, judge: Judge) -> None:
     """Try atomic_save; raise the Finding that explains best what is wrong."""
-    judge.take(answer, trial.__name__)
+    judge.take(answer, disk.__name__)
     seed = fresh_seed()
     LOOKS.at(answer, _trials(answer, judge, seed))
 
 
 def _trials(answer: Answer, judge: Judge, seed: int) -> Iterator[Trial]:
     """Three ranks save; then the job starts again on two, after a save that was killed."""
-    before = {f"{name}/rank-{r}": trial.data_of(name, r, seed) for name in OLDER for r in range(2)}
+    before = {f"{name}/rank-{r}": disk.data_of(name, r, seed) for name in OLDER for r in range(2)}
     before[LATEST] = OLDER[-1]
     first = _tried(answer, judge, THREE, seed, before, on(THREE))
     yield first
@@ -117,12 +117,12 @@ def _tried(
     keep = keep or KEEP[len(members)]
     arguments = (NAME, OLDER, keep, seed)
     try:
-        reports = judge.trial(answer, trial.run, *arguments, members=members, when=when)
+        reports = judge.trial(answer, disk.run, *arguments, members=members, when=when)
     except Finding as finding:
-        if trial.ACROSS in finding.text:
+        if disk.ACROSS in finding.text:
             raise SAYS("across file systems", when=when) from None
         raise
-    pieces = {f"rank-{r}": trial.data_of(NAME, r, seed) for r in range(len(members))}
+    pieces = {f"rank-{r}": disk.data_of(NAME, r, seed) for r in range(len(members))}
     saved = Saved(NAME, pieces, OLDER, keep, before, when)
     return Trial(reports, before, saved, when)
 

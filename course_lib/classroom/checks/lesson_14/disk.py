@@ -1,4 +1,4 @@
-"""A model of a disk: what is there after a kill, and what may be there after a power cut.
+"""The disk that `atomic_save` is given, and a model of what a kill or a power cut leaves on it.
 
 A write makes an entry in a folder and then has its contents; until the file is synced the contents
 may be lost, until the folder is synced its entries, each by itself. Lesson 14.
@@ -6,8 +6,12 @@ may be lost, until the folder is synced its entries, each by itself. Lesson 14.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+from course_lib.classroom.checks import bench
+from course_lib.collectives.call import Group
+from course_lib.ledger import ledger
 
 MAKE, CREATE, CONTENT, SYNC, RENAME, REMOVE = (
     "make",
@@ -167,3 +171,71 @@ def _replayed(before: dict[str, str], ops: Sequence[Op], lost: set[int]) -> Tree
             except NotThere:
                 continue
     return tree
+
+
+# ---- what runs on the judge's ranks: nothing is written, and what each rank does is noted
+MOST = 200  # operations of one rank: a save needs about ten
+# Collectives that no rank leaves before all have come.
+BORDERS = ("barrier", "all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+ACROSS = "another file system"
+
+
+class Disk:
+    """The disk that the answer is given: what it is told to do becomes a note."""
+
+    def __init__(self, borders: Callable[[], int]):
+        self._borders, self.notes = borders, []
+
+    def make(self, folder: str) -> None:
+        self._note(MAKE, folder)
+
+    def write(self, path: str, data: str) -> None:
+        self._note(CREATE, path)
+        self._note(CONTENT, path, str(data))
+
+    def sync(self, path: str) -> None:
+        self._note(SYNC, path)
+
+    def rename(self, old: str, new: str) -> None:
+        if any(str(path).startswith("/") for path in (old, new)):
+            raise OSError(18, ACROSS, str(old), None, str(new))
+        self._note(RENAME, old, _plain(new))
+
+    def remove(self, path: str) -> None:
+        self._note(REMOVE, path)
+
+    def _note(self, kind: str, path: str, other: str = "") -> None:
+        if len(self.notes) >= MOST:
+            raise RuntimeError(f"{MOST} operations on the disk, and a save needs about ten")
+        self.notes.append((kind, _plain(path), other, self._borders()))
+
+
+def _plain(path: str) -> str:
+    """A path below the run's folder, in one spelling."""
+    if not isinstance(path, str):
+        raise TypeError(f"a path is a text, and here is a {type(path).__name__}")
+    parts = [part for part in path.split("/") if part not in ("", TOP)]
+    return ("/" if path.startswith("/") else "") + "/".join(parts) or TOP
+
+
+def data_of(name: str, rank: int, seed: int) -> str:
+    """What a rank's file is to hold."""
+    return f"{name}, piece {rank}, {seed * 1009 + rank}"
+
+
+def run(
+    function: Callable, group: Group, name: str, older: list[str], keep: int, seed: int
+) -> dict:
+    """One save; what this rank did with the disk."""
+    rank = group.rank()
+    with ledger() as book:
+        disk = Disk(lambda: sum(record.op in BORDERS for record in book.records))
+        given, data = list(older), data_of(name, rank, seed)
+        out, _ = bench.watched(lambda: function(disk, name, data, given, keep, group))
+        borders = sum(record.op in BORDERS for record in book.records)
+    return {
+        "kind": type(out).__name__,
+        "notes": disk.notes,
+        "borders": borders,
+        "changed": given != older,
+    }
