@@ -1,40 +1,17 @@
-"""The checks of lesson 08 about a norm and a mean: the references, and answers that break.
+"""The check of lesson 08 about a norm: what is said of one that is off.
 
 Right answers and likely wrong ones stand in `tests/answers`.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.classroom.checks import frame
-from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.lesson_08 import clip
-from tests.answers.lesson_08 import RIGHT, WRONG_CLIP
-
-FOLDER = Path(__file__).resolve().parent.parent / "solutions" / "08_gpt_that_trains"
-
-
-def judged(desk: Desk, name: str, source: str) -> frame.Verdict:
-    return desk.check(name, {name: source})
-
-
-def reference(name: str) -> str:
-    cells = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4).cells
-    source = next(c.source for c in cells if f"def {name}" in c.source)
-    return source.split("\n", 1)[1]  # without the magic's line
-
-
-@pytest.mark.slow  # its notebook, which each run executes, says the same
-@pytest.mark.parametrize("name", RIGHT)
-def test_the_reference_is_right(desk, name):
-    assert judged(desk, name, reference(name)).outcome == "right"
+from tests.answers.lesson_08 import WRONG_CLIP
 
 
 @pytest.mark.parametrize(("norm", "said"), [(2.0002, "1.0001"), (3.0, "1.5")])
@@ -66,25 +43,3 @@ def test_what_is_counted_twice_is_recognised_whatever_was_drawn(pool, mistake, d
         with pytest.raises(Finding) as found:
             clip._look_at_norms(list(told), "here")
         assert found.value.name == name, found.value.text
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_what_breaks_costs_one_check(desk, name):
-    arguments = {"clip_as_one": "a, b, c, d"}.get(name, "a, b, c")
-    for body, found in (
-        ("return 1 / 0", "raised"),
-        ("...", ""),
-        ("raise SystemExit", "raised"),
-        ("return 'a norm'", {"clip_as_one": "not a number"}.get(name, "no gradients")),
-        ("return float('nan')", {"clip_as_one": "wrong norm"}.get(name, "no gradients")),
-    ):
-        verdict = judged(desk, name, f"def {name}({arguments}):\n    {body}\n")
-        assert verdict.name == found, str(verdict)
-    assert judged(desk, name, next(iter(RIGHT[name].values()))).outcome == "right"
-
-
-@pytest.mark.parametrize("name", RIGHT)
-def test_neither_a_hint_nor_a_verdict_gives_the_answer_away(name):
-    said = " ".join(frame.find(name).hints) + frame.find(name).when_right
-    for piece in ("def ", "square()", "return ", "all_reduce(", "backward()"):
-        assert piece not in said

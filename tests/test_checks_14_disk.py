@@ -24,7 +24,7 @@ from course_lib.classroom.checks.lesson_14.disk import (
     crashes,
     unsynced,
 )
-from tests.test_checks_14 import reference
+from tests.test_checks_every import written
 
 BEFORE = {"latest": "a", "a/rank-0": "old"}
 SAVE = [
@@ -112,7 +112,7 @@ def one_rank(name: str, saved: Callable, folder: Path, count: int) -> int:
 def test_kill_9_after_every_operation_of_the_solution_leaves_a_checkpoint(tmp_path):
     """On a real folder, a real process: what `latest` names is whole, whenever it dies."""
     space: dict = {}
-    exec(reference("atomic_save"), space)
+    exec(written("solutions", "atomic_save"), space)
     space["dist"] = SimpleNamespace(barrier=lambda group: None)
     ends = []
     for count in range(40):

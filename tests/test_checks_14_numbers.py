@@ -8,16 +8,16 @@ import pytest
 
 from course_lib.classroom.checks import by_cases
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.lesson_14 import speed, speed_cases
-from course_lib.classroom.checks.lesson_14.speed_cases import KEYS, right
+from course_lib.classroom.checks.lesson_14 import speed
+from course_lib.classroom.checks.lesson_14.speed import KEYS, right
 from tests.answers.lesson_14 import SPEED
-from tests.test_checks_14 import reference
+from tests.test_checks_every import written
 
 SEEDS = range(12)
 drawn = speed.CASES.drawn  # where no idea is right, and no two are alike
 
 
-@pytest.mark.parametrize("source", [SPEED, reference("streamed_speed")], ids=["ours", "solution"])
+@pytest.mark.parametrize("source", [SPEED, written("solutions", "streamed_speed")])
 def test_two_other_functions_count_the_same(source):
     space: dict = {}
     exec(source, space)
@@ -33,7 +33,7 @@ def test_each_check_draws_other_cases_of_every_kind():
     for seed in SEEDS:
         kinds = set()
         for case in drawn(seed)[:-1]:
-            travel, works = speed_cases.transfer(case), speed_cases.operations(case, case["batch"])
+            travel, works = speed.transfer(case), speed.operations(case, case["batch"])
             reads = case["item"] * case["parameters"] / case["memory"]
             kinds.add(max((travel, "link"), (works, "work"))[1] + str(works < reads))
         assert kinds == {"linkTrue", "linkFalse", "workFalse"}
@@ -41,12 +41,12 @@ def test_each_check_draws_other_cases_of_every_kind():
 
 def test_break_even_is_where_the_two_times_meet():
     for case in drawn(3):
-        even = speed_cases.break_even(case)
-        assert speed_cases.operations(case, even) >= speed_cases.transfer(case)
-        assert speed_cases.operations(case, even - 1) < speed_cases.transfer(case)
+        even = speed.break_even(case)
+        assert speed.operations(case, even) >= speed.transfer(case)
+        assert speed.operations(case, even - 1) < speed.transfer(case)
     exact = drawn(3)[-2]  # to the last bit
-    even = speed_cases.break_even(exact)
-    assert speed_cases.operations(exact, even) == speed_cases.transfer(exact)
+    even = speed.break_even(exact)
+    assert speed.operations(exact, even) == speed.transfer(exact)
 
 
 @pytest.mark.parametrize("key", KEYS)
