@@ -19,7 +19,6 @@ STEP, NEXT = "step", "next"
 KEYS = (*KINDS, STEP, NEXT)
 BATCH = 12  # samples of a step, over all ranks
 PADDING = -777.0  # what stands there is no parameter
-WEIGHTS = 0  # the group that decays
 
 Layout = list[list[tuple[str, int]]]  # group by group, (name, elements) in their order
 

@@ -23,7 +23,6 @@ from course_lib.classroom.checks.lesson_14.old_ranks import (
     MASTER,
     NEXT,
     STEP,
-    WEIGHTS,
     Run,
     adam,
     corpus,
@@ -108,8 +107,7 @@ def _plain(value: object, is_shard: bool) -> Tensor | int | float | str:
 
 
 def _is_shard(x: object) -> bool:
-    plain = isinstance(x, Tensor) and x.layout == torch.strided and x.device.type == "cpu"
-    return plain and x.dim() == 1 and x.dtype == torch.float64
+    return bench.plain(x) and x.dim() == 1 and x.dtype == torch.float64
 
 
 def _alike(x: object, y: object) -> bool:
@@ -120,8 +118,8 @@ def _alike(x: object, y: object) -> bool:
 
 def _overlap(shards: list) -> bool:
     """Whether two shards have an element of memory in common."""
-    cells = [{x.data_ptr() + ITEM * x.stride(0) * k for k in range(len(x))}
-             for x in shards if _is_shard(x)]  # fmt: skip
+    plain = [x for x in shards if _is_shard(x)]
+    cells = [{x.data_ptr() + ITEM * x.stride(0) * k for k in range(len(x))} for x in plain]
     return any(mine & other for k, mine in enumerate(cells) for other in cells[:k])
 
 
@@ -131,19 +129,14 @@ def _trained(saved: Run, layout: list, values: dict, group: Group, seed: int) ->
     n, sizes = group.size(), saved.sizes
     totals = [sum(size for _, size in each) for each in layout]
     pieces = [shard(total, n) for total in totals]
-    fits = all(
-        isinstance(values.get(kind), Tensor) and len(values[kind]) == sum(pieces) for kind in KINDS
-    )
-    fits = fits and type(values.get(STEP)) is int and type(values.get(NEXT)) is int
+    shards = [values.get(kind) for kind in KINDS]
+    fits = all(isinstance(x, Tensor) and len(x) == sum(pieces) for x in shards)
+    fits = fits and all(type(values.get(key)) is int for key in (STEP, NEXT))
     if not all_reduce(torch.tensor([int(fits)]), group, "min").item():
         return []
     state = {kind: values[kind] for kind in KINDS}
-    decay = torch.cat(
-        [
-            torch.full((p,), DECAY if g == WEIGHTS else 0.0, dtype=torch.float64)
-            for g, p in enumerate(pieces)
-        ]
-    )
+    decay = torch.zeros(sum(pieces), dtype=torch.float64)
+    decay[: pieces[0]] = DECAY  # the first group is the weights
     samples, losses = corpus(sizes, (saved.step + STEPS) * BATCH, seed), []
     for k in range(STEPS):
         first = values[NEXT] + k * BATCH

@@ -112,19 +112,11 @@ class Written:
         self.tensors.append((name, tensor))
 
     def seen(self) -> list[dict]:
+        copies = [x.detach().clone() if bench.plain(x) else None for _, x in self.tensors]
         return [
-            {
-                "name": str(name),
-                "kind": type(x).__name__,
-                "tensor": x.detach().clone() if _is_plain(x) else None,
-            }
-            for name, x in self.tensors
+            {"name": str(name), "kind": type(x).__name__, "tensor": copy}
+            for (name, x), copy in zip(self.tensors, copies, strict=True)
         ]
-
-
-def _is_plain(x: object) -> bool:
-    """A tensor whose elements can be compared: neither sparse nor without data."""
-    return isinstance(x, Tensor) and x.layout == torch.strided and x.device.type == "cpu"
 
 
 def run(function: Callable, group: Group, sizes: Sizes, seed: int) -> dict:
@@ -135,9 +127,10 @@ def run(function: Callable, group: Group, sizes: Sizes, seed: int) -> dict:
     at_once, later = written.seen(), Small(Sizes(*sizes), seed + 1)
     bench.watched(lambda: function(later, Cut(later, group).gathered, Written(), group))
     pairs = zip(at_once, written.seen(), strict=True)
-    values = {key: _plain(out[key]) for key in KEYS if key in out} if _is_dict(out) else {}
+    is_dict = isinstance(out, Mapping)
+    values = {key: _plain(out[key]) for key in KEYS if key in out} if is_dict else {}
     return {
-        "kind": "dict" if _is_dict(out) else type(out).__name__,
+        "kind": "dict" if is_dict else type(out).__name__,
         "lost": [key for key in KEYS if key not in values],
         "values": values,
         "written": at_once,
@@ -151,10 +144,6 @@ def run(function: Callable, group: Group, sizes: Sizes, seed: int) -> dict:
 def _moved(before: dict, now: dict) -> bool:
     a, b = before["tensor"], now["tensor"]
     return a is not None and not torch.equal(a.nan_to_num(), b.nan_to_num())
-
-
-def _is_dict(out: object) -> bool:
-    return isinstance(out, Mapping)
 
 
 def _plain(value: object) -> list[str] | float | str:
