@@ -155,8 +155,10 @@ def test_a_strange_result_is_called_what_it_is(desk, name):
 def test_what_breaks_costs_one_check(desk, name):
     for body in ("return 1 / 0", "raise SystemExit"):
         verdict = checked(desk, name, f"def {name}(*given):\n    {body}\n")
-        assert verdict.name in ("raised", "stopped by an error"), str(verdict)
-    assert checked(desk, name, written("solutions", name)).outcome == "right"
+        refused = {"fill_batch": "refuses or fills wrongly"}.get(name)  # it may raise
+        assert verdict.name in ("raised", "stopped by an error", refused), str(verdict)
+    right = next(answer for one in lessons() for answer in one.RIGHT.get(name, {}).values())
+    assert checked(desk, name, right).outcome == "right"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
