@@ -42,7 +42,6 @@ ORDER = [
     "deepspeed_config",
     "launchers",
     "ways",
-    "then_and_now",
     "inference",
     "nodes",
     "dry",

@@ -1,4 +1,4 @@
-"""Beside bitsandbytes on the CPU, alone and through transformers; what other packages are for."""
+"""Beside bitsandbytes on the CPU, alone and through transformers; appendix E2 runs the rest."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from course_lib.quantization import dequantize, int8_product, quantize_4bit, quantize_int8
 from course_lib.quantization.codebooks import CODES
 from course_lib.quantization.sizes import adam8_bytes
-from course_lib.then_and_now.asking import left_as_found
-from course_lib.then_and_now.probes import quantization as probes
+from course_lib.ways.launched import quiet
 from tests.quantization.test_rounding import normal, off
+from tests.then_and_now.parts import gpt2
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("bitsandbytes", "transformers")),
@@ -28,12 +28,6 @@ def bnb():
     import bitsandbytes
 
     return bitsandbytes
-
-
-def missing(name):
-    return pytest.mark.skipif(
-        importlib.util.find_spec(name) is not None, reason=f"{name} is installed here"
-    )
 
 
 def test_nf4_is_theirs_byte_by_byte(bnb):
@@ -103,49 +97,11 @@ def test_moments_of_8_bits_take_the_bytes_of_the_formula(bnb, count):
     assert sum(kept.values()) == adam8_bytes(count) and tables == 2 * 4 * 256
 
 
-def test_a_model_is_saved_and_loaded_with_its_codes_and_dequantized(bnb, tmp_path):
-    from transformers import BitsAndBytesConfig, GPT2Config, GPT2LMHeadModel
+def test_a_map_to_the_disk_needs_the_key_of_fp32_offload(bnb, tmp_path):
+    from transformers import BitsAndBytesConfig, GPT2LMHeadModel
 
-    sizes = {"n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 64, "n_positions": 16}
-    ids = torch.arange(12)[None]
-    with left_as_found():
-        GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=0)).save_pretrained(
-            tmp_path / "float"
-        )
-        for config in (
-            BitsAndBytesConfig(load_in_8bit=True, llm_int8_skip_modules=["lm_head", "c_fc"]),
-            BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4"),
-        ):
-            load = GPT2LMHeadModel.from_pretrained(tmp_path / "float", quantization_config=config)
-            load.save_pretrained(tmp_path / "codes")
-            again = GPT2LMHeadModel.from_pretrained(tmp_path / "codes")
-            with torch.no_grad():
-                one, other = again(ids.to(again.device)), load(ids.to(load.device))
-            assert torch.equal(one.logits, other.logits)
-            kind = bnb.nn.Linear8bitLt if config.load_in_8bit else bnb.nn.Linear4bit
-            mlp = again.transformer.h[0].mlp
-            assert isinstance(mlp.c_proj, kind)
-            assert isinstance(mlp.c_fc, kind) != config.load_in_8bit  # the skipped modules
-            assert type(again.dequantize().transformer.h[0].mlp.c_proj) is torch.nn.Linear
-
-
-def test_a_map_to_the_disk_needs_the_key_of_fp32_offload():
-    assert "set `llm_int8_enable_fp32_cpu_offload=True`" in probes.disk_without_the_key()
-
-
-def test_codes_are_not_trained_without_adapters():
-    assert "cannot perform fine-tuning on purely quantized models" in probes.codes_trained()
-
-
-@missing("optimum")
-def test_gptq_asks_for_optimum():
-    assert "requires optimum" in probes.gptq_loaded()
-
-
-def test_awq_takes_only_what_is_quantized_already():
-    assert "does require the model to be pre-quantized" in probes.awq_loaded()
-
-
-@missing("torchao")
-def test_torchs_own_asks_for_torchao():
-    assert "requires torchao" in probes.torchao_loaded()
+    gpt2().save_pretrained(tmp_path)
+    eight = BitsAndBytesConfig(load_in_8bit=True)
+    somewhere = {"transformer": "cpu", "lm_head": "disk"}
+    with quiet(), pytest.raises(ValueError, match="set `llm_int8_enable_fp32_cpu_offload=True`"):
+        GPT2LMHeadModel.from_pretrained(tmp_path, quantization_config=eight, device_map=somewhere)

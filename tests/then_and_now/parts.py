@@ -13,6 +13,9 @@ import warnings
 
 import pytest
 
+from course_lib.ways.launched import variables
+from course_lib.ways.with_deepspeed import started
+
 # Before anything of Hugging Face is imported: no test asks the hub for anything.
 ENV = {"DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 WORDS = 64
@@ -31,21 +34,11 @@ def run(pool, world, fn, *args, timeout=150):
 def meet(me, local_rank=None):
     """DeepSpeed in this rank's group; the local rank of another node where one is named."""
     warnings.filterwarnings("ignore")
-    os.environ.update(
-        RANK=str(me.rank),
-        LOCAL_RANK=str(me.rank if local_rank is None else local_rank),
-        WORLD_SIZE=str(me.world),
-        LOCAL_WORLD_SIZE=str(me.world),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",  # read by DeepSpeed, used by nobody: the group is there already
-    )
-    import deepspeed
-
-    # An extension for single-host inference that it would compile now and not use here.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    os.environ.update(variables(me))
+    if local_rank is not None:
+        os.environ["LOCAL_RANK"] = str(local_rank)
     logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
-    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-    return deepspeed
+    return started(me)
 
 
 def settings(stage, micro=2, **more):

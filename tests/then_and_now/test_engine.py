@@ -141,36 +141,6 @@ def test_deepspeeds_checkpointing_does_nothing_for_these_models(pool):
             assert losses == pytest.approx(counts["neither"][1], rel=1e-6)
 
 
-def reduced(me):
-    """The dtype in which gradients cross, and that in which they are added up."""
-    deepspeed = meet(me)
-    import torch.distributed as dist
-
-    seen = []
-    plain = dist.all_reduce
-
-    def noting(tensor, *args, **kwargs):
-        if tensor.numel() > 100:
-            seen.append(str(tensor.dtype))
-        return plain(tensor, *args, **kwargs)
-
-    dist.all_reduce = noting
-    try:
-        found = {}
-        for kind in ("fp32", "bf16"):
-            seen.clear()
-            curve(deepspeed, me, settings(1, communication_data_type=kind))
-            found[kind] = sorted(set(seen))
-    finally:
-        dist.all_reduce = plain
-    return found
-
-
-def test_the_communication_data_type_is_what_crosses(pool):
-    for found in parts.run(pool, 2, reduced):
-        assert found == {"fp32": ["torch.float32"], "bf16": ["torch.bfloat16"]}
-
-
 def in_sixteen_bits(me):
     """bf16 trains here, on a float32 copy; fp16 is refused by the device."""
     deepspeed = meet(me)
@@ -194,15 +164,3 @@ def test_a_cpu_has_bf16_and_no_fp16(pool):
             assert losses[-1] < losses[0] and of_weights == "torch.bfloat16"
             assert added == {dtype}  # in which micro-batches' gradients are summed up
         assert "Type fp16 is not supported on your device." in said
-
-
-def alone(me):
-    deepspeed = meet(me)
-    losses = curve(deepspeed, me, settings(2, zero={"offload_optimizer": ON_HOST},
-                                           zero_force_ds_cpu_optimizer=False))  # fmt: skip
-    return losses, torch.distributed.get_world_size()
-
-
-def test_one_process_is_a_world_of_one(pool):
-    ((losses, world),) = parts.run(pool, 1, alone)
-    assert world == 1 and losses[-1] < losses[0]

@@ -90,6 +90,8 @@ def on_two_nodes(me, folder):
         engine = trained(deepspeed, me, 2, checkpoint={"use_node_local_storage": local})
         engine.save_checkpoint(f"{folder}/node-{me.rank}-{local}", tag="step")
         torch.distributed.barrier()
+        if local:  # each node finds its own; which step was the latest, node 0 alone has been told
+            assert engine.load_checkpoint(f"{folder}/node-{me.rank}-{local}", tag="step")[0]
         engine.destroy()
 
 
@@ -102,6 +104,8 @@ def test_without_a_shared_disk_every_node_writes_the_model(pool, tmp_path):
     assert models(0, False) == models(0, True) == ["mp_rank_00_model_states.pt"]
     assert models(1, False) == []
     assert models(1, True) == ["mp_rank_00_model_states.pt"]
+    latest = [Path(tmp_path, f"node-{node}-True", "latest").exists() for node in (0, 1)]
+    assert latest == [True, False]
     for node in (0, 1):  # the optimizer's shard is each rank's own in both
         for local in (False, True):
             folder = tmp_path / f"node-{node}-{local}" / "step"
