@@ -13,13 +13,10 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from _zero_deepspeed import build as build_deepspeed
-from _zero_task import Task, backward, update
-from torch import nn
+from _zero_ways import Task, deepspeed_engine, update, verbs
 
 from course_lib import checkpoint, zero
 
-DEEPSPEED = {"reduce_bucket_size": 6_500_000, "allgather_bucket_size": 6_500_000}
 THREADS = 1  # of DCP's writer; 2 and 4 took as long, on two cores
 
 
@@ -84,7 +81,7 @@ def dcp(task: Task, folder: Path) -> Way:
     for unit in (*model.blocks, model):
         fully_shard(unit, mesh=task.mesh["dp"])
     optimizer = task.adamw(model.parameters())
-    task.training(model, backward, update(optimizer))()
+    task.training(model, update=update(optimizer))()
     place = folder / "step"
 
     def save() -> None:
@@ -107,17 +104,8 @@ def dcp(task: Task, folder: Path) -> Way:
 
 
 def theirs(task: Task, folder: Path) -> Way:
-    kept: dict[str, nn.Module] = {}
-
-    class Kept(type(task)):
-        """The task, but that the engine is kept that it hands to a training."""
-
-        def training(self, model, backward, update):
-            kept["engine"] = model
-            return task.training(model, backward, update)
-
-    build_deepspeed(Kept(**vars(task)), "deepspeed-2", DEEPSPEED)()
-    engine = kept["engine"]
+    engine = deepspeed_engine(task, "deepspeed-2", "2")
+    task.training(*verbs(engine))()
 
     def save() -> None:
         engine.save_checkpoint(str(folder), tag="step")

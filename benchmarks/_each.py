@@ -8,10 +8,41 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import _progress
+import _ranks
 import _start
+
+
+def document(name: str, file: str, workload: dict, runs: int, limit: float, **more: object) -> dict:
+    """What a benchmark's `steps` measures, in the shape that all benchmarks share."""
+    measured = run(workload["ranks"], file, "steps", limit=limit, workload=workload, runs=runs)
+    return {
+        "name": name,
+        "workload": {**workload, "runs": runs},
+        "machine": _ranks.machine(),
+        **measured,
+        **more,
+    }
+
+
+def chosen(workload: dict, names: Sequence[str]) -> list[str]:
+    """The methods of a workload, which names them with commas between, or none for all."""
+    return workload["only"].split(",") if workload["only"] else list(names)
+
+
+def check_only(workload: dict, what: str, names: Sequence[str]) -> None:
+    """Refuse a method that there is not, and rows that the ranks cannot share evenly."""
+    strange = [name for name in chosen(workload, names) if name not in names]
+    if strange:
+        raise ValueError(f"only={','.join(strange)}: the {what} are {', '.join(names)}")
+    if workload["batch"] % workload["ranks"]:
+        raise ValueError(
+            f"batch={workload['batch']} is of all ranks together, and ranks={workload['ranks']} "
+            "does not divide it; choose a multiple"
+        )
 
 
 def run(world: int, file: str | Path, function: str, *, limit: float, **arguments) -> dict:

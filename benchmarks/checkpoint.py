@@ -19,8 +19,7 @@ import _checkpoint_peers as peers
 import _each
 import _progress
 import _ranks
-import _zero_deepspeed
-import _zero_task
+import _zero_ways
 
 from course_lib import ranks
 
@@ -45,30 +44,11 @@ BOUND = 1e-5  # of the sums of the weights: one step of fused AdamW from other s
 def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
     workload = {**WORKLOAD, **(workload or {})}
     check(workload)
-    measured = _each.run(
-        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
-    )
-    return {
-        "name": "checkpoint",
-        "workload": {**workload, "runs": runs},
-        "machine": _ranks.machine(),
-        **measured,
-    }
+    return _each.document("checkpoint", __file__, workload, runs, limit)
 
 
 def check(workload: dict) -> None:
-    strange = [name for name in chosen(workload) if name not in WAYS]
-    if strange:
-        raise ValueError(f"only={','.join(strange)}: the ways are {', '.join(WAYS)}")
-    if workload["batch"] % workload["ranks"]:
-        raise ValueError(
-            f"batch={workload['batch']} is of all ranks together, and ranks={workload['ranks']} "
-            "does not divide it; choose a multiple"
-        )
-
-
-def chosen(workload: dict) -> list[str]:
-    return workload["only"].split(",") if workload["only"] else list(WAYS)
+    _each.check_only(workload, "ways", WAYS)
 
 
 def steps(
@@ -77,13 +57,13 @@ def steps(
     """Both verbs of every way: all saves in turns, then all loads."""
     if me.rank == 0:
         (_progress.folder() / "files").mkdir()
-    task = _zero_task.task(me, workload, str(_progress.folder() / "files"))
-    ways = ["course_lib", *(way for way in chosen(workload) if way != "course_lib")]
-    if "deepspeed" in ways and _zero_deepspeed.imported() is None:
+    task = _zero_ways.task(me, workload, str(_progress.folder() / "files"))
+    ways = ["course_lib", *(way for way in _each.chosen(workload, WAYS) if way != "course_lib")]
+    if "deepspeed" in ways and not _zero_ways.there("deepspeed"):
         ways.remove("deepspeed")
-        task.notes.append(_zero_deepspeed.MISSING)
+        task.notes.append(_zero_ways.MISSING)
         if me.rank == 0:
-            print(_zero_deepspeed.MISSING, file=sys.stderr, flush=True)
+            print(_zero_ways.MISSING, file=sys.stderr, flush=True)
     for verb in VERBS:
         names = {f"{way}-{verb}": way for way in ways}
         if verb == "load":  # as the peers load, which look at no checksum
@@ -108,14 +88,14 @@ def steps(
         _progress.finished([row for row in rows if row["name"] not in done], task.notes)
 
 
-def method(task: _zero_task.Task, way: str, verb: str, name: str) -> _ranks.Method:
+def method(task: _zero_ways.Task, way: str, verb: str, name: str) -> _ranks.Method:
     """A way's training after a step, saved once; then its verb."""
     if task.me.rank == 0:
         print(f"making {name}", file=sys.stderr, flush=True)
-    before = _zero_task.bytes_alive()
+    before = _zero_ways.bytes_alive()
     made = peers.WAYS[way](task, task.folder / way)
     made.save()
-    held = _zero_task.bytes_alive() - before
+    held = _zero_ways.bytes_alive() - before
     step = made.saved if verb == "save" else made.loaded
     if name.endswith("unverified"):
         step = functools.partial(made.loaded, verify=False)

@@ -42,16 +42,7 @@ as_text = _ranks.as_text
 def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
     workload = {**WORKLOAD, **(workload or {})}
     _ranks.check_even(workload, "vocabulary")
-    measured = _each.run(
-        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
-    )
-    return {
-        "name": "loss",
-        "workload": {**workload, "runs": runs},
-        "machine": _ranks.machine(),
-        **measured,
-        **_megatron.note(),
-    }
+    return _each.document("loss", __file__, workload, runs, limit, **_megatron.note())
 
 
 def steps(

@@ -52,16 +52,7 @@ as_text = _ranks.as_text
 def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
     workload = {**WORKLOAD, **(workload or {})}
     _ranks.check_even(workload, "hidden", "heads", "vocabulary")
-    measured = _each.run(
-        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
-    )
-    return {
-        "name": "tp",
-        "workload": {**workload, "runs": runs},
-        "machine": _ranks.machine(),
-        **measured,
-        **_megatron.note(),
-    }
+    return _each.document("tp", __file__, workload, runs, limit, **_megatron.note())
 
 
 def steps(

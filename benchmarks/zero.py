@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import gc
 import sys
-from collections.abc import Iterator, MutableSet, Sequence
+from collections.abc import MutableSet, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -18,11 +18,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import _each
 import _progress
 import _ranks
-import _zero_deepspeed
-import _zero_ours
-import _zero_task
-import _zero_torch
-from _zero_task import Task
+import _zero_ways
+from _zero_ways import Task
 
 from course_lib import ranks
 
@@ -36,7 +33,6 @@ WORKLOAD = {
     "vocabulary": 8192,
     "dtype": "float32",
     "only": "",  # names with commas between; nothing: all
-    "tune": 0,  # 1: every setting that was tried, beside the one that was kept
 }
 RUNS = 15
 SECONDS = 75  # for the turns of one group; on a slow machine there are fewer of them
@@ -65,7 +61,6 @@ RIVALS = {
     "deepspeed-3-cpu": "course_lib-3-cpu",
     "deepspeed-3-nvme": "course_lib-3-nvme",
 }
-MAKERS = (_zero_torch, _zero_ours, _zero_deepspeed)
 # Sums of the ranks' gradients in another order, and that through AdamW, which makes a full step of
 # a gradient however small: this far do some tens of steps drift apart.
 BOUNDS = {"float64": 1e-9, "float32": 1e-4}
@@ -75,32 +70,13 @@ as_text = _ranks.as_text
 def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _ranks.LIMIT) -> dict:
     workload = {**WORKLOAD, **(workload or {})}
     check(workload)
-    measured = _each.run(
-        workload["ranks"], __file__, "steps", limit=limit, workload=workload, runs=runs
-    )
-    return {
-        "name": "zero",
-        "workload": {**workload, "runs": runs},
-        "machine": _ranks.machine(),
-        **measured,
-    }
+    return _each.document("zero", __file__, workload, runs, limit)
 
 
 def check(workload: dict) -> None:
-    strange = [name for name in chosen(workload) if name not in NAMES]
-    if strange:
-        raise ValueError(f"only={','.join(strange)}: the methods are {', '.join(NAMES)}")
-    if workload["batch"] % workload["ranks"]:
-        raise ValueError(
-            f"batch={workload['batch']} is of all ranks together, and ranks={workload['ranks']} "
-            "does not divide it; choose a multiple"
-        )
+    _each.check_only(workload, "methods", NAMES)
     if workload["dtype"] not in BOUNDS:
         raise ValueError(f"dtype={workload['dtype']} is none of {', '.join(BOUNDS)}")
-
-
-def chosen(workload: dict) -> list[str]:
-    return workload["only"].split(",") if workload["only"] else list(NAMES)
 
 
 def steps(
@@ -108,16 +84,15 @@ def steps(
 ) -> None:
     if me.rank == 0:
         (_progress.folder() / "files").mkdir()
-    task = _zero_task.task(me, workload, str(_progress.folder() / "files"))
-    task.notes += _zero_deepspeed.note(chosen(workload))
+    task = _zero_ways.task(me, workload, str(_progress.folder() / "files"))
+    task.notes += _zero_ways.note(_each.chosen(workload, NAMES))
     for left_out in task.notes if me.rank == 0 else ():
         print(left_out, file=sys.stderr, flush=True)
-    wanted = [
-        name for name in NAMES if name in {"ddp", *chosen(workload)} and maker(name).there(name)
-    ]
+    wanted = [name for name in NAMES if name in {"ddp", *_each.chosen(workload, NAMES)}]
+    wanted = [name for name in wanted if _zero_ways.there(name)]
     first, *others = [name for name in wanted if name not in without] or [""]
     done = {*without, *measured}
-    for names in groups(first, workload["tune"]):
+    for names in GROUPS:
         here = [name for name in names if name in others and name not in done]
         if here:
             one_group(task, [first, *here], workload, runs, done)
@@ -125,27 +100,12 @@ def steps(
         one_group(task, [first], workload, runs, done)
 
 
-def groups(first: str, tune: int) -> Sequence[Sequence[str]]:
-    """What is made at once, each beside the first; with all its settings, one method is enough."""
-    return [(name,) for name in NAMES if name != first] if tune else GROUPS
-
-
-def maker(name: str):
-    return next(one for one in MAKERS if name in one.SETTINGS)
-
-
 def one_group(
     task: Task, names: Sequence[str], workload: dict, runs: int, done: MutableSet[str]
 ) -> None:
     """The figures of these methods, which are made, measured in turns, and freed. The first is what
     the others are compared with; `done` are names that are measured already, or left out."""
-    makers, settings_of = {}, {}
-    for name in names:
-        # The first one's own settings are tried where nothing else is.
-        tune = workload["tune"] and (name != names[0] or len(names) == 1)
-        for label, settings in tried(name, tune):
-            makers[label] = functools.partial(method, task, name, label, settings)
-            settings_of[label] = settings
+    makers = {name: functools.partial(method, task, name) for name in names}
     with task.ending:
         methods = _progress.made(makers, done - {names[0]})
         bound = BOUNDS[workload["dtype"]]
@@ -154,26 +114,17 @@ def one_group(
     gc.collect()
     for row in rows:
         row["peak_mb"] = round(row["peak_mb"] + row["held_mb"], 6)
-        row["settings"] = settings_of[row["name"]]
+        row["settings"] = _zero_ways.SETTINGS[row["name"]]
     _progress.finished([row for row in rows if row["name"] not in done], task.notes)
     done |= {row["name"] for row in rows}
 
 
-def tried(name: str, tune: int) -> Iterator[tuple[str, dict]]:
-    """The setting that was kept, under the method's name; with `tune` the others too."""
-    best, *others = maker(name).SETTINGS[name]
-    yield name, best
-    for other in others if tune else ():
-        changed = ",".join(f"{k}={v}" for k, v in other.items() if best.get(k) != v)
-        yield f"{name}:{changed}", other
-
-
-def method(task: Task, name: str, label: str, settings: dict) -> _ranks.Method:
+def method(task: Task, name: str) -> _ranks.Method:
     """A method after its first steps, and what has come to be alive with it."""
     if task.me.rank == 0:
-        print(f"making {label}", file=sys.stderr, flush=True)
-    before = _zero_task.bytes_alive()
-    step = maker(name).build(task, name, settings)
-    made = [step() for _ in range(_zero_task.WARM)]
-    held = _zero_task.bytes_alive() - before
-    return _ranks.Method(step, made=made, held=held, bound=_zero_deepspeed.ROUNDS.get(name))
+        print(f"making {name}", file=sys.stderr, flush=True)
+    before = _zero_ways.bytes_alive()
+    step = _zero_ways.build(task, name)
+    made = [step() for _ in range(_zero_ways.WARM)]
+    held = _zero_ways.bytes_alive() - before
+    return _ranks.Method(step, made=made, held=held, bound=_zero_ways.ROUNDS.get(name))

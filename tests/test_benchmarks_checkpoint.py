@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import runpy
 import sys
 
@@ -45,34 +44,6 @@ def test_two_ways_save_and_load_the_same_training():
 @with_deepspeed
 def test_three_ways_save_and_load_the_same_training():
     save_and_load(WAYS)
-
-
-def peers(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(ROOT / "benchmarks"), *sys.path])
-    return runpy.run_path(str(ROOT / "benchmarks" / "_checkpoint_peers.py"))
-
-
-def test_a_load_is_seen_to_load(monkeypatch):
-    import torch
-
-    weights = [torch.ones(3, 4), torch.full((5,), -2.0)]
-    kept = [x.clone() for x in weights]
-
-    def load() -> None:
-        for x, old in zip(weights, kept, strict=True):
-            x.copy_(old)
-
-    way = peers(monkeypatch)["Way"](lambda: None, load, lambda: weights, sharded=False)
-    assert way.saved() == way.loaded() == 22.0
-
-
-def test_what_a_peer_leaves_is_synced(monkeypatch, tmp_path):
-    synced, fsync = [], os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (synced.append(file), fsync(file)))
-    (tmp_path / "file").write_bytes(b"x" * 10)
-    module = peers(monkeypatch)
-    module["sync"](tmp_path / "file")
-    assert len(synced) == 1 and module["on_disk"](tmp_path) == 10
 
 
 @pytest.mark.parametrize(

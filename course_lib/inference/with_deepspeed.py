@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from course_lib import ranks
 from course_lib.gpt.padding import left_padded, without_padding
 from course_lib.ways.launched import launched, quiet
-from course_lib.ways.with_deepspeed import imported
+from course_lib.ways.with_deepspeed import started
 
 
 def zero_config(*, offload: str | None = None, precision: str = "float32") -> dict:
@@ -49,12 +49,9 @@ def streaming(
     if offload not in (None, "cpu"):
         raise ValueError(f"offload={offload!r} is neither None nor 'cpu'")
     with launched(me), quiet():
-        deepspeed = imported()
+        deepspeed = started(me)
         from transformers.integrations import HfDeepSpeedConfig
 
-        deepspeed.init_distributed(
-            dist_backend="nccl" if me.backend == "nccl" else "gloo", verbose=False
-        )
         linear = nn.functional.linear  # which stage 3 exchanges for good, for all models
         config = zero_config(offload=offload, precision=precision)
         alive = HfDeepSpeedConfig(config)  # from_pretrained sees it for as long as this name lives

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from torch import nn
+
 from course_lib.ways.setting import Setting
 from course_lib.ways.workload import Workload
 
@@ -26,14 +28,10 @@ def ds_config(workload: Workload, setting: Setting) -> dict:
             "stage3_max_reuse_distance": 0,
         }
     if setting.offload is not None:
-        place: dict = {"device": "nvme" if setting.offload == "nvme" else "cpu"}
-        if setting.offload == "nvme":
-            place["nvme_path"] = setting.folder
-        zero["offload_optimizer"] = dict(place)
-        if setting.offload in ("all", "nvme"):
-            zero["offload_param"] = dict(place)
-            if setting.offload == "nvme":
-                zero["offload_param"] |= {"buffer_size": _largest(workload), "buffer_count": 5}
+        place = "nvme" if setting.offload == "nvme" else "cpu"
+        zero |= offload_sections(place, setting.folder, workload.model())
+        if setting.offload == "optimizer":
+            del zero["offload_param"]
     config = {
         "train_micro_batch_size_per_gpu": workload.batch,
         "gradient_accumulation_steps": setting.accumulate,
@@ -73,5 +71,11 @@ def for_trainer(workload: Workload, setting: Setting) -> dict:
     return config
 
 
-def _largest(workload: Workload) -> int:
-    return max(p.numel() for p in workload.model().parameters())
+def offload_sections(place: str, folder: str | None, model: nn.Module) -> dict:
+    """The sections that put the optimizer's part and the parameters on the host, or into files."""
+    where: dict = {"device": place}
+    if place == "cpu":
+        return {"offload_optimizer": where, "offload_param": dict(where)}
+    where["nvme_path"] = folder
+    buffers = {"buffer_size": max(p.numel() for p in model.parameters()), "buffer_count": 5}
+    return {"offload_optimizer": where, "offload_param": {**where, **buffers}}

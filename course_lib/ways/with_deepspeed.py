@@ -41,6 +41,14 @@ def imported():
     return deepspeed
 
 
+def started(me: ranks.Me):
+    """The package, on the process group that is there already."""
+    deepspeed = imported()
+    backend = "nccl" if me.backend == "nccl" else "gloo"
+    deepspeed.init_distributed(dist_backend=backend, verbose=False)
+    return deepspeed
+
+
 @contextmanager
 def _unheard() -> Iterator[None]:
     """Nothing of what a compiler or linker writes meanwhile: DeepSpeed tries by their means which
@@ -108,11 +116,8 @@ def train(me: ranks.Me, workload: Workload, setting: Setting, *, config: dict | 
     """`config`: what DeepSpeed is given instead of the setting's own translation."""
     check_can(setting)
     with launched(me), quiet():
-        deepspeed = imported()
+        deepspeed = started(me)
         before = Before()
-        deepspeed.init_distributed(
-            dist_backend="nccl" if me.backend == "nccl" else "gloo", verbose=False
-        )
         model = workload.model().to(me.device)
         engine, *_ = deepspeed.initialize(
             model=model,

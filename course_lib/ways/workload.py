@@ -49,24 +49,6 @@ class Workload:
     def __post_init__(self) -> None:
         if self.family not in FAMILIES:
             raise ValueError(f"family={self.family!r} is none of {', '.join(FAMILIES)}")
-        least = {"vocabulary": 2, "hidden": 1, "heads": 1, "layers": 1, "batch": 1, "steps": 1}
-        for name, low in (least | {"length": 3 if self.uneven else 2}).items():
-            value = getattr(self, name)
-            if type(value) is not int or value < low:
-                raise ValueError(f"{name}={value!r} has to be a whole number of {low} or more")
-        if self.hidden % self.heads:
-            raise ValueError(
-                f"hidden={self.hidden} does not divide by heads={self.heads}; Transformers wants "
-                "whole heads"
-            )
-
-        if self.family == "llama" and (
-            self.heads % max(1, self.heads // 2) or (self.hidden // self.heads) % 2
-        ):
-            raise ValueError(
-                f"llama: heads={self.heads} has to be 1, 3 or even, and hidden/heads even (rotary "
-                "pairs)"
-            )
 
     @property
     def block(self) -> str:

@@ -8,9 +8,7 @@ import tempfile
 import pytest
 import torch
 
-from course_lib.ways import asked, with_trainer
 from course_lib.ways.every import train
-from course_lib.ways.expected import expected
 from course_lib.ways.setting import Setting
 from course_lib.ways.trainer_run import arguments
 from course_lib.ways.workload import Workload
@@ -48,40 +46,6 @@ def test_unequal_tokens_are_weighed_by_the_trainer_alone(pool):
     assert ours[0] == pytest.approx(sum(means) / 4, rel=1e-5)
     assert trainer[0] == pytest.approx(total / tokens, rel=1e-5)
     assert abs(ours[0] - trainer[0]) > 2e-4
-
-
-def asked_for(me, workload, setting):
-    return {
-        "fsdp": asked.for_fsdp(me, workload, setting),
-        "alone": asked.without_use_cpu(me, workload, Setting(stage=2)),
-        "loaded": asked.loaded_cut(me, workload, setting),
-        "stand-in": with_trainer.over_fsdp(me, workload, setting),
-        "dense": train("dense", me, workload, setting),
-    }
-
-
-@pytest.mark.slow  # lesson 13 runs it as well
-@needs_all
-@pytest.mark.skipif(not asked.can_load_cut(), reason="this Transformers cannot load a model cut")
-def test_what_the_trainer_on_a_cpu_does_not_cut(pool):
-    workload = dataclasses.replace(SMALL, family="llama")
-    per_rank = pool.run(2, asked_for, workload, Setting(stage=3), timeout=150, env=ENV, alone=True)
-    runs = per_rank[0]
-    parameters, _ = sizes(workload)
-    cut = expected("fsdp2", Setting(stage=3), parameters, 2).held_bytes
-    fsdp = runs["fsdp"].evidence
-    assert (fsdp.trains, fsdp.launched_as) == ("DistributedDataParallel", "MULTI_CPU")
-    assert fsdp.held_bytes >= 12 * parameters  # of a replica: nothing is cut
-    loaded = runs["loaded"].evidence
-    assert loaded.trains.startswith("FSDP") and loaded.held["parameters"] == 4 * parameters
-    assert runs["stand-in"].evidence.held_bytes == pytest.approx(float(cut), rel=0.05)
-    # All three of them train what the dense one does; only the bytes tell.
-    for name in ("fsdp", "loaded", "stand-in"):
-        assert runs[name].losses == pytest.approx(runs["dense"].losses, rel=2e-5), name
-    alone = [run["alone"] for run in per_rank]
-    assert [run.notes for run in alone] == [["the Trainer counts 1 of 2 ranks"]] * 2
-    assert alone[0].losses == alone[1].losses  # the same rows on both ranks
-    assert alone[0].losses != pytest.approx(runs["dense"].losses, rel=1e-3)
 
 
 def counted(workload: Workload, folder: str, first: bool) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Six ways, one loss curve: stages 0 to 3 on one pair of ranks, and each way is what it says."""
+"""Settings, workloads, configs and variables of the ways, which lesson 13 and test_matrix run."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ import sys
 import pytest
 import torch
 
-from course_lib.ways.evidence import Run
 from course_lib.ways.expected import expected
 from course_lib.ways.setting import NotThere, Setting
 from course_lib.ways.workload import Workload
-from tests.ways.runs import ENV, check_curves, check_held, needs_all, several
+from tests.ways.runs import ENV, check_curves, needs_all, several
 
-SETTINGS = [Setting(stage=stage, clip=0.5) for stage in range(4)]
 WORKLOAD = Workload(steps=4)
-THERE = {
-    0: ["dense", "course_lib", "deepspeed", "trainer+deepspeed"],
-    1: ["dense", "course_lib", "deepspeed", "trainer+deepspeed"],
-    2: ["dense", "course_lib", "deepspeed", "fsdp2", "trainer+deepspeed", "trainer+fsdp"],
-    3: ["dense", "course_lib", "deepspeed", "fsdp2", "trainer+deepspeed", "trainer+fsdp"],
-}
 
 
 def sizes(workload: Workload) -> tuple[int, int]:
@@ -29,20 +21,6 @@ def sizes(workload: Workload) -> tuple[int, int]:
     tied = model.get_output_embeddings().weight is model.get_input_embeddings().weight
     table = model.get_input_embeddings().weight.numel()
     return sum(p.numel() for p in model.parameters()), table if tied else 0
-
-
-@needs_all
-def test_every_stage_has_one_curve_and_is_what_it_says(pool):
-    per_rank = pool.run(2, several, WORKLOAD, SETTINGS, timeout=240, env=ENV, alone=True)
-    parameters, tied = sizes(WORKLOAD)
-    for runs in per_rank:
-        for setting in SETTINGS:
-            assert check_curves(runs, setting) == THERE[setting.stage]
-            for (at, _), run in runs.items():
-                if at == str(setting) and isinstance(run, Run):
-                    check_held(run, setting, parameters, 2, tied)
-    classes = {run.evidence.trains for run in per_rank[0].values() if isinstance(run, Run)}
-    assert {"Engine", "DeepSpeedEngine", "FSDPGPT2LMHeadModel"} <= classes
 
 
 @pytest.mark.gpu
@@ -67,30 +45,14 @@ def test_a_setting_that_no_way_has_is_refused():
         Setting(precision="fp8")
     with pytest.raises(ValueError, match="is none of gpt2, llama, t5"):
         Workload(family="bert")
-    with pytest.raises(ValueError, match="does not divide by heads"):
-        Workload(hidden=50, heads=4)
     with pytest.raises(ValueError, match="closed form"):
         expected("deepspeed", Setting(precision="float16"), 10, 2)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"clip": 0}, {"clip": -1}, {"clip": float("nan")}, {"clip": "0.5"}, {"accumulate": 2.5},
-     {"accumulate": "2"}, {"stage": True}, {"offload": ["all"]}],
-)  # fmt: skip
-def test_a_value_that_ways_would_read_differently_is_refused(change):
-    with pytest.raises(ValueError, match=f"{next(iter(change))}=.* has to be"):
-        Setting(**change)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"steps": 0}, {"heads": 0}, {"batch": 0}, {"length": 1}, {"vocabulary": 1}, {"layers": -1},
-     {"length": 2, "uneven": True}, {"family": "llama", "hidden": 50, "heads": 5}],
-)  # fmt: skip
-def test_a_workload_that_cannot_be_trained_is_refused(change):
-    with pytest.raises(ValueError, match="has to be"):
-        Workload(**change)
+@pytest.mark.parametrize("clip", [0, -1, float("nan")])
+def test_a_clip_that_ways_would_read_differently_is_refused(clip):
+    with pytest.raises(ValueError, match="has to be a number above 0"):
+        Setting(clip=clip)
 
 
 def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
