@@ -7,7 +7,6 @@ names the package. Lesson 13.
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import random
 import shutil
@@ -17,7 +16,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from course_lib.launchers.accelerate_config import accelerate_config
 from course_lib.launchers.slurm import script
 from course_lib.launchers.srun_here import stand_ins, variables
 
@@ -90,9 +88,13 @@ def deepspeed(call: Call) -> Started:
 
 
 def accelerate(call: Call) -> Started:
-    """Accelerate's launcher, with a config file written for it."""
+    """Accelerate's launcher, with a config file written for it: MULTI_GPU starts ranks by torch's
+    launcher, on a host without GPUs as well."""
     file = call.folder / "accelerate.yaml"
-    file.write_text(accelerate_config(call.world, call.port or 0))
+    file.write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: 'no'\n"
+        f"num_processes: {call.world}\nmain_process_port: {call.port or 0}\n"
+    )
     command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
     # Between its look for a free port and its use of it, another program may come.
     return Started(
@@ -112,15 +114,6 @@ def slurm(call: Call) -> Started:
     path = f"{stand_ins(call.folder / 'bin')}{os.pathsep}{os.environ['PATH']}"
     job = {**variables(nodes, gpus, port), "PATH": path}
     return Started(["bash", str(file)], job, chose_port=call.port is None)
-
-
-def course_train(call: Call) -> Started:
-    """The course's own launcher; the program stands where the training would."""
-    out = str(call.folder / "run")
-    module = "course_lib.launchers.under_course_train"
-    words = ["--ranks", str(call.world), "--out", out]
-    passed = {"COURSE_LAUNCH_ARGUMENTS": json.dumps(list(call.arguments))}
-    return Started([sys.executable, "-m", module, *_own(call, words)], passed)
 
 
 def by_hand(call: Call) -> Started:
@@ -148,7 +141,6 @@ LAUNCHERS = {
     "deepspeed": Launcher(deepspeed, "deepspeed", "pip install 'course_lib[deepspeed]'"),
     "accelerate": Launcher(accelerate, "accelerate", "pip install 'course_lib[huggingface]'"),
     "slurm": Launcher(slurm, "bash", "install bash with your system's packages", module=False),
-    "course train": Launcher(course_train, "torch", "pip install torch"),
     "by hand": Launcher(by_hand, "torch", "pip install torch"),
 }
 

@@ -25,16 +25,6 @@ class Chosen:
     findings: tuple[Finding, ...]
 
 
-@dataclass(frozen=True)
-class Placed:
-    """Where a rank runs: its host, its number there as DeepSpeed counts it, its device."""
-
-    rank: int
-    host: str
-    local_rank: int
-    device: int
-
-
 def choose(slots: Mapping[str, int], include: str = "", exclude: str = "") -> Chosen:
     """Apply one of the two filters to a hostfile's hosts, as DeepSpeed does."""
     every = {host: list(range(count)) for host, count in slots.items()}
@@ -63,15 +53,6 @@ def choose(slots: Mapping[str, int], include: str = "", exclude: str = "") -> Ch
     if not left:
         findings.append(_nothing(text))
     return Chosen(left, tuple(findings))
-
-
-def place(devices: Mapping[str, list[int]]) -> list[Placed]:
-    """The rank of every device: hosts in their order, devices in theirs."""
-    placed: list[Placed] = []
-    for host, ids in devices.items():
-        for device in ids:
-            placed.append(Placed(len(placed), host, len(placed) % len(ids), device))
-    return placed
 
 
 def _left(every: list[int], host: str, wanted: dict[str, list[int]], include: bool) -> list[int]:

@@ -29,11 +29,6 @@ class Hostfile:
     slots: dict[str, int]
     findings: tuple[Finding, ...]
 
-    @property
-    def world(self) -> int:
-        """How many ranks DeepSpeed starts with all of it."""
-        return sum(self.slots.values())
-
 
 def load(path: str | Path) -> Hostfile:
     """Read a file. One that is not there is a finding: DeepSpeed then trains on one node."""
@@ -47,14 +42,6 @@ def load(path: str | Path) -> Hostfile:
             "correct --hostfile, or leave it out on one node",
         )
         return Hostfile({}, (Finding("", 1, 1, "warning", *said, "missing"),))
-    except UnicodeDecodeError as error:
-        said = (
-            f"byte {error.start + 1} is no UTF-8",
-            "Python reads the file as text, and ends with UnicodeDecodeError.",
-            MISSING,
-            "save the file as UTF-8",
-        )
-        return Hostfile({}, (Finding("", 1, 1, "error", *said, "encoding"),))
 
 
 def parse(text: str) -> Hostfile:
@@ -135,12 +122,6 @@ def _odd(line: int, host: str, digits: str, rest: str) -> Iterator[Finding]:
             line, host, "warning", "rest", f"`{plain}` is not read",
             "DeepSpeed knows slots=N and no other key, and does not say so.",
             "take it out; devices are chosen with --include and --exclude",
-        )  # fmt: skip
-    if host.startswith("\ufeff"):
-        yield _finding(
-            line, host, "warning", "mark", "a byte order mark stands before the first host",
-            "DeepSpeed takes it as a letter of the name, and ssh finds no such host.",
-            "save the file as UTF-8 without a mark",
         )  # fmt: skip
     if ":" in host or "@" in host or "," in host:
         mark = next(x for x in ":@," if x in host)

@@ -22,7 +22,6 @@ from pathlib import Path
 from course_lib import ranks
 from course_lib.launchers.as_rank import FOLDER, PROGRAM, SECONDS, STARTER
 from course_lib.launchers.commands import Call, Started, launcher
-from course_lib.launchers.plain import plain
 
 BEFORE = "before.json"  # the launcher's own environment, for a rank to compare with
 WRAPPER = Path(__file__).with_name("as_rank.py")
@@ -36,6 +35,22 @@ FOREIGN = re.compile(
     r"(RANK|WORLD_SIZE|LOCAL_(RANK|WORLD_SIZE|SIZE)|MASTER_(ADDR|PORT)|GROUP_.*|ROLE_.*|CROSS_.*"
     r"|TORCHELASTIC_.*|ACCELERATE_.*|SLURM_.*|COURSE_(LAUNCH|TRAIN)_.*|OMP_NUM_THREADS"
     r"|TORCH_NCCL_ASYNC_ERROR_HANDLING|PYTORCH_NVML_BASED_CUDA_CHECK|KMP_.*|NCCL_ASYNC_.*)"
+)
+
+# What differs in every run: times, processes, ports, paths.
+CUTS = (
+    (r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+\] ", ""),  # DeepSpeed's clock
+    (r"^([A-Z])\d{4} \d\d:\d\d:\d\d\.\d+ \d+ ", r"\1 "),  # torch's, with its process
+    (r"\d{4}-\d\d-\d\d[_ T]\d\d:\d\d:\d\d(?:[.,]\d+)?", "(a time)"),
+    (r"(?<![\w.])(?:/[\w.@+-]+)+/([\w.@+-]+)", r"\1"),  # a path: its last name stays
+    (r"\[[\w.]+\.py:\d+:", "["),
+    (r"(\.py):\d+\b", r"\1"),
+    (r'(\.py"), line \d+', r"\1"),
+    (r"\b([Pp]id:?|PID|[Pp]rocess|subprocess) ?\d+", r"\1 (a number)"),
+    (r"\b(port:?|:) ?(?:[2-6]\d{4})\b", r"\1 (a port)"),
+    (r"(host +: ).*", r"\1(this host)"),
+    (r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "(an id)"),
+    (r"--world_info=\S+", "--world_info=…"),
 )
 
 
@@ -71,7 +86,6 @@ def run(
     options: Sequence[str] | None = None,
     port: int | None = None,
     variables: Mapping[str, str] | None = None,
-    cwd: str | Path | None = None,
     timeout: float = 60.0,
 ) -> Ran:
     """Start `world` ranks of a program, a file of Python, under the launcher `name`.
@@ -97,7 +111,7 @@ def run(
                 STARTER: str(os.getpid()),
             }
             env = {**environment(), **(variables or {}), **started.variables, **own}
-            ran = _ended(name, started, env, folder, cwd, timeout)
+            ran = _ended(name, started, env, folder, timeout)
         if not (started.chose_port and TAKEN.search(ran.heard)) or attempt == ATTEMPTS - 1:
             break
     return ran
@@ -116,9 +130,7 @@ def environment() -> dict[str, str]:
     return env
 
 
-def _ended(
-    name: str, started: Started, env: dict, folder: Path, cwd: str | Path | None, timeout: float
-) -> Ran:
+def _ended(name: str, started: Started, env: dict, folder: Path, timeout: float) -> Ran:
     # As the launcher finds it: what a rank has besides, the launcher has set.
     known = (
         env if name != "by hand" else {k: v for k, v in env.items() if k not in started.variables}
@@ -126,7 +138,7 @@ def _ended(
     (folder / BEFORE).write_text(json.dumps(known))
     with (folder / "said").open("wb") as said:
         process = subprocess.Popen(
-            started.command, env=env, cwd=cwd, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            started.command, env=env, stdin=subprocess.DEVNULL, stdout=said, stderr=said,
             start_new_session=True,
         )  # fmt: skip
         timed_out = False
@@ -191,3 +203,10 @@ def _signal_group(pid: int, number: int) -> None:
 
 def _text(file: Path) -> str:
     return file.read_text(errors="replace") if file.exists() else ""
+
+
+def plain(text: str) -> str:
+    """A text that is the same in every run of the same thing."""
+    for pattern, instead in CUTS:
+        text = re.sub(pattern, instead, text, flags=re.MULTILINE)
+    return text

@@ -14,7 +14,6 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-FOLDERS = "COURSE_NODE_FOLDERS"  # a folder for each node: they share no disk
 KNOWN = ("--kill-on-bad-exit=1",)
 GRACE = 3.0  # seconds for the other tasks, after one has failed
 
@@ -55,14 +54,11 @@ def stand_ins(folder: Path) -> Path:
 def tasks(command: list[str], env: Mapping[str, str]) -> list[subprocess.Popen]:
     """One task for each node, in a process group of its own."""
     nodes = int(env["SLURM_JOB_NUM_NODES"])
-    folders = env[FOLDERS].split(os.pathsep) if FOLDERS in env else [os.getcwd()] * nodes
     started = []
     for node in range(nodes):
         own = {"SLURM_PROCID": node, "SLURM_NODEID": node, "SLURM_LOCALID": 0, "SLURM_STEP_ID": 0}
         values = {**env, **{name: str(value) for name, value in own.items()}}
-        started.append(
-            subprocess.Popen(command, env=values, cwd=folders[node], start_new_session=True)
-        )
+        started.append(subprocess.Popen(command, env=values, start_new_session=True))
     return started
 
 

