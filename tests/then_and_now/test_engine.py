@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from course_lib.ways.with_deepspeed import has_fp16
 from tests.then_and_now import parts
 from tests.then_and_now.parts import Sentences, gpt2, meet, needs_deepspeed, settings
 
@@ -152,6 +153,8 @@ def in_sixteen_bits(me):
         added: list[str] = []
         losses = curve(deepspeed, me, config, model, added=added)
         found[kind] = losses, str(model.transformer.wte.weight.dtype), set(added)
+    if has_fp16():  # as few CPUs have it
+        return found, None
     with pytest.raises(ValueError, match="fp16 is not supported") as caught:
         curve(deepspeed, me, settings(2, fp16={"enabled": True}))
     return found, str(caught.value)
@@ -163,4 +166,4 @@ def test_a_cpu_has_bf16_and_no_fp16(pool):
             losses, of_weights, added = found[kind]
             assert losses[-1] < losses[0] and of_weights == "torch.bfloat16"
             assert added == {dtype}  # in which micro-batches' gradients are summed up
-        assert "Type fp16 is not supported on your device." in said
+        assert said is None or "Type fp16 is not supported on your device." in said
