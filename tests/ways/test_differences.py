@@ -132,9 +132,11 @@ def groups_of_a_config(me, folder):
 
     from course_lib.ways.ds_config import for_trainer
     from course_lib.ways.launched import launched, quiet
+    from course_lib.ways.with_deepspeed import imported
 
     workload, setting = dataclasses.replace(SMALL, steps=1), Setting()
     with launched(me), quiet():
+        imported()  # which keeps DeepSpeed from compiling an all-reduce for this group
         config = for_trainer(workload, setting)
         given = arguments(me, workload, setting, folder, deepspeed=config)
         made = transformers.Trainer(
