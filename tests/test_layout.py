@@ -400,3 +400,45 @@ def test_flat_boxes_worked_by_hand():
     assert flat_boxes((5,), 2, 2) == []
     with pytest.raises(ValueError, match="5 to 13 is no range in the 12 elements"):
         flat_boxes((3, 4), 5, 13)
+
+
+# ---- words that a mutation of every line of the checker found unread
+
+
+def test_a_balanced_cut_is_told_from_torchs():
+    """7 over 3 ranks is 3, 3, 1 by the rule; evenly it would be 3, 2, 2."""
+    for rank in (1, 2):
+        sizes = {"axes": {"tp": (rank, 3)}, "sizes": {"f": 7}}
+        words = r"Dims are sharded as torch.chunk does: \[3, 3, 1\]$"
+        refused("W[f@tp]", words, W=torch.randn(2), **sizes)
+        for length in (4, 5):  # neither rule gives it: no hint, only the rule's numbers
+            words = r"over the 3 ranks of tp that is \[3, 3, 1\]\.$"
+            refused("W[f@tp]", words, W=torch.randn(length), **sizes)
+
+
+def test_a_hint_needs_its_reason():
+    places = {"dp": (0, 2), "tp": (1, 3)}
+    sizes = {"axes": places, "sizes": {"f": 7}}
+    words = r"f is 7 in all \(from sizes\), sharded over dp, then tp\.$"
+    refused("W[f@(dp, tp)]", words, W=torch.randn(5), **sizes)
+    refused(
+        "W[f]",
+        r"should be 7 long and is 5\. f is 7 in all \(from sizes\)\.$",
+        W=torch.randn(5),
+        **sizes,
+    )
+    refused("W[f]", r"^dp rank 0, tp rank 1: W has shape \(5,\)", W=torch.randn(5), **sizes)
+    refused("W[f]", r"^one process: W has shape", W=torch.randn(5), sizes={"f": 7})
+
+
+def test_tensors_that_are_missing_or_too_many_are_named_alone():
+    x = torch.randn(3)
+    for tensors, words in (
+        ({"X": x}, r"^check\('X\[b\] -> Y\[b\]'\): no tensor was handed over for Y$"),
+        ({"X": x, "Y": x, "Z": x}, r"^check\('X\[b\] -> Y\[b\]'\): Z does not appear in it$"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            check("X[b] -> Y[b]", **tensors)
+    assert str(Statement.parse("X[b], W[b, h]")) == "X[b] W[b, h]"
+    with pytest.raises(ValueError, match=r"no rank 3 among 3: ranks are 0 to 2$"):
+        span(7, 3, 3)
