@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from course_lib.classroom import any_source
+from course_lib.classroom.board import Inbox
 from course_lib.classroom.calls import Call
-from course_lib.classroom.inbox import Inbox
 from course_lib.classroom.referee import Appointment, Referee
 from tests.classroom.conftest import freed, printed, told, works
 
