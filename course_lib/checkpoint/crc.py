@@ -90,3 +90,11 @@ class Shares:
                 self._followed.clear()
             self._followed[count] = Followed(count)
         return self._followed[count](share)
+
+
+def combined(shares: Iterable[int]) -> int:
+    """The CRC-32 of the whole, of the shares of parts that cover it once."""
+    whole = 0
+    for share in shares:
+        whole ^= share
+    return whole

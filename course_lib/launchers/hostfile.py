@@ -29,6 +29,11 @@ class Hostfile:
     slots: dict[str, int]
     findings: tuple[Finding, ...]
 
+    @property
+    def world(self) -> int:
+        """How many ranks DeepSpeed starts with all of it."""
+        return sum(self.slots.values())
+
 
 def load(path: str | Path) -> Hostfile:
     """Read a file. One that is not there is a finding: DeepSpeed then trains on one node."""
