@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -43,6 +46,18 @@ def clusters(_own_runtime) -> Iterator[Callable[[int], Cluster]]:
 @pytest.fixture
 def two(clusters) -> Cluster:
     return clusters(2)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 128 kB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("mounting a small disk needs root")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
 
 
 def told(ended: Ended) -> str:

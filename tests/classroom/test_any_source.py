@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from course_lib.classroom.inbox import Inbox
 
 from course_lib.classroom import any_source
 from course_lib.classroom.board import Inbox
@@ -45,6 +46,8 @@ else:
     dist.recv(third, 0)
     print(first.tolist(), second.tolist(), third.sum().item())
 """
+
+LATER = "[handle.wait() for handle in reversed([dist.{0} for _ in range(2)])]"
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -95,42 +98,20 @@ def test_a_receive_that_is_begun_and_never_arrives_is_told(two):
     works(two)
 
 
-def test_a_send_that_no_receive_is_left_for_is_told(two):
-    code = """
-if rank == 0:
-    dist.send(torch.ones(3), 1)
-    dist.send(torch.ones(3), 1)
-else:
-    dist.recv(torch.empty(3))
-"""
+@pytest.mark.parametrize(
+    ("sends", "receives", "words"),
+    [
+        ("[dist.send(x, 1), dist.send(x, 1)]", "dist.recv(x)", "rank 0 waited in send(to rank 1)"),
+        ("dist.send(x, 1)", LATER.format("irecv(x)"), "rank 1 waited in recv(from any rank)"),
+        (LATER.format("isend(x, 1)"), "dist.recv(x)", "rank 0 waited in send(to rank 1)"),
+    ],
+    ids=["a send", "a receive", "two sends at once"],
+)
+def test_a_message_without_its_other_half_is_told(two, sends, receives, words):
+    code = f"x = torch.ones(3)\nif rank == 0:\n    {sends}\nelse:\n    {receives}"
     text = freed(two.run(code, deadline=20.0))
-    assert "rank 0 waited in send(to rank 1) of float32[3]" in text and "line 4" in text
-    works(two)
-
-
-def test_ranks_that_receive_twice_and_are_sent_one_message_are_told(two):
-    code = """
-if rank == 0:
-    dist.send(torch.ones(3), 1)
-else:
-    handles = [dist.irecv(torch.empty(3)) for _ in range(2)]
-    [handle.wait() for handle in reversed(handles)]
-"""
-    text = freed(two.run(code, deadline=20.0))
-    assert "rank 1 waited in recv(from any rank) of float32[3]" in text
-    works(two)
-
-
-def test_two_sends_before_one_receive_wait_for_a_second(two):
-    code = """
-if rank == 0:
-    handles = [dist.isend(torch.ones(3), 1) for _ in range(2)]
-    [handle.wait() for handle in reversed(handles)]
-else:
-    dist.recv(torch.empty(3))
-"""
-    text = freed(two.run(code, deadline=20.0))
-    assert "rank 0 waited in send(to rank 1) of float32[3]" in text
+    line = 5 if "recv" in words else 3
+    assert f"{words} of float32[3]" in text and f"line {line}" in text
     works(two)
 
 

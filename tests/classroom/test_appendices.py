@@ -12,7 +12,6 @@ from course_lib.classroom import workspace
 from course_lib.classroom.workspace import overview, show
 from course_lib.classroom.workspace.handed_out import first_lesson, title
 from course_lib.cli import app, learner
-from course_lib.cli.base import ROOT
 
 LESSON, MEAN = "notebooks/00_start.ipynb", "exercises/00_start/mean.ipynb"
 CLUSTERS, MEASURING = "notebooks/appendix_c_clusters.ipynb", "notebooks/appendix_b_measuring.ipynb"
@@ -98,13 +97,6 @@ def test_reset_knows_an_appendix_by_its_letter_its_name_and_its_path(root, work,
     assert (work / CLUSTERS).read_bytes() == (root / CLUSTERS).read_bytes()
 
 
-def test_reset_lists_appendices_where_it_is_asked_for_none(root, work):
-    ended = course("reset", "E")
-    assert ended.exit_code == 2
-    listed = [f"  00  {LESSON}, mean", f"  B  {MEASURING}", f"  C  {CLUSTERS}"]
-    assert ended.stderr.splitlines()[-3:] == listed
-
-
 def test_status_shows_appendices_after_the_lessons(root, work):
     workspace.open_up(root, work)
     mark = work / "notebooks/.ipynb_checkpoints/appendix_c_clusters-checkpoint.ipynb"
@@ -129,9 +121,3 @@ def test_the_table_of_a_room_says_of_an_appendix_whether_it_was_opened(root, wor
     show.everybody(overview.room(work.parent, root, {}), node)
     said = capsys.readouterr().out
     assert "┃ B      ┃ C ┃" in said and "opened │ – │" in said
-
-
-def test_this_courses_own_appendices_are_handed_out_with_titles_of_their_own():
-    found = {item.lesson: title(ROOT, item) for item in workspace.items(ROOT) if item.is_appendix}
-    assert set(found) >= {"B", "C", "D"}
-    assert all(name[0].isupper() and "ppendix" not in name for name in found.values()), found

@@ -12,15 +12,6 @@ def board(tmp_path):
     return Board.create(tmp_path / "board", 3)
 
 
-def test_a_status_is_read_by_another_process_view(board, tmp_path):
-    board.set_status(1, {"state": "running", "cell": 7})
-    other = Board(tmp_path / "board", 3)
-    assert other.status(1) == {"state": "running", "cell": 7}
-    assert other.status(0) == {} and other.status(2) == {}
-    board.set_status(1, {"state": "done"})
-    assert other.status(1) == {"state": "done"}
-
-
 def test_calls_keep_their_order_and_their_numbers(board):
     for k in range(5):
         assert board.post(0, {"text": f"call {k}"}) == k + 1
@@ -93,13 +84,3 @@ def test_a_call_that_is_posted_while_the_list_is_read_is_found_the_next_time(tmp
     assert inbox.find(0, KEY, 1) is not None
     assert reader.posted == 3  # all that was to happen has happened
     assert [inbox.find(0, KEY, n) is not None for n in (1, 2, 3)] == [True] * 3
-
-
-def test_what_the_board_has_forgotten_is_passed_over(tmp_path):
-    owner = Board.create(tmp_path / "board", 2)
-    inbox = Inbox(Board(tmp_path / "board", 2))
-    inbox.open(1)
-    for number in range(1, KEPT + 11):
-        post(owner, number)
-    assert inbox.find(0, KEY, KEPT + 10) is not None
-    assert inbox.find(0, KEY, 11) is not None and inbox.find(0, KEY, 10) is None

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import nbformat
 import pytest
 import torch
 import torch.distributed as dist
@@ -125,25 +122,6 @@ def test_what_an_answer_needs_goes_with_it(how):
     found = read(*CASES[how])
     assert found.attempted
     assert result(found, 21) == 42
-
-
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "solutions").glob("*/*.ipynb"))
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_of_a_whole_notebook_nothing_is_carried_that_does_not_run(path):
-    """All `%%ranks` cells of a learner's notebook are there, the trials and helpers among them."""
-    sources: dict[str, str] = {}
-    for cell in nbformat.read(path, as_version=4).cells:
-        magic, _, body = cell.source.partition("\n")
-        if cell.cell_type == "code" and magic.startswith("%%ranks"):
-            sources.update(dict.fromkeys(defined_names(body), body))
-    if path.stem not in sources:
-        pytest.skip("a question")
-    namespace = {"torch": torch, "dist": dist, "rank": 0, "world": 1, "group": None}
-    for cell in answer.read(path.stem, sources).cells:
-        exec(compile(cell, "cell", "exec"), namespace)
-    assert callable(namespace[path.stem])
 
 
 def test_a_constant_that_rests_on_what_is_left_out_is_left_out():

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 import course_lib
-from course_lib.classroom.doctor import finding, privacy
+from course_lib.classroom.doctor import privacy
 from course_lib.classroom.doctor.finding import Check, Finding, guarded
 from course_lib.classroom.doctor.privacy import Private, scrubbed
 
@@ -75,12 +75,6 @@ def test_what_is_bad_has_a_remedy() -> None:
     with pytest.raises(ValueError, match="disk is bad and has no remedy: full"):
         Finding("disk", "bad", "full")
     assert Finding("disk", "note", "nearly full").remedy == ""
-
-
-def test_sizes_in_words() -> None:
-    numbers = (12, 64e6, 1.5e9, 25.3e9, 999e9)
-    told = ["12 bytes", "64 MB", "1.5 GB", "25.3 GB", "999 GB"]
-    assert [finding.size(one) for one in numbers] == told
 
 
 # --- the guard -----------------------------------------------------------------------------------

@@ -35,20 +35,6 @@ def groups(tmp_path: Path, own: str, files: dict[str, str]) -> Limits:
     return cgroup.limits(tmp_path / "fs", tmp_path / "own")
 
 
-def test_control_groups_of_version_2_the_tightest_counts(tmp_path: Path) -> None:
-    files = {
-        "job/cpu.max": "150000 100000\n",
-        "job/memory.max": "8000000000\n",
-        "job/memory.current": "3000000000\n",
-        "job/memory.stat": "anon 5\ninactive_file 1000000000\n",
-        "job/step/cpu.max": "max 100000\n",
-        "job/step/memory.max": "max\n",
-        "other/cpu.max": "10000 100000\n",
-    }
-    limits = groups(tmp_path, "0::/job/step\n", files)
-    assert limits == Limits(1.5, 8_000_000_000, 6_000_000_000)
-
-
 def test_control_groups_of_version_1(tmp_path: Path) -> None:
     files = {
         "cpu,cpuacct/docker/a/cpu.cfs_quota_us": "400000",

@@ -102,12 +102,6 @@ def test_no_compiler_is_a_note_and_a_broken_one_is_bad(
 
 
 @needs_compiler
-def test_a_real_compiler_builds_a_program() -> None:
-    found = only(build_tools.compiler())
-    assert found.level == "ok" and "it builds and runs a program" in found.found
-
-
-@needs_compiler
 def test_libaio_is_tried_by_building_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

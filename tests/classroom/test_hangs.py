@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
 from course_lib.classroom.agreement import named_holders
-from course_lib.classroom.carried import loop_variables
-from course_lib.classroom.hangs import Scene
 from course_lib.classroom.output import newest
 from tests.classroom.conftest import freed, printed, told, works
 
@@ -211,12 +208,6 @@ def test_of_many_that_hold_a_dead_group_five_are_named():
     assert named_holders(holders[:1]) == "`v0` (made in cell [0])"
 
 
-def test_the_variables_of_loops_are_those_that_only_a_loop_binds():
-    cell = "for a, b in x:\n    for c in b:\n        d = c\nb = [e for e in x]"
-    assert loop_variables(cell) == {"a", "c"}
-    assert loop_variables("for a in x") == set()
-
-
 def test_a_long_cell_says_where_it_is(two):
     said: list[str] = []
     two.run(
@@ -229,18 +220,6 @@ def test_a_long_cell_says_where_it_is(two):
     assert said[0].startswith("[rank 0] here 0\n[rank 1] here 1\n"), "what they have printed"
     rest = "rank 0 waits in barrier (line 5)\nrank 1 is in line 4: time.sleep(2.2)\n10 s of the "
     assert re.search(re.escape(rest) + r"ranks' own time, \d s used$", said[-1])
-
-
-def test_ranks_that_do_the_same_are_named_together():
-    waits = {"cell": 1, "state": "waiting", "text": "barrier", "where": "line 2"}
-    scene = Scene(SimpleNamespace(status=lambda r: waits if r in (1, 3) else {}), 1, [*range(8)])
-    busy = {"where": "line 5", "source": "pass"}
-    scene.stacks = dict.fromkeys((0, 2, 4, 5, 6), busy)
-    assert scene.progress([*range(7)]) == [
-        "ranks 0, 2, 4, 5, 6 are in line 5: pass",
-        "ranks 1, 3 wait in barrier (line 2)",
-    ]
-    assert scene.progress([4, 5, 6]) == ["ranks 4–6 are in line 5: pass"]
 
 
 THREAD = """import sys, threading, time; go = threading.Event()

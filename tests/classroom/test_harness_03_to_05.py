@@ -4,45 +4,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import torch
-import torch.distributed as dist
-from torch import nn
-
 from course_lib import ranks
 from course_lib.classroom.harness import lesson_04, lesson_05
 from course_lib.gpt import Config
-from course_lib.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-
-
-def traced(me):
-    group = dist.group.WORLD
-    torch.manual_seed(3)
-    up, down = nn.Linear(4, 9).double(), nn.Linear(9, 4).double()
-    parts = [
-        ColumnParallelLinear.from_dense(up, group),
-        nn.GELU(),
-        RowParallelLinear.from_dense(down, group),
-    ]
-    x, dy = torch.randn(2, 5, 4, dtype=torch.float64), torch.randn(2, 5, 4, dtype=torch.float64)
-    y, dx, records = lesson_04.trace(parts, x, dy)
-    y_dense, dx_dense, none = lesson_04.trace([up, nn.GELU(), down], x, dy)
-    ops = [tuple([one.op for one in way] for way in both) for both in records]
-    close = torch.allclose(y, y_dense) and torch.allclose(dx, dx_dense)
-    span, bar = lesson_04.backward_of(parts[0], x)
-    try:  # three tokens, and three outputs on this rank
-        lesson_04.backward_of(parts[0], x[:1, :3])
-        refused = ""
-    except ValueError as error:
-        refused = str(error)
-    return ops, close, none, (span.op, bar.op, bar.end > bar.start), refused
-
-
-def test_a_trace_says_which_part_sent_what(pool):
-    for ops, close, none, timed, refused in pool.run(3, traced):
-        assert ops == [([], ["all_reduce"]), ([], []), (["all_reduce"], [])]
-        assert close and not any(way for both in none for way in both)
-        assert timed == ("all_reduce", "dW", True)
-        assert refused.startswith("2 products of the backward have dW's shape (3, 4)")
+from course_lib.tensor_parallel import RowParallelLinear
 
 
 def test_the_quickest_backward_is_that_of_all_ranks_together():

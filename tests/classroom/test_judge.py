@@ -22,7 +22,6 @@ from course_lib.classroom.checks.judge import (
     _told,
     reference,
 )
-from course_lib.classroom.checks.lesson_07 import trial as loss_trial
 from course_lib.classroom.cluster import Ended
 from course_lib.classroom.hangs import Fact, Scene
 
@@ -155,18 +154,6 @@ def test_an_error_speaks_of_the_answer_and_of_no_plumbing(judge, how):
         assert "given in the check's call" in text
 
 
-def test_ranks_find_a_function_only_at_the_top_of_a_module_of_the_checks():
-    assert reference(layers.run) == (f"{CHECKS}.layers", "run")
-
-    def inner():
-        pass
-
-    class_method = loss_trial.Made.largest
-    for function in (inner, lambda: None, os.getcwd, read, class_method):
-        with pytest.raises(ValueError, match="cannot be found by the ranks"):
-            reference(function)
-
-
 class Stop(Exception):
     pass
 
@@ -212,19 +199,3 @@ def test_an_answer_meets_ranks_that_were_cleared_once(first_trials):
 def test_what_tries_an_answer_is_loaded_before_the_answer_comes(first_trials):
     for name, recorder in first_trials.items():
         assert recorder.readied[0][0] == reference(recorder.asked)[0], name
-
-
-def test_a_module_is_warmed_when_it_is_loaded(judge):
-    judge.ready()
-    judge.everywhere(
-        lambda r: (
-            "import sys, types; __warm__ = sys.modules['cold'] = types.ModuleType('cold'); "
-            "__warm__.calls = []; __warm__.warm = lambda: __warm__.calls.append(1)"
-        ),
-        30.0,
-    )
-    judge.everywhere(
-        lambda r: f"__import__('{CHECKS}.bench').classroom.checks.bench.fresh({{}}, ('cold',))",
-        30.0,
-    )
-    assert judge.pull("sys.modules['cold'].calls") == [[1]] * 3

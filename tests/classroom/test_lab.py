@@ -22,7 +22,6 @@ import pytest
 import typer
 
 from course_lib.classroom.unloaded import EXTENSION
-from course_lib.classroom.workspace import guard
 from course_lib.cli.base import ROOT
 from course_lib.cli.lab import lab_options
 
@@ -230,21 +229,6 @@ def test_a_page_opens_as_it_reads_and_not_as_its_source(server):
     assert viewers == {"markdown": "Markdown Preview"}
 
 
-def test_a_file_of_ones_own_can_be_written(server):
-    mine = {"type": "file", "format": "text", "content": "mine"}
-    assert server.api("contents/mine.txt", "PUT", mine)[0] == 201
-    assert (server.work / "mine.txt").read_text() == "mine"
-    assert server.api("contents/mine.txt")[1]["writable"] is True
-
-
-def test_one_that_is_killed_leaves_the_workspace_free(labs):
-    """Last in this file: it ends the second of the two."""
-    ben = labs[1]
-    ben.stop(signal.SIGKILL)
-    with guard.only_lab(ben.work):
-        assert "starting" in (ben.work / ".course" / "lab.lock").read_text()
-
-
 def test_a_port_that_is_taken_between_looking_and_binding(taken):
     """As it happens when twenty people start together."""
     from tornado.httpserver import HTTPServer
@@ -292,14 +276,6 @@ def test_one_that_would_stand_open_is_refused(tmp_path, options, told):
     assert "http://" not in said.replace("http://127.0.0.1:8888", "")
 
 
-def test_a_file_of_the_users_does_not_open_it(tmp_path, monkeypatch):
-    (tmp_path / "config").mkdir()
-    monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
-    (tmp_path / "config" / "jupyter_server_config.py").write_text("c.ServerApp.token = ''\n")
-    code, said = until_its_end(tmp_path / "w", "--port=0")
-    assert code == 1 and OPEN[0] in said
-
-
 def test_a_password_of_the_users_comes_beside_the_token(tmp_path, monkeypatch):
     (tmp_path / "config").mkdir()
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))
@@ -312,13 +288,6 @@ def test_a_password_of_the_users_comes_beside_the_token(tmp_path, monkeypatch):
         assert ask(f"http://127.0.0.1:{lab.port}/api/contents")[0] == 403
     finally:
         lab.stop()
-
-
-def test_a_workspace_that_cannot_be_made_is_told(tmp_path):
-    (tmp_path / "file").write_text("")
-    code, said = until_its_end(tmp_path / "file" / "w")
-    assert code == 1 and said.startswith(f"course: {tmp_path}/file/w cannot be written (Not a dir")
-    assert said.endswith("COURSE_WORK=/another/folder make lab\n")
 
 
 @pytest.mark.parametrize(

@@ -39,12 +39,6 @@ def test_a_dimmed_card_glares_less_and_its_words_keep_their_contrast(ink):
     assert (card + 0.05) / (words + 0.05) >= 4.5, "what WCAG 2 asks of text"
 
 
-def test_in_a_light_theme_figures_are_left_alone():
-    selectors = re.findall(r"^([^/{}\s][^{}]*)\{", re.sub(r"/\*.*?\*/", "", CSS, flags=re.S), re.M)
-    figures = [one for one in selectors if "Image" in one]
-    assert figures and all('[data-jp-theme-light="false"]' in one for one in figures)
-
-
 def test_fonts_are_looked_for_before_the_first_figure_and_once(tmp_path, monkeypatch, capsys):
     import matplotlib
 

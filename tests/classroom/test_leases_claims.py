@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.classroom import leases, room
-from course_lib.classroom.leases import claims, folder, machine
+from course_lib.classroom.leases import claims, folder
 from course_lib.classroom.leases.gpus import Gpu
 from course_lib.classroom.leases.machine import Machine
 
@@ -68,12 +68,6 @@ def test_a_claim_of_more_than_there_is_keeps_nobody_from_ranks(put, monkeypatch,
     room.check_world(1)
 
 
-def test_the_real_machine_bounds_claims_where_ranks_start(put):
-    put(memory=10**18)
-    room.check_world(1)
-    assert leases.node_report([])["memory"] == {"total": machine.look().memory, "claimed": 0}
-
-
 def test_what_is_shown_of_a_claim_is_bounded_by_the_machine(put):
     put(cores=10**18, memory=NODE.memory)
     report = leases.node_report([], NODE)
@@ -116,6 +110,8 @@ NONSENSE = {
     "a huge file": json.dumps(HONEST | {"notebook": "a" * 10_000_000}),
     "not JSON": "memory = 5",
     "zeros": "\0" * 100,
+    "nothing": "{}",
+    "no text": b"\xff",
 }
 
 
@@ -136,3 +132,13 @@ def test_a_claim_in_my_name_by_another_user_is_not_mine(put):
     assert mine.is_mine()
     forged = replace(mine, user="somebody else")
     assert not forged.is_mine() and claims.others([forged]) == [forged]
+
+
+def test_what_strangers_write_is_not_trusted(put):
+    claim = put(notebook="a\x1b[31m.ipynb", gpus=["uuid-0"], user="ana")
+    os.mkfifo(claim.parent / "claim-pipe")
+    (claim.parent / "claim-folder").mkdir()
+    (claim.parent / "claim-link").symlink_to(claim.parent / "mutex")
+    (one,) = leases.node_report(SEEN, NODE)["claims"]
+    assert one["notebook"] == "a?[31m.ipynb" and one["cores"] == 2
+    assert one["user"] == claims._user(os.getuid()), "by the file's owner, not by its text"

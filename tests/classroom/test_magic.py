@@ -55,16 +55,6 @@ def session(_own_runtime) -> Iterator[Session]:
     opened.kernel.close()
 
 
-def test_a_cell_prints_rank_by_rank_and_values_cross(session):
-    assert session.text("%%ranks\nprint('a')\nprint(rank)") == (
-        "[rank 0] a\n[rank 0] 0\n[rank 1] a\n[rank 1] 1\n"
-    )
-    assert session.text("%%ranks 1\nx = 5\nrank") == "[rank 1] 1\n"
-    assert session.text("%%ranks\n   \n") == ""
-    given = "from course_lib.classroom import pull, push\npush(given=7)\n"
-    assert session.text(given + "print(pull('given + rank'), pull('rank', rank=1))") == "[7, 8] 1\n"
-
-
 @pytest.fixture
 def seen(session) -> Iterator[Callable[[], str]]:
     """Run cells as where a person looks on; what the live area has shown so far."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from types import SimpleNamespace
 
-import psutil
 import pytest
 
 from course_lib.classroom import own_time, runs
@@ -24,44 +21,6 @@ from tests.classroom.conftest import told
 pytestmark = pytest.mark.skipif(
     not os.path.exists("/proc/self/schedstat"), reason="the kernel counts no queueing (schedstat)"
 )
-
-
-@pytest.fixture
-def program() -> Iterator:
-    """Start a Python program; all of them end with the test."""
-    made: list[subprocess.Popen] = []
-
-    def start(code: str) -> int:
-        made.append(subprocess.Popen([sys.executable, "-c", code]))
-        return made[-1].pid
-
-    yield start
-    for one in made:
-        one.kill()
-        one.wait()
-
-
-def look(spent: OwnTime, seconds: float) -> OwnTime:
-    limit = time.monotonic() + seconds
-    while time.monotonic() < limit and not spent.over():
-        time.sleep(0.02)
-        spent.look(spent.pids)
-    return spent
-
-
-def test_a_process_asleep_spends_its_own_time(program):
-    spent = look(OwnTime([program("import time; time.sleep(60)")], 1.0), 5.0)
-    assert spent.over() and not spent.starved()
-    assert spent.idle > 0.5 and spent.wall < 3.0
-
-
-def test_a_process_at_work_spends_its_own_time(program):
-    pid = program("while True: pass")
-    limit = time.monotonic() + 20
-    while psutil.Process(pid).cpu_times().user < 0.3 and time.monotonic() < limit:
-        time.sleep(0.02)  # its interpreter starts, which waits for the disk
-    spent = look(OwnTime([pid], 0.5), 20.0)
-    assert spent.over() and (spent.at_work > 0.3 or spent.starved())
 
 
 class Counted:

@@ -6,8 +6,6 @@ import dataclasses
 import fcntl
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -185,52 +183,6 @@ def test_the_best_check_is_the_first_that_came_furthest(workspace):
         assert log.best("f") is log.of("check", exercise="f")[furthest]
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from course_lib.classroom.progress import Progress
-
-book = Progress(Path(sys.argv[1]))
-print("ready", flush=True)
-sys.stdin.readline()
-for number in range(200):
-    trouble = book.record("check", writer=sys.argv[2], number=number, text="é" * 500)
-    assert not trouble, trouble
-"""
-
-
-def test_two_notebooks_that_write_at_once_lose_no_line(workspace):
-    Progress(workspace).path.write_text('{"kind": "half')
-    root = Path(__file__).resolve().parents[2]
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(workspace), name],
-            env={**os.environ, "PYTHONPATH": str(root)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in "ab"
-    ]
-    try:
-        assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 2
-        for writer in writers:
-            writer.stdin.write("go\n")
-            writer.stdin.flush()
-        for writer in writers:
-            writer.communicate(timeout=60)
-            assert writer.returncode == 0
-    finally:
-        for writer in writers:
-            writer.kill()
-            writer.wait()
-    log = Progress(workspace).read()
-    assert log.damaged == [1]
-    assert len(log.events) == 400
-    for name in "ab":
-        assert [event["number"] for event in log.of("check", writer=name)] == list(range(200))
-
-
 def test_a_writer_waits_for_another_and_not_for_ever(workspace, monkeypatch):
     book = Progress(workspace)
     with open(book.path, "ab") as other:
@@ -249,27 +201,11 @@ def test_a_writer_waits_for_another_and_not_for_ever(workspace, monkeypatch):
     assert len(book.read().events) == 1
 
 
-def blocked(path: Path, how: str) -> None:
-    """Make writing to the progress file fail, for real."""
-    if how == "full":
-        if not os.path.exists("/dev/full"):
-            pytest.skip("this system has no /dev/full")
-        path.symlink_to("/dev/full")
-    else:
-        path.mkdir()
-
-
-@pytest.mark.parametrize(
-    ("how", "cause"),
-    [
-        ("full", "No space left on device"),
-        ("a folder", "Is a directory"),
-    ],
-)
-def test_what_cannot_be_written_is_said_and_the_verdict_stands(inside, how, cause, capfd):
-    blocked(inside / FILE, how)
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_what_cannot_be_written_is_said_and_the_verdict_stands(inside, capfd):
+    (inside / FILE).symlink_to("/dev/full")
     verdict = Desk().check("who_hangs", {}, {"who_hangs": RIGHT})
     assert verdict.outcome == "right"
     said = capfd.readouterr().err
-    assert f"was not written to {FILE} ({cause})" in said
+    assert f"was not written to {FILE} (No space left on device)" in said
     assert "everything else works" in said

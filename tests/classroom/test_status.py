@@ -121,17 +121,6 @@ def test_the_best_outcome_counts_and_no_more_points_than_there_are(work):
     assert lesson("00")["points"] == 1
 
 
-def test_opened_or_not(work):
-    assert not lesson("00")["opened"]
-    checkpoint = work / "notebooks" / ".ipynb_checkpoints" / "00_start_here-checkpoint.ipynb"
-    checkpoint.parent.mkdir()
-    checkpoint.write_text("what JupyterLab leaves when a notebook is opened")
-    assert lesson("00")["opened"] and not lesson("01")["opened"]
-    other = next((work / "notebooks").glob("01_*.ipynb"))
-    other.write_text(other.read_text() + "\n")  # saved by another editor
-    assert lesson("01")["opened"]
-
-
 def test_a_half_written_line_is_named_and_the_rest_counts(work):
     check(work, "who_knows", "right", 1, 1)
     with open(work / "progress.jsonl", "a") as file:

@@ -6,13 +6,12 @@ import errno
 import fcntl
 import json
 import os
-import re
 import shutil
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from course_lib.classroom.workspace import guard, place
 from course_lib.classroom.workspace.handed_out import version
 from course_lib.classroom.workspace.manifest import Manifest
 from course_lib.cli import app, learner
-from course_lib.cli.base import ROOT
 
 LESSON, OTHER = "notebooks/00_start.ipynb", "notebooks/01_ring.ipynb"
 MEAN, SUM = "exercises/00_start/mean.ipynb", "exercises/00_start/total.ipynb"
@@ -132,14 +130,6 @@ def test_an_update_overwrites_nothing_and_is_told(root, work):
         "`course reset mean` takes the new one and keeps yours in backups/.",
         "`course reset --untouched` renews all that you have not changed, 1 of these.",
     ]
-
-
-def test_a_lesson_executed_anew_in_the_course_is_no_new_version(root, work):
-    workspace.open_up(root, work)
-    (work / LESSON).write_text(notebook(f"# {LESSON}", "answer = 4"))
-    text = notebook(f"# {LESSON}", "answer = ...", output="0.3 s", count=7)
-    (root / LESSON).write_text(text)
-    assert workspace.open_up(root, work).newer == []
 
 
 def test_running_is_no_change_and_answering_is(root, work):
@@ -317,17 +307,6 @@ def test_a_backup_that_reads_back_otherwise_keeps_the_answer(root, work, monkeyp
     assert (work / RING).read_text() == "my answer"
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "none", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("mounting a small disk needs root")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_a_full_disk_when_copying(root, small_disk):
     (root / RING).write_text(notebook("x" * 3_000_000))
     work = small_disk / "w"
@@ -416,20 +395,6 @@ def test_half_a_course_is_refused(tmp_path, work):
     assert not work.exists()
 
 
-def test_two_labs_on_one_workspace(root, work):
-    workspace.open_up(root, work)
-    with guard.only_lab(work) as tell:
-        tell("http://127.0.0.1:8888/")
-        with pytest.raises(workspace.Refused) as refused, guard.only_lab(work):
-            pass
-        said = str(refused.value)
-        assert f"process {os.getpid()}, at http://127.0.0.1:8888/" in said
-        assert "server list` shows its address" in said
-        assert "COURSE_WORK=~/work-NAME make lab" in said
-    with guard.only_lab(work):
-        assert "starting" in (work / ".course" / "lab.lock").read_text()
-
-
 HOLDER = """
 import subprocess, sys, time
 from pathlib import Path
@@ -490,17 +455,3 @@ def test_the_version_of_a_notebook_holds_what_its_cells_mean(root):
     scrolled["cells"][0]["metadata"]["scrolled"] = True
     cells = [version(json.dumps(one).encode()).cells for one in (plain, tagged, scrolled)]
     assert cells[0] == cells[2] != cells[1]
-
-
-def test_this_courses_own_lessons_and_links(work):
-    """The real lessons, copied: each relative link of theirs leads to a file of the workspace."""
-    workspace.open_up(ROOT, work)
-    links = 0
-    for path, text in contents(work).items():
-        for cell in json.loads(text)["cells"]:
-            for link in re.findall(
-                r"\]\(([^)#:\s]+\.ipynb)(?:#[^)\s]*)?\)", "".join(cell["source"])
-            ):
-                assert (work / path).parent.joinpath(link).resolve().is_file(), f"{path}: {link}"
-                links += 1
-    assert links >= 3
