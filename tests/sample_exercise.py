@@ -99,29 +99,4 @@ WRONG = {  # how: (what in an answer is changed, into what; the name)
     "no bias": (ANSWER, " + bias", "", "bias left out"),
     "a message more": (ANSWER, "    return ", "    y = ", "gathered in vain"),
     "the group on the class": (OWN_PAIR, "ctx.group", "Enter.group", "two at once"),
-    "the notebook's group": (
-        ANSWER,
-        "copy(x, group)",
-        "copy(x, dist.group.WORLD)",
-        "group left out",
-    ),
-    "a wide x changed": (
-        ANSWER,
-        "    return ",
-        "    x.data *= 1.0000001\n    return ",
-        "input changed",
-    ),
-    "a mean": (
-        OWN_PAIR,
-        "return dy, None",
-        "return dy / ctx.group.size(), None",
-        "a mean over the ranks",
-    ),
-    "through float32": (OWN_PAIR, "dy.contiguous()", "dy.float().double()", "rounded on the way"),
-    "begun and left": (
-        OWN_PAIR,
-        "group=ctx.group",
-        "group=ctx.group, async_op=True",
-        "not waited for",
-    ),
 }

@@ -11,9 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-from course_lib.cli import app
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
 METHODS = '''
@@ -142,17 +139,3 @@ def test_several_faults_are_all_named(each):
 def test_a_fault_outside_of_every_method_is_raised_where_nothing_is_measured(each):
     with pytest.raises(RuntimeError, match="raised TypeError"):
         each(7)
-
-
-def test_the_limit_is_an_option_of_what_has_ranks(monkeypatch):
-    monkeypatch.setattr(sys, "path", list(sys.path))  # a benchmark puts its folder there
-    for arguments in (
-        ["classroom", "--limit", "9"],
-        ["tp", "--limit", "0"],
-        ["tp", "--limit", "x"],
-    ):
-        done = CliRunner().invoke(app, ["bench", *arguments])
-        assert done.exit_code == 2 and done.stdout == "", arguments
-    for name in ("tensor_parallel", "loss", "zero", "overlap"):
-        measure = runpy.run_path(str(FOLDER / f"{name}.py"))["measure"]
-        assert measure.__defaults__[-1] == 600

@@ -92,14 +92,6 @@ def test_tp_ranks_take_the_same_rows_and_dp_ranks_different_ones(pool, dp, tp):
 
 
 @pytest.mark.parametrize("pack", [True, False])
-def test_the_whole_batch_is_the_same_for_every_number_of_dp_ranks(pack):
-    want = joined([taken(made(pack), 9)])
-    for count in range(2, ROWS + 1):
-        shares = [taken(made(pack, dp=(index, count)), 9) for index in range(count)]
-        assert joined(shares) == want
-
-
-@pytest.mark.parametrize("pack", [True, False])
 def test_an_epoch_has_each_row_once_and_every_target_once(pack):
     contents = row_contents(pack)
     batches = made(pack)

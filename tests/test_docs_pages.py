@@ -7,7 +7,6 @@ import json
 import re
 from functools import cache
 from pathlib import Path
-from urllib.parse import urlparse
 
 import pytest
 
@@ -19,18 +18,6 @@ from tools.accept_gpu.training import LAYOUTS
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 PAGES = ("glossary.md", "which.md", "links.md")
-HOSTS = " ".join(
-    (
-        "arxiv.org github.com docs.pytorch.org pytorch.org docs.nvidia.com developer.nvidia.com",
-        "www.nvidia.com deepspeed.readthedocs.io www.deepspeed.ai huggingface.co",
-        "jax-ml.github.io dl.acm.org doi.org openreview.net www.kernel.org",
-    )
-).split()
-BANNED = re.compile(
-    r"\b(owe[sd]?|owing|debts?|bends?|bent|whoever|somebody|nobody|table of words"
-    r"|thousand million)\b",
-    re.I,
-)
 
 
 def text_of(page: str) -> str:
@@ -65,15 +52,10 @@ def shown(value: float) -> float:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_link_leads_to_a_known_host_or_to_a_file_that_is_there(page):
+def test_every_link_in_the_course_leads_to_a_file_that_is_there(page):
     links = re.findall(r"\]\(([^)\s]*)\)", text_of(page))
     assert len(links) >= 10
-    for link in links:
-        if "://" in link:
-            url = urlparse(link)
-            assert url.scheme == "https" and url.hostname in HOSTS, link
-            assert url.path.strip("/"), link
-            continue
+    for link in (one for one in links if "://" not in one):
         path, _, anchor = link.partition("#")
         file = (DOCS / path).resolve()
         assert file.is_file(), link
@@ -94,12 +76,6 @@ def anchors(file: Path) -> set[str]:
 def test_a_table_has_rows_of_one_width_and_no_bar_inside_a_formula(page):
     for head, *rows in tables(text_of(page)):
         assert all(len(row) == len(head) for row in rows), head
-
-
-@pytest.mark.parametrize("page", [*PAGES, "gpu.md"])
-def test_the_field_s_words(page):
-    text = re.sub(r"`[^`]*`", "", text_of(page))
-    assert not BANNED.findall(text)
 
 
 @pytest.mark.parametrize("page", PAGES)

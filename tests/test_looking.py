@@ -13,13 +13,8 @@ from course_lib.classroom.checks.finding import Finding
 from course_lib.classroom.checks.looking import (
     Idea,
     Looks,
-    all_near,
-    another_step,
-    came_back,
-    counted,
     near,
     recognise,
-    refuse_changed,
     refuse_idea,
 )
 
@@ -148,28 +143,3 @@ def test_an_idea_is_known_by_what_it_gives_on_every_rank():
 )
 def test_near_is_equal_to_rounding(a, b, same):
     assert near(a, b) is same
-
-
-def test_all_near_wants_as_many():
-    assert all_near([1.0, 2.0], [1.0, 2.0]) and not all_near([1.0], [1.0, 2.0])
-    assert not all_near([1.0, 2.0], [1.0, 2.1])
-
-
-def test_common_findings_say_the_rank_and_the_trial():
-    trial = Trial(2, "on 2 ranks")
-    refuse_changed(trial, "x")
-    reports = [{"changed": False}, {"changed": True}]
-    changed = type("Changed", (), {"reports": reports, "when": "on 2 ranks"})()
-    with pytest.raises(Finding, match="changed x on rank 1, on 2 ranks") as found:
-        refuse_changed(changed, "x")
-    assert found.value.name == "input changed"
-    step = another_step(trial, 1, 1, "another later step")
-    assert step.name == "another later step" and step.text.startswith("Step 2 of training")
-    assert another_step(trial, 0, 1).name == "another second step"
-
-
-def test_what_came_back_and_what_was_sent_in_words():
-    assert came_back({"kind": "int", "shape": None, "dtype": None}) == "a int"
-    tensor = {"kind": "Tensor", "shape": [2], "dtype": "float32"}
-    assert came_back(tensor) == "a tensor of shape [2] and dtype float32"
-    assert counted({"send": 2, "recv": 1}) == "2 send and 1 recv" and counted({}) == "nothing"

@@ -99,30 +99,26 @@ def test_a_mistake_that_is_noticed_is_killed(toy):
     assert verdict_of(toy, "a + b", "a - b", "test_add[1]", "test_commutes").killed
 
 
-def test_a_mistake_that_one_of_its_tests_misses_lives(toy):
-    verdict = verdict_of(toy, "a + b", "a + b + 1", "test_add", "test_commutes")
+@pytest.mark.parametrize(
+    ("old", "new", "tests", "says"),
+    [
+        (
+            "a + b",
+            "a + b + 1",
+            ["test_add", "test_commutes"],
+            "not noticed by tests/test_sums.py::test_commutes",
+        ),
+        ("def add(", "def sub(", ["test_add"], "nothing could be collected"),
+        ("a + b", "a - b", ["test_behind_a_fixture"], "not noticed by"),
+        ("a + b", "a - b", ["test_never_passes"], "without the mistake not passed"),
+        ("a + b", "a - b", ["test_add[2]"], "without the mistake not passed"),
+    ],
+    ids=["missed", "no import", "a fixture", "fails anyway", "no such parameter"],
+)
+def test_what_proves_nothing_lets_the_mistake_live(toy, old, new, tests, says):
+    verdict = verdict_of(toy, old, new, *tests)
     assert not verdict.killed
-    assert verdict.said == "not noticed by tests/test_sums.py::test_commutes"
-
-
-def test_a_module_that_no_longer_imports_proves_nothing(toy):
-    verdict = verdict_of(toy, "def add(", "def sub(", "test_add")
-    assert not verdict.killed
-    assert "nothing could be collected" in verdict.said
-
-
-def test_a_failing_fixture_proves_nothing(toy):
-    assert not verdict_of(toy, "a + b", "a - b", "test_behind_a_fixture").killed
-
-
-def test_a_test_that_fails_anyway_proves_nothing(toy):
-    verdict = verdict_of(toy, "a + b", "a - b", "test_never_passes")
-    assert not verdict.killed
-    assert "without the mistake not passed" in verdict.said
-
-
-def test_a_parameter_that_does_not_exist_proves_nothing(toy):
-    assert not verdict_of(toy, "a + b", "a - b", "test_add[2]").killed
+    assert says in verdict.said
 
 
 @pytest.mark.parametrize(

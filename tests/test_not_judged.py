@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.finding import NotJudged
 from course_lib.classroom.checks.judge import Judge
-from course_lib.classroom.grading import handouts, worked_out, worker
 from course_lib.classroom.progress import MARK, Progress
 from course_lib.cli import app
 from tests.grading.hand_in import MEAN, RIGHT, WHO, WHO_RIGHT, answered, save
@@ -104,23 +103,3 @@ def test_a_wrong_answer_beside_it_is_still_wrong(work):
     assert done.exit_code == 1, done.output
     told = {one["exercise"]: one["outcome"] for one in json.loads(done.stdout)["checks"]}
     assert told == {MEAN: "not judged", WHO: "wrong"}
-
-
-def test_numbers_that_take_too_long_are_neither_blank_nor_wrong(work, monkeypatch):
-    monkeypatch.setattr(worker, "worked_out", lambda *of: worked_out.worked_out(*of, limit=1.0))
-    slow = f"import time\ntime.sleep(60)\n{WHO_RIGHT.replace('0', 'int(time.time()) * 0')}"
-    save(answered(f"import time\n{slow}", WHO), work / "exercises/00_start_here" / f"{WHO}.ipynb")
-    done = CliRunner().invoke(app, ["check", WHO])
-    assert done.exit_code == 3, done.output
-    assert f"working out {WHO} had not ended after 1 s" in done.stdout
-    assert "blank" not in done.stdout and "✗" not in done.stdout
-
-
-def test_a_grader_s_row_leaves_it_to_a_person(work, tmp_path):
-    given = handouts.from_exercises(worker.Path(__file__).resolve().parents[1])
-    path = work / "exercises" / "00_start_here" / f"{MEAN}.ipynb"
-    said: list[dict] = []
-    task = worker.Task(path, MEAN, tmp_path, "", given, 1 << 40)
-    worker.work(task, said.append)
-    (verdict,) = [one for one in said if one["event"] == "verdict"]
-    assert (verdict["outcome"], verdict["points"], verdict["text"]) == ("not judged", 0, BUSY)

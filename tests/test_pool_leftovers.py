@@ -61,16 +61,6 @@ def test_nothing_outlives_a_killed_pytest(tmp_path):
                 os.kill(pid, signal.SIGKILL)
 
 
-def run_folder(me):
-    return os.environ["COURSE_RUN_DIR"]
-
-
-def test_a_run_s_folder_is_known_to_what_removes_it(pool):
-    """A rank that is killed before it has removed the folder leaves that to what has forked it."""
-    seen = pool.run(2, run_folder)
-    assert len(set(seen)) == 1 and "course-pool-" in seen[0]
-
-
 def _two_pids(folder):
     pids = [int(path.name) for path in folder.iterdir()]
     return pids if len(pids) == 2 else []

@@ -51,28 +51,22 @@ def test_choose_counts_the_gpus_itself(monkeypatch):
 # --- starts that are refused ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("world", [0, -1])
-def test_a_world_needs_a_rank(world, tmp_path):
-    with pytest.raises(ValueError, match=f"a world of {world} ranks cannot be started"):
-        ranks.start(0, world, rendezvous=tmp_path / "meet")
-
-
-@pytest.mark.parametrize("rank", [-1, 2, 5])
-def test_a_rank_outside_its_world(rank, tmp_path):
-    with pytest.raises(ValueError, match=f"no rank {rank} in a world of 2: ranks are 0 … 1"):
-        ranks.start(rank, 2, rendezvous=tmp_path / "meet")
-
-
-@pytest.mark.parametrize("timeout", [0, -3.0])
-def test_a_wait_needs_a_bound(timeout, tmp_path):
-    with pytest.raises(ValueError, match="needs a bound above zero"):
-        ranks.start(0, 1, rendezvous=tmp_path / "meet", timeout=timeout)
-
-
-@pytest.mark.parametrize(("rank", "world"), [(None, 2), (0, None), (None, None)])
-def test_a_file_rendezvous_needs_to_know_who_comes(rank, world, tmp_path):
-    with pytest.raises(ValueError, match="needs both rank= and world="):
-        ranks.start(rank, world, rendezvous=tmp_path / "meet")
+@pytest.mark.parametrize(
+    ("rank", "world", "timeout", "says"),
+    [
+        (0, 0, 9.0, "a world of 0 ranks cannot be started"),
+        (0, -1, 9.0, "a world of -1 ranks cannot be started"),
+        (-1, 2, 9.0, "no rank -1 in a world of 2: ranks are 0 … 1"),
+        (2, 2, 9.0, "no rank 2 in a world of 2: ranks are 0 … 1"),
+        (0, 1, 0, "needs a bound above zero"),
+        (0, 1, -3.0, "needs a bound above zero"),
+        (None, 2, 9.0, "needs both rank= and world="),
+        (0, None, 9.0, "needs both rank= and world="),
+    ],
+)
+def test_a_start_that_cannot_be_is_refused(rank, world, timeout, says, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        ranks.start(rank, world, rendezvous=tmp_path / "meet", timeout=timeout)
 
 
 def test_no_launcher_at_all(monkeypatch):

@@ -50,6 +50,13 @@ def test_torchrun_really(tmp_path):
     assert (tmp_path / "rank-1").read_text() == "(1, 2, 1, 2, 3)"
 
 
+def task(rank, world, local_rank, node, per_node):
+    """What SLURM tells a task."""
+    names = ("PROCID", "NTASKS", "LOCALID", "NODEID", "TASKS_PER_NODE")
+    values = (rank, world, local_rank, node, per_node)
+    return {f"SLURM_{name}": str(value) for name, value in zip(names, values, strict=True)}
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
@@ -60,36 +67,9 @@ def test_torchrun_really(tmp_path):
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, (3, 4, 1, 2)),
         ({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4, 3, 4)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, (0, 1, 0, 1)),
-        (
-            {
-                "SLURM_PROCID": "25",
-                "SLURM_NTASKS": "26",
-                "SLURM_LOCALID": "1",
-                "SLURM_NODEID": "3",
-                "SLURM_TASKS_PER_NODE": "8(x3),2",
-            },
-            (25, 26, 1, 2),
-        ),
-        (
-            {
-                "SLURM_PROCID": "9",
-                "SLURM_NTASKS": "26",
-                "SLURM_LOCALID": "1",
-                "SLURM_NODEID": "1",
-                "SLURM_TASKS_PER_NODE": "8(x3),2",
-            },
-            (9, 26, 1, 8),
-        ),
-        (
-            {
-                "SLURM_PROCID": "5",
-                "SLURM_NTASKS": "7",
-                "SLURM_LOCALID": "1",
-                "SLURM_NODEID": "1",
-                "SLURM_TASKS_PER_NODE": "4,3",
-            },
-            (5, 7, 1, 3),
-        ),
+        (task(25, 26, 1, 3, "8(x3),2"), (25, 26, 1, 2)),
+        (task(9, 26, 1, 1, "8(x3),2"), (9, 26, 1, 8)),
+        (task(5, 7, 1, 1, "4,3"), (5, 7, 1, 3)),
     ],
 )
 def test_who_the_environment_says(variables, expected):
@@ -141,15 +121,8 @@ def test_a_list_without_a_host(nodelist):
 
 def start_under_slurm(me, job):
     ranks.stop()
-    os.environ.update(
-        SLURM_PROCID=str(me.rank),
-        SLURM_NTASKS=str(me.world),
-        SLURM_LOCALID=str(me.rank),
-        SLURM_NODEID="0",
-        SLURM_TASKS_PER_NODE=str(me.world),
-        SLURM_JOB_NODELIST="localhost",
-        SLURM_JOB_ID=str(job),
-    )
+    os.environ.update(task(me.rank, me.world, me.rank, 0, me.world))
+    os.environ.update(SLURM_JOB_NODELIST="localhost", SLURM_JOB_ID=str(job))
     mine = ranks.start(timeout=10)
     value = torch.tensor([mine.rank + 1])
     dist.all_reduce(value)
