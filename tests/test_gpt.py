@@ -260,14 +260,6 @@ def check_bfloat16(device, family):
 
 
 @FAMILY
-def test_a_sequence_that_is_too_long(family):
-    model = made(FAMILIES[family])
-    assert model(some_ids(s=11)).shape == (3, 11, 37)
-    with pytest.raises(ValueError, match="of 12 tokens is longer than length=11"):
-        model(some_ids(s=12))
-
-
-@FAMILY
 def test_a_batch_of_no_row_has_no_logit_and_gradients_of_zero(family):
     config = FAMILIES[family]
     for shape in ((0, 4), (2, 0)):

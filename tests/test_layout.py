@@ -57,11 +57,6 @@ def test_flat_shards_are_equal_and_padding_fills_the_last(total, n):
         assert start == min(total, rank * parts.shard)
 
 
-def test_flat_worked_by_hand():
-    assert flat(7, 3) == (7, 3, (3, 3, 1), (0, 0, 2))
-    assert flat(2, 4) == (2, 1, (1, 1, 0, 0), (0, 0, 1, 1))
-
-
 @pytest.mark.parametrize(
     ("n_heads", "n", "counts"),
     [(12, 4, [3, 3, 3, 3]), (5, 4, [2, 1, 1, 1]), (7, 3, [3, 2, 2]), (3, 3, [1, 1, 1])],

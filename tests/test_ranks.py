@@ -128,10 +128,7 @@ def test_stop_twice_and_start_again(pool, tmp_path, world):
     sums = [world * (world - 1) // 2 + turn * world for turn in range(3)]
     for rank, (seen, mine) in enumerate(pool.run(world, stop_twice_and_restart, tmp_path)):
         assert seen == [False, sums[0], False, sums[1], False, sums[2]]
-        assert (mine.rank, mine.world, mine.local_rank, mine.local_world) == (
-            *(rank, world),
-            *(rank, world),
-        )
+        assert (mine.rank, mine.world) == (mine.local_rank, mine.local_world) == (rank, world)
         assert mine.timeout == 9.0
         if not torch.cuda.is_available():
             assert (mine.backend, mine.device) == ("gloo", torch.device("cpu"))

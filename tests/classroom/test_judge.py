@@ -19,7 +19,6 @@ from course_lib.classroom.checks.judge import (
     WORLD,
     Judge,
     _finding,
-    _told,
     reference,
 )
 from course_lib.classroom.cluster import Ended
@@ -37,18 +36,6 @@ def held(process: int | str) -> set[str]:
     return {
         os.readlink(folder / name) for name in os.listdir(folder) if (folder / name).is_symlink()
     }
-
-
-def test_what_several_ranks_did_is_told_once():
-    facts = [
-        Fact(1, "raised", "stopped: a"),
-        Fact(0, "raised", "b"),
-        Fact(2, "raised", "stopped: a"),
-    ]
-    assert _told(facts, "the check's call") == "ranks 1 and 2 stopped: a\nrank 0 b"
-    busy = [Fact(rank, "interrupted", "was still busy in your cell, line 3") for rank in (0, 1)]
-    assert _told(busy, "") == "ranks 0 and 1 were still busy in your cell, line 3"
-    assert _told(busy[:1], "") == "rank 0 was still busy in your cell, line 3"
 
 
 def ended(*facts: Fact) -> Ended:

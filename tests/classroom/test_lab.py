@@ -276,6 +276,7 @@ def test_one_that_would_stand_open_is_refused(tmp_path, options, told):
     assert "http://" not in said.replace("http://127.0.0.1:8888", "")
 
 
+@pytest.mark.slow
 def test_a_password_of_the_users_comes_beside_the_token(tmp_path, monkeypatch):
     (tmp_path / "config").mkdir()
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path / "config"))

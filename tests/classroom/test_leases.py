@@ -77,16 +77,9 @@ class Notebook:
 
     def __init__(self, name: str, count: int = 8, node: Machine = NODE, user: int | None = None):
         size = json.dumps([node.cores, node.memory, node.own_cores, node.own_memory])
+        words = [name, str(count), size, *([str(user)] if user else [])]
         self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-c",
-                NOTEBOOK,
-                name,
-                str(count),
-                size,
-                *([str(user)] if user else []),
-            ],
+            [sys.executable, "-c", NOTEBOOK, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

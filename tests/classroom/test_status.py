@@ -59,19 +59,6 @@ def test_a_lesson_is_listed_with_its_exercises_as_the_checks_have_them(work):
     }
 
 
-def test_what_was_not_opened_stands_in_a_line_unless_it_is_asked_for(work):
-    check(work, "ring_all_reduce", "right", 4, 4)
-    said = course("status").stdout.splitlines()
-    assert [line for line in said if line.startswith(("Lesson", "Appendix"))] == [
-        next(line for line in said if line.startswith("Lesson 01  "))
-    ]
-    assert len(said) < 12 and "1 of 70 exercises right" in said[-2]
-    assert said[-1].endswith("are not opened yet; `course status --everything` lists them too.")
-    everything = course("status", "--everything").stdout
-    assert everything.count("not opened, ") == len(frame.lessons()) - 1
-    assert everything.splitlines()[-1] == said[-2]
-
-
 def test_a_look_at_one_s_progress_loads_no_torch(work):
     code = "import sys; from course_lib.cli import app; app(['status'], standalone_mode=False); "
     code += "print([heavy for heavy in ('torch', 'IPython') if heavy in sys.modules])"

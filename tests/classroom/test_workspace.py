@@ -6,7 +6,6 @@ import errno
 import fcntl
 import json
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -206,12 +205,6 @@ def test_the_library_and_the_pages_are_there_to_read_wherever_the_course_moves(r
     (work / folder).mkdir()
     workspace.open_up(moved, work)
     assert not (work / folder).is_symlink(), "a folder of the learner's own stays"
-
-
-def test_a_course_without_pages_makes_no_link_to_nothing(root, work):
-    shutil.rmtree(root / "docs")
-    workspace.open_up(root, work)
-    assert not (work / "docs").is_symlink()
 
 
 def test_reset_renews_a_lesson_and_keeps_the_old_files(root, work, course):
