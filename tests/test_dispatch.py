@@ -10,10 +10,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives  # registers what is functional
 
-from course_lib import collectives
 from course_lib.dispatch import OPERATIONS, arguments, listening
 from course_lib.dispatch.waits import WaitListener
-from course_lib.ledger import forms, ledger
+from course_lib.ledger import forms
 
 # Taken apart into other operations, or issued by torch alone where no course code leads.
 NOT_IN_THE_TABLE = {
@@ -171,27 +170,3 @@ def test_threads_may_begin_and_end_at_once(work):
     for thread in threads:
         thread.join()
     assert dist.Work.wait is original and all(ear.count >= 400 for ear in ears)
-
-
-def heard_on_ranks(me):
-    """Waits of handles, of blocking calls, below nested ledgers; each handle's once."""
-    ear, group, x = Ear(), dist.group.WORLD, torch.ones(3)
-    ear.after_wait = lambda work, start, caller: ear.heard.append(("after", work))
-    wait = dist.Work.wait
-    with ledger() as outer, listening(ear), ledger() as inner:
-        handles = [collectives.all_reduce(x * k, group, async_op=True) for k in range(3)]
-        assert ear.count == 0
-        for handle in reversed(handles):
-            handle.wait()
-        assert ear.count == 6
-        dist.all_reduce(x)
-        assert ear.count == 8
-    assert dist.Work.wait is wait
-    assert [book.count("all_reduce") for book in (outer, inner)] == [4, 4]
-    assert all(record.end and record.waits for record in (*outer.records, *inner.records))
-    return ear.count
-
-
-@pytest.mark.parametrize("world", [1, 2])
-def test_waits_of_real_handles_are_heard_below_nested_ledgers(pool, world):
-    assert pool.run(world, heard_on_ranks) == [8] * world

@@ -1,6 +1,6 @@
 """The dense decoder against transformers' GPT-2 and Llama: logits and every gradient, in float64.
 
-The weights are random and copied over by this file's own few lines; the library's come later.
+The weights are random and come by a checkpoint; tests/pretrained holds how one is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from course_lib.gpt import GPT, Config
+from course_lib.gpt import Config
+from course_lib.pretrained import from_pretrained
 
 SIZES = {"vocabulary": 41, "length": 13, "hidden": 24, "layers": 2, "heads": 6, "inner": 20}
 
@@ -59,49 +60,6 @@ def llama(transformers, config):
     return model
 
 
-def from_gpt2(theirs, config):
-    """Our names for GPT-2's tensors; its Conv1D keeps weights as (inputs, outputs)."""
-    for i in range(config.layers):
-        ours, block = f"blocks.{i}.", f"transformer.h.{i}."
-        pairs = [("norm_1", "ln_1"), ("norm_2", "ln_2")]
-        pairs += [("attention.qkv", "attn.c_attn"), ("attention.out", "attn.c_proj")]
-        pairs += [("mlp.up", "mlp.c_fc"), ("mlp.down", "mlp.c_proj")]
-        for name, other in pairs:
-            weight = theirs[f"{block}{other}.weight"]
-            yield f"{ours}{name}.weight", weight.T if weight.dim() == 2 else weight
-            yield f"{ours}{name}.bias", theirs[f"{block}{other}.bias"]
-    yield "tokens.weight", theirs["transformer.wte.weight"]
-    yield "positions.weight", theirs["transformer.wpe.weight"]
-    yield "norm.weight", theirs["transformer.ln_f.weight"]
-    yield "norm.bias", theirs["transformer.ln_f.bias"]
-    if not config.tied:
-        yield "head.weight", theirs["lm_head.weight"]
-
-
-def from_llama(theirs, config):
-    """Our names for Llama's tensors: what shares an input is one product here, row by row."""
-    joined = {
-        "attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
-        "attention.out": ["self_attn.o_proj"],
-        "mlp.gate_up": ["mlp.gate_proj", "mlp.up_proj"],
-        "mlp.down": ["mlp.down_proj"],
-    }
-    for i in range(config.layers):
-        ours, block = f"blocks.{i}.", f"model.layers.{i}."
-        yield f"{ours}norm_1.weight", theirs[f"{block}input_layernorm.weight"]
-        yield f"{ours}norm_2.weight", theirs[f"{block}post_attention_layernorm.weight"]
-        for name, parts in joined.items():
-            for kind in ("weight", "bias") if config.bias else ("weight",):
-                yield (
-                    f"{ours}{name}.{kind}",
-                    torch.cat([theirs[f"{block}{part}.{kind}"] for part in parts]),
-                )
-    yield "tokens.weight", theirs["model.embed_tokens.weight"]
-    yield "norm.weight", theirs["model.norm.weight"]
-    if not config.tied:
-        yield "head.weight", theirs["lm_head.weight"]
-
-
 def in_float64(model):
     """Llama's RMSNorm works in float32 whatever comes; torch's own keeps to its input's dtype."""
     for name, inner in list(model.named_modules()):
@@ -112,25 +70,25 @@ def in_float64(model):
     return model
 
 
-def ours_like(theirs, config, names):
-    """Our model with their weights; none may be missing or left over."""
-    model = GPT(config).double().eval()
-    weights = dict(names(theirs.state_dict(), config))
-    if config.tied:
-        weights["head.weight"] = weights["tokens.weight"]
-    model.load_state_dict(weights)
-    return model
+def ours_like(theirs, folder):
+    """Our model with their weights, read from their checkpoint."""
+    theirs.save_pretrained(folder)
+    return from_pretrained(folder)
 
 
-def compared(theirs, config, names):
+def compared(theirs, config, folder):
     """(largest difference of the logits, of each gradient by name) of one step on random tokens."""
-    ours = ours_like(theirs, config, names)
+    ours = ours_like(theirs, folder / "weights")
+    assert ours.config == config
     ids = torch.randint(config.vocabulary, (3, config.length))
     logits, want = ours(ids), theirs(input_ids=ids, use_cache=False).logits
     for one in (logits, want):
         loss = F.cross_entropy(one[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()
-    expected = dict(names({name: one.grad for name, one in theirs.named_parameters()}, config))
+    with torch.no_grad():  # their gradients go the way of weights, so that they get our names
+        for one in theirs.parameters():
+            one.copy_(one.grad)
+    expected = dict(ours_like(theirs, folder / "gradients").named_parameters())
     gradients = {name: one.grad for name, one in ours.named_parameters()}
     assert gradients.keys() == expected.keys()
     assert want.std() > 0.1 and all(one.abs().max() > 1e-5 for one in expected.values())
@@ -144,9 +102,9 @@ def compared(theirs, config, names):
     [{}, {"tied": False, "epsilon": 1e-3}, {"activation": "gelu", "heads": 3}],
     ids=["published", "untied", "exact-gelu"],
 )
-def test_gpt2(transformers, traits):
+def test_gpt2(transformers, traits, tmp_path):
     config = Config.gpt2(**{**SIZES, **traits})
-    logits, gradients = compared(stirred(gpt2(transformers, config)), config, from_gpt2)
+    logits, gradients = compared(stirred(gpt2(transformers, config)), config, tmp_path)
     assert logits < 1e-10
     assert max(gradients.values()) < 1e-10, gradients
 
@@ -160,20 +118,20 @@ def test_gpt2(transformers, traits):
     ],
     ids=["grouped", "one-kv-tied", "biases"],
 )
-def test_llama(transformers, traits):
+def test_llama(transformers, traits, tmp_path):
     # Both take cosines and sines in float32 and widen them then, so float64 shows no trace of it.
     config = Config.llama(**{**SIZES, **traits})
     theirs = in_float64(stirred(llama(transformers, config)))
-    logits, gradients = compared(theirs, config, from_llama)
+    logits, gradients = compared(theirs, config, tmp_path)
     assert logits < 1e-10
     assert max(gradients.values()) < 1e-10, gradients
 
 
-def test_llama_with_its_own_norm(transformers):
+def test_llama_with_its_own_norm(transformers, tmp_path):
     """Untouched, with norms in float32: nearer than ten float32 roundings of the largest logit."""
     config = Config.llama(**SIZES, kv_heads=3)
     theirs = stirred(llama(transformers, config))
-    ours = ours_like(theirs, config, from_llama)
+    ours = ours_like(theirs, tmp_path)
     ids = torch.randint(config.vocabulary, (3, config.length))
     with torch.no_grad():
         logits, want = ours(ids), theirs(input_ids=ids, use_cache=False).logits

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib import ranks
-from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
 from course_lib.norms import Piece, _on_one_device, clip, norm
-from course_lib.tensor_parallel import ColumnParallelLinear, check_replicas, parallelize
-from course_lib.tensor_parallel.cross_entropy import cross_entropy
-from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
-from course_lib.tensor_parallel.parallelize import replicated
 from tests.tensor_parallel.parts import (
-    Momentum,
     close,
-    held,
     made,
     own,
-    randomized,
     said,
-    same_gradients,
-    same_parameters,
 )
 
 ORDERS = (0.5, 1, 2, 2.5, math.inf)
@@ -229,85 +217,3 @@ def test_what_would_be_another_norm_is_refused(pool):
         assert "1 of them are not in groups=" in found[4]
         assert "not in the group" in found[5]
         assert "not in groups=" in found[6]
-
-
-# ---- a whole model's gradients
-
-SIZES = {"vocabulary": 11, "length": 8, "layers": 2}
-GPT2 = Config.gpt2(**SIZES, hidden=20, heads=5, inner=13)
-LLAMA = Config.llama(**SIZES, hidden=24, heads=6, kv_heads=3, inner=10)
-FEW = Config.llama(**SIZES, hidden=24, heads=6, kv_heads=2, inner=9)
-ONE = Config.llama(**SIZES, hidden=24, heads=4, kv_heads=1, inner=7, bias=True)
-
-
-def gradient_pieces(model, tp):
-    """Every parameter's gradient, with what the cut layers know: padding, and rows held by some."""
-    whole = {id(p) for _, p in replicated(model)}
-    pieces = []
-    for module in model.modules():
-        for name, p in module.named_parameters(recurse=False):
-            grad, over = p.grad, () if id(p) in whole else (tp,)
-            if isinstance(module, VocabularyParallelEmbedding):
-                real = max(0, min(module.stop, module.vocabulary) - module.start)
-                grad.view(-1)[real * module.hidden :] = 1e3  # no word's: whatever stands there
-                pieces.append(Piece(grad, over, real * module.hidden))
-            elif isinstance(module, ColumnParallelLinear) and module.shared is not None:
-                start, stop, holders = module.shared
-                pieces += [Piece(grad[:start], over), Piece(grad[start:stop], over, None, holders)]
-            else:
-                pieces.append(Piece(grad, over))
-            assert name in ("weight", "bias")
-    return pieces
-
-
-def model_clipped(me, config, dp, sequence, multiple_of):
-    """Three steps with clipping: norms, gradients left and weights are the dense model's."""
-    mesh = ranks.mesh(me, dp=dp, tp=me.world // dp)
-    tp, rows = mesh.get_group("tp"), mesh.get_group("dp")
-    dense = randomized(GPT(config).to(me.device), "clip")
-
-    def lay(model, multiple_of=1):
-        return parallelize(model, mesh, sequence=sequence, multiple_of=multiple_of)
-
-    cut, where = lay(copy.deepcopy(dense), multiple_of), held(dense, lay)
-    descents = Momentum(dense, lr=0.05), Momentum(cut, lr=0.05)
-    v, padded = config.vocabulary, cut.tokens.padded
-    if multiple_of > 1:  # held() cannot mark rows that the dense model has not
-        where = None
-    totals = []
-    for step in range(3):
-        ids, targets = ((made((step, k), 2, 6) * 99).long().abs() % v for k in ("ids", "to"))
-        ids, targets = ids.to(me.device), targets.to(me.device)
-        F.cross_entropy(dense(ids).flatten(0, 1), targets.flatten()).backward()
-        cross_entropy(cut(ids), targets, tp, vocabulary=v, padded=padded).backward()
-        want = nn.utils.clip_grad_norm_(dense.parameters(), 0.2)
-        got = clip(gradient_pieces(cut, tp), (tp, rows), 0.2)
-        assert want > 0.2
-        close(f"norm at step {step}", got, want)
-        totals.append(got.item())
-        real = max(0, min(cut.tokens.stop, v) - cut.tokens.start)
-        cut.tokens.weight.grad[real:] = 0.0
-        if where is not None:
-            same_gradients(f"step {step}", cut, dense, where)
-        for descent in descents:
-            descent.step()
-        if where is not None:
-            same_parameters(f"after step {step}", cut, dense, where)
-        check_replicas(cut, tp)
-    return totals
-
-
-@pytest.mark.parametrize(
-    ("dp", "tp", "config", "sequence", "multiple_of"),
-    [
-        (1, 1, GPT2, False, 1),
-        (1, 2, ONE, False, 1),
-        (1, 3, LLAMA, True, 1),
-        (1, 3, GPT2, False, 8),  # tied, and padded to 16
-        (1, 4, FEW, True, 1),
-        (2, 2, GPT2, True, 1),
-    ],
-)
-def test_a_model_is_clipped_as_one(pool, dp, tp, config, sequence, multiple_of):
-    every = pool.run(dp * tp, model_clipped, config, dp, sequence, multiple_of)
-    assert all(one == every[0] for one in every)

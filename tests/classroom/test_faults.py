@@ -5,13 +5,11 @@ from __future__ import annotations
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from course_lib.classroom import runs
-from course_lib.classroom.cluster import Cluster
 from course_lib.classroom.extra import ExtraRanks
 from course_lib.classroom.magic import LONGEST, RanksMagics
 from course_lib.classroom.wire import MOST_PRINTED, MOST_SAID
 from course_lib.prepared import why_spawned
-from tests.classroom.conftest import living, told, works
+from tests.classroom.conftest import told, works
 
 
 def test_a_call_that_not_all_began_fails_its_own_cell(two):
@@ -81,31 +79,6 @@ def test_the_last_rank_of_a_check_has_another_hash_secret(desk):
     zero, one, two = desk.judge.pull("hash('a name')")
     assert two not in (zero, one)
     assert (zero == one) == (not why_spawned()), "forked ranks share one, started ones do not"
-
-
-STARTS = """
-import os, subprocess, time
-own = subprocess.Popen(["sleep", "600"], start_new_session=True).pid
-bare = subprocess.Popen(["sleep", "600"], start_new_session=True, env={"PATH": os.environ["PATH"]},
-                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid
-fork = os.fork()
-if fork == 0:
-    os.setsid()
-    time.sleep(600)
-"""
-
-
-@pytest.mark.parametrize("how", ["stop", "course stop"])
-def test_what_a_cell_starts_ends_with_its_ranks(how):
-    cluster = Cluster(1, idle_minutes=0)
-    cluster.start()
-    assert not cluster.run(STARTS).failed
-    pids = cluster.pull("[own, bare, fork]")[0]
-    (run,) = [run for run in runs.all_runs() if run.folder == cluster.folder]
-    if how == "course stop":
-        assert run.end() == 4  # the rank, two programs and a fork
-    cluster.stop()
-    assert not run.folder.exists() and living(pids) == []
 
 
 def test_a_rank_carries_no_debugger_and_a_cell_may_import_one(two):
