@@ -68,7 +68,3 @@ def shape_with(dim, length):
     shape = [2, 3, 4]
     shape[dim] = length
     return tuple(shape)
-
-
-def pieces_of(x, sizes, dim):
-    return list(x.split(sizes, dim))

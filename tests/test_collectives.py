@@ -15,7 +15,7 @@ import torch.distributed as dist
 from course_lib import collectives as c
 from course_lib import ranks
 from course_lib.collectives import transport
-from tests.reference import chunk_lengths, cuts, made, pieces_of, reduced, same, shape_with
+from tests.reference import chunk_lengths, cuts, made, reduced, same, shape_with
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.bool]
 # A world and the members of the group that talks (None: all of them).
@@ -76,8 +76,8 @@ def check_reduce_scatter(b, dtype):
                 got = b.call(c.reduce_scatter, mine, b.group, dim=dim, sizes=sizes, op=op)
                 want, slack = reduced(xs, op)
                 if slack.dim():
-                    slack = pieces_of(slack, lengths, dim)[b.rank]
-                want = pieces_of(want, lengths, dim)[b.rank]
+                    slack = slack.split(lengths, dim)[b.rank]
+                want = want.split(lengths, dim)[b.rank]
                 same(f"reduce_scatter {op} dim={dim} {total} {sizes} {dtype}", got, want, slack)
 
 
@@ -99,7 +99,7 @@ def check_scatter(b, dtype):
                 given = (mine, None) if b.rank == src else (None, mine)
                 options = {"src": src, "dim": dim, "sizes": sizes, "like": given[1]}
                 got = b.call(c.scatter, given[0], b.group, **options)
-                want = pieces_of(xs[src], lengths, dim)[b.rank]
+                want = xs[src].split(lengths, dim)[b.rank]
                 same(f"scatter from {src} dim={dim} {total} {sizes} {dtype}", got, want)
 
 

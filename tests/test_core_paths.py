@@ -132,11 +132,3 @@ def missing(cells: list) -> list[str]:
 def test_the_core_path_needs_no_name_of_a_section_beside_it(notebook):
     cells = nbformat.read(notebook, as_version=4).cells
     assert missing(cells) == []
-
-
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_what_is_beside_the_core_path_is_a_section_of_the_lesson(notebook):
-    cells = nbformat.read(notebook, as_version=4).cells
-    prose = "\n".join(cell.source for cell in cells[1:] if cell.cell_type == "markdown")
-    headings = {heading.strip() for _, heading in HEADING.findall(prose)}
-    assert beside_the_path(cells) <= headings

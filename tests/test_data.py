@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 import sysconfig
@@ -14,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.data import Corpus, corpus, encode, prepare, train_tokenizer
+from course_lib.data import Corpus, corpus, encode, prepare, read_tokenizer, train_tokenizer
 from course_lib.data.corpus import VOCABULARY
 from course_lib.ledger import ledger
 from tests.tensor_parallel.parts import said
@@ -260,3 +261,48 @@ def test_what_fails_on_one_rank_is_raised_on_all(pool):
         assert ("rank 0 could not prepare the corpus: ValueError" in found[0]) == (rank > 0)
         assert "the corpus of rank 2 is not that of rank 0" in found[1]
         assert "the corpus of rank 1 and 2 is not" in found[2]
+
+
+# ---- a tokenizer's file, and what people have in place of one
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return train_tokenizer(corpus(most_bytes=20_000), 300)
+
+
+def test_a_saved_one_is_the_same_by_its_file_and_by_its_folder(tokenizer, tmp_path):
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    for path in (tmp_path, tmp_path / "tokenizer.json"):
+        assert read_tokenizer(path).to_str() == tokenizer.to_str()
+
+
+class Runs:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('it was run')",)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer.pkl", pickle.dumps(Runs()), "is a pickle .* which may run code"),
+        ("tokenizer.pt", b"PK\x03\x04", "is a pickle or an archive"),
+        ("vocab.txt", b"[PAD]\nthe\na\n", r"is no JSON. A list of words \(vocab.txt\)"),
+        ("vocab.json", b'{"the": 0, "a": 1}', r"no tokenizer: it has \['a', 'the'\]"),
+        ("list.json", b"[1, 2]", "no tokenizer: it has list"),
+        ("config.json", json.dumps({"model": {"type": "None"}}).encode(), "cannot be read"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused_by_its_kind(tmp_path, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=words) as error:
+        read_tokenizer(tmp_path / name)
+    assert name in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_said_with_what_is(tmp_path):
+    (tmp_path / "merges.txt").touch()
+    with pytest.raises(FileNotFoundError, match=r"no .*tokenizer.json; .* \['merges.txt'\]"):
+        read_tokenizer(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no files at all"):
+        read_tokenizer(tmp_path / "nowhere" / "tokenizer.json")

@@ -15,6 +15,7 @@ import torch
 
 from course_lib.classroom import runs
 from course_lib.classroom.cluster import Cluster
+from course_lib.classroom.rank import RankApp
 from tests.classroom.conftest import living, printed, told, works
 
 
@@ -252,3 +253,14 @@ def test_nothing_listens_beyond_loopback(two):
     for pid in pids(two):
         for connection in psutil.Process(pid).net_connections("inet"):
             assert connection.laddr.ip in ("127.0.0.1", "::1"), connection
+
+
+def test_a_rank_neither_looks_for_its_key_s_file_nor_writes_it_again(tmp_path):
+    """ipykernel comes back to it after its sockets are open, when it may be gone already."""
+    path = tmp_path / "rank-0.json"
+    app = RankApp(connection_file=str(path), transport="ipc", ip=str(tmp_path / "rank-0-ipc"))
+    app.write_connection_file()
+    assert not path.exists()
+    path.write_text("no JSON")
+    app.write_connection_file()
+    assert path.read_text() == "no JSON"

@@ -121,16 +121,6 @@ def test_an_answer_that_met_a_busy_machine_is_not_judged(court, monkeypatch):
     assert found.value.name == "deadlock"
 
 
-def test_ranks_that_met_a_deadline_are_made_anew(court, monkeypatch):
-    monkeypatch.setattr(judge, "LIMIT", 1.0)
-    tried(court, "pass")
-    before = [rank.process.pid for rank in court.ranks]
-    with pytest.raises(Finding, match="loop without end"):
-        tried(court, "import time; time.sleep(60)")
-    tried(court, "pass")
-    assert not set(before) & {rank.process.pid for rank in court.ranks}
-
-
 def test_ranks_that_cannot_be_started_judge_nobody(monkeypatch):
     """As where a limit of processes, or of memory, is reached."""
 
