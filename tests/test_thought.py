@@ -133,27 +133,31 @@ def test_three_digits_are_enough_and_two_are_not():
     assert wrong(a=242.0).name == "wrong number"
 
 
-def test_a_mistake_is_named_and_so_are_the_fields_that_it_explains():
-    assert wrong(a=480, b=140, c=22).text == (
-        "Counted twice. That is in 'a', 'b' and 'c'. The rest is right."
-    )
-    found = wrong(b=69)
-    assert (found.name, found.text) == (
-        "one lower",
-        "From zero. That is in 'b'. The rest is right.",
-    )
+NOT_RIGHT = "Not right: what you have for {}. The rest is right."
 
 
-def test_a_mistake_beside_another_wrong_number_is_named_all_the_same():
-    found = wrong(a=480, b=140, c=12)
-    assert found.name == "twice"
-    assert found.text == "Counted twice. That is in 'a' and 'b'; 'c' is not right either."
-    assert wrong(b=69, c=12).name == "wrong number"  # one of two is a guess
-
-
-def test_a_mistake_says_nothing_about_fields_that_it_does_not_mention():
-    assert wrong(d=5).name == "wrong number"
-    assert wrong(b=69, d=5).name == "wrong number"
+@pytest.mark.parametrize(
+    ("changes", "name", "text"),
+    [
+        (
+            {"a": 480, "b": 140, "c": 22},
+            "twice",
+            "Counted twice. That is in 'a', 'b' and 'c'. The rest is right.",
+        ),
+        ({"b": 69}, "one lower", "From zero. That is in 'b'. The rest is right."),
+        (
+            {"a": 480, "b": 140, "c": 12},
+            "twice",
+            "Counted twice. That is in 'a' and 'b'; 'c' is not right either.",
+        ),
+        ({"b": 69, "c": 12}, "wrong number", NOT_RIGHT.format("'b' and 'c'")),  # a guess
+        ({"b": 69, "d": 5}, "wrong number", NOT_RIGHT.format("'b' and 'd'")),
+        ({"a": 7, "c": 5}, "wrong number", NOT_RIGHT.format("'a' and 'c'")),
+    ],
+)
+def test_a_mistake_is_named_with_the_fields_that_it_explains(changes, name, text):
+    found = wrong(**changes)
+    assert (found.name, found.text) == (name, text)
 
 
 @pytest.mark.parametrize(
@@ -171,13 +175,6 @@ def test_a_wrong_unit_is_told_from_a_wrong_number(factor, said):
     assert found.name == "unit"
     assert f"'a' and 'c' are too {said}" in found.text
     assert "is too" in wrong(a=RIGHT["a"] * factor).text
-
-
-def test_a_number_that_nobody_foresaw_says_which_are_right():
-    found = wrong(a=7, c=5)
-    assert found.text == "Not right: what you have for 'a' and 'c'. The rest is right."
-    everything = wrong(a=7, b=7, c=7, d=7)
-    assert everything.text == "Not right: what you have for 'a', 'b', 'c' and 'd'."
 
 
 def test_more_keys_than_asked_for_do_no_harm():

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from course_lib.classroom.cluster import Cluster, Ended
+from course_lib.classroom.doctor.finding import Finding
 from course_lib.classroom.magic import explain
 
 
@@ -58,6 +59,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting a small disk needs root")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+def only(found: list[Finding]) -> Finding:
+    """The one line of a report; what is not well has a remedy."""
+    assert len(found) == 1, found
+    assert found[0].level == "ok" or found[0].remedy
+    return found[0]
 
 
 def told(ended: Ended) -> str:

@@ -12,16 +12,10 @@ import pytest
 from course_lib.classroom import cgroup
 from course_lib.classroom.cgroup import Limits
 from course_lib.classroom.doctor import machine, places
-from course_lib.classroom.doctor.finding import Finding
 from course_lib.classroom.leases.share import GPU_RANK_BYTES, RANK_BYTES
+from tests.classroom.conftest import only
 
 GB = 10**9
-
-
-def only(found: list[Finding]) -> Finding:
-    assert len(found) == 1, found
-    assert found[0].level == "ok" or found[0].remedy
-    return found[0]
 
 
 # --- cores and memory ----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import pytest
 from course_lib.classroom.doctor import build_tools, software
 from course_lib.classroom.doctor.finding import Finding
 from course_lib.classroom.grading.walls import Walls
+from tests.classroom.conftest import only
 
 PROJECT = """
 [project]
@@ -22,12 +23,6 @@ bench = ["rich>=13.9"]
 """
 PINS = "# pins\ntorch==2.13.0\nnumpy==2.4.6\nrich==15.0.0\ndeepspeed==0.19.8\n"
 AT_PINS = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "rich": "15.0.0", "deepspeed": "0.19.8"}
-
-
-def only(found: list[Finding]) -> Finding:
-    assert len(found) == 1, found
-    assert found[0].level == "ok" or found[0].remedy
-    return found[0]
 
 
 # --- Python and packages -------------------------------------------------------------------------
