@@ -362,18 +362,6 @@ def test_a_bad_folder_costs_the_leases_and_not_the_lesson(node, tmp_path, kind, 
     assert not list(tmp_path.glob("aside/*")), "nothing was written through a link"
 
 
-def test_a_folder_that_one_may_not_write_to_costs_the_leases_and_not_the_lesson(
-    open_place, start, monkeypatch
-):
-    monkeypatch.setenv("COURSE_LEASES", str(open_place))
-    (one,) = start(1, user=NOBODY)
-    got = one.take(2)
-    assert got["gpus"] is None
-    assert got["told"][0].endswith(f"{open_place / 'mutex'}: Permission denied.")
-    (open_place / "mutex").touch()
-    assert "Permission denied" in one.take(2)["told"][0]
-
-
 def test_the_wait_for_the_others_ends(node):
     said = []
 

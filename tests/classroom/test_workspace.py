@@ -336,18 +336,6 @@ def small_free(folder: Path) -> int:
     return found.f_bavail * found.f_bsize
 
 
-def test_a_read_only_disk(root, small_disk):
-    work = small_disk / "w"
-    workspace.open_up(root, work)
-    (work / RING).unlink()
-    remount = ["mount", "-o", "remount,ro", str(small_disk)]
-    subprocess.run(remount, check=True)
-    with pytest.raises(workspace.Refused) as refused:
-        workspace.open_up(root, work)
-    assert str(refused.value).startswith(f"{work}/") and "cannot be written" in str(refused.value)
-    assert "COURSE_WORK=/another/folder make lab" in str(refused.value)
-
-
 def test_a_file_in_the_folders_place(root, work):
     work.write_text("not a folder")
     with pytest.raises(workspace.Refused, match=f"{work} cannot be written"):
