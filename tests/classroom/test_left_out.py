@@ -18,13 +18,6 @@ def mean_over_ranks(x, group):
 """
 
 
-@pytest.mark.parametrize("wait", ["pass", "del work", "dist.barrier(group)"])
-def test_an_asynchronous_call_without_its_wait_is_told_even_where_the_sum_is_right(desk, wait):
-    verdict = checked(desk, "mean_over_ranks", SUM.format(wait=wait))
-    assert verdict.name == "not waited for", str(verdict)
-    assert "all_reduce (cell:" in verdict.text
-
-
 @pytest.mark.parametrize(
     "wait",
     [
