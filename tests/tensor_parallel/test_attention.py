@@ -27,7 +27,6 @@ from tests.tensor_parallel.parts import (
     held,
     made,
     randomized,
-    said,
     same_gradients,
     same_parameters,
 )
@@ -136,31 +135,6 @@ def test_the_ranks_that_hold_a_key_value_head_are_neighbours(pool):
     found = pool.run(4, own_holders)
     assert [one[0] for one in found] == [[0, 1], [0, 1], [2, 3], [2, 3]]
     assert all(one[1:] == ((None, None), (2, 6)) for one in found)
-
-
-def refused(me):
-    group, alone = dist.group.WORLD, ranks.new_group(me, [0])
-    found = []
-    for heads, kv_heads in ((3, 3), (6, 3), (8, 2)):
-        attention = dense_attention("refused", heads, kv_heads, 2, "rotary", True, me.device)
-        if (heads, kv_heads) == (8, 2):
-            if me.rank:
-                found.append(said(ValueError, shard_attention, attention, alone))
-            shard_attention(attention, group)
-        found.append(said(ValueError, shard_attention, attention, group))
-        changed = type(attention.out).__name__, attention.heads
-        found.append(changed)
-    return found
-
-
-def test_heads_that_cannot_be_placed_and_plans_laid_twice_are_refused(pool):
-    for rank, found in enumerate(pool.run(4, refused)):
-        assert "3 heads cannot be spread over 4 ranks" in found[0]
-        assert "3 key/value heads cannot be shared by 4 ranks" in found[2]
-        assert found[1] == ("Linear", 3) and found[3] == ("Linear", 6)  # nothing was changed
-        if rank:
-            assert "not in the group" in found.pop(4)
-        assert "cut already" in found[4] and found[5] == ("RowParallelLinear", 2)
 
 
 def heads_masks(me, evaluating):

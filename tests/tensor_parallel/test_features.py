@@ -1,4 +1,4 @@
-"""Cut layers beside torch's own features: recomputation, autocast, what is frozen.
+"""Cut layers beside torch's own features: autocast, what is frozen, second derivatives.
 
 What works is held to the numbers without the feature, and what does not is said by a test too.
 """
@@ -9,7 +9,6 @@ import copy
 
 import torch
 import torch.distributed as dist
-from torch.utils.checkpoint import checkpoint
 
 from course_lib import ranks
 from course_lib.gpt import MLP, Block, Config
@@ -34,27 +33,6 @@ def cut_block(me, config=CONFIG, label="block", dtype=torch.float64):
     dense = randomized(Block(config).to(me.device), label)
     mesh = ranks.mesh(me, dp=1, tp=me.world)
     return parallelize(copy.deepcopy(dense).to(dtype), mesh), dense.to(dtype)
-
-
-def recomputed(me):
-    """y and all gradients of a block, kept and recomputed in both of torch's ways; its messages."""
-    block, _ = cut_block(me)
-    found, messages = [], []
-    for reentrant in (None, True, False):
-        block.zero_grad()
-        x = made("x", 2, 5, 24, device=me.device, grad=True)
-        with ledger(axes={"tp": dist.group.WORLD}) as book:
-            y = block(x) if reentrant is None else checkpoint(block, x, use_reentrant=reentrant)
-            y.square().sum().backward()
-        found.append([y.detach(), x.grad, *(p.grad for p in block.parameters())])
-        messages.append((book.count(phase="forward"), book.count(phase="backward")))
-    for other in found[1:]:
-        assert all(map(torch.equal, found[0], other))
-    return messages
-
-
-def test_recomputing_gives_the_same_bits_for_two_sums_more(pool):
-    assert pool.run(2, recomputed, timeout=60) == [[(2, 2), (2, 4), (2, 4)]] * 2
 
 
 def narrow(me):

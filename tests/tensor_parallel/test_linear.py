@@ -9,7 +9,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import strategies as st
 from torch import nn
 
 from course_lib import ranks
@@ -94,10 +93,6 @@ def test_cut_layers_are_the_dense_one(pool, world, members):
     inside = [one for one in found if one is not None]
     assert len(inside) == len(members or range(world))
     assert all(missing > 0 for missing in inside) or world == 1  # something was cut
-
-
-sizes = st.integers(1, 11)
-shapes = st.tuples(sizes, sizes, st.lists(st.integers(1, 4), max_size=3).map(tuple), st.booleans())
 
 
 def drawn(me, cases):

@@ -86,28 +86,6 @@ def test_copies_and_averages_work_and_files_are_refused(pool, world, which):
             assert "course_lib.pretrained.save" in text
 
 
-def converted(me, dtype):
-    """The numbers of a cut model in another dtype; a model without memory says what it needs."""
-    for plan in ({}, {"sequence": True}):
-        model = a_model(me, {}, plan).to(dtype)
-        ids = made("ids", 2, 5).abs().mul(1e4).long() % 13
-        loss = vocabulary_parallel_cross_entropy(model(ids), ids, dist.group.WORLD, vocabulary=13)
-        loss.backward()
-        assert all(p.grad.dtype == p.dtype == dtype for p in model.parameters())
-        assert loss.isfinite()
-        numbers = {name: x.clone() for name, x in model.state_dict().items()}
-        want = model(ids).detach()
-        text = said(RuntimeError, model.to("meta"), ids.to("meta"))
-        assert "model.to_empty(device=…)" in text
-        model.to_empty(device=me.device).load_state_dict(numbers)
-        assert torch.equal(model(ids), want)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_another_dtype_and_the_meta_device(pool, dtype):
-    pool.run(2, converted, dtype)
-
-
 def mistakes(me):
     group = dist.group.WORLD
     model = GPT(Config(vocabulary=13, hidden=8, layers=1, heads=2, length=7))

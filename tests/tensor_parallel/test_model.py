@@ -144,6 +144,7 @@ def carried(me, config, sequence):
     assert (empty.head.weight is empty.tokens.weight) == config.tied
     shapes = {name: t.shape for name, t in empty.state_dict().items()}
     assert shapes == {name: t.shape for name, t in state.items()}
+    assert "model.to_empty(device=…)" in said(RuntimeError, empty, ids.to("meta"))
     empty.to_empty(device=me.device).load_state_dict(state)
     assert torch.equal(empty(ids), want)
     count = len({id(p) for p in cut.parameters()})
