@@ -1,4 +1,4 @@
-"""Gradients on their way: torch's DDP as oracle, what breaks off, what is bounded and poisoned.
+"""Gradients on their way: torch's DDP as oracle, what breaks off, what is poisoned.
 
 Whatever goes wrong in one backward, the next step has to be right.
 """
@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_lib import zero
-from course_lib.zero import shards, stage1, stage2
+from course_lib.zero import shards, stage2
 from course_lib.zero.stage3.units import Unit
 from tests.tensor_parallel.parts import said
 from tests.zero.parts import (
@@ -224,42 +224,6 @@ def test_nobody_reads_a_buffer_after_its_use(pool, stage, prefetch):
     pool.run(3, poisoned, MANY.but(stage=stage, stage3=options))
 
 
-def sendings(me, case):
-    """How many buckets are under way at the most, and in which order they left."""
-    sent, most, open_now = [], [0], [0]
-    cls = stage1.ScatteredGradients if case.stage == 1 else stage2.ShardGradients
-    kept = cls.send, cls.receive
-
-    def send(self, i, buffer):
-        sent.append(i)
-        open_now[0] += 1
-        most[0] = max(most[0], open_now[0])
-        return kept[0](self, i, buffer)
-
-    def receive(self, i, result):
-        open_now[0] -= 1
-        kept[1](self, i, result)
-
-    cls.send, cls.receive = send, receive
-    try:
-        engine = engine_of(me, case)
-        train(me, case, engine)
-    finally:
-        cls.send, cls.receive = kept
-    return sent, most[0], len(engine.partition.buckets), open_now[0]
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-def test_few_buckets_are_under_way_and_in_one_order_on_all_ranks(pool, stage):
-    # Which block comes last differs by rank, so full buckets come in other orders.
-    case = Case(stage=stage, skips="one rank", accumulate=2, bucket_bytes=200, steps=3)
-    backwards = case.steps * (1 if stage == 1 else case.accumulate)
-    for sent, most, count, left in pool.run(3, sendings, case):
-        assert count > 6
-        assert sent == list(range(count)) * backwards
-        assert most == shards.IN_FLIGHT and left == 0
-
-
 def under_the_backward(me, case):
     """How many buckets had left when the first layer's gradients came, and how many there are."""
     engine = engine_of(me, case)
@@ -278,19 +242,18 @@ def test_buckets_leave_under_the_backward(pool, stage, persist):
         assert count > 4 and sent >= count - 2
 
 
-class Checkpointed(nn.Module):
-    def __init__(self, case, reentrant):
+class Reentrant(nn.Module):
+    def __init__(self, case):
         super().__init__()
-        self.net, self.reentrant = made_for(case), reentrant
+        self.net = made_for(case)
 
     def forward(self, x, skip=()):
-        x = x.clone().requires_grad_()
-        return checkpoint(self.net, x, use_reentrant=self.reentrant)
+        return checkpoint(self.net, x.clone().requires_grad_(), use_reentrant=True)
 
 
 def reentrant(me, stage):
     case = Case(stage=stage, bucket_bytes=300)
-    model = Checkpointed(case, True)
+    model = Reentrant(case)
     engine = engine_of(me, case, model, torch.optim.SGD(model.parameters(), lr=0.1))
     loss = loss_of(case, engine, 0, me.rank, me.world, 0)[0]
     return said(RuntimeError, engine.backward, loss)
@@ -300,23 +263,6 @@ def reentrant(me, stage):
 def test_a_backward_inside_a_backward_is_refused(pool, stage):
     for one in pool.run(2, reentrant, stage):
         assert "a backward runs inside another one" in one and "use_reentrant=False" in one
-
-
-def recomputed(me, stage):
-    """Recomputation as it should be: the same as without."""
-    case = Case(stage=stage, clip=0.3)
-    want, *_ = by_one_process(case, me.world)
-    engine = engine_of(me, case, (model := Checkpointed(case, False)))
-    train(me, case, engine)
-    twin = Checkpointed(case, False)
-    twin.net = want
-    match("recomputed", engine, twin)
-    assert model.net is engine.model.net
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_recomputation_changes_nothing(pool, stage):
-    pool.run(2, recomputed, stage, timeout=60)
 
 
 def two_models(me, stage):

@@ -109,25 +109,3 @@ def test_a_model_trains_on_the_mesh_as_the_dense_one(pool, config, world, dp, st
 )
 def test_sequence_parallelism_and_recomputation_too(pool, config, stage, sequence):
     pool.run(4, on_the_mesh, config, stage, 2, sequence, timeout=60)
-
-
-def from_the_meta_device(me):
-    """A model cut over tp before it has numbers, filled shard by shard with the dense one's."""
-    mesh = ranks.mesh(me, dp=2, tp=2)
-    dense = randomized(GPT(SHARED), "mesh").float()
-    with torch.device("meta"):
-        cut = parallelize(GPT(SHARED), mesh)
-    where = held(dense, lambda model: parallelize(model, mesh))
-    whole = dict(dense.named_parameters())
-
-    def fill(name, x):
-        x.copy_(whole[name].detach().reshape(-1)[where[name]])
-
-    optimizer = torch.optim.SGD(cut.parameters(), lr=0.1)
-    engine = zero.engine(cut, optimizer, stage=3, mesh=mesh, fill=fill, persist=0)
-    with engine.gathered(cut):
-        same_parameters("filled", cut, dense, where, bound=0.0)
-
-
-def test_a_cut_model_is_filled_shard_by_shard(pool):
-    pool.run(4, from_the_meta_device)

@@ -380,21 +380,3 @@ def test_buffers_are_kept_equal_as_ddp_does(pool, stage):
     for name in ("norm.running_mean", "norm.running_var", "norm.num_batches_tracked", "seen"):
         # DataParallel brings them together before a forward, an engine after each step.
         assert stage is None or torch.equal(first[name], second[name])
-
-
-def looked_up(me):
-    """The names of torch.nn.Module, and a dtype for a precision."""
-    engine = engine_of(me, Case(stage=2), precision=torch.bfloat16)
-    assert engine.module is engine.model and engine.training
-    assert next(engine.parameters()).dtype == torch.bfloat16
-    assert next(name for name, _ in engine.named_parameters()) == "first.weight"
-    assert engine.eval() is engine and not engine.training and not engine.model.blocks.training
-    assert engine.train() is engine and engine.training
-    state = engine.state_dict()
-    assert list(state) == list(engine.model.state_dict())
-    state["first.weight"].zero_()  # a copy
-    assert not bool((engine.state_dict()["first.weight"] == 0).all())
-
-
-def test_the_names_of_a_module(pool):
-    pool.run(2, looked_up)

@@ -63,30 +63,6 @@ def test_every_number_lies_in_one_place(n, most, dtypes):
     assert cut.padded == sum(bucket.padded for bucket in cut.buckets)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
-def test_boxes_name_what_a_rank_holds(n):
-    ps = named()
-    cut = partition(ps, n, most_bytes=120)
-    for _, p in ps:
-        logical = torch.arange(p.numel()).view(p.shape)
-        whole = []
-        for rank in range(n):
-            own = []
-            for box in cut.boxes(p, rank):
-                where = tuple(slice(o, o + s) for o, s in zip(box.offset, box.size, strict=True))
-                own += logical[where].reshape(-1).tolist()
-            bucket, slot = cut.where[p]
-            held = [
-                i
-                for piece in bucket.pieces(rank)
-                if piece.slot is slot
-                for i in range(piece.start, piece.stop)
-            ]
-            assert own == held
-            whole += own
-        assert whole == list(range(p.numel()))
-
-
 @pytest.mark.parametrize("dim", [0, 1, 2])
 @pytest.mark.parametrize(
     "spans", [[(0, 4)], [(2, 6)], [(1, 3), (5, 7)], [(4, 6), (0, 1), (7, 8)], [(3, 3), (0, 2)]]
@@ -131,10 +107,6 @@ def test_frozen_tied_and_empty_parameters_have_no_place_or_one():
     found = said(KeyError, cut.boxes, ps[1][1], 0)
     assert "shape (4,) is in none of the 1 buckets" in found and "is it frozen" in found
     assert partition(ps[1:3], 2).buckets == ()
-
-
-def test_a_bucket_of_no_bytes_is_refused():
-    assert "most_bytes=0" in said(ValueError, partition, named(), 2, most_bytes=0)
 
 
 def test_end_to_end_keeps_kinds_apart():

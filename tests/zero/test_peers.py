@@ -1,4 +1,4 @@
-"""Against others' code on the same seed: DeepSpeed's stages, FSDP2, FSDP2 over DTensor's cut.
+"""Against others' code on the same seed: DeepSpeed's stages and FSDP2.
 
 All in float32 on each rank's own data. The sums are taken in other orders, and Adam divides by
 gradients that may be small: over a few steps losses agree to a millionth part or so.
@@ -18,7 +18,6 @@ from torch import nn
 
 from course_lib import ranks, zero
 from course_lib.gpt import MLP, Config
-from course_lib.tensor_parallel import shard_mlp
 from tests.tensor_parallel.parts import made, randomized
 
 BOUND = 2e-5  # of losses around 1, after STEPS steps of 0.02
@@ -105,50 +104,6 @@ def fsdp2(me, reshard):
 @pytest.mark.parametrize("world", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_every_stage_loses_as_fsdp2(pool, world):
     pool.run(world, fsdp2, True, timeout=90)
-
-
-def fsdp2_over_dtensor(me):
-    """FSDP2 on dp over DTensor's tensor parallelism on tp, and ours on the same mesh."""
-    from torch.distributed.fsdp import fully_shard
-    from torch.distributed.tensor.parallel import (
-        ColwiseParallel,
-        RowwiseParallel,
-        parallelize_module,
-    )
-
-    mesh = ranks.mesh(me, dp=2, tp=2)
-    model = model_of()
-    for block in model.blocks:
-        parallelize_module(block, mesh["tp"], {"up": ColwiseParallel(), "down": RowwiseParallel()})
-        fully_shard(block, mesh=mesh["dp"])
-    fully_shard(model, mesh=mesh["dp"])
-    optimizer = adamw(model.parameters())
-    losses, norms = [], []
-    for step in range(STEPS):
-        x, y = data(step, mesh.get_local_rank("dp"))
-        optimizer.zero_grad()
-        loss = F.mse_loss(model(x), y)
-        loss.backward()
-        # Bias and weights lie on unlike meshes, so torch's own clipping is done by hand.
-        squares = sum(_whole(p.grad).square().sum() for p in model.parameters())
-        norms.append(squares.sqrt().item())
-        for p in model.parameters():
-            p.grad.mul_(min(1.0, 0.5 / (norms[-1] + 1e-6)))
-        optimizer.step()
-        losses.append(loss.item())
-    for stage in (1, 2, 3):
-        cut = model_of()
-        for block in cut.blocks:
-            shard_mlp(block, mesh.get_group("tp"))
-        agree(f"stage {stage}", ours(me, stage, 0.5, mesh, cut), losses)
-
-
-def _whole(x):
-    return x.full_tensor() if hasattr(x, "full_tensor") else x
-
-
-def test_with_tensor_parallelism_as_fsdp2_over_dtensor(pool):
-    pool.run(4, fsdp2_over_dtensor, timeout=120)
 
 
 def deepspeed(me, stage, clip, accumulate):

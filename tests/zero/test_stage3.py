@@ -21,7 +21,6 @@ from tests.tensor_parallel.parts import said
 from tests.zero.parts import (
     Case,
     Net,
-    by_one_process,
     close,
     engine_of,
     loss_of,
@@ -97,11 +96,6 @@ def test_lean_gathers_twice_and_fast_once_for_each_backward(pool, prefetch):
     assert fast[0] == dict.fromkeys(units, k)
     assert sum(fast[0].values()) < sum(some[0].values()) < sum(lean[0].values())
     assert lean[1] <= 2 + prefetch and fast[1] == len(units)
-
-
-def test_what_is_kept_is_gathered_once_a_step(pool):
-    for counts, _ in pool.run(2, gathers, LEAN, 1, 60):
-        assert counts["what is kept"] == 1
 
 
 def ahead(me, depth):
@@ -539,24 +533,6 @@ def test_settings_that_cannot_be_are_refused(pool):
         assert "units= names blocks, without a forward" in found[2]
         assert "prefetch is of stage 3, and this is stage 2" in found[3]
         assert "units= names ModuleList, without a forward" in found[4]
-
-
-def chosen(me):
-    """Units of one's own choice: two blocks at a time, and the rest by itself."""
-    case = THREE.but(tied=True)
-    model = made_for(case)
-    want, *_ = by_one_process(case, me.world)
-    optimizer, _ = optimizer_of(case, model)
-    engine = engine_of(me, case, model, optimizer, units=[model.blocks[0], model.last])
-    train(me, case, engine)
-    match("own units", engine, want)
-    return [unit.name for unit in engine.shards.units]
-
-
-def test_units_of_ones_own_choice(pool):
-    names = ["first", "blocks.0", "blocks.1.norm", "blocks.1.linear"]
-    names += ["blocks.2.norm", "blocks.2.linear", "never", "last"]
-    assert pool.run(2, chosen) == [names] * 2
 
 
 def seeded_alike(me):

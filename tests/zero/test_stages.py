@@ -81,16 +81,6 @@ def test_at_every_world(pool, stage, world):
     pool.run(world, trained, Case(stage=stage, accumulate=2, clip=0.3, decay=True), timeout=60)
 
 
-def in_float32(me, stage):
-    # 20 steps of 2^-24 each on numbers up to about 2, and Adam divides by small gradients' sizes.
-    same_as_one_process(me, Case(stage=stage, steps=20, clip=0.3, dtype=torch.float32), bound=1e-4)
-
-
-@pytest.mark.parametrize("stage", [0, 3])
-def test_in_float32_within_rounding(pool, stage):
-    pool.run(2, in_float32, stage, timeout=60)
-
-
 class Ragged(nn.Module):
     """P numbers, in as many parameters as `shapes` says."""
 
