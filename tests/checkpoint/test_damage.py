@@ -183,28 +183,3 @@ def test_what_is_no_checkpoint_is_told_apart(pool, tmp_path):
     for name, text in want.items():
         assert text in found[name], name
     assert not list(tmp_path.rglob("executed"))
-
-
-def test_latest_names_the_last_or_says_what_is_there(pool, tmp_path):
-    top = tmp_path / "run"
-    with pytest.raises(CheckpointError, match=f"there is no checkpoint in {top}"):
-        checkpoint.last(top)
-    pool.run(1, two_saved, str(top))
-    assert checkpoint.last(top).name == "step-000002"
-    for text in ("step-000003\n", "", "../run/step-000001"):
-        (top / "latest").write_text(text)
-        with pytest.raises(CheckpointError) as caught:
-            checkpoint.last(top)
-        words = f"{top}/latest names {text.strip()!r}, and no whole checkpoint is there. "
-        assert str(caught.value) == words + (
-            "Whole ones: step-000001, step-000002; write the name of one of them into latest"
-        )
-    (top / "latest").unlink()
-    with pytest.raises(CheckpointError, match="latest, which names the last checkpoint, cannot be"):
-        checkpoint.last(top)
-
-
-def two_saved(me, top: str) -> None:
-    with engine_of(me, Layout("1x1", 0), top) as (engine, mesh):
-        for step in (1, 2):
-            checkpoint.save(top, step, engine, mesh)

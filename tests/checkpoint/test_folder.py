@@ -86,6 +86,8 @@ def test_a_claim_is_one_save_s_alone_and_none_where_there_are_no_locks(tmp_path,
 
 
 def test_the_last_k_stay_and_no_other_number_is_taken(pool, tmp_path):
+    with pytest.raises(CheckpointError, match=f"there is no checkpoint in {tmp_path / 'run'}"):
+        checkpoint.last(tmp_path / "run")
     pool.run(1, kept, str(tmp_path / "run"))
 
 

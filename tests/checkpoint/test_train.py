@@ -28,17 +28,3 @@ def test_a_run_goes_on_at_another_layout(pool, tmp_path):
     mine, others = (read(folder / "loss.csv") for folder in (out, undisturbed))
     assert [point.step for point in mine] == list(range(1, STEPS + 1))
     assert [point.tokens for point in mine] == [point.tokens for point in others]
-
-
-def test_weights_alone_begin_another_run(pool, tmp_path):
-    """`--from` takes no state, no step and no position in the data."""
-    out = tmp_path / "first"
-    first = pool.run(2, ran, [*RUN, "--tp", "2", "--steps", "4"], str(out), timeout=60)[0]
-    path = out / "checkpoints/step-000004"
-    for file in path.glob("optimizer*"):
-        file.unlink()  # nothing of it is read
-    argv = ["--from", str(path), "--tp", "1", "--rows", "6", "--length", "19", "--steps", "2"]
-    argv += ["--corpus-bytes", "60000", "--peak-tflops", "0.01", "--no-pack", "--lr", "0.0001"]
-    second = pool.run(2, ran, argv, str(tmp_path / "second"), timeout=60)[0]
-    assert second[0] < first[0] - 0.2
-    assert [point.step for point in read(tmp_path / "second/loss.csv")] == [1, 2]

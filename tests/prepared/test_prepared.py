@@ -309,16 +309,6 @@ def test_where_forking_is_not_safe_processes_are_started(monkeypatch, asked, pla
     assert (why in found) if why else found == ""
 
 
-def test_a_variable_that_is_read_at_the_start_of_a_process_starts_one(tmp_path):
-    with (tmp_path / "output").open("wb") as out:
-        env = {**os.environ, "PYTHONHASHSEED": "77"}
-        code = "print(hash('a'))"
-        process = prepared.start(
-            Wanted(f"{HERE}:tell", [7], env, out.fileno()), [sys.executable, "-c", code]
-        )
-    assert isinstance(process, subprocess.Popen) and process.wait(60) == 0
-
-
 def test_who_hears_of_a_child_finds_it_settled(light, tmp_path):
     for _ in range(20):  # its own settings come first, whatever is set to it comes after them
         child, _ = call(light, tmp_path, "sleep")

@@ -64,17 +64,6 @@ def test_a_replica_without_rows_joins_in_the_step_of_one_process(pool, dp, tp):
     pool.run(dp * tp, trained, dp, timeout=90)
 
 
-def test_without_a_mesh_too():
-    dense = randomized(GPT(FEW), "alone")
-    twin = copy.deepcopy(dense)
-    ids, targets = batch(0, FEW, 2, 7)
-    one = step(dense, Momentum(dense), [(ids, targets), (ids[:0], targets[:0])], None)
-    other = step(twin, Momentum(twin), [(ids, targets)], None)
-    assert one == other and one.tokens
-    for p, q in zip(dense.parameters(), twin.parameters(), strict=True):
-        assert torch.equal(p, q)
-
-
 @pytest.mark.parametrize("shape", [(0, 7), (0, 0), (2, 0)])
 def test_no_layer_meets_an_empty_batch(shape):
     model = randomized(GPT(FEW), "alone")
