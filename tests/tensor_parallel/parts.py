@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib import ranks
+from course_lib.ledger import Book, ledger
 
 BOUND = 1e-10  # of float64, relative to the largest number
 WORLDS = [2, 3, 4]  # one rank alone is in the tests of whole models
@@ -94,6 +95,28 @@ class Momentum:
         for p, velocity in zip(self.parameters, self.velocities, strict=True):
             p.sub_(self.lr * velocity.mul_(0.9).add_(p.grad))
             p.grad = None
+
+
+def three_steps(label, dense, cut, where, group, shape) -> Book:
+    """Three steps of both modules on one batch of `shape`: y, dX, all gradients and the weights
+    after each. The messages of the last one."""
+    descents = Momentum(dense), Momentum(cut)
+    for step in range(3):
+        x = made(("x", label, step), *shape, device=next(dense.parameters()).device, grad=True)
+        mine = x.detach().clone().requires_grad_()
+        owed = made(("owed", label, step), *shape, device=x.device)
+        want = dense(x)
+        want.backward(owed)
+        with ledger(axes={"tp": group}) as book:
+            got = cut(mine)
+            got.backward(owed)
+        close(f"{label}: y", got, want)
+        close(f"{label}: dX", mine.grad, x.grad)
+        same_gradients(label, cut, dense, where)
+        for descent in descents:
+            descent.step()
+        same_parameters(f"{label} after {step + 1} steps", cut, dense, where)
+    return book
 
 
 def group_of(me, members):

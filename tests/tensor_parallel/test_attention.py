@@ -15,21 +15,10 @@ import torch.nn.functional as F
 
 from course_lib import ranks
 from course_lib.gpt import Attention, Config
-from course_lib.ledger import ledger
 from course_lib.tensor_parallel import shard_attention
 from course_lib.tensor_parallel.attention import holders_of
 from course_lib.tensor_parallel.randomness import in_step, seed_all
-from tests.tensor_parallel.parts import (
-    Momentum,
-    close,
-    fewer,
-    group_of,
-    held,
-    made,
-    randomized,
-    same_gradients,
-    same_parameters,
-)
+from tests.tensor_parallel.parts import fewer, group_of, held, made, randomized, three_steps
 
 BATCH = (2, 5)  # b, s
 
@@ -61,7 +50,7 @@ KINDS = {
 
 
 def against_dense(me, kinds, members):
-    """For every kind: y, all gradients, weights after three steps; each rank's messages of one."""
+    """For every kind: how many numbers are elsewhere, and the messages of a step."""
     group = group_of(me, members)
     if members is not None and me.rank not in members:
         return None
@@ -74,24 +63,8 @@ def against_dense(me, kinds, members):
             dense, lambda twin, holders=holders: shard_attention(twin, group, holders=holders)
         )
         missing.append(fewer(where, dense))
-        same_parameters(f"{kind} at first", cut, dense, where)
-        descents = Momentum(dense), Momentum(cut)
-        for step in range(3):
-            x = made(("x", kind, step), *BATCH, kind[0] * kind[2], device=me.device, grad=True)
-            mine = x.detach().clone().requires_grad_()
-            owed = made(("owed", kind, step), *x.shape, device=me.device)
-            want = dense(x)
-            want.backward(owed)
-            with ledger(axes={"tp": group}) as book:
-                got = cut(mine)
-                got.backward(owed)
-            messages[kind] = [(r.op, r.phase, r.ranks, r.elements) for r in book.records]
-            close(f"{kind}: y", got, want)
-            close(f"{kind}: dX", mine.grad, x.grad)
-            same_gradients(str(kind), cut, dense, where)
-            for descent in descents:
-                descent.step()
-            same_parameters(f"{kind} after {step + 1} steps", cut, dense, where)
+        book = three_steps(kind, dense, cut, where, group, (*BATCH, kind[0] * kind[2]))
+        messages[kind] = [(r.op, r.phase, r.ranks, r.elements) for r in book.records]
     return missing, messages
 
 

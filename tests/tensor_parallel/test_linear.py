@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from course_lib import ranks
 from course_lib.ledger import ledger
 from course_lib.tensor_parallel import ColumnParallelLinear, RowParallelLinear, column_products
 from course_lib.tensor_parallel.products import row_product
@@ -267,18 +266,7 @@ def refused(me):
     columns = ColumnParallelLinear.from_dense(dense, group)
     rows = RowParallelLinear.from_dense(dense, group)
     whole = RowParallelLinear.from_dense(dense, group, split_input=True)
-    alone = ranks.new_group(me, [0])
-    outside = []
-    if me.rank:
-        outside = [
-            said(ValueError, ColumnParallelLinear, 6, 4, alone),
-            said(ValueError, RowParallelLinear, 6, 4, alone),
-            said(ValueError, ColumnParallelLinear.from_dense, dense, alone),
-            said(ValueError, RowParallelLinear.from_dense, dense, alone),
-            said(ValueError, column_products, x, [dense.weight], [None], alone),
-            said(ValueError, row_product, x, dense.weight, None, alone),
-        ]
-    return outside, [
+    return [
         said(ValueError, columns, half),
         said(ValueError, columns, x[:, :5]),
         said(ValueError, rows, x),
@@ -295,9 +283,7 @@ def refused(me):
 
 
 def test_wrong_inputs_are_named(pool):
-    for rank, (outside, found) in enumerate(pool.run(2, refused)):
-        assert len(outside) == 6 * rank
-        assert all("not in the group it was given" in one for one in outside)
+    for rank, found in enumerate(pool.run(2, refused)):
         assert f"rank {rank}: a column-parallel layer takes the whole input, 6 wide" in found[0]
         assert "got 3" in found[0] and "cut over the 2 ranks already" in found[0]
         assert "gather_output=True" in found[0]

@@ -1,4 +1,4 @@
-"""Whole models cut over the mesh: padding, ties, copies, meta, caches, and the reference workload.
+"""Whole models cut over the mesh: padding, ties, copies, meta.
 
 That a plain plan trains as the dense model is shown in tests/step/test_matrix.py, and in
 test_sequence.py with the tokens cut; here stands what concerns the vocabulary and the model as one.
@@ -20,16 +20,7 @@ from course_lib.ledger import ledger
 from course_lib.tensor_parallel import check_replicas, parallelize
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
-from tests.tensor_parallel.parts import (
-    Momentum,
-    close,
-    held,
-    made,
-    own,
-    part,
-    randomized,
-    said,
-)
+from tests.tensor_parallel.parts import Momentum, close, held, made, own, part, randomized, said
 
 SIZES = {"vocabulary": 10, "length": 9, "layers": 2}
 GPT2 = Config.gpt2(**SIZES, hidden=20, heads=5, inner=13)  # tied
@@ -162,36 +153,6 @@ def carried(me, config, sequence):
 )
 def test_a_cut_model_can_be_copied_saved_and_made_without_numbers(pool, world, config, sequence):
     pool.run(world, carried, config, sequence)
-
-
-REFERENCE = {"vocabulary": 8192, "length": 128, "hidden": 512, "layers": 6, "heads": 8}
-
-
-def reference(me, sequence):
-    """One step of the reference workload: how many messages, how many bytes they must be."""
-    mesh = ranks.mesh(me, dp=1, tp=me.world)
-    config = Config.gpt2(**REFERENCE, tied=False)
-    torch.manual_seed(0)
-    cut = parallelize(GPT(config).to(me.device), mesh, sequence=sequence)
-    ids, targets = (torch.randint(config.vocabulary, (4, 128)).to(me.device) for _ in range(2))
-    with ledger(mesh) as book:
-        loss = cross_entropy(cut(ids), targets, mesh.get_group("tp"), vocabulary=config.vocabulary)
-        loss.backward()
-    assert all(p.grad is not None for p in cut.parameters())
-    return book.count(), book.bytes(), [(r.op, r.phase) for r in book.records], loss.item()
-
-
-def test_the_reference_workload_takes_28_collectives_and_27_3_megabytes(pool):
-    layers, tokens, phi = 6, 4 * 128, 4 * 128 * 512
-    for count, sent, records, loss in pool.run(2, reference, False, timeout=120):
-        forward, backward = 1 + 2 * layers + 2, 2 * layers + 1  # table, blocks, loss; head, blocks
-        assert count == forward + backward == 28
-        assert records == forward * [("all_reduce", "forward")] + backward * [
-            ("all_reduce", "backward")
-        ]
-        assert sent == (26 * phi + 3 * tokens) * 4  # at two ranks a sum costs what it is
-        assert sent < 27.3e6
-        assert 8.5 < loss < 9.6  # about log 8192 = 9.01: the model has not learnt anything
 
 
 def refused(me):

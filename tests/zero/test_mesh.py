@@ -16,14 +16,7 @@ from course_lib import ranks, zero
 from course_lib.gpt import GPT, Config
 from course_lib.tensor_parallel import check_replicas, parallelize
 from course_lib.tensor_parallel.conjugates import gather
-from tests.tensor_parallel.parts import (
-    chunks,
-    close,
-    held,
-    made,
-    randomized,
-    same_parameters,
-)
+from tests.tensor_parallel.parts import chunks, close, held, made, randomized, same_parameters
 
 SIZES = {"vocabulary": 11, "length": 8, "layers": 2}
 GPT2 = Config.gpt2(**SIZES, hidden=20, heads=5, inner=13)  # tied, with biases

@@ -12,7 +12,7 @@ from course_lib import ranks, zero
 from course_lib.zero.elementwise import ELEMENTWISE, TORCH_OTHERS, check_elementwise
 from course_lib.zero.handover import check_fresh
 from tests.tensor_parallel.parts import said
-from tests.zero.parts import Case, engine_of, made, made_for, train
+from tests.zero.parts import Case, engine_of, made, made_for
 
 
 def matrix():
@@ -51,26 +51,6 @@ def test_bitsandbytes_is_answered_by_its_bits_and_norms():
         )
     for kind in (optim.AdamW8bit, optim.LAMB):
         assert "pass elementwise=True" in said(ValueError, check_elementwise, kind(matrix()))
-
-
-def trained_by_lion(me):
-    import bitsandbytes
-
-    weights = []
-    for stage in (0, 1, 3):
-        case = Case(stage=stage, dtype=torch.float32)
-        model = made_for(case)
-        engine = engine_of(me, case, model, bitsandbytes.optim.Lion(model.parameters(), lr=1e-3))
-        train(me, case, engine)
-        weights.append(engine.state_dict())
-    for sharded in weights[1:]:
-        torch.testing.assert_close(sharded, weights[0], rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_bitsandbytes_in_32_bits_trains_as_the_whole(pool):
-    pytest.importorskip("bitsandbytes")
-    pool.run(3, trained_by_lion, timeout=120)
 
 
 def test_an_optimizer_that_has_made_steps_is_refused():

@@ -13,16 +13,7 @@ import torch
 from torch import nn
 
 from course_lib import ranks, zero
-from tests.zero.parts import (
-    Case,
-    close,
-    engine_of,
-    made,
-    match,
-    same_as_one_process,
-    train,
-    zeros,
-)
+from tests.zero.parts import Case, close, engine_of, made, match, same_as_one_process, train, zeros
 
 CASES = {
     "plain": Case(steps=20),
