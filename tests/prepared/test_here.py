@@ -96,24 +96,19 @@ print(json.dumps([alive, one.wait(20), other.wait(20)]))
 
 
 @pytest.mark.parametrize(
-    ("before", "env"),
+    ("before", "more", "env"),
     [
-        ("threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", {}),
-        ("", {"COURSE_START": "spawn"}),
+        ("threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "", {}),
+        ("", "", {"COURSE_START": "spawn"}),
+        ("", ", env={**os.environ, 'LD_PRELOAD': ''}", {}),
     ],
-    ids=["a thread", "asked"],
+    ids=["a thread", "asked", "a variable that would come too late"],
 )
-def test_where_that_is_not_safe_a_new_interpreter_starts(tmp_path, before, env):
-    code = before + "\nchild = started('tell', 7)\n"
+def test_where_that_is_not_safe_a_new_interpreter_starts(tmp_path, before, more, env):
+    code = f"{before}\nchild = started('tell', 7{more})\n"
     code += "print(json.dumps([type(child).__name__, child.wait(60)]))"
     told, printed, _ = launched(tmp_path, code, **env)
     assert told == ["Popen", 0] and printed == "new\n"
-
-
-def test_a_variable_that_would_come_too_late_starts_one(tmp_path):
-    code = "child = started('tell', 7, env={**os.environ, 'LD_PRELOAD': ''})\n"
-    code += "print(json.dumps([type(child).__name__, child.wait(60)]))"
-    assert launched(tmp_path, code)[0] == ["Popen", 0]
 
 
 def test_numpy_imported_without_threads_may_be_forked(tmp_path):

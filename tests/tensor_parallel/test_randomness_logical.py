@@ -18,14 +18,10 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib.layout import cut, heads
 from course_lib.tensor_parallel.randomness import logical_masks, private, seed_all
+from tests.tensor_parallel.parts import made, said
 
 BOUND = 5.0  # standard deviations; a fair mask lies beyond with probability 5.7e-7
 SHAPES = [(5, 7, 4), (2, 1, 9), (3, 6, 8)]  # uneven at 2, 3 and 4 ranks; some ranks get nothing
-
-
-def made(me, *shape, seed=1):
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(me.device)
 
 
 def part_of(x, me, dim, sizes):
@@ -49,7 +45,7 @@ def parts_of_a_tensor(me):
     for shape in SHAPES:
         for dim in (0, 1, 2, -1):
             sizes = cut(shape[dim], me.world)
-            x, weight = made(me, *shape, seed=dim + 2), made(me, *shape, seed=9)
+            x, weight = (made((k, dim), *shape, device=me.device) for k in ("x", "weight"))
             part = part_of(x, me, dim, sizes).requires_grad_()
             x.requires_grad_()
             with logical_masks():
@@ -84,7 +80,7 @@ def heads_of_an_attention(me):
         groups = heads(5, me.world)  # of three queries; [2, 1, 1, 1] on four ranks
         queries = [3 * count for count in groups]
         sizes = [queries] + 2 * [groups if grouped else queries]
-        whole = [made(me, 2, sum(cuts), 6, 4, seed=i) for i, cuts in enumerate(sizes)]
+        whole = [made(i, 2, sum(cuts), 6, 4, device=me.device) for i, cuts in enumerate(sizes)]
         parts = [part_of(x, me, 1, cuts) for x, cuts in zip(whole, sizes, strict=True)]
         for x in whole + parts:
             x.requires_grad_()
@@ -143,7 +139,7 @@ def recomputed(me):
     """A part, stored and recomputed in both forms, against the whole, stored."""
     ends = [by_backward, by_the_function, by_its_inputs, by_grad]
     sizes = cut(7, me.world)
-    x = made(me, 4, 7)
+    x = made("x", 4, 7, device=me.device)
     part, words = part_of(x, me, 1, sizes), placed(me, 1, sizes)
     x.requires_grad_()
     with logical_masks():
@@ -266,47 +262,41 @@ def test_masks_do_not_depend_on_the_dtype():
     assert torch.equal(masks[0], masks[1]) and torch.equal(masks[0], masks[2])
 
 
-def refused(call, *args, **options):
-    with pytest.raises((ValueError, RuntimeError, NotImplementedError)) as caught:
-        call(*args, **options)
-    return str(caught.value)
-
-
 def wrong_calls(me):
     group = dist.group.WORLD
     x, q = torch.ones(4, 3), torch.ones(1, 2, 3, 4)
-    said = []
+    refusals, found = (ValueError, RuntimeError, NotImplementedError), []
     with logical_masks():
         with private(group):
-            said.append(refused(F.dropout, x, 0.5))
+            found.append(said(refusals, F.dropout, x, 0.5))
         with private(group, dim=1, start=2, whole=4):
-            said.append(refused(F.dropout, x, 0.5))
+            found.append(said(refusals, F.dropout, x, 0.5))
         with private(group, dim=2, start=0, whole=4):
-            said.append(refused(F.dropout, x, 0.5))
+            found.append(said(refusals, F.dropout, x, 0.5))
         with private(group, dim=1, start=0, whole=4), private(group, dim=-1, start=0, whole=9):
-            said.append(refused(F.dropout, x, 0.5))
+            found.append(said(refusals, F.dropout, x, 0.5))
         for other in (F.alpha_dropout, F.dropout2d, nn.AlphaDropout()):
-            said.append(refused(other, x))
-        said.append(refused(F.dropout, x, 1.5))
-        said.append(
-            refused(
-                F.scaled_dot_product_attention, q, q, q, dropout_p=0.1, is_causal=True,
+            found.append(said(refusals, other, x))
+        found.append(said(refusals, F.dropout, x, 1.5))
+        found.append(
+            said(
+                refusals, F.scaled_dot_product_attention, q, q, q, dropout_p=0.1, is_causal=True,
                 attn_mask=torch.ones(3, 3, dtype=torch.bool),
             )
         )  # fmt: skip
         with pytest.raises(KeyError), private(group, dim=0, start=0, whole=1):
             raise KeyError("in the middle")
         F.dropout(x, 0.5)  # 4 long, and the part of 1 is forgotten
-    return said
+    return found
 
 
 def test_calls_that_are_refused(pool):
-    for said in pool.run(2, wrong_calls):
-        assert "has to say which part" in said[0]
-        assert all("(4, 3) does not fit" in one for one in said[1:4])
-        assert all("logical_masks() knows F.dropout" in one for one in said[4:7])
-        assert "probability" in said[7]  # torch's own words
-        assert "is_causal" in said[8]
+    for found in pool.run(2, wrong_calls):
+        assert "has to say which part" in found[0]
+        assert all("(4, 3) does not fit" in one for one in found[1:4])
+        assert all("logical_masks() knows F.dropout" in one for one in found[4:7])
+        assert "probability" in found[7]  # torch's own words
+        assert "is_causal" in found[8]
 
 
 @pytest.mark.gpu

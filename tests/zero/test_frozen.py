@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_lib import ranks, zero
 from course_lib.figures.memory_line import whole_units
-from tests.tensor_parallel.parts import close, made, randomized
+from tests.zero.parts import close, made, match, randomized
 
 IN, WIDE, OUT, BLOCKS = 5, 24, 3, 6
 
@@ -103,9 +103,7 @@ def trained(me, frozen, how, options=None):
                 assert not any(unit.whole for unit in engine.shards.units)
                 engine.step()
         plain.step()
-        with engine.gathered(model):
-            for (name, p), q in zip(model.named_parameters(), dense.parameters(), strict=True):
-                close(f"{label}: {name}", p.data, q.data, 1e-10)
+        match(label, engine, dense)
     most = max(moment.nbytes for moment in moments)
     engine.close()
     return most, max(unit.nbytes for unit in engine.shards.units)

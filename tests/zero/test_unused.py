@@ -5,6 +5,8 @@ The loss's graph says which gradients will come, on each rank its own.
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,7 @@ from torch import nn
 from course_lib import ranks, zero
 from course_lib.figures.memory_line import whole_units
 from course_lib.ledger import ledger
-from tests.tensor_parallel.parts import close, made, randomized
+from tests.zero.parts import close, made, match, randomized
 
 IN, WIDE, BLOCKS = 5, 24, 6
 
@@ -55,36 +57,41 @@ def engine_for(me, model, stage):
     adamw = torch.optim.AdamW(model.parameters(), lr=0.02)
     options = {"persist": 0, "prefetch": 0} if stage == 3 else {"bucket_bytes": 3000}
     mesh = ranks.mesh(me, dp=me.world, tp=1)
-    return zero.engine(model, adamw, stage=stage, mesh=mesh, **options), adamw
+    return zero.engine(model, adamw, stage=stage, mesh=mesh, **options)
 
 
 def under_way(me, stage):
-    """How many buckets there are, and how many had left when the last gradients came."""
+    """How many buckets there are, how many had left when the last gradients came; at stage 3 also
+    the bytes that were whole at each moment, and of each unit."""
     model = randomized(Net(lonely=True), "net").double()
-    engine, _ = engine_for(me, model, stage)
-    left = []
+    engine = engine_for(me, model, stage)
+    left, whole = [], []
     for _ in range(2):
-        with ledger() as book:
+        watched = whole_units(engine) if stage == 3 else contextlib.nullcontext([])
+        with ledger() as book, watched as moments:
             hook = model.first.weight.register_post_accumulate_grad_hook(
                 lambda p: left.append(book.count("reduce_scatter"))
             )
             engine.backward(engine(made("x", 4, IN).double()).square().mean())
             hook.remove()
-        engine.step()
-    return len(engine.partition.buckets), left
+            engine.step()
+        whole += [moment.nbytes for moment in moments]
+    units = [unit.nbytes for unit in getattr(engine.shards, "units", [])]
+    return len(engine.partition.buckets), left, whole, units
 
 
 @pytest.mark.parametrize("stage", [2, 3])
 def test_buckets_leave_under_the_backward_all_the_same(pool, stage):
     """From the first backward on, though two layers at the end never get a gradient."""
-    for buckets, left in pool.run(2, under_way, stage):
+    for buckets, left, whole, units in pool.run(2, under_way, stage):
         assert buckets > 7 and min(left) >= buckets - 2, (buckets, left)
+        assert stage < 3 or max(whole) == max(units)
 
 
 def trained(me, stage, kinds_of):
     """Train beside one process; at stage 3 nothing is left whole after a step."""
     model, dense = (randomized(Net(), "net").double() for _ in range(2))
-    engine, _ = engine_for(me, model, stage)
+    engine = engine_for(me, model, stage)
     plain = torch.optim.AdamW(dense.parameters(), lr=0.02)
     for step in range(4):
         plain.zero_grad()
@@ -98,17 +105,8 @@ def trained(me, stage, kinds_of):
             close("loss", loss.detach(), losses[me.rank].detach(), 1e-10)
             engine.backward(loss)
             engine.step()
-        if stage == 3:
-            assert moments[-1].nbytes == 0
-            with engine.gathered(model):
-                compare(model, dense)
-        else:
-            compare(model, dense)
-
-
-def compare(model, dense):
-    for (name, p), q in zip(model.named_parameters(), dense.parameters(), strict=True):
-        close(name, p.detach(), q.detach(), 1e-10)
+        assert stage < 3 or moments[-1].nbytes == 0
+        match(f"step {step}", engine, dense)
 
 
 def never_aside(step, rank, i):
@@ -134,20 +132,3 @@ KINDS = (never_aside, aside_in_turn, quiet_in_one, aside_on_one_rank)
 @pytest.mark.parametrize("kinds_of", KINDS, ids=lambda one: one.__name__)
 def test_it_is_one_process_whatever_has_no_gradient(pool, stage, world, kinds_of):
     pool.run(world, trained, stage, kinds_of)
-
-
-def largest(me):
-    """Blocks without anything unused among them, and unused layers behind them."""
-    model = randomized(Net(lonely=True), "net").double()
-    engine, _ = engine_for(me, model, 3)
-    for _ in range(2):
-        with whole_units(engine) as moments:
-            engine.backward(engine(made("x", 4, IN).double()).square().mean())
-            engine.step()
-    most = max(moment.nbytes for moment in moments)
-    return most, max(unit.nbytes for unit in engine.shards.units)
-
-
-def test_unused_layers_leave_no_unit_whole(pool):
-    for most, unit in pool.run(2, largest):
-        assert most == unit
