@@ -78,7 +78,7 @@ def header_length(path: Path) -> int:
 
 def broken(me, folder: str, way: str) -> list:
     """The second save fails on rank 1: it has no room, or is silent until nobody waits for it."""
-    write, report = later._write, later._report
+    write, limit = later._write, 0.5 if way == "silent" else 60.0
 
     def no_room(*args):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -86,9 +86,6 @@ def broken(me, folder: str, way: str) -> list:
     with engine_of(me, Layout("2x1", 2), folder) as (engine, mesh):
         losses(engine, mesh, 0, 1)
         checkpoint.save_later(folder, 1, engine, mesh).wait()
-        limit = 60.0
-        if way == "silent":
-            limit = 0.5
         if me.rank == 1:
             later._write = no_room if way == "full" else (lambda *args: None)
         try:
@@ -96,7 +93,7 @@ def broken(me, folder: str, way: str) -> list:
             message = said(CheckpointError if way == "silent" else Exception, saving.wait)
             left = [entry.name for entry in Path(folder).iterdir() if entry.name[0] == "."]
         finally:
-            later._write, later._report = write, report
+            later._write = write
         last = checkpoint.save_later(folder, 3, engine, mesh).wait()
     return [message, str(last), left]
 

@@ -30,7 +30,6 @@ from course_lib.prepared.leftovers import belonging, end_all
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "tests.prepared.targets"
-LIGHT = ("numpy", "torch", HERE)
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
 

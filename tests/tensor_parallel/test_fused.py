@@ -34,18 +34,14 @@ def same_as_dense(me):
         states, weight, targets = parts("dense", (2, 5), vocabulary, padded, me.device)
         some = targets.clone()
         some[0, 3], some[1] = -100, torch.tensor([-100, -100, -100, 1, -100])
-        cases = [
-            (at_once, which, smoothing, reduction)
-            for at_once, which, smoothing, reduction in (
-                (None, targets, 0.0, "mean"),
-                (1, some, 0.1, "mean"),
-                (3, some, 0.0, "none"),
-                (4, targets, 0.2, "sum"),
-                (10, some, 1.0, "mean"),
-                (99, some, 0.0, "sum"),
-            )
-        ]
-        for at_once, ids, smoothing, reduction in cases:
+        for at_once, ids, smoothing, reduction in (
+            (None, targets, 0.0, "mean"),
+            (1, some, 0.1, "mean"),
+            (3, some, 0.0, "none"),
+            (4, targets, 0.2, "sum"),
+            (10, some, 1.0, "mean"),
+            (99, some, 0.0, "sum"),
+        ):
             name = f"{vocabulary} in {padded}, {at_once} at once, {smoothing}, {reduction}"
             how = {"label_smoothing": smoothing, "reduction": reduction}
             dense_x, dense_w = (t.clone().requires_grad_() for t in (states, weight[:vocabulary]))

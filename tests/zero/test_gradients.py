@@ -32,7 +32,7 @@ from tests.zero.parts import (
 MANY = Case(accumulate=2, clip=0.3, bucket_bytes=200)
 
 
-def backwards(me, model, no_sync, steps, frozen=()):
+def backwards(me, model, no_sync, steps):
     """Gradients after each of some backwards, every second one without a message."""
     seen = []
     for step in range(steps):
