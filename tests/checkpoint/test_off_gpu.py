@@ -60,21 +60,6 @@ def test_off_a_gpu_the_same_bytes_are_written(pool, tmp_path, layout):
             assert (host / name).read_bytes() == (folder / name).read_bytes(), (folder, name)
 
 
-def beside(me, folder: str) -> int:
-    """How many hooks a save off the host lays on the optimizer."""
-    with engine_of(me, Layout("1x1", 0), folder) as (engine, mesh):
-        before = len(engine.optimizer._optimizer_step_pre_hooks)
-        saving = checkpoint.save_later(folder, 0, engine, mesh)
-        laid = len(engine.optimizer._optimizer_step_pre_hooks) - before
-        saving.wait()
-    return laid
-
-
-@pytest.mark.cpu("on a GPU copies are under way, and the update waits for them")
-def test_off_the_host_no_update_is_held_up(pool, tmp_path):
-    assert pool.run(1, beside, str(tmp_path)) == [0]
-
-
 @pytest.mark.cpu("a GPU that is played")
 def test_a_tensor_without_elements_is_one_empty_piece_wherever_it_is(monkeypatch):
     """Its name then has a share of the checksum, on a GPU as on a CPU."""

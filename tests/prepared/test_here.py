@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -79,20 +78,6 @@ child.kill()
     )
     assert told == [True, code, code] and printed == ""
     assert ("LookupError: nothing here" in complaints) == (how == "raise")
-
-
-def test_signals_reach_it(tmp_path):
-    told, _, _ = launched(
-        tmp_path,
-        """
-one, other = started("sleep"), started("sleep")
-time.sleep(0.2)
-alive = [one.poll(), other.poll()]
-one.send_signal(signal.SIGTERM); other.kill()
-print(json.dumps([alive, one.wait(20), other.wait(20)]))
-""",
-    )
-    assert told == [[None, None], -signal.SIGTERM, -signal.SIGKILL]
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib import ranks
 from course_lib.collectives import Handle
-from course_lib.gpt import MLP, Attention, Block, Config
-from course_lib.tensor_parallel import ColumnParallelLinear, parallelize, shard_attention, shard_mlp
+from course_lib.tensor_parallel import ColumnParallelLinear
 from tests.tensor_parallel.parts import made, randomized
 
 H, F = 6, 8  # of X, and of W over all ranks
@@ -79,28 +77,3 @@ def test_the_sum_of_dx_travels_while_dw_is_computed(pool, world):
         dx, dw = f"product 5×{H}", f"product {width[rank]}×{H}"
         assert under_way[rank] == [dx, "sum begins", dw, "waited"]
         assert one_by_one[rank] == [dx, "sum, waited for", dw]
-
-
-def chosen(me):
-    """`overlap` reaches the layer that it is meant for, from each of the plans."""
-    mesh, group = ranks.mesh(me, dp=1, tp=me.world), dist.group.WORLD
-    gelu = Config(hidden=12, heads=3, inner=7)
-    swiglu = Config.llama(hidden=12, heads=3, inner=7)
-    found = []
-    for overlap in (True, False):
-        option = {"overlap": overlap}
-        found += [
-            shard_mlp(MLP(gelu), group, **option).up.overlap,
-            shard_mlp(MLP(swiglu), group, **option).gate_up.overlap,
-            shard_attention(Attention(swiglu), group, **option).qkv.overlap,
-        ]
-        dense = Block(gelu)
-        for p in dense.parameters():
-            nn.init.ones_(p)
-        block = parallelize(dense, mesh, **option)
-        found += [block.mlp.up.overlap, block.attention.qkv.overlap]
-    return found
-
-
-def test_the_choice_reaches_every_plans_first_layer(pool):
-    assert pool.run(2, chosen) == [5 * [True] + 5 * [False]] * 2

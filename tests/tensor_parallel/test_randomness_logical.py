@@ -250,18 +250,6 @@ def test_without_dropout_nothing_is_drawn_and_p_1_drops_all():
     assert F.dropout(torch.ones(50), 0.5).dtype == torch.float32  # and torch's own is back
 
 
-def test_masks_do_not_depend_on_the_dtype():
-    x = torch.ones(999)
-    masks = []
-    for dtype in (torch.float64, torch.float32, torch.bfloat16):
-        seed_all(6)
-        with logical_masks():
-            y = F.dropout(x.to(dtype), 0.3)
-        assert y.dtype == dtype
-        masks.append(y != 0)
-    assert torch.equal(masks[0], masks[1]) and torch.equal(masks[0], masks[2])
-
-
 def wrong_calls(me):
     group = dist.group.WORLD
     x, q = torch.ones(4, 3), torch.ones(1, 2, 3, 4)
