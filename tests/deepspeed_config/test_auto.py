@@ -230,14 +230,3 @@ def test_odd_files_are_left_to_the_checker():
 def test_the_hidden_size_is_the_trainers(model, size):
     """Held to the Trainer's own above, where Accelerate is installed."""
     assert auto.hidden_size(model) == size
-
-
-def test_no_warmup_is_one_step():
-    got = resolve(EVERYTHING, {"max_steps": 10}, {"hidden_size": 4}, 1)
-    assert got.config["scheduler"]["params"]["warmup_num_steps"] == 1
-    assert "1 is the least" in got.origins[auto.WARMUP].origin
-
-
-def test_below_stage_3_one_size_alone_is_resolved():
-    zero = resolve(STAGE_2, {}, {"hidden_size": 4}, 1).config[ZERO]
-    assert zero["reduce_bucket_size"] == 16 and zero["stage3_prefetch_bucket_size"] == "auto"

@@ -148,49 +148,6 @@ def test_the_equivalent_s_call_makes_the_rates_that_it_says(name):
     assert compared > UPDATES and worded > 0
 
 
-def test_deepspeed_s_linear_warm_up_is_transformers_one_update_later():
-    block = {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear"}}
-    block["params"]["warmup_max_lr"] = 8.0
-    assert rates(block, 7) == [0, 0, 2, 4, 6, 8, 8]
-    found = equivalent(block)
-    assert of_call(found.call, found.lr, 7) == [0, 2, 4, 6, 8, 8, 8]
-
-
-def test_the_default_warm_up_is_the_logarithm_s():
-    """At a tenth of the way it has done two thirds of it, where the linear one has done a tenth."""
-    params = {"warmup_max_lr": 1.0, "warmup_num_steps": 1000}
-    (log, linear) = (
-        rates({"type": "WarmupLR", "params": {**params, **kind}}, 102)[101]
-        for kind in ({}, {"warmup_type": "linear"})
-    )
-    assert linear == 0.1 and log == pytest.approx(2 / 3, abs=2e-3)
-    assert "log" in equivalent({"type": "WarmupLR", "params": params}).words
-
-
-def test_after_their_end_the_two_cosines_part():
-    params = {"total_num_steps": 20, "warmup_num_steps": 4, "warmup_type": "linear"}
-    block = {"type": "WarmupCosineLR", "params": params}
-    found, got = equivalent(block, lr=1.0), rates(block, 37, lr=1.0)
-    other = of_call(found.call, found.lr, 37)
-    assert got[20] == other[20] == got[36] == pytest.approx(1e-4)
-    assert max(got) < 1.0 == max(other[:20]) == pytest.approx(other[36])
-
-
-@pytest.mark.parametrize("fall", [0.0, 0.5])
-def test_one_cycle_is_torch_s_cycle_once(fall):
-    """And its OneCycleLR, told to be linear and to end where it began; by itself it is neither."""
-    params = {"cycle_min_lr": 1.0, "cycle_max_lr": 5.0, "cycle_first_step_size": 8}
-    params |= {"cycle_second_step_size": 4, "decay_step_size": 2, "decay_lr_rate": fall}
-    block = {"type": "OneCycle", "params": params}
-    got, found = rates(block, 21), equivalent(block)
-    assert of_call(found.call, found.lr, 21)[20] == pytest.approx(5.0)  # it begins anew
-    assert got[12] == 1.0 and got[20] == pytest.approx(1 / (1 + fall * 4))
-    call = "torch.optim.lr_scheduler.OneCycleLR(optimizer, 5.0, total_steps=13, "
-    told = "pct_start=9 / 13, anneal_strategy='linear', div_factor=5.0, final_div_factor=1.0)"
-    assert of_call(call + told, 1.0, 13) == pytest.approx(got[:13], rel=1e-9)
-    assert of_call(call + "pct_start=9 / 13)", 1.0, 13)[4] != pytest.approx(got[4], rel=0.1)
-
-
 def test_a_skipped_step_leaves_the_rate_where_it_was():
     block = {"type": "WarmupLR", "params": {"warmup_num_steps": 4, "warmup_type": "linear"}}
     block["params"]["warmup_max_lr"] = 8.0

@@ -95,18 +95,6 @@ def test_a_folder_a_device_and_a_file_that_is_not_there(tmp_path):
     assert "regular" in source.read(Path(os.devnull)).findings[0].message
 
 
-def test_a_file_that_cannot_be_opened_is_told(tmp_path, monkeypatch):
-    path = tmp_path / "ds.json"
-    path.write_text("{}")
-
-    def refuse(*arguments, **more):
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("builtins.open", refuse)
-    finding = source.read(path).findings[0]
-    assert "Permission denied" in finding.message and "ls -l" in finding.suggestion
-
-
 def test_fifty_megabytes_are_not_read(tmp_path):
     path = tmp_path / "weights.json"
     with open(path, "wb") as file:

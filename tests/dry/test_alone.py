@@ -12,7 +12,6 @@ from course_lib import collectives, ranks
 from course_lib.collectives.agreement import any_goes_on, same_everywhere, who_says
 from course_lib.collectives.call import computes_on
 from course_lib.collectives.transport import uses_gloo
-from course_lib.dispatch.waits import WaitListener, listening
 from course_lib.dry import alone
 from course_lib.dry.underway import UnderWay
 from course_lib.ledger import ledger
@@ -71,20 +70,6 @@ def test_what_is_sent_is_in_memory_until_its_handle_goes():
         assert watched.in_use() - before == 4000
         handle.wait()
         assert watched.in_use() - before == 0
-
-
-def test_a_wait_is_heard():
-    heard = []
-
-    class Listener(WaitListener):
-        def after_wait(self, work, *told):
-            heard.append(work)
-
-    with alone(2), listening(Listener()):
-        work = dist.all_reduce(torch.empty(3, device="meta"), async_op=True)
-        assert heard == []
-        work.wait()
-    assert heard == [work]
 
 
 def test_the_others_say_what_this_rank_says():

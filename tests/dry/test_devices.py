@@ -147,13 +147,3 @@ def test_so_are_data_parallelism_and_the_engines_from_outside():
             engine.close(whole=True)
         weights = zero.inference(Told().to(META).eval(), mesh=mesh, fill=zeros)
         assert weights(x).is_meta
-
-
-def test_what_is_left_on_the_cpu_is_refused():
-    x, left = torch.empty(3, 4, device=META), torch.zeros(4)
-    with OneDevice():
-        for met in (lambda: x + left, lambda: x.copy_(left), lambda: torch.stack((x[0], left))):
-            with pytest.raises(Astray, match=r"shape \(4,\) on the cpu"):
-                met()
-        assert (x + torch.tensor(2.0)).is_meta  # of no dims: it goes beside any device
-        assert (left + 1).sum() == 4
