@@ -43,24 +43,6 @@ def test_what_a_forward_keeps_in_16_bits(config):
     assert got == pytest.approx(want, rel=0.01), (got, want, got - want)
 
 
-PLANS = [{}, {"sequence": True}, {"sequence": True, "keep": False}]
-
-
-def over_two(me):
-    for config in (GPT2, LLAMA):
-        for plan in PLANS:
-            torch.manual_seed(0)
-            model = parallelize(GPT(config), ranks.mesh(me, dp=1, tp=me.world), **plan)
-            ids = torch.randint(90, (3, 34))
-            got = measured(model, ids, loss=False)
-            want = kept(config, 3, 34, tp=me.world, **plan).total
-            assert got == pytest.approx(want, rel=0.01), (config.norm, plan, got, want, got - want)
-
-
-def test_what_a_cut_forward_keeps(pool):
-    pool.run(2, over_two)
-
-
 UNEVEN = [  # heads that are shared or uneven, a width and a length that no world divides
     (LLAMA.changed(kv_heads=1, inner=65, recompute=False), {}, {}),
     (GPT2.changed(kv_heads=1, vocabulary=61), {"sequence": True}, {"multiple_of": 32}),

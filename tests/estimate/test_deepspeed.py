@@ -8,7 +8,6 @@ import random
 import pytest
 
 from course_lib.estimate import deepspeed, shape
-from course_lib.gpt import Config
 from tests.commands import called
 
 PARAMS, LAYER = 2783959040, 65798144
@@ -62,15 +61,6 @@ def test_deepspeeds_own_functions():
                     assert got == want[:2], (params, layer, gpus, nodes, states, param, init)
 
 
-def test_what_a_parameter_costs_adds_up():
-    assert (deepspeed.STATES, deepspeed.UPDATE, deepspeed.LAYER) == (18, 16, 4)
-    # All on one GPU, half of it on each of two, and away: nothing is lost on the way.
-    _, one = deepspeed.stage_3(1000, 10, offload_optimizer=False)
-    _, two = deepspeed.stage_3(1000, 10, 2, offload_optimizer=False)
-    cpu, none = deepspeed.stage_3(1000, 10, offload_optimizer=True, offload_param=True, room=1)
-    assert one - 40 == 2 * (two - 40) == cpu == 18_000 and none == 40
-
-
 # ---- from a config.json
 def test_the_shape_of_a_config_is_that_of_the_hugging_face_model(tmp_path):
     transformers = pytest.importorskip("transformers")
@@ -102,11 +92,6 @@ def test_the_documented_model_from_its_config_alone(tmp_path):
         feed_forward_proj="gated-gelu", tie_word_embeddings=False,
     ).save_pretrained(tmp_path)  # fmt: skip
     assert shape.read(tmp_path) == (PARAMS, LAYER)
-
-
-def test_a_tied_head_counts_once():
-    one = Config.gpt2(vocabulary=50, length=8, hidden=12, layers=1, heads=2)
-    assert shape.shape_of(one.changed(tied=False)).params - shape.shape_of(one).params == 600
 
 
 # ---- typed

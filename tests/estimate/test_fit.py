@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
 from course_lib.estimate import activations, fit, states
 from course_lib.gpt import Config
 from tests.commands import called
 
 GPT2 = Config.gpt2(vocabulary=470, length=120, hidden=96, layers=3, heads=4, inner=330)
-LLAMA = Config.llama(vocabulary=530, length=120, hidden=96, layers=2, heads=4, inner=290)
 MODEL = {"model_type": "gpt2", "vocab_size": 50257, "n_positions": 1024, "n_embd": 1600}
 MODEL |= {"n_layer": 48, "n_head": 25}
 
@@ -165,13 +163,3 @@ def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
         code, out, err = course(capsys, *words)
         assert code == 2 and not out, (words, code, out)
         assert err.startswith("course estimate: ") and reason in err, (words, err)
-
-
-def test_a_model_of_another_family_has_its_states(capsys, tmp_path):
-    transformers = pytest.importorskip("transformers")
-    transformers.T5Config(d_model=16, d_kv=8, d_ff=40, num_layers=2, num_heads=2).save_pretrained(
-        tmp_path
-    )
-    code, out, _ = course(capsys, "--config", tmp_path, "--json")
-    assert code == 0 and json.loads(out)["stages"][0]["activation_bytes"] is None
-    assert torch.get_default_device() == torch.device("cpu")

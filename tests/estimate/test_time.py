@@ -6,7 +6,7 @@ import math
 import os
 import subprocess
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from course_lib import ranks
 from course_lib.estimate import must_bytes, offload_bytes, tensor_parallel_bytes
 from course_lib.estimate.outline import outline_of_rank
 from course_lib.estimate.setting import Setting
-from course_lib.estimate.shape import shape_of
 from course_lib.estimate.time import (
     Constants,
     Costs,
@@ -167,11 +166,6 @@ def test_bytes_are_those_of_the_forms_for_any_number_of_micro_batches(setting, t
         assert made.tp["all_reduce"][0] == want and made.tp["halves"] == (0, 0)
     held = counted.held.partition.numel / (3 if setting.stage else 1)
     assert made.updated == update_bytes(held, width=width, master=width == 2)
-
-
-def test_one_replica_sends_nothing_over_dp():
-    alone = costs(GPT2, Setting(2), Place(1, 1, 8), 8)
-    assert alone.dp == {} and alone.tp == {} and alone.last == 0
 
 
 def messages(me, cases):
@@ -333,13 +327,6 @@ def test_more_ranks_than_cores_each_take_as_much_longer():
 
 
 # ---- the bars
-def test_two_constants_and_what_they_were_fitted_to():
-    assert [field.name for field in fields(Constants)] == ["reach", "spread"]
-    assert [bar.percent for bar in bars.BARS] == [100, 95, 82, 77, 96, 83, 79, 74]
-    params = [round(shape_of(bar.config).params / 1e9, 1) for bar in bars.ALONE]
-    assert params == [1.2, 2.5, 4.2, 8.3]
-    assert [bar.tp * bar.dp for bar in bars.REPLICATED] == [64, 128, 256, 512]
-    assert bars.percent(bars.ALONE[0], Constants()) == pytest.approx(100)
 
 
 def test_three_bars_are_predicted_within_seven_points():
@@ -444,17 +431,6 @@ def test_a_machine_from_its_probes(like):
     assert here.halves.latency == pytest.approx(3 * alpha)
     assert [link.wait for link in (here.inside, here.halves)] == pytest.approx([5e-4 * 2, 7e-4 * 2])
     assert not here.overlaps and here.cores == 2 and here.precision == "float32"
-
-
-def test_what_is_timed_has_the_models_own_widths():
-    """Two of its layers at 512 tokens; a small model, where those would take a core too long."""
-    config, rows = probes.sample(LLAMA.changed(layers=7, dropout=0.1, recompute=True))
-    assert config == LLAMA and rows == 512 // 12
-    assert probes.sample(LLAMA.changed(length=4096, layers=1))[1] == 1
-    assert probes.sample(LLAMA.changed(length=4096))[0].length == 512
-    small = (probes.CONFIG, 8)
-    assert probes.sample(None) == small
-    assert probes.sample(GPT2.changed(hidden=4096, inner=4 * 4096, heads=32)) == small
 
 
 def probed(me):

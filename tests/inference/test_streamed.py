@@ -174,26 +174,6 @@ def test_one_unit_is_whole_at_a_time(pool, world, family, keep):
         assert largest < stream <= largest + dense + 200 < whole
 
 
-def ahead(me):
-    """Whether block 1 was under way when block 0 began, in each forward; how often ranks asked."""
-    engine = streamed(me, "llama", prefetch=1)
-    seen, following = [], engine.shards.units[2]
-    assert following.name == "blocks.1"
-    engine.model.blocks[0].norm_1.register_forward_pre_hook(
-        lambda *_: seen.append(following._arriving is not None)
-    )
-    inference.generate(engine, [[1, 2]], 3)
-    asked = engine.shards.together._asked
-    inference.generate(engine, [[1, 2]], 4)
-    return seen, asked, engine.shards.together._asked
-
-
-def test_from_the_second_forward_on_units_are_asked_for_ahead(pool):
-    for seen, asked, later in pool.run(2, ahead):
-        assert seen == [False] + [True] * 6
-        assert asked == later == 5  # each unit of the first forward: its way was not known
-
-
 def between_steps(me, offload, tmp):
     """A training engine writes text between two steps, and trains on as if it had not."""
     config = CONFIGS["llama"]
@@ -249,26 +229,6 @@ def together_with_tp(me):
 def test_weights_cut_over_tp_are_sharded_over_dp(pool):
     for words in pool.run(4, together_with_tp):
         assert "rank 3 of the group that holds this model was given other prompts" in words
-
-
-def without_numbers(me):
-    """Made on the meta device: filled a parameter at a time, whole on no rank."""
-    want = model_of("gpt2")
-    numbers = dict(want.named_parameters())
-    with torch.device("meta"):
-        model = GPT(CONFIGS["gpt2"]).double()
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    with peak() as p:
-        engine = zero.inference(
-            model, mesh=mesh, fill=lambda name, x: x.copy_(numbers[name]), prefetch=0
-        )
-    sizes = [x.numel() * 8 for x in numbers.values()]
-    assert p.bytes <= sum(sizes) / me.world + max(sizes) + 2_000 < sum(sizes)
-    assert lists(inference.generate(engine, prompts_of(0), 5)) == alone(want, prompts_of(0), 5)
-
-
-def test_a_model_that_no_rank_ever_holds_whole(pool):
-    pool.run(3, without_numbers)
 
 
 def given_back(me, tmp):

@@ -7,10 +7,8 @@ import torch
 import torch.distributed as dist
 
 from course_lib.inference.with_deepspeed import (
-    ended,
     streaming,
     write,
-    zero_config,
 )
 from course_lib.ledger import ledger
 from tests.inference.parts import prompts_of
@@ -118,20 +116,6 @@ def loaded(me, tmp):
 def test_a_folder_is_loaded_in_shards(pool, tmp_path):
     for same, while_loading in pool.run(2, loaded, str(tmp_path), timeout=100, env=ENV, alone=True):
         assert same and while_loading and all(while_loading)
-
-
-def test_the_config_streams_unit_by_unit():
-    zero = zero_config()["zero_optimization"]
-    assert zero["stage"] == 3 and "offload_param" not in zero
-    assert zero["stage3_max_live_parameters"] == 0 == zero["stage3_param_persistence_threshold"]
-    config = zero_config(offload="cpu", precision="bfloat16")
-    assert config["bf16"] == {"enabled": True}
-    assert config["zero_optimization"]["offload_param"]["device"] == "cpu"
-
-
-def test_a_text_ends_with_its_first_stop_after_the_prompt():
-    assert ended([4, 1, 2, 4, 4, 4], 2, 4) == [4, 1, 2, 4]
-    assert ended([4, 1, 2], 2, 4) == [4, 1, 2] and ended([4, 1, 4], 2, None) == [4, 1, 4]
 
 
 def apart(me):

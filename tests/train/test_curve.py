@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from course_lib.figures.loss_curve import loss_curve
 from course_lib.train.curve import Curve, Point, read
 
 pytestmark = pytest.mark.cpu("the numbers of a curve")
@@ -52,23 +51,3 @@ def test_going_on_takes_off_what_came_after(tmp_path):
     assert read(path) == POINTS
     written(path, POINTS[:2])
     assert read(path) == POINTS[:2]
-
-
-def test_another_file_is_refused(tmp_path):
-    path = tmp_path / "loss.csv"
-    path.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="no loss curve"):
-        read(path)
-
-
-def test_the_figure_says_where_each_run_begins_and_ends():
-    points = [(p.step, p.loss) for p in POINTS]
-    picture = loss_curve({"tp 2": points, "one process": points[:1]}, title="Two runs")
-    assert picture.png.startswith(b"\x89PNG")
-    assert (
-        "Two runs. Loss by step: tp 2 goes from 3.142 at step 1 to 0.449 at step 7" in picture.alt
-    )
-    assert "one process goes from 3.142 at step 1" in picture.alt
-    for nothing in ({}, {"a": []}):
-        with pytest.raises(ValueError, match="a step or more"):
-            loss_curve(nothing)

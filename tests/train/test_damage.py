@@ -256,12 +256,3 @@ def test_a_curve_that_is_not_the_checkpoint_s(curve):
     curve.unlink()
     assert not Curve(curve, 6, digest).whole
     assert read(curve) == []
-
-
-@pytest.mark.slow
-def test_a_damaged_curve_ends_a_run_in_a_line(run):
-    lines = (run / "loss.csv").read_bytes().splitlines(keepends=True)
-    (run / "loss.csv").write_bytes(b"".join([*lines[:4], b"\x80\x81\n", *lines[5:]]))
-    done = ended(COURSE, "--resume", "--steps", STEPS + 1, "--out", run)
-    assert done.returncode == 1 and done.stderr.count("\n") == 1
-    assert f"course train: the loss curve: {run}/loss.csv, line 5: " in done.stderr

@@ -248,22 +248,6 @@ def test_a_step_without_an_update_is_not_what_is_measured(pool, tmp_path):
     as_formulas_say(run)
 
 
-def from_a_stage(me, folder: str) -> list:
-    """A new run from the weights of one that was sharded; and what cannot go on."""
-    first = str(Path(folder) / "first")
-    trained(me, [*SMALL, "--stage", "3", "--sequence"], first)
-    saved = f"{first}/checkpoints/step-000006"
-    argv = ["--from", saved, "--tp", "1", "--rows", "5", "--length", "19", "--corpus-bytes"]
-    argv += ["60000", "--steps", "2", "--peak-tflops", "0.01", "--held-back", "0.05", "--json"]
-    again = trained(me, argv, str(Path(folder) / "second"))
-    return [again["losses"], trained(me, ["--resume", "--steps", "7"], first)["losses"]]
-
-
-def test_what_was_sharded_is_begun_from_on_another_mesh(pool, tmp_path):
-    second, first = pool.run(2, from_a_stage, str(tmp_path))[0]
-    assert second[0] == pytest.approx(first[6], abs=0.7) and second[0] < first[0] - 0.3
-
-
 def not_a_number(me, folder: str, argv: list) -> str:
     return said(Failed, trained, me, [*SMALL, "--lr", "1e30", "--warmup", "0", *argv], folder)
 

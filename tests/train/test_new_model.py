@@ -87,20 +87,3 @@ def found_again(me, folder: str) -> list:
 def test_a_model_that_is_found_again_is_whole_on_no_rank_either(pool, tmp_path):
     for most in pool.run(4, found_again, str(tmp_path)):
         assert max(most) < 4000, most  # tables and scalars of the files, and no weight
-
-
-def named(me, folder: str) -> list[str]:
-    argv = [*SMALL, "--stage", "3", "--hidden", "96", "--inner", "384"]
-    options = resolve(parse([*argv, "--units", "blocks.*.mlp,tokens"]), me.world)
-    mesh = ranks.mesh(me, dp=me.world // 2, tp=2)
-    model, fill = make_model(options, me, mesh)
-    optimizer = torch.optim.AdamW(model.parameters())
-    engine = program.make_engine(options, mesh, model, fill, optimizer, Path(folder))
-    engine.close()
-    return [unit.name for unit in engine.shards.units if not unit.persistent]
-
-
-def test_units_are_those_that_were_named(pool, tmp_path):
-    for names in pool.run(2, named, str(tmp_path)):
-        assert {"blocks.0.mlp", "blocks.1.mlp"} <= set(names)
-        assert not {"blocks.0", "blocks.1"} & set(names), names

@@ -140,12 +140,6 @@ def test_a_model_too_large_is_told_with_what_it_needs(capsys):
     assert "--stage 3" in line and "--offload nvme" in line
 
 
-def test_help_shows_the_options_and_says_what_torchrun_opens(capsys):
-    assert launch.main(["--help"]) == 0
-    text = capsys.readouterr().out
-    assert "listens on all" in text and "--fused-loss" in text and "--ranks" in text
-
-
 def test_a_file_says_the_same_as_the_line_and_the_line_counts_more(tmp_path):
     path = tmp_path / "run.json"
     path.write_text(json.dumps({"hidden": 64, "lr": 1, "pack": False, "kv-heads": 2, "out": "x"}))

@@ -100,12 +100,3 @@ def test_a_validation_is_the_mean_over_all_replicas(pool, tmp_path):
 def test_a_validation_is_without_dropout_and_leaves_no_trace(pool, tmp_path):
     for losses, training, untouched in pool.run(2, validated, 2, str(tmp_path)):
         assert losses[0] == losses[1] and training and untouched
-
-
-def too_little(me, folder):
-    model = whole_model()
-    return text_of(me, me.world, folder, model, held_back=0.0001)[0].validation_loss(model)
-
-
-def test_where_too_little_is_held_back_there_is_no_validation(pool, tmp_path):
-    assert pool.run(2, too_little, str(tmp_path)) == [None, None]
