@@ -16,7 +16,6 @@ from course_lib import ranks, zero
 from course_lib.collectives import all_gather
 from course_lib.estimate import per_parameter
 from course_lib.figures import (
-    Part,
     blocks,
     course_map,
     fit,
@@ -27,41 +26,34 @@ from course_lib.figures import (
     schedule,
     timeline,
     who_holds,
-    wirings,
     word_rows,
 )
 from course_lib.figures.ahead import Turn, ahead, begun_before, lanes_of, turns
 from course_lib.figures.course_map import TITLES
 from course_lib.figures.crossings import Crossing, crossing, totals
-from course_lib.figures.f_and_g import ALL_REDUCE, DOES, IDENTITY
 from course_lib.figures.flat_cut import flat_cut, held
 from course_lib.figures.head_map import axis_label
 from course_lib.figures.logical import logical, owner_of_each
-from course_lib.figures.loss_curve import loss_curve, which_marks
+from course_lib.figures.loss_curve import loss_curve
 from course_lib.figures.memory_line import PHASE, phases, whole_units
 from course_lib.figures.parameter_life import STATES
 from course_lib.figures.ring_steps import ring_frames
 from course_lib.figures.run_summary import run_summary
 from course_lib.figures.schedule import Call, Visit, token_sharded
-from course_lib.figures.schedules import staircase
 from course_lib.figures.stage_bars import PRECISIONS, stage_bytes
 from course_lib.figures.timeline import ready_times, tracks
-from course_lib.figures.wirings import sent
 from course_lib.gpt import Block, Config
-from course_lib.layout import Box, LayoutError, cut, flat, flat_boxes, span
+from course_lib.layout import Box, LayoutError, flat, flat_boxes, span
 from course_lib.ledger import ledger
 from course_lib.ledger.book import Span
 from course_lib.memory import mark, peak, tiers
 from course_lib.tensor_parallel import (
-    ColumnParallelLinear,
-    RowParallelLinear,
-    conjugates,
     parallelize,
 )
 from course_lib.tensor_parallel.embedding import VocabularyParallelEmbedding
 from course_lib.zero import partition
 
-B, S, H, F = 2, 3, 5, 7
+B, H, F = 2, 5, 7
 
 
 # What a forward keeps: activations.py
@@ -191,62 +183,6 @@ def test_tokens_are_sharded_between_a_reduce_scatter_and_the_next_gather():
 
 
 # Wirings, f and g, a lookup: each from a run on ranks
-
-
-def two_layers(me):
-    """A gathered column layer, then a row layer that splits: their records, both directions."""
-    group = dist.group.WORLD
-    torch.manual_seed(3)
-    up = ColumnParallelLinear(H, F, group, gather_output=True, dtype=torch.float64)
-    down = RowParallelLinear(F, H, group, split_input=True, dtype=torch.float64)
-    x = torch.randn(B, S, H, dtype=torch.float64, requires_grad=True)
-    backs = []
-    with ledger() as book:
-        u = up(x)
-        first = book.count()
-        y = down(nn.functional.gelu(u))
-        forward = book.count()
-        u.register_hook(lambda _: backs.append(book.count()))
-        y.sum().backward()
-    records, (middle,) = book.records, backs
-    return [
-        ("A by columns", records[:first], records[middle:], "columns"),
-        ("B by rows", records[first:forward], records[forward:middle], "rows"),
-    ]
-
-
-def test_a_wiring_says_the_elements_that_a_rank_of_its_run_sends(pool):
-    own, phi, world = B * S * cut(F, 3)[0], B * S * H, 3
-    gather, reduce = (world - 1) * own, 2 * phi * (world - 1) // world
-    parts = [Part(*row) for row in pool.run(world, two_layers)[0]]
-    assert sent(parts[0].forward) == gather
-    assert wirings({"gathered": parts}, ranks=world).alt == (
-        f"Elements that rank 0 of {world} has to send. gathered. "
-        f"A by columns (weight sharded by columns): forward all_gather of {gather} and backward "
-        f"all_reduce of {reduce}; B by rows (weight sharded by rows): forward all_reduce of "
-        f"{reduce} and backward all_gather of {gather}; in all 4 collectives, "
-        f"{2 * (gather + reduce)} sent."
-    )
-
-
-def conjugates_send(me):
-    """What each of the two sends, forward and backward."""
-    mesh = ranks.mesh(me, dp=1, tp=me.world)
-    found = {}
-    for name, operation in (("f", conjugates.copy), ("g", conjugates.reduce)):
-        x = torch.ones(3, 2, requires_grad=True)
-        with ledger(mesh) as forward:
-            y = operation(x, ranks.axis(mesh, "tp"))
-        with ledger(mesh) as backward:
-            y.backward(torch.ones_like(y))
-        found[name] = [[r.op for r in book.records] for book in (forward, backward)]
-    return found
-
-
-def test_f_and_g_are_drawn_with_what_the_ledger_books(pool):
-    says = {IDENTITY: [], ALL_REDUCE: ["all_reduce"]}
-    for found in pool.run(2, conjugates_send):
-        assert found == {name: [says[word] for word in does] for name, does in DOES.items()}
 
 
 def looked_up(me):
@@ -450,22 +386,6 @@ def test_only_runs_that_agree_have_distances_said_with_a_bound_that_noise_does_n
         assert "differs" not in loss_curve({"one": one, **others}).alt
     with pytest.raises(ValueError, match="bound= is for runs that agree"):
         loss_curve({"one": one, "far": far}, bound=1e-9)
-
-
-@pytest.mark.parametrize(("others", "points"), [(1, 20), (3, 40), (5, 7), (4, 3)])
-def test_no_two_runs_have_a_mark_of_one_size_at_one_step(others, points):
-    seen = set()
-    for i in range(1, others + 1):
-        first, every, turn = which_marks(i, others, points)
-        own = {(step, turn) for step in range(first, points, every)}
-        assert own and not own & seen
-        seen |= own
-
-
-def test_a_staircase_stays_on_three_levels_or_more():
-    assert staircase([1.0, 1.0, 2.0, 2.0, 2.0, 3.0, 3.0])
-    for rates in ([0.0, 0.0, 1.0, 2.0, 3.0, 3.0], [1.0, 1.0, 2.0, 2.0], [1.0, 2.0, 1.0, 2.0]):
-        assert not staircase(rates)
 
 
 def test_a_run_without_a_measured_step_is_its_loss_alone():

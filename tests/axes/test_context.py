@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
-from course_lib.axes.head_exchange import head_exchange_attention, to_heads, to_tokens
+from course_lib.axes.head_exchange import head_exchange_attention
 from course_lib.axes.places import check_places, stretches, work, zigzag
 from course_lib.axes.ring_attention import ring_attention
 from course_lib.ledger import ledger
@@ -94,23 +94,6 @@ def exchange(me, sizes, heads, kv):
 )
 def test_an_exchange_of_heads_is_dense_attention(pool, sizes, heads, kv):
     pool.run(len(sizes), exchange, sizes, heads, kv)
-
-
-def adjoint(me):
-    """<exchange(x), y> over all ranks is <x, exchange back(y)>: nothing but a move of elements."""
-    group, sizes = dist.group.WORLD, (3, 1, 2)
-    x = made(("x", me.rank), B, 6, sizes[me.rank], D, device=me.device)
-    y = made(("y", me.rank), B, 2, sum(sizes), D, device=me.device)
-    both = torch.stack(
-        ((to_heads(x, group, sizes) * y).sum(), (x * to_tokens(y, group, sizes)).sum())
-    )
-    dist.all_reduce(both)
-    close("adjoint", both[0], both[1])
-    close("back", to_tokens(to_heads(x, group, sizes), group, sizes), x)
-
-
-def test_the_exchange_back_is_the_adjoint_and_the_inverse(pool):
-    pool.run(3, adjoint)
 
 
 def test_a_zigzag_balances_what_a_causal_mask_leaves_to_do():

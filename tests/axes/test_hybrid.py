@@ -92,18 +92,6 @@ def test_hybrid_sharding_is_one_process(pool, world, nodes, stage, accumulate, c
     pool.run(world, against_one, nodes, stage, accumulate, clip, uneven)
 
 
-def shapes(me, stage):
-    """(sent across, held) with one node, two nodes, and a node for each rank."""
-    return [against_one(me, nodes, stage, 1, None, False) for nodes in (1, 2, 4)]
-
-
-@pytest.mark.parametrize("stage", [2, 3])
-def test_smaller_nodes_send_more_across_and_hold_more(pool, stage):
-    for one, two, four in pool.run(4, shapes, stage):
-        assert one[0] == 0 < two[0] < four[0]
-        assert one[1] < two[1] < four[1]
-
-
 def refused(me):
     groups, model = groups_of(me, 2), net(me.device)
     inside, world = groups["inside"], dist.group.WORLD

@@ -105,13 +105,6 @@ def test_nested_containers_generators_and_sparse_tensors():
     assert held(nn.Linear(3, 2).parameters()).by_kind["parameters"] == 8 * 4
 
 
-def test_wrappers_count_what_they_wrap():
-    from torch.testing._internal.two_tensor import TwoTensor
-
-    pair = TwoTensor(torch.zeros(10), torch.zeros(10))
-    assert held(pair).total == 80
-
-
 def shards(me):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor

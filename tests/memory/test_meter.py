@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from course_lib.memory import meter, peak
 from course_lib.memory.blocks import Block, Event, curve, from_events, merge
-from course_lib.memory.settled import PATIENCE, TASKS, at_work, wait_until_settled
+from course_lib.memory.settled import PATIENCE, TASKS, wait_until_settled
 from course_lib.memory.watch import Life, Watch
 
 pytestmark = pytest.mark.cpu("two witnesses of the CPU's memory; test_on_device.py has the GPU's")
@@ -264,16 +264,6 @@ def test_a_backend_that_never_rests_is_waited_for_half_a_second():
     stop.set()
     thread.join()
     assert PATIENCE <= took < PATIENCE + 2
-
-
-def test_threads_are_told_by_name_and_state(tmp_path):
-    for tid, (name, state) in enumerate(
-        [("pt_gloo_runloop", "R"), ("pt_gloo_runloop", "S"), ("python", "R"), ("a) R (b", "R")]
-    ):
-        (tmp_path / str(tid)).mkdir()
-        (tmp_path / str(tid) / "stat").write_text(f"{tid} ({name}) {state} 1 2 3")
-    assert at_work(tmp_path) == [0]
-    assert at_work(tmp_path / "nowhere") == []
 
 
 # ---- regions in regions, other people's profilers, errors

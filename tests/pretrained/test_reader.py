@@ -11,7 +11,6 @@ from safetensors.torch import save, save_file
 
 from course_lib.pretrained import Checkpoint, CheckpointError
 from course_lib.pretrained import reader as reader_module
-from course_lib.pretrained.header import make_header
 from tests.pretrained.parts import raw
 from tests.tensor_parallel.parts import made
 
@@ -91,26 +90,6 @@ def test_what_a_read_costs(tmp_path, counted):
         assert cost(0, 2, 5) == [(120, start + 80)]  # rows: one read of what was asked for
         assert cost() == [(240, start)] == cost(1, 0, 10)  # all columns are all rows
         assert cost(1, 3, 7) == [(16, start + 40 * row + 12) for row in range(6)]
-
-
-def test_headers_that_we_write_are_those_that_are_read(tmp_path):
-    kinds = {
-        "odd": (torch.bfloat16, (3,)), "wide": (torch.float64, (2, 5)), "half": (torch.float16, ()),
-        "plain": (torch.float32, (5, 1)),
-    }  # fmt: skip
-    header, slots = make_header(kinds)
-    numbers = {name: made(name, *shape, dtype=kind) for name, (kind, shape) in kinds.items()}
-    file = bytearray(header) + bytearray(max(slot.stop for slot in slots.values()) - len(header))
-    for name, slot in slots.items():
-        assert slot.start % kinds[name][0].itemsize == 0, f"{name} is not aligned"
-        data = numbers[name].reshape(-1).view(torch.uint8)
-        file[slot.start : slot.stop] = bytes(data.tolist())
-    (tmp_path / "model.safetensors").write_bytes(file)
-    theirs = pytest.importorskip("safetensors.torch").load_file(tmp_path / "model.safetensors")
-    assert theirs.keys() == numbers.keys()
-    assert all(torch.equal(theirs[name], numbers[name]) for name in theirs)
-    with Checkpoint(tmp_path) as checkpoint:
-        assert checkpoint.slots == slots
 
 
 LIES = {

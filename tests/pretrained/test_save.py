@@ -7,7 +7,6 @@ import json
 import math
 import os
 import resource
-import shutil
 from pathlib import Path
 
 import pytest
@@ -305,18 +304,3 @@ def test_numbers_that_no_rank_holds(pool, tmp_path):
     found = pool.run(3, wrongly_cut, str(tmp_path / "one"))
     assert all("blocks.1.mlp.up.weight: the ranks hold 9 of 13 along dim 0" in one for one in found)
     assert not os.listdir(tmp_path)
-
-
-def test_a_writer_wants_each_tensor_once_and_whole(tmp_path):
-    kinds = {"a": (torch.float32, (3,)), "b": (torch.float32, (2,))}
-    writer = Writer(tmp_path / "one", kinds, {}, 1e9)
-    with pytest.raises(CheckpointError, match="came with 11 bytes and has a place of 12"):
-        writer.put("a", bytes(11))
-    writer.put("a", bytes(12))
-    with pytest.raises(KeyError):
-        writer.put("a", bytes(12))
-    with pytest.raises(CheckpointError, match="1 tensors were never written, such as b"):
-        writer.finish()
-    writer.discard()
-    assert not os.listdir(tmp_path)
-    shutil.rmtree(tmp_path)

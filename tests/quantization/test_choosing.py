@@ -7,7 +7,6 @@ import torch
 
 from course_lib.quantization import awq, dequantize, gptq, hessian, quantize_4bit
 from course_lib.quantization.codebooks import CODES
-from course_lib.quantization.gptq import inverse_root
 from tests.quantization.test_rounding import normal, off
 
 
@@ -40,19 +39,6 @@ def test_gptq_on_inputs_that_do_not_depend_on_each_other_is_rounding_to_nearest(
     # columns of unequal size alone change nothing either: there is nothing to make up with
     unequal = torch.diag(torch.linspace(1, 2, 64))
     assert torch.equal(gptq(weight, unequal, "nf4", damping=0.0).packed, plain.packed)
-
-
-def test_gptq_makes_up_for_a_column_in_the_best_way():
-    """After the first column is rounded, the others are moved to where the loss is smallest."""
-    _, seen, _ = layer(inputs=8, outputs=3)
-    h = hessian(seen)
-    root = inverse_root(h, 0.0)
-    assert torch.allclose(root.T @ root, torch.linalg.inv(h), atol=1e-8)
-    lost = torch.tensor([0.1, -0.2, 0.05], dtype=torch.float64)
-    step = -(lost / root[0, 0])[:, None] * root[0, 1:]
-    # least squares: minimise over d of (−lost, d) H (−lost, d)ᵀ, which is d = lost · H₁₀ / H₁₁
-    best = torch.linalg.solve(h[1:, 1:], h[1:, :1] @ lost[None]).T
-    assert torch.allclose(step, best, atol=1e-8)
 
 
 def test_gptq_on_inputs_that_are_one_leaves_the_error_of_the_last_alone():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 
 from course_lib.gpt import GPT, Config
@@ -21,7 +20,7 @@ from course_lib.quantization import (
 )
 from course_lib.quantization.adapters import Adapted, adapt
 from course_lib.quantization.compare import rounded
-from course_lib.quantization.sizes import adam8_bytes, four_bit_bytes
+from course_lib.quantization.sizes import four_bit_bytes
 from tests.quantization.test_rounding import normal
 
 CONFIG = Config.gpt2(vocabulary=31, length=8, hidden=64, layers=2, heads=4)
@@ -110,8 +109,3 @@ def test_adapters_change_nothing_at_first_and_learn_alone():
     assert all(p.grad.abs().sum() > 0 for p in trained)  # through all codes to the first layer
     assert all(p.grad is None for p in kept.parameters() if not p.requires_grad)
     assert torch.equal(kept.blocks[0].mlp.up.codes.weight.packed, packed)
-
-
-@pytest.mark.parametrize(("count", "want"), [(256, 520), (257, 530), (8192, 16640)])
-def test_bytes_of_moments_in_8_bits(count, want):
-    assert adam8_bytes(count) == want

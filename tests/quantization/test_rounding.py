@@ -117,11 +117,6 @@ def test_the_bits_of_a_weight_are_those_of_the_paper(nested):
     assert 8 * q.nbytes / 512**2 == exact
 
 
-def test_nested_bytes_count_a_group_that_is_not_full():
-    q = quantize_4bit(normal(5, 192), nested=True)  # 15 scales
-    assert q.nbytes == four_bit_bytes(5, 192, nested=True) == 480 + 15 + 4 + 4
-
-
 def test_the_product_of_codes_is_that_of_what_they_stand_for():
     x, weight = normal(9, 64, seed=4, dtype=torch.float64), normal(5, 64, seed=5)
     q = quantize_int8(weight)
