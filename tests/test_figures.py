@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import io
 import itertools
-import re
 import subprocess
 import sys
 from collections import namedtuple
@@ -601,37 +600,6 @@ def test_a_picture_carries_its_words_into_the_notebook(monkeypatch):
     assert image[0] == {"image/png": b"png", "text/plain": "a < b"}
     assert image[1]["metadata"]["image/png"]["alt"] == "a < b"
     assert "a &lt; b" in words[0]["text/html"]
-
-
-# Those whose shapes are ranks, or what a rank holds or does. A new one is put here by hand.
-DRAWS_RANKS = {
-    "blocks",
-    "colours",
-    "f_and_g",
-    "flat_cut",
-    "head_map",
-    "logical",
-    "mesh_rows",
-    "parameter_life",
-    "pipeline_steps",
-    "ranks_map",
-    "statement",
-    "states",
-    "timeline",
-    "who_holds",
-    "wirings",
-    "word_rows",
-}
-
-
-@pytest.mark.parametrize("path", sorted(FIGURES.glob("*.py")), ids=lambda path: path.stem)
-def test_the_colours_of_ranks_are_used_for_ranks_alone(path):
-    text = path.read_text()
-    if path.stem not in DRAWS_RANKS:
-        assert not re.findall(r"\b(RANKS|HATCHES|of_rank|hatch_of_rank|rank_look)\b", text)
-    if path.stem != "colours":
-        typed = {colour.upper() for colour in re.findall(r"#[0-9a-fA-F]{6}", text)}
-        assert not typed & set(colours.RANKS)
 
 
 def seen(colour: str, blindness: str = "none") -> np.ndarray:

@@ -28,15 +28,14 @@ from course_lib.figures import (
     who_holds,
     word_rows,
 )
-from course_lib.figures.ahead import Turn, ahead, begun_before, lanes_of, turns
+from course_lib.figures.ahead import ahead, begun_before, turns
 from course_lib.figures.course_map import TITLES
 from course_lib.figures.crossings import Crossing, crossing, totals
 from course_lib.figures.flat_cut import flat_cut, held
 from course_lib.figures.head_map import axis_label
 from course_lib.figures.logical import logical, owner_of_each
 from course_lib.figures.loss_curve import loss_curve
-from course_lib.figures.memory_line import PHASE, phases, whole_units
-from course_lib.figures.parameter_life import STATES
+from course_lib.figures.memory_line import PHASE, whole_units
 from course_lib.figures.ring_steps import ring_frames
 from course_lib.figures.run_summary import run_summary
 from course_lib.figures.schedule import Call, Visit, token_sharded
@@ -45,7 +44,6 @@ from course_lib.figures.timeline import ready_times, tracks
 from course_lib.gpt import Block, Config
 from course_lib.layout import Box, LayoutError, flat, flat_boxes, span
 from course_lib.ledger import ledger
-from course_lib.ledger.book import Span
 from course_lib.memory import mark, peak, tiers
 from course_lib.tensor_parallel import (
     parallelize,
@@ -457,35 +455,6 @@ def stage_3(me, depth: int):
     return engine, mesh, step
 
 
-def lived(me) -> list[str]:
-    """What becomes of a middle unit in a step, in order."""
-    engine, _, step = stage_3(me, 0)
-    unit, gradients, life = engine.shards.units[1], engine.gradients, []
-    free, gather, send = unit.free, unit.gather, gradients.send
-
-    def noting_free():
-        life.extend(["free"] * bool(unit.whole))
-        free()
-
-    def noting_gather():
-        life.extend(["all-gather"] * (not unit.whole))
-        gather()
-
-    def noting_send(i, buffer):
-        handle = send(i, buffer)  # frees the unit, then begins the message
-        life.extend(["reduce-scatter"] * (gradients.shards.units[-1 - i] is unit))
-        return handle
-
-    unit.free, unit.gather, gradients.send = noting_free, noting_gather, noting_send
-    step()
-    return [*life, "update"]
-
-
-def test_a_unit_of_the_engine_lives_as_it_is_drawn(pool):
-    for life in pool.run(2, lived):
-        assert life == [state.then for state in STATES if state.then]
-
-
 def noted(me, depth):
     """The moments and spans of a third step, and whether nothing is left on the units."""
     engine, mesh, step = stage_3(me, depth)
@@ -523,40 +492,6 @@ def test_what_is_noted_of_units_is_what_comes_and_goes(pool, depth):
         assert early == 0 if depth == 0 else early >= LAYERS
         alt = ahead({f"depth {depth}": spans}).alt
         assert f"{2 * LAYERS - 1} × all_gather, {LAYERS} × reduce_scatter; {early} gathers" in alt
-
-
-def test_a_phase_that_takes_no_time_is_left_out():
-    points = [(0.4, 5, "phase backward"), (0.9, 5, "phase forward"), (0.9001, 0, "phase step")]
-    assert [name for name, _, _ in phases(points, 1.0)] == ["forward", "backward", "step"]
-    assert phases(points, 1.0, least=0.0)[2] == ("forward", 0.9, 0.9001)
-
-
-def timed(op, start, end, *waits, scale=1):
-    waits = tuple((scale * begin, scale * end) for begin, end in waits)
-    return Span(op, "dp", "forward", scale * start, scale * end, True, "", 8, waits)
-
-
-def test_turns_go_by_the_order_of_asking_and_waiting_and_by_no_clock():
-    late = [timed("all_gather", 0, 2, (0.1, 2)), timed("all_gather", 3, 4, (3.1, 4))]
-    assert turns(late) == [Turn(1, "forward", 0), Turn(2, "forward", 0)]
-    inside = [late[0], timed("all_gather", 1, 4, (3, 4))]  # asked for during the wait before
-    assert [begun_before(spans) for spans in (late, inside)] == [0, 0]
-    early, slower = (
-        [
-            timed("all_gather", 0, 2, (1, 2), scale=scale),
-            timed("all_gather", 0.5, 4, (3, 4), scale=scale),
-            timed("all_gather", 0.7, 4, (3.5, 4), scale=scale),
-            timed("reduce_scatter", 3.2, 5, (6, 7), scale=scale),
-        ]
-        for scale in (1, 7)
-    )
-    assert [turn.ahead for turn in turns(early)] == [0, 1, 2] and begun_before(early) == 2
-    lanes = lanes_of(early)
-    assert lanes_of(slower) == lanes
-    # Under way ends where the turn begins; a gather that nobody asked for ahead has a gap for it.
-    first, second, third = lanes.gathers
-    assert first[1] == lanes.starts[0] == second[0] == third[0] and first[0] < first[1]
-    assert second[1] < lanes.starts[1] < third[1] < lanes.starts[2]
 
 
 # Offload: crossings.py

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from course_lib.figures import statement
-from course_lib.figures.needed import Move, check_result, collective, collectives
+from course_lib.figures.needed import Move, collective, collectives
 from course_lib.figures.statement import _entries, labels_of
 from course_lib.figures.statement_rows import NONE, axis_sizes, caption, sheets, steps
 from course_lib.layout import Layout
@@ -82,14 +82,6 @@ def test_a_tensor_that_changes_between_rows_is_moved_where_it_was_computed():
     assert [str(s.layout or s.sign or s.moves[0].op) for s in second[:5]] == [
         "X[b, h]", "×", "W[h@dp, f]", "all-gather", "W[h, f]",
     ]  # fmt: skip
-
-
-def test_only_a_result_that_the_factors_leave_is_drawn():
-    assert check_result(read("X[b, h@tp]", "W[h@tp, f]"), *read("Y[b, f]{tp}")) == ("h",)
-    assert check_result(read("dY[b, f@tp]", "W[h, f@tp]"), *read("dX[b, h]{tp}")) == ("f",)
-    assert check_result(read("O[b, h@tp]", "W[h@tp, h]"), *read("Y[b, h]{tp}")) == ("h",)
-    assert check_result(read("X[b, h]{tp}", "W[h, f]"), *read("Y[b, f]{tp}")) == ("h",)
-    assert check_result(read("I[b, s]", "E[v@tp, h]"), *read("X[b, s, h]{tp}")) == ("v",)
 
 
 @pytest.mark.parametrize(

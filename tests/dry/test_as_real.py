@@ -36,11 +36,6 @@ def test_four_ranks_send_hold_and_need_what_was_counted(pool, tmp_path):
     as_real(pool, tmp_path, {name: OVER_TP[name] for name in SOME}, 4)
 
 
-@pytest.mark.slow  # the same, over one axis
-def test_so_do_two(pool, tmp_path):
-    as_real(pool, tmp_path, AT_TWO, 2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize("world", [2, 4])

@@ -12,14 +12,6 @@ from course_lib.memory.storages import alive, storages
 META = torch.device("meta")
 
 
-def test_numbers_are_those_of_a_tensor_or_what_stands_for_them():
-    assert meta.numbers(torch.tensor([[1, 2]]), 0) == [[1, 2]]
-    assert meta.numbers(torch.tensor(True), False) is True
-    assert meta.numbers(torch.empty(3, device=META), [7]) == [7]
-    assert meta.readable(META) == meta.host_of(torch.device("cuda", 0)) == torch.device("cpu")
-    assert meta.host_of(META) == META and meta.readable(torch.device("cuda", 0)).type == "cuda"
-
-
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_place_is_a_memory_and_where_in_it(device):
     x, y = (torch.empty(6, dtype=torch.int16, device=device) for _ in range(2))

@@ -14,7 +14,6 @@ import torch
 
 from course_lib import ranks
 from course_lib.estimate import must_bytes, offload_bytes, tensor_parallel_bytes
-from course_lib.estimate.outline import outline_of_rank
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.time import (
     Constants,
@@ -38,7 +37,6 @@ from course_lib.estimate.time import (
 from course_lib.estimate.time.costs import tp_messages
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
-from course_lib.pretrained.sketch import Sketching, without_numbers
 from course_lib.step.losses import loss_sum
 from course_lib.tensor_parallel import parallelize
 
@@ -102,28 +100,6 @@ def test_the_rest_of_a_step_by_hand():
 
 
 # ---- a rank's model
-def shapes(model) -> dict[str, tuple]:
-    return {name: tuple(p.shape) for name, p in model.named_parameters()}
-
-
-def cut_models(me, configs):
-    mesh = ranks.mesh(me, dp=1, tp=me.world)
-    found = []
-    for config in configs:
-        with Sketching():
-            found.append(shapes(parallelize(without_numbers(config), mesh)))
-    return found
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_a_ranks_outline_is_what_parallelize_leaves_it(pool, world):
-    configs = [GPT2, LLAMA.changed(kv_heads=1), GPT2.changed(bias=False, tied=False)]
-    for rank, found in enumerate(pool.run(world, cut_models, configs)):
-        for config, got in zip(configs, found, strict=True):
-            mine = outline_of_rank(config, world, rank, dtype=torch.bfloat16)
-            assert shapes(mine) == got and list(shapes(mine)) == list(got)
-            assert mine.config == config and all(p.is_meta for p in mine.parameters())
-            assert {p.dtype for p in mine.parameters()} == {torch.bfloat16}
 
 
 # ---- costs

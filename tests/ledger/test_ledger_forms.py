@@ -9,12 +9,6 @@ from course_lib.ledger import forms
 pytestmark = pytest.mark.cpu("formulas")
 
 
-def test_all_reduce_of_a_length_that_does_not_divide_is_a_fraction():
-    assert forms.all_reduce(3, 10) == pytest.approx(40 / 3, rel=1e-15)
-    assert isinstance(forms.all_reduce(3, 10), float)
-    assert forms.all_reduce(8, 2**40) == 7 * 2**38
-
-
 @pytest.mark.parametrize("n", [1, 2, 7])
 @pytest.mark.parametrize("root", range(3))
 def test_a_broadcast_is_a_chain_and_a_reduce_the_chain_backwards(n, root):

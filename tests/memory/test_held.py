@@ -70,12 +70,6 @@ def test_views_hold_their_whole_storage_once():
     assert held([base[:1]]).total == 400
 
 
-def test_parameters_that_are_views_of_one_buffer():
-    flat = torch.zeros(20)
-    parts = nn.ParameterList([nn.Parameter(flat[:8]), nn.Parameter(flat[8:])])
-    assert held(parts).by_kind["parameters"] == 80
-
-
 def test_one_memory_wrapped_twice_is_one():
     array = np.zeros(50, dtype=np.float32)
     assert held(torch.from_numpy(array), torch.from_numpy(array)).total == 200

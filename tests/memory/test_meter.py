@@ -17,9 +17,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from course_lib.memory import meter, peak
-from course_lib.memory.blocks import Block, Event, curve, from_events, merge
+from course_lib.memory.blocks import Event, from_events
 from course_lib.memory.settled import PATIENCE, TASKS, wait_until_settled
-from course_lib.memory.watch import Life, Watch
 
 pytestmark = pytest.mark.cpu("two witnesses of the CPU's memory; test_on_device.py has the GPU's")
 
@@ -374,42 +373,3 @@ def test_blocks_whose_free_was_not_reported_end_when_the_address_comes_again():
     blocks = from_events(events)[10]
     assert [(b.start, b.stop, b.nbytes) for b in blocks] == [(1, 4, 5), (4, 8, 7)]
     assert from_events(events)[99] == []
-
-
-def life(pointer, seen, died, origin, nbytes=5):
-    return Life(0, pointer, nbytes, "cpu", "device", "x", seen, origin, died)
-
-
-def test_two_witnesses_of_one_block_count_it_once_and_the_first_end_holds():
-    blocks = merge(from_events([Event(1, 10, 5, "a")]), [life(10, 2, 7, "made")])
-    assert [(b.start, b.stop) for b in blocks] == [(1, 7)]
-    reported = from_events([Event(1, 10, 5, "a"), Event(3, 10, -5, "a")])
-    assert [(b.start, b.stop) for b in merge(reported, [life(10, 2, 7, "met")])] == [(1, 3)]
-
-
-def test_what_only_the_watch_knows():
-    others = [life(20, 2, 4, "made"), life(30, 0, 5, "before"), life(40, 2, 6, "met")]
-    key = [(b.start, b.stop) for b in merge({}, others)]
-    assert key == [(2, 4), (None, 5), (None, 6)]
-    # Without reports an argument of unknown origin counts neither as new nor as old.
-    assert [(b.start, b.stop) for b in merge(None, others)] == [(2, 4), (None, 5)]
-
-
-def test_the_curve_starts_at_zero_and_stops_at_the_end():
-    blocks = [Block(0, 15, 4, "old"), Block(12, 30, 2, "new"), Block(25, None, 9, "late")]
-    points = curve(blocks, 10, 20)
-    assert [(p.seconds, p.nbytes) for p in points] == [(0.0, 0), (2e-9, 2), (5e-9, -2)]
-
-
-def test_a_watch_forgets_the_dead_unless_told_and_sees_new_at_an_old_address():
-    with Watch() as watch:
-        for _ in range(50):
-            torch.empty(1000)
-        kept = torch.empty(10)
-    assert [one.nbytes for one in watch.lives()] == [40]
-    assert [s.data_ptr() for s in watch.made_and_alive()] == [kept.data_ptr()]
-    with Watch(keep_dead=True) as watch:
-        for _ in range(50):
-            torch.empty(1000)
-    assert len(watch.lives()) == 50
-    assert all(one.died >= one.seen for one in watch.lives())

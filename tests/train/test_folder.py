@@ -22,7 +22,7 @@ from course_lib.train.options import Options, Refused
 from tests.pool import ROOT
 from tests.tensor_parallel.parts import said
 from tests.train.conftest import COURSE, LIMIT, SMALL, ended, environment
-from tests.train.test_program import losses, processes, started
+from tests.train.test_program import processes, started
 
 pytestmark = pytest.mark.own_ranks("those of course train")
 
@@ -130,23 +130,6 @@ def test_all_ranks_hear_who_holds_the_folder(pool, tmp_path):
     for message in pool.run(2, all_refused, str(tmp_path / "file" / "run")):
         assert "Not a directory; name a folder to write into" in message
     assert [one.name for one in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.slow
-def test_a_second_run_is_refused_and_the_first_goes_on(tmp_path):
-    out = tmp_path / "run"
-    first = started(COURSE, out, "--tp", "2", fault="slow:0.2:")
-    second = ended(COURSE, "--ranks", 2, *SMALL, "--steps", 3, "--out", out)
-    (line,) = second.stderr.splitlines()
-    assert second.returncode == 2 and second.stdout == ""
-    assert line.startswith(f"course train: --out {out} is in use by another run, process ")
-    steps = len(losses(out))
-    first.send_signal(signal.SIGTERM)
-    printed, complaints = first.communicate(timeout=LIMIT)
-    assert (first.returncode, complaints) == (0, "") and "stopped after step" in printed
-    assert [point.step for point in losses(out)] == list(range(1, len(losses(out)) + 1))
-    assert len(losses(out)) >= steps >= 2
-    assert not (out / LOCK).exists()
 
 
 @pytest.mark.parametrize(
