@@ -219,14 +219,3 @@ def test_odd_files_are_left_to_the_checker():
     assert resolve(odd, {}, {"hidden_size": "wide"}, 1).config == {
         **odd, "gradient_accumulation_steps": 1,
     }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("model", "size"),
-    [*zip(MODELS, (24, 36, 20, 96, 4096, 4096, 32, None), strict=True), ({"n_embd": 9}, None),
-     ({"hidden_size": 5, "hidden_sizes": [9]}, 5), ({"hidden_size": True}, None), ({}, None),
-     ({"model_type": "gpt2"}, 768), ({"text_config": {"hidden_sizes": [3, 4]}}, 4)],
-)  # fmt: skip
-def test_the_hidden_size_is_the_trainers(model, size):
-    """Held to the Trainer's own above, where Accelerate is installed."""
-    assert auto.hidden_size(model) == size

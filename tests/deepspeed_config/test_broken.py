@@ -173,10 +173,6 @@ def test_what_has_one_right_form_is_corrected():
     assert rate.repair == ("rename", ("optimizer", "params", "lr"))
 
 
-def test_a_precision_that_is_not_switched_on_is_told():
-    assert only(bf16={}).message == '"bf16" is off: it has no "enabled"'
-
-
 @pytest.mark.parametrize("value", [-5, -1.0])
 def test_a_negative_size_is_an_error_and_no_other_unit(value):
     zero = {"stage": 3, "stage3_prefetch_bucket_size": value}

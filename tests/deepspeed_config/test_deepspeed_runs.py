@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import os
 import warnings
 
 import pytest
@@ -18,6 +17,8 @@ from torch import nn
 from course_lib.deepspeed_config.overflow_log import read_overflows
 from course_lib.deepspeed_config.schedules import rates, where_skipped
 from course_lib.ledger import ledger
+from course_lib.ways.launched import launched
+from course_lib.ways.with_deepspeed import started
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None,
@@ -30,20 +31,6 @@ WARMUP = {
     "type": "WarmupLR",
     "params": {"warmup_num_steps": 4, "warmup_max_lr": 1e-3, "warmup_type": "linear"},
 }
-
-
-def start(me):
-    """DeepSpeed over the group that is there."""
-    warnings.filterwarnings("ignore")
-    os.environ.update(
-        RANK=str(me.rank), LOCAL_RANK=str(me.rank), WORLD_SIZE=str(me.world),
-        MASTER_ADDR="127.0.0.1", MASTER_PORT="29500",  # used by nobody
-    )  # fmt: skip
-    import deepspeed
-
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would compile it
-    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
-    return deepspeed
 
 
 def engine_of(deepspeed, **keys):
@@ -102,12 +89,14 @@ def overflowing(deepspeed, stage: int, bad=(0, 3)) -> dict:
 
 
 def both(me) -> dict:
-    deepspeed = start(me)
-    return {
-        "fp32": traffic(deepspeed, me, "fp32"),
-        "bf16": traffic(deepspeed, me, "bf16"),
-        "overflow": overflowing(deepspeed, 2),
-    }
+    warnings.filterwarnings("ignore")
+    with launched(me):
+        deepspeed = started(me)
+        return {
+            "fp32": traffic(deepspeed, me, "fp32"),
+            "bf16": traffic(deepspeed, me, "bf16"),
+            "overflow": overflowing(deepspeed, 2),
+        }
 
 
 @pytest.mark.slow  # DeepSpeed starts on two ranks

@@ -12,6 +12,7 @@ from course_lib.train import program
 from course_lib.train.checks import resolve
 from course_lib.train.measured import Meter
 from course_lib.train.options import parse
+from tests.train.test_layouts import Asked, Quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 # Uneven on purpose: 5 rows over 2 replicas, sizes and a vocabulary that tp does not divide.
@@ -32,17 +33,6 @@ LARGE = {
     "3-wide-accumulated": [*WIDE, "--rows", "8", "--accumulate", "2"],
 }
 RUN = ["--corpus-bytes", "60000", "--peak-tflops", "0.01", "--steps", "4", "--validate-every", "0"]
-
-
-class Quiet:
-    """Shows nothing, and asks for nothing."""
-
-    asked, signal = False, None
-
-    def say(self, text: str) -> None:
-        """Not here."""
-
-    step = close = lambda self, *args, **keys: None
 
 
 def shapes(argv: list[str], world: int, rank: int = 0) -> dry.DryRun:
@@ -83,7 +73,7 @@ def measured(me, runs: dict[str, list[str]], folder: str) -> dict[str, dict]:
             out = str(Path(folder) / name)
             options = resolve(parse([*SIZES, *RUN, *argv, "--out", out]), me.world)
             with listening(Patient()):
-                program.train(options, me, Quiet(), Quiet())
+                program.train(options, me, Asked(me, None), Quiet())
             reports[name] = meters[-1].report
     finally:
         program.Meter = kind

@@ -113,21 +113,6 @@ def test_the_first_that_fits_and_back_up_in_rows():
     assert ladder.back_up(GPT2, just, rungs[4], 64).rows < 8  # by an estimate's last byte
 
 
-def test_how_many_gpus_are_enough():
-    setting = Setting(1, recompute=True, stage=3, lean=True)
-    few, some = (ladder.needs_of(GPT2, setting, Machine(0, gpus=n), 64).gpu for n in (2, 6))
-    machine = Machine(some, gpus=2)
-    enough = ladder.enough(GPT2, machine, setting, 64)
-    assert enough == 6
-    for gpus, fits in ((enough, True), (enough - 2, False)):
-        larger = replace(machine, nodes=gpus // 2)
-        assert larger.holds(ladder.needs_of(GPT2, setting, larger, 64)) == fits
-    small = replace(machine, gpu_bytes=ladder.needs_of(GPT2, setting, machine, 64).activations)
-    assert ladder.enough(GPT2, small, setting, 64) is None
-    shorter = ladder.longest(GPT2, replace(machine, gpu_bytes=few - 1), setting, 64)
-    assert shorter == 32 and ladder.longest(shape_of(GPT2), machine, setting, 64) is None
-
-
 # ---- beside the meter
 SHORT = [
     *("--steps", "2", "--corpus-bytes", "60000", "--peak-tflops", "0.01", "--validate-every", "0"),

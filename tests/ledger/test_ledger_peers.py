@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import warnings
 from itertools import pairwise
@@ -14,6 +13,8 @@ import torch.distributed as dist
 from torch import nn
 
 from course_lib.ledger import ledger
+from course_lib.ways.launched import launched
+from course_lib.ways.with_deepspeed import started
 
 FLOAT, BATCH = 4, 4
 SIZES = (6, 11, 5)  # no two alike, and 11 and 5 divide by neither 2 nor 3
@@ -159,18 +160,6 @@ def test_functional_collectives_are_booked_once_and_end_when_they_are_waited_for
 
 def deepspeed_stage_2(me) -> dict:
     warnings.filterwarnings("ignore")
-    os.environ.update(
-        RANK=str(me.rank),
-        LOCAL_RANK=str(me.rank),
-        WORLD_SIZE=str(me.world),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="29500",  # read by DeepSpeed, used by nobody: the group is there already
-    )
-    import deepspeed
-
-    # An extension for single-host inference that it would compile now and not use here.
-    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     model = two_layers()
     config = {
         "train_micro_batch_size_per_gpu": BATCH,
@@ -182,19 +171,20 @@ def deepspeed_stage_2(me) -> dict:
         },
         "gradient_clipping": 0.0,
     }
-    engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=model.parameters(), config=config
-    )
-    for _ in range(3):
-        with ledger(axes={"dp": dist.group.WORLD}) as book:
-            loss = engine(torch.randn(BATCH, SIZES[0])).square().sum()
-            engine.backward(loss)
-            engine.step()
-    return {
-        "records": [(r.op, r.axis, r.phase, r.payload, r.must) for r in book.records],
-        "issuers": {r.issued_by for r in book.records},
-        "files": {r.site.split(":")[0] for r in book.records},
-    }
+    with launched(me):
+        engine, *_ = started(me).initialize(
+            model=model, model_parameters=model.parameters(), config=config
+        )
+        for _ in range(3):
+            with ledger(axes={"dp": dist.group.WORLD}) as book:
+                loss = engine(torch.randn(BATCH, SIZES[0])).square().sum()
+                engine.backward(loss)
+                engine.step()
+        return {
+            "records": [(r.op, r.axis, r.phase, r.payload, r.must) for r in book.records],
+            "issuers": {r.issued_by for r in book.records},
+            "files": {r.site.split(":")[0] for r in book.records},
+        }
 
 
 @pytest.mark.skipif(

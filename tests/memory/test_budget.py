@@ -205,13 +205,3 @@ def test_budgets_that_make_no_sense_are_refused():
             budget(device=limit, from_now=True)
     with pytest.raises(ValueError, match="no tier 'ram'"):
         budget(from_now=True).in_use("ram")
-
-
-def out_of_memory(me):
-    with budget(device=MB, from_now=True):
-        block(2 - me.rank)
-
-
-def test_the_error_names_the_rank(pool):
-    said = pool.raises(2, out_of_memory, match="rank 0 is out of memory on its device")
-    assert "rank 0" in said[0]

@@ -24,13 +24,11 @@ WRONG = {
     "not an option": (["--hiden", "3"], 1, "there is no option --hiden; did you mean --hidden?"),
     "an opposite": (["--no-pak"], 1, "did you mean --no-pack?"),
     "a word of its own": (["extra"], 1, "there is no option extra"),
-    "no number": (["--lr", "fast"], 1, "--lr: invalid float value: 'fast'"),
     "not finite": (["--lr", "nan"], 1, "--lr nan has to be a finite number, 0 or more"),
     "below its bound": (["--rows", "0"], 1, "--rows 0 has to be 1 or more"),
     "no time": (["--timeout", "0"], 1, "--timeout 0.0 has to be above 0"),
     "more time than there is": (["--timeout", "1e300"], 1, "at most 864000 seconds"),
     "a vocabulary of bytes": (["--vocabulary", "257"], 1, "--vocabulary 257 has to be above 257"),
-    "no family": (["--family", "bert"], 1, "invalid choice: 'bert'"),
     "ranks left over": (["--tp", "2"], 3, "--tp 2 does not divide the 3 rank(s)"),
     "heads that do not divide": (["--hidden", "30"], 1, "hidden=30 does not divide into heads=4"),
     "more ranks than heads": (["--tp", "8"], 8, "--tp 8: 4 heads cannot be spread over 8 ranks"),
@@ -50,7 +48,6 @@ WRONG = {
     "the old name of precision": (
         ["--dtype", "bfloat16"], 1, "there is no option --dtype; did you mean --precision?",
     ),
-    "no such stage": (["--stage", "4"], 1, "invalid choice: 4 (choose from 0, 1, 2, 3)"),
     "a stage for nothing to offload": (
         ["--offload", "cpu"], 2, "--stage 0 --offload cpu: offload does not go with stage 0",
     ),
