@@ -111,8 +111,3 @@ def test_formulas_that_differ_are_a_finding(capsys, monkeypatch):
     monkeypatch.setattr(dry.DryRun, "differences", lambda self: ["held 1, and by formula 2"])
     code, out, _ = dry_run(capsys, "--world", 2, *SIZES)
     assert code == 1 and "the closed forms say otherwise: held 1, and by formula 2" in out
-
-
-def test_help_shows_its_options_and_those_of_train(capsys):
-    code, out, _ = dry_run(capsys, "--help")
-    assert code == 0 and "--world N" in out and "--fused-loss" in out

@@ -25,21 +25,15 @@ def measured(model, ids, loss=True):
     return p.held_after
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("change", [{}, {"dropout": 0.1}, {"recompute": True}], ids=str)
 @pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
-def test_what_a_forward_keeps(config, change):
+def test_what_a_forward_keeps(config, change, dtype):
     config = config.changed(**change)
     torch.manual_seed(0)
     ids = torch.randint(91, (3, 33))
-    got, want = measured(GPT(config), ids), kept(config, 3, 33).total
-    assert got == pytest.approx(want, rel=0.01), (got, want, got - want)
-
-
-@pytest.mark.parametrize("config", [GPT2, LLAMA], ids=["gpt2", "llama"])
-def test_what_a_forward_keeps_in_16_bits(config):
-    torch.manual_seed(0)
-    ids = torch.randint(91, (3, 33))
-    got, want = measured(GPT(config).bfloat16(), ids), kept(config, 3, 33, width=2).total
+    want = kept(config, 3, 33, width=dtype.itemsize).total
+    got = measured(GPT(config).to(dtype), ids)
     assert got == pytest.approx(want, rel=0.01), (got, want, got - want)
 
 

@@ -119,19 +119,6 @@ def test_recompute_and_sequence_take_fewer_bytes(capsys, model):
     assert acts("--length", 512) < acts() / 2 + 1e6
 
 
-def test_for_people_all_stages_stand_in_80_columns(capsys, model, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    for words in (("--config", model, "--rows", 4), ("--params", "405B", "--largest-layer", "2e9")):
-        code, out, err = course(capsys, *words, "--gpus", 8, "--nodes", 4)
-        assert (code, err) == (0, "")
-        assert max(map(len, out.splitlines())) <= 80 and "…" not in out
-        assert "A card is counted by the name it is sold under" in out
-        assert "80 GB = 74.5 GiB" in out and "GiB" in out
-        lines = [line.split()[:3] for line in out.splitlines()]
-        for stage, states_to, params_to in fit.WAYS:
-            assert [str(stage), states_to or "–", params_to or "–"] in lines
-
-
 def test_wrong_calls_end_with_2_and_a_sentence(capsys, model, tmp_path):
     no_json, list_, lacks = (tmp_path / name for name in ("a.json", "b.json", "c.json"))
     no_json.write_text("{not json")

@@ -26,22 +26,6 @@ OLD_LLAMA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        GPT2,
-        GPT2.changed(activation="gelu", tied=False, epsilon=3e-4, dropout=0.2),
-        GPT2.changed(attention_dropout=0.3),
-        LLAMA.changed(rotary_base=777.0, epsilon=1e-4, attention_dropout=0.1),
-        THREE.changed(dropout=0.25),
-    ],
-)
-def test_there_and_back(config):
-    told = json.loads(json.dumps(to_transformers(config, torch.bfloat16)))
-    assert told["dtype"] == "bfloat16"
-    assert from_transformers(told) == config
-
-
 def test_files_as_they_were_published():
     assert from_transformers(OLD_GPT2) == Config.gpt2(dropout=0.1, attention_dropout=0.1)
     llama = from_transformers(OLD_LLAMA)

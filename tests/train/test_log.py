@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from course_lib.gpt import Config
@@ -18,22 +20,11 @@ FLOPS = 3 * (2 * 2 * (12 * 8 * 8 + 2 * 16 * 8) + 2 * 8 * 100)
 
 def log(*told: tuple[int, float, float]) -> list[str]:
     """The lines that a run prints for (step, tokens per second, MFU)."""
-
-    class Stream:
-        lines: list[str] = []
-
-        def write(self, text):
-            self.lines.append(text)
-
-        def flush(self):
-            return None
-
-    stream = Stream()
-    stream.lines = []
+    stream = io.StringIO()
     for step, speed, part in told:
         point = Point(step, 4.25, 64, 1.5, 1e-3)
         Lines(stream).step(Progress(point, 40, 4.5, speed, part, 12_000_000, 3.0), due=True)
-    return "".join(stream.lines).splitlines()
+    return stream.getvalue().splitlines()
 
 
 def test_mfu_of_a_speed_is_flops_over_the_peak():
@@ -77,16 +68,15 @@ def test_it_is_what_the_run_itself_has_said(monkeypatch):
 
     import course_lib.train.report as report
 
-    shown: list[str] = []
     clock = iter(i / 50 for i in range(1000))
     monkeypatch.setattr(report.time, "perf_counter", lambda: next(clock))
     options = SimpleNamespace(rows=2, length=16, log_every=1, steps=4, peak_tflops=0.001)
     me = SimpleNamespace(rank=0, world=2)
-    stream = SimpleNamespace(write=shown.append, flush=lambda: None)
+    stream = io.StringIO()
     told = report.Report(options, me, CONFIG, Lines(stream))
     for step in range(1, 5):
         told.step(Point(step, 4.0, 32, 1.0, 1e-3))
-    lines = "".join(shown).splitlines()
+    lines = stream.getvalue().splitlines()
     printed = {line.split("MFU ")[1].split(" %")[0] for line in lines}
     got = mfu_of_log(lines, CONFIG, 16, 2 * 0.001e12, skip=0)
     assert printed == {f"{100 * got:.1f}"}

@@ -31,18 +31,8 @@ def test_a_new_model_is_the_same_on_any_mesh(pool, tmp_path):
         assert all(torch.equal(runs[n][name], x) for name, x in runs[1].items())
     wide = [x for x in runs[1].values() if x.dim() > 1]
     assert all(0.002 < float(x.std()) < 0.03 for x in wide)
-
-
-def test_a_new_model_does_not_repeat_itself(pool):
-    alike = pool.run(1, repeated)[0]
-    assert alike == []
-
-
-def repeated(me) -> list:
-    mesh = ranks.mesh(me, dp=1, tp=1)
-    model, _ = make_model(resolve(parse([*SMALL, "--tp", "1"]), me.world), me, mesh)
-    named = [(name, p.flatten()[:8]) for name, p in model.named_parameters() if p.dim() > 1]
-    return [(a, b) for i, (a, x) in enumerate(named) for b, y in named[:i] if torch.equal(x, y)]
+    begins = {tuple(x.flatten()[:8].tolist()) for x in wide}
+    assert len(begins) == len(wide)  # no parameter repeats another's numbers
 
 
 def built(me, folder: str) -> tuple[int, int]:
