@@ -281,15 +281,6 @@ def test_going_on_otherwise_is_refused(tmp_path, more, world, said):
     assert said in str(caught.value) and "step-000006" in str(caught.value)
 
 
-def test_going_on_at_another_layout(tmp_path):
-    argv = saved(tmp_path)
-    assert resolve(parse(argv), 4).tp == 2  # two replicas more
-    again = resolve(parse([*argv, "--tp", "1", "--stage", "3", "--units", "blocks.*.mlp"]), 3)
-    assert (again.tp, again.stage, again.units, again.lr) == (1, 3, "blocks.*.mlp", 0.5)
-    again = resolve(parse([*argv, "--offload", "cpu", "--precision", "float16"]), 2)
-    assert (again.stage, again.offload, again.precision) == (2, "cpu", "float16")
-
-
 OF_THREE = {"stage": 3, "offload": "nvme", "units": "head", "fast": True, "offload_folder": "disk"}
 
 
