@@ -15,7 +15,6 @@ from course_lib.cli import app
 from course_lib.deepspeed_config import fsdp2, settings
 from course_lib.deepspeed_config.auto import resolve
 from course_lib.deepspeed_config.settings import Sizes
-from course_lib.estimate.deepspeed import OVERLAP
 from course_lib.estimate.ladder import Machine
 from course_lib.estimate.ladder import settings as rungs
 from course_lib.estimate.setting import Setting
@@ -69,15 +68,6 @@ def test_a_file_says_what_the_rung_does_and_nothing_without_effect(name, setting
         assert zero["stage3_param_persistence_threshold"] > 0
     if setting.parameters == "nvme":
         assert zero["offload_param"]["buffer_size"] >= SIZES.largest
-
-
-def test_buckets_are_the_trainers_unless_they_would_take_too_much():
-    assert settings.bucket(MACHINE, SIZES) == 1024**2
-    small = Machine(40 * 10**6)
-    assert 2 * 2 * OVERLAP * settings.bucket(small, SIZES) <= 40 * 10**6 / 20
-    assert settings.bucket(small, SIZES) > 0.9 * 40 * 10**6 / 20 / 18
-    assert settings.bucket(Machine(1), SIZES) == settings.LEAST
-    assert settings.bucket(MACHINE, Sizes(None, 7, 7)) == int(24e9 / 20 / 18)
 
 
 @pytest.mark.parametrize(("name", "setting"), RUNGS, ids=NAMES)

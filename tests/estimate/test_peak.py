@@ -66,9 +66,8 @@ def measured(me, folder):
     return found
 
 
-@pytest.mark.parametrize("world", [2])
-def test_the_peak_of_a_step(pool, world, tmp_path):
-    for found in pool.run(world, measured, tmp_path, timeout=120):
+def test_the_peak_of_a_step(pool, tmp_path):
+    for found in pool.run(2, measured, tmp_path, timeout=120):
         for tied, stage, options, want, most in found:
             where = f"tied={tied}, stage {stage}, {options}: {want}, and {most} above it"
             assert want.total == pytest.approx(want.held + most, rel=0.10), where

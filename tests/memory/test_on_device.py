@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
@@ -26,9 +25,8 @@ def a_known_pattern(me):
     return top.device.type, top.bytes, top.held_after, third.nbytes
 
 
-@pytest.mark.parametrize("world", [2])
-def test_the_peak_of_a_rank_to_the_byte(pool, world):
-    for kind, most, after, kept in pool.run(world, a_known_pattern):
+def test_the_peak_of_a_rank_to_the_byte(pool):
+    for kind, most, after, kept in pool.run(2, a_known_pattern):
         assert (most, after, kept) == (10 * MIB, 6 * MIB, 6 * MIB)
         assert kind == ("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -45,10 +43,9 @@ def by_tier(me):
     return sums["device"], sums["host"]
 
 
-@pytest.mark.parametrize("world", [2])
-def test_what_a_rank_holds_by_tier(pool, world):
+def test_what_a_rank_holds_by_tier(pool):
     weight = 30 * 20 * 4
-    assert pool.run(world, by_tier) == [(4 * weight + 4, weight)] * world  # 4: the step's number
+    assert pool.run(2, by_tier) == [(4 * weight + 4, weight)] * 2  # 4: the step's number
 
 
 def within(me):
@@ -69,9 +66,8 @@ def within(me):
     return refusals
 
 
-@pytest.mark.parametrize("world", [2])
-def test_a_rank_has_a_budget_for_its_device_and_one_for_its_host(pool, world):
-    for rank, refusals in enumerate(pool.run(world, within)):
+def test_a_rank_has_a_budget_for_its_device_and_one_for_its_host(pool):
+    for rank, refusals in enumerate(pool.run(2, within)):
         assert len(refusals) == 2
         assert all(f"rank {rank}" in text for text in refusals)
         assert "device" in refusals[0] and "host" in refusals[1]
