@@ -55,8 +55,6 @@ REFUSED = [
     (OLD_GPT2, {"model_type": None}, "model_type=None"),
     (OLD_GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True"),
     (OLD_GPT2, {"scale_attn_weights": False}, "takes checkpoints with scale_attn_weights=True"),
-    (OLD_GPT2, {"reorder_and_upcast_attn": True}, "reorder_and_upcast_attn=True"),
-    (OLD_GPT2, {"add_cross_attention": True}, "add_cross_attention=True"),
     (OLD_GPT2, {"activation_function": "relu"}, "activation_function='relu' is none of gelu_new"),
     (OLD_GPT2, {"embd_pdrop": 0.2}, "resid_pdrop=0.1 and embd_pdrop=0.2 differ"),
     (OLD_LLAMA, {"hidden_act": "gelu"}, "hidden_act='gelu' means another activation"),

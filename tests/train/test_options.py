@@ -32,11 +32,6 @@ WRONG = {
     "ranks left over": (["--tp", "2"], 3, "--tp 2 does not divide the 3 rank(s)"),
     "heads that do not divide": (["--hidden", "30"], 1, "hidden=30 does not divide into heads=4"),
     "more ranks than heads": (["--tp", "8"], 8, "--tp 8: 4 heads cannot be spread over 8 ranks"),
-    "kv heads that cannot be shared": (
-        ["--family", "llama", "--hidden", "48", "--heads", "12", "--kv-heads", "3", "--tp", "4"],
-        4, "--tp 4: 3 key/value heads",
-    ),
-    "dropout of all": (["--dropout", "1"], 1, "dropout=1.0 has to lie from 0 to below 1"),
     "micro-batches": (["--rows", "8", "--accumulate", "3"], 1, "--rows 8 cannot be cut into"),
     "a replica without rows": (["--rows", "3"], 4, "leave some of the 4 replicas without a row"),
     "nowhere to go on": (["--resume"], 1, "--resume goes on with the run in a folder"),
@@ -58,10 +53,6 @@ WRONG = {
     "parameters that stay where they are": (
         ["--stage", "2", "--offload", "cpu", "--no-offload-parameters"], 2,
         "--no-offload-parameters is of stage 3",
-    ),
-    "parameters in files without the states": (
-        ["--stage", "3", "--offload", "nvme", "--no-offload-optimizer"], 2,
-        "what goes to files first are the states",
     ),
     "neither goes": (
         ["--stage", "3", "--offload", "cpu", "--no-offload-optimizer", "--no-offload-parameters"],
