@@ -119,21 +119,13 @@ def test_where_no_number_of_gpus_is_enough_it_says_so(capsys, model):
 
 
 def test_settings_are_left_in_a_folder_and_nothing_is_lost(capsys, model, tmp_path):
-    words = (
-        "--config",
-        model,
-        "--gpu-memory",
-        24,
-        "--gpus",
-        4,
-        "--write",
-        tmp_path / "new" / "one",
-    )
+    folder = tmp_path / "new" / "one"
+    words = ("--config", model, "--gpu-memory", 24, "--gpus", 4, "--write", folder)
     code, out, _ = course(capsys, *words)
     assert code == 0 and "Written: " in out
-    assert sorted(path.name for path in (tmp_path / "new" / "one").iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     assert course(capsys, *words)[0] == 0  # the same once more
-    config = tmp_path / "new" / "one" / "ds_config.json"
+    config = folder / "ds_config.json"
     config.write_text("{}")
     code, _, err = course(capsys, *words)
     assert code == 2 and "ds_config.json is there already" in err and config.read_text() == "{}"

@@ -58,16 +58,6 @@ def test_fp4_is_theirs_but_for_the_smallest_magnitude(bnb):
     assert theirs[smallest].abs().tolist() == pytest.approx([1 / 192, 1 / 192])
 
 
-def test_their_blocks_run_on_from_row_to_row(bnb):
-    """A part of 96 inputs has other blocks than the whole weight has, and nothing is said."""
-    part = WEIGHT[:, :96].contiguous()
-    packed, _ = bnb.functional.quantize_4bit(part, blocksize=64, quant_type="nf4")
-    flat = quantize_4bit(part.reshape(1, -1))
-    assert torch.equal(packed.flatten(), flat.packed.flatten())
-    whole = dequantize(quantize_4bit(WEIGHT))[:, :96]
-    assert not torch.equal(dequantize(flat).view(96, 96), whole)
-
-
 def test_the_product_with_outliers_apart_is_as_near_as_theirs(bnb):
     x = normal(64, 256, seed=21)
     x[:, [3, 50, 200]] *= 10

@@ -4,7 +4,6 @@ always a sentence with the step, the file and what to do."""
 from __future__ import annotations
 
 import errno
-from pathlib import Path
 
 import pytest
 
@@ -93,19 +92,3 @@ def too_little(me, folder: str) -> str:
 def test_too_little_text_is_a_wrong_call(pool, tmp_path):
     for message in pool.run(2, too_little, str(tmp_path / "run")):
         assert message.startswith("the corpus: ") and "--corpus-bytes" in message
-
-
-def gone_back(me, folder: str) -> list[str]:
-    """A run that goes on from an earlier checkpoint than its last."""
-    argv = [*SMALL, "--tp", "1", "--save-every", "1", "--keep", "4", "--steps", "4"]
-    trained(me, argv, folder)
-    top = Path(folder) / "checkpoints"
-    (top / "latest").write_text("step-000001\n")
-    trained(me, ["--resume", "--keep", "2", "--steps", "2"], folder)
-    return sorted(path.name for path in top.iterdir())
-
-
-def test_going_back_removes_no_later_checkpoint_and_keeps_its_own(pool, tmp_path):
-    (names,) = pool.run(1, gone_back, str(tmp_path / "run"))
-    steps = [f"step-00000{n}" for n in (1, 2, 3, 4)]
-    assert names == ["latest", *steps]
