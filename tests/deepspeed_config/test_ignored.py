@@ -8,8 +8,9 @@ import pytest
 
 from course_lib.deepspeed_config import fix
 from course_lib.deepspeed_config.finding import Finding
+from course_lib.deepspeed_config.near import nearest
 from tests.deepspeed_config.broken import STAGE_2, changed
-from tests.deepspeed_config.parts import loud, report
+from tests.deepspeed_config.parts import loud, report, shipped
 
 TUNED = {"autotuning": {"enabled": True}, "train_micro_batch_size_per_gpu": "auto"}
 
@@ -76,3 +77,31 @@ def test_a_yaml_file_is_told_with_the_file_to_give(text):
 @pytest.mark.parametrize("text", ['{\n"a": 1', "base_model", "[1,\n2", '"a": 1', "{a: 1}"])
 def test_broken_json_is_not_taken_for_yaml(text):
     assert not any("YAML" in item.message for item in report(text).findings)
+
+
+# ---- the nearest right name to a wrong one
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("zero_optimisation", "zero_optimization"),
+        ("zero", "zero_optimization"),
+        ("gradient_clip", "gradient_clipping"),
+        ("trainBatchSize", "train_batch_size"),
+        ("micro_batch_size", "train_micro_batch_size_per_gpu"),
+        ("gradient-accumulation-steps", "gradient_accumulation_steps"),
+        ("accumulation_steps_gradient", "gradient_accumulation_steps"),
+        ("fp61", "fp16"),
+        ("b16", "bf16"),
+        ("AIO", "aio"),
+        ("learning_rate", None),
+        ("xyz", None),
+    ],
+)
+def test_the_nearest_name(wrong, right):
+    assert nearest(wrong, shipped().root["keys"]) == right
+
+
+def test_a_doubt_decides_between_two():
+    """bf16 is one letter away from nf16 and fp16 two, but it is fp16 that has a loss scale."""
+    assert nearest("nf16", ["bf16", "fp16"]) == "bf16"
+    assert nearest("nf16", ["bf16", "fp16"], doubt=lambda x: 1.5 * (x == "bf16")) == "fp16"
