@@ -99,7 +99,7 @@ def followed(me):
     told = []
     for some in (lost, {**parts, "attention": block.attention}):
         x = torch.randn(2, 5, 12, dtype=torch.float64, requires_grad=True)
-        refused = pytest.raises(ValueError, match="collectives were booked|begins its forward")
+        refused = pytest.raises(ValueError, match=r"collectives were booked|begins its forward")
         with ledger(axes={"tp": dist.group.WORLD}) as book, refused as caught, follow(some, book):
             block(x).square().sum().backward()
         told.append(str(caught.value))
