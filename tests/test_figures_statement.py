@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from course_lib.figures import statement
 from course_lib.figures.needed import Move, collective, collectives
 from course_lib.figures.statement import _entries, labels_of
-from course_lib.figures.statement_rows import NONE, axis_sizes, caption, sheets, steps
+from course_lib.figures.statement_rows import NONE, axis_sizes, sheets, steps
 from course_lib.layout import Layout
 from course_lib.layout.boxes import box
 
@@ -156,24 +155,6 @@ def test_a_partial_sum_is_a_sheet_for_each_summand_and_folded_dims_are_rows():
     mesh = sheets(*read("G[h, f@tp]{dp}"), {"dp": 2, "tp": 2})
     assert labels_of(mesh) == ["0 + 2", "1 + 3"]
     assert labels_of(sheets(*read("Y[b]{tp}"), {"dp": 2, "tp": 2})) == ["(0, 2) + (1, 3)"]
-
-
-def test_the_words_are_the_fields():
-    assert caption(*read("W[h, f@tp]{dp}"), {"dp": 2, "tp": 2}) == [
-        "f sharded over tp", "partial sum over dp",
-    ]  # fmt: skip
-    assert caption(*read("W[h, f@tp]"), {"dp": 2, "tp": 2})[-1] == "replicated over dp"
-    assert caption(*read("X[b, h]"), {"tp": 2}) == ["replicated"]
-    words = statement(ROWS, title="Row-parallel").alt
-    assert words.startswith("Row-parallel. Which of 2 ranks holds which block: block i of a")
-    assert words.endswith(
-        "gives Y[b, f]{tp} (partial sum on each of 2 ranks of tp): an all-reduce over tp completes "
-        "it, Y[b, f] (replicated)."
-    )
-    assert "U[b, s, f@tp] (f sharded over tp): no collective is needed." in statement(COLUMNS).alt
-    mesh = statement("X[b@dp, h] -> X[b, h]", dp=2, tp=2).alt
-    assert "rank 2 is dp 1, tp 0" in mesh
-    assert ": an all-gather over dp makes it, X[b, h] (replicated over dp, tp)." in mesh
 
 
 def test_the_legend_says_that_ranks_of_a_block_have_a_copy_each():

@@ -67,23 +67,6 @@ def test_the_document_has_every_rung_and_the_first_that_fits(capsys, model):
     assert document["deepspeed"]["gpu_bytes"] == sum(document["deepspeed"]["gpu"].values())
 
 
-def test_for_people_it_stands_in_80_columns_and_can_be_copied(capsys, model, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    code, out, _ = course(capsys, "--config", model, "--gpu-memory", ".0155GB", "--gpus", 4)
-    assert code == 0 and "…" not in out
-    table, _, files = out.partition("# ---- ds_config.json")
-    assert max(map(len, table.splitlines())) <= 80
-    assert "The first that fits: stage 2 + offload_optimizer cpu." in " ".join(table.split())
-    text = files.partition("# ----")[0]
-    assert json.loads(text)["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
-    compile(files.partition("fsdp2.py")[2].partition("# ---- acc")[0], "fsdp2.py", "exec")
-    shown = walk.Task.read(
-        model, "0.0155", None, gpus=4, nodes=1, rows=8, length=0, precision="bfloat16"
-    )
-    for rung in walk.walk(shown).rungs:
-        assert all(word in " ".join(table.split()) for word in rung.name.split())
-
-
 def test_host_memory_counts_where_it_is_named(capsys, model):
     words = ("--gpu-memory", "15.5MB", "--gpus", 4, "--json")
     code, out, _ = course(capsys, "--config", model, *words, "--host-memory", "30MB")
