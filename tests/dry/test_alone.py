@@ -8,9 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib import collectives, ranks
+from course_lib import collectives
 from course_lib.collectives.agreement import any_goes_on, same_everywhere, who_says
-from course_lib.collectives.call import computes_on
 from course_lib.collectives.transport import uses_gloo
 from course_lib.dry import alone
 from course_lib.dry.underway import UnderWay
@@ -29,17 +28,6 @@ def test_one_file_touches_what_is_private_to_torch():
         if "fake" + "_pg" in file.read_text() or "FakeProcess" + "Group" in file.read_text()
     ]
     assert naming == ["course_lib/dry/alone.py"]
-
-
-def test_the_mesh_is_that_of_all_ranks():
-    with alone(512, 77) as me:
-        mesh = ranks.mesh(me, dp=64, tp=8)
-        tp, dp = mesh.get_group("tp"), mesh.get_group("dp")
-        assert (me.rank, me.world, me.device.type) == (77, 512, "meta")
-        assert (tp.size(), tp.rank(), dp.size(), dp.rank()) == (8, 5, 64, 9)
-        assert dist.get_process_group_ranks(tp) == list(range(72, 80))
-        assert computes_on(tp, dp).type == "meta" and computes_on().type == "cpu"
-    assert not dist.is_initialized()
 
 
 def test_every_verb_goes_past_a_ledger_with_its_bytes_and_no_byte_moves():
