@@ -6,12 +6,11 @@ import pytest
 
 from course_lib.figures.needed import Move, collective, collectives
 from course_lib.figures.statement import _entries, labels_of
-from course_lib.figures.statement_rows import NONE, axis_sizes, sheets, steps
+from course_lib.figures.statement_rows import axis_sizes, sheets, steps
 from course_lib.layout import Layout
 from course_lib.layout.boxes import box
 
 ROWS = "X[b, h@tp] W[h@tp, f] -> Y[b, f]{tp}"
-COLUMNS = "X[b, s, h] A[h, f@tp] -> U[b, s, f@tp]"
 
 
 def read(*texts: str) -> list[Layout]:
@@ -54,19 +53,6 @@ def test_two_axes_move_one_after_the_other_and_the_inner_one_first():
         collectives(*read("G[g@(dp, tp)]", "G[g@tp]"))
     with pytest.raises(ValueError, match="keeps the dims and their order"):
         collectives(*read("X[b, h]", "X[h, b]"))
-
-
-def test_a_row_ends_with_the_collective_that_it_needs():
-    assert row(ROWS) == [
-        "X[b, h@tp]", "×", "W[h@tp, f]", "=", "Y[b, f]{tp}", "all-reduce", "Y[b, f]",
-    ]  # fmt: skip
-    assert row(f"{ROWS} -> Y[b@tp, f]")[-2:] == ["reduce-scatter", "Y[b@tp, f]"]
-    assert row(COLUMNS) == [
-        "X[b, s, h]", "×", "A[h, f@tp]", "=", "U[b, s, f@tp]", NONE,
-    ]  # fmt: skip
-    assert row("U[b, f@tp] -> V[b, f@tp]") == ["U[b, f@tp]", "→", "V[b, f@tp]"]
-    assert row("G[g]{dp}") == ["G[g]{dp}", "all-reduce", "G[g]"]
-    assert row("A[h@tp, h] B[h, h@tp]") == ["A[h@tp, h]", ",", "B[h, h@tp]"]
 
 
 def test_a_tensor_that_changes_between_rows_is_moved_where_it_was_computed():

@@ -5,22 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_lib import meta
 from course_lib.memory import OutOfMemory, budget, held, tier
 from course_lib.memory.storages import alive, storages
 
 META = torch.device("meta")
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_a_place_is_a_memory_and_where_in_it(device):
-    x, y = (torch.empty(6, dtype=torch.int16, device=device) for _ in range(2))
-    assert meta.begins_at(x) == meta.begins_at(x.view(2, 3)) == meta.begins_at(x[:1])
-    assert meta.begins_at(x) != meta.begins_at(y) and meta.begins_at(x[1:]) != meta.begins_at(x)
-    bytes_ = x.view(torch.uint8)
-    assert meta.begins_at(x[2:]) == meta.begins_at(bytes_[4:])
-    keys = {meta.memory_key(one.untyped_storage()) for one in (x, x[1:], y)}
-    assert len(keys) == 2
 
 
 def test_shapes_are_memory_where_a_rank_computes_on_them_and_nowhere_else():
