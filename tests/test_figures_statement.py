@@ -17,12 +17,6 @@ def read(*texts: str) -> list[Layout]:
     return [Layout.parse(text) for text in texts]
 
 
-def row(line: str) -> list[str]:
-    """The steps of a line, each as a word or two."""
-    (found,) = steps([line])
-    return [str(s.layout) if s.layout else s.sign or " ".join(m.op for m in s.moves) for s in found]
-
-
 def test_each_change_of_layout_has_its_collective():
     expected = {
         ("Y[b, f]{tp}", "Y[b, f]"): "all-reduce",
