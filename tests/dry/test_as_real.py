@@ -14,8 +14,9 @@ SOME = ["2-sequence-fused", "3-wide-bf16-nvme"]
 AT_TWO = {
     "1-again": ["--stage", "1", "--recompute", "--dropout", "0.1"],
     "2-cpu": ["--stage", "2", "--offload", "cpu"],
-}  # fmt: skip
-AT_TWO_ALL = {**AT_TWO, "tp": ["--tp", "2", "--sequence"], "3": ["--stage", "3"]}
+    "tp": ["--tp", "2", "--sequence"],
+    "3": ["--stage", "3"],
+}
 
 
 def as_real(pool, tmp_path, runs: dict, world: int) -> None:
@@ -40,5 +41,5 @@ def test_four_ranks_send_hold_and_need_what_was_counted(pool, tmp_path):
 @pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize("world", [2, 4])
 def test_so_they_do_in_every_layout(pool, tmp_path, world, part):
-    every = OVER_TP | AT_TWO_ALL
+    every = OVER_TP | AT_TWO
     as_real(pool, tmp_path, {name: every[name] for name in list(every)[part::6]}, world)

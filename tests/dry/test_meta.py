@@ -1,4 +1,4 @@
-"""Shapes where code looks at numbers, asks for a place, and counts memory."""
+"""Shapes where code counts memory."""
 
 from __future__ import annotations
 

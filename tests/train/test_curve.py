@@ -1,4 +1,4 @@
-"""loss.csv: no bit lost, a torn line left out, what follows a checkpoint taken off; the figure."""
+"""loss.csv: no bit lost, a torn line left out, what follows a checkpoint taken off."""
 
 from __future__ import annotations
 
