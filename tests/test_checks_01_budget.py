@@ -20,11 +20,6 @@ SEND = "sending = dist.isend(chunks[going], group=group, group_dst=(rank + 1) % 
 RECEIVE = "dist.irecv(arrival, group=group, group_src=(rank - 1) % n).wait()"
 WAIT = "        sending.wait()\n"
 START = "def ring_all_reduce(x, group):\n"
-PADDED = (
-    changed(START, START + "    size = len(x)\n    x = torch.cat([x, x[:0]])\n")
-    .replace("torch.cat([x, x[:0]])", "torch.cat([x, x.new_zeros(-size % group.size())])")
-    .replace("torch.cat(chunks)", "torch.cat(chunks)[:size]")
-)
 FROM_THE_LESSON = """
 def pass_on(piece, group):
     n, rank = group.size(), group.rank()
@@ -135,11 +130,6 @@ def test_what_has_not_arrived_is_no_number():
         bench.report(look, x, None)
         assert torch.are_deterministic_algorithms_enabled() is before
     assert all(torch.isnan(empty).all() for empty in seen)
-
-
-def test_padding_that_keeps_the_budget_is_right(desk):
-    verdict = desk.check("ring_all_reduce", {"ring_all_reduce": PADDED})
-    assert (verdict.outcome, verdict.points) == ("right", 4), str(verdict)
 
 
 @pytest.mark.parametrize("mistake", likeliest(RINGS))

@@ -1,4 +1,4 @@
-"""The check of lesson 08 about a norm: what is said of one that is off.
+"""The checks of lesson 08: what is said of a norm that is off, and whose pieces are wanted.
 
 Right answers and likely wrong ones stand in `tests/answers`.
 """
@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 
 from course_lib.classroom.checks.finding import Finding
-from course_lib.classroom.checks.lesson_08 import clip
+from course_lib.classroom.checks.lesson_08 import clip, model
+from course_lib.classroom.checks.lesson_08 import reshard as check
+from course_lib.gpt import GPT
 from tests.answers.lesson_08 import WRONG_CLIP
 
 
@@ -43,3 +45,25 @@ def test_what_is_counted_twice_is_recognised_whatever_was_drawn(pool, mistake, d
         with pytest.raises(Finding) as found:
             clip._look_at_norms(list(told), "here")
         assert found.value.name == name, found.value.text
+
+
+def cut_by_the_plan(me, family):
+    """What `parallelize`'s own functions leave on each rank."""
+    config = check.CONFIGS[family]
+    group = dist.group.WORLD
+    cut = model.cut_over(model.dense(config, 5), group)
+    return {k: p.detach() for k, p in cut.named_parameters(remove_duplicate=False)}
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("family", ["GPT-2", "Llama"])
+def test_the_pieces_wanted_are_those_of_the_library(pool, world, family):
+    config = check.CONFIGS[family]
+    state = check.state_of(config, 5)
+    wanted = check.shards(state, config, world)
+    for own, mine in zip(pool.run(world, cut_by_the_plan, family), wanted, strict=True):
+        assert own.keys() == mine.keys() == dict(GPT(config).named_parameters(
+            remove_duplicate=False)).keys()  # fmt: skip
+        for name, piece in mine.items():
+            assert torch.equal(own[name], piece), name
+    assert check.shards(state, config, 1)[0].keys() == state.keys()

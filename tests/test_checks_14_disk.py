@@ -22,7 +22,6 @@ from course_lib.classroom.checks.lesson_14.disk import (
     Op,
     Tree,
     crashes,
-    unsynced,
 )
 from tests.test_checks_every import written
 
@@ -135,33 +134,3 @@ def test_what_a_real_folder_refuses_the_model_refuses(tmp_path):
             really(op, tmp_path)
         with pytest.raises(NotThere):
             Tree({}).apply(op)
-
-
-@pytest.mark.parametrize(
-    ("count", "loose"), [(3, {0, 1, 2}), (4, {0, 1}), (5, {0}), (6, {0, 5}), (7, set())]
-)
-def test_a_sync_takes_contents_or_entries(count, loose):
-    """Of a file its contents, of a folder its entries; a folder's own entry is in the one above."""
-    assert unsynced(SAVE[:count]) == loose
-
-
-def test_a_renamed_file_is_followed():
-    ops = [Op(CREATE, "l"), Op(CONTENT, "l", "b"), Op(RENAME, "l", "latest")]
-    assert unsynced([*ops, Op(SYNC, "latest")]) == {0, 2}
-    assert unsynced([*ops, Op(SYNC, "l")]) == {0, 1, 2}
-
-
-def test_a_power_cut_may_keep_the_later_of_two_and_lose_contents():
-    ops = [Op(MAKE, "b"), Op(CREATE, "b/rank-0"), Op(CONTENT, "b/rank-0", "new"),
-           Op(CREATE, "l"), Op(CONTENT, "l", "b"), Op(RENAME, "l", "latest")]  # fmt: skip
-    left = [crash.tree.files for crash in crashes(BEFORE, ops) if crash.power]
-    assert any(files.get("latest") == "" for files in left)
-    assert any(files.get("latest") == "b" and "b/rank-0" not in files for files in left)
-    assert any(files == BEFORE for files in left)
-
-
-def test_what_comes_after_on_an_entry_is_not_there_without_what_came_before():
-    ops = [Op(MAKE, "t"), Op(RENAME, "t", "b")]
-    for crash in crashes({}, ops):
-        assert ("b" in crash.tree.folders) == (not crash.power or crash.alone == ops[1])
-        assert not {"t", "b"} <= crash.tree.folders

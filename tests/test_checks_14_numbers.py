@@ -39,16 +39,6 @@ def test_each_check_draws_other_cases_of_every_kind():
         assert kinds == {"linkTrue", "linkFalse", "workFalse"}
 
 
-def test_break_even_is_where_the_two_times_meet():
-    for case in drawn(3):
-        even = speed.break_even(case)
-        assert speed.operations(case, even) >= speed.transfer(case)
-        assert speed.operations(case, even - 1) < speed.transfer(case)
-    exact = drawn(3)[-2]  # to the last bit
-    even = speed.break_even(exact)
-    assert speed.operations(exact, even) == speed.transfer(exact)
-
-
 @pytest.mark.parametrize("key", KEYS)
 def test_a_refusal_does_not_say_what_is_right(key):
     cases = drawn(7)

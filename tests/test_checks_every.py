@@ -18,12 +18,15 @@ from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.desk import Desk
 from course_lib.classroom.checks.lesson_06 import fits
 from course_lib.classroom.checks.lesson_07 import log_two
+from course_lib.classroom.checks.lesson_08 import groups
 from course_lib.classroom.checks.lesson_09 import sixteen
+from course_lib.classroom.checks.lesson_10 import divide
 from course_lib.classroom.checks.lesson_13 import clinic
 from course_lib.classroom.checks.thought import close
 from course_lib.classroom.checks.words import Page
 from tests.answers import checked, lesson_01_numbers, lesson_02_numbers, lessons
 from tests.answers.lesson_01_numbers import RING, TREE
+from tests.answers.lesson_06_loss import loss
 
 ROOT = Path(__file__).resolve().parent.parent
 EVERY = frame.exercises()
@@ -44,11 +47,6 @@ def numbers(folder: str, name: str) -> dict:
     space: dict = {}
     exec(written(folder, name), space)
     return space[name]
-
-
-@pytest.fixture
-def alone() -> Desk:
-    return Desk()  # for what needs no ranks: its judge is never started
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -91,7 +89,9 @@ def test_nothing_at_all_is_wrong_and_breaks_nothing(alone, name):
 IDEAS = {
     "which_fits": fits.MISTAKES,
     "log_two": log_two.MISTAKES,
+    "which_group": groups.MISTAKES,
     "sixteen_bytes": sixteen.MISTAKES,
+    "where_to_divide": divide.MISTAKES,
     "read_config": clinic.MISTAKES,
 }
 
@@ -128,6 +128,15 @@ STRANGE = {
     "sequence_mlp": {"'tokens'": "wrong shape"},
     "pay_sums": {"'tokens'": "not a dictionary"},
     "uneven_loss": {"'tokens'": "not a loss", "torch.tensor(float('nan')).double()": "wrong loss"},
+    **{
+        name: {"'a loss'": "not a pair", "([], {})": "no single loss"}
+        for name in ("cut_loss", "ignored_loss", "padded_loss", "smoothed_loss")
+    },
+    "two_collectives": {
+        "[given[0]]": "wrong shape",
+        "given[0].sum(-1) * float('nan')": "not finite",
+        "torch.zeros_like(given[1], dtype=torch.float64)": "wrong loss",
+    },
     "clip_as_one": {"'a norm'": "not a number", "float('nan')": "wrong norm"},
     "reshard": {"'weights'": "not a list", "given[0]": "another number of ranks"},
     "pieces_of": {"'seven'": "not pieces"},
@@ -148,6 +157,14 @@ def test_a_strange_result_is_called_what_it_is(desk, name):
     for result, called in STRANGE[name].items():
         verdict = checked(desk, name, f"def {name}(*given):\n    return {result}\n")
         assert (verdict.outcome, verdict.name) == ("wrong", called), str(verdict)
+
+
+def test_a_disagreement_in_a_backward_is_placed_there_once(desk):
+    # f of pieces of the table that differ in length: its backward's all-reduces disagree.
+    torn = loss(("copy(table, group)", "copy(table[: len(table) - group.rank()], group)"))
+    text = checked(desk, "uneven_loss", torn).text
+    assert "disagree" in text and text.count("in the backward") == 1, text
+    assert "line 1" not in text
 
 
 @pytest.mark.slow  # lesson 01's ring does the same in each run, and the frame is one
@@ -215,6 +232,9 @@ HELD_BACK = {
     "take_stock": (".clone()", "setdefault", "numel() == 0"),
     "streamed_speed": ("(n - 1) / n", "(N - 1) / N *", "max(", "ceil("),
     "generate_together": ('"max"', "all_reduce(", "if not done"),
+    "place_ranks": ("case[", " % a", "range("),
+    "mfu_of_log": ("median(", "findall", "24 *"),
+    "cheapest_plan": ("86400", "12 / n", "min("),
     "atomic_save": ("disk.rename(", "disk.sync(", 'sync(".")', "dist.barrier("),
 }
 
@@ -270,7 +290,9 @@ def test_no_refusal_says_what_is_right_in_other_words(alone, name):
     assert not re.search(SECRET[name], all_said(alone, name))
 
 
-@pytest.mark.parametrize("name", ["which_group", "sixteen_bytes", "where_to_divide"])
+@pytest.mark.parametrize(
+    "name", ["who_knows", "mean_over_ranks", "which_group", "sixteen_bytes", "where_to_divide"]
+)
 def test_hints_to_these_questions_hold_no_number(name):
     said = " ".join([*EVERY[name].hints, EVERY[name].when_right])
     assert not re.search(r"\d", said.replace("stage 1", "").replace("float32", ""))

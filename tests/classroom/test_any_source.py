@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from course_lib.classroom.inbox import Inbox
 
 from course_lib.classroom import any_source
 from course_lib.classroom.board import Inbox
