@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
@@ -130,31 +129,9 @@ def test_an_answer_below_a_prediction_is_seen_when_its_cell_is_run(open_notebook
 
 
 @pytest.mark.slow
-def test_a_line_of_the_formula_sheet_leads_to_the_cell_that_proves_it(open_notebook):
-    with open_notebook("notebooks/appendix_d_formula_sheet.ipynb") as page:
-        (table,) = [cell for cell in page.cells() if "|T2|" in cell.source]
-        row = re.search(r"\|T2\|.*\]\((\S+)#cell-id=(\w+)\)", table.source)
-        page.show(table)
-        page.tab.locator("tr", has_text="T2").locator("a").last.click()
-        page.tab.wait_for_function(IN_SIGHT, arg=[f"notebooks/{row[1]}", row[2]])
-
-
-@pytest.mark.slow
 def test_an_exercise_leads_to_the_section_that_it_rests_on(open_notebook):
     with open_notebook("exercises/02_one_product/cut_gradients.ipynb") as page:
         source = page.cells()[0].source
         link = re.search(r"rests on \[(.+?)\]\(\.\./\.\./(\S+)#cell-id=([\w-]+)\)", source)
         page.tab.locator("a", has_text=link[1]).first.click()
         page.tab.wait_for_function(IN_SIGHT, arg=[link[2], link[3]])
-
-
-def test_a_failure_leaves_a_picture(visit):
-    def fail() -> None:
-        with visit("notebooks") as tab:
-            tab.wait_for_selector("#jp-MainMenu")
-            raise RuntimeError("something")
-
-    with pytest.raises(AssertionError, match="something\nWhat the browser showed: ") as failed:
-        fail()
-    picture = Path(str(failed.value).rpartition(": ")[2])
-    assert picture.read_bytes().startswith(b"\x89PNG")

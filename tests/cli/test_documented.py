@@ -183,12 +183,6 @@ def test_the_quick_ones_run_as_written(fresh):
     assert not faults, "\n\n".join(faults)
 
 
-def test_a_benchmark_finds_what_stands_beside_it(fresh):
-    command = Shown("docs/instructors.md", "course bench classroom --limit 1")
-    done = run(command, command.text, fresh, fresh.parent / "home", 60)  # refused once it is read
-    assert done.returncode == 2 and "classroom has no --limit" in done.stderr, done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_all_run_as_written(fresh):

@@ -1,4 +1,4 @@
-"""Toy clones of the course, fresh or set up, for the tests of the bootstrap.
+"""Toy clones of the course, fresh or set up, for the tests of the bootstrap; an empty course.
 
 Setting up for real is done once a session; tests that need a set-up clone get a copy of it.
 """
@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.house.toy import Toy, lay_out, wheel
+from tools.accept_gpu import running
+from tools.accept_gpu.running import Place
 
 
 @pytest.fixture(scope="session")
@@ -45,3 +47,16 @@ def ready(tmp_path: Path, finished: tuple[Toy, str]) -> Toy:
     stamp = root / ".venv" / "course-stamp.json"
     stamp.write_text(stamp.read_text().replace(str(source.root), str(root)))
     return Toy(root, source.wheels)
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A course without anything in it, for the stages of `make accept-gpu`."""
+    # The stages' own pytest needs no plugin here, and loading them all takes seconds.
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.setattr(running, "PATIENCE", 0.2)
+    (tmp_path / "course" / "tests").mkdir(parents=True)
+    (tmp_path / "scratch").mkdir()
+    (tmp_path / "course" / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    return Place(tmp_path / "course", tmp_path / "scratch")

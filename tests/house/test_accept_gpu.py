@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -27,8 +26,6 @@ from tools.accept_gpu.scaling import judged, scaling
 from tools.accept_gpu.stages import Place, Stage
 from tools.accept_gpu.training import training
 from tools.accept_gpu.verdict import why_not
-from tools.bootstrap import tasks
-from tools.bootstrap.environment import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -128,21 +125,9 @@ def test_in_error(broken): pass
 """
 
 
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    # The stages' own pytest needs no plugin here, and loading them all takes seconds.
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    (tmp_path / "course").mkdir()
-    (tmp_path / "scratch").mkdir()
-    (tmp_path / "course" / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
-    return Place(tmp_path / "course", tmp_path / "scratch")
-
-
-def test_tests_are_counted_with_names_and_reasons(toy: Place) -> None:
-    (toy.root / "tests").mkdir()
-    (toy.root / "tests" / "test_toy.py").write_text(TESTS)
-    found = stages.tests(toy, 120)
+def test_tests_are_counted_with_names_and_reasons(course: Place) -> None:
+    (course.root / "tests" / "test_toy.py").write_text(TESTS)
+    found = stages.tests(course, 120)
     assert (found["ok"], found["passed"], found["found"]) == (
         False, 2, "2 passed, 2 failed, 1 skipped",
     )  # fmt: skip
@@ -152,17 +137,23 @@ def test_tests_are_counted_with_names_and_reasons(toy: Place) -> None:
     assert found["skipped"][0]["why"] == "no such device"
 
 
-def test_a_run_in_which_nothing_passed_is_no_success(toy: Place) -> None:
-    (toy.root / "tests").mkdir()
-    (toy.root / "tests" / "test_toy.py").write_text(TESTS)
-    found = stages.tests(toy, 120, "-k", "left_out")
+def test_a_run_in_which_nothing_passed_is_no_success(course: Place) -> None:
+    (course.root / "tests" / "test_toy.py").write_text(TESTS)
+    found = stages.tests(course, 120, "-k", "left_out")
     assert (found["ok"], found["found"]) == (False, "0 passed, 1 skipped")
 
 
-def test_tests_that_are_not_there_are_no_success(toy: Place) -> None:
-    found = stages.tests(toy, 120)
+def test_tests_that_are_not_there_are_no_success(course: Place) -> None:
+    found = stages.tests(course, 120)
     assert not found["ok"] and found["found"] == "pytest itself ended with 5: 0 passed"
     assert any("collected 0 items" in line for line in found["tail"]), found["tail"]
+
+
+def with_commands(course: Place, program: str) -> None:
+    """Make this program the `course` of the small course."""
+    (course.root / "course_lib").mkdir()
+    (course.root / "course_lib" / "__init__.py").touch()
+    (course.root / "course_lib" / "cli.py").write_text(program)
 
 
 TRAIN = """
@@ -180,15 +171,13 @@ print(json.dumps(run))
 """
 
 
-def test_training_is_held_against_stage_0_and_the_formulas(toy: Place) -> None:
-    (toy.root / "course_lib").mkdir()
-    (toy.root / "course_lib" / "__init__.py").touch()
-    (toy.root / "course_lib" / "cli.py").write_text(TRAIN)
+def test_training_is_held_against_stage_0_and_the_formulas(course: Place) -> None:
+    with_commands(course, TRAIN)
     whole = {"0": [], "again": ["--precision", "float32"]}
-    good = training(toy, 60, 2, whole)
+    good = training(course, 60, 2, whole)
     assert good["ok"] and good["backends"] == ["gloo"] and good["world"] == 2
     assert good["found"].endswith("; peaks 1.10 to 1.10 of the estimate")
-    bad = training(toy, 60, 2, {**whole, **{n: ["--stage", n] for n in "123"}})
+    bad = training(course, 60, 2, {**whole, **{n: ["--stage", n] for n in "123"}})
     assert not bad["ok"]
     assert bad["found"] == (
         "1: rank 0 held 9 bytes, by formula 8; 2: its losses are up to 1.0e-02 from stage 0's; "
@@ -215,18 +204,16 @@ print(json.dumps({"losses": losses, "backend": "gloo"}))
 """
 
 
-def test_runs_that_go_on_are_held_against_the_one_never_cut(toy: Place) -> None:
-    (toy.root / "course_lib").mkdir()
-    (toy.root / "course_lib" / "__init__.py").touch()
-    (toy.root / "course_lib" / "cli.py").write_text(RESUME)
+def test_runs_that_go_on_are_held_against_the_one_never_cut(course: Place) -> None:
+    with_commands(course, RESUME)
     same = {"same": (["--stage", "2"], ["--stage", "2"])}
-    good = resuming(toy, 60, 2, same)
+    good = resuming(course, 60, 2, same)
     assert good == {
         "ok": True, "found": "1 pairs of layouts go on with the same losses", "world": 2,
         "backends": ["gloo"], "left_out": [],
     }  # fmt: skip
     others = {n: (["--stage", "2"], ["--stage", n]) for n in "13"}
-    bad = resuming(toy, 60, 2, {**same, **others, "first": (["--stage", "1"], ["--stage", "2"])})
+    bad = resuming(course, 60, 2, {**same, **others, "first": (["--stage", "1"], ["--stage", "2"])})
     assert not bad["ok"]
     assert bad["found"] == (
         "1: its losses are up to 1.0e-02 from those of the run never cut; 3: ended with 1: no "
@@ -245,45 +232,44 @@ with open(where, "w") as file:
 
 
 def test_notebooks_run_at_the_world_asked_for_and_nccl_is_listened_to(
-    toy: Place, monkeypatch: pytest.MonkeyPatch
+    course: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As in the repository, its kernel talks over files: a port drawn for it may be taken by then.
     monkeypatch.setenv("PYTEST_PLUGINS", "nbval.plugin,tests.strict_notebooks")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(NOTEBOOK, id="one")])
-    (toy.root / "notebooks").mkdir()
-    nbformat.write(book, toy.root / "notebooks" / "toy.ipynb")
-    found = stages.notebooks(toy, 120, 3)
+    (course.root / "notebooks").mkdir()
+    nbformat.write(book, course.root / "notebooks" / "toy.ipynb")
+    found = stages.notebooks(course, 120, 3)
     assert found["ok"], found
     assert found["nccl_communicators"] == {"3": 1} and found["world"] == 3
     assert found["found"] == "1 passed; NCCL communicators: 1 of 3 ranks"
 
 
-def test_a_stage_that_crashes_is_a_result_like_any_other(toy: Place) -> None:
+def test_a_stage_that_crashes_is_a_result_like_any_other(course: Place) -> None:
     def crash(place: Place, limit: float) -> dict[str, Any]:
         raise RuntimeError("ended with 3 and no report")
 
-    told = road.run(Stage("doctor", "doctor", 5.0, crash), toy)
+    told = road.run(Stage("doctor", "doctor", 5.0, crash), course)
     assert (told["name"], told["ok"]) == ("doctor", False)
     assert told["found"] == "RuntimeError: ended with 3 and no report"
 
 
 def test_what_outlives_its_limit_is_ended_with_its_children(
-    toy: Place, monkeypatch: pytest.MonkeyPatch
+    course: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "PATIENCE", 0.2)
     monkeypatch.setattr(running, "_with", lambda mark: [])  # a system without /proc
     # A shell's background child does not hear the interrupt: only its group's end reaches it.
     command = ["sh", "-c", "sleep 600 & echo $!; wait"]
-    ended = running.bounded(command, 3.0, toy.root, toy.scratch, os.environ, toy.stop)
+    ended = running.bounded(command, 3.0, course.root, course.scratch, os.environ, course.stop)
     assert ended.code is None
-    pid = int(ended.out.read_text())
-    assert all_end([psutil.Process(pid)] if psutil.pid_exists(pid) else [])
+    assert gone(int(ended.out.read_text()))
 
 
-def all_end(processes: list[psutil.Process]) -> bool:
-    """Whether they end by themselves; if not, they are ended here, so that none stays behind."""
-    alive = psutil.wait_procs(processes, 15)[1]
+def gone(*pids: int) -> bool:
+    """Whether the processes end by themselves; if not, they are ended here."""
+    alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
+    alive = psutil.wait_procs(alive, 15)[1]
     for process in alive:
         process.kill()
     return not alive
@@ -295,24 +281,6 @@ def all_end(processes: list[psutil.Process]) -> bool:
 def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     torch = Torch("2.13.0", None, count, None)
     monkeypatch.setattr(torch_build, "of_this_process", lambda: torch)
-
-
-def test_the_make_target_passes_the_options_on_and_the_exit_code_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def record(command: list[str], root: Path, variables: dict[str, str]) -> int:
-        calls.append((command, root))
-        return 7
-
-    monkeypatch.setattr(tasks, "_run", record)
-    monkeypatch.setenv("ACCEPT_ARGS", "--rehearse --out 'a file.json'")
-    environment = Environment(tmp_path, tmp_path / "bin" / "python", True)
-    assert tasks.accept_gpu(ROOT, environment) == 7
-    ((command, root),) = calls
-    assert command[1:] == ["-m", "tools.accept_gpu", "--rehearse", "--out", "a file.json"]
-    assert (command[0], root) == (str(environment.python), ROOT)
 
 
 @pytest.mark.parametrize("gpus", [0, 1])
@@ -337,12 +305,6 @@ def test_a_place_that_cannot_be_written_is_found_before_the_work(
     told = capsys.readouterr().err
     assert "cannot be written (No such file or directory)" in told
     assert "tests (at most" not in told, "no stage was begun"
-
-
-def test_an_unknown_stage_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        accept.main(["--only", "docter"])
-    assert ended.value.code == 2 and "no stage is called docter" in capsys.readouterr().err
 
 
 def stage(name: str, ok: bool, found: str = "") -> Stage:
@@ -396,63 +358,6 @@ def test_a_rehearsal_measures_for_real(
     assert f'"{socket.gethostname()}"' not in text
 
 
-HANG = """\
-import subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print(child.pid, flush=True)
-time.sleep(600)
-"""
-
-
-def test_interrupted_it_ends_its_stage_and_keeps_what_was_done(tmp_path: Path) -> None:
-    """SIGTERM, as a scheduler sends it, in the middle of a stage."""
-    out = tmp_path / "v.json"
-    (tmp_path / "hang.py").write_text(HANG)
-    program = f"""
-import runpy, sys
-from tools.accept_gpu import running, stages
-running.PATIENCE = 0.5
-hang = lambda place, limit: place.python(limit, {str(tmp_path / "hang.py")!r})
-stages.stages = lambda world: [
-    stages.Stage("tests", "tests", 60.0, lambda place, limit: {{"ok": True, "found": ""}}),
-    stages.Stage("gpu tests", "tests", 500.0, hang),
-]
-sys.argv = ["accept_gpu", "--rehearse", "--out", {str(out)!r}]
-runpy.run_module("tools.accept_gpu", run_name="__main__")
-"""
-    running_one = subprocess.Popen(
-        [sys.executable, "-c", program], cwd=ROOT, stdin=subprocess.DEVNULL,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    try:
-        for line in running_one.stderr:
-            if "2/2 gpu tests (" in line:
-                break
-        below = psutil.Process(running_one.pid)
-        children = wait_for_children(below, 3)
-        running_one.send_signal(signal.SIGTERM)
-        rest = running_one.communicate(timeout=120)[1]
-    finally:
-        running_one.kill()
-        running_one.wait()
-    assert all_end(children)
-    assert running_one.returncode == 130 and "interrupted" in rest
-    verdict = json.loads(out.read_text())
-    assert (verdict["finished"], verdict["accepted"]) == (False, False)
-    assert [one["name"] for one in verdict["stages"]] == ["tests"]
-
-
-def wait_for_children(process: psutil.Process, count: int) -> list[psutil.Process]:
-    """The stage's process, the one it started and the one that watches, once all are there."""
-    for _ in range(1200):
-        found = process.children(recursive=True)
-        if len(found) >= count:
-            return found
-        psutil.wait_procs(found or [process], 0.1)
-    raise AssertionError("the stage did not start")
-
-
 # --- scaling -------------------------------------------------------------------------------------
 
 
@@ -486,15 +391,15 @@ def test_scaling_tells_efficiencies_and_judges_the_bytes() -> None:
     assert judged(part, 2)["found"] == "no strong scaling over dp"
 
 
-def test_scaling_that_ends_early_is_told_with_its_last_words(toy: Place) -> None:
-    found = scaling(Place(ROOT, toy.scratch), 120, 2, {"heads": 0})
+def test_scaling_that_ends_early_is_told_with_its_last_words(course: Place) -> None:
+    found = scaling(Place(ROOT, course.scratch), 120, 2, {"heads": 0})
     assert not found["ok"] and found["found"].startswith("ended with ")
     assert found["backends"] == [] and "heads=0" in " ".join(found["tail"])
 
 
 @pytest.mark.slow
-def test_scaling_is_rehearsed_on_processors(toy: Place) -> None:
+def test_scaling_is_rehearsed_on_processors(course: Place) -> None:
     small = {"hidden": 24, "heads": 4, "length": 8, "layers": 1, "vocabulary": 66}
-    found = scaling(Place(ROOT, toy.scratch), 300, 2, small)
+    found = scaling(Place(ROOT, course.scratch), 300, 2, small)
     assert found["ok"], found
     assert found["backends"] == ["gloo"] and found["found"].count("%") == 4

@@ -18,29 +18,13 @@ import nbformat
 import psutil
 import pytest
 
-from course_lib.classroom.doctor import torch_build
-from course_lib.classroom.doctor.torch_build import Torch
+from tests.house.test_accept_gpu import ROOT, gone, with_commands, with_gpus
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import one_gpu, road, running, stages
 from tools.accept_gpu.report import Report
 from tools.accept_gpu.sizes import BY_MEMORY, TINY, fitting
 from tools.accept_gpu.stages import Place, Stage
 from tools.accept_gpu.training import trained
-
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    """A course without anything in it."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
-    monkeypatch.setattr(running, "PATIENCE", 0.2)
-    (tmp_path / "course" / "tests").mkdir(parents=True)
-    (tmp_path / "scratch").mkdir()
-    (tmp_path / "course" / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
-    return Place(tmp_path / "course", tmp_path / "scratch")
-
 
 # A child in a session of its own, as a rank is, which does not hear an interrupt.
 HANG = """\
@@ -53,25 +37,18 @@ time.sleep(600)
 """
 
 
-def gone(*pids: int) -> bool:
-    """Whether the processes end by themselves; if not, they are ended here."""
-    alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    alive = psutil.wait_procs(alive, 15)[1]
-    for process in alive:
-        process.kill()
-    return not alive
-
-
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="it is found in /proc")
-def test_a_stage_that_hangs_is_ended_with_its_sessions_and_the_next_goes_on(toy, tmp_path) -> None:
-    (toy.root / "hang.py").write_text(HANG)
+def test_a_stage_that_hangs_is_ended_with_its_sessions_and_the_next_goes_on(
+    course, tmp_path
+) -> None:
+    (course.root / "hang.py").write_text(HANG)
     pid = tmp_path / "pid"
     chosen = [
         Stage("hangs", "a", 3.0, lambda place, limit: _ran(place, limit, "hang.py", str(pid))),
         Stage("goes on", "b", 60.0, lambda place, limit: _ran(place, limit, "-c", "print(1)")),
     ]
     report = Report(tmp_path / "found.json", {}, tmp_path / "summary.txt")
-    road.travel(chosen, toy, report, time.monotonic() + 600)
+    road.travel(chosen, course, report, time.monotonic() + 600)
     assert gone(int(pid.read_text()))
     first, second = json.loads((tmp_path / "found.json").read_text())["stages"]
     assert (first["ok"], second["ok"]) == (False, True)
@@ -87,7 +64,7 @@ def _ran(place: Place, limit: float, *words: str) -> dict[str, Any]:
 # --- time ----------------------------------------------------------------------------------------
 
 
-def test_time_is_shared_out_and_what_has_none_is_left_out(toy, tmp_path, monkeypatch) -> None:
+def test_time_is_shared_out_and_what_has_none_is_left_out(course, tmp_path, monkeypatch) -> None:
     limits: dict[str, float] = {}
 
     def stage(name: str, limit: float, **found: Any) -> Stage:
@@ -106,7 +83,7 @@ def test_time_is_shared_out_and_what_has_none_is_left_out(toy, tmp_path, monkeyp
         stage("b", 100.0, ok=False, late=True),
         stage("c", 10.0),
     ]
-    road.travel(chosen, toy, report, now[0] + 100 + road.RESERVE)
+    road.travel(chosen, course, report, now[0] + 100 + road.RESERVE)
     assert limits == {"a": 50.0, "b": 50.0}, "b has what a left, and c has nothing"
     a, b, c = report.document["stages"]
     assert a["ok"] and "left_out" not in a
@@ -114,15 +91,15 @@ def test_time_is_shared_out_and_what_has_none_is_left_out(toy, tmp_path, monkeyp
     assert c["ok"] and c["found"] == "not begun: no time left" and c["left_out"]
     now[0], report.document["stages"][:] = 1000.0, []
     bad = [stage("b", 100.0, ok=False, late=True, failed=[{"name": "t"}])]
-    road.travel(bad, toy, report, now[0] + 50 + road.RESERVE)
+    road.travel(bad, course, report, now[0] + 50 + road.RESERVE)
     assert not report.document["stages"][0]["ok"], "a test that failed before the cut has failed"
 
 
-def test_a_part_that_is_cut_off_is_told_from_one_that_takes_too_long(toy, monkeypatch) -> None:
+def test_a_part_that_is_cut_off_is_told_from_one_that_takes_too_long(course, monkeypatch) -> None:
     monkeypatch.setattr(running, "LEAST", 0.5)
     sleep = ["-c", "import time; time.sleep(60)"]
     jobs = {"long": sleep, "cut": sleep, "never": sleep}
-    ended = dict(toy.together(3.0, 2.0, jobs))
+    ended = dict(course.together(3.0, 2.0, jobs))
     assert ended["long"].code is None and not ended["long"].left_out
     assert ended["long"].how().startswith("not done after 2 s")
     assert ended["cut"].left_out.startswith("cut off after 1 s")
@@ -142,12 +119,12 @@ def test_lists_name_what_is_there() -> None:
     assert [len(found) for found in lessons] == [1] * len(one_gpu.LESSONS)
 
 
-def test_stages_have_groups_and_the_one_for_a_gpu_alone_says_so(toy) -> None:
+def test_stages_have_groups_and_the_one_for_a_gpu_alone_says_so(course) -> None:
     for gpu in (True, False):
         every = one_gpu.stages(TINY, gpu, 16)
         assert list(dict.fromkeys(one.group for one in every)) == list(one_gpu.GROUPS)
         assert [one.name for one in every if one.beside] == ["lessons", "device tests"]
-    found = next(one for one in every if one.name == "gpu tests").run(toy, 60.0)
+    found = next(one for one in every if one.name == "gpu tests").run(course, 60.0)
     assert found["ok"] and found["left_out"] == ["it needs a GPU, and torch sees none here"]
 
 
@@ -158,11 +135,6 @@ def test_sizes_follow_the_memory_that_is_free() -> None:
     assert fitting(2 << 30) is TINY
     for sizes in BY_MEMORY:  # logits, their gradient, and three times as much in float32
         assert 5 * 4 * sizes.tokens * sizes.vocabulary < sizes.free
-
-
-def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    torch = Torch("2.13.0", None, count, None)
-    monkeypatch.setattr(torch_build, "of_this_process", lambda: torch)
 
 
 def stage(name: str, group: str, ok: bool, *left_out: str, **more: Any) -> Stage:
@@ -229,12 +201,10 @@ print(json.dumps({"losses": [2.0], "ranks": [rank], "backend": "nccl", "device":
 """
 
 
-def test_training_beside_the_formulas_is_amiss_and_its_speed_is_that_of_the_end(toy) -> None:
-    (toy.root / "course_lib").mkdir()
-    (toy.root / "course_lib" / "__init__.py").touch()
-    (toy.root / "course_lib" / "cli.py").write_text(TRAIN)
+def test_training_beside_the_formulas_is_amiss_and_its_speed_is_that_of_the_end(course) -> None:
+    with_commands(course, TRAIN)
     kept: dict[str, dict] = {}
-    place = Place(toy.root, toy.scratch, keep=kept.__setitem__)
+    place = Place(course.root, course.scratch, keep=kept.__setitem__)
     found = trained(place, 60, {"good": [], "bad": ["--tp", "2"]}, at_once=2)
     assert not found["ok"] and found["found"] == "bad: rank 0 sent 7 bytes, by formula 6"
     assert (found["backends"], found["devices"]) == (["nccl"], ["cuda:0"])
@@ -251,13 +221,13 @@ def test_slow(): time.sleep(600)
 
 
 def test_tests_are_recorded_as_they_end_and_a_file_that_fails_to_load_costs_no_other(
-    toy, tmp_path, monkeypatch
+    course, tmp_path, monkeypatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home/ana")
-    (toy.root / "tests" / "test_slow.py").write_text(SLOW)
-    (toy.root / "tests" / "test_broken.py").write_text("import no_such_package\n")
+    (course.root / "tests" / "test_slow.py").write_text(SLOW)
+    (course.root / "tests" / "test_broken.py").write_text("import no_such_package\n")
     records = tmp_path / "tests.jsonl"
-    found = stages.tests(Place(toy.root, toy.scratch, records), 10.0)
+    found = stages.tests(Place(course.root, course.scratch, records), 10.0)
     assert (found["ok"], found["late"], found["passed"]) == (False, True, 1)
     assert found["found"].endswith(": 1 passed, 2 failed")
     rows = {row["test"]: row for row in map(json.loads, records.read_text().splitlines())}
@@ -267,7 +237,9 @@ def test_tests_are_recorded_as_they_end_and_a_file_that_fails_to_load_costs_no_o
     assert "/home/ana" not in records.read_text()
 
 
-def test_a_lesson_goes_on_after_an_error_and_has_to_raise_where_it_says_so(toy, tmp_path) -> None:
+def test_a_lesson_goes_on_after_an_error_and_has_to_raise_where_it_says_so(
+    course, tmp_path
+) -> None:
     code, raises = nbformat.v4.new_code_cell, {"tags": ["raises-exception"]}
     book = nbformat.v4.new_notebook(
         cells=[
@@ -278,11 +250,11 @@ def test_a_lesson_goes_on_after_an_error_and_has_to_raise_where_it_says_so(toy, 
             code("assert world == '2'", metadata=raises),
         ]
     )
-    (toy.root / "notebooks").mkdir()
-    nbformat.write(book, toy.root / "notebooks" / "01_toy.ipynb")
+    (course.root / "notebooks").mkdir()
+    nbformat.write(book, course.root / "notebooks" / "01_toy.ipynb")
     report = Report(tmp_path / "found.json", {}, tmp_path / "summary.txt")
     chosen = [one for one in one_gpu.stages(TINY, False, 2) if one.name == "lessons"]
-    road.travel(chosen, toy, report, time.monotonic() + 150)
+    road.travel(chosen, course, report, time.monotonic() + 150)
     one, two = (report.document["parts"][f"lessons: lesson 01 on {n}"] for n in (1, 2))
     division, *missing = two["errors"]
     assert division["cell"] == 2 and "ZeroDivisionError" in division["error"]

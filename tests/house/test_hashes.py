@@ -35,12 +35,6 @@ def write(folder: Path, file: Path, *, without: str = "none", wrong: str = "none
     return file
 
 
-def test_a_line_for_each_package_with_the_hash_of_its_file(folder: Path) -> None:
-    found = hashes.lines(folder, PINS)
-    assert [line.split("==")[0] for line in found] == ["alpha", "beta", "torch"]
-    assert all(len(line.partition("--hash=sha256:")[2]) == 64 for line in found)
-
-
 def test_what_is_not_at_its_pin_is_refused_and_a_build_of_torch_is_left_open(folder: Path) -> None:
     wheel(folder, "torch", "2.13.0+cpu")
     assert [line.split()[0] for line in hashes.lines(folder, PINS)][-1] == "torch==2.13.0+cpu"

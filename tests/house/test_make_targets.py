@@ -103,15 +103,17 @@ def test_make_test_all(here: Environment, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_the_other_targets(here: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
-    record = Recorder(0, 4, 0)
+    record = Recorder(0, 4, 0, 7)
     monkeypatch.setattr(tasks, "_run", record)
     monkeypatch.setenv("BENCH_ARGS", "tp --json")
-    root = here.folder.parent
-    codes = [one(root, here) for one in (tasks.notebooks, tasks.exercises, tasks.bench)]
-    assert codes == [0, 4, 0], "the command's own exit code"
+    monkeypatch.setenv("ACCEPT_ARGS", "--rehearse --out 'a file.json'")
+    root, targets = here.folder.parent, (tasks.notebooks, tasks.exercises, tasks.bench)
+    codes = [one(root, here) for one in (*targets, tasks.accept_gpu)]
+    assert codes == [0, 4, 0, 7], "the command's own exit code"
     assert record.calls[0][0][2:] == ["notebooks"]
     assert record.calls[1][0][2:] == ["release"]
     assert record.calls[2][0][2:] == ["bench", "tp", "--json"]
+    assert record.calls[3][0][1:] == ["tools.accept_gpu", "--rehearse", "--out", "a file.json"]
 
 
 def test_a_shared_environment_finds_the_course_by_path(here: Environment) -> None:

@@ -213,17 +213,13 @@ def test_the_tree_in_the_readme_is_in_this_order() -> None:
 
 HEAD = '"""An idea.{}"""\nfrom __future__ import annotations\n'
 BROKEN = {
-    "an upward import": ("memory.py", "from course_lib.layout import cut\n", upward),
     "an upward import, inside a function": (
         "collectives.py", "def f():\n    from . import ledger\n", upward,
     ),
-    "figures imported by an idea": ("ranks.py", "import course_lib.figures.time\n", upward),
     "a program imported by an idea": (
         "zero/stage1.py", "import course_lib.zero.__main__\n", upward,
     ),
-    "a program that runs upward": ("zero/__main__.py", "import course_lib.cli\n", upward),
     "the package importing an idea": ("__init__.py", "from . import ranks\n", upward),
-    "a circle between files of one idea": ("zero/stage1.py", "from .stage2 import x\n", circles),
     "a circle closed by a type alone": (
         "zero/stage1.py",
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .stage2 import X\n",
@@ -234,9 +230,7 @@ BROKEN = {
     ),
     "an idea without a place": ("misc.py", "", unplaced),
     "an idea without a lesson": ("memory.py", "", without_lesson),
-    "an idea of two lessons": ("memory.py", " Lesson 01. Lesson 02.", without_lesson),
     "an idea whose lesson is mentioned": ("memory.py", " Lesson 01. And more", without_lesson),
-    "an idea before its lesson": ("memory.py", " Lesson 09.", out_of_order),
     "an idea behind its lesson": ("gpt/__init__.py", " Lesson 00.", out_of_order),
     "a file too long": ("gpt.py", "x = 1\n" * LONGEST, too_long),
 }  # fmt: skip

@@ -67,10 +67,3 @@ def resolves(place: str) -> bool:
 @pytest.mark.parametrize("place", PLACES)
 def test_a_place_that_the_page_names_exists(place):
     assert resolves(place)
-
-
-def test_a_place_that_does_not_exist_is_noticed():
-    assert not resolves("tests/then_and_now/test_page.py::test_of_nothing")
-    assert not resolves("notebooks/12_offload_and_estimators.ipynb § No such heading")
-    assert not resolves("course_lib.zero.engine:no_such_function")
-    assert not resolves("course_lib.no_such_module")
