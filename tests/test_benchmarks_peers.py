@@ -8,16 +8,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from course_lib.cli import app
+from tests.commands import ROOT, python
 
-ROOT = Path(__file__).resolve().parent.parent
 KEYS = ["name", "ratio", "seconds", "collectives", "must_mb", "moved_mb", "peak_mb", "held_mb"]
 MODEL = {"hidden": 24, "heads": 4, "layers": 2, "sequence": 6, "batch": 3, "vocabulary": 34}
 LOGITS = {"tokens": 250, "vocabulary": 6000, "hidden": 8}
@@ -31,15 +29,9 @@ with_megatron = pytest.mark.skipif(
 def bench(name: str, workload: dict, path: str = "", more: tuple[str, ...] = ()):
     """`course bench NAME --json` on a small workload, as a process that has ended."""
     settings = [part for key, value in workload.items() for part in ("--set", f"{key}={value}")]
-    return subprocess.run(
-        [sys.executable, "-m", "course_lib.cli", "bench", name, "--json", *settings, *more],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    words = ("-m", "course_lib.cli", "bench", name, "--json", *settings, *more)
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, [path, str(ROOT)]))}
+    return python(*words, cwd=ROOT, env=own)
 
 
 def measured(name: str, workload: dict) -> tuple[dict, dict]:

@@ -51,13 +51,6 @@ def test_each_idea_has_an_answer_that_holds_it(name):
     assert ideas - called <= {"the cheapest hour", "seconds", "stage 3 as the others"}
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_each_check_draws_other_cases(name):
-    cases = PARTS[name].CASES
-    assert cases.drawn(1) == cases.drawn(1) != cases.drawn(2)
-    assert len(cases.drawn(3)) == cases.count
-
-
 def test_cases_that_do_not_tell_a_wrong_idea_from_the_right_one_are_not_drawn():
     alike = by_cases.Idea("twice", "the same", "", lambda case: 2.0 * case["x"])
     blind = by_cases.Cases(

@@ -41,10 +41,6 @@ FORGET = f"""([path, index]) => {{
     {PANEL}
     panel.content.model.cells.get(index).executionCount = null;
 }}"""
-SAVE = f"""path => {{
-    {PANEL}
-    return panel.context.save();
-}}"""
 
 
 @dataclass(frozen=True)
@@ -126,14 +122,6 @@ class NotebookPage:
         self.tab.wait_for_function(ended, arg=[self.path, before.index])
         return self.find(text)
 
-    def type_into(self, text: str, answer: str) -> None:
-        """Replace what stands in a cell, by the keyboard."""
-        self.show(self.find(text))
-        editor = self.tab.locator(".jp-Notebook-cell.jp-mod-active .cm-content")
-        editor.click()
-        self.tab.keyboard.press("Control+A")
-        self.tab.keyboard.insert_text(answer)
-
     def show(self, cell: Cell) -> None:
         """Bring a cell to the middle of the window, where it is drawn."""
         self.tab.evaluate(SHOW, [self.path, cell.index])
@@ -143,6 +131,3 @@ class NotebookPage:
         """The outputs of a cell on the screen."""
         self.show(cell)
         return self.tab.locator(".jp-Notebook-cell.jp-mod-active .jp-Cell-outputArea")
-
-    def save(self) -> None:
-        self.tab.evaluate(SAVE, self.path)

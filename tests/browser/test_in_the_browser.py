@@ -1,4 +1,4 @@
-"""A lesson and an exercise in a real browser, as somebody meets them who has never been here."""
+"""A lesson in a real browser, as somebody meets it who has never been here, and its links."""
 
 from __future__ import annotations
 
@@ -7,17 +7,10 @@ import re
 import pytest
 
 from course_lib.classroom.progress import Progress
-from course_lib.classroom.workspace.manifest import Manifest
 from course_lib.cli.base import ROOT
 from tests.browser.page import NotebookPage
 
 LESSON = "notebooks/00_start_here.ipynb"
-EXERCISE = "exercises/00_start_here/mean_over_ranks.ipynb"
-ANSWER = """%%ranks
-def mean_over_ranks(x, group):
-    y = x.clone()
-    dist.all_reduce(y, group=group)
-    return y"""
 
 
 def test_the_first_lesson_runs_and_shows_its_figures(open_notebook, lab):
@@ -51,26 +44,6 @@ def look_at_figure(page: NotebookPage, cell) -> None:
     words = below.locator("details")
     words.locator("summary").click()
     assert ("rank 0" in words.inner_text()) or ("course_map(" in cell.source)
-
-
-@pytest.mark.slow  # the first lesson goes by the same road
-def test_an_exercise_answered_wrongly_and_rightly(open_notebook, lab):
-    with open_notebook(EXERCISE) as page:
-        page.run("%load_ext")
-        page.type_into("def mean_over_ranks", ANSWER)
-        page.run("def mean_over_ranks")
-        assert verdict(page) == "✗ mean_over_ranks: wrong (0 of 2 points)"
-        page.type_into("def mean_over_ranks", ANSWER + " / group.size()")
-        page.run("def mean_over_ranks")
-        assert verdict(page) == "✓ mean_over_ranks: right (2 of 2 points)"
-        page.save()
-    manifest = Manifest.read(lab.work)
-    assert manifest.touched(EXERCISE) and manifest.opened(EXERCISE)
-    assert Progress(lab.work).read().best("mean_over_ranks")["points"] == 2
-
-
-def verdict(page: NotebookPage) -> str:
-    return page.below(page.run('check("mean_over_ranks")')).locator("strong").inner_text()
 
 
 def test_the_library_is_there_to_be_read_whatever_is_typed(visit):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from typer.testing import CliRunner
 
 from course_lib.cli import app
 from course_lib.cli.base import ROOT
+from tests.commands import python
 
 INTERRUPTED_AT = """
 import sys
@@ -34,10 +32,7 @@ def entry_point() -> list[str]:
 def test_while_it_is_imported(module):
     words = ["estimate", "--params", "7B", "--stage", "2"]
     script = INTERRUPTED_AT.format(module=module, words=words, entry=entry_point())
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
+    done = python("-c", script)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ from typer.testing import CliRunner
 
 from course_lib.classroom.grading import marking
 from course_lib.cli import app
+from tests.commands import until
 from tests.grading.hand_in import MEAN, RIGHT, ROOT, answered, save
 from tests.grading.test_twelve import HANG, left
 
@@ -34,27 +34,18 @@ def course(tmp_path, monkeypatch):
     return lambda *words: CliRunner().invoke(app, ["grade", *words])
 
 
-def test_a_folder_that_is_not_there_is_a_wrong_call(course):
-    done = course("none", "--sandboxed")
-    assert (done.exit_code, "none is not a folder" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("part", ["", "exercises", "solutions"])
-def test_the_course_itself_is_nobodys_work(course, part):
-    done = course(str(ROOT / part), "--sandboxed")
-    assert (done.exit_code, "is the course's own" in done.stderr) == (2, True)
-
-
-def test_a_lesson_that_is_not_there_is_told_those_there_are(course):
-    done = course("in", "--lesson", "77", "--sandboxed")
-    assert (done.exit_code, "01_collectives" in done.stderr) == (2, True)
-
-
-@pytest.mark.parametrize("amount", ["lots", "4 bananas", "100MB", "-4GB"])
-def test_an_amount_of_memory_that_cannot_be_is_a_wrong_call(course, amount):
-    done = course("in", "--sandboxed", f"--memory={amount}")
-    assert done.exit_code == 2
-    assert amount in done.stderr
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["none"], "none is not a folder"),
+        *(([str(ROOT / part)], "is the course's own") for part in ("", "exercises", "solutions")),
+        (["in", "--lesson", "77"], "01_collectives"),
+        *((["in", f"--memory={one}"], one) for one in ("lots", "4 bananas", "100MB", "-4GB")),
+    ],
+)
+def test_a_wrong_call_is_told_what_is_wrong(course, words, said):
+    done = course(*words, "--sandboxed")
+    assert (done.exit_code, said in done.stderr) == (2, True)
 
 
 def test_root_is_refused_outside_of_a_sandbox(course, monkeypatch):
@@ -133,10 +124,3 @@ def test_grading_that_is_broken_off_leaves_nothing(tmp_path_factory, how):
         assert "nothing is written" in said
     until(lambda: left(tmp_path) == [], 60)
     assert not (tmp_path / "grades.csv").exists()
-
-
-def until(holds, seconds: float) -> None:
-    limit = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < limit, "it did not come about"
-        time.sleep(0.1)

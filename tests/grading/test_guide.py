@@ -21,7 +21,7 @@ import pytest
 from traitlets.config import Config
 
 from tests.grading.hand_in import ROOT, with_cell
-from tests.mutation import LEFT_OUT
+from tests.grading.test_learners_copy import git, whole_clone
 
 LESSON = "01_collectives"
 URL, HOMES = "https://…", "/home/*"
@@ -53,11 +53,7 @@ def after_collecting() -> str:
 def node(tmp_path_factory) -> Path:
     """A machine on which the course lies in a repository, and a teacher has a home."""
     node = tmp_path_factory.mktemp("g")
-    left_out = shutil.ignore_patterns(*LEFT_OUT, ".venv*", "runs")
-    shutil.copytree(ROOT, node / "course", ignore=left_out, symlinks=True)
-    author = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
-    for words in (("init", "-q"), ("add", "-A"), (*author, "commit", "-qm", "the course")):
-        subprocess.run(["git", *words], cwd=node / "course", check=True, timeout=60)
+    whole_clone(node / "course")
     (node / "teacher").mkdir()
     return node
 
@@ -89,8 +85,9 @@ def walk(node: Path, *parts: str) -> Path:
 
 def changed(clone: Path) -> str:
     """What git would commit in the clone."""
-    words = ["git", "status", "--porcelain", "--untracked-files=all"]
-    return subprocess.run(words, cwd=clone, capture_output=True, text=True, check=True).stdout
+    done = git(clone, "status", "--porcelain", "--untracked-files=all")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def hand_in(node: Path, name: str, folder: str, *, only: str = "*") -> None:

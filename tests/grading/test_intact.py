@@ -93,23 +93,20 @@ def write(name: str, source: str):
     return lambda notebook: cell(notebook, name).update(source=source)
 
 
-CHECK, ANSWER, QUESTION = (f"{RING}-{part}" for part in ("check", "answer", "question"))
+CHECK, ANSWER = (f"{RING}-{part}" for part in ("check", "answer"))
 DAMAGE = {
     "gone": (lambda path: path.unlink(), f"{RING} of lesson 01 (4 points) is missing"),
     "a lesson gone": (lambda path: shutil.rmtree(path.parent), "is missing; and 2 more"),
     "all gone": (lambda path: shutil.rmtree(path.parents[1]), "there are no exercises in it"),
     "cut off": (lambda path: path.write_text(path.read_text()[:900]), "notebook any more"),
-    "of another kind": (lambda path: path.write_text('{"nbformat": 4}'), "notebook any more"),
     "answered": (
         lambda path: edit(path, write(ANSWER, f"%%ranks\ndef {RING}(x, group):\n    return x")),
         f"cell {ANSWER}, was changed",
     ),
-    "another question": (lambda path: edit(path, write(QUESTION, "1 + 1?")), "was changed"),
     "another check": (lambda path: edit(path, write(CHECK, "4")), f"{CHECK}, was changed"),
     "no check": (lambda path: edit(path, without(CHECK)), f"{RING} of lesson 01 (4 points) is"),
     "not graded": (lambda path: edit(path, set_check(grade=False), sealed=True), "is missing"),
     "no blank": (lambda path: edit(path, without(ANSWER)), "no cell for its answer"),
-    "fewer points": (lambda path: edit(path, set_check(points=1)), f"{CHECK}, was changed"),
     "fewer points, sealed": (
         lambda path: edit(path, set_check(points=1), sealed=True),
         f"{RING} gives 1 points, and its check 4",

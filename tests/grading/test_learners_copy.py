@@ -49,13 +49,17 @@ def commit(folder: Path) -> Path:
     return folder
 
 
+def whole_clone(folder: Path) -> Path:
+    """A clone of the whole course."""
+    ignored = shutil.ignore_patterns(*LEFT_OUT, ".venv*", "runs", "*.egg-info")
+    shutil.copytree(ROOT, folder, ignore=ignored, symlinks=True)
+    return commit(folder)
+
+
 @pytest.fixture(scope="module")
 def clone(tmp_path_factory) -> Path:
     """A clone of the whole course, with files in it that are nobody's business."""
-    folder = tmp_path_factory.mktemp("clone") / "course"
-    ignored = shutil.ignore_patterns(*LEFT_OUT, "runs", "*.egg-info")
-    shutil.copytree(ROOT, folder, ignore=ignored)
-    commit(folder)
+    folder = whole_clone(tmp_path_factory.mktemp("clone") / "course")
     for name in ("grades.csv", "docs/grades.csv", "work/mine.ipynb", "course_lib/x.pyc"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("private")

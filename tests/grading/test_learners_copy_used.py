@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from course_lib.classroom import confine, learners_copy
+from tests.commands import python
 from tests.grading.hand_in import (
     MEAN,
     RIGHT,
@@ -25,8 +24,7 @@ from tests.grading.hand_in import (
     save,
     solution,
 )
-from tests.grading.test_learners_copy import commit
-from tests.mutation import LEFT_OUT
+from tests.grading.test_learners_copy import whole_clone
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,25 +34,15 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory) -> Path:
-    clone = tmp_path_factory.mktemp("c") / "course"
-    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(*LEFT_OUT, "runs", "*.egg-info"))
-    return Path(learners_copy.make(commit(clone), tmp_path_factory.mktemp("l") / "c").folder)
+    clone = whole_clone(tmp_path_factory.mktemp("c") / "course")
+    return Path(learners_copy.make(clone, tmp_path_factory.mktemp("l") / "c").folder)
 
 
 def course(root: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess:
     """`course` of the tree at `root`."""
     (cwd / "t").mkdir(exist_ok=True)
-    work = {"COURSE_WORK": str(cwd / "work"), "TMPDIR": str(cwd / "t")}
-    return subprocess.run(
-        [sys.executable, "-m", "course_lib.cli", *words],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(root), **work},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    own = {"COURSE_WORK": str(cwd / "work"), "TMPDIR": str(cwd / "t"), "PYTHONPATH": str(root)}
+    return python("-m", "course_lib.cli", *words, cwd=cwd, env=own)
 
 
 def test_it_grades_as_the_full_course_does(copy, tmp_path_factory):

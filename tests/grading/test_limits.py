@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import textwrap
@@ -23,7 +22,8 @@ from course_lib.classroom.grading.handouts import Cell, Handout
 from course_lib.classroom.grading.rows import Row
 from course_lib.classroom.grading.supervisor import remove
 from course_lib.classroom.grading.walls import Walls
-from tests.grading.hand_in import ROOT, blank, save
+from tests.commands import python
+from tests.grading.hand_in import blank, save
 
 CHECK = Cell("f-check", "code", 'check("f")', "", True, False, 2.0, "f")
 HANDOUT = Handout("00_x", "f", (CHECK,))
@@ -296,14 +296,7 @@ def test_a_folder_that_was_made_unreadable_is_removed_all_the_same():
         f"remove(Path({str(home / 'it')!r}))"
     )
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        done = python("-c", script)
         assert done.returncode == 0, done.stderr
         assert not (home / "it").exists()
     finally:
@@ -329,15 +322,7 @@ def test_one_process_cannot_take_more_than_its_memory():
         "limit_this_process(500_000_000)\n"
         "held = bytearray(1_000_000_000)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert "MemoryError" in done.stderr
+    assert "MemoryError" in python("-c", script).stderr
 
 
 def test_as_many_at_a_time_as_cores_and_memory_allow(monkeypatch):

@@ -41,11 +41,6 @@ def answer_of(found: reading.Reading, name: str = MEAN) -> str:
     return reading.answers(found, check).get(name, "")
 
 
-def test_a_grader_and_a_learner_are_judged_by_the_same_exercises(given):
-    assert given == handouts.from_exercises(ROOT)
-    assert [c.exercise for h in given if h.name == RING for c in h.checks] == [RING]
-
-
 @pytest.mark.parametrize("asked", ["1", "01", "01_collectives"])
 def test_a_lesson_is_found_by_its_number(given, asked):
     assert {h.lesson for h in handouts.of_lesson(given, asked)} == {"01_collectives"}

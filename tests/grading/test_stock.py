@@ -9,13 +9,13 @@ import csv
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import nbformat
 import pytest
 
+from tests.commands import python
 from tests.grading.hand_in import (
     LESSONS,
     MEAN,
@@ -37,23 +37,13 @@ ANSWERS = {MEAN: (RIGHT, WRONG), WHO: (WHO_RIGHT, WHO_RIGHT.replace("len('abc')"
 
 def nbgrader(*words: str, cwd: Path) -> None:
     bin = os.path.dirname(sys.executable)  # nbgrader calls alembic by its name
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
+    own = {
         "PATH": os.pathsep.join([bin, os.environ["PATH"]]),
         "JUPYTER_CONFIG_DIR": str(cwd / "none"),
         "IPYTHONDIR": str(cwd / "none"),
         "COURSE_RUNTIME_DIR": str(cwd / "r"),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "nbgrader", *words],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+    done = python("-m", "nbgrader", *words, cwd=cwd, env=own)
     assert done.returncode == 0, done.stderr
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import textwrap
 from pathlib import Path
@@ -18,8 +17,8 @@ import pytest
 from course_lib.classroom import confine
 from course_lib.classroom.grading import walls
 from course_lib.classroom.grading.walls import Walls
+from tests.commands import ROOT, python
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(not confine.version(), reason="this system has no Landlock")
 
 # Each gives text of what was reached, or raises; `judge` is the process that would decide.
@@ -128,12 +127,8 @@ def program(tmp_path: Path, start: str) -> dict:
             judge.stop()
     """)
     paths = [str(tmp_path), PRELUDE, json.dumps(REACHES | ALLOWED), str(ROOT)]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *paths],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "COURSE_START": start,
-             "COURSE_RUNTIME_DIR": str(tmp_path / "r"), "TMPDIR": str(tmp_path / "mine")},
-        capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
+    own = {"COURSE_RUNTIME_DIR": str(tmp_path / "r"), "TMPDIR": str(tmp_path / "mine")}
+    done = python("-c", code, *paths, env={"COURSE_START": start, **own})
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -169,12 +164,7 @@ __import__("os")._exit(0)
 
 
 def test_a_thread_that_would_stay_outside_is_refused():
-    done = subprocess.run(
-        [sys.executable, "-c", CONFINED_THREAD],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=60, check=True,
-    )  # fmt: skip
-    assert "has a second thread" in done.stdout
+    assert "has a second thread" in python("-c", CONFINED_THREAD).stdout
 
 
 NETWORK = """
@@ -206,11 +196,7 @@ def test_a_network_of_its_own_has_a_loopback_and_nothing_else():
     standing = walls.built()
     assert standing.network, "a network without a loopback is of no use to ranks"
     with socket.create_server(("127.0.0.1", 0)) as outside:
-        done = subprocess.run(
-            [*standing.command, sys.executable, "-c", NETWORK, str(outside.getsockname()[1])],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, timeout=60, check=True,
-        )  # fmt: skip
+        done = python("-c", NETWORK, outside.getsockname()[1], before=standing.command)
     assert json.loads(done.stdout) == ["ConnectionRefusedError", "OSError"]
 
 

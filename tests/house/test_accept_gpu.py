@@ -8,17 +8,15 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import nbformat
-import psutil
 import pytest
 
 from course_lib.classroom.doctor import torch_build
 from course_lib.classroom.doctor.torch_build import Torch
+from tests.commands import ROOT, gone, python
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import reading, road, running, stages
 from tools.accept_gpu.resuming import resuming
@@ -26,9 +24,6 @@ from tools.accept_gpu.scaling import judged, scaling
 from tools.accept_gpu.stages import Place, Stage
 from tools.accept_gpu.training import training
 from tools.accept_gpu.verdict import why_not
-
-ROOT = Path(__file__).resolve().parents[2]
-
 
 # --- the verdict ---------------------------------------------------------------------------------
 
@@ -266,15 +261,6 @@ def test_what_outlives_its_limit_is_ended_with_its_children(
     assert gone(int(ended.out.read_text()))
 
 
-def gone(*pids: int) -> bool:
-    """Whether the processes end by themselves; if not, they are ended here."""
-    alive = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
-    alive = psutil.wait_procs(alive, 15)[1]
-    for process in alive:
-        process.kill()
-    return not alive
-
-
 # --- the whole command ---------------------------------------------------------------------------
 
 
@@ -337,12 +323,9 @@ def test_a_rehearsal_measures_for_real(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     out = tmp_path / "v.json"
-    command = [sys.executable, "-m", "tools.accept_gpu", "--rehearse", "--only", "bandwidth"]
-    variables = {**os.environ, "COURSE_RUNTIME_DIR": str(tmp_path_factory.mktemp("r"))}
-    done = subprocess.run(
-        [*command, "--out", str(out)], cwd=ROOT, env=variables, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
+    words = ("-m", "tools.accept_gpu", "--rehearse", "--only", "bandwidth", "--out", out)
+    own = {"COURSE_RUNTIME_DIR": str(tmp_path_factory.mktemp("r"))}
+    done = python(*words, cwd=ROOT, env=own)
     assert done.returncode == 0, done.stderr
     verdict = json.loads(out.read_text())
     assert (verdict["accepted"], verdict["rehearsal"]) == (False, True)

@@ -18,7 +18,8 @@ import nbformat
 import psutil
 import pytest
 
-from tests.house.test_accept_gpu import ROOT, gone, with_commands, with_gpus
+from tests.commands import ROOT, gone
+from tests.house.test_accept_gpu import with_commands, with_gpus
 from tools.accept_gpu import __main__ as accept
 from tools.accept_gpu import one_gpu, road, running, stages
 from tools.accept_gpu.report import Report

@@ -13,11 +13,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
 
+from tests.commands import gone, until
 from tests.house.toy import Toy, lay_out
 from tools.bootstrap import __main__ as bootstrap
 from tools.bootstrap import condition, environment, install
@@ -125,29 +125,16 @@ def test_an_interrupted_installation_is_noticed_and_leaves_no_pip(
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     builder = ready.root / "building"
-    deadline = time.monotonic() + 40
-    while not (builder.exists() and builder.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: builder.exists() and builder.read_text(), 40)
     os.killpg(child.pid, how)
     said, _ = child.communicate(timeout=40)
     assert child.returncode != 0
     if how is signal.SIGINT:
         assert "interrupted; the next run repairs what was left half-done" in said
-    pid = int(builder.read_text())
-    while _alive(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _alive(pid), "the builder outlived the make that was interrupted"
+    assert gone(int(builder.read_text())), "the builder outlived the make that was interrupted"
     now = condition.look(ready.venv, ("classroom",), condition.fingerprint(ready.root))
     assert (now.state, now.why) == ("renew", "an installation was interrupted in the middle")
     assert "dev" in now.extras, "what was under way"
-
-
-def _alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
 
 
 def test_no_network_is_named_and_the_next_run_carries_on(ready: Toy) -> None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.commands import ROOT, python
+
 LIBRARY = ROOT / "course_lib"
 
 # In the order of the lessons; within a lesson, in that in which they are read.
@@ -142,10 +141,6 @@ def circles(house: Path) -> list[str]:
     return sorted(rings)
 
 
-def unplaced(house: Path) -> list[str]:
-    return sorted({place(name) for name in modules(house)} - {"", "__main__", *ORDER})
-
-
 def lesson_of(file: Path) -> int | None:
     """The lesson after which all of a package can be read: the last words of its docstring."""
     text = ast.get_docstring(ast.parse(file.read_text())) or ""
@@ -193,7 +188,7 @@ def unexplained(house: Path) -> list[str]:
     return wrong
 
 
-RULES = [upward, circles, unplaced, without_lesson, out_of_order, too_long, unexplained]
+RULES = [upward, circles, without_lesson, out_of_order, too_long, unexplained]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -228,7 +223,6 @@ BROKEN = {
     "a file coming back to its package": (
         "zero/stage2.py", "from course_lib import zero\n", circles,
     ),
-    "an idea without a place": ("misc.py", "", unplaced),
     "an idea without a lesson": ("memory.py", "", without_lesson),
     "an idea whose lesson is mentioned": ("memory.py", " Lesson 01. And more", without_lesson),
     "an idea behind its lesson": ("gpt/__init__.py", " Lesson 00.", out_of_order),
@@ -278,10 +272,7 @@ def loaded(statement: str) -> set[str]:
     script = (
         f"import sys\n{statement}\nprint(*sorted({{one.split('.')[0] for one in sys.modules}}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
+    done = python("-c", script)
     assert done.returncode == 0, done.stderr
     return set(done.stdout.split())
 

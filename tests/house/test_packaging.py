@@ -104,10 +104,6 @@ def test_contributors_read_which_releases_of_torch_are_allowed_pinned_and_tried(
     assert Version(oldest) < Version(pinned) < Version(newest)
 
 
-def test_the_library_itself_needs_torch_alone() -> None:
-    assert [Requirement(one).name for one in project()["dependencies"]] == ["torch"]
-
-
 def test_the_bootstrap_and_the_project_agree() -> None:
     told = project()
     oldest, newest = interpreters.OLDEST, interpreters.NEWEST

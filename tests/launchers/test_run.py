@@ -15,22 +15,10 @@ from course_lib.launchers import commands
 from course_lib.launchers.programs import path
 from course_lib.launchers.run import WRAPPER, run
 from course_lib.launchers.table import read
+from tests.commands import gone
 from tests.launchers.parts import program, shell
 
 TWO = "RANK=0 $PYTHON $RANK_PY & RANK=1 $PYTHON $RANK_PY & wait"
-
-
-def gone(pid: int) -> bool:
-    """Whether a process ends within a moment; one that has ended may still be on the list."""
-    for _ in range(200):
-        try:
-            with open(f"/proc/{pid}/stat") as file:
-                if file.read().rpartition(")")[2].split()[0] == "Z":
-                    return True
-        except OSError:
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def test_each_rank_has_its_own_output_and_errors(tmp_path, monkeypatch):
@@ -69,7 +57,7 @@ def test_ranks_that_a_launcher_has_left_are_counted_and_ended(tmp_path, monkeypa
     left = f"RANK=0 setsid $PYTHON $RANK_PY & RANK=1 setsid $PYTHON $RANK_PY & {wait}"
     ran = run(shell(monkeypatch, left), program(tmp_path, text))
     assert (ran.left, ran.timed_out) == (2, False)
-    assert all(gone(int(pid)) for pid in ran.stdout)
+    assert gone(*map(int, ran.stdout))
 
 
 def test_a_rank_ends_by_itself_where_nobody_is_left_to_end_it(tmp_path):

@@ -17,6 +17,7 @@ import pytest
 
 from course_lib.nodes.on_hosts import LIMIT
 from course_lib.nodes.two_hosts import NoHosts, TwoHosts
+from tests.commands import until
 from tests.train.conftest import environment
 from tests.train.test_layouts import SMALL as LAYOUT
 from tests.train.test_layouts import trained
@@ -46,13 +47,6 @@ def one_host(pool, tmp_path_factory) -> tuple[list[float], Path]:
 def tensors(out: Path) -> dict[str, bytes]:
     last = out / "checkpoints" / (out / "checkpoints/latest").read_text().strip()
     return {file.name: file.read_bytes() for file in last.glob("*.safetensors")}
-
-
-def until(there) -> None:
-    limit = time.monotonic() + 60
-    while not there():
-        assert time.monotonic() < limit
-        time.sleep(0.02)
 
 
 @pytest.mark.slow

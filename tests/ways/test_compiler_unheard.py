@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.commands import python
 
 pytest.importorskip("deepspeed")
 pytestmark = pytest.mark.cpu("about what a linker writes")
@@ -41,9 +42,6 @@ def test_a_linker_that_finds_no_libaio_is_not_heard(tmp_path: Path) -> None:
     for name in ("gcc", "cc", f"{os.uname().machine}-linux-gnu-gcc"):
         (tmp_path / name).write_text(COMPILER.format(gcc=gcc.strip()))
         (tmp_path / name).chmod(0o755)
-    variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [sys.executable, "-c", ASK], env=variables, capture_output=True, text=True, check=False
-    )
+    done = python("-c", ASK, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
     assert done.stdout == "False\n", done.stderr
     assert "laio" not in done.stderr

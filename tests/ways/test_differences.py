@@ -8,7 +8,6 @@ import tempfile
 import pytest
 import torch
 
-from course_lib.ways.every import train
 from course_lib.ways.setting import Setting
 from course_lib.ways.trainer_run import arguments
 from course_lib.ways.workload import Workload
@@ -16,36 +15,6 @@ from tests.ways.runs import ENV, needs_all
 from tests.ways.test_ways import sizes
 
 SMALL = Workload(steps=3)
-
-
-def named(me, names, workload, setting):
-    return {name: train(name, me, workload, setting) for name in names}
-
-
-@pytest.mark.slow  # lesson 13 runs it as well
-@needs_all
-def test_unequal_tokens_are_weighed_by_the_trainer_alone(pool):
-    """The Trainer divides by the tokens of all ranks and micro-batches; an engine that is given a
-    mean takes the mean of means. Over equal tokens both are the same."""
-    setting = Setting(stage=2, accumulate=2)
-    uneven = dataclasses.replace(SMALL, uneven=True)
-    names = ("course_lib", "deepspeed", "trainer+deepspeed", "trainer+fsdp")
-    runs = pool.run(2, named, names, uneven, setting, timeout=150, env=ENV, alone=True)[0]
-    ours, trainer = runs["course_lib"].losses, runs["trainer+deepspeed"].losses
-    assert runs["deepspeed"].losses == pytest.approx(ours, rel=2e-5)
-    assert runs["trainer+fsdp"].losses == pytest.approx(trainer, rel=2e-5)
-    # The first losses, before any step, in closed form: a sum over all tokens, and a mean of means.
-    model, means, total, tokens = uneven.model(), [], 0.0, 0
-    for micro in range(2):
-        for rank in range(2):
-            batch = uneven.batch_of(0, micro, rank)
-            with torch.no_grad():
-                means.append(model(**batch).loss.item())
-            count = int((batch["labels"][:, 1:] != -100).sum())
-            total, tokens = total + means[-1] * count, tokens + count
-    assert ours[0] == pytest.approx(sum(means) / 4, rel=1e-5)
-    assert trainer[0] == pytest.approx(total / tokens, rel=1e-5)
-    assert abs(ours[0] - trainer[0]) > 2e-4
 
 
 def counted(workload: Workload, folder: str, first: bool) -> tuple[float, float]:
