@@ -12,14 +12,13 @@ import torch
 
 from course_lib.classroom.checks import bench, frame, judge
 from course_lib.classroom.hangs import Fact, Scene
-from tests.answers.lesson_01 import GATHER, PIECES_ROUND
+from tests.answers.lesson_01 import GATHER, PIECES_ROUND, RING
 from tests.likeliest import likeliest
-from tests.test_checks_01 import RING, changed
+from tests.test_checks_01 import changed
 
-SEND = "sending = dist.isend(chunks[going], group=group, group_dst=(rank + 1) % n)"
-RECEIVE = "dist.irecv(arrival, group=group, group_src=(rank - 1) % n).wait()"
+SEND = "sending = dist.isend(chunks[out], group=group, group_dst=(rank + 1) % n)"
+RECEIVE = "dist.irecv(arriving, group=group, group_src=(rank - 1) % n).wait()"
 WAIT = "        sending.wait()\n"
-START = "def ring_all_reduce(x, group):\n"
 FROM_THE_LESSON = """
 def pass_on(piece, group):
     n, rank = group.size(), group.rank()
@@ -44,9 +43,9 @@ def ring_all_reduce(x, group):
 # All read what they have not waited for before anybody sends: one at least is too early.
 TOO_EARLY = changed(f"        {SEND}\n        {RECEIVE}\n", "").replace(
     WAIT,
-    "        coming_in = dist.irecv(arrival, group=group, group_src=(rank - 1) % n)\n"
-    "        read = arrival.clone()\n"
-    f"        {SEND}\n        coming_in.wait()\n        sending.wait()\n        arrival = read\n",
+    "        coming_in = dist.irecv(arriving, group=group, group_src=(rank - 1) % n)\n"
+    "        read = arriving.clone()\n"
+    f"        {SEND}\n        coming_in.wait()\n        sending.wait()\n        arriving = read\n",
 )
 # How a ring is wrong, the name under which it is refused, and words that name the cause.
 RINGS = {

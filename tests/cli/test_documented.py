@@ -15,8 +15,7 @@ import typer
 
 from course_lib.cli import app
 from tests.checkpoint.deepspeed_parts import made, write
-from tests.cli.documented import FILES, ROOT, Shown, clone, run, shown
-from tests.cli.parts import LLAMA
+from tests.cli.documented import FILES, LLAMA, ROOT, Shown, clone, run, shown
 from tests.house.toy import wheel
 from tools.bootstrap.__main__ import TARGETS
 

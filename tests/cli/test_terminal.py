@@ -1,8 +1,9 @@
-"""A terminal that is not UTF-8: every command prints in it, and ends as in any other."""
+"""Terminals that are not UTF-8, or narrow: a command prints in them what it prints in others."""
 
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import typer
@@ -13,7 +14,8 @@ from course_lib.classroom.checks.frame import MARKS
 from course_lib.classroom.grading import recheck
 from course_lib.cli import app
 from course_lib.cli.base import ROOT
-from tests.cli.parts import LLAMA
+from tests.cli.documented import LLAMA
+from tests.commands import called
 
 CALLS = {
     "ds-check": ["ds-check", "ds.json"],
@@ -61,3 +63,27 @@ def test_a_command_prints_as_it_does_in_utf_8(folder, words):
 def test_every_help_is_printed(folder):
     for name in typer.main.get_command(app).commands:
         assert CliRunner(charset="ascii").invoke(app, [name, "--help"]).exit_code == 0, name
+
+
+TABLES = {
+    "estimate": ("--params", "70B", "--largest-layer", "131M", "--gpus", "8"),
+    "ladder": ("--config", "config.json", "--gpu-memory", "300MB", "--rows", "4", "--gpus", "4"),
+}
+
+
+@pytest.mark.parametrize("command", TABLES)
+def test_no_number_and_no_name_is_cut(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    printed = {}
+    for width in (30, 40, 50, 60, 70, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        _, printed[width], _ = called(capsys, command, *TABLES[command])
+    numbers = re.findall(r"-?[\d,]*\d\.\d\d\b", printed[120])
+    assert len(numbers) > 30
+    for width, text in printed.items():
+        lines = text.partition("# ----")[0].splitlines()  # below are files, which are not broken
+        assert max(map(len, lines)) <= width and "…" not in text, width
+        assert re.findall(r"-?[\d,]*\d\.\d\d\b", text) == numbers, width
+        names = set(re.findall(r"\w{3,}", printed[120])) - {"acts"}  # a column without a number
+        assert names <= set(re.findall(r"\w{3,}", text)), width

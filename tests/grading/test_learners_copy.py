@@ -14,11 +14,24 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from course_lib.classroom import learners_copy, release, tracked
+from course_lib.classroom import confine, learners_copy, release, tracked
 from course_lib.classroom.workspace.predictions import without_answers
 from course_lib.cli import app, author
 from tests.answers_shown import as_statements, shown
-from tests.grading.hand_in import RING, ROOT, save, solution
+from tests.commands import python
+from tests.grading.hand_in import (
+    MEAN,
+    RIGHT,
+    RING,
+    ROOT,
+    WHO,
+    WHO_RIGHT,
+    WRONG,
+    answered,
+    blank,
+    save,
+    solution,
+)
 from tests.mutation import LEFT_OUT
 from tools.bootstrap import __main__ as bootstrap
 
@@ -306,3 +319,56 @@ def test_what_authors_type_is_refused_in_a_copy(course, small, tmp_path, words, 
     assert "this is a learner's copy" in done.stderr and "`course check 01`" in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert files(tmp_path) == before
+
+
+# --- in use: answers are checked and graded in it as in the full course ---
+
+
+def called_in(root: Path, *words: str, cwd: Path) -> subprocess.CompletedProcess:
+    """`course` of the tree at `root`."""
+    (cwd / "t").mkdir(exist_ok=True)
+    own = {"COURSE_WORK": str(cwd / "work"), "TMPDIR": str(cwd / "t"), "PYTHONPATH": str(root)}
+    return python("-m", "course_lib.cli", *words, cwd=cwd, env=own)
+
+
+@pytest.mark.slow
+def test_it_grades_as_the_full_course_does(copy, tmp_path_factory):
+    cwd = tmp_path_factory.mktemp("g")
+    for student, notebook in {
+        "ana": answered(RIGHT),
+        "bob": answered(WRONG),
+        "cem": blank(),
+        "dee": answered(WHO_RIGHT, WHO),
+        "eli": solution(RING),
+    }.items():
+        save(notebook, cwd / "in" / f"{student}.ipynb")
+    tables = {}
+    for root in (ROOT, Path(copy.folder)):
+        done = called_in(root, "grade", "in", "--sandboxed", "--json", cwd=cwd)
+        assert done.returncode == 0, done.stderr
+        reached = root == ROOT and not confine.version()
+        assert ("can read the answers" in done.stderr) == reached
+        tables[root] = json.loads(done.stdout)["rows"]
+    assert tables[ROOT] == tables[Path(copy.folder)]
+    points = {row["student"]: (row["points"], row["max"]) for row in tables[Path(copy.folder)]}
+    assert points == {"ana": (2, 2), "bob": (0, 2), "cem": (0, 2), "dee": (1, 1), "eli": (4, 4)}
+
+
+@pytest.mark.slow
+def test_a_learner_s_commands_work_in_it(copy, tmp_path_factory):
+    cwd = tmp_path_factory.mktemp("w")
+    done = called_in(copy.folder, "lab", "--prepare", cwd=cwd)
+    assert done.returncode == 0 and "Your own copies are in" in done.stdout, done.stderr
+    mine = cwd / "work" / "exercises" / "00_start_here" / f"{MEAN}.ipynb"
+    assert mine.read_bytes() == (ROOT / mine.relative_to(cwd / "work")).read_bytes()
+    save(answered(RIGHT), mine)
+    done = called_in(copy.folder, "check", MEAN, cwd=cwd)
+    assert done.returncode == 0 and "right (2 of 2 points)" in done.stdout, done.stderr
+    done = called_in(copy.folder, "reset", MEAN, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    done = called_in(copy.folder, "status", "--json", cwd=cwd)
+    (start, *_) = json.loads(done.stdout)["lessons"]
+    assert (start["lesson"], start["points"]) == ("00", 2)
+    done = called_in(copy.folder, "bench", cwd=cwd)
+    assert "Benchmarks: classroom" in done.stderr
+    assert called_in(copy.folder, "release", cwd=cwd).returncode == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.nodes.on_hosts import LIMIT
+from course_lib.nodes.on_hosts import LIMIT, OnHosts
 from course_lib.nodes.two_hosts import NoHosts, TwoHosts
 from tests.commands import until
 from tests.train.conftest import environment
@@ -31,6 +31,16 @@ from course_lib.train import program
 step = program.one_step
 program.one_step = lambda *args: (time.sleep(0.3), step(*args))[1]
 """
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """Two hosts, each with the program imported, for all tests of this file."""
+    try:
+        with TwoHosts() as hosts:
+            yield OnHosts(hosts, tmp_path_factory.mktemp("hosts"))
+    except NoHosts as reason:
+        pytest.skip(str(reason))
 
 
 def in_one_place(me, argv: list[str], out: str) -> list[float]:
