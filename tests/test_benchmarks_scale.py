@@ -22,10 +22,9 @@ ROW = {
 
 
 @pytest.fixture
-def scale():
-    yield runpy.run_path(str(FOLDER / "scale.py"))
-    if str(FOLDER) in sys.path:
-        sys.path.remove(str(FOLDER))
+def scale(monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))  # a benchmark puts its folder there
+    return runpy.run_path(str(FOLDER / "scale.py"))
 
 
 def test_a_world_has_weak_and_strong_over_each_axis_and_over_both(scale):

@@ -1,4 +1,4 @@
-"""All ways of a small cluster, one by one beside the search; what fell out; what would fit."""
+"""The search for plans: what fits, what it takes, and that dry runs and real ones need the same."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 
+from course_lib import dry
 from course_lib.estimate import states, step_peak
 from course_lib.estimate.backward import Cut
 from course_lib.estimate.fit import WAYS
@@ -16,6 +17,8 @@ from course_lib.estimate.time import Place, costs, step_seconds
 from course_lib.plan import search
 from course_lib.plan.advice import advice
 from course_lib.plan.counts import Counts
+from course_lib.plan.emit.able import words_of
+from course_lib.train.options import parse
 from tests.plan.parts import CLUSTER, CONSTANTS, GPT2, LLAMA, searched, task_of
 from tests.train.test_layouts import trained
 
@@ -181,8 +184,6 @@ def peaks(me, runs, folder):
 
 
 def held_against_runs(pool, folder, config, world, **more):
-    from course_lib.plan.emit.able import words_of
-
     task = task_of(config, CLUSTER.changed(memory=10**9), gpus=world, tokens=8 * 64, **more)
     plans = {}
     for plan in search(task).plans:
@@ -219,3 +220,34 @@ def test_a_host_that_is_too_small_is_the_reason():
     away = [plan for plan in small.plans if plan.setting.optimizer == "cpu"]
     assert away == [] and "of a host's 1.00 MB" in small.fallen["more than a host's memory"].example
     assert any(plan.setting.optimizer == "cpu" for plan in searched(stage=2).plans)
+
+
+OF_A_RUN = ("--ranks", "--corpus-bytes")  # what a run with numbers is told beside
+
+
+def dried(plan, task) -> dry.DryRun:
+    words = [str(word) for word in words_of(plan, task.model, task.length)]
+    for option in OF_A_RUN:
+        if option in words:
+            at = words.index(option)
+            del words[at : at + 2]
+    return dry.run(parse(words), plan.place.world)
+
+
+@pytest.mark.parametrize(
+    ("config", "tp", "stage"), [(GPT2, 1, 2), (LLAMA, 2, 1), (GPT2, 4, 0), (LLAMA, 2, 3)]
+)
+def test_a_plan_needs_and_sends_what_its_dry_run_does(config, tp, stage):
+    roomy = CLUSTER.changed(memory=10**9, host_memory=10**10)
+    task = task_of(config, roomy, gpus=32, tokens=64 * 64, tp=tp, stage=stage)
+    plans = [p for p in search(task).plans if p.setting.optimizer is None and not p.place.sequence]
+    plan = plans[0]
+    counted = dried(plan, task)
+    assert counted.differences() == []
+    assert plan.needs.gpu == counted.estimate["peak"]  # the same closed form
+    assert plan.needs.gpu == pytest.approx(counted.peak, rel=0.05)
+    made = costs(config, plan.setting, plan.place, task.length)
+    over = {"dp": sum(size for size, _ in made.dp.values())}
+    over["tp"] = plan.setting.accumulate * sum(size for size, _ in made.tp.values())
+    for axis, sent in counted.sent_by_axis.items():
+        assert over[axis] == pytest.approx(sent, rel=1e-9), axis
