@@ -130,6 +130,7 @@ def test_the_first_one_s_fault_makes_the_next_the_first(each):
     assert [one["name"] for one in result["missing"]] == ["one"]
 
 
+@pytest.mark.slow
 def test_several_faults_are_all_named(each):
     result, names = each([["one", "two", "three"]], two="make:raise:0", three="step:die:1")
     assert names == ["one"]

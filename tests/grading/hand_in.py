@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import sys
 from pathlib import Path
 
 import nbformat
@@ -53,6 +55,16 @@ def with_cell(notebook: NotebookNode, source: str, place: int = 1) -> NotebookNo
     """The notebook with a cell of the learner's own."""
     notebook.cells.insert(place, nbformat.v4.new_code_cell(source))
     return notebook
+
+
+def for_nbgrader(folder: Path) -> dict[str, str]:
+    """Variables for a process that calls nbgrader: nothing of the user's, and alembic by name."""
+    return {
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
+        "JUPYTER_CONFIG_DIR": str(folder / "none"),
+        "IPYTHONDIR": str(folder / "none"),
+        "COURSE_RUNTIME_DIR": str(folder / "r"),
+    }
 
 
 def save(notebook: NotebookNode, path: Path) -> Path:

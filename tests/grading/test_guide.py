@@ -20,7 +20,7 @@ import nbformat
 import pytest
 from traitlets.config import Config
 
-from tests.grading.hand_in import ROOT, with_cell
+from tests.grading.hand_in import ROOT, for_nbgrader, with_cell
 from tests.grading.test_learners_copy import git, whole_clone
 
 LESSON = "01_collectives"
@@ -62,13 +62,7 @@ def walk(node: Path, *parts: str) -> Path:
     """Run the lines, which end at the first that fails; the teacher's clone."""
     script = "\n".join(parts).replace(URL, f"{node}/course").replace(HOMES, f"{node}/homes/*")
     environment = {key: value for key, value in os.environ.items() if "PYTHONPATH" not in key}
-    environment |= {
-        "HOME": str(node / "teacher"),
-        "PATH": os.pathsep.join([os.path.dirname(sys.executable), os.environ["PATH"]]),
-        "JUPYTER_CONFIG_DIR": str(node / "none"),
-        "IPYTHONDIR": str(node / "none"),
-        "COURSE_RUNTIME_DIR": str(node / "r"),
-    }
+    environment |= {"HOME": str(node / "teacher"), **for_nbgrader(node)}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=node / "teacher",
@@ -106,6 +100,7 @@ def test_the_guide_shows_the_commands_from_the_clone_to_the_marks():
     assert set(re.findall(r"\d\d_\w+", first + collecting() + second)) == {LESSON}
 
 
+@pytest.mark.slow
 def test_a_lesson_is_entered_on_a_clone_and_nothing_committed_changes(node):
     clone = walk(node, before_collecting())
     made = {path.name: json.loads(path.read_text()) for path in clone.glob("release/*/*.ipynb")}

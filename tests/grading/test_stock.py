@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import shutil
-import sys
 from pathlib import Path
 
 import nbformat
@@ -27,6 +25,7 @@ from tests.grading.hand_in import (
     answered,
     blank,
     cell,
+    for_nbgrader,
     save,
     with_cell,
 )
@@ -36,14 +35,7 @@ ANSWERS = {MEAN: (RIGHT, WRONG), WHO: (WHO_RIGHT, WHO_RIGHT.replace("len('abc')"
 
 
 def nbgrader(*words: str, cwd: Path) -> None:
-    bin = os.path.dirname(sys.executable)  # nbgrader calls alembic by its name
-    own = {
-        "PATH": os.pathsep.join([bin, os.environ["PATH"]]),
-        "JUPYTER_CONFIG_DIR": str(cwd / "none"),
-        "IPYTHONDIR": str(cwd / "none"),
-        "COURSE_RUNTIME_DIR": str(cwd / "r"),
-    }
-    done = python("-m", "nbgrader", *words, cwd=cwd, env=own)
+    done = python("-m", "nbgrader", *words, cwd=cwd, env=for_nbgrader(cwd))
     assert done.returncode == 0, done.stderr
 
 

@@ -290,7 +290,9 @@ runpy.run_module("tools.accept_gpu", run_name="__main__")
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="it is found in /proc")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGKILL, marks=pytest.mark.slow)]
+)
 def test_killed_it_leaves_whole_files_and_no_process(number, tmp_path) -> None:
     out, pid = tmp_path / "out", tmp_path / "pid"
     (tmp_path / "hang.py").write_text(HANG)

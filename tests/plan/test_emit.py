@@ -14,7 +14,7 @@ import pytest
 from course_lib.deepspeed_config import check, schema
 from course_lib.launchers.srun_here import stand_ins, variables
 from course_lib.plan import search
-from course_lib.plan.emit import KINDS, cannot, files_of, first_that_can
+from course_lib.plan.emit import cannot, files_of, first_that_can
 from course_lib.plan.emit.able import words_of
 from course_lib.train.checks import resolve
 from course_lib.train.options import parse
@@ -172,16 +172,6 @@ def test_models_and_numbers_that_fsdp2_does_not_cut():
     assert "loss scale" in cannot("accelerate", half, task.model, 64)
     with pytest.raises(ValueError, match="--emit megatron is none of"):
         cannot("megatron", plan, task.model, 64)
-
-
-def test_the_first_that_can_is_named():
-    found = searched(LLAMA, WIDE, tp=2, stage=2)
-    model = found.task.model
-    place = first_that_can("deepspeed", found.plans, model, 64)
-    can = [cannot("deepspeed", plan, model, 64) is None for plan in found.plans]
-    assert place == can.index(True) + 1 and not all(can)
-    assert first_that_can("fsdp2", found.plans[: place - 1], model, 64) is None
-    assert all(first_that_can(kind, found.plans, model, 64) for kind in KINDS)
 
 
 def test_a_dropout_is_left_out_of_the_command_and_said():

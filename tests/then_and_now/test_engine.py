@@ -7,7 +7,7 @@ import torch
 
 from course_lib.ways.with_deepspeed import has_fp16
 from tests.then_and_now import parts
-from tests.then_and_now.parts import Sentences, gpt2, meet, needs_deepspeed, settings
+from tests.then_and_now.parts import batch_of, gpt2, meet, needs_deepspeed, settings
 
 pytestmark = [needs_deepspeed, pytest.mark.slow]
 STEPS = 3
@@ -23,9 +23,7 @@ def curve(deepspeed, me, config, model=None, optimizer=None, added=None):
     )[0]
     losses = []
     for step in range(STEPS):
-        pairs = [Sentences()[4 * step + 2 * me.rank + i] for i in range(2)]
-        batch = {name: torch.stack([pair[name] for pair in pairs]) for name in pairs[0]}
-        loss = engine(**batch).loss
+        loss = engine(**batch_of(me, step)).loss
         engine.backward(loss)
         if added is not None:
             sums = engine.optimizer.averaged_gradients

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tests.then_and_now import parts
-from tests.then_and_now.parts import Sentences, gpt2, meet, needs_deepspeed, settings
+from tests.then_and_now.parts import batch_of, gpt2, meet, needs_deepspeed, settings
 
 pytestmark = [needs_deepspeed, pytest.mark.slow]
 
@@ -22,9 +22,7 @@ def trained(deepspeed, me, stage, steps=2, model=None, **more):
         model=model, model_parameters=model.parameters(), config=settings(stage, **more)
     )[0]
     for step in range(steps):
-        pairs = [Sentences()[4 * step + 2 * me.rank + i] for i in range(2)]
-        batch = {name: torch.stack([pair[name] for pair in pairs]) for name in pairs[0]}
-        engine.backward(engine(**batch).loss)
+        engine.backward(engine(**batch_of(me, step)).loss)
         engine.step()
     return engine
 
