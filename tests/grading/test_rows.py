@@ -90,6 +90,13 @@ def test_a_verdict_becomes_a_row_with_its_notes():
     assert found.graded
 
 
+def test_what_was_not_judged_is_left_to_a_person():
+    told = {"event": "verdict", "cell": "f-check", "outcome": "not judged", "points": 0}
+    (found,) = of([READ, told | {"text": "The machine is busy."}])
+    assert (found.outcome, found.points, found.max, found.graded) == ("not judged", 0, 2, False)
+    assert "The machine is busy." in found.note
+
+
 @pytest.mark.parametrize("points", [40, -1, "2", None, float("nan"), float("inf")])
 def test_points_that_cannot_be_are_refused(points):
     told = {"event": "verdict", "cell": "f-check", "outcome": "right", "points": points}
