@@ -1,4 +1,4 @@
-"""Lesson 12's questions with numbers: misreadings are named, and no answer is given away."""
+"""Questions with numbers of lessons 12 and 15: misreadings are named, and no answer is given away."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from course_lib.classroom.checks.lesson_12 import eighteen, hides
+from course_lib.classroom.checks.lesson_15 import sides
 from course_lib.classroom.checks.thought import close
 from course_lib.estimate import deepspeed
+from tests import test_checks_15_numbers as lesson_15
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -61,8 +63,12 @@ def timed() -> dict[str, float]:
     }
 
 
-RIGHT = {"eighteen": estimated(), "hides": timed()}
-PARTS = {"eighteen": eighteen, "hides": hides}
+RIGHT = {"eighteen": estimated(), "hides": timed(), "changes_sides": lesson_15.RIGHT}
+IDEAS = {
+    "eighteen": eighteen.MISTAKES,
+    "hides": hides.MISTAKES,
+    "changes_sides": sides.mistakes(),
+}
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -147,6 +153,7 @@ MISREAD = {
         "by the bus": {"read": 0.75, "update": 0.75},
     },
 }
+MISREAD["changes_sides"] = lesson_15.MISREAD
 CASES = [(name, idea) for name, ideas in MISREAD.items() for idea in ideas]
 
 
@@ -154,7 +161,7 @@ CASES = [(name, idea) for name, ideas in MISREAD.items() for idea in ideas]
 def test_a_misreading_is_named(alone, name, idea):
     given = {**RIGHT[name], **MISREAD[name][idea]}
     verdict = alone.check(name, {}, {name: given})
-    said = {m.name for m in PARTS[name].MISTAKES for k in MISREAD[name][idea]
+    said = {m.name for m in IDEAS[name] for k in MISREAD[name][idea]
             if k in m.values and close(m.values[k], given[k])}  # fmt: skip
     assert (verdict.outcome, verdict.points) == ("wrong", 0) and idea in said, str(verdict)
     assert verdict.name in said, str(verdict)  # two ideas may lead to one number
@@ -162,10 +169,10 @@ def test_a_misreading_is_named(alone, name, idea):
     assert (off.outcome, off.name) == ("wrong", "wrong number"), str(off)
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", ["eighteen", "hides"])
 def test_every_idea_is_tried_and_none_is_the_right_number(name):
-    assert {m.name for m in PARTS[name].MISTAKES} == set(MISREAD[name])
-    for mistake in PARTS[name].MISTAKES:
+    assert {m.name for m in IDEAS[name]} == set(MISREAD[name])
+    for mistake in IDEAS[name]:
         for field, value in mistake.values.items():
             assert not close(value, RIGHT[name][field]), (mistake.name, field)
             assert math.isfinite(value)

@@ -182,25 +182,3 @@ def test_both_libraries_pin_where_nothing_is_said_and_reduce_as_they_compute(par
     for short, name in words.DTYPES.items():
         dtype = parsed({**config, "communication_data_type": short}).communication_data_type
         assert str(dtype) == f"torch.{name}"
-
-
-@pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("transformers", "accelerate"))),
-    reason="the Trainer needs transformers and accelerate",
-)
-def test_the_trainer_s_values_are_the_exercises(tmp_path):
-    from types import SimpleNamespace
-
-    from transformers import TrainingArguments
-    from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
-
-    names = clinic.BY_TRAINER + (clinic.PERSIST,)
-    section = {"stage": 3, **dict.fromkeys(names, "auto")}
-    file = HfTrainerDeepSpeedConfig({"zero_optimization": section, "train_batch_size": "auto"})
-    arguments = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, report_to=[])
-    file.trainer_config_process(arguments)
-    model = SimpleNamespace(config=SimpleNamespace(hidden_size=clinic.HIDDEN))
-    file.trainer_config_finalize(arguments, model, num_training_steps=10)
-    assert [file.get_value(f"zero_optimization.{n}") for n in names] == [
-        clinic.RIGHT[n] for n in names
-    ]
