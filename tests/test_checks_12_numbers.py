@@ -1,4 +1,4 @@
-"""Questions with numbers of lessons 12 and 15: misreadings are named, and no answer is given away."""
+"""Questions with numbers of lessons 12 and 15: right ones are right, misreadings are named."""
 
 from __future__ import annotations
 

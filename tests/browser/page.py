@@ -36,11 +36,6 @@ SHOW = f"""([path, index]) => {{
     panel.content.activeCellIndex = index;
     return panel.content.scrollToItem(index, 'center');
 }}"""
-# A cell that was committed executed has a number, and its next run may give it the same again.
-FORGET = f"""([path, index]) => {{
-    {PANEL}
-    panel.content.model.cells.get(index).executionCount = null;
-}}"""
 
 
 @dataclass(frozen=True)
@@ -104,23 +99,6 @@ class NotebookPage:
         assert not any(cell.count or cell.outputs for cell in self.code())
         self.menu("Run", "Run All Cells")
         self.tab.wait_for_function(AT_REST, arg=self.path)
-
-    def run(self, text: str) -> Cell:
-        """Run one cell with Shift+Enter, and wait for its end."""
-        before = self.find(text)
-        self.show(before)
-        self.tab.evaluate(FORGET, [self.path, before.index])
-        self.tab.keyboard.press("Escape")
-        self.tab.keyboard.press("Shift+Enter")
-        ended = f"""([path, index]) => {{
-            {PANEL}
-            const cell = panel.content.model.cells.get(index);
-            return cell.executionCount
-                && cell.executionState !== 'running'
-                && panel.sessionContext.session.kernel.status === 'idle';
-        }}"""
-        self.tab.wait_for_function(ended, arg=[self.path, before.index])
-        return self.find(text)
 
     def show(self, cell: Cell) -> None:
         """Bring a cell to the middle of the window, where it is drawn."""

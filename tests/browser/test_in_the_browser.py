@@ -95,15 +95,6 @@ IN_SIGHT = """([path, id]) => {
 
 
 @pytest.mark.slow
-def test_an_answer_below_a_prediction_is_seen_when_its_cell_is_run(open_notebook):
-    with open_notebook("notebooks/02_one_product_two_cuts.ipynb") as page:
-        page.run("%load_ext")
-        before = page.find("columns of W on each rank:")
-        assert not before.outputs and page.find('title="By columns (column-parallel)"').outputs
-        assert page.run("columns of W on each rank:").outputs
-
-
-@pytest.mark.slow
 def test_an_exercise_leads_to_the_section_that_it_rests_on(open_notebook):
     with open_notebook("exercises/02_one_product/cut_gradients.ipynb") as page:
         source = page.cells()[0].source
