@@ -159,17 +159,6 @@ def test_a_disagreement_in_a_backward_is_placed_there_once(desk):
     assert "line 1" not in text
 
 
-@pytest.mark.slow  # lesson 01's ring does the same in each run, and the frame is one
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_breaks_costs_one_check(desk, name):
-    for body in ("return 1 / 0", "raise SystemExit"):
-        verdict = checked(desk, name, f"def {name}(*given):\n    {body}\n")
-        refused = {"fill_batch": "refuses or fills wrongly"}.get(name)  # it may raise
-        assert verdict.name in ("raised", "stopped by an error", refused), str(verdict)
-    right = next(answer for one in lessons() for answer in one.RIGHT.get(name, {}).values())
-    assert checked(desk, name, right).outcome == "right"
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_four_mistakes_at_least_have_names_of_their_own(name):
     tables = [one.WRONG[name] for one in lessons() if name in one.WRONG]

@@ -60,17 +60,6 @@ def test_a_second_run_does_not_install_and_another_target_adds_what_it_needs(rea
     assert stamp(ready)["extras"] == ["bench", "classroom", "deepspeed", "dev", "huggingface"]
 
 
-@pytest.mark.slow
-def test_a_moved_clone_gets_a_new_environment(ready: Toy, tmp_path: Path) -> None:
-    elsewhere = Toy(tmp_path / "moved here", ready.wheels)
-    ready.root.rename(elsewhere.root)
-    done = elsewhere.make("lab")
-    assert done.returncode == 0, done.stdout
-    assert f"it was made as {ready.venv} and has been moved; it is made anew" in done.stdout
-    assert stamp(elsewhere)["home"] == str(elsewhere.venv)
-    assert not list(elsewhere.root.glob(".venv.old-*")), "the old one is gone, not only renamed"
-
-
 CHANGES = {
     "ready": ({}, "ready", "as stamped"),
     "pins": ({"pins": "others"}, "update", "constraints.txt or pyproject.toml has changed"),

@@ -53,6 +53,7 @@ def test_an_environment_that_was_not_verified_is_made_anew(ready: Toy, folder: P
     assert done.returncode == 0, done.stdout
     assert "its packages were not verified by the hashes asked for; it is made anew" in done.stdout
     assert ready.version("alpha") == "1.0"
+    assert not list(ready.root.glob(".venv.old-*")), "the old one is gone, not only renamed"
     kept = json.loads((ready.venv / "course-stamp.json").read_text())
     assert kept["hashes"] == hashlib.sha256(file.read_bytes()).hexdigest()
     assert ready.make("lab", HASHES="hashes.txt").stdout.startswith("course lab"), "verified now"
