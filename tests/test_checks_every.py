@@ -1,4 +1,4 @@
-"""What holds of every exercise's check: a blank, an answer that breaks, words that keep back.
+"""What holds of every exercise's check: a blank, a strange result, words that keep back.
 
 Right and wrong answers stand in `tests/answers`; `test_exercises.py` holds what a solution's
 notebook shows.
