@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from course_lib.classroom.inbox import Inbox
 
 from course_lib.classroom import any_source
 from course_lib.classroom.board import Inbox
