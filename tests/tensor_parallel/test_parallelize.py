@@ -15,9 +15,10 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import ranks
 from course_lib.gpt import GPT, Block, Config
+from course_lib.ledger import ledger
 from course_lib.tensor_parallel import check_replicas, parallelize
 from course_lib.tensor_parallel.parallelize import replicated
-from tests.tensor_parallel.parts import held, randomized, said, three_steps
+from tests.tensor_parallel.parts import close, held, made, randomized, said, same_gradients
 
 BATCH = (2, 5)  # b, s
 SIZES = {"vocabulary": 11, "length": 8, "layers": 2}
@@ -38,8 +39,17 @@ def one_block(me, config):
         parallelize(copy.deepcopy(dense), mesh),
         held(dense, lambda m: parallelize(m, mesh)),
     )
-    shape = (*BATCH, config.hidden)
-    book = three_steps("block", dense, cut, where, mesh.get_group("tp"), shape)
+    x = made("x", *BATCH, config.hidden, device=me.device, grad=True)
+    mine = x.detach().clone().requires_grad_()
+    owed = made("owed", *x.shape, device=me.device)
+    want = dense(x)
+    want.backward(owed)
+    with ledger(mesh) as book:
+        got = cut(mine)
+        got.backward(owed)
+    close("y", got, want)
+    close("dX", mine.grad, x.grad)
+    same_gradients("block", cut, dense, where)
     kinds = [(r.op, r.axis, r.phase, r.elements) for r in book.records]
     return kinds, book.bytes(), book.count("all_reduce", "tp")
 
