@@ -1,7 +1,7 @@
 """A corrected copy of a config: keys renamed and moved, old spellings and types replaced.
 
-Only what has one right answer is corrected. The copy is plain JSON beside the file, and never
-over anything. Lesson 13.
+Only what has one right answer is corrected. The copy is plain JSON, written whole beside the file,
+and never over anything. Lesson 13.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from course_lib import files
 from course_lib.deepspeed_config.check import Report, check_document
 from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.meant import holder_of, rename
@@ -84,10 +85,14 @@ def write_beside(path: Path, config: dict) -> Path:
         mark = "" if number == 1 else f"-{number}"
         place = path.with_name(f"{path.stem}.fixed{mark}{path.suffix or '.json'}")
         with suppress(FileExistsError):
-            with open(place, "x", encoding="utf-8") as file:
-                file.write(text)
-            return place
-    raise AssertionError("count() does not end")
+            place.touch(exist_ok=False)  # the name is ours from here on
+            break
+    try:
+        files.write_whole(place, text)
+    except BaseException:
+        place.unlink()
+        raise
+    return place
 
 
 def _apply(config: dict, finding: Finding) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -141,6 +142,16 @@ def test_a_corrected_copy_overwrites_nothing(file):
     assert {path.name for path in file.parent.iterdir()} == {
         "ds.json", "ds.fixed.json", "ds.fixed-2.json", "ds.fixed-3.json",
     }  # fmt: skip
+
+
+def test_a_full_disk_leaves_no_part_of_a_copy(file, monkeypatch):
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    done = run(file, "--fix")
+    assert done.exit_code != 0
+    assert [path.name for path in file.parent.iterdir()] == ["ds.json"]
 
 
 def test_no_copy_where_nothing_is_to_be_corrected(file):
