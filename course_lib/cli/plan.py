@@ -42,7 +42,8 @@ def plan(
     calibrate: Annotated[
         bool,
         typer.Option(
-            "--calibrate", help="Measure this machine's processors; into the file of --machine."
+            "--calibrate",
+            help="Measure this machine's processors; --machine may name a new file for them.",
         ),
     ] = False,
     gpus: Annotated[int, typer.Option(help="GPUs in all; 0: those of one node.")] = 0,
@@ -106,6 +107,11 @@ def _machine(name: str | None, calibrate: bool, model: Model, gpus: int) -> Mach
         return cluster.cluster(name, gpus=gpus)
     if name in PRESETS:
         raise ValueError(f"--calibrate measures this machine, and --machine is {name}: one")
+    if name is not None and Path(name).exists():
+        raise ValueError(
+            f"--calibrate would write over {name}: name a file that is not there yet, or leave "
+            "--calibrate out to read it"
+        )
     measured = calibrated(like=model.config)
     if name is not None:
         cluster.write_machine(measured, Path(name))

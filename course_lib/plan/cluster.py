@@ -6,12 +6,15 @@ Lesson 15.
 from __future__ import annotations
 
 import json
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 from course_lib.estimate.time import Constants, Machine
 from course_lib.estimate.time.bars import BARS, fit
 from course_lib.estimate.time.presets import PRESETS, preset
 from course_lib.files import write_whole
+
+NUMBERS = ("gpus", "memory", "host", "host_memory", "host_moved", "disk", "cores", "peak", "single")
 
 
 def cluster(name: str | Machine, *, gpus: int = 0) -> Machine:
@@ -32,12 +35,32 @@ def constants(machine: Machine) -> Constants:
 def read_machine(path: Path) -> Machine:
     """A machine as `write_machine` leaves it; `like` names a known one, whose figures count for
     those that the file has not."""
+    refused = f"--machine {path} is no file of a machine: "
     try:
         values = json.loads(path.read_text())
-        like = values.pop("like", None)
-        return Machine.from_dict({**(preset(like).as_dict() if like else {}), **values})
-    except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
-        raise ValueError(f"--machine {path} is no file of a machine: {error}") from error
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{refused}it is no JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ValueError(f'{refused}it has to hold an object, such as {{"like": "hgx-h100"}}')
+    like = values.pop("like", None)
+    values = {**(preset(like).as_dict() if like else {}), **values}
+    figures = fields(Machine)
+    if strange := sorted(values.keys() - {one.name for one in figures}):
+        known = ", ".join(one.name for one in figures)
+        raise ValueError(f"{refused}it names {', '.join(strange)}; the figures are {known}")
+    if missing := [
+        one.name for one in figures if one.default is MISSING and one.name not in values
+    ]:
+        raise ValueError(f'{refused}it lacks {", ".join(missing)}; or give "like": a known machine')
+    for name in NUMBERS:
+        value = values.get(name)
+        if value is not None and not (type(value) in (int, float) and value > 0):
+            raise ValueError(f"{refused}{name} is {value!r} and has to be a number above 0")
+    try:
+        return Machine.from_dict(values)
+    except (TypeError, KeyError, AttributeError) as error:
+        form = 'rates are [{"ranks", "flops", "moved"}], links {"bandwidth", "latency"}'
+        raise ValueError(f"{refused}{form}") from error
 
 
 def write_machine(machine: Machine, path: Path) -> None:

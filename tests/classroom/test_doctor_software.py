@@ -17,12 +17,18 @@ PROJECT = """
 requires-python = ">=3.10,<3.14"
 dependencies = ["torch>=2.11"]
 [project.optional-dependencies]
-classroom = ["numpy>=2.0", "rich>=13.9", "tomli>=2 ; python_version < '3.0'"]
+classroom = ["numpy>=2.0", "rich>=13.9", "tomli>=2 ; python_version < '3.0'", "ipy_kernel>=1"]
 deepspeed = ["deepspeed>=0.18"]
 bench = ["rich>=13.9"]
 """
-PINS = "# pins\ntorch==2.13.0\nnumpy==2.4.6\nrich==15.0.0\ndeepspeed==0.19.8\n"
-AT_PINS = {"torch": "2.13.0+cpu", "numpy": "2.4.6", "rich": "15.0.0", "deepspeed": "0.19.8"}
+PINS = "# pins\ntorch==2.13.0\nnumpy==2.4.6\nrich==15.0.0\ndeepspeed==0.19.8\nipy-kernel==1.5\n"
+AT_PINS = {
+    "torch": "2.13.0+cpu",
+    "numpy": "2.4.6",
+    "rich": "15.0.0",
+    "deepspeed": "0.19.8",
+    "ipy_kernel": "1.5",
+}
 
 
 # --- Python and packages -------------------------------------------------------------------------
@@ -55,6 +61,7 @@ def test_packages_at_their_pins_are_well_whatever_torchs_build(course: Path) -> 
         ({"torch": "2.10.0"}, "package torch", "bad", "2.10.0 is installed; the course needs"),
         ({"deepspeed": "0.9"}, "package deepspeed", "bad", "0.9 is installed; the course needs"),
         ({"numpy": "2.5.0"}, "package numpy", "note", "within the range >=2.0; tested with 2.4.6"),
+        ({"ipy_kernel": "1.4"}, "package ipy_kernel", "note", "tested with 1.5"),  # ipy-kernel
         ({"deepspeed": None}, "packages [deepspeed]", "note", "not installed: deepspeed; what"),
     ],
 )

@@ -161,6 +161,8 @@ def test_a_measured_machine_is_kept_and_read(capsys, tmp_path, small, monkeypatc
     first = json.loads(out)
     assert code == 0 and first["constants"] == {"reach": 1.0, "spread": 0.0}
     assert "4 ranks share 2 cores: each takes 2 times as long" in " ".join(first["remarks"])
+    code, _, err = plan(capsys, *words, "--calibrate")
+    assert code == 2 and "--calibrate would write over" in err
     again = json.loads(plan(capsys, *words)[1])
     assert again["plans"] == first["plans"] and [one.hidden for one in asked] == [96]
 

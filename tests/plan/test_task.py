@@ -55,9 +55,17 @@ def test_a_machine_goes_through_its_file(tmp_path):
     plain, changed = cluster.cluster("dgx-a100"), cluster.cluster(str(file))
     assert (changed.memory, changed.across.bandwidth) == (4e10, 1e11)
     assert (changed.inside, changed.rates) == (plain.inside, plain.rates)
-    for wrong in ('{"name": "x"}', "[]", '{"like": "dgx-a100", "colour": 1}'):
+    for wrong, words in (
+        ('{"name": "x"}', "it lacks gpus, memory, rates, inside; or give"),
+        ("[]", "it has to hold an object"),
+        ("{", "it is no JSON"),
+        ('{"like": "dgx-a100", "colour": 1}', "it names colour; the figures are name, gpus"),
+        ('{"like": "dgx-a100", "gpus": "four"}', "gpus is 'four' and has to be a number above 0"),
+        ('{"like": "dgx-a100", "disk": -1}', "disk is -1 and has to be a number above 0"),
+        ('{"like": "dgx-a100", "across": {"width": 1}}', r"links \{.bandwidth., .latency.\}"),
+    ):
         file.write_text(wrong)
-        with pytest.raises(ValueError, match="no file of a machine"):
+        with pytest.raises(ValueError, match=f"no file of a machine: .*{words}"):
             cluster.cluster(str(file))
     file.write_text('{"like": "cray"}')
     with pytest.raises(ValueError, match="--machine cray is none of dgx-2h"):

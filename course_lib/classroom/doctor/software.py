@@ -47,10 +47,12 @@ def python(root: Path, version: str | None = None) -> list[Finding]:
 
 def packages(root: Path, installed: Installed = installed_version) -> list[Finding]:
     """A line for each package that is not as it should be, and one that counts the rest."""
+    from packaging.utils import canonicalize_name
+
     project = _project(root)
     lines = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = _requirements([line for line in lines if line.strip() and not line.startswith("#")])
-    pins = {one.name.lower(): one for one in pinned}
+    pins = {canonicalize_name(one.name): one for one in pinned}
     found: list[Finding] = []
     seen: set[str] = set()
     for extra, texts in {"": project["dependencies"], **project["optional-dependencies"]}.items():
@@ -60,7 +62,7 @@ def packages(root: Path, installed: Installed = installed_version) -> list[Findi
             if version is None and extra not in ("", NEEDED):
                 lacking.append(wanted.name)
             elif wanted.name not in seen:
-                found += _judge(wanted, version, pins.get(wanted.name.lower()))
+                found += _judge(wanted, version, pins.get(canonicalize_name(wanted.name)))
             seen.add(wanted.name)
         if lacking:
             told = f"not installed: {', '.join(lacking)}; what needs them is left out or skipped"
