@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 DEEPEST = 60  # containers within each other
 LONG = 400  # digits of a number that no float holds
 _TEXT = r'"(?:[^"\\]|\\.)*"'
-_COMMENT = re.compile(rf"{_TEXT}|(?P<comment>//[^\n]*|#[^\n]*|/\*.*?\*/)", re.DOTALL)
-_COMMA = re.compile(rf"{_TEXT}|(?P<comma>,)(?=\s*[}}\]])", re.DOTALL)
+_COMMENT = re.compile(rf"{_TEXT}|//[^\n]*|#[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMA = re.compile(rf"{_TEXT}|,(?=\s*[}}\]])", re.DOTALL)
 _TOKEN = re.compile(rf"{_TEXT}|[{{}}\[\]:,]|[^\s{{}}\[\]:,]+", re.DOTALL)
 _WORD = re.compile(r"'[^'\n]*'|[-+.\w]+|\S")
 
@@ -60,13 +60,17 @@ def read_json(text: str) -> Reading:
     def fault(kind: str, at: int, detail: str = "", path: Path = ()) -> None:
         reading.faults.append(Fault(kind, path, *_place(text, at), detail))
 
-    plain = text
-    for kind, pattern in (("comment", _COMMENT), ("comma", _COMMA)):
-        for match in pattern.finditer(plain):
-            if match[kind]:
-                fault("comment" if kind == "comment" else "trailing comma", match.start(kind))
-                blank = re.sub(r"\S", " ", match[kind])
-                plain = plain[: match.start(kind)] + blank + plain[match.end(kind) :]
+    def without(kind: str, pattern: re.Pattern, source: str) -> str:
+        def blank(match: re.Match) -> str:
+            if match[0].startswith('"'):
+                return match[0]
+            fault(kind, match.start())
+            return re.sub(r"\S", " ", match[0])
+
+        return pattern.sub(blank, source)
+
+    plain = without("comment", _COMMENT, text)
+    plain = without("trailing comma", _COMMA, plain)
     if not plain.strip():
         fault("empty", 0)
         return reading
