@@ -52,7 +52,7 @@ SETTINGS: dict[str, dict] = {
     "course_lib-3-fast": {"keep": KEEP, "prefetch": 1},
     "course_lib-3-lean": {"prefetch": 1},
     "course_lib-3-cpu": {"prefetch": 1},
-    "course_lib-3-nvme": {"prefetch": 1, "io": "threads"},
+    "course_lib-3-nvme": {"prefetch": 1},
     "zero-redundancy-optimizer": {"bucket_cap_mb": 50, "parameters_as_bucket_view": True},
     "fsdp2": {"ahead": 2},
     "fsdp2-reshard": {"ahead": 0},
@@ -180,8 +180,7 @@ def our_engine(task: Task, name: str, stage: str, place: str = "") -> Callable[[
         folder = task.folder / "ours"
         folder.mkdir(exist_ok=True)
         setting = Setting(3, "all" if place == "cpu" else place, folder=str(folder))
-        io = {"io": settings.pop("io")} if place == "nvme" else {}
-        settings["offload"] = {**ours.offload(setting), **io}
+        settings["offload"] = ours.offload(setting)
     model = task.model()
     engine = zero.engine(
         model,
@@ -193,7 +192,7 @@ def our_engine(task: Task, name: str, stage: str, place: str = "") -> Callable[[
     )
     task.ending.callback(engine.close)
     if place == "nvme":
-        task.notes.append(f"{name}: files by {engine.home.io.name}, past the page cache")
+        task.notes.append(f"{name}: files by threads, past the page cache")
     return task.training(*verbs(engine))
 
 

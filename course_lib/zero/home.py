@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -21,29 +20,30 @@ from course_lib.zero.partition import Piece
 Own = Sequence[tuple[Piece, nn.Parameter]]
 
 
-class Home(Protocol):
+class Home:
     """Where the optimizer's parameters of this rank live, with their states and gradients.
 
+    What is written here is right for a home in memory; one in files has more to do.
     `copied`: they are copies of a shard, which `gather` of the shards brings back to it.
     `survives_errors`: an update that raised has left nothing half done.
     """
 
     copied: bool
-    survives_errors: bool
-
-    @property
-    def file_bytes(self) -> int:
-        """Bytes of this rank's files."""
+    survives_errors = False
+    file_bytes = 0  # of this rank's files
 
     def memory(self) -> list[Tensor]:
         """What is held in memory beside the parameters and the optimizer's states."""
+        return []
 
     def placed(self) -> AbstractContextManager:
         """A block whose new tensors belong to this home's tier of memory."""
+        return nullcontext()
 
     def together(self, *, update: bool = False) -> AbstractContextManager:
         """A block whose errors on one rank are raised on all; all ranks enter it. `update`: it is
         a whole update, and the error says how far that came."""
+        return nullcontext()
 
     # ---- at the start
     def store(self) -> object | None:
@@ -53,6 +53,7 @@ class Home(Protocol):
         self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
     ) -> list[nn.Parameter]:
         """(shard,) numbers of bucket i → a parameter for the optimizer for each of the pieces."""
+        raise NotImplementedError
 
     def ready(self) -> None:
         """Check, all ranks together, that every bucket has found its place."""
@@ -63,6 +64,7 @@ class Home(Protocol):
     # ---- gradients
     def take(self, own: Own, result: Tensor) -> None:
         """Add (shard,) sums to the gradients of a bucket's parameters; it need not be awaited."""
+        raise NotImplementedError
 
     def land(self) -> None:
         """Wait for the gradients that are under way."""
@@ -71,9 +73,13 @@ class Home(Protocol):
     def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
         """Start the next update of every bucket from what its shard, which stays where it is,
         shows."""
+        if self.copied:
+            both = zip(own, shards, strict=True)
+            take_over((part, piece.of(shard)) for parts, shard in both for piece, part in parts)
 
     def step(self, optimizer: Optimizer) -> None:
         """Update this rank's parameters."""
+        optimizer.step()
 
     def updated(self) -> None:
         """Take note that the shards have been gathered after a step."""
@@ -81,56 +87,25 @@ class Home(Protocol):
     # ---- from outside
     def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
         """Take over what differs in `shard`, now: it was written to, and will not last."""
+        if self.copied:
+            take_over((part, piece.of(shard)) for piece, part in own)
 
     def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
         """The states of each of a bucket's parameters, without numbers where a file has them."""
+        return [optimizer.state.get(part, {}) for _, part in own]
 
     def at_hand(
         self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
     ) -> AbstractContextManager:
         """A block in which a bucket's parameters and states lie in memory; with `write`, what they
         are at its end is kept."""
+        return nullcontext()
 
     def close(self) -> None:
         """End what is under way, and give everything back."""
 
 
-class InMemory:
-    """What homes without files share: a part and its states always lie in memory."""
-
-    copied: bool
-    file_bytes = 0
-
-    def memory(self) -> list[Tensor]:
-        """Nothing but the parts, which the shards name."""
-        return []
-
-    def together(self, *, update: bool = False) -> AbstractContextManager:
-        """No file can fail here."""
-        return nullcontext()
-
-    def ready(self) -> None:
-        """Nothing can have gone wrong that one rank alone would know of."""
-
-    def take_in(self, optimizer: Optimizer) -> None:
-        """States that were made before the first step are where they belong already."""
-
-    def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
-        """Copies take over what was written to the shards."""
-        if self.copied:
-            both = zip(own, shards, strict=True)
-            take_over((part, piece.of(shard)) for parts, shard in both for piece, part in parts)
-
-    def rewritten(self, i: int, own: Own, shard: Tensor) -> None:
-        """A shard was changed from outside: copies of it take that over."""
-        if self.copied:
-            take_over((part, piece.of(shard)) for piece, part in own)
-
-    def states(self, i: int, own: Own, optimizer: Optimizer) -> list[Mapping[str, object]]:
-        return [optimizer.state.get(part, {}) for _, part in own]
-
-
-class OnDevice(InMemory):
+class OnDevice(Home):
     """The home of an engine that offloads nothing: views of the shards where those lie, or, with
     `master`, copies of them in float32."""
 
@@ -138,12 +113,6 @@ class OnDevice(InMemory):
 
     def __init__(self, *, master: bool = False):
         self.copied = master
-
-    def placed(self) -> AbstractContextManager:
-        return nullcontext()
-
-    def store(self) -> None:
-        return None
 
     def keep(
         self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
@@ -155,20 +124,3 @@ class OnDevice(InMemory):
         for piece, part in own:
             new = piece.of(result).to(part.dtype)
             part.grad = new if part.grad is None else part.grad.add_(new)
-
-    def land(self) -> None:
-        """They were added at once."""
-
-    def step(self, optimizer: Optimizer) -> None:
-        optimizer.step()
-
-    def updated(self) -> None:
-        """Nothing waits for it."""
-
-    def at_hand(
-        self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
-    ) -> AbstractContextManager:
-        return nullcontext()
-
-    def close(self) -> None:
-        """Nothing is open."""

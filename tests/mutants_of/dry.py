@@ -54,8 +54,8 @@ MUTANTS = [
     ),
     mutant(
         "zero/offload/nvme", "files-of-nothing",
-        '        if device.type != "meta":  # there are numbers to put into files\n',
-        "        if True:\n",
+        '        if device.type == "meta":  # there are no numbers to put into files\n',
+        "        if False:\n",
         (f"{ONE}[3-fp16-nvme]", COMMAND + "test_nothing_is_written_and_files_are_counted"),
         "a dry run writes files, of bytes that nobody has computed",
     ),

@@ -221,8 +221,8 @@ MUTANTS = [
     mutant(
         "hooks-for-every-bucket",
         "lending.py",
-        "            if not first:\n",
-        "            if False:\n",
+        "        if not first:\n",
+        "        if False:\n",
         (HOOKS,),
         "a hook on the optimizer's step runs once for each bucket",
     ),

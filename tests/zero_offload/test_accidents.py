@@ -18,7 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from course_lib.zero.offload import Threads
+from course_lib.zero.offload import Files
 from course_lib.zero.offload.together import OffloadError
 from tests.tensor_parallel.parts import said
 from tests.zero.parts import loss_of, train
@@ -27,7 +27,7 @@ from tests.zero_offload.parts import FLOAT, WAYS, offloaded, trained, weights
 CASE = FLOAT.but(stage=3, steps=2, accumulate=1, decay=False, stage3={"persist": 0})
 
 
-class Slow(Threads):
+class Slow(Files):
     """A disk that takes its time, and not the same for every block."""
 
     def _read(self, file, offset, into):
@@ -39,7 +39,7 @@ class Slow(Threads):
         super()._write(file, offset, data)
 
 
-class Full(Threads):
+class Full(Files):
     """A disk that is full from the n-th write on."""
 
     left = 1 << 30
@@ -123,7 +123,7 @@ def test_a_disk_too_small_is_met_before_the_first_step(pool, way, tmp_path):
 
 
 def cut_short(me, folder):
-    engine, _, _ = trained(me, CASE, offload=offloaded("3-nvme", folder, io="threads"))
+    engine, _, _ = trained(me, CASE, offload=offloaded("3-nvme", folder))
     if me.rank == 1:
         os.truncate(engine.home.folder.files[0].path, 4096)
     loss, _ = loss_of(CASE, engine, 2, me.rank, me.world, 0)
@@ -145,7 +145,7 @@ def in_pieces(me, folder):
     os.pwritev = lambda fd, memory, at: below[1](fd, [memory[0][:4096]], at)
     try:
         plain, _, _ = trained(me, CASE)
-        engine, _, _ = trained(me, CASE, offload=offloaded("3-nvme-nvme", folder, io="threads"))
+        engine, _, _ = trained(me, CASE, offload=offloaded("3-nvme-nvme", folder))
         want = weights(plain)
         assert all(torch.equal(x, want[name]) for name, x in weights(engine).items())
         engine.close()

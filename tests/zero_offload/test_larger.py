@@ -104,7 +104,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
 with open("/proc/self/status") as file:
     now = next(1024 * int(line.split()[1]) for line in file if line.startswith("VmData"))
 resource.setrlimit(resource.RLIMIT_DATA, (now + ROOM, resource.RLIM_INFINITY))
-offload = {"optimizer": "nvme", "parameters": "nvme", "folder": sys.argv[1], "io": "threads"}
+offload = {"optimizer": "nvme", "parameters": "nvme", "folder": sys.argv[1]}
 try:
     engine = zero.engine(
         model, optimizer, stage=3, mesh=mesh, units=list(model),

@@ -7,7 +7,7 @@ import torch
 
 from course_lib.zero.elementwise import states_of
 from course_lib.zero.offload import Plan
-from course_lib.zero.offload.files import Threads, aligned, buffer, make
+from course_lib.zero.offload.files import Files, aligned, buffer, make
 from course_lib.zero.offload.layout import Layout
 from course_lib.zero.offload.lending import check_lendable
 
@@ -25,6 +25,7 @@ REFUSED = [
     ({"optimizer": "cpu", "parameters": "cpu"}, 2, "is of stage 3, and this is stage 2"),
     ({"optimizer": "nvme", "parameters": "nvme", "folder": "x"}, 1, "is of stage 3, and this is"),
     ("nvme", 3, "needs a folder"),
+    ({"optimizer": "nvme", "folder": "x", "io": "aio"}, 3, "neither 'threads' nor"),
     ({"optimizer": "cpu", "folder": "x"}, 3, "nothing goes to files"),
     ({"parameters": "cpu"}, 2, "is of stage 3, and this is stage 2"),
 ]
@@ -85,7 +86,7 @@ def test_parts_of_a_file_do_not_touch():
 
 
 def test_a_file_gives_back_what_it_was_given(tmp_path):
-    io = Threads(threads=3, block=8192)
+    io = Files(threads=3, block=8192)
     file = make(tmp_path / "x", 9 * 4096)
     cpu = torch.device("cpu")
     one, other = buffer(9 * 4096, cpu), buffer(9 * 4096, cpu).zero_()

@@ -22,7 +22,7 @@ def traffic(me, folder, way, half):
     case = FLOAT.but(stage=3, steps=3, accumulate=2, schedule=False, decay=False)
     case = case.but(stage3={"prefetch": 2, "persist": 0})
     options = {"precision": "bfloat16"} if half else {}
-    engine, _, _ = run(me, case, offload=offloaded(way, folder, io="threads"), **options)
+    engine, _, _ = run(me, case, offload=offloaded(way, folder), **options)
     io, partition = engine.home.io, engine.partition
     before = io.bytes_read, io.bytes_written, io.syncs
     gathers = dict.fromkeys(engine.shards.units, 0)
@@ -66,7 +66,7 @@ def test_a_step_moves_what_the_formula_says(pool, way, half, tmp_path):
 def by_the_kernel(me, folder):
     """Blocks that the kernel fetched from and sent to a device, which no page cache has served."""
     case = FLOAT.but(stage=3, steps=2, accumulate=1, stage3={"persist": 0})
-    engine, _, _ = run(me, case, offload=offloaded("3-nvme-nvme", folder, io="threads"))
+    engine, _, _ = run(me, case, offload=offloaded("3-nvme-nvme", folder))
     if not all(file.direct for file in engine.home.folder.files):
         return None
     io, before = engine.home.io, _kernel()

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +24,16 @@ from course_lib.meta import host_of
 
 ALIGN = 4096  # bytes: what O_DIRECT asks of addresses, offsets and lengths
 BLOCK = 1 << 20
+LARGER = "The disk is full: free some of it, or name a folder on a larger one"
+ALLOWED = "Name a folder in which this user may write"
+REMEDIES = {
+    errno.ENOSPC: LARGER,
+    errno.EDQUOT: LARGER,
+    errno.EFBIG: "A limit on the size of files stands in the way (ulimit -f): raise it",
+    errno.EACCES: ALLOWED,
+    errno.EPERM: ALLOWED,
+    errno.EROFS: ALLOWED,
+}
 
 
 def aligned(nbytes: int) -> int:
@@ -56,7 +65,7 @@ class File:
 class Pending:
     """Reads or writes under way. `wait()` ends them and raises what went wrong first."""
 
-    def __init__(self, futures: Sequence[Future]):
+    def __init__(self, futures: Iterable[Future]):
         self._futures = list(futures)
 
     def wait(self) -> None:
@@ -66,117 +75,93 @@ class Pending:
             future.result()
 
 
-class Files(Protocol):
-    """What reads and writes: offsets, lengths and addresses are multiples of `ALIGN`."""
-
-    bytes_read: int
-    bytes_written: int
-
-    def read(self, file: File, offset: int, into: Tensor) -> Pending: ...
-
-    def write(self, file: File, offset: int, data: Tensor) -> Pending: ...
-
-    def sync(self, files: Iterable[File]) -> Pending: ...
-
-    def close(self) -> None: ...
-
-
-class Threads:
-    """The files' layer with nothing but the standard library: a block for each call of a thread."""
-
-    name = "threads"
+class Files:
+    """Reads and writes with the standard library alone, a block for each call of a thread; offsets,
+    lengths and addresses are multiples of `ALIGN`."""
 
     def __init__(self, threads: int = 4, block: int = BLOCK):
         self.block = block
-        self.bytes_read = self.bytes_written = self.syncs = 0
+        self.bytes_read = self.bytes_written = self.syncs = 0  # asked for
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="offload")
-        self._lock = threading.Lock()
 
     def read(self, file: File, offset: int, into: Tensor) -> Pending:
+        check_aligned(file, offset, into)
+        self.bytes_read += into.numel()
         return self._blocks(self._read, file, offset, into)
 
     def write(self, file: File, offset: int, data: Tensor) -> Pending:
+        check_aligned(file, offset, data)
+        self.bytes_written += data.numel()
         return self._blocks(self._write, file, offset, data)
 
-    def sync(self, files: Iterable[File]) -> Pending:
-        return Pending([self._pool.submit(self._sync, file) for file in files])
+    def sync(self, files: Sequence[File]) -> Pending:
+        self.syncs += len(files)
+        return self._synced(files)
 
     def close(self) -> None:
         self._pool.shutdown()
 
     def _blocks(self, call: Callable, file: File, offset: int, data: Tensor) -> Pending:
-        check_aligned(file, offset, data)
         return Pending(
-            [
-                self._pool.submit(call, file, offset + first, data[first : first + self.block])
-                for first in range(0, data.numel(), self.block)
-            ]
+            self._pool.submit(call, file, offset + first, data[first : first + self.block])
+            for first in range(0, data.numel(), self.block)
         )
+
+    def _synced(self, files: Sequence[File]) -> Pending:
+        return Pending(self._pool.submit(self._sync, file) for file in files)
 
     def _read(self, file: File, offset: int, into: Tensor) -> None:
         memory, done = as_memory(into), 0
         while done < len(memory):
-            with told("reading", file, offset, len(memory)):
+            with named("reading", file, offset, len(memory)):
                 count = os.preadv(file.fd, [memory[done:]], offset + done)
             if count == 0 or (count % ALIGN and done + count < len(memory)):
-                size = os.fstat(file.fd).st_size
                 raise OSError(
                     errno.EIO,
                     f"{this_rank()}: {file.path} ended at byte {offset + done + count} in a read "
                     f"of {offset} to {offset + len(memory)}; it was made {file.nbytes} bytes long "
-                    f"and now has {size}. Another process has changed it: the states are lost. "
+                    "and is shorter now. Another process has changed it: the states are lost. "
                     "Begin again from a checkpoint, in a folder of your own",
                 )
             done += count
         if not file.direct:
             forget(file, offset, len(memory))
-        with self._lock:
-            self.bytes_read += done
 
     def _write(self, file: File, offset: int, data: Tensor) -> None:
         memory, done = as_memory(data), 0
         while done < len(memory):
-            with told("writing", file, offset, len(memory)):
+            with named("writing", file, offset, len(memory)):
                 done += os.pwritev(file.fd, [memory[done:]], offset + done)
-        with self._lock:
-            self.bytes_written += done
 
     def _sync(self, file: File) -> None:
-        with told("syncing", file, 0, file.nbytes):
+        with named("syncing", file, 0, file.nbytes):
             getattr(os, "fdatasync", os.fsync)(file.fd)
         if not file.direct:
             forget(file, 0, file.nbytes)
-        with self._lock:
-            self.syncs += 1
 
 
-class told:
-    """`with told("writing", file, offset, nbytes):` an OSError in here says what it was about."""
+class Counted(Files):
+    """Counts what it is asked for and does nothing: for a rank of shapes alone, in a dry run."""
 
-    def __init__(self, doing: str, file: File, offset: int, nbytes: int):
-        self.what = (doing, file, offset, nbytes)
+    def _blocks(self, call: Callable, file: File, offset: int, data: Tensor) -> Pending:
+        return Pending([])
 
-    def __enter__(self) -> None:
-        """Nothing to prepare."""
-
-    def __exit__(self, kind, error, trace) -> None:
-        if isinstance(error, OSError):
-            doing, file, offset, nbytes = self.what
-            raise OSError(
-                error.errno,
-                f"{this_rank()}: {doing} bytes {offset} to {offset + nbytes} of {file.path} "
-                f"failed: {error.strerror or error}. {remedy(error)}",
-            ) from error
+    def _synced(self, files: Sequence[File]) -> Pending:
+        return Pending([])
 
 
-def remedy(error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "The disk is full: free some of it, or name a folder on a larger one"
-    if error.errno == errno.EFBIG:
-        return "A limit on the size of files stands in the way (ulimit -f): raise it"
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return "Name a folder in which this user may write"
-    return "Look after the disk, or name a folder on another one"
+@contextmanager
+def named(doing: str, file: File, offset: int, nbytes: int) -> Iterator[None]:
+    """An OSError in here says what it was about."""
+    try:
+        yield
+    except OSError as error:
+        remedy = REMEDIES.get(error.errno, "Look after the disk, or name a folder on another one")
+        raise OSError(
+            error.errno,
+            f"{this_rank()}: {doing} bytes {offset} to {offset + nbytes} of {file.path} "
+            f"failed: {error.strerror or error}. {remedy}",
+        ) from error
 
 
 def check_aligned(file: File, offset: int, data: Tensor) -> None:
@@ -212,7 +197,7 @@ def make(path: Path, nbytes: int) -> File:
         fd, direct = os.open(path, flags, 0o600), False
     file = File(path, fd, nbytes, direct)
     try:
-        with told("setting aside", file, 0, nbytes):
+        with named("setting aside", file, 0, nbytes):
             if hasattr(os, "posix_fallocate"):
                 os.posix_fallocate(fd, 0, nbytes)
             else:

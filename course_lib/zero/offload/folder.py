@@ -29,13 +29,36 @@ OURS = re.compile(r"zero-rank-(\d{5})(\.lock|-bucket-\d{4,}\.states)")
 BESIDE = {"lost+found"}  # what a disk's topmost folder holds by itself
 
 
-class Folder:
-    """The files of one engine on one rank. Made by all ranks together."""
+class Unwritten:
+    """The files of one engine on one rank by their sizes: in a dry run none is made."""
 
-    def __init__(self, path: str | Path, groups: Sequence[Group], *, take_over: bool = False):
+    def __init__(self, path: str | Path):
         self.path, self.rank = Path(path), dist.get_rank()
         self.files: list[File] = []
         self._charges: list[Charge] = []
+
+    def make(self, bucket: int, nbytes: int) -> File:
+        """A file for a bucket, with its bytes set aside and counted in the tier disk."""
+        self._charges.append(charge("disk", nbytes, f"the file of bucket {bucket}"))
+        name = f"zero-rank-{self.rank:05d}-bucket-{bucket:04d}.states"
+        self.files.append(self._make(self.path / name, nbytes))
+        return self.files[-1]
+
+    def close(self) -> None:
+        """Give everything back; a second call does nothing."""
+        self.files.clear()
+        while self._charges:
+            self._charges.pop().release()
+
+    def _make(self, path: Path, nbytes: int) -> File:
+        return File(path, -1, nbytes, True)
+
+
+class Folder(Unwritten):
+    """The files of one engine on one rank. Made by all ranks together."""
+
+    def __init__(self, path: str | Path, groups: Sequence[Group], *, take_over: bool = False):
+        super().__init__(path)
         self._own: list[tuple[int, Path]] = []  # what is open, and to be removed
         self._end = weakref.finalize(self, _remove, self._own, self._charges, os.getpid())
         together(None, groups)  # an engine before this one is closed on every rank
@@ -49,19 +72,14 @@ class Folder:
             self.close()
             raise
 
-    def make(self, bucket: int, nbytes: int) -> File:
-        """A file for a bucket, with its bytes set aside and counted in the tier disk."""
-        held = charge("disk", nbytes, f"the file of bucket {bucket}")
-        self._charges.append(held)
-        file = make(self.path / f"zero-rank-{self.rank:05d}-bucket-{bucket:04d}.states", nbytes)
-        self._own.append((file.fd, file.path))
-        self.files.append(file)
-        return file
-
     def close(self) -> None:
-        """Remove this rank's files; a second call does nothing."""
-        self.files.clear()
         self._end()
+        super().close()
+
+    def _make(self, path: Path, nbytes: int) -> File:
+        file = make(path, nbytes)
+        self._own.append((file.fd, path))
+        return file
 
     def _claim(self) -> None:
         path = self.path / f"zero-rank-{self.rank:05d}.lock"
@@ -76,18 +94,11 @@ class Folder:
 def look(path: Path, take_over: bool) -> None:
     """Raise if the folder is missing, foreign, another run's, or a run's that did not close."""
     if not path.is_dir():
-        kind = "no folder" if path.exists() else "missing"
-        raise OSError(
-            errno.ENOTDIR if path.exists() else errno.ENOENT,
-            f"the offload folder {path} is {kind}: make it, on the disk that shall hold the states",
-        )
-    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise OSError(
-            errno.EACCES,
-            f"the offload folder {path} may not be written by this user: name one of your own",
-        )
+        kind, number = ("no folder", errno.ENOTDIR) if path.exists() else ("missing", errno.ENOENT)
+        raise OSError(number, f"the offload folder {path} is {kind}: make it, on the disk for it")
     names = sorted(one.name for one in path.iterdir())
-    foreign = [name for name in names if not OURS.fullmatch(name) and name not in BESIDE]
+    ours = [name for name in names if OURS.fullmatch(name)]
+    foreign = [name for name in names if name not in ours and name not in BESIDE]
     if foreign:
         raise OSError(
             errno.ENOTEMPTY,
@@ -95,15 +106,13 @@ def look(path: Path, take_over: bool) -> None:
             f"({', '.join(foreign[:3])}{', …' if len(foreign) > 3 else ''}), and they are left "
             "alone: name a folder that holds nothing else",
         )
-    ours = [name for name in names if OURS.fullmatch(name)]
     owners = [owner(path / name) for name in ours if name.endswith(".lock")]
     alive = [who for who, living in owners if living]
     if alive:
         raise OSError(
             errno.EBUSY,
-            f"the offload folder {path} is in use by {alive[0]}"
-            f"{f' and {len(alive) - 1} more' if len(alive) > 1 else ''}: every engine needs a "
-            "folder of its own; close that one, or name another",
+            f"the offload folder {path} is in use by {' and '.join(alive[:2])}: every engine needs "
+            "a folder of its own; close that one, or name another",
         )
     if ours and not take_over:
         who = f" ({owners[0][0]})" if owners else ""

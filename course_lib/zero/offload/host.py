@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from course_lib.memory import tier
 from course_lib.meta import host_of
-from course_lib.zero.home import InMemory, Own
+from course_lib.zero.home import Home, OnDevice, Own
 from course_lib.zero.loaded import Untouched, take_over
 from course_lib.zero.partition import IN_FLIGHT, Piece
 
@@ -84,11 +84,9 @@ class Incoming:
                 part.grad = new if part.grad is None else part.grad.add_(new)
 
 
-class HostHome(InMemory):
+class HostHome(Home):
     """The parts of this rank on the host. `copied`: they are copies of a shard that lies on the
     device, or in 16 bits on the host, and not that shard's own memory."""
-
-    survives_errors = False
 
     def __init__(self, device: torch.device, *, master: bool, parameters: str | None = None):
         self.device, self.master, self.parameters = device, master, parameters
@@ -180,3 +178,22 @@ class HostStore:
         """A copy where the rank computes, which the gather sends and then lets go."""
         there = torch.empty(shard.numel(), dtype=shard.dtype, device=self.device)
         return there.copy_(shard, non_blocking=True)
+
+
+class LentHome(OnDevice):
+    """Offload of the parameters alone: shards wait on the host, and what the optimizer updates is a
+    copy on the device, in float32 for a model in 16 bits; so a model in float32 gains nothing."""
+
+    def __init__(self, device: torch.device, *, master: bool):
+        super().__init__(master=True)  # a copy in any case
+        self.device, self.wide = device, torch.float32 if master else None
+
+    def store(self) -> HostStore:
+        return HostStore(self.device)
+
+    @torch.no_grad()
+    def keep(
+        self, i: int, pieces: Sequence[Piece], shard: Tensor, store: object = None
+    ) -> list[nn.Parameter]:
+        dtype = self.wide or shard.dtype
+        return [nn.Parameter(piece.of(shard).to(self.device, dtype, copy=True)) for piece in pieces]

@@ -25,29 +25,23 @@ def check_lendable(optimizer: Optimizer) -> None:
         )
 
 
-class Lender:
-    """An optimizer's groups, of which a call sees some of the parts alone."""
-
-    def __init__(self, optimizer: Optimizer):
-        self.optimizer = optimizer
-
-    def lend(self, parts: Container[nn.Parameter], step, *, first: bool = True, last: bool = True):
-        """Call `step` while the groups hold these parts and no others; hooks that were laid on the
-        optimizer's step run once, before the first and after the last bucket."""
-        groups = self.optimizer.param_groups
-        every = [group["params"] for group in groups]
-        before = self.optimizer._optimizer_step_pre_hooks
-        after = self.optimizer._optimizer_step_post_hooks
-        try:
-            for group in groups:
-                group["params"] = [part for part in group["params"] if part in parts]
-            if not first:
-                self.optimizer._optimizer_step_pre_hooks = OrderedDict()
-            if not last:
-                self.optimizer._optimizer_step_post_hooks = OrderedDict()
-            return step()
-        finally:
-            for group, own in zip(groups, every, strict=True):
-                group["params"] = own
-            self.optimizer._optimizer_step_pre_hooks = before
-            self.optimizer._optimizer_step_post_hooks = after
+def lend(
+    optimizer: Optimizer, parts: Container[nn.Parameter], *, first: bool = True, last: bool = True
+) -> None:
+    """Step while the optimizer's groups hold these parts and no others; hooks that were laid on its
+    step run once, before the first and after the last bucket."""
+    every = [group["params"] for group in optimizer.param_groups]
+    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    try:
+        for group in optimizer.param_groups:
+            group["params"] = [part for part in group["params"] if part in parts]
+        if not first:
+            optimizer._optimizer_step_pre_hooks = OrderedDict()
+        if not last:
+            optimizer._optimizer_step_post_hooks = OrderedDict()
+        optimizer.step()
+    finally:
+        for group, own in zip(optimizer.param_groups, every, strict=True):
+            group["params"] = own
+        optimizer._optimizer_step_pre_hooks = before
+        optimizer._optimizer_step_post_hooks = after

@@ -17,16 +17,14 @@ from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
 from course_lib.meta import host_of
 from course_lib.zero.elementwise import states_of
-from course_lib.zero.home import Own
+from course_lib.zero.home import Home, Own
 from course_lib.zero.loaded import Untouched, take_over
-from course_lib.zero.offload.aio import layer
-from course_lib.zero.offload.counted import Counted, Unwritten
-from course_lib.zero.offload.files import Files, buffer
-from course_lib.zero.offload.folder import Folder
+from course_lib.zero.offload.files import Counted, Files, buffer
+from course_lib.zero.offload.folder import Folder, Unwritten
 from course_lib.zero.offload.host import HostStore, Incoming, on_host, real, updating
 from course_lib.zero.offload.kept import Kept, in_memory
 from course_lib.zero.offload.layout import Layout
-from course_lib.zero.offload.lending import Lender, check_lendable
+from course_lib.zero.offload.lending import check_lendable, lend
 from course_lib.zero.offload.pipeline import SETS, through_memory
 from course_lib.zero.offload.plan import Plan
 from course_lib.zero.offload.together import together
@@ -34,11 +32,10 @@ from course_lib.zero.offload.units import FileStore, Place, Reads
 from course_lib.zero.partition import Piece
 
 
-class FileHome:
+class FileHome(Home):
     """The parts of this rank in files; `parameters` says where the units' shards are."""
 
     copied = False  # a step brings each bucket to its shard by itself
-    survives_errors = False
 
     def __init__(
         self,
@@ -55,11 +52,11 @@ class FileHome:
         self.parameters = plan.parameters
         param_groups = optimizer.param_groups if optimizer is not None else []
         self.group_of = {p: group for group in param_groups for p in group["params"]}
-        self.io: Files = Counted()
-        self.folder: Folder | Unwritten = Unwritten(plan.folder)
-        if device.type != "meta":  # there are numbers to put into files
-            self.io = layer(plan.io)
+        if device.type == "meta":  # there are no numbers to put into files
+            self.io, self.folder = Counted(), Unwritten(plan.folder)
+        else:
             self.folder = Folder(plan.folder, groups, take_over=plan.take_over)
+            self.io = Files() if plan.io == "threads" else plan.io
         self.incoming, self.reads = Incoming(device), Reads(self.io, device)
         self.kept: dict[int, Kept] = {}
         self._optimizer, self._error = optimizer, None
@@ -87,7 +84,6 @@ class FileHome:
 
     @contextmanager
     def together(self, *, update: bool = False) -> Iterator[None]:
-        """A block of which every rank raises what a file of any of them has met."""
         self._done, error = 0, None
         try:
             yield
@@ -217,13 +213,11 @@ class FileHome:
         if not todo:
             optimizer.step()  # which has nothing to do; who counts its calls still sees one
             return
-        lender = Lender(optimizer)
 
         def update(i: int, memory: Tensor) -> None:
             kept, first, last = self.kept[i], i == todo[0], i == todo[-1]
             with kept.lent(memory, optimizer.state, write=True), updating():
-                parts = {part for _, part in kept.own}
-                lender.lend(parts, optimizer.step, first=first, last=last)
+                lend(optimizer, {part for _, part in kept.own}, first=first, last=last)
             self._done += 1
 
         through_memory(self.io, self.kept, todo, self._memory(), update)

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
+from course_lib.zero.offload.files import Files
+
 PLACES = {"cpu": "the host", "nvme": "files"}
 
 
@@ -24,7 +26,7 @@ class Plan:
     parameters: str | None = None
     folder: Path | None = None
     take_over: bool = False  # remove what a run that did not close has left in the folder
-    io: object = "threads"  # or "aio" (DeepSpeed's), or an object like files.Threads
+    io: Files | str = "threads"  # or an object like files.Files
 
     @classmethod
     def named(cls, offload: str | Mapping | Plan | None, stage: int) -> Plan | None:
@@ -58,6 +60,8 @@ class Plan:
             place = getattr(self, name)
             if place is not None and (not isinstance(place, str) or place not in PLACES):
                 raise ValueError(f"offload: {name}={place!r} is neither 'cpu' nor 'nvme'")
+        if not isinstance(self.io, Files) and self.io != "threads":
+            raise ValueError(f"offload: io={self.io!r} is neither 'threads' nor a files.Files")
         if stage == 0:
             raise ValueError(
                 "offload does not go with stage 0: every rank would move all states of the whole "
