@@ -14,12 +14,14 @@ from typing import TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from course_lib.collectives.call import Group, check_member, device_of, labelled
 from course_lib.collectives.verbs import all_gather, all_reduce
 
 SENT = 32  # bytes from each rank in `same_everywhere`: its number, and 24 of a digest
 IN_THEIR_SUM = "on no rank alone, but in their sum"
+SUMMED, SUMMED_ON_GPU = 1 << 15, 1 << 20  # elements summed at once, at most: each takes 24 bytes
 T = TypeVar("T")
 
 
@@ -118,3 +120,30 @@ def by_rank(reports: Sequence[tuple[int, str]], most: int = 4) -> str:
     if len(reports) > most:
         words.append(f"and on {len(reports) - most} ranks more")
     return "; ".join(words)
+
+
+@torch.no_grad()
+def checksum(x: Tensor) -> Tensor:
+    """Two whole numbers of a tensor's bits: one changes with any single element, the other also
+    when two elements change places."""
+    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
+    total = torch.zeros(2, dtype=torch.int64, device=x.device)
+    size = at_once(x.numel(), SUMMED_ON_GPU if x.is_cuda else SUMMED)
+    odd = torch.arange(1, 2 * size, 2, device=x.device)  # a product with it loses no bit
+    for number, part in enumerate(x.contiguous().view(-1).split(size)):
+        bits = part.view(kinds[part.element_size()]).long()
+        mixed = (bits >> 17).bitwise_xor_(bits).mul_(odd[: bits.numel()]).mul_(0x9E3779B1)
+        total += torch.stack((bits.sum(), mixed.sum() * (2 * number + 1)))
+    return total
+
+
+def at_once(numel: int, most: int = SUMMED) -> int:
+    """How many elements of a tensor are summed at once: the sum of a small one needs little."""
+    return min(most, 1024 + numel // 64)
+
+
+def summing(numel: int) -> int:
+    """Bytes that a checksum needs: of what is summed at once, three whole numbers an element."""
+    once = at_once(numel)
+    return 8 * (once + 2 * min(once, numel))

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from course_lib.collectives.agreement import summing
 from course_lib.estimate.backward import Cut, Event, events
 from course_lib.estimate.memory import RULES, Rule, States, states
 from course_lib.gpt import GPT, Config
 from course_lib.zero import Precision
-from course_lib.zero.loaded import summing
 from course_lib.zero.offload import Plan
 from course_lib.zero.partition import BUCKET, IN_FLIGHT, Bucket
 from course_lib.zero.stage3.options import PERSIST

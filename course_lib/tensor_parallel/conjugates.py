@@ -58,7 +58,7 @@ def split(x: Tensor, group: Group, dim: int = -1, sizes: Sequence[int] | None = 
             f"split: dim {dim} is {x.shape[dim]} long, and sizes={sizes} do not cut that over "
             f"{n} ranks; they have to be {n} and to add up to it"
         )
-    return _Split.apply(x, group, dim, sizes)
+    return _Piece.apply(x, group, dim, sizes, REPLICATED)
 
 
 def gather(
@@ -89,7 +89,7 @@ def reduce_scatter(
     """This rank's piece of the sum of all ranks' x; the gradient is joined from all pieces."""
     n, _ = size_and_rank(group)
     sizes = cut(x.shape[dim], n) if sizes is None else list(sizes)
-    return _ReduceScatter.apply(x, group, dim, sizes)
+    return _Piece.apply(x, group, dim, sizes, SHARDED)
 
 
 def copy_rows(
@@ -128,17 +128,21 @@ class _Reduce(Function):
         return copy(grad, ctx.group, sum_in=ctx.sum_in), None, None
 
 
-class _Split(Function):
+class _Piece(Function):
+    """This rank's piece: of an x that all hold (replicated), or of the sum of all x (sharded)."""
+
     @staticmethod
-    def forward(ctx, x, group, dim, sizes):
-        ctx.group, ctx.dim, ctx.sizes = group, dim, sizes
+    def forward(ctx, x, group, dim, sizes, after):
+        ctx.group, ctx.dim, ctx.sizes, ctx.after = group, dim, sizes, after
+        if after == SHARDED:
+            return collectives.reduce_scatter(x, group, dim, sizes)
         # A piece of its own, not a view: a view would keep the whole alive as long as it lives.
         return x.split(sizes, dim)[group.rank()].clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx, grad):
-        whole = gather(grad, ctx.group, ctx.dim, ctx.sizes, after=REPLICATED)
-        return whole, None, None, None
+        whole = gather(grad, ctx.group, ctx.dim, ctx.sizes, after=ctx.after)
+        return whole, None, None, None, None
 
 
 class _Gather(Function):
@@ -152,18 +156,6 @@ class _Gather(Function):
     def backward(ctx, grad):
         back = split if ctx.after == REPLICATED else reduce_scatter
         return back(grad, ctx.group, ctx.dim, ctx.sizes), None, None, None, None
-
-
-class _ReduceScatter(Function):
-    @staticmethod
-    def forward(ctx, x, group, dim, sizes):
-        ctx.group, ctx.dim, ctx.sizes = group, dim, sizes
-        return collectives.reduce_scatter(x, group, dim, sizes)
-
-    @staticmethod
-    def backward(ctx, grad):
-        whole = gather(grad, ctx.group, ctx.dim, ctx.sizes, after=SHARDED)
-        return whole, None, None, None
 
 
 class _CopyRows(Function):

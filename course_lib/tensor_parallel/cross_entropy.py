@@ -14,19 +14,10 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, size_and_rank
-from course_lib.layout import span
+from course_lib.collectives.call import Group
 from course_lib.meta import numbers
 from course_lib.tensor_parallel.kernels_for import kernels_for
-from course_lib.tensor_parallel.loss_checks import (
-    RefusedHere,
-    check_not_refused,
-    check_options,
-    check_targets,
-    check_tokens,
-    check_words,
-    refuse_together,
-)
+from course_lib.tensor_parallel.loss_checks import check_not_refused, checked, wide
 
 IGNORED = -100  # as in torch
 _CHUNK = 1 << 19  # numbers worked on at once: what stays in a cache, and bounds the memory
@@ -53,35 +44,20 @@ def cross_entropy(
     `check` looks for targets out of range and for a rank that was handed something else than the
     others, which on a GPU makes the host wait.
     """
-    n, rank = size_and_rank(group)
-    padded = vocabulary if padded is None else padded
-    check_options(label_smoothing, reduction)
-    try:
-        check_tokens("logits", logits, targets, group)
-        check_words(logits.shape[-1], vocabulary, padded, group)
-    except RefusedHere as refused:
-        if check:
-            refuse_together(refused, targets, wide(logits), group)
-        raise
-    flat = targets.reshape(-1)
-    if check:
-        check_targets(flat, vocabulary, ignore_index)
-    start, stop = span(padded, n, rank)
-    real = max(0, min(stop, vocabulary) - start)  # of this rank's logits, those of real words
-    keep = torch.is_grad_enabled() and logits.requires_grad
-    losses = _CrossEntropy.apply(
-        logits.reshape(flat.numel(), logits.shape[-1]), flat, group, keep, start, real, vocabulary,
-        ignore_index, float(label_smoothing), check,
+    flat, part = checked(
+        "logits", logits, logits.shape[-1], targets, group, vocabulary, padded, ignore_index,
+        label_smoothing, reduction, check,
     )  # fmt: skip
-    return reduced(losses, flat, ignore_index, reduction).reshape(
-        targets.shape if reduction == "none" else ()
-    )
+    keep = torch.is_grad_enabled() and logits.requires_grad
+    rows = logits.reshape(flat.numel(), logits.shape[-1])  # (t, v/tp)
+    losses = _CrossEntropy.apply(rows, flat, group, keep, part)
+    return reduced(losses, targets, ignore_index, reduction)
 
 
 def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) -> Tensor:
-    """One loss a token (0 where ignored) to the one that is asked for."""
+    """Losses (t,), 0 where ignored, to what is asked for: of each of the targets (…), or one."""
     if reduction == "none":
-        return losses
+        return losses.view(targets.shape)
     total = losses.sum()
     if reduction == "sum":
         return total
@@ -91,9 +67,8 @@ def reduced(losses: Tensor, targets: Tensor, ignore_index: int, reduction: str) 
 
 class _CrossEntropy(Function):
     @staticmethod
-    def forward(
-        ctx, logits, targets, group, keep, start, real, vocabulary, ignore_index, smoothing, check
-    ):
+    def forward(ctx, logits, targets, group, keep, part):
+        start, real, vocabulary, ignore_index, smoothing, check = part
         # The softmax over this rank's words lies where the gradient will: in no other memory. In
         # bf16 it would be rounded there before its time, and is made again. Kernels keep nothing:
         # they make it on the way from the logits to the gradient.
@@ -125,7 +100,7 @@ class _CrossEntropy(Function):
             gradient(logits, targets, share, weight, out, *ctx.where, **how)
         else:
             ctx.kernels.gradient(logits, targets, own, share, weight, out, *ctx.where)
-        return out, *[None] * 9
+        return out, None, None, None, None
 
 
 def local_numbers(
@@ -241,11 +216,6 @@ def gradient(
 def finite(most: Tensor) -> Tensor:
     """The largest of each row as it can be taken off: 0 where the row is all -inf."""
     return torch.where(most == -math.inf, 0.0, most)
-
-
-def wide(logits: Tensor) -> torch.dtype:
-    """Sums over a vocabulary are taken in float32 at least."""
-    return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 def chunks(logits: Tensor, real: int, out: Tensor | None):

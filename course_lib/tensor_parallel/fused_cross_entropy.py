@@ -12,8 +12,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_reduce
-from course_lib.collectives.call import Group, size_and_rank
-from course_lib.layout import span
+from course_lib.collectives.call import Group
 from course_lib.tensor_parallel.cross_entropy import (
     IGNORED,
     any_broken,
@@ -21,18 +20,9 @@ from course_lib.tensor_parallel.cross_entropy import (
     gradient,
     local_numbers,
     reduced,
-    wide,
 )
 from course_lib.tensor_parallel.kernels_for import kernels_for
-from course_lib.tensor_parallel.loss_checks import (
-    RefusedHere,
-    check_options,
-    check_padded,
-    check_targets,
-    check_tokens,
-    refusal,
-    refuse_together,
-)
+from course_lib.tensor_parallel.loss_checks import checked, wide
 from course_lib.tensor_parallel.products import autocast
 
 
@@ -56,57 +46,26 @@ def head_cross_entropy(
     `tokens_at_once` bounds the logits that are alive; without it an eighth of all. The gradient of
     the states is summed over the ranks, once. The rest is as in cross_entropy.
     """
-    n, rank = size_and_rank(group)
-    padded = vocabulary if padded is None else padded
-    check_options(label_smoothing, reduction)
-    try:
-        _check_head(states, weight, vocabulary, padded, group)
-        check_tokens("states", states, targets, group)
-    except RefusedHere as refused:
-        if check:
-            refuse_together(refused, targets, wide(states), group)
-        raise
-    flat = targets.reshape(-1)
-    if check:
-        check_targets(flat, vocabulary, ignore_index)
-    start, stop = span(padded, n, rank)
-    real = max(0, min(stop, vocabulary) - start)
+    flat, part = checked(
+        "states", states, len(weight), targets, group, vocabulary, padded, ignore_index,
+        label_smoothing, reduction, check,
+    )  # fmt: skip
+    if weight.shape[1] != states.shape[-1]:
+        raise ValueError(
+            f"rank {group.rank()}: states of width {states.shape[-1]} need a head of as many "
+            f"columns, and got {tuple(weight.shape)}"
+        )
     step = max(1, -(-flat.numel() // 8) if tokens_at_once is None else tokens_at_once)
     rows = states.reshape(flat.numel(), states.shape[-1])  # (t, h)
     rows, weight = autocast(rows.device, rows, weight)
-    losses = _HeadCrossEntropy.apply(
-        rows, weight, flat, group, step, start, real, vocabulary, ignore_index,
-        float(label_smoothing), check,
-    )  # fmt: skip
-    return reduced(losses, flat, ignore_index, reduction).reshape(
-        targets.shape if reduction == "none" else ()
-    )
-
-
-def _check_head(states: Tensor, weight: Tensor, vocabulary: int, padded: int, group: Group) -> None:
-    n, rank = size_and_rank(group)
-    check_padded(vocabulary, padded)
-    start, stop = span(padded, n, rank)
-    rows, hidden = weight.shape
-    if rows == stop - start and hidden == states.shape[-1]:
-        return
-    message = (
-        f"rank {rank}: words {start} to {stop} of {padded} over {n} ranks and states of width "
-        f"{states.shape[-1]} need a weight of shape ({stop - start}, {states.shape[-1]}), and got "
-        f"{tuple(weight.shape)}"
-    )
-    if hidden != states.shape[-1]:
-        raise ValueError(message)
-    message += ". Was the head cut by another rule, or padded to another length (padded=)?"
-    raise refusal(message, rows, vocabulary, padded, group)
+    losses = _HeadCrossEntropy.apply(rows, weight, flat, group, step, part)
+    return reduced(losses, targets, ignore_index, reduction)
 
 
 class _HeadCrossEntropy(Function):
     @staticmethod
-    def forward(
-        ctx, states, weight, targets, group, step, start, real, vocabulary, ignore_index, smoothing,
-        check,
-    ):  # fmt: skip
+    def forward(ctx, states, weight, targets, group, step, part):
+        start, real, vocabulary, ignore_index, smoothing, check = part
         kernels = kernels_for(states)
         numbers_of = local_numbers if kernels is None else kernels.local_numbers
         own = states.new_empty((4, len(targets)), dtype=wide(states))
@@ -147,7 +106,7 @@ class _HeadCrossEntropy(Function):
             del logits
         if needs_states:
             d_states = all_reduce(d_states, ctx.group, donated=True)
-        return d_states, d_weight, *[None] * 9
+        return d_states, d_weight, None, None, None, None
 
 
 def _slices(tokens: int, step: int) -> list[slice]:

@@ -12,16 +12,56 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from course_lib.collectives.call import Group, size_and_rank
+from course_lib.collectives.call import Group, check_member, size_and_rank
 from course_lib.layout import cut
 from course_lib.tensor_parallel.conjugates import REPLICATED, copy_rows, gather, split
 from course_lib.tensor_parallel.on_ranks import OnRanks, check_activations
 from course_lib.tensor_parallel.products import column_products, row_product
 
 Spans = Sequence[tuple[int, int]]
+WHOLE = (
+    "Is it cut over the ranks already? Join it with conjugates.gather, or let the layer before do "
+    "so (gather_output=True)"
+)
+PART = (
+    "Is that the whole? Then pass split_input=True, or cut it with conjugates.split; if not, cut "
+    "it by the same rule as this layer's weight"
+)
+CUT = "If that is cut already, leave split_input out"
 
 
-class ColumnParallelLinear(OnRanks):
+class _Cut(OnRanks):
+    """What both cuts of a linear layer share."""
+
+    @classmethod
+    def _of(cls, dense: nn.Linear, group: Group) -> _Cut:
+        """A layer in the place of a dense one, which has its weight still to take."""
+        if isinstance(dense, _Cut):
+            raise ValueError(f"this layer is cut already: {dense}; a plan is laid over a dense one")
+        if not isinstance(dense, nn.Linear):
+            raise TypeError(f"a torch.nn.Linear can be cut here, not a {type(dense).__name__}")
+        check_member(group)
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.training, layer.group = dense.training, group
+        layer.inputs, layer.outputs = dense.in_features, dense.out_features
+        return layer
+
+    def _check_width(self, x: Tensor, width: int, takes: str, hint: str) -> None:
+        if x.shape[-1] != width:
+            raise ValueError(
+                f"rank {self.group.rank()}: {takes}, {width} wide, and got {x.shape[-1]}. {hint}"
+            )
+
+    def extra_repr(self) -> str:
+        outputs, inputs = self.weight.shape
+        return (
+            f"inputs={inputs} of {self.inputs}, outputs={outputs} of {self.outputs}, "
+            f"bias={self.bias is not None}, rank={self.group.rank()} of {self.group.size()}"
+        )
+
+
+class ColumnParallelLinear(_Cut):
     """Y[b, f@tp] = X[b, h] W[h, f@tp] + bias[f@tp]: nothing is sent forward, dX is summed backward.
 
     The initial weights are those that nn.Linear would have drawn, for any number of ranks.
@@ -68,35 +108,18 @@ class ColumnParallelLinear(OnRanks):
         weight is cut inside each of its parts. `shared` says which of the rows taken, from start to
         stop, other ranks hold as well, and the group of those: their gradients are summed over it.
         """
-        _whole(dense)
-        n, rank = size_and_rank(group)
-        layer = cls.__new__(cls)
-        nn.Module.__init__(layer)
-        layer.training = dense.training
-        layer.inputs, layer.outputs, layer.group = dense.in_features, dense.out_features, group
-        layer.sizes = cut(dense.out_features, n) if rows is None else None
+        layer = cls._of(dense, group)
         if gather_output and rows is not None:
             raise ValueError("gather_output joins pieces in rank order; with rows=, join them here")
+        layer.sizes = cut(layer.outputs, group.size()) if rows is None else None
         layer.gather_output, layer.overlap, layer.sum_in = gather_output, overlap, sum_in
         layer.shared = shared
-        layer._take(dense, [_span(layer.sizes, rank)] if rows is None else rows)
+        layer._take(dense, [_span(layer.sizes, group.rank())] if rows is None else rows)
         return layer
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h) -> (…, f/tp)
         check_activations(x, self.weight, "a column-parallel layer")
-        if x.shape[-1] != self.inputs:
-            n = self.group.size()
-            looks = x.shape[-1] in cut(self.inputs, n)
-            raise ValueError(
-                f"rank {self.group.rank()}: a column-parallel layer takes the whole input, "
-                f"{self.inputs} wide, and got {x.shape[-1]}."
-                + (
-                    f" Is it cut over the {n} ranks already? Join it with conjugates.gather, or "
-                    "let the layer before this one do so (gather_output=True)"
-                    if looks
-                    else " Which layer made it?"
-                )
-            )
+        self._check_width(x, self.inputs, "a column-parallel layer takes the whole input", WHOLE)
         weight, bias = self.weight, self.bias
         if self.shared is not None:
             weight = copy_rows(weight, *self.shared, sum_in=self.sum_in)
@@ -117,19 +140,10 @@ class ColumnParallelLinear(OnRanks):
     def _take(self, dense: nn.Linear, rows: Spans) -> None:
         self.rows = list(rows)  # of the dense weight
         self.weight = _part(dense.weight, rows)  # (f/tp, h)
-        if dense.bias is None:
-            self.register_parameter("bias", None)
-        else:
-            self.bias = _part(dense.bias, rows)  # (f/tp,)
-
-    def extra_repr(self) -> str:
-        return (
-            f"inputs={self.inputs}, outputs={self.weight.shape[0]} of {self.outputs}, "
-            f"bias={self.bias is not None}, rank={self.group.rank()} of {self.group.size()}"
-        )
+        self.bias = None if dense.bias is None else _part(dense.bias, rows)  # (f/tp,)
 
 
-class RowParallelLinear(OnRanks):
+class RowParallelLinear(_Cut):
     """Y[b, f] = X[b, h@tp] W[h@tp, f] summed over the ranks, + bias[f], which is added once.
 
     The bias is whole on every rank: it is added after the sum, so its gradient is the same
@@ -171,41 +185,21 @@ class RowParallelLinear(OnRanks):
         `columns` are the spans of the dense weight's columns that it takes: those that belong to
         the numbers which the layer before it leaves on this rank.
         """
-        _whole(dense)
-        n, rank = size_and_rank(group)
-        layer = cls.__new__(cls)
-        nn.Module.__init__(layer)
-        layer.training = dense.training
-        layer.inputs, layer.outputs, layer.group = dense.in_features, dense.out_features, group
-        layer.sizes = cut(dense.in_features, n) if columns is None else None
+        layer = cls._of(dense, group)
         if split_input and columns is not None:
             raise ValueError("split_input cuts as torch.chunk does; with columns=, cut it here")
+        layer.sizes = cut(layer.inputs, group.size()) if columns is None else None
         layer.split_input, layer.sum_in = split_input, sum_in
-        layer._take(dense, [_span(layer.sizes, rank)] if columns is None else columns)
+        layer._take(dense, [_span(layer.sizes, group.rank())] if columns is None else columns)
         return layer
 
     def forward(self, x: Tensor) -> Tensor:  # (…, h/tp) -> (…, f)
         check_activations(x, self.weight, "a row-parallel layer")
-        own, n, rank = self.weight.shape[1], self.group.size(), self.group.rank()
         if self.split_input:
-            if x.shape[-1] != self.inputs:
-                raise ValueError(
-                    f"rank {rank}: with split_input=True this layer cuts a whole input, "
-                    f"{self.inputs} wide, and got {x.shape[-1]}; if that is cut already, leave "
-                    "split_input out"
-                )
+            self._check_width(x, self.inputs, "this layer cuts a whole input", CUT)
             x = split(x, self.group, -1, self.sizes)
-        elif x.shape[-1] != own:
-            whole = x.shape[-1] == self.inputs
-            raise ValueError(
-                f"rank {rank}: a row-parallel layer takes this rank's part of the input, {own} of "
-                f"{self.inputs} over {n} ranks, and got {x.shape[-1]}."
-                + (
-                    " That is the whole: pass split_input=True, or cut it with conjugates.split"
-                    if whole
-                    else " Is it cut by the same rule as this layer's weight?"
-                )
-            )
+        own = self.weight.shape[1]
+        self._check_width(x, own, "a row-parallel layer takes this rank's part of the input", PART)
         return self.product(x)
 
     def product(self, x: Tensor) -> Tensor:
@@ -215,16 +209,9 @@ class RowParallelLinear(OnRanks):
     def _take(self, dense: nn.Linear, columns: Spans) -> None:
         self.columns = list(columns)  # of the dense weight
         self.weight = _part(dense.weight, columns, dim=1)  # (f, h/tp)
-        if dense.bias is None:
-            self.register_parameter("bias", None)
-        else:
+        self.bias = None
+        if dense.bias is not None:
             self.bias = _part(dense.bias, [(0, self.outputs)])  # (f,), whole
-
-    def extra_repr(self) -> str:
-        return (
-            f"inputs={self.weight.shape[1]} of {self.inputs}, outputs={self.outputs}, "
-            f"bias={self.bias is not None}, rank={self.group.rank()} of {self.group.size()}"
-        )
 
 
 def _part(whole: Tensor, spans: Spans, dim: int = 0) -> nn.Parameter:
@@ -234,10 +221,3 @@ def _part(whole: Tensor, spans: Spans, dim: int = 0) -> nn.Parameter:
 
 def _span(sizes: Sequence[int], rank: int) -> tuple[int, int]:
     return sum(sizes[:rank]), sum(sizes[: rank + 1])
-
-
-def _whole(dense: nn.Module) -> None:
-    if isinstance(dense, (ColumnParallelLinear, RowParallelLinear)):
-        raise ValueError(f"this layer is cut already: {dense}; a plan is laid over a dense one")
-    if not isinstance(dense, nn.Linear):
-        raise TypeError(f"a torch.nn.Linear can be cut here, and this is a {type(dense).__name__}")

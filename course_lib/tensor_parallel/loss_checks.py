@@ -9,12 +9,13 @@ Lesson 07.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from course_lib.collectives import all_reduce
+from course_lib.collectives.agreement import who_says
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.layout import cut, span
 from course_lib.meta import numbers
@@ -26,11 +27,61 @@ class RefusedHere(ValueError):
     """What this rank was handed does not fit, and what others were handed may."""
 
 
-def check_options(label_smoothing: float, reduction: str) -> None:
+class Part(NamedTuple):
+    """What of the vocabulary a rank has, and what counts: the arguments of both losses, checked."""
+
+    start: int  # of this rank's logits among all
+    real: int  # of this rank's logits, those of words
+    vocabulary: int
+    ignore_index: int
+    smoothing: float
+    check: bool
+
+
+def checked(
+    name: str,
+    x: Tensor,
+    width: int,
+    targets: Tensor,
+    group: Group,
+    vocabulary: int,
+    padded: int | None,
+    ignore_index: int,
+    smoothing: float,
+    reduction: str,
+    check: bool,
+) -> tuple[Tensor, Part]:
+    """The targets as (t,), and this rank's part; or an error, on all ranks if they may wait for it.
+
+    `x`, called `name` in errors, are logits or states (…, f) of the targets (…), and `width` is the
+    number of logits that this rank has for each of them.
+    """
+    n, rank = size_and_rank(group)
+    padded = vocabulary if padded is None else padded
     if reduction not in REDUCTIONS:
         raise ValueError(f"reduction={reduction!r} is none of {', '.join(REDUCTIONS)}")
-    if not 0 <= label_smoothing <= 1:
-        raise ValueError(f"label_smoothing={label_smoothing} has to lie from 0 to 1")
+    if not 0 <= smoothing <= 1:
+        raise ValueError(f"label_smoothing={smoothing} has to lie from 0 to 1")
+    if vocabulary < 1 or padded < vocabulary:
+        raise ValueError(f"padded={padded} has to be at least vocabulary={vocabulary}, and that 1")
+    try:
+        check_tokens(name, x, targets, group)
+        check_words(width, vocabulary, padded, group)
+    except RefusedHere as refused:
+        if check:
+            refuse_together(refused, targets, wide(x), group)
+        raise
+    flat = targets.reshape(-1)
+    if check:
+        check_targets(flat, vocabulary, ignore_index)
+    start, stop = span(padded, n, rank)
+    real = max(0, min(stop, vocabulary) - start)
+    return flat, Part(start, real, vocabulary, ignore_index, float(smoothing), check)
+
+
+def wide(logits: Tensor) -> torch.dtype:
+    """Sums over a vocabulary are taken in float32 at least."""
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
 
 
 def check_targets(targets: Tensor, vocabulary: int, ignore_index: int) -> None:
@@ -74,9 +125,9 @@ def check_tokens(name: str, x: Tensor, targets: Tensor, group: Group) -> None:
 
 
 def check_words(width: int, vocabulary: int, padded: int, group: Group) -> None:
-    """Refuse a number of logits that is not this rank's."""
+    """Refuse a number of logits that is not this rank's: by `RefusedHere` if the rule by which they
+    were cut, the first that gives this rank its number, gives another rank what it expects."""
     n, rank = size_and_rank(group)
-    check_padded(vocabulary, padded)
     start, stop = span(padded, n, rank)
     if width == stop - start:
         return
@@ -90,24 +141,11 @@ def check_words(width: int, vocabulary: int, padded: int, group: Group) -> None:
         if whole
         else " Was the head cut by another rule, or padded to another length (padded=)?"
     )
-    raise refusal(message, width, vocabulary, padded, group)
-
-
-def check_padded(vocabulary: int, padded: int) -> None:
-    if vocabulary < 1 or padded < vocabulary:
-        raise ValueError(f"padded={padded} has to be at least vocabulary={vocabulary}, and that 1")
-
-
-def refusal(message: str, width: int, vocabulary: int, padded: int, group: Group) -> ValueError:
-    """The error for a number of words that is not this rank's: `RefusedHere` if the rule by which
-    they were cut, the first that gives this rank its number, gives another rank what it expects."""
-    n, rank = size_and_rank(group)
-    fits = cut(padded, n)
     rules = [cut(vocabulary, n), evenly(vocabulary, n), evenly(padded, n), [width] * n]
     rule = next(rule for rule in rules if rule[rank] == width)  # the last one does
-    if any(a == b for a, b in zip(rule, fits, strict=True)):
-        return RefusedHere(message)
-    return ValueError(message)
+    if any(a == b for a, b in zip(rule, cut(padded, n), strict=True)):
+        raise RefusedHere(message)
+    raise ValueError(message)
 
 
 def refuse_together(refusal: RefusedHere, targets: Tensor, dtype: torch.dtype, group: Group):
@@ -127,15 +165,12 @@ def check_not_refused(most: Tensor, group: Group) -> None:
 
 
 def _hear(refusal: RefusedHere | None, group: Group) -> None:
-    n, rank = size_and_rank(group)
-    every: list[str | None] = [None] * n
-    dist.all_gather_object(every, refusal and str(refusal), group=group)
+    reports = who_says(refusal and str(refusal), [group])
     if refusal is not None:
         raise refusal
-    reasons = [reason for reason in every if reason is not None]
-    if reasons:  # none where the logits of all tokens are infinite indeed
+    if reports:  # none where the logits of all tokens are infinite indeed
         raise ValueError(
-            f"rank {rank}: no loss here either, since another rank refused. {reasons[0]}"
+            f"rank {group.rank()}: no loss here either, since another rank refused. {reports[0][1]}"
         )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from course_lib import collectives
+from course_lib.collectives.agreement import checksum
 from course_lib.collectives.call import Group, check_member, size_and_rank
 from course_lib.collectives.call import device_of as own_device
 from course_lib.gpt import GPT, Block
@@ -28,8 +29,6 @@ from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelL
 from course_lib.tensor_parallel.mlp import shard_mlp
 from course_lib.tensor_parallel.sequence import Tokens
 from course_lib.tensor_parallel.sequence_plan import scatter_model
-
-AT_ONCE = 1 << 15  # elements of a fingerprint that are worked on at a time, 32 bytes for each
 
 
 def parallelize(
@@ -139,7 +138,7 @@ def _compare(group: Group, named: list[tuple[str, Tensor]]) -> None:
         )
     if not named:
         return
-    own = torch.stack([fingerprint(p) for _, p in named])  # (parameters, 2)
+    own = torch.stack([checksum(p) for _, p in named])  # (parameters, 2)
     every = collectives.all_gather(own[None], group)  # (n, parameters, 2)
     same = (every == every[:1]).all(-1)  # (n, parameters)
     if bool(same.all()):
@@ -164,16 +163,3 @@ def replicated(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             )
             if not cut:
                 yield f"{prefix}.{name}" if prefix else name, parameter
-
-
-def fingerprint(x: Tensor) -> Tensor:
-    """Two whole numbers of a tensor's bits: one changes when any single bit of x does, the other
-    also when two of its numbers change places."""
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    every = x.detach().contiguous().view(-1).view(kinds[x.element_size()])
-    total = torch.zeros(2, dtype=torch.int64, device=x.device)
-    for start in range(0, every.numel(), AT_ONCE):
-        bits = every[start : start + AT_ONCE].long()
-        odd = 2 * torch.arange(start, start + bits.numel(), device=x.device) + 1  # loses no bit
-        total += torch.stack((bits.sum(), ((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum()))
-    return total

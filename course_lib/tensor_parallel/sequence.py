@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from course_lib.collectives import all_gather, reduce_scatter
 from course_lib.collectives.call import Group, check_member
-from course_lib.layout import cut
+from course_lib.layout import cut, span
 from course_lib.tensor_parallel.conjugates import copy
 from course_lib.tensor_parallel.on_ranks import refuse_to_pickle
 from course_lib.tensor_parallel.products import autocast, rows_of
@@ -40,8 +40,7 @@ class Tokens:
         return cut(self.length, self.group.size())
 
     def span(self) -> tuple[int, int]:
-        sizes, rank = self.sizes, self.group.rank()
-        return sum(sizes[:rank]), sum(sizes[: rank + 1])
+        return span(self.length, self.group.size(), self.group.rank())
 
     def check(self, x: Tensor, who: str) -> list[int]:
         """The parts' lengths, once it is sure that x is this rank's."""

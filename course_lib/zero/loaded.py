@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from course_lib.collectives.agreement import checksum
 from course_lib.meta import begins_at, numbers
 
 CHUNK, CHUNK_ON_GPU = 1 << 20, 1 << 24  # elements compared at once: what bounds the memory
-SUMMED, SUMMED_ON_GPU = 1 << 15, 1 << 20  # and those summed at once, at most: each takes 24 bytes
 
 
 @torch.no_grad()
@@ -65,33 +65,6 @@ class Untouched:
 def _checksums(shards: Sequence[Tensor]) -> list[list[int]]:
     """As Python's numbers, so that a rank holds no byte for them. The host waits once."""
     return torch.stack([checksum(x) for x in shards]).tolist() if shards else []
-
-
-@torch.no_grad()
-def checksum(x: Tensor) -> Tensor:
-    """Two whole numbers of a tensor's bits: one changes with any single element, the other also
-    when two elements change places."""
-    kinds = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    x = torch.view_as_real(x.detach()) if x.is_complex() else x.detach()
-    total = torch.zeros(2, dtype=torch.int64, device=x.device)
-    size = at_once(x.numel(), SUMMED_ON_GPU if x.is_cuda else SUMMED)
-    odd = torch.arange(1, 2 * size, 2, device=x.device)  # a product with it loses no bit
-    for number, part in enumerate(_chunks(x.contiguous(), size)):
-        bits = part.reshape(-1).view(kinds[part.element_size()]).long()
-        mixed = (bits >> 17).bitwise_xor_(bits).mul_(odd[: bits.numel()]).mul_(0x9E3779B1)
-        total += torch.stack((bits.sum(), mixed.sum() * (2 * number + 1)))
-    return total
-
-
-def at_once(numel: int, most: int = SUMMED) -> int:
-    """How many elements of a tensor are summed at once: the sum of a small one needs little."""
-    return min(most, 1024 + numel // 64)
-
-
-def summing(numel: int) -> int:
-    """Bytes that a checksum needs: of what is summed at once, three whole numbers an element."""
-    once = at_once(numel)
-    return 8 * (once + 2 * min(once, numel))
 
 
 @torch.no_grad()

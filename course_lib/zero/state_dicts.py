@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.collectives import all_reduce
+from course_lib.collectives.agreement import checksum
 from course_lib.collectives.call import Group, computes_on, device_of, labelled
-from course_lib.zero.loaded import checksum
 from course_lib.zero.partition import Slot
 from course_lib.zero.refusals import who_has
 

@@ -16,9 +16,9 @@ from course_lib import checkpoint
 from course_lib.checkpoint import loading, saving
 from course_lib.checkpoint.logical import tensors_of
 from course_lib.checkpoint.planned import Label
+from course_lib.collectives.agreement import checksum
 from course_lib.memory import peak
 from course_lib.pretrained.header import DTYPES, read_header
-from course_lib.tensor_parallel.parallelize import fingerprint
 from tests.checkpoint.parts import FAMILIES, SIZES, Layout, engine_of, losses
 
 CASES = {  # layout, family, dtype of the model, bytes of a file
@@ -247,7 +247,7 @@ def test_comparing_copies_takes_pieces_of_them():
     """A save compares what all ranks over tp have alike: tables of positions, heads, norms."""
     x = torch.rand(1 << 20)
     with peak() as needed:
-        whole = fingerprint(x)
+        whole = checksum(x)
     assert needed.bytes < x.nbytes / 2
     moved = torch.cat((x[-1:], x[1:-1], x[:1]))  # two elements in other pieces than before
-    assert fingerprint(moved)[0] == whole[0] and fingerprint(moved)[1] != whole[1]
+    assert checksum(moved)[0] == whole[0] and checksum(moved)[1] != whole[1]

@@ -463,9 +463,9 @@ MUTANTS = [
     ),
     Mutant(
         "checkpoint-fingerprint-at-once",
-        "course_lib/tensor_parallel/parallelize.py",
-        "AT_ONCE = 1 << 15",
-        "AT_ONCE = 1 << 40",
+        "course_lib/collectives/agreement.py",
+        "    return min(most, 1024 + numel // 64)",
+        "    return numel",
         (BYTES + "test_comparing_copies_takes_pieces_of_them",),
         "comparing copies takes eight times a tensor's bytes",
     ),

@@ -48,8 +48,8 @@ MUTANTS = [
     Mutant(
         "conjugates-split-backward-along-the-last",
         FILE,
-        "        whole = gather(grad, ctx.group, ctx.dim, ctx.sizes, after=REPLICATED)",
-        "        whole = gather(grad, ctx.group, -1, ctx.sizes, after=REPLICATED)",
+        "        whole = gather(grad, ctx.group, ctx.dim, ctx.sizes, after=ctx.after)",
+        "        whole = gather(grad, ctx.group, -1, ctx.sizes, after=ctx.after)",
         (f"{SUMS}[3-None]",),
         "the gradient is joined along another dim; square shapes hide it",
         "T29",

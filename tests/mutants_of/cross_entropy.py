@@ -89,10 +89,11 @@ MUTANTS = [
         "the mean over no token is 0/0",
         "T8",
     ),
-    plain(
-        "padding-takes-part",
-        "real = max(0, min(stop, vocabulary) - start)  # of this rank's logits",
-        "real = stop - start  # of this rank's logits",
+    Mutant(
+        "cross-entropy-padding-takes-part",
+        CHECKS,
+        "real = max(0, min(stop, vocabulary) - start)",
+        "real = stop - start",
         (LABELS,),
         "logits of padding are part of the softmax",
         "T9",
@@ -126,7 +127,7 @@ MUTANTS = [
         CHECKS,
         "    if width == stop - start:\n        return\n    whole",
         "    if width >= stop - start:\n        return\n    whole",
-        (REFUSED,),
+        (REFUSED, FUSED_REFUSED),
         "the full logits give a loss that is too high by log N",
         "T11",
     ),
@@ -173,7 +174,7 @@ MUTANTS = [
     ),
     Mutant(
         "cross-entropy-narrow-sums",
-        PLAIN,
+        CHECKS,
         "return torch.float64 if logits.dtype == torch.float64 else torch.float32",
         "return logits.dtype",
         (NARROW,),
@@ -233,13 +234,5 @@ MUTANTS = [
         (FUSED_DENSE,),
         "an ignored token teaches: with smoothed labels, all words",
         "T8",
-    ),
-    fused(
-        "whole-head",
-        "    if rows == stop - start and",
-        "    if rows >= stop - start and",
-        (FUSED_REFUSED,),
-        "a head that is not cut gives a loss that is too high by log N",
-        "T11",
     ),
 ]

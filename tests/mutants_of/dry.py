@@ -34,7 +34,7 @@ MUTANTS = [
         f"{ONE}[3-wide-lent]",
     ),
     without_device(
-        "zero/loaded", "checksum",
+        "collectives/agreement", "checksum",
         "odd = torch.arange(1, 2 * size, 2, device=x.device)",
         "odd = torch.arange(1, 2 * size, 2)",
         f"{ONE}[3-llama-shared-heads]",

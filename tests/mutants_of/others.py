@@ -651,8 +651,8 @@ MUTANTS = [
     Mutant(
         "loss-refused-alone",
         "course_lib/tensor_parallel/loss_checks.py",
-        "        return RefusedHere(message)",
-        "        return ValueError(message)",
+        "strict=True)):\n        raise RefusedHere(message)",
+        "strict=True)):\n        raise ValueError(message)",
         (
             "tests/tensor_parallel/test_loss_checks.py::test_what_one_rank_refuses_is_refus"
             "ed_on_all[2]",
@@ -673,8 +673,8 @@ MUTANTS = [
     Mutant(
         "loss-infinite-is-refused",
         "course_lib/tensor_parallel/loss_checks.py",
-        "    if reasons:  # none where",
-        "    if reasons or refusal is None:  # none where",
+        "    if reports:  # none where",
+        "    if reports or refusal is None:  # none where",
         (
             "tests/tensor_parallel/test_loss_checks.py::test_what_one_rank_refuses_is_refus"
             "ed_on_all[2]",
@@ -797,9 +797,9 @@ MUTANTS = [
     ),
     Mutant(
         "parallelize-only-the-sum",
-        "course_lib/tensor_parallel/parallelize.py",
-        "((bits ^ (bits >> 17)) * odd * 0x9E3779B1).sum()))",
-        "bits.sum()))",
+        "course_lib/collectives/agreement.py",
+        ".mul_(odd[: bits.numel()]).mul_(0x9E3779B1)",
+        ".mul_(0x9E3779B1)",
         ("tests/tensor_parallel/test_parallelize.py::test_copies_that_differ_are_found_and_named",),
         "numbers that have changed places have the same sum",
         "T15",

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from course_lib.collectives.agreement import checksum
 from course_lib.collectives.direct import all_gather
 from course_lib.collectives.transport import Handle
 from course_lib.meta import numbers
-from course_lib.zero.loaded import bring_back, checksum
+from course_lib.zero.loaded import bring_back
 from course_lib.zero.partition import Bucket, Slot
 from course_lib.zero.stage3.together import Together
 
