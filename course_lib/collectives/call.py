@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -178,3 +179,12 @@ def check_whole(x: Tensor, sizes: list[int], op: str, dim: int) -> None:
             f"{op}: the tensor has {x.shape[0]} along dim {dim}, "
             f"but sizes={sizes} add up to {sum(sizes)}"
         )
+
+
+def timeout_of(group: Group) -> timedelta:
+    """How long the group waits."""
+    for backend in group._device_types:
+        options = group._get_backend(backend).options
+        if options is not None:  # torch's fake group has none
+            return options._timeout
+    return dist.distributed_c10d.default_pg_timeout

@@ -7,12 +7,10 @@ dropout inside heads draws from a stream of the rank's own. Lesson 05 derives it
 
 from __future__ import annotations
 
-from datetime import timedelta
-
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from course_lib.collectives.call import Group, size_and_rank
+from course_lib.collectives.call import Group, size_and_rank, timeout_of
 from course_lib.gpt import Attention
 from course_lib.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 from course_lib.tensor_parallel.on_ranks import OnRanks
@@ -74,7 +72,7 @@ def holders_of(heads: int, kv_heads: int, group: Group) -> Group | None:
     own = tuple(members[r] for r in holders)
     every: list[tuple[int, ...]] = [()] * dist.get_world_size()
     dist.all_gather_object(every, own)  # of the other replicas too
-    made = {one: dist.new_group(list(one), timeout=_timeout(group)) for one in sorted(set(every))}
+    made = {one: dist.new_group(list(one), timeout=timeout_of(group)) for one in sorted(set(every))}
     return made[own]
 
 
@@ -92,12 +90,3 @@ class PrivateHeads(OnRanks):
             return self.inner(q, k, v, padding)
         with private(self.group, dim=1, start=self.start, whole=self.whole):
             return self.inner(q, k, v, padding)  # (b, heads/tp, s, d)
-
-
-def _timeout(group: Group) -> timedelta:
-    """A new group waits as long as the one that it is a part of."""
-    for backend in group._device_types:
-        options = group._get_backend(backend).options
-        if options is not None:  # torch's fake group has none
-            return options._timeout
-    return dist.distributed_c10d.default_pg_timeout

@@ -48,8 +48,8 @@ class VocabularyParallelEmbedding(OnRanks):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        self._place(vocabulary, hidden, group, multiple_of, check)
-        self._take(nn.Embedding(vocabulary, hidden, device=device, dtype=dtype).weight)
+        dense = nn.Embedding(vocabulary, hidden, device=device, dtype=dtype)
+        self._take(dense, group, multiple_of, check)
 
     @classmethod
     def from_dense(
@@ -60,8 +60,7 @@ class VocabularyParallelEmbedding(OnRanks):
             raise ValueError(f"this table is cut already: {dense}; a plan is laid over a dense one")
         table = cls.__new__(cls)
         nn.Module.__init__(table)
-        table._place(dense.num_embeddings, dense.embedding_dim, group, multiple_of, check)
-        table._take(dense.weight)
+        table._take(dense, group, multiple_of, check)
         table.training = dense.training
         return table
 
@@ -80,16 +79,14 @@ class VocabularyParallelEmbedding(OnRanks):
         rows = F.embedding(torch.where(here, local, 0), self.weight)  # (b, s, h)
         return torch.where(here[..., None], rows, 0.0)
 
-    def _place(
-        self, vocabulary: int, hidden: int, group: Group, multiple_of: int, check: bool
-    ) -> None:
+    def _take(self, dense: nn.Embedding, group: Group, multiple_of: int, check: bool) -> None:
         n, rank = size_and_rank(group)
-        check_vocabulary(vocabulary, n)
-        self.vocabulary, self.hidden, self.group, self.check = vocabulary, hidden, group, check
-        self.padded = padded_vocabulary(vocabulary, multiple_of)
+        self.vocabulary, self.hidden = dense.num_embeddings, dense.embedding_dim
+        check_vocabulary(self.vocabulary, n)
+        self.group, self.check = group, check
+        self.padded = padded_vocabulary(self.vocabulary, multiple_of)
         self.start, self.stop = span(self.padded, n, rank)
-
-    def _take(self, whole: Tensor) -> None:
+        whole = dense.weight
         real = whole.detach()[self.start : min(self.stop, self.vocabulary)]
         missing = self.stop - self.start - real.shape[0]
         rows = torch.cat((real, real.new_zeros((missing, self.hidden))))  # (v/tp, h)

@@ -17,8 +17,6 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.graph import get_gradient_edge
-from torch.overrides import TorchFunctionMode, handle_torch_function, has_torch_function
 
 from course_lib.collectives.call import Group, size_and_rank
 
@@ -53,7 +51,8 @@ def private(
     part.check()
     mode = _logical_mode()
     if mode is not None:
-        outer, mode.parts = mode.parts, (*mode.parts, *part.unless_whole(n))
+        said = n > 1 or dim is not None  # who holds everything need not say so
+        outer, mode.parts = mode.parts, (*mode.parts, part) if said else mode.parts
         try:
             yield
         finally:
@@ -78,11 +77,11 @@ def in_step(group: Group) -> None:
     said: list[dict[str, str]] = [{} for _ in range(n)]
     dist.all_gather_object(said, mine, group=group)
     most = max(said, key=said.count)  # of equally many, those with the first rank
-    apart = []
-    for rank, one in enumerate(said):
-        kinds = [kind for kind in one if one[kind] != most.get(kind)]
-        if kinds:
-            apart.append(f"rank {dist.get_global_rank(group, rank)} ({' and '.join(kinds)})")
+    apart = [
+        f"rank {dist.get_global_rank(group, rank)} ({' and '.join(kinds)})"
+        for rank, one in enumerate(said)
+        if (kinds := [kind for kind in one if one[kind] != most.get(kind)])
+    ]
     if apart:
         raise RuntimeError(
             f"the shared random stream of {', '.join(apart)} is not where that of the other ranks "
@@ -123,49 +122,32 @@ class Part(NamedTuple):
                 f"starts at 0 … {self.whole}"
             )
 
-    def unless_whole(self, n: int) -> tuple[Part, ...]:
-        """Itself; nothing where one rank holds everything and so did not have to say."""
-        return () if n == 1 and self.dim is None else (self,)
 
+class LogicalMasks:
+    """The mode behind `logical_masks()`: inside it stands in the place of torch's dropout and
+    attention, in the backwards of all threads too."""
 
-class LogicalMasks(TorchFunctionMode):
-    """The mode behind `logical_masks()`: it answers torch's dropout and attention by itself."""
+    def __init__(self) -> None:
+        self.parts: tuple[Part, ...] = ()  # of the private() contexts that are open
 
-    parts: tuple[Part, ...] = ()  # of the private() contexts that are open
+    def __enter__(self) -> LogicalMasks:
+        self._torchs = {name: getattr(F, name) for name in (*_ANSWERED, *_REFUSED)}
+        self._dropout, self._attention = (self._torchs[name] for name in _ANSWERED)
+        for name, own in zip(_ANSWERED, (self.dropout, self.attention), strict=True):
+            setattr(F, name, own)
+        for name in _REFUSED:
+            setattr(F, name, functools.partial(_refuse, name))
+        return self
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is _logical_mode:
-            return self
-        if func in _NOT_ANSWERED:
-            raise RuntimeError(
-                f"logical_masks() knows F.dropout and F.scaled_dot_product_attention, and not "
-                f"{func.__name__}; write the model with those two, or test it without this mode"
-            )
-        if func is F.dropout:
-            func = self.dropout
-        elif func is F.scaled_dot_product_attention:
-            func = self.attention
-        elif func in (torch.autograd.backward, torch.autograd.grad, Tensor.backward):
-            func = functools.partial(self.backward, func)
-        return func(*args, **(kwargs or {}))
-
-    def backward(self, func, outputs, *inputs, gradient=None, **options):
-        """Torch lets a mode rest in a call that it answers, and a backward may recompute dropouts.
-
-        Handed over as edges of the graph, tensors are no longer such a call, and the mode stays.
-        """
-        if func is Tensor.backward:
-            func, options["grad_tensors"] = torch.autograd.backward, gradient
-        if options.get("inputs") is not None:
-            options["inputs"] = _edges(options["inputs"])
-        with self:
-            return func(_edges(outputs), *map(_edges, inputs), **options)
+    def __exit__(self, *exception: object) -> None:
+        for name, function in self._torchs.items():
+            setattr(F, name, function)
 
     def dropout(
         self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> Tensor:
         if not training or not 0 < p <= 1:  # nothing to draw, or nothing valid
-            return F.dropout(input, p, training, inplace)
+            return self._dropout(input, p, training, inplace)
         kept = self.kept(input, p)
         return input.mul_(kept) if inplace else input * kept
 
@@ -183,7 +165,7 @@ class LogicalMasks(TorchFunctionMode):
     ) -> Tensor:
         """With dropout: in plain steps, since the fused forms draw their masks themselves."""
         if dropout_p == 0 or (is_causal and attn_mask is not None):  # the latter torch refuses
-            return F.scaled_dot_product_attention(
+            return self._attention(
                 query, key, value, attn_mask, dropout_p, is_causal,
                 scale=scale, enable_gqa=enable_gqa,
             )  # fmt: skip
@@ -229,20 +211,23 @@ class LogicalMasks(TorchFunctionMode):
         return (chance >= round(p * 2**32)).to(x.dtype) / (1 - p if p < 1 else 1)
 
 
+_ANSWERED = ("dropout", "scaled_dot_product_attention")
 # They draw masks of their own, or hide a dropout from the mode.
-_NOT_ANSWERED = frozenset(
-    {torch.dropout, torch.dropout_, torch.native_dropout, F.alpha_dropout, F.feature_alpha_dropout}
-    | {F.dropout1d, F.dropout2d, F.dropout3d, F.multi_head_attention_forward, F.rrelu}
+_REFUSED = (
+    "alpha_dropout",
+    "feature_alpha_dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "rrelu",
 )
 
 
-def _edges(tensors):
-    """Where in autograd's graph the gradient of each tensor is made."""
-    if isinstance(tensors, Tensor):
-        return get_gradient_edge(tensors)
-    if isinstance(tensors, dict):
-        return {name: _edges(one) for name, one in tensors.items()}
-    return [_edges(one) if isinstance(one, Tensor) else one for one in tensors]
+def _refuse(name: str, *args, **keys):
+    raise RuntimeError(
+        f"logical_masks() knows F.dropout and F.scaled_dot_product_attention, and not {name}; "
+        "write the model with those two, or test it without this mode"
+    )
 
 
 def mix(key: int, number):
@@ -268,6 +253,6 @@ def _draw() -> int:
 
 
 def _logical_mode() -> LogicalMasks | None:
-    """The innermost `logical_masks()` that is active; torch carries modes to backward's threads."""
-    asked = has_torch_function((None,))  # whether any mode is there to be asked
-    return handle_torch_function(_logical_mode, (None,)) if asked else None
+    """The innermost `logical_masks()` that is active."""
+    owner = getattr(F.dropout, "__self__", None)
+    return owner if isinstance(owner, LogicalMasks) else None

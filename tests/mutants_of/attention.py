@@ -51,9 +51,9 @@ MUTANTS = [
     Mutant(
         "attention-holders-by-halves",
         FILE,
-        "    made = {one: dist.new_group(list(one), timeout=_timeout(group)) "
+        "    made = {one: dist.new_group(list(one), timeout=timeout_of(group)) "
         "for one in sorted(set(every))}",
-        "    made = {own: dist.new_group(list(own), timeout=_timeout(group), "
+        "    made = {own: dist.new_group(list(own), timeout=timeout_of(group), "
         "use_local_synchronization=True)}",
         (f"{TESTS}test_the_ranks_that_hold_a_key_value_head_are_neighbours",),
         "torch names such a group by how many groups a rank is in, and ranks wait for each other",

@@ -54,15 +54,16 @@ MUTANTS = [
     table(
         "cut-before-padding",
         "self.start, self.stop = span(self.padded, n, rank)",
-        "self.start, self.stop = span(vocabulary, n, rank)",
+        "self.start, self.stop = span(self.vocabulary, n, rank)",
         (FOUND,),
         "the padded table is cut as if it were not padded",
         "T9",
     ),
     table(
         "another-start",
-        "self._take(nn.Embedding(vocabulary, hidden, device=device, dtype=dtype).weight)",
-        "self._take(nn.Embedding(vocabulary, hidden, device=device, dtype=dtype).weight.flip(0))",
+        "        self._take(dense, group, multiple_of, check)\n\n",
+        "        dense.weight.data = dense.weight.data.flip(0)\n"
+        "        self._take(dense, group, multiple_of, check)\n\n",
         (STARTED,),
         "the initial rows are not those of the dense table",
         "T15",

@@ -14,14 +14,13 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
 
 from course_lib.collectives import broadcast
-from course_lib.collectives.call import Group, device_of
+from course_lib.collectives.call import Group, device_of, timeout_of
 
 SOON = (0.0, 0.0005, 0.001, 0.001, 0.002, 0.002)  # seconds between the first looks
 PATIENCE = 2.0  # seconds, for the others to say where they wait, once this rank gave up
@@ -144,9 +143,3 @@ class Together:
                     time.sleep(0.05)
             said.append(f"rank {member} {where or 'never came, and waits in no gather'}")
         return "; ".join(said)
-
-
-def timeout_of(group: Group) -> timedelta:
-    """How long the group itself would wait."""
-    options = getattr(group._get_backend(device_of(group)), "options", None)
-    return getattr(options, "_timeout", timedelta(seconds=60))
