@@ -134,12 +134,6 @@ class Engine(ModuleFace, TrainingState):
         check_places(self.partition)
         return self.model(*args, **keys)
 
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
     def close(self, *, whole: bool = False) -> None:
         """End the training: take the hooks of the gradients off, end the offload, remove its files.
 

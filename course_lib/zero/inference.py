@@ -18,7 +18,7 @@ from course_lib.zero.ddp import same_everywhere
 from course_lib.zero.face import ModuleFace
 from course_lib.zero.home import Home, OnDevice
 from course_lib.zero.offload import FileHome, HostHome, Plan
-from course_lib.zero.refusals import check_free, check_places, dp_of
+from course_lib.zero.refusals import check_free, check_model, check_places, dp_of
 from course_lib.zero.stage3 import Stage3, UnitShards
 from course_lib.zero.stage3.build import Fill, outlined
 
@@ -55,7 +55,9 @@ class Inference(ModuleFace):
         self.groups = [mesh.get_group(name) for name in mesh.mesh_dim_names]
         self.model, self._closed = model, False
         check_free(model)
-        check_changeable(model)
+        check_model(model)
+        if next(model.parameters(), None) is None:
+            raise ValueError("this model has no parameters: there is nothing to shard")
         if not outlined(model, None, computes_on(self.group)):
             same_everywhere(model, self.group)
         self.device = next(model.parameters()).device
@@ -88,12 +90,6 @@ class Inference(ModuleFace):
             raise RuntimeError("this model can no longer be called through here: it was closed")
         check_places(self.partition)
         return self.model(*args, **keys)
-
-    def __enter__(self) -> Inference:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self, *, whole: bool = False) -> None:
         """Remove the files; the shards that lay there come to the host's memory. `whole`, on all
@@ -128,8 +124,7 @@ def weights_plan(offload: str | Mapping | None) -> Plan | None:
     """The plan behind `offload=`, or a refusal: there are no states, the weights alone go away."""
     if offload is None:
         return None
-    if offload == "cpu":
-        offload = {"parameters": "cpu"}
+    offload = {"parameters": "cpu"} if offload == "cpu" else offload
     if not isinstance(offload, Mapping) or offload.get("parameters") not in ("cpu", "nvme"):
         raise ValueError(
             f"offload={offload!r}: without training there are weights alone to be put away. It "
@@ -150,17 +145,3 @@ def weights_home(plan: Plan | None, groups: Sequence[Group], device: torch.devic
     if plan.parameters == "cpu":
         return HostHome(device, master=False, parameters="cpu")
     return FileHome(None, plan, groups, device, master=False)
-
-
-def check_changeable(model: nn.Module) -> None:
-    """Refuse weights whose memory cannot be given back."""
-    with torch._C.DisableTorchFunctionSubclass():
-        made = [name for name, p in model.named_parameters() if p.is_inference()]
-    if made or torch.is_inference_mode_enabled():
-        raise ValueError(
-            f"{f'{made[0]} was made' if made else 'this is called'} under torch.inference_mode(), "
-            "where a tensor's memory cannot be exchanged: make the model and shard it outside of "
-            "it, under torch.no_grad() if need be"
-        )
-    if next(model.parameters(), None) is None:
-        raise ValueError("this model has no parameters: there is nothing to shard")

@@ -120,35 +120,12 @@ class Partition:
         """Where every parameter lies."""
         return (slot for bucket in self.buckets for slot in bucket.slots)
 
-    def boxes(
-        self,
-        parameter: nn.Parameter,
-        rank: int,
-        *,
-        dim: int = 0,
-        spans: Sequence[tuple[int, int]] | None = None,
-    ) -> list[Box]:
-        """The parts of the logical tensor that `rank` of the data-parallel axis holds, in the
-        order in which they lie in its shard.
-
-        Where tensor parallelism has cut the parameter, `spans` are the ranges of the logical
-        tensor's `dim` that it consists of.
-        """
-        bucket, slot = self._find(parameter)
-        found = []
-        for piece in bucket.pieces(rank):
-            if piece.slot is slot:
-                for box in flat_boxes(slot.shape, piece.start, piece.stop):
-                    found += [box] if spans is None else through(box, dim, spans)
-        return found
-
-    def _find(self, parameter: nn.Parameter) -> tuple[Bucket, Slot]:
-        if parameter not in self.where:
-            raise KeyError(
-                f"a parameter of shape {tuple(parameter.shape)} is in none of the "
-                f"{len(self.buckets)} buckets: is it frozen, or was it added afterwards?"
-            )
-        return self.where[parameter]
+    def boxes(self, parameter: nn.Parameter, rank: int) -> list[Box]:
+        """The parts of a parameter that `rank` holds, in the order in which they lie in its
+        shard."""
+        bucket, slot = self.where[parameter]
+        pieces = [piece for piece in bucket.pieces(rank) if piece.slot is slot]
+        return [box for p in pieces for box in flat_boxes(slot.shape, p.start, p.stop)]
 
 
 def partition(

@@ -103,12 +103,14 @@ def check_optimizer(model: nn.Module, optimizer: Optimizer) -> None:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse weights that can never be trained."""
-    made = [name for name, p in model.named_parameters() if p.is_inference()]
+    """Refuse weights whose numbers cannot be exchanged."""
+    with torch._C.DisableTorchFunctionSubclass():
+        made = [name for name, p in model.named_parameters() if p.is_inference()]
     if made or torch.is_inference_mode_enabled():
         raise ValueError(
-            f"{f'{made[0]} was made' if made else 'the engine is being made'} under "
-            "torch.inference_mode(), and can never be trained: make model and engine outside of it"
+            f"{f'{made[0]} was made' if made else 'this is called'} under torch.inference_mode(), "
+            "where a tensor can neither be trained nor given other memory: make the model and the "
+            "engine outside of it, under torch.no_grad() if need be"
         )
 
 

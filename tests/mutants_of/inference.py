@@ -93,14 +93,6 @@ MUTANTS = [
         "states of no optimizer are put away, without a word",
     ),
     mutant(
-        "made-in-inference-mode",
-        ZERO,
-        "    if made or torch.is_inference_mode_enabled():\n",
-        "    if False:\n",
-        WRONG,
-        "tensors whose memory cannot be exchanged are sharded",
-    ),
-    mutant(
         "not-one-model",
         "course_lib/zero/holdings.py",
         "kept = [engine.model, engine.shards.memory(), home.memory()]",

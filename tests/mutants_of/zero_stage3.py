@@ -21,7 +21,7 @@ WHOLE = f"{TESTS}test_no_rank_ever_holds_the_model_whole"
 META = f"{TESTS}test_a_model_from_the_meta_device_is_the_one_made_whole"
 BRANCH = f"{TESTS}test_ranks_that_take_different_branches_hear_which"
 
-USE = f"{STAGE3}use.py"
+USE = f"{STAGE3}hooks.py"
 FROZEN = "tests/zero/test_frozen.py::test_frozen_weights_come_and_go_like_others"
 
 CONVERTED = """        if self.precision.dtype is not None:
