@@ -2,7 +2,7 @@
 
 In the order of reading: partition, buckets, loaded, home, shards, refusals, ddp, stage1, stage2,
 stage3, precision, elementwise, handover, offload, cut, gradient_pieces, micro_batches, edits, face,
-own_states, training_state, engine, inference, holdings. Lesson 12.
+training_state, engine, inference, holdings. Lesson 12.
 """
 
 from course_lib.zero.ddp import DataParallel

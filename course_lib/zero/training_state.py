@@ -1,18 +1,29 @@
-"""What an engine gives to a checkpoint and takes from it: its own tensors, and its counters.
+"""An engine's training state as named tensors and counters: what a checkpoint takes and puts back.
 
-Each rank gives its own part. The model's buffers, and below stage 3 its frozen parameters, are in
-no part: they are in the `state_dict`. Lesson 14 writes files of them.
+Each rank gives what it updates and the optimizer's states of it, one by one, and takes them back
+bit for bit where everything is cut alike. The model's buffers, and below stage 3 its frozen
+parameters, are in no part: they are in the `state_dict`. Lesson 14 writes files of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from course_lib.zero.own_states import Into, Slot, put, slots_of, tensors_of
-from course_lib.zero.shards import Read
+from course_lib.collectives.agreement import by_rank, who_says
+from course_lib.zero.elementwise import as_large, is_known, states_of
+from course_lib.zero.offload.together import together
+from course_lib.zero.partition import Piece
+from course_lib.zero.shards import Copies, Read
 
+Slot = tuple[torch.dtype, tuple[int, ...]]
+Into = Callable[[str, Tensor], bool]  # (name, place): read to that place, or say that it cannot be
+VALUE = "value"
+NUMBERS = {bool: torch.bool, int: torch.int64, float: torch.float64}  # as a tensor of no dims
+KINDS = {kind.__name__: kind for kind in NUMBERS}
 PLAIN = (bool, int, float, str, type(None))
 NOT_OPTIONS = {"params", "param_names"}
 
@@ -22,15 +33,34 @@ class TrainingState:
 
     def own_slots(self) -> dict[str, Slot]:
         """Names, dtypes and shapes of what this rank updates and of the optimizer's states of it:
-        `blocks.0.mlp.up.weight[0:128]:value`, `…:exp_avg`, `…:step`."""
+        `blocks.0.mlp.up.weight[0:128]:value`, `…:exp_avg`, `…:step`. No file is read."""
         self._usable()
-        return slots_of(self.shards, self.home, self.optimizer)
+        slots = {}
+        for i, own in enumerate(self.shards.own):
+            states = self.home.states(i, own, self.optimizer)
+            for (piece, part), state in zip(own, states, strict=True):
+                slots |= {name: _slot(x) for name, x in entries(piece, part, state)}
+        return slots
 
     def own_tensors(self) -> Iterator[tuple[str, Tensor]]:
         """(name, tensor) in the order of `own_slots`, between two steps; each tensor is valid until
         the next is asked for. What was written to the model since the last step is in them."""
-        self._between_steps()
-        return tensors_of(self.shards, self.home, self.optimizer)
+        self._usable()
+        if self._micros.begun:
+            raise RuntimeError(
+                f"a step has begun, {self._micros.begun} of {self.accumulate} micro-batches, whose "
+                "gradients no checkpoint has: save after engine.step(), or drop them by "
+                "engine.zero_grad()"
+            )
+        return self._own_tensors()
+
+    @torch.no_grad()
+    def _own_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        self.shards.take_over()
+        for i, own in enumerate(self.shards.own):
+            with self.home.at_hand(i, own, self.optimizer):
+                for piece, part in own:
+                    yield from entries(piece, part, self.optimizer.state.get(part, {}))
 
     def put_own(
         self,
@@ -45,12 +75,42 @@ class TrainingState:
         ranks' elements are gathered, or, with `others(name, start, stop, place)`, read.
         `into(name, place)` may read to where a tensor lies already, and says whether it did."""
         self.zero_grad()
+        others = others if self.stage in (1, 2) else None
+        slots = {name: (dtype, tuple(shape)) for name, (dtype, shape) in slots.items()}
+        reports = who_says(_fault(self.shards, self.optimizer, slots), self.groups)
+        if reports:
+            raise ValueError(f"put_own: nothing was put back: {by_rank(reports)}")
+        error = None
         try:
-            others = others if self.stage in (1, 2) else None
-            put(self.shards, self.home, self.optimizer, self.groups, slots, read, others, into)
-        except OSError as error:
-            self._over = str(error)
+            self._put_all(slots, read, into)
+            if others is not None:
+                self.shards.fill(others)
+        except Exception as met:
+            error = met
+        more = ". The states were put back in part; begin again with a new engine"
+        try:
+            together(error, self.groups, more)
+        except OSError as said:
+            self._over = str(said)
             raise
+        if others is None:
+            self.shards.gather()
+        self.home.updated()
+
+    @torch.no_grad()
+    def _put_all(
+        self, slots: Mapping[str, Slot], read: Callable[[str], Tensor], into: Into | None
+    ) -> None:
+        names: dict[str, list[str]] = {}
+        for name in slots:
+            names.setdefault(name.rpartition(":")[0], []).append(name)
+        group_of, states = _groups(self.optimizer), self.optimizer.state
+        self.shards.take_over()  # a parameter that was given other memory comes back to its place
+        for i, own in enumerate(self.shards.own):
+            with self.home.at_hand(i, own, self.optimizer, write=True), self.home.placed():
+                for piece, part in own:
+                    some = {name: slots[name] for name in names[label_of(piece)]}
+                    _put_part(part, some, read, into, states, group_of.get(part, {}))
 
     def counters(self) -> dict:
         """What else goes on after a checkpoint, as JSON has it: the steps that were skipped, the
@@ -87,14 +147,138 @@ class TrainingState:
                 else:
                     group[name] = tuple(value) if isinstance(value, list) else value
 
-    def _between_steps(self) -> None:
-        self._usable()
-        if self._micros.begun:
-            raise RuntimeError(
-                f"a step has begun, {self._micros.begun} of {self.accumulate} micro-batches, whose "
-                "gradients no checkpoint has: save after engine.step(), or drop them by "
-                "engine.zero_grad()"
+
+def entries(piece: Piece, part: nn.Parameter, state: Mapping) -> Iterator[tuple[str, Tensor]]:
+    """A part's value and its states by their names; a state that is a number is a tensor too."""
+    label = label_of(piece)
+    yield f"{label}:{VALUE}", part.detach()
+    for name, x in state.items():
+        if isinstance(x, Tensor) and name != VALUE:
+            yield f"{label}:{name}", x.detach()
+        elif type(x) in NUMBERS:
+            kind = type(x)
+            x = torch.tensor(x, dtype=NUMBERS[kind], device="cpu")
+            yield f"{label}:{name} ({kind.__name__})", x
+        elif x is not None:
+            raise ValueError(
+                f"the optimizer keeps {name!r} for {piece.slot.name}, a {type(x).__name__}: a "
+                "checkpoint takes tensors and numbers. Use one of torch's optimizers"
             )
+
+
+def label_of(piece: Piece) -> str:
+    return f"{piece.slot.name}[{piece.start}:{piece.stop}]"
+
+
+def _put_part(
+    part: nn.Parameter,
+    slots: Mapping[str, Slot],
+    read: Callable[[str], Tensor],
+    into: Into | None,
+    states: MutableMapping[nn.Parameter, dict],
+    group: Mapping,  # empty where the part is frozen
+) -> None:
+    """Put a part's value and its states back; it has no others afterwards."""
+    before, state = states.pop(part, {}), {}
+    for name, slot in slots.items():
+        key, kind = _key_and_kind(name)
+        place = part.detach() if key == VALUE else before.get(key)
+        if kind is None and into is not None and _takes(place, slot) and into(name, place):
+            if key != VALUE:
+                state[key] = place
+            continue
+        x = _read(name, slot, read)
+        if key == VALUE:
+            part.copy_(x)
+        elif kind is not None:
+            state[key] = kind(x.item())
+        else:
+            state[key] = _placed(key, x, before.get(key), part, group)
+    if state:
+        states[part] = state
+
+
+def _takes(place: object, slot: Slot) -> bool:
+    """Whether a tensor is memory of the host's that can be read into."""
+    if not isinstance(place, Tensor) or not place.dim():
+        return False
+    return place.device.type == "cpu" and place.is_contiguous() and _slot(place) == slot
+
+
+def _read(name: str, slot: Slot, read: Callable[[str], Tensor]) -> Tensor:
+    x = read(name)
+    if _slot(x) != slot:
+        raise ValueError(f"{name} was to be {slot}, and was read as {_slot(x)}")
+    return x
+
+
+def _key_and_kind(name: str) -> tuple[str, type | None]:
+    """(the state that a tensor is of, and, if that is a number and no tensor, which kind)."""
+    key = name.rpartition(":")[2]
+    for word, kind in KINDS.items():
+        if key.endswith(f" ({word})"):
+            return key.removesuffix(f" ({word})"), kind
+    return key, None
+
+
+def _placed(name: str, x: Tensor, before: object, part: nn.Parameter, group: Mapping) -> Tensor:
+    """A state's numbers where the optimizer looks for them, as torch's own load_state_dict has it:
+    beside the parameter, but for a count of steps."""
+    if isinstance(before, Tensor) and _slot(before) == _slot(x):
+        return before.copy_(x)
+    if as_large(x, part) and name != "step":
+        return torch.empty_like(part, dtype=x.dtype, requires_grad=False).copy_(x)
+    counts = name == "step" and not (group.get("capturable") or group.get("fused"))
+    return x.detach().to("cpu" if counts else part.device, copy=True)
+
+
+def _fault(shards: Copies, optimizer: Optimizer, slots: Mapping[str, Slot]) -> str | None:
+    """In words, the first slot that does not fit this rank's; None if all fit."""
+    parts = {label_of(piece): part for piece, part in shards.parts()}
+    given: dict[str, dict[str, Slot]] = {label: {} for label in parts}
+    for name, slot in slots.items():
+        label, _, key = name.rpartition(":")
+        if label not in parts:
+            return f"{name} is not among what this rank updates"
+        given[label][key] = slot
+    group_of, kind = _groups(optimizer), type(optimizer).__name__
+    keeps: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
+    for label, part in parts.items():
+        slot = given[label].pop(VALUE, None)
+        if slot is None:
+            return f"{label}:{VALUE} is missing"
+        if slot != _slot(part):
+            there, here = (f"{str(d)[6:]} of shape {shape}" for d, shape in (slot, _slot(part)))
+            return f"{label}:{VALUE} is {there}, and the engine's {here}"
+        # What another optimizer keeps, and from which step on, nobody knows.
+        if given[label] and is_known(optimizer):
+            group = group_of[part]
+            if (id(group), part.dtype) not in keeps:
+                keeps[id(group), part.dtype] = states_of(optimizer, group, part.dtype)
+            here, there = keeps[id(group), part.dtype], {}
+            for key, (dtype, shape) in given[label].items():
+                if key != "step" and shape == tuple(part.shape):
+                    there[key] = dtype
+            for key in [*there, *here]:
+                if there.get(key) != here.get(key):
+                    return f"{label}:{key} {_differs(there.get(key), here.get(key), kind)}"
+    return None
+
+
+def _differs(there: torch.dtype | None, here: torch.dtype | None, kind: str) -> str:
+    if there is None:
+        return f"is missing, which this {kind} keeps for every element"
+    if here is None:
+        return f"is a state that this {kind} does not keep"
+    return f"is {there}, and this {kind} keeps it in {here}"
+
+
+def _groups(optimizer: Optimizer) -> dict[nn.Parameter, dict]:
+    return {part: group for group in optimizer.param_groups for part in group["params"]}
+
+
+def _slot(x: Tensor) -> Slot:
+    return x.dtype, tuple(x.shape)
 
 
 def _options(group: Mapping) -> dict:

@@ -455,9 +455,9 @@ MUTANTS = [
     ),
     Mutant(
         "checkpoint-frozen-put-back",
-        "course_lib/zero/own_states.py",
-        "optimizer.state, group_of.get(part, {}))",
-        "optimizer.state, group_of[part])",
+        "course_lib/zero/training_state.py",
+        "states, group_of.get(part, {}))",
+        "states, group_of[part])",
         (ANY,),
         "a frozen part at stage 3 cannot be put back",
     ),
