@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from course_lib.zero.buckets import Gradients
 from course_lib.zero.shards import Copies
@@ -43,7 +44,7 @@ class Elsewhere(Tensor):
         called = getattr(func, "__name__", str(func))
         if called in ALLOWED or called.lstrip("_").startswith("is_"):
             return torch._C._disabled_torch_function_impl(func, types, args, kwargs or {})
-        names = [x.name for x in _flat(args) if isinstance(x, Elsewhere)]
+        names = [x.name for x in tree_leaves(args) if isinstance(x, Elsewhere)]
         raise RuntimeError(
             f"{called} needs the gradient of {', '.join(names[:3])}"
             f"{' and others' if len(names) > 3 else ''}, of which each rank has its own shard "
@@ -67,24 +68,12 @@ def unversioned(x: Tensor) -> bool:
     return x.is_cuda
 
 
-class Samples:
+def sample(gradients: Sequence[Tensor]) -> Tensor | None:
     """Some elements of each gradient whose version says nothing. What leaves the version writes to
     whole tensors, so that a few elements tell."""
-
-    def __init__(self, gradients: Sequence[Tensor]):
-        self.gradients = [x.detach() for x in gradients if unversioned(x)]
-        self.before = self._now()
-
-    def changed(self) -> Tensor | None:
-        """Whether any sample is another one now, as a tensor, for which the host does not wait."""
-        if self.before is None:
-            return None
-        now = self._now()
-        return ((now != self.before) & ~(now.isnan() & self.before.isnan())).any()
-
-    def _now(self) -> Tensor | None:
-        parts = [x.reshape(-1)[:: max(1, x.numel() // SAMPLED)] for x in self.gradients]
-        return torch.cat(parts) if parts else None
+    plain = [x.detach() for x in gradients if unversioned(x)]
+    parts = [x.reshape(-1)[:: max(1, x.numel() // SAMPLED)] for x in plain]
+    return torch.cat(parts) if parts else None
 
 
 class Edits:
@@ -93,7 +82,7 @@ class Edits:
     def __init__(self, stage: int, gradients: Gradients, shards: Copies, *, sample: bool):
         self.stage, self.gradients, self.shards, self.sample = stage, gradients, shards, sample
         self._seen: list[tuple[str, Tensor, Tensor, int]] = []
-        self._samples: Samples | None = None
+        self._samples: Tensor | None = None
         self._sampled: list[Tensor] = []  # of each micro-batch, whether its samples have changed
         self._stand_ins: list[nn.Parameter] = []
 
@@ -118,7 +107,7 @@ class Edits:
         self._seen = [
             (name, p, p.grad, p.grad._version) for name, p in holders if p.grad is not None
         ]
-        self._samples = Samples([grad for _, _, grad, _ in self._seen]) if self.sample else None
+        self._samples = sample([grad for _, _, grad, _ in self._seen]) if self.sample else None
 
     def before_step(self, *, ready: bool) -> None:
         """At stage 0 a parameter's gradient is the one that the optimizer sees, and is a user's to
@@ -130,10 +119,11 @@ class Edits:
             raise RuntimeError(EDITED.format(of="some parameters"))
 
     def _compare_samples(self) -> None:
-        changed = self._samples.changed() if self._samples is not None else None
-        if changed is not None:
-            self._sampled.append(changed)
-        self._samples = None
+        """Whether any is another one now stays a tensor, for which the host does not wait."""
+        before, self._samples = self._samples, None
+        if before is not None:
+            now = sample([grad for _, _, grad, _ in self._seen])
+            self._sampled.append(((now != before) & ~(now.isnan() & before.isnan())).any())
 
     def forget(self) -> None:
         self._seen, self._samples, self._sampled = [], None, []
@@ -165,10 +155,3 @@ class Edits:
 
 def _some(names: list[str]) -> str:
     return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if len(names) > 3 else ''}"
-
-
-def _flat(args: object) -> list[object]:
-    """All that lies in nested lists and tuples."""
-    if not isinstance(args, (list, tuple)):
-        return [args]
-    return [leaf for some in args for leaf in _flat(some)]
