@@ -1,6 +1,6 @@
 """The other axes: pipeline stages, context (ring and heads), experts, sharding inside a node.
 
-In the order of reading: schedule, kept, stages, pipeline; places, ring_attention, head_exchange;
+In the order of reading: schedule, stages, pipeline; places, ring_attention, head_exchange;
 experts, expert_parallel; hybrid. Each is the smallest form that is exact: appendix E4 measures one
 after the other and holds it against one process. Lesson 15.
 """

@@ -1,26 +1,71 @@
 """A step of a pipeline: each rank walks its schedule, activations go forward, gradients back.
 
 Every send is asynchronous and its handle is waited for at the end: with sends that block, two
-neighbours of 1F1B would each wait for the other to receive. Appendix E4.
+neighbours of 1F1B would each wait for the other to receive. What a stage keeps meanwhile is counted
+from the tensors that autograd saves. Appendix E4.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 
-from course_lib.axes.kept import Kept
 from course_lib.axes.schedule import BACKWARD, FORWARD, UNITS, Step, Timed, named
 from course_lib.axes.stages import Stage, cut_into_stages
 from course_lib.collectives import all_reduce, broadcast, labelled, recv, send
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.collectives.transport import Handle
 from course_lib.gpt import GPT
+from course_lib.meta import memory_key
 from course_lib.step.losses import valid
+
+
+class Saved:
+    """One tensor that a graph holds; it goes when the graph lets go of it."""
+
+    def __init__(self, tensor: Tensor, micro: int):
+        self.tensor, self.micro = tensor, micro
+
+
+class Kept:
+    """Counts the tensors that autograd saves in `of(micro)`, and what of them is still held."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]):
+        self._parameters = {memory_key(p.untyped_storage()) for p in parameters}
+        self._saved: weakref.WeakSet[Saved] = weakref.WeakSet()
+        self.most_bytes = 0
+        self.most_micros = 0
+
+    @contextmanager
+    def of(self, micro: int) -> Iterator[None]:
+        """A forward of this micro-batch runs in here."""
+
+        def pack(tensor: Tensor) -> Saved:
+            saved = Saved(tensor, micro)
+            if memory_key(tensor.untyped_storage()) not in self._parameters:
+                self._saved.add(saved)
+            return saved
+
+        with saved_tensors_hooks(pack, lambda saved: saved.tensor):
+            yield
+        self.most_bytes = max(self.most_bytes, self.bytes())
+        self.most_micros = max(self.most_micros, len(self.micros()))
+
+    def micros(self) -> set[int]:
+        """The micro-batches of which something is held."""
+        return {saved.micro for saved in self._saved}
+
+    def bytes(self) -> int:
+        """Of the distinct storages that are held now."""
+        storages = (saved.tensor.untyped_storage() for saved in self._saved)
+        return sum({memory_key(storage): storage.nbytes() for storage in storages}.values())
 
 
 class Run(NamedTuple):
@@ -46,14 +91,18 @@ class Pipeline:
         *,
         back: Group | None = None,
         ends: Group | None = None,
-        counts: Sequence[int] | None = None,
     ):
         self.stages, self.index = size_and_rank(group)
         self.group, self.back = group, group if back is None else back
-        self.stage: Stage = cut_into_stages(model, self.stages, self.index, counts)
+        self.stage: Stage = cut_into_stages(model, self.stages, self.index)
         self.ends = group if self.stages == 2 and ends is None else ends
-        if self.stage.tied:
-            check_ends(group, self.ends)
+        if self.stage.tied and self.ends is None:
+            members = dist.get_process_group_ranks(group)
+            raise ValueError(
+                "the embedding is tied, so its gradient is a sum over the first and the last "
+                f"stage: pass ends=, the group of the ranks {[members[0], members[-1]]}, as every "
+                "rank makes it by ranks.new_group, or take a model with tied=False"
+            )
 
     def step(self, ids: Tensor, targets: Tensor, *, micros: int, schedule: str = "1f1b") -> Run:
         """Add the gradients of the mean loss of a batch (b, s), in `micros` pieces of its rows.
@@ -80,25 +129,6 @@ class Pipeline:
         with labelled("scalars"):
             loss = broadcast(walk.loss, self.group, src=self.stages - 1)
         return Run(loss.item(), walk.walked, walk.kept)
-
-
-def check_ends(group: Group, ends: Group | None) -> None:
-    """Refuse a group that is not that of the first and the last rank, on every rank alike."""
-    members = dist.get_process_group_ranks(group)
-    wanted = [members[0], members[-1]]
-    if ends is None:
-        raise ValueError(
-            "the embedding is tied, so its gradient is a sum over the first and the last stage, "
-            f"and ends= does not say over which group: pass that of the ranks {wanted}, as every "
-            "rank makes it by ranks.new_group, or take a model with tied=False"
-        )
-    outside = ends is dist.GroupMember.NON_GROUP_MEMBER  # what the ranks between them have
-    theirs = [] if outside else sorted(dist.get_process_group_ranks(ends))
-    if theirs != (wanted if dist.get_rank() in wanted else []):
-        raise ValueError(
-            f"rank {dist.get_rank()}: ends= is a group of the ranks {theirs}, and has to be one of "
-            f"the first and the last stage's, {wanted}"
-        )
 
 
 class _Walk:

@@ -6,7 +6,7 @@ first and last stage each hold it, and its gradient is a sum over both. Appendix
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -15,24 +15,17 @@ from course_lib.axes.schedule import check
 from course_lib.gpt import GPT
 
 
-def blocks_of_stages(layers: int, stages: int, counts: Sequence[int] | None = None) -> list[range]:
-    """Which blocks each stage has: `counts` of them, or as equally many as can be, the first stages
-    one more."""
+def blocks_of_stages(layers: int, stages: int) -> list[range]:
+    """Which blocks each stage has: equally many, or the first stages one more."""
     check(stages, 1)
     if stages > layers:
         raise ValueError(
             f"{stages} stages and {layers} blocks: a stage without a block would only pass "
             f"messages on. Take {layers} ranks for the pipeline or fewer, or a deeper model"
         )
-    if counts is None:
-        counts = [layers // stages + (i < layers % stages) for i in range(stages)]
-    if len(counts) != stages or min(counts) < 1 or sum(counts) != layers:
-        raise ValueError(
-            f"counts={list(counts)} do not share out {layers} blocks over {stages} stages: it has "
-            "to be a number for each stage, 1 or more, and they have to add up"
-        )
-    starts = [sum(counts[:i]) for i in range(stages)]
-    return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
+    each, more = divmod(layers, stages)
+    starts = [i * each + min(i, more) for i in range(stages + 1)]
+    return [range(start, stop) for start, stop in pairwise(starts)]
 
 
 class Stage(nn.Module):
@@ -73,10 +66,8 @@ class Stage(nn.Module):
         return self.tokens.weight if self.first else self.head.weight if self.last else None
 
 
-def cut_into_stages(
-    model: GPT, stages: int, stage: int, counts: Sequence[int] | None = None
-) -> Stage:
+def cut_into_stages(model: GPT, stages: int, stage: int) -> Stage:
     """Take one stage out of a whole model, which gives up its modules; drop the model then."""
     check(stages, 1, stage)
-    own = blocks_of_stages(model.config.layers, stages, counts)[stage]
+    own = blocks_of_stages(model.config.layers, stages)[stage]
     return Stage(model, own, first=stage == 0, last=stage == stages - 1)

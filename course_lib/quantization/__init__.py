@@ -1,15 +1,22 @@
 """Weights in 8 and 4 bits: rounding by hand, what it costs, and where the scales of a cut one go.
 
-In the order of reading: refusals, borders, absmax, llm_int8, codebooks, packing, nested, four_bit,
-gptq, awq, dequantizing, linear, adapters, compare, sizes, parallel. Appendix E2, after Lesson 15.
+In the order of reading: refusals, absmax, llm_int8, codebooks, four_bit, gptq, awq, linear, adapters,
+compare, sizes, parallel. Appendix E2, after Lesson 15.
 """
 
 from course_lib.quantization.absmax import Int8, quantize_int8
 from course_lib.quantization.awq import Scaled, awq
-from course_lib.quantization.dequantizing import Quantized, check_quantized, dequantize
 from course_lib.quantization.four_bit import FourBit, quantize_4bit
 from course_lib.quantization.gptq import gptq, hessian
-from course_lib.quantization.linear import QuantizedLinear, inputs_of, linears, quantize_model
+from course_lib.quantization.linear import (
+    Quantized,
+    QuantizedLinear,
+    check_quantized,
+    dequantize,
+    inputs_of,
+    linears,
+    quantize_model,
+)
 from course_lib.quantization.llm_int8 import THRESHOLD, int8_product, outlier_columns
 
 __all__ = [

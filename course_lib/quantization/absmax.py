@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from course_lib.quantization.borders import cut_blocks
-from course_lib.quantization.refusals import check_block, check_weight
+from course_lib.quantization.refusals import check_block, check_weight, cut_blocks
 
 MOST = 127
 

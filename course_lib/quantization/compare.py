@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from course_lib.quantization.awq import awq
-from course_lib.quantization.dequantizing import Quantized
-from course_lib.quantization.linear import QuantizedLinear, linears, quantize_model
+from course_lib.quantization.linear import Quantized, QuantizedLinear, linears, quantize_model
 
 Make = Callable[[str, nn.Linear], QuantizedLinear]  # a layer's name and itself, to one of codes
 

@@ -1,7 +1,8 @@
 """A weight in four bits: codes of a code book, two a byte, and a scale for each block of a row.
 
 What rounding to nearest, GPTQ and AWQ choose is kept in this one form, so their bytes are equal.
-Appendix E2.
+Nested (double quantization), the scales are int8 in blocks of 256 too: 8/64 + 32/(64·256) bits per
+weight in place of 32/64. Appendix E2.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from course_lib.quantization.borders import cut_blocks
 from course_lib.quantization.codebooks import levels, nearest
-from course_lib.quantization.nested import Nested, nest
-from course_lib.quantization.refusals import check_block, check_weight
+from course_lib.quantization.refusals import check_block, check_weight, cut_blocks
 
 BLOCK = 64
+SCALES = 256  # that share a scale of their own, where scales are nested
 
 
 def pack(codes: Tensor) -> Tensor:
@@ -27,6 +27,44 @@ def pack(codes: Tensor) -> Tensor:
 def unpack(packed: Tensor) -> Tensor:
     """(…, k) bytes to (…, 2k) codes."""
     return torch.stack((packed >> 4, packed & 15), dim=-1).flatten(-2)
+
+
+@dataclass(frozen=True, eq=False)
+class Nested:
+    """Scales (outputs, blocks) as int8 codes, a float32 scale for each 256, and one mean."""
+
+    codes: Tensor  # (outputs, blocks), int8
+    scales: Tensor  # (⌈outputs·blocks/256⌉,), float32
+    mean: Tensor  # (), float32
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return tuple(self.codes.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes + self.mean.nbytes
+
+    def expand(self) -> Tensor:
+        """The scales in float32 again, none of them below 0."""
+        flat = self.codes.flatten()
+        each = self.scales.repeat_interleave(SCALES)[: flat.numel()]
+        return (flat * each + self.mean).clamp(min=0).view(self.codes.shape)
+
+    def to(self, device: torch.device | str) -> Nested:
+        parts = {name: getattr(self, name).to(device) for name in ("codes", "scales", "mean")}
+        return replace(self, **parts)
+
+
+def nest(scales: Tensor) -> Nested:
+    """(outputs, blocks) float32 scales to int8; the last group of 256 may be shorter."""
+    mean = scales.mean()
+    flat = (scales - mean).flatten()
+    padded = torch.nn.functional.pad(flat, (0, -flat.numel() % SCALES)).view(-1, SCALES)
+    most = padded.abs().amax(1) / 127
+    codes = (padded / most.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).round()
+    codes = codes.to(torch.int8).flatten()[: flat.numel()].view(scales.shape)
+    return Nested(codes, most, mean)
 
 
 @dataclass(frozen=True, eq=False)

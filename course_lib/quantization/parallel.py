@@ -15,9 +15,8 @@ from course_lib.collectives import all_reduce
 from course_lib.collectives.call import Group, size_and_rank
 from course_lib.layout import span
 from course_lib.quantization.absmax import Int8, quantize_int8
-from course_lib.quantization.borders import spans_of_blocks
-from course_lib.quantization.dequantizing import Quantized, check_quantized
-from course_lib.quantization.refusals import check_weight
+from course_lib.quantization.linear import Quantized, check_quantized
+from course_lib.quantization.refusals import check_weight, spans_of_blocks
 from course_lib.tensor_parallel.products import column_products, row_product
 
 

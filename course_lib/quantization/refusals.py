@@ -1,12 +1,14 @@
-"""What cannot be quantized, and why: said before a code is computed.
+"""What cannot be quantized or cut, and why: said before a code is computed.
 
-Appendix E2.
+A cut along the inputs falls between blocks, since a block has one scale. Appendix E2.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from course_lib.layout import cut
 
 
 def check_weight(weight: Tensor, name: str = "the weight") -> Tensor:
@@ -46,3 +48,24 @@ def check_block(inputs: int, block: int) -> None:
             "be left, and share a scale with the next row. "
             + (f"Take block={fitting[0]}" if fitting else "Pad the inputs to an even number")
         )
+
+
+def spans_of_blocks(inputs: int, block: int, n: int) -> list[tuple[int, int]]:
+    """The inputs of each of n ranks, in whole blocks, shared out as `cut` shares a dim."""
+    if inputs % block:
+        raise ValueError(f"{inputs} inputs are not whole blocks of {block}")
+    sizes = [block * count for count in cut(inputs // block, n)]
+    return [(sum(sizes[:rank]), sum(sizes[: rank + 1])) for rank in range(n)]
+
+
+def cut_blocks(start: int, stop: int, block: int) -> tuple[int, int]:
+    """The blocks of the inputs from start to stop; refuses a border inside a block."""
+    off = [border for border in (start, stop) if border % block]
+    if off:
+        raise ValueError(
+            f"a cut of the inputs at {off[0]} falls into a block of {block} "
+            f"({off[0] // block * block} to {off[0] // block * block + block}), whose one scale "
+            "two ranks would need, and whose parts alone have others. Cut between blocks "
+            f"(refusals.spans_of_blocks), or take a block that divides {off[0]}"
+        )
+    return start // block, stop // block

@@ -5,7 +5,7 @@ Appendix E2.
 
 from __future__ import annotations
 
-from course_lib.quantization.nested import BLOCK as SCALES_A_BLOCK
+from course_lib.quantization.four_bit import SCALES
 
 
 def int8_bytes(outputs: int, inputs: int, block: int | None = None) -> int:
@@ -16,7 +16,7 @@ def int8_bytes(outputs: int, inputs: int, block: int | None = None) -> int:
 def four_bit_bytes(outputs: int, inputs: int, block: int = 64, *, nested: bool = False) -> int:
     """Half a byte a weight; four a scale, or one, and four for each 256 of them and a mean."""
     scales = outputs * (inputs // block)
-    more = scales + 4 * -(-scales // SCALES_A_BLOCK) + 4 if nested else 4 * scales
+    more = scales + 4 * -(-scales // SCALES) + 4 if nested else 4 * scales
     return outputs * inputs // 2 + more
 
 

@@ -113,12 +113,11 @@ def refused(me):
         said(ValueError, ring_attention, x, x, x, group, stretches(8, 4)),
         said(ValueError, ring_attention, x, x, x, group, [torch.arange(4)] * 2),
         said(ValueError, head_exchange_attention, x, x, x, group, (4, 4)),
-        said(ValueError, head_exchange_attention, x, x, x, group, (4, 4, 1)),
     ]
 
 
 def test_what_cannot_be_shared_out_is_refused(pool):
-    for rank, (length, heads, four, twice, divide, sizes) in enumerate(pool.run(2, refused)):
+    for rank, (length, heads, four, twice, divide) in enumerate(pool.run(2, refused)):
         if rank == 0:
             assert length.startswith("rank 0 has 5 positions, with q (1, 3, 4, 2)")
         assert "and k's heads divide q's" in heads
@@ -127,7 +126,6 @@ def test_what_cannot_be_shared_out_is_refused(pool):
         assert (
             divide.startswith("3 heads do not divide over 2 ranks") and "ring_attention" in divide
         )
-        assert sizes.startswith(f"rank {rank} holds 4 tokens, and sizes=[4, 4, 1] has to give one")
     with pytest.raises(ValueError, match="5 tokens cannot be cut into 6 pieces for 3 ranks"):
         zigzag(5, 3)
     with pytest.raises(ValueError, match="2 tokens cannot be cut into 3 pieces for 3 ranks"):

@@ -13,13 +13,13 @@ import torch.distributed as dist
 from course_lib.layout import cut, span
 from course_lib.ledger import forms, ledger
 from course_lib.quantization import dequantize, gptq, hessian, quantize_4bit, quantize_int8
-from course_lib.quantization.borders import spans_of_blocks
 from course_lib.quantization.parallel import (
     ColumnParallelQuantized,
     RowParallelQuantized,
     quantize_int8_rows,
     spans_of_inputs,
 )
+from course_lib.quantization.refusals import spans_of_blocks
 from course_lib.quantization.sizes import four_bit_bytes, int8_bytes
 
 WORLDS = (1, 3, 4)

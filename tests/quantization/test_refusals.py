@@ -18,7 +18,7 @@ from course_lib.quantization import (
     quantize_model,
 )
 from course_lib.quantization.adapters import adapt
-from course_lib.quantization.borders import spans_of_blocks
+from course_lib.quantization.refusals import spans_of_blocks
 from tests.quantization.test_rounding import normal
 
 W = normal(6, 128)

@@ -13,8 +13,7 @@ from course_lib.quantization import (
     quantize_int8,
 )
 from course_lib.quantization.codebooks import CODES, levels, nearest
-from course_lib.quantization.four_bit import pack, unpack
-from course_lib.quantization.nested import nest
+from course_lib.quantization.four_bit import nest, pack, unpack
 from course_lib.quantization.sizes import four_bit_bytes, int8_bytes
 
 # QLoRA, arXiv 2305.14314, appendix E.
