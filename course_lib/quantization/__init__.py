@@ -1,7 +1,7 @@
 """Weights in 8 and 4 bits: rounding by hand, what it costs, and where the scales of a cut one go.
 
-In the order of reading: refusals, absmax, llm_int8, codebooks, four_bit, gptq, awq, linear, adapters,
-compare, sizes, parallel. Appendix E2, after Lesson 15.
+In the order of reading: refusals, absmax, llm_int8, codebooks, four_bit, gptq, awq, linear,
+adapters, compare, sizes, parallel. Appendix E2, after Lesson 15.
 """
 
 from course_lib.quantization.absmax import Int8, quantize_int8

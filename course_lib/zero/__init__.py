@@ -1,7 +1,7 @@
 """ZeRO: data-parallel ranks share out the optimizer's states, the gradients, the parameters.
 
 In the order of reading: partition, buckets, loaded, home, shards, refusals, ddp, stage1, stage2,
-stage3, precision, elementwise, handover, offload, cut, gradient_pieces, micro_batches, edits, face,
+stage3, precision, handover, offload, cut, gradient_pieces, micro_batches, edits, face,
 training_state, engine, inference, holdings. Lesson 12.
 """
 

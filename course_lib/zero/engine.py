@@ -22,10 +22,9 @@ from course_lib.tensor_parallel.extents import extents
 from course_lib.zero.cut import cut
 from course_lib.zero.ddp import same_buffers, same_everywhere
 from course_lib.zero.edits import Edits
-from course_lib.zero.elementwise import check_elementwise
 from course_lib.zero.face import ModuleFace
 from course_lib.zero.gradient_pieces import gradient_pieces, not_finite
-from course_lib.zero.handover import check_fresh, hand_over
+from course_lib.zero.handover import check_elementwise, check_fresh, hand_over
 from course_lib.zero.micro_batches import MicroBatches
 from course_lib.zero.offload import Plan, home_of
 from course_lib.zero.partition import BUCKET
@@ -44,7 +43,7 @@ from course_lib.zero.refusals import (
     who_has,
 )
 from course_lib.zero.stage3 import Stage3
-from course_lib.zero.stage3.build import outlined
+from course_lib.zero.stage3.options import outlined
 from course_lib.zero.training_state import TrainingState
 
 

@@ -20,7 +20,7 @@ from course_lib.zero.home import Home, OnDevice
 from course_lib.zero.offload import FileHome, HostHome, Plan
 from course_lib.zero.refusals import check_free, check_model, check_places, dp_of
 from course_lib.zero.stage3 import Stage3, UnitShards
-from course_lib.zero.stage3.build import Fill, outlined
+from course_lib.zero.stage3.options import Fill, outlined
 
 
 class Inference(ModuleFace):

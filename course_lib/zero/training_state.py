@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from course_lib.collectives.agreement import by_rank, who_says
-from course_lib.zero.elementwise import as_large, is_known, states_of
+from course_lib.zero.handover import as_large, is_known, states_of
 from course_lib.zero.offload.together import together
 from course_lib.zero.partition import Piece
 from course_lib.zero.shards import Copies, Read

@@ -220,7 +220,7 @@ MUTANTS = [
     ),
     mutant(
         "hooks-for-every-bucket",
-        "lending.py",
+        "kept.py",
         "        if not first:\n",
         "        if False:\n",
         (HOOKS,),
@@ -244,7 +244,7 @@ MUTANTS = [
     ),
     mutant(
         "lent-unseen",
-        "lending.py",
+        "kept.py",
         "    if not is_known(optimizer):\n",
         "    if False:\n",
         (LENT,),
@@ -252,7 +252,7 @@ MUTANTS = [
     ),
     Mutant(
         "offload-counters-to-files",
-        "course_lib/zero/elementwise.py",
+        "course_lib/zero/handover.py",
         "    return isinstance(x, Tensor) and x.shape == part.shape\n",
         "    return isinstance(x, Tensor)\n",
         (STATES,),

@@ -9,8 +9,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from course_lib import ranks, zero
-from course_lib.zero.elementwise import ELEMENTWISE, TORCH_OTHERS, check_elementwise
-from course_lib.zero.handover import check_fresh
+from course_lib.zero.handover import ELEMENTWISE, TORCH_OTHERS, check_elementwise, check_fresh
 from tests.tensor_parallel.parts import said
 from tests.zero.parts import Case, engine_of, made, made_for
 

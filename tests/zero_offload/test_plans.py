@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from course_lib.zero.elementwise import states_of
+from course_lib.zero.handover import states_of
 from course_lib.zero.offload import Plan
 from course_lib.zero.offload.files import Files, aligned, buffer, make
+from course_lib.zero.offload.kept import check_lendable
 from course_lib.zero.offload.layout import Layout
-from course_lib.zero.offload.lending import check_lendable
 
 pytestmark = pytest.mark.cpu("options and folders")
 

@@ -1,7 +1,7 @@
 """Offload: what a step does not touch just now waits on the host, or in files.
 
-In the order of reading: host, files, plan, together, folder, layout, lending, kept, pipeline,
-units, nvme; copies measures a copy.
+In the order of reading: host, files, plan, together, folder, layout, kept, pipeline, units, nvme;
+copies measures a copy.
 """
 
 from __future__ import annotations

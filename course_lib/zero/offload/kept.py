@@ -1,20 +1,23 @@
 """A bucket whose numbers a file has, and how the optimizer finds them while they are in memory.
 
 The bucket's parameters are outlines, without memory of their own, but for a block in which they
-show what was read; the states come and go with them. Lesson 12.
+show what was read; the states come and go with them. The one optimizer is lent the parts of one
+bucket at a time, and stays the user's: its groups, their rates and its schedulers. Lesson 12.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections import OrderedDict
+from collections.abc import Container, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from course_lib.meta import begins_at
-from course_lib.zero.elementwise import as_large
+from course_lib.zero.handover import as_large, is_known
 from course_lib.zero.home import Own
 from course_lib.zero.loaded import take_over
 from course_lib.zero.offload.files import File
@@ -112,3 +115,35 @@ def _bring(x: Tensor, place: Tensor) -> None:
     """Have x's numbers in `place`, where they are mostly already."""
     if begins_at(x) != begins_at(place):
         place.copy_(x)
+
+
+def check_lendable(optimizer: Optimizer) -> None:
+    """Refuse an optimizer that may count its own steps, or look at all parameters together."""
+    if not is_known(optimizer):
+        raise ValueError(
+            f"offload to files lends {type(optimizer).__name__} one bucket of a step after another "
+            "and has to know its states, which is right for torch's own elementwise optimizers: "
+            "use SGD, Adam or AdamW, or offload='cpu'"
+        )
+
+
+def lend(
+    optimizer: Optimizer, parts: Container[nn.Parameter], *, first: bool = True, last: bool = True
+) -> None:
+    """Step while the optimizer's groups hold these parts and no others; hooks that were laid on its
+    step run once, before the first and after the last bucket."""
+    every = [group["params"] for group in optimizer.param_groups]
+    before, after = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    try:
+        for group in optimizer.param_groups:
+            group["params"] = [part for part in group["params"] if part in parts]
+        if not first:
+            optimizer._optimizer_step_pre_hooks = OrderedDict()
+        if not last:
+            optimizer._optimizer_step_post_hooks = OrderedDict()
+        optimizer.step()
+    finally:
+        for group, own in zip(optimizer.param_groups, every, strict=True):
+            group["params"] = own
+        optimizer._optimizer_step_pre_hooks = before
+        optimizer._optimizer_step_post_hooks = after

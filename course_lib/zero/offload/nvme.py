@@ -16,15 +16,14 @@ from torch.optim import Optimizer
 from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
 from course_lib.meta import host_of
-from course_lib.zero.elementwise import states_of
+from course_lib.zero.handover import states_of
 from course_lib.zero.home import Home, Own
 from course_lib.zero.loaded import Untouched, take_over
 from course_lib.zero.offload.files import Counted, Files, buffer
 from course_lib.zero.offload.folder import Folder, Unwritten
 from course_lib.zero.offload.host import HostStore, Incoming, on_host, real, updating
-from course_lib.zero.offload.kept import Kept, in_memory
+from course_lib.zero.offload.kept import Kept, check_lendable, in_memory, lend
 from course_lib.zero.offload.layout import Layout
-from course_lib.zero.offload.lending import check_lendable, lend
 from course_lib.zero.offload.pipeline import SETS, through_memory
 from course_lib.zero.offload.plan import Plan
 from course_lib.zero.offload.together import together

@@ -1,5 +1,5 @@
 """ZeRO-3: parameters cut as well, gathered unit by unit. In the order of reading: together,
-choice, units, use, prefetch, hooks, build, options, cut, gradients.
+choice, units, prefetch, hooks, options, cut, gradients.
 """
 
 from course_lib.zero.stage3.choice import choose_units

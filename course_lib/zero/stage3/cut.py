@@ -19,10 +19,9 @@ from course_lib.meta import numbers
 from course_lib.zero.home import Home, OnDevice
 from course_lib.zero.partition import Bucket, Partition, end_to_end
 from course_lib.zero.shards import Copies
-from course_lib.zero.stage3.build import Fill, value
 from course_lib.zero.stage3.choice import choose_units
 from course_lib.zero.stage3.hooks import Hooks
-from course_lib.zero.stage3.options import Stage3
+from course_lib.zero.stage3.options import Fill, Stage3, value
 from course_lib.zero.stage3.prefetch import Order
 from course_lib.zero.stage3.together import Together
 from course_lib.zero.stage3.units import Promise, Unit, outside_inference
