@@ -189,25 +189,6 @@ def test_nothing_that_anybody_else_holds_is_written_into(pool, world):
     pool.run(world, what_others_hold)
 
 
-def remote(me):
-    """The first rank alone looks at the piece of the last: whose gradient comes from far away."""
-    group, last = dist.group.WORLD, me.world - 1
-    x = made(("x", me.rank), 2, 3, device=me.device, grad=True)
-    whole = c.gather(x, group, 0, after="sharded")
-    weight = made("w", 2, 3, device=me.device)
-    loss = (whole[2 * last :] * weight).sum() if me.rank == 0 else 0.0 * whole.sum()
-    loss.backward()
-    close("remote", x.grad, weight if me.rank == last else torch.zeros_like(weight))
-    y = made(("y", me.rank), 4, device=me.device, grad=True)
-    (c.reduce(y, group) * 3.0).sum().backward()  # every rank: the same consumer, and its share once
-    close("g", y.grad, torch.full_like(y, 3.0))
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_a_gradient_from_another_rank_arrives(pool, world):
-    pool.run(world, remote)
-
-
 def booked(me):
     """(op, phase, payload) of all messages, for each pair; in float32, 4 bytes a number."""
     group, found = dist.group.WORLD, {}

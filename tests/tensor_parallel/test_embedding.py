@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import nn
 
-from course_lib.ledger import ledger
-from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from course_lib.tensor_parallel.embedding import (
     VocabularyParallelEmbedding,
     VocabularyParallelHead,
@@ -66,29 +61,6 @@ def test_every_word_is_found_and_taught_once(pool, world):
     assert sum(pool.run(world, lookups)) == 20
 
 
-def worked_example(me):
-    """Ids 0, 212, 7 and 9 of 300 words on two ranks: who finds what."""
-    dense = dense_table("worked", 300, me.device)
-    cut = VocabularyParallelEmbedding.from_dense(dense, dist.group.WORLD)
-    ids = torch.tensor([0, 212, 7, 9], device=me.device)
-    with ledger() as book:
-        found = cut(ids)
-        found.sum().backward()
-    close("the rows", found, dense(ids))
-    mine = cut.own_rows(ids)
-    for place in range(4):  # a rank's row is the word's, or nothing but zeros
-        assert torch.equal(mine[place], found[place]) or not mine[place].any()
-    messages = [(r.op, r.phase, r.elements) for r in book.records]
-    return mine.any(-1).tolist(), (cut.start, cut.stop), messages
-
-
-def test_the_worked_example_of_two_ranks_and_one_sum(pool):
-    first, second = pool.run(2, worked_example)
-    assert first[0] == [True, False, True, True] and first[1] == (0, 150)
-    assert second[0] == [False, True, False, False] and second[1] == (150, 300)
-    assert first[2] == second[2] == [("all_reduce", "forward", 4 * HIDDEN)]
-
-
 def started(me):
     """The initial numbers are nn.Embedding's with that seed; options are the dense table's."""
     group = dist.group.WORLD
@@ -117,82 +89,6 @@ def started(me):
 
 def test_the_table_starts_as_the_dense_one(pool):
     pool.run(3, started)
-
-
-def tied(me):
-    """One table, two uses: the sum of both gradients, one parameter after a copy and a load."""
-    group, vocabulary = dist.group.WORLD, 11
-    for multiple in (1, 8):
-        dense = dense_table("tied", vocabulary, me.device)
-        cut = nn.ModuleDict(
-            {"table": VocabularyParallelEmbedding.from_dense(dense, group, multiple_of=multiple)}
-        )
-        cut["head"] = VocabularyParallelHead(cut["table"].weight, group)
-        again = copy.deepcopy(cut)
-        assert again["head"].weight is again["table"].weight is not cut["table"].weight
-        state = {name: made(name, *p.shape).to(p.device) for name, p in cut.state_dict().items()}
-        state["head.weight"] = state["table.weight"]
-        again.load_state_dict(state)
-        assert again["head"].weight is again["table"].weight
-        assert torch.equal(again["head"].weight, state["table.weight"])
-        assert len(list(again.parameters())) == 1
-        ids, targets = (torch.tensor(t, device=me.device) for t in ([[1, 4, 9]], [[4, 10, 0]]))
-        padded = cut["table"].padded
-        uses = {}
-        for use in ("both", "table", "head"):
-            x = cut["table"](ids)
-            x = x if use != "head" else x.detach()
-            head = cut["head"]
-            if use == "table":
-                head = VocabularyParallelHead(nn.Parameter(head.weight.detach()), group)
-            loss = cross_entropy(
-                head(x.tanh()), targets, group, vocabulary=vocabulary, padded=padded
-            )
-            (uses[use],) = torch.autograd.grad(loss, cut["table"].weight)
-            y = dense(ids)
-            y = (y if use != "head" else y.detach()).tanh()
-            weight = dense.weight if use != "table" else dense.weight.detach()
-            want = F.cross_entropy((y @ weight.t()).flatten(0, 1), targets.flatten())
-            close(f"loss of {use}", loss, want)
-            (whole,) = torch.autograd.grad(want, dense.weight)
-            close(f"gradient of {use}", uses[use], own(with_padding(whole, padded), group, 0))
-        close("both", uses["both"], uses["table"] + uses["head"])
-        assert cut["head"].weight is cut["table"].weight
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_a_tied_table_is_one_parameter_and_its_gradient_the_sum_of_two(pool, world):
-    pool.run(world, tied)
-
-
-def padding_stays_zero(me):
-    """Three steps of AdamW with decay, on rows that are words and rows that are none."""
-    group, vocabulary = dist.group.WORLD, 10
-    dense = dense_table("padding", vocabulary, me.device)
-    cut = VocabularyParallelEmbedding.from_dense(dense, group, multiple_of=16)
-    head = VocabularyParallelHead(cut.weight, group)
-    steps = [torch.optim.AdamW([m.weight], lr=0.1, weight_decay=0.3) for m in (dense, cut)]
-    real = max(0, min(cut.stop, vocabulary) - cut.start)
-    for step in range(3):
-        ids, targets = (made((step, k), 2, 6).long().abs() % vocabulary for k in ("ids", "to"))
-        ids, targets = ids.to(me.device), targets.to(me.device)
-        for adamw in steps:
-            adamw.zero_grad()
-        logits = dense(ids) @ dense.weight.t()
-        F.cross_entropy(logits.flatten(0, 1), targets.flatten(), label_smoothing=0.1).backward()
-        how = {"vocabulary": vocabulary, "padded": 16, "label_smoothing": 0.1}
-        cross_entropy(head(cut(ids)), targets, group, **how).backward()
-        for adamw in steps:
-            adamw.step()
-        whole = with_padding(dense.weight.detach(), 16)
-        close(f"step {step}", cut.weight, own(whole, group, 0), 1e-8)
-        assert not cut.weight[real:].any()
-    return cut.weight.shape[0] - real
-
-
-@pytest.mark.parametrize("world", [2, 3])
-def test_rows_that_are_no_words_stay_zero(pool, world):
-    assert sum(pool.run(world, padding_stays_zero)) == 6
 
 
 def refused(me):

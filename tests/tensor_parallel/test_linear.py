@@ -16,7 +16,6 @@ from course_lib.tensor_parallel import ColumnParallelLinear, RowParallelLinear, 
 from course_lib.tensor_parallel.products import row_product
 from tests.tensor_parallel.parts import (
     WORLDS,
-    Momentum,
     chunks,
     close,
     fewer,
@@ -123,34 +122,6 @@ def test_the_first_weights_are_those_of_the_dense_layer_for_any_number_of_ranks(
             (cut[2][rank], 5),
             (8, cut[3][rank]),
         ]
-
-
-def three_steps(me):
-    """Columns, then rows, as every block has them; weights after each step, biases above all."""
-    group = dist.group.WORLD
-    dense = nn.Sequential(linear(1, 5, 7, True, me.device), linear(2, 7, 4, True, me.device))
-
-    def lay(model):
-        return nn.Sequential(
-            ColumnParallelLinear.from_dense(model[0], group),
-            RowParallelLinear.from_dense(model[1], group),
-        )
-
-    cut, where = lay(dense), held(dense, lay)
-    assert cut[1].bias.shape == (4,) and cut[1].bias.abs().min() > 0
-    descents = Momentum(dense), Momentum(cut)
-    for step in range(3):
-        x = made(("x", step), 6, 5, device=me.device)
-        for model, descent in zip((dense, cut), descents, strict=True):
-            y = model(x)
-            (y.square().mean() + y.sum()).backward()
-            descent.step()
-        same_parameters(f"after {step + 1} steps", cut, dense, where)
-
-
-@pytest.mark.parametrize("world", WORLDS)
-def test_three_steps_end_where_the_dense_ones_do(pool, world):
-    pool.run(world, three_steps)
 
 
 def several(me):

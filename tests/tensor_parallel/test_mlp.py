@@ -9,19 +9,16 @@ from __future__ import annotations
 import copy
 
 import pytest
-import torch
 import torch.distributed as dist
 
 from course_lib import ranks
 from course_lib.gpt import MLP, Config
-from course_lib.ledger import ledger
 from course_lib.tensor_parallel import shard_mlp
 from tests.tensor_parallel.parts import (
     WORLDS,
     fewer,
     group_of,
     held,
-    made,
     randomized,
     said,
     three_steps,
@@ -105,17 +102,3 @@ def test_a_plan_is_laid_once_and_by_members(pool):
         assert "not in the group" in outside or not rank
         assert (kept, rows) == ("Linear", "RowParallelLinear")  # a refusal changes nothing
         assert "cut already" in twice
-
-
-def split_of_the_sum(me):
-    """Why columns come first: the bend of a sum is not the sum of the bends."""
-    group = dist.group.WORLD
-    mlp = shard_mlp(dense_mlp("bend", "gelu", 8, True, me.device), group)
-    x = made("x", 3, H, device=me.device)
-    with ledger(axes={"tp": group}) as book, torch.no_grad():
-        widened = mlp.up(x)
-    return widened.shape, book.count()
-
-
-def test_nothing_is_sent_between_the_two_layers(pool):
-    assert pool.run(3, split_of_the_sum) == [((3, k), 0) for k in (3, 3, 2)]

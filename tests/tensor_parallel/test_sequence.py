@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from course_lib import ranks
 from course_lib.gpt import GPT, Block, Config
 from course_lib.ledger import ledger
-from course_lib.memory import peak
 from course_lib.tensor_parallel import check_replicas, parallelize
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from course_lib.tensor_parallel.randomness import in_step, logical_masks, seed_all
@@ -348,48 +347,6 @@ def test_a_step_sends_what_the_formulas_say(pool, world, config, keep):
         want += [("all_reduce", "forward", k * B * s) for k in (1, 2)]  # the loss
         want += [("all_gather", "backward", s // world * h)] * gpt2  # of the table of positions
         assert sorted(r[:3] for r in rest) == sorted(want)
-
-
-def activations(me, config, sequence, keep):
-    """Bytes that the forward leaves for the backward, and the peak of both together."""
-    mesh = ranks.mesh(me, dp=1, tp=me.world)
-    torch.manual_seed(0)
-    cut = parallelize(GPT(config), mesh, sequence=sequence, keep=keep)
-    ids, _ = batch("memory", config, MEMORY_TOKENS, me.device)
-    held = []
-    for _ in range(3):  # a thread of gloo's may hold a message that has come for a moment longer
-        with peak() as forward:
-            logits = cut(ids)
-        assert logits.requires_grad
-        held.append(forward.held_after)
-        del logits
-    return min(held)
-
-
-MEMORY_TOKENS = 96
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_the_memory_of_activations_is_as_predicted(pool, dropout):
-    world, s = 3, MEMORY_TOKENS
-    config = Config.gpt2(
-        vocabulary=12, length=s, layers=2, hidden=60, heads=6, inner=30, dropout=dropout
-    )
-    whole, keeping, again = (
-        pool.run(world, activations, config, sequence, keep)
-        for sequence, keep in ((False, True), (True, True), (True, False))
-    )
-    h, norms, row = config.hidden, 2 * config.layers + 1, B * s
-    saved = row * (world - 1) // world  # tokens that other ranks hold
-    # A norm keeps its input and two numbers a token; cut, also its weights as they were summed.
-    by_cutting = norms * (saved * (h + 2) - 2 * h) * 4
-    item = 1 if torch.cuda.is_available() else 4  # on a CPU torch keeps a mask as numbers
-    by_masks = norms * saved * h * item if dropout else 0
-    by_gathering_again = norms * saved * h * 4  # the inputs of qkv and up, and the head's
-    for dense, one, two in zip(whole, keeping, again, strict=True):
-        assert dense - one == pytest.approx(by_cutting + by_masks, rel=0.01)
-        assert one - two == pytest.approx(by_gathering_again, rel=0.01)
-        assert by_cutting + by_gathering_again > dense / 4
 
 
 def strange_uses(me):
