@@ -85,7 +85,7 @@ class _Ring(Function):
             travelling = shares if travelling is None else travelling + shares
             # On to the next rank, which has the same block next; after the last hop that is home.
             coming = (rank - 1 - hop) % n
-            travelling = _swap(travelling, _shape(k, places[coming]), group)
+            travelling = _end_swap(_begin_swap(travelling, _shape(k, places[coming]), group))
         dk, dv = home if travelling is None else home + travelling
         return dq.view(q.shape), dk, dv, None, None
 
@@ -119,24 +119,16 @@ def _round(pair: Tensor, group: Group, places: Sequence[Tensor]) -> Iterator[_Bl
         pair = _end_swap(handles)
 
 
-def _swap(pair: Tensor, shape: Sequence[int], group: Group) -> Tensor:
-    return _end_swap(_begin_swap(pair, shape, group))
-
-
 def _begin_swap(pair: Tensor, shape: Sequence[int], group: Group) -> list:
     """Start to send to the next rank and to receive from the one before. Every other rank receives
     first: where a message blocks until it is met, as on NCCL, none waits in a circle."""
     n, rank = size_and_rank(group)
+    after, before = (rank + 1) % n, (rank - 1) % n
     way = {"dtype": pair.dtype, "device": pair.device, "async_op": True}
-    calls = [
-        lambda: send(pair, group, (rank + 1) % n, async_op=True),
-        lambda: recv(shape, group, (rank - 1) % n, **way),
-    ]
     if rank % 2:
-        received, sent = calls[1](), calls[0]()
-    else:
-        sent, received = calls[0](), calls[1]()
-    return [sent, received]
+        received = recv(shape, group, before, **way)
+        return [send(pair, group, after, async_op=True), received]
+    return [send(pair, group, after, async_op=True), recv(shape, group, before, **way)]
 
 
 def _end_swap(handles: list) -> Tensor:

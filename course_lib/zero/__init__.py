@@ -1,8 +1,8 @@
 """ZeRO: data-parallel ranks share out the optimizer's states, the gradients, the parameters.
 
 In the order of reading: partition, buckets, loaded, home, shards, refusals, ddp, stage1, stage2,
-stage3, precision, handover, offload, cut, gradient_pieces, micro_batches, edits, face,
-training_state, engine, inference, holdings. Lesson 12.
+stage3, precision, handover, offload, gradient_pieces, micro_batches, edits, face, training_state,
+engine, inference, holdings. Lesson 12.
 """
 
 from course_lib.zero.ddp import DataParallel

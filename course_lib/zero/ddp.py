@@ -6,8 +6,7 @@ the others are held. Lesson 09 begins with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -70,10 +69,8 @@ class DataParallel(nn.Module):
             same_buffers(self.module, self.group)
         return self.module(*args, **keys)
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        with self.gradients.no_sync():
-            yield
+    def no_sync(self) -> AbstractContextManager:
+        return self.gradients.no_sync()
 
 
 class _Mean(SummedGradients):

@@ -19,15 +19,15 @@ from course_lib import norms
 from course_lib.collectives.call import computes_on
 from course_lib.meta import numbers
 from course_lib.tensor_parallel.extents import extents
-from course_lib.zero.cut import cut
-from course_lib.zero.ddp import same_buffers, same_everywhere
+from course_lib.zero.buckets import Gradients
+from course_lib.zero.ddp import SummedGradients, same_buffers, same_everywhere
 from course_lib.zero.edits import Edits
 from course_lib.zero.face import ModuleFace
 from course_lib.zero.gradient_pieces import gradient_pieces, not_finite
 from course_lib.zero.handover import check_elementwise, check_fresh, hand_over
 from course_lib.zero.micro_batches import MicroBatches
 from course_lib.zero.offload import Plan, home_of
-from course_lib.zero.partition import BUCKET
+from course_lib.zero.partition import BUCKET, partition
 from course_lib.zero.precision import Precision
 from course_lib.zero.refusals import (
     PAST,
@@ -42,9 +42,19 @@ from course_lib.zero.refusals import (
     step_guard,
     who_has,
 )
-from course_lib.zero.stage3 import Stage3
+from course_lib.zero.shards import Copies, Shards
+from course_lib.zero.stage1 import ScatteredGradients
+from course_lib.zero.stage2 import ShardGradients
+from course_lib.zero.stage3 import Stage3, UnitGradients, UnitShards
 from course_lib.zero.stage3.options import outlined
 from course_lib.zero.training_state import TrainingState
+
+STAGES = {  # what a stage cuts, and how it collects the gradients for that
+    0: (Copies, SummedGradients),
+    1: (Shards, ScatteredGradients),
+    2: (Shards, ShardGradients),
+    3: (UnitShards, UnitGradients),
+}
 
 
 class Engine(ModuleFace, TrainingState):
@@ -90,9 +100,7 @@ class Engine(ModuleFace, TrainingState):
         self._prepare(mesh)
         self.home = home_of(plan, optimizer, self.groups, self.device, self.precision.master)
         try:
-            self.shards, self.gradients = cut(
-                model, stage, self.group, self.home, bucket_bytes=bucket_bytes, options=options
-            )
+            self.shards, self.gradients = self._cut(bucket_bytes, options)
             self._hand_over()
         except BaseException:
             self.home.close()  # its files are nobody's
@@ -118,6 +126,17 @@ class Engine(ModuleFace, TrainingState):
         tp = mesh.get_group("tp") if "tp" in mesh.mesh_dim_names else None
         self.extents = extents(self.model, tp)
         self.device = next(self.model.parameters()).device
+
+    def _cut(self, bucket_bytes: int, options: Stage3) -> tuple[Copies, Gradients]:
+        """Make the stage's shards of the model, in their home, and collect the gradients."""
+        make, collect = STAGES[self.stage]
+        if self.stage == 3:
+            shards = make(self.model, self.group, self.home, options)
+        else:
+            n = self.group.size() if self.stage else 1
+            parts = partition(self.model.named_parameters(), n, most_bytes=bucket_bytes)
+            shards = make(parts, self.group, self.home)
+        return shards, collect(shards.partition, self.group, shards)
 
     def _hand_over(self) -> None:
         """Give the optimizer this rank's parts, and see to it that nobody else steps it."""
@@ -274,6 +293,4 @@ class Engine(ModuleFace, TrainingState):
             part.grad = None
 
 
-def engine(model: nn.Module, optimizer: Optimizer, **options) -> Engine:
-    """An `Engine` of a model and an optimizer; the options are explained there."""
-    return Engine(model, optimizer, **options)
+engine = Engine  # `zero.engine(model, optimizer, stage=…, mesh=…)`

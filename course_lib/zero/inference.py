@@ -115,9 +115,7 @@ class Inference(ModuleFace):
         """Whether weights may be read: always, since no update ever breaks off."""
 
 
-def inference(model: nn.Module, **options) -> Inference:
-    """An `Inference` of a model; the options are explained there."""
-    return Inference(model, **options)
+inference = Inference  # `zero.inference(model, mesh=…)`
 
 
 def weights_plan(offload: str | Mapping | None) -> Plan | None:

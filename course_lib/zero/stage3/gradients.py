@@ -9,10 +9,9 @@ from contextlib import AbstractContextManager
 
 from torch import Tensor, nn
 
-from course_lib.collectives.call import Group
 from course_lib.collectives.transport import Handle
 from course_lib.zero.buckets import check_dense
-from course_lib.zero.partition import Partition, Slot
+from course_lib.zero.partition import Slot
 from course_lib.zero.stage2 import ShardGradients
 from course_lib.zero.stage3.cut import UnitShards
 
@@ -20,8 +19,7 @@ from course_lib.zero.stage3.cut import UnitShards
 class UnitGradients(ShardGradients):
     """Stage 2's gradients, in buckets that are units; one is freed once its gradient has left."""
 
-    def __init__(self, partition: Partition, group: Group, shards: UnitShards):
-        super().__init__(partition, group, shards)
+    shards: UnitShards
 
     def _take(self, i: int, slot: Slot) -> None:
         check_dense(slot)
