@@ -33,7 +33,6 @@ LENT = PLANS + "test_an_optimizer_that_is_not_torchs_cannot_be_lent_buckets"
 STATES = PLANS + "test_the_states_of_torchs_optimizers_are_known"
 APART = PLANS + "test_parts_of_a_file_do_not_touch"
 ROUND = PLANS + "test_a_file_gives_back_what_it_was_given"
-LARGER = TESTS + "test_larger.py::test_a_model_four_times_a_ranks_budget"
 LIMIT = TESTS + "test_larger.py::test_states_are_not_in_memory_by_the_kernels_own_limit"
 
 
@@ -64,7 +63,7 @@ MUTANTS = [
         "host.py",
         '    with tier("host"):\n        pinned =',
         '    with tier("device"):\n        pinned =',
-        (HELD + "[1-cpu-False]", LARGER + "[3-cpu-cpu]"),
+        (HELD + "[1-cpu-False]",),
         "what was offloaded lies where it was before",
     ),
     mutant(

@@ -12,11 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch import nn
 
 from course_lib import ranks
 from course_lib.gpt import GPT, Config
-from course_lib.ledger import ledger
 from course_lib.tensor_parallel import check_replicas, parallelize
 from course_lib.tensor_parallel.cross_entropy import cross_entropy
 from course_lib.tensor_parallel.fused_cross_entropy import head_cross_entropy
@@ -153,27 +151,3 @@ def carried(me, config, sequence):
 )
 def test_a_cut_model_can_be_copied_saved_and_made_without_numbers(pool, world, config, sequence):
     pool.run(world, carried, config, sequence)
-
-
-def refused(me):
-    """What cannot be cut is refused while nothing is."""
-    mesh = ranks.mesh(me, dp=1, tp=me.world)
-    few = GPT(GPT2.changed(vocabulary=2)).to(me.device)
-    before = {name: p.shape for name, p in few.named_parameters()}
-    with ledger() as book:
-        found = [
-            said(ValueError, parallelize, few, mesh),
-            said(ValueError, parallelize, few, mesh, sequence=True),
-            said(ValueError, parallelize, GPT(GPT2).to(me.device), mesh, multiple_of=0),
-        ]
-    assert not book.records
-    assert {name: p.shape for name, p in few.named_parameters()} == before
-    assert isinstance(few.blocks[0].mlp.up, nn.Linear) and isinstance(few.head, nn.Linear)
-    return found
-
-
-def test_what_cannot_be_cut_is_refused_while_nothing_is(pool):
-    for found in pool.run(3, refused):
-        for one in found[:2]:
-            assert "a vocabulary of 2 words cannot be cut over 3 ranks" in one
-        assert "multiple_of=0" in found[2]

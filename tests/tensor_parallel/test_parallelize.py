@@ -165,6 +165,11 @@ def refused(me):
     cannot = model_of(few, 0, me.device)
     found.append(said(ValueError, parallelize, cannot, mesh))
     assert isinstance(cannot.blocks[0].mlp.down, nn.Linear)
+    words, whole = (model_of(GPT2.changed(vocabulary=v), 0, me.device) for v in (2, 11))
+    with ledger() as book:
+        found.append(said(ValueError, parallelize, words, mesh))
+        found.append(said(ValueError, parallelize, whole, mesh, multiple_of=0))
+    assert not book.records and isinstance(words.blocks[0].mlp.up, nn.Linear)
     cut = parallelize(model_of(GPT2, 0, me.device), mesh)
     found.append(said(ValueError, parallelize, cut, mesh))
     found.append(said(ValueError, parallelize, cut.blocks[0], mesh))
@@ -179,6 +184,8 @@ def test_what_cannot_be_cut_is_refused_before_anything_is_changed(pool):
         assert f"rank {rank}: " in found[0] and "differ on rank 1 and 2 from rank 0" in found[0]
         assert "Was the model made from another seed there" in found[0]
         assert "2 key/value heads cannot be shared by 3 ranks" in found[1]
-        assert "cut already" in found[2] and "cut already" in found[3]
-        assert "(without names)" in found[4] and "no axis 'tp'" in found[4]
-        assert "has the axes dp and no axis 'tp'" in found[5]
+        assert "a vocabulary of 2 words cannot be cut over 3 ranks" in found[2]
+        assert "multiple_of=0" in found[3]
+        assert "cut already" in found[4] and "cut already" in found[5]
+        assert "(without names)" in found[6] and "no axis 'tp'" in found[6]
+        assert "has the axes dp and no axis 'tp'" in found[7]
