@@ -6,6 +6,10 @@ FILE = "course_lib/tensor_parallel/conjugates.py"
 TESTS = "tests/tensor_parallel/test_conjugates.py::"
 SUMS = f"{TESTS}test_pairs_are_the_sum_over_all_ranks_forward_and_backward"
 OTHERS = f"{TESTS}test_nothing_that_anybody_else_holds_is_written_into"
+HEADS = (
+    "tests/tensor_parallel/test_attention.py::"
+    "test_attention_is_the_dense_one_and_sends_one_sum_each_way"
+)
 TABLE = f"{TESTS}test_each_pair_sends_what_the_table_says"
 
 MUTANTS = [
@@ -84,7 +88,7 @@ MUTANTS = [
         FILE,
         "        grad = torch.cat((grad[: ctx.start], shared, grad[ctx.stop :]))",
         "        grad = torch.zeros_like(grad)\n        grad[ctx.start : ctx.stop] = shared",
-        (f"{TESTS}test_only_the_shared_rows_of_a_gradient_are_summed[3]",),
+        (f"{HEADS}[3-None]",),
         "the rows that this rank holds alone get no gradient",
         "T13",
     ),

@@ -8,9 +8,7 @@ TESTS = "tests/zero_offload/"
 SAME = TESTS + "test_same.py::test_offload_changes_no_bit"
 MASTERS = TESTS + "test_same.py::test_masters_go_away_too"
 MANY = TESTS + "test_same.py::test_one_rank_and_four"
-WRITTEN = TESTS + "test_same.py::test_what_is_written_from_outside_is_kept"
 HELD = TESTS + "test_held.py::test_every_byte_is_in_its_tier"
-BESIDE = TESTS + "test_held.py::test_masters_lie_beside_the_states"
 MOVED = TESTS + "test_traffic.py::test_a_step_moves_what_the_formula_says"
 KERNEL = TESTS + "test_traffic.py::test_the_kernel_counts_the_same_bytes"
 OVERFLOW = TESTS + "test_traffic.py::test_an_overflow_leaves_the_files_as_they_were"
@@ -131,7 +129,7 @@ MUTANTS = [
         "nvme.py",
         "        half = shard.dtype if self.master and in_files else None\n",
         "        half = torch.float32 if self.master and in_files else None\n",
-        (BESIDE,),
+        (FROZEN + "test_files_are_as_large_as_the_estimate_says[3]",),
         "16-bit parameters take 32 bits of the disk",
     ),
     mutant(
@@ -139,7 +137,7 @@ MUTANTS = [
         "nvme.py",
         "        self._write(kept, values)\n",
         "",
-        (WRITTEN + "[3-nvme-nvme-as is]", WRITTEN + "[3-nvme-bfloat16]"),
+        (STAY + "[3 nvme-engine]", STAY + "[3 half nvme-model]"),
         "weights that were loaded through `gathered` are lost with the next step",
         "T25",
     ),

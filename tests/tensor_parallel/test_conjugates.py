@@ -229,21 +229,6 @@ def test_each_pair_sends_what_the_table_says(pool):
     assert pool.run(3, booked) == [want] * 3
 
 
-def some_rows(me):
-    group, n = dist.group.WORLD, me.world
-    w = made("w", 5, 3, device=me.device, grad=True)
-    owed = [made(("owed", r), 5, 3, device=me.device) for r in range(n)]
-    c.copy_rows(w, 1, 4, group).backward(owed[me.rank])
-    want = owed[me.rank].clone()
-    want[1:4] = sum(owed)[1:4]
-    close("copy_rows", w.grad, want)
-
-
-@pytest.mark.parametrize("world", [1, 3])
-def test_only_the_shared_rows_of_a_gradient_are_summed(pool, world):
-    pool.run(world, some_rows)
-
-
 def summed_wide(me, dtype, values):
     """Each rank brings one of `values`; their sum by g's forward and by f's backward."""
     group = dist.group.WORLD

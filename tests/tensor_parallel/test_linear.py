@@ -165,51 +165,6 @@ def test_products_that_share_an_input_share_one_message(pool, world):
     assert pool.run(world, several) == [[one, [], one, one]] * world
 
 
-def booked(me):
-    """(op, phase, elements) for each kind of layer, forward and backward."""
-    group, found = dist.group.WORLD, {}
-    x = made("x", 4, 6, device=me.device, grad=True)
-    dense = linear("w", 6, 9, True, me.device)
-    layers = {
-        "columns": ColumnParallelLinear.from_dense(dense, group),
-        "columns, joined": ColumnParallelLinear.from_dense(dense, group, gather_output=True),
-        "rows": RowParallelLinear.from_dense(dense, group),
-        "rows, whole input": RowParallelLinear.from_dense(dense, group, split_input=True),
-    }
-    for name, layer in layers.items():
-        given = x if name != "rows" else own(x, group).detach().requires_grad_()
-        with ledger(axes={"tp": group}) as book:
-            layer(given).sum().backward()
-        found[name] = [(r.op, r.phase, r.elements, float(r.must)) for r in book.records]
-    return found
-
-
-def test_each_layer_sends_its_sum_and_nothing_else(pool):
-    b, h, f, n = 4, 6, 9, 3
-
-    def all_reduce(elements):
-        return elements, elements * 8 * 2 * (n - 1) / n
-
-    assert (
-        pool.run(n, booked)
-        == [
-            {
-                "columns": [("all_reduce", "backward", *all_reduce(b * h))],
-                "columns, joined": [
-                    ("all_gather", "forward", b * f // n, b * f // n * 8 * (n - 1.0)),
-                    ("all_reduce", "backward", *all_reduce(b * h)),
-                ],
-                "rows": [("all_reduce", "forward", *all_reduce(b * f))],
-                "rows, whole input": [
-                    ("all_reduce", "forward", *all_reduce(b * f)),
-                    ("all_gather", "backward", b * h // n, b * h // n * 8 * (n - 1.0)),
-                ],
-            }
-        ]
-        * n
-    )
-
-
 def summed_wide(me):
     """dX of a layer by columns and Y of one by rows, in bfloat16: 256, and a 1 from each other."""
     group = dist.group.WORLD

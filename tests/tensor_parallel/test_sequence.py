@@ -24,7 +24,6 @@ from course_lib.tensor_parallel.sequence import (
     gathered_products,
     in_bytes,
     scattered_product,
-    shared_once,
 )
 from tests.tensor_parallel.parts import (
     WORLDS,
@@ -166,27 +165,6 @@ def narrow(me):
 
 def test_autocast_narrows_the_products_and_their_messages(pool):
     pool.run(3, narrow)
-
-
-def packed(me):
-    """Parameters used on a rank's own tokens: one message for all, and a None stays None."""
-    group = dist.group.WORLD
-    scale, shift = (made(k, 4, grad=True, device=me.device) for k in ("scale", "shift"))
-    x = made("x", 6, 4, device=me.device)
-    with ledger() as book:
-        a, nothing, c = shared_once(scale, None, shift, group=group)
-        (own(x, group, 0) * a.tanh() + c).square().sum().backward()
-    assert nothing is None and shared_once(None, group=group) == [None]
-    dense = [t.detach().clone().requires_grad_() for t in (scale, shift)]
-    (x * dense[0].tanh() + dense[1]).square().sum().backward()
-    close("scale", scale.grad, dense[0].grad)
-    close("shift", shift.grad, dense[1].grad)
-    return [(r.op, r.phase, r.elements) for r in book.records]
-
-
-def test_shared_parameters_owe_one_sum(pool):
-    for records in pool.run(3, packed):
-        assert records == [("all_reduce", "backward", 8)]
 
 
 # ---- whole models

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from course_lib.memory import budget, held, tier_of
 from course_lib.memory.storages import storages
 from course_lib.zero import holdings
 from tests.zero.parts import loss_of
-from tests.zero_offload.parts import FLOAT, WAYS, engine_of, offloaded, trained
+from tests.zero_offload.parts import FLOAT, WAYS, offloaded, trained
 
 FOUR, PAGE = 4, 4096  # bytes of a float32, and what files are filled up to
 
@@ -110,31 +109,3 @@ def tiers(me, way, folder, momentum):
 @pytest.mark.parametrize("way", WAYS)
 def test_every_byte_is_in_its_tier(pool, way, momentum, tmp_path):
     pool.run(3, tiers, way, tmp_path, momentum, timeout=120)
-
-
-LARGE = 1600  # numbers a rank: they fill two pages in float32, and one in 16 bits
-
-
-def masters(me, folder):
-    """16 bits: float32 copies and states go away, and the shards stay in 16 bits where they are."""
-    for way in ("3-cpu-cpu", "3-nvme-nvme"):
-        model = nn.Sequential(nn.Linear(63, 50), nn.Linear(50, 63, bias=False))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-        case = FLOAT.but(stage=3, accumulate=1, stage3={"units": list(model)})
-        plan = {"precision": "bfloat16", "offload": offloaded(way, folder)}
-        engine = engine_of(me, case, model, optimizer, **plan)
-        engine.backward(model(torch.ones(2, 63, dtype=torch.bfloat16)).float().square().mean())
-        assert engine.step()
-        own = [real(bucket, me.rank) for bucket in engine.partition.buckets]
-        if way == "3-nvme-nvme":
-            halves = sum(pages(2 * count) for count in own if count)
-            want = sum(3 * pages(4 * count) for count in own if count) + halves
-            assert sum(p.stat().st_size for p in folder.glob(f"*-{me.rank:05d}-*.states")) == want
-            assert LARGE in own and halves < sum(pages(4 * count) for count in own)
-        assert all(part.dtype == torch.float32 for _, part in engine.shards.parts())
-        assert {unit.shard.dtype for unit in engine.shards.units} == {torch.bfloat16}
-        engine.close()
-
-
-def test_masters_lie_beside_the_states(pool, tmp_path):
-    pool.run(2, masters, tmp_path, timeout=120)

@@ -8,8 +8,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.zero.parts import train
-from tests.zero_offload.parts import FLOAT, WAYS, Case, offloaded, trained, twice, weights
+from tests.zero_offload.parts import FLOAT, WAYS, Case, twice
 
 SHORT = FLOAT.but(steps=4)
 
@@ -89,30 +88,3 @@ def test_masters_go_away_too(pool, way, precision, tmp_path):
 )
 def test_one_rank_and_four(pool, world, way, tmp_path):
     pool.run(world, each, ["adamw", "momentum"], way, tmp_path, "as is", timeout=120)
-
-
-def rewritten(me, way, folder, precision):
-    """Weights that are changed from outside are trained on from there."""
-    after = []
-    for offload in (None, offloaded(way, folder)):
-        engine, _, _ = trained(me, SHORT.but(stage=3), offload=offload, precision=precision)
-        with engine.gathered(engine.model, write=True), torch.no_grad():
-            for p in engine.model.parameters():
-                p.mul_(0.5 + me.rank)  # the first rank's counts
-        train(me, SHORT.but(stage=3), engine, steps=[4, 5])
-        after.append(weights(engine))
-        engine.close()
-    assert all(torch.equal(x, after[0][name]) for name, x in after[1].items())
-
-
-@pytest.mark.parametrize(
-    ("way", "precision"),
-    [
-        pytest.param(way, precision, marks=() if few or way == "3-nvme-nvme" else pytest.mark.slow)
-        for way, (stage, _) in WAYS.items()
-        for precision, few in (("as is", True), ("bfloat16", False))
-        if stage == 3
-    ],
-)
-def test_what_is_written_from_outside_is_kept(pool, way, precision, tmp_path):
-    pool.run(2, rewritten, way, tmp_path, precision, timeout=120)
