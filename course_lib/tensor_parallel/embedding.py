@@ -133,9 +133,8 @@ def check_kind(ids: Tensor, group: Group) -> None:
         raise TypeError(f"token ids are a tensor of int64 (or int32), and these are {kind}")
     if ids.is_meta and computes_on(group).type != "meta":
         raise RuntimeError(
-            "these ids are on torch's meta device, where there are no numbers, and none that ranks "
-            "could exchange. Give the model its memory first: model.to_empty(device=…), then "
-            "load its numbers"
+            "these ids are on torch's meta device, where there are no numbers. Give the model its "
+            "memory first, by model.to_empty(device=…), then load its numbers"
         )
 
 

@@ -39,9 +39,8 @@ class OnRanks(nn.Module):
 def refuse_to_pickle(part: object):
     """What holds a group goes into no file and to no other process."""
     raise TypeError(
-        f"a {type(part).__name__} cannot be pickled, nor a model that it is a part of: it holds "
-        "connections to other ranks. Save numbers instead of the model: "
-        "torch.save(model.state_dict(), …) with a file for each rank, or "
+        f"a {type(part).__name__} cannot be pickled, nor a model with it: it holds connections to "
+        "other ranks. Save numbers: torch.save(model.state_dict(), …), a file for each rank, or "
         "course_lib.pretrained.save(model, folder), which joins all ranks' parts"
     )
 
@@ -54,10 +53,8 @@ def check_activations(x: Tensor, weight: Tensor, layer: str) -> None:
         return
     if not x.is_floating_point():
         raise TypeError(
-            f"{layer} takes activations, and got {x.dtype}. Are these token ids? They go through "
-            "an embedding first; other whole numbers need x.to(weight.dtype)"
+            f"{layer} takes activations, and got {x.dtype}: token ids go through an embedding first"
         )
     raise TypeError(
-        f"{layer} holds {weight.dtype} and got {x.dtype}: convert one of them, as in "
-        "model.to(x.dtype), or run under torch.autocast"
+        f"{layer} holds {weight.dtype} and got {x.dtype}: convert one, or run under autocast"
     )

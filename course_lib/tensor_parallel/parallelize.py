@@ -47,9 +47,8 @@ def parallelize(
     tokens between the layers too, and then `keep` holds the gathered inputs for the backward.
     `multiple_of` pads the vocabulary. The logits that a cut model gives are this rank's part.
 
-    torch.compile(model) works, also around the loss: norms, activations and attention are compiled,
-    and a graph ends wherever ranks exchange messages, which stay the same. fullgraph=True is
-    refused for that reason.
+    torch.compile(model) works, also around the loss. A graph ends wherever ranks exchange messages,
+    so fullgraph=True is refused.
     """
     group = axis(mesh, "tp")
     if not isinstance(model, (GPT, Block)):
@@ -133,8 +132,7 @@ def _compare(group: Group, named: list[tuple[str, Tensor]]) -> None:
     if len(set(counts.tolist())) > 1:
         raise RuntimeError(
             f"rank {rank}: the ranks of this group of {n} do not hold the same model: they have "
-            f"{', '.join(map(str, counts.tolist()))} parameters that should be the same. Was it "
-            "made from another config there?"
+            f"{counts.tolist()} parameters that should be the same. Is there another config on one?"
         )
     if not named:
         return

@@ -112,14 +112,12 @@ class Part(NamedTuple):
     def check(self) -> None:
         if (self.dim is None) != (self.whole is None) or (self.dim is None and self.start):
             raise ValueError(
-                f"private(dim={self.dim}, start={self.start}, whole={self.whole}): say all three, "
-                "the dim that is cut, where this rank's part of it starts and how long it is in "
-                "whole; or none of them"
+                f"private(dim={self.dim}, start={self.start}, whole={self.whole}): say all three "
+                "(the dim, where this rank's part of it starts, how long it is in whole), or none"
             )
         if self.whole is not None and not 0 <= self.start <= self.whole:
             raise ValueError(
-                f"private(start={self.start}): a dim of {self.whole} has no such place; a part "
-                f"starts at 0 … {self.whole}"
+                f"private(start={self.start}): a dim of {self.whole} starts at 0 … {self.whole}"
             )
 
 

@@ -116,8 +116,7 @@ class Gradients:
         self._begin()
         if slot in self._came[i]:
             raise RuntimeError(
-                f"rank {self.group.rank()}: the gradient of {slot.name} came twice in one "
-                "backward, and its bucket may have left"
+                f"rank {self.group.rank()}: the gradient of {slot.name} came twice in one backward"
             )
         self._came[i].add(slot)
         self._take(i, slot)
@@ -131,9 +130,8 @@ class Gradients:
             return
         if nested():
             raise RuntimeError(
-                f"rank {self.group.rank()}: a backward runs inside another one, whose gradients "
-                "have not all come; is part of the model run by a reentrant checkpoint? Use "
-                "torch.utils.checkpoint(…, use_reentrant=False)"
+                f"rank {self.group.rank()}: a backward runs inside another one. Is part of the "
+                "model run by a reentrant checkpoint? Use checkpoint(…, use_reentrant=False)"
             )
         self._task = task
         self._drop()  # one that broke off has left its counts behind

@@ -145,9 +145,8 @@ class Edits:
         if dropped and not may_edit:
             raise RuntimeError(
                 f"the gradients of {_some(dropped)} were dropped after engine.backward(), perhaps "
-                "by a zero_grad(): what the micro-batches of this step have added up would be lost "
-                "without a word. engine.step() drops them itself, after the update; "
-                "engine.zero_grad() drops a step that has begun"
+                "by a zero_grad(), with what the micro-batches of this step have added up. "
+                "engine.step() drops them after the update, engine.zero_grad() a step that began"
             )
         if edited and not may_edit:
             raise RuntimeError(EDITED.format(of=_some(edited)))

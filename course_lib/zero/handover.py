@@ -44,11 +44,9 @@ def check_elementwise(optimizer: Optimizer, *, vouched: bool = False) -> None:
         )
     if not vouched and not is_known(optimizer) and not _keeps_32_bits(optimizer):
         raise ValueError(
-            f"{name} is none of torch's elementwise optimizers, and a rank has its shard alone: an "
-            "update that looks at more than one element (at a norm, a row, a block, how many "
-            "parameters there are), or that draws random numbers, would train each shard "
-            f"differently from the whole. If {name} does nothing of that, pass elementwise=True. "
-            f"{REMEDY}"
+            f"{name} is none of torch's elementwise optimizers, and a rank has its shard alone: if "
+            "it looks at one element at a time (no norm, row or block) and draws no random "
+            f"numbers, pass elementwise=True. {REMEDY}"
         )
 
 

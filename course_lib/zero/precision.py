@@ -17,10 +17,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 @dataclass
 class LossScale:
     """fp16's factor of the loss: doubled after `window` good steps, halved by an overflow, once
-    `patience` of them have come. The figures are DeepSpeed's defaults, and so is that the first
-    good step after an overflow, or of all, is not counted. The patience (`hysteresis`) comes back
-    when the scale is doubled; with `consecutive`, after any good step. With `stops` an overflow at
-    the least scale ends the training, as in DeepSpeed; without, the step is skipped again."""
+    `patience` (`hysteresis`) of them have come. The figures are DeepSpeed's, and so is that the
+    first good step after an overflow is not counted. The patience comes back when the scale is
+    doubled; with `consecutive`, after any good step. With `stops` an overflow at the least scale
+    ends the training; without, the step is skipped again."""
 
     value: float = 2.0**16
     window: int = 1000
@@ -35,8 +35,7 @@ class LossScale:
         self.left = self.left or self.patience
         if not (self.value >= self.least > 0 and self.window >= 1 and self.patience >= 1):
             raise ValueError(
-                f"{self}: value has to be at least `least`, that above 0, window and patience 1 or "
-                "more"
+                f"{self}: value has to be at least `least`, which is above 0; the others 1 or more"
             )
 
     def after(self, overflow: bool) -> None:

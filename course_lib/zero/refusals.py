@@ -22,10 +22,9 @@ from course_lib.zero.buckets import Arrival
 from course_lib.zero.partition import Partition
 
 PAST = (
-    "a backward went past the engine: call engine.backward(loss), not loss.backward(), which knows "
-    "neither of the other ranks' share nor of the micro-batches. engine.zero_grad() drops what "
-    "came, and the engine goes on. Where another engine's loss reaches into this model, freeze it "
-    "there (requires_grad_(False))"
+    "a backward went past the engine: call engine.backward(loss), not loss.backward(). "
+    "engine.zero_grad() drops what came, and the engine goes on. Where another engine's loss "
+    "reaches into this model, freeze it there (requires_grad_(False))"
 )
 
 
@@ -123,9 +122,8 @@ def check_places(partition: Partition) -> None:
                 if p.dtype != bucket.dtype or p.device != bucket.device:
                     raise RuntimeError(
                         f"{slot.name} is {p.dtype} on {p.device}, and was {bucket.dtype} on "
-                        f"{bucket.device} when the engine was made: model.to(…), .half() or "
-                        ".cuda() came afterwards, and buckets and the optimizer's states have not "
-                        "gone with it. Do that before the engine is made, or use its precision="
+                        f"{bucket.device} when the engine was made: call model.to(…), .half() or "
+                        ".cuda() before the engine is made, or use its precision="
                     )
 
 
@@ -149,8 +147,7 @@ def check_parameters(model: nn.Module, trained: Container[nn.Parameter]) -> None
     if new:
         raise RuntimeError(
             f"{', '.join(new[:4])} came to the model, or began to be trained, after the engine was "
-            "made: no shard has a place for it, and each rank would train or leave it for itself. "
-            "Make the engine anew"
+            "made, and no shard has a place for it: make the engine anew"
         )
 
 
@@ -158,10 +155,9 @@ def check_loss(loss: Tensor, tokens: float | None) -> None:
     if not isinstance(loss, Tensor):
         raise ValueError(f"backward takes a loss, a tensor, and got a {type(loss).__name__}")
     if loss.numel() != 1 or not loss.requires_grad:
-        graph = "" if loss.requires_grad else " without a graph"
+        got = f"shape {tuple(loss.shape)}{'' if loss.requires_grad else ' without a graph'}"
         raise ValueError(
-            f"backward takes a loss, one number with a graph behind it, and got a tensor of shape "
-            f"{tuple(loss.shape)}{graph}"
+            f"backward takes a loss, one number with a graph, and got a tensor of {got}"
         )
     if tokens is not None and not tokens >= 0:
         raise ValueError(f"tokens={tokens} has to be 0 or more")

@@ -48,9 +48,8 @@ class TrainingState:
         self._usable()
         if self._micros.begun:
             raise RuntimeError(
-                f"a step has begun, {self._micros.begun} of {self.accumulate} micro-batches, whose "
-                "gradients no checkpoint has: save after engine.step(), or drop them by "
-                "engine.zero_grad()"
+                "a step has begun, and no checkpoint has its gradients: save after engine.step(), "
+                "or drop them by engine.zero_grad()"
             )
         return self._own_tensors()
 
@@ -130,7 +129,7 @@ class TrainingState:
             there, here = ("with", "without") if scale is None else ("without", "with")
             raise ValueError(
                 f"set_counters: they are of a training {there} a loss scale, and this engine is "
-                f"one {here}; make it with the same precision="
+                f"{here}; make it with the same precision="
             )
         if len(counters["groups"]) != len(groups):
             raise ValueError(
