@@ -235,15 +235,19 @@ def same_as_one_process(me, case: Case, bound=BOUND):
     return engine
 
 
+def over_dp(me, model, optimizer, stage, **options):
+    """An engine over all ranks, which keeps nothing whole at stage 3."""
+    options = {"persist": 0, **options} if stage == 3 else options
+    mesh = ranks.mesh(me, dp=me.world, tp=1)
+    return zero.engine(model, optimizer, stage=stage, mesh=mesh, **options)
+
+
 def trains(me, make, stage, evaluate=True, wrap=lambda engine: engine, **options):
     """A module in an engine, beside one process."""
     model, plain = (randomized(make(), "module").double() for _ in range(2))
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    adamw = torch.optim.AdamW
-    options = {"persist": 0, **options} if stage == 3 else options
-    optimizer = adamw(model.parameters(), lr=0.02)
-    engine = zero.engine(model, optimizer, stage=stage, mesh=mesh, **options)
-    step, call = adamw(plain.parameters(), lr=0.02), wrap(engine)
+    mine, step = (torch.optim.AdamW(one.parameters(), lr=0.02) for one in (model, plain))
+    engine = over_dp(me, model, mine, stage, **options)
+    call = wrap(engine)
     for turn in range(3):
         step.zero_grad()
         for rank in range(me.world):

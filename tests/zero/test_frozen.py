@@ -11,9 +11,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_lib import ranks, zero
 from course_lib.figures.memory_line import whole_units
-from tests.zero.parts import close, made, match, randomized
+from tests.zero.parts import close, made, match, over_dp, randomized
 
 IN, WIDE, OUT, BLOCKS = 5, 24, 3, 6
 
@@ -79,15 +78,14 @@ class Net(nn.Module):
 
 
 def trained(me, frozen, how, options=None):
-    options = {"persist": 0, "prefetch": 0, **(options or {})}
+    options = {"prefetch": 0, **(options or {})}
     k = options.get("accumulate", 1)
     model, dense = (randomized(Net(frozen, how), "net").double() for _ in range(2))
 
     def adamw(one):
         return torch.optim.AdamW([p for p in one.parameters() if p.requires_grad], lr=0.02)
 
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    engine = zero.engine(model, adamw(model), stage=3, mesh=mesh, **options)
+    engine = over_dp(me, model, adamw(model), 3, **options)
     plain = adamw(dense)
     label = f"{frozen}, {how}"
     for step in range(3):
@@ -154,8 +152,7 @@ def of_transformers(me):
         torch.optim.AdamW([p for p in one.parameters() if p.requires_grad], lr=0.01)
         for one in models
     )
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    engine = zero.engine(model, engine, stage=3, mesh=mesh, persist=0, prefetch=0)
+    engine = over_dp(me, model, engine, 3, prefetch=0)
     for step in range(2):
         data = [torch.Generator().manual_seed(10 * step + r) for r in range(me.world)]
         ids = [torch.randint(61, (2, 9), generator=one) for one in data]

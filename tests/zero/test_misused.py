@@ -27,6 +27,7 @@ from tests.zero.parts import (
     made_for,
     match,
     optimizer_of,
+    over_dp,
     randomized,
     train,
     trains,
@@ -252,8 +253,7 @@ def test_what_no_engine_can_follow_is_refused_by_name(pool):
 def sparse_by_hand(me, stage):
     model = Functional()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    engine = zero.engine(model, optimizer, stage=stage, mesh=mesh)
+    engine = over_dp(me, model, optimizer, stage)
     return said(RuntimeError, engine.backward, engine(torch.tensor([1, 2])).sum())
 
 

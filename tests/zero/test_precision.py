@@ -10,10 +10,9 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import ranks, zero
 from course_lib.zero import LossScale, Precision
 from tests.tensor_parallel.parts import said
-from tests.zero.parts import Case, engine_of, loss_of, made_for, train
+from tests.zero.parts import Case, engine_of, loss_of, made_for, over_dp, train
 
 HALF = Case(dtype=torch.float32, clip=0.5, bucket_bytes=300, frozen=("never",))
 
@@ -107,11 +106,7 @@ def tiny_steps(me, stage, precision):
         for p in model.parameters():
             p.fill_(1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    more = {"persist": 0} if stage == 3 else {}
-    engine = zero.engine(
-        model, optimizer, stage=stage, mesh=mesh, precision=precision, check=False, **more
-    )
+    engine = over_dp(me, model, optimizer, stage, precision=precision, check=False)
     x = torch.ones(1, 3, dtype=torch.bfloat16 if precision == "bfloat16" else torch.float32)
     for _ in range(200):
         engine.backward(-engine(x).float().mean())

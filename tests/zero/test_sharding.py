@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import ranks, zero
+from course_lib import ranks
 from course_lib.ledger import ledger
 from course_lib.memory import peak
-from tests.zero.parts import made
+from tests.zero.parts import made, over_dp
 
 FLOAT = 4
 LAYERS, WIDTH = 8, 24  # blocks of 24 × 24 and a bias: 600 numbers, which 7 would not divide
@@ -33,12 +33,9 @@ class Stack(nn.Module):
 def stack_engine(me, stage, *, model=None, accumulate=1, bucket_bytes=4000, **options):
     model = Stack() if model is None else model
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=True)
-    if stage == 3:
-        options = {"persist": 0, **options}
-    else:
+    if stage < 3:
         options["bucket_bytes"] = bucket_bytes
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    return zero.engine(model, optimizer, stage=stage, mesh=mesh, accumulate=accumulate, **options)
+    return over_dp(me, model, optimizer, stage, accumulate=accumulate, **options)
 
 
 def one_step(me, engine, step, width=WIDTH):

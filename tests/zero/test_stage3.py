@@ -25,6 +25,7 @@ from tests.zero.parts import (
     made_for,
     match,
     optimizer_of,
+    over_dp,
     randomized,
     same_as_one_process,
     train,
@@ -279,10 +280,7 @@ def filled(me, config, precision):
     if config.tied:
         model.head.weight = model.tokens.weight
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    engine = zero.engine(
-        model, optimizer, stage=3, mesh=mesh, fill=start, precision=precision, persist=0
-    )
+    engine = over_dp(me, model, optimizer, 3, fill=start, precision=precision)
     with engine.gathered(model):
         for (name, p), q in zip(model.named_parameters(), whole.parameters(), strict=True):
             close(name, p.data, q.data, 0.0)
@@ -307,9 +305,7 @@ def test_a_model_from_the_meta_device_is_the_one_made_whole(pool, config, precis
 def unfilled(me):
     with torch.device("meta"):
         model = nn.Linear(3, 2)
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return said(ValueError, zero.engine, model, optimizer, stage=3, mesh=mesh)
+    return said(ValueError, over_dp, me, model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
 
 
 def test_a_model_without_numbers_wants_a_fill(pool):
@@ -325,18 +321,9 @@ def building(me, precision):
     with torch.device("meta"):
         model = GPT(WIDE)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
     sizes = [p.numel() for p in model.parameters()]
     with peak() as p:
-        zero.engine(
-            model,
-            optimizer,
-            stage=3,
-            mesh=mesh,
-            fill=lambda name, x: x.fill_(0.5),
-            precision=precision,
-            persist=0,
-        )
+        over_dp(me, model, optimizer, 3, fill=lambda name, x: x.fill_(0.5), precision=precision)
     return p.bytes, sum(sizes), max(sizes)
 
 

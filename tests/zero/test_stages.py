@@ -12,8 +12,17 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import ranks, zero
-from tests.zero.parts import Case, close, engine_of, made, match, same_as_one_process, train, zeros
+from tests.zero.parts import (
+    Case,
+    close,
+    engine_of,
+    made,
+    match,
+    over_dp,
+    same_as_one_process,
+    train,
+    zeros,
+)
 
 CASES = {
     "plain": Case(steps=20),
@@ -96,9 +105,8 @@ def ragged(me, stage):
                 torch.optim.AdamW(m.parameters(), lr=0.1, weight_decay=decay)
                 for m in (model, plain)
             )
-            mesh = ranks.mesh(me, dp=me.world, tp=1)
-            more = {"persist": 0} if stage == 3 else {"bucket_bytes": 30}
-            engine = zero.engine(model, mine, stage=stage, mesh=mesh, clip=0.5, **more)
+            more = {} if stage == 3 else {"bucket_bytes": 30}
+            engine = over_dp(me, model, mine, stage, clip=0.5, **more)
             for step in range(4):
                 xs = [made((step, rank, "x"), 1).item() for rank in range(me.world)]
                 theirs.zero_grad()

@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import ranks, zero
 from course_lib.figures.memory_line import whole_units
 from course_lib.ledger import ledger
-from tests.zero.parts import close, made, match, randomized
+from tests.zero.parts import close, made, match, over_dp, randomized
 
 IN, WIDE, BLOCKS = 5, 24, 6
 
@@ -55,9 +54,8 @@ class Net(nn.Module):
 
 def engine_for(me, model, stage):
     adamw = torch.optim.AdamW(model.parameters(), lr=0.02)
-    options = {"persist": 0, "prefetch": 0} if stage == 3 else {"bucket_bytes": 3000}
-    mesh = ranks.mesh(me, dp=me.world, tp=1)
-    return zero.engine(model, adamw, stage=stage, mesh=mesh, **options)
+    options = {"prefetch": 0} if stage == 3 else {"bucket_bytes": 3000}
+    return over_dp(me, model, adamw, stage, **options)
 
 
 def under_way(me, stage):
