@@ -84,22 +84,43 @@ class Incoming:
                 part.grad = new if part.grad is None else part.grad.add_(new)
 
 
-class HostHome(Home):
-    """The parts of this rank on the host. `copied`: they are copies of a shard that lies on the
-    device, or in 16 bits on the host, and not that shard's own memory."""
+class AwayHome(Home):
+    """What homes off the device share: gradients come in beside the backward, and shards that were
+    not written to since the last update are known."""
 
-    def __init__(self, device: torch.device, *, master: bool, parameters: str | None = None):
+    def __init__(self, device: torch.device, *, master: bool, parameters: str | None):
         self.device, self.master, self.parameters = device, master, parameters
-        self.copied = master or parameters is None
         self.incoming = Incoming(device)
-        self._copies_back: torch.cuda.Event | None = None
         self._untouched, self._followed = Untouched(), ()
 
     def placed(self) -> AbstractContextManager:
         return tier("host")
 
     def store(self) -> HostStore | None:
-        return HostStore(self.device) if self.parameters is not None else None
+        return HostStore(self.device) if self.parameters == "cpu" else None
+
+    def take(self, own: Own, result: Tensor) -> None:
+        self.incoming.take(own, result)
+
+    def land(self) -> None:
+        self.incoming.land()
+
+    def updated(self) -> None:
+        if self.incoming.stream is not None:
+            self._untouched.note(self._followed)
+
+    def close(self) -> None:
+        self.incoming.land()
+
+
+class HostHome(AwayHome):
+    """The parts of this rank on the host. `copied`: they are copies of a shard that lies on the
+    device, or in 16 bits on the host, and not that shard's own memory."""
+
+    def __init__(self, device: torch.device, *, master: bool, parameters: str | None = None):
+        super().__init__(device, master=master, parameters=parameters)
+        self.copied = master or parameters is None
+        self._copies_back: torch.cuda.Event | None = None
 
     @torch.no_grad()
     def keep(
@@ -112,12 +133,6 @@ class HostHome(Home):
         flat = on_host(real(pieces), dtype, self.device)
         flat.copy_(shard[: real(pieces)])
         return [nn.Parameter(piece.of(flat)) for piece in pieces]
-
-    def take(self, own: Own, result: Tensor) -> None:
-        self.incoming.take(own, result)
-
-    def land(self) -> None:
-        self.incoming.land()
 
     def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
         """Copies take over what was written to the shards, of which only these come down."""
@@ -139,7 +154,7 @@ class HostHome(Home):
         """The copies back to the device have begun: the next update waits for them."""
         if self.incoming.stream is not None:
             self._copies_back = torch.cuda.current_stream(self.device).record_event()
-            self._untouched.note(self._followed)
+        super().updated()
 
     def at_hand(
         self, i: int, own: Own, optimizer: Optimizer, *, write: bool = False
@@ -147,9 +162,6 @@ class HostHome(Home):
         if write and self.incoming.stream is not None:  # copies to the device read what is here
             torch.cuda.current_stream(self.device).synchronize()
         return nullcontext()
-
-    def close(self) -> None:
-        self.incoming.land()
 
 
 class HostStore:

@@ -7,7 +7,7 @@ step counts as done when the files are synced. Lesson 12 derives it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +17,11 @@ from course_lib.collectives.call import Group
 from course_lib.memory import OutOfMemory, tier
 from course_lib.meta import host_of
 from course_lib.zero.handover import states_of
-from course_lib.zero.home import Home, Own
-from course_lib.zero.loaded import Untouched, take_over
+from course_lib.zero.home import Own
+from course_lib.zero.loaded import take_over
 from course_lib.zero.offload.files import Counted, Files, buffer
 from course_lib.zero.offload.folder import Folder, Unwritten
-from course_lib.zero.offload.host import HostStore, Incoming, on_host, real, updating
+from course_lib.zero.offload.host import AwayHome, HostStore, on_host, real, updating
 from course_lib.zero.offload.kept import Kept, check_lendable, in_memory, lend
 from course_lib.zero.offload.layout import Layout
 from course_lib.zero.offload.pipeline import SETS, through_memory
@@ -31,7 +31,7 @@ from course_lib.zero.offload.units import FileStore, Place, Reads
 from course_lib.zero.partition import Piece
 
 
-class FileHome(Home):
+class FileHome(AwayHome):
     """The parts of this rank in files; `parameters` says where the units' shards are."""
 
     copied = False  # a step brings each bucket to its shard by itself
@@ -47,8 +47,8 @@ class FileHome(Home):
     ):
         if optimizer is not None:  # without one, weights that nobody updates
             check_lendable(optimizer)
-        self.groups, self.device, self.master = list(groups), device, master
-        self.parameters = plan.parameters
+        super().__init__(device, master=master, parameters=plan.parameters)
+        self.groups = list(groups)
         param_groups = optimizer.param_groups if optimizer is not None else []
         self.group_of = {p: group for group in param_groups for p in group["params"]}
         if device.type == "meta":  # there are no numbers to put into files
@@ -56,13 +56,12 @@ class FileHome(Home):
         else:
             self.folder = Folder(plan.folder, groups, take_over=plan.take_over)
             self.io = Files() if plan.io == "threads" else plan.io
-        self.incoming, self.reads = Incoming(device), Reads(self.io, device)
+        self.reads = Reads(self.io, device)
         self.kept: dict[int, Kept] = {}
         self._optimizer, self._error = optimizer, None
         self._states: dict[tuple[int, torch.dtype], dict[str, torch.dtype]] = {}
         self._outlines: dict[torch.dtype, Tensor] = {}
         self._sets: list[Tensor] = []
-        self._untouched, self._followed = Untouched(), ()
         self._done = 0  # buckets, in this update
 
     @property
@@ -77,9 +76,6 @@ class FileHome(Home):
     @property
     def file_bytes(self) -> int:
         return sum(file.nbytes for file in self.folder.files)
-
-    def placed(self) -> AbstractContextManager:
-        return tier("host")
 
     @contextmanager
     def together(self, *, update: bool = False) -> Iterator[None]:
@@ -96,9 +92,7 @@ class FileHome(Home):
         together(error, self.groups, how_far if update else "")
 
     def store(self) -> HostStore | FileStore | None:
-        if self.parameters == "nvme":
-            return FileStore(self.reads)
-        return HostStore(self.device) if self.parameters == "cpu" else None
+        return FileStore(self.reads) if self.parameters == "nvme" else super().store()
 
     # ---- at the start
     @torch.no_grad()
@@ -190,13 +184,6 @@ class FileHome(Home):
                     with self.at_hand(i, kept.own, optimizer, write=True):
                         """They are taken in at the end."""
 
-    # ---- gradients
-    def take(self, own: Own, result: Tensor) -> None:
-        self.incoming.take(own, result)
-
-    def land(self) -> None:
-        self.incoming.land()
-
     # ---- a step
     def follow(self, own: Sequence[Own], shards: Sequence[Tensor]) -> None:
         """A bucket takes over what was written when it is next in memory, without another pass."""
@@ -220,11 +207,6 @@ class FileHome(Home):
             self._done += 1
 
         through_memory(self.io, self.kept, todo, self._memory(), update)
-
-    def updated(self) -> None:
-        """The shards were brought up to date bucket by bucket."""
-        if self.incoming.stream is not None:
-            self._untouched.note(self._followed)
 
     def _memory(self) -> list[Tensor]:
         """The sets of memory that buckets go through."""
@@ -267,7 +249,7 @@ class FileHome(Home):
 
     def close(self) -> None:
         """End the threads and remove the files."""
-        self.incoming.land()
+        super().close()
         self.reads.closed = True
         self.io.close()
         self.folder.close()
