@@ -11,7 +11,6 @@ import copy
 import pytest
 import torch.distributed as dist
 
-from course_lib import ranks
 from course_lib.gpt import MLP, Config
 from course_lib.tensor_parallel import shard_mlp
 from tests.tensor_parallel.parts import (
@@ -20,7 +19,6 @@ from tests.tensor_parallel.parts import (
     group_of,
     held,
     randomized,
-    said,
     three_steps,
 )
 
@@ -83,22 +81,3 @@ def test_a_column_of_up_lies_beside_its_own_gate(pool, world):
     found = pool.run(world, gate_beside_up)
     assert all(gate == up == down for gate, up, down in found)
     assert [row for gate, *_ in found for row in gate] == list(range(7))
-
-
-def refused(me):
-    group = dist.group.WORLD
-    mlp = dense_mlp("twice", "gelu", 8, True, me.device)
-    alone = ranks.new_group(me, [0])
-    outside = said(ValueError, shard_mlp, mlp, alone) if me.rank else ""
-    kept = type(mlp.up).__name__
-    again = shard_mlp(mlp, group)
-    assert again is mlp
-    rows = type(mlp.down).__name__
-    return outside, kept, rows, said(ValueError, shard_mlp, mlp, group)
-
-
-def test_a_plan_is_laid_once_and_by_members(pool):
-    for rank, (outside, kept, rows, twice) in enumerate(pool.run(2, refused)):
-        assert "not in the group" in outside or not rank
-        assert (kept, rows) == ("Linear", "RowParallelLinear")  # a refusal changes nothing
-        assert "cut already" in twice

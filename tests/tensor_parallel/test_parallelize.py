@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from course_lib import ranks
 from course_lib.gpt import GPT, Block, Config
 from course_lib.ledger import ledger
-from course_lib.tensor_parallel import check_replicas, parallelize
+from course_lib.tensor_parallel import check_replicas, parallelize, shard_attention, shard_mlp
 from course_lib.tensor_parallel.parallelize import replicated
 from tests.tensor_parallel.parts import close, held, made, randomized, said, same_gradients
 
@@ -172,7 +172,10 @@ def refused(me):
     assert not book.records and isinstance(words.blocks[0].mlp.up, nn.Linear)
     cut = parallelize(model_of(GPT2, 0, me.device), mesh)
     found.append(said(ValueError, parallelize, cut, mesh))
-    found.append(said(ValueError, parallelize, cut.blocks[0], mesh))
+    block, group = cut.blocks[0], mesh.get_group("tp")
+    found.append(said(ValueError, parallelize, block, mesh))
+    found.append(said(ValueError, shard_mlp, block.mlp, group))
+    found.append(said(ValueError, shard_attention, block.attention, group))
     bare = init_device_mesh(me.device.type, (me.world,))
     named = init_device_mesh(me.device.type, (me.world,), mesh_dim_names=("dp",))
     found += [said(ValueError, parallelize, model_of(GPT2, 0, me.device), m) for m in (bare, named)]
@@ -186,6 +189,6 @@ def test_what_cannot_be_cut_is_refused_before_anything_is_changed(pool):
         assert "2 key/value heads cannot be shared by 3 ranks" in found[1]
         assert "a vocabulary of 2 words cannot be cut over 3 ranks" in found[2]
         assert "multiple_of=0" in found[3]
-        assert "cut already" in found[4] and "cut already" in found[5]
-        assert "(without names)" in found[6] and "no axis 'tp'" in found[6]
-        assert "has the axes dp and no axis 'tp'" in found[7]
+        assert all("cut already" in one for one in found[4:8])
+        assert "(without names)" in found[8] and "no axis 'tp'" in found[8]
+        assert "has the axes dp and no axis 'tp'" in found[9]
