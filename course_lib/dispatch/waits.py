@@ -10,13 +10,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import perf_counter
 from types import FrameType
 
 import torch.distributed as dist
 
 _lock = threading.Lock()
+_listeners: list[WaitListener] = []  # an entry for each `listening` that is open
+_put_back: Callable[[], None] | None = None
 
 
 class WaitListener:
@@ -29,50 +30,41 @@ class WaitListener:
         """The wait that began at `start` (`perf_counter`) has returned; one that raised has not."""
 
 
-@dataclass(eq=False)
-class _Method:
-    """A method that stands in for torch's, what it stands in for, and who hears of its calls."""
-
-    function: Callable
-    original: Callable
-    listeners: list[WaitListener]
-
-
-_methods: list[_Method] = []  # more than one only where others have put a method over ours
-
-
 @contextmanager
 def listening(listener: WaitListener) -> Iterator[None]:
     """Let `listener` hear of the waits in here, once each, however often it is listening."""
     with _lock:
-        method = next((one for one in _methods if one.function is dist.Work.wait), None)
-        if method is None:
-            method = _heard(dist.Work.wait)
-            dist.Work.wait = method.function
-            _methods.append(method)
-        method.listeners.append(listener)
+        if not _listeners:
+            _patch()
+        _listeners.append(listener)
     try:
         yield
     finally:
         with _lock:
-            del method.listeners[[other is listener for other in method.listeners].index(True)]
-            if not method.listeners and dist.Work.wait is method.function:
-                dist.Work.wait = method.original
-                _methods.remove(method)
+            del _listeners[[other is listener for other in _listeners].index(True)]
+            if not _listeners:
+                _put_back()
 
 
-def _heard(original: Callable) -> _Method:
-    """A method that does as `original` does, and tells its listeners."""
-    listeners: list[WaitListener] = []
+def _patch() -> None:
+    """Put a method over torch's that does the same and tells the listeners. Where others have put
+    theirs over it by the end, it stays below, and tells nothing more."""
+    global _put_back
+    original, done = dist.Work.wait, []
 
     def wait(work: dist.Work, *args: object, **kwargs: object):
         start = perf_counter()
-        heard_by = list({id(listener): listener for listener in listeners}.values())
-        for listener in heard_by:
-            listener.before_wait(work)
+        heard_by = [] if done else list({id(one): one for one in list(_listeners)}.values())
+        for one in heard_by:
+            one.before_wait(work)
         result = original(work, *args, **kwargs)
-        for listener in heard_by:
-            listener.after_wait(work, start, sys._getframe(1))
+        for one in heard_by:
+            one.after_wait(work, start, sys._getframe(1))
         return result
 
-    return _Method(wait, original, listeners)
+    def put_back() -> None:
+        done.append(True)
+        if dist.Work.wait is wait:
+            dist.Work.wait = original
+
+    dist.Work.wait, _put_back = wait, put_back

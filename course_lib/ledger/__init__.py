@@ -1,7 +1,7 @@
 """What was sent: every collective of this rank, who asked for it, and its bytes three ways.
 
 `forms.py` is the formula sheet, `wire.py` counts what left, `calls.py` and `origin.py` read one
-call, `flight.py` and `clock.py` time it, `book.py` answers, `watch.py` watches. Lesson 01.
+call, `flight.py` times it, `book.py` answers, `watch.py` watches. Lesson 01.
 """
 
 from course_lib.ledger.book import Book, Record, Span

@@ -62,35 +62,24 @@ class Book:
     """The records of one `with ledger() as book:`, readable while it is open and afterwards."""
 
     def __init__(
-        self,
-        axes: dict[str, dist.ProcessGroup],
-        flow: Flow,
-        refresh: Callable[[bool], None],
+        self, axes: dict[str, dist.ProcessGroup], flow: Flow, refresh: Callable[[bool], None]
     ) -> None:
         self.records: list[Record] = []
+        self.open = True  # while it is, no GPU is waited for
+        self.marked_phase: str | None = None
         self._axes = axes
         self._flow = flow
         self._refresh = refresh  # books what has become known; True waits for GPUs as well
-        self._marked: list[str] = []
-        self._open = True
-
-    def close(self) -> None:
-        """From now on the GPUs may be waited for; nothing is measured any more."""
-        self._open = False
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Book what happens inside under this phase, whatever it looks like. The inner one wins."""
         _check("phase", name, PHASES)
-        self._marked.append(name)
+        outer, self.marked_phase = self.marked_phase, name
         try:
             yield
         finally:
-            self._marked.pop()
-
-    @property
-    def marked_phase(self) -> str | None:
-        return self._marked[-1] if self._marked else None
+            self.marked_phase = outer
 
     def count(
         self,
@@ -127,45 +116,27 @@ class Book:
 
     def spans(self) -> list[Span]:
         """When each collective began and was complete, in order of their beginnings."""
-        self._refresh(not self._open)
+        self._refresh(not self.open)
         return [
-            Span(
-                r.op,
-                r.axis,
-                r.phase,
-                r.start,
-                r.end,
-                r.asynchronous,
-                r.issued_by,
-                r.payload,
-                tuple(r.waits),
-            )
-            for r in sorted(self.records, key=lambda record: record.start)
+            Span(*(getattr(record, name) for name in Span._fields[:-1]), tuple(record.waits))
+            for record in sorted(self.records, key=lambda record: record.start)
         ]
 
     def table(self, *, moved: bool = True) -> Table:
-        """The records grouped by op, axis, phase and line, as text and as HTML.
+        """The records grouped by op, axis, phase and line, as text.
 
         `moved=False` leaves out the measured column: then the table is the same in every run.
         """
         self._refresh(False)
         groups: dict[tuple[str, str, str, str], list[Record]] = {}
-        for record in self.records:
-            groups.setdefault((record.op, record.axis, record.phase, record.site), []).append(
-                record
-            )
+        for r in self.records:
+            groups.setdefault((r.op, r.axis, r.phase, r.site), []).append(r)
         rows = []
-        for (op, axis, phase, site), same in groups.items():
+        for (*what, site), same in groups.items():
             sent = [r.moved for r in same if r.moved is not None]
-            moved_bytes = sum(sent) if sent else None
-            payload, must = _sum(same, "payload"), _sum(same, "must")
-            rows.append((op, axis, phase, len(same), payload, must, moved_bytes, site))
-        total = (
-            len(self.records),
-            self.bytes(column="payload"),
-            self.bytes(column="must"),
-            self.bytes(column="moved"),
-        )
+            sums = _sum(same, "payload"), _sum(same, "must"), sum(sent) if sent else None
+            rows.append((*what, len(same), *sums, site))
+        total = (len(self.records), *(self.bytes(column=column) for column in COLUMNS))
         return Table(rows, total, moved)
 
     def axis_of(self, group: dist.ProcessGroup) -> str:
@@ -185,9 +156,6 @@ class Book:
     def __repr__(self) -> str:
         return str(self.table())
 
-    def _repr_html_(self) -> str:
-        return self.table()._repr_html_()
-
     def __getstate__(self) -> dict:
         raise TypeError(
             "a book belongs to its process and cannot be sent to another; "
@@ -195,7 +163,7 @@ class Book:
         )
 
     def _select(
-        self, op: str | None, axis: str | None, phase: str | None, label: str | None = None
+        self, op: str | None, axis: str | None, phase: str | None, label: str | None
     ) -> list[Record]:
         _check("op", op, OPS)
         _check("phase", phase, PHASES)

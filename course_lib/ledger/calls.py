@@ -30,15 +30,6 @@ class Call:
     wants_gradient: bool
 
 
-@dataclass(frozen=True)
-class HandedOver:
-    """The tensors that a rank gives away in a call, its own piece in bytes, and the root."""
-
-    tensors: list[Tensor]
-    own: int = 0
-    root: int = 0
-
-
 # Functional collectives are made of the operations of c10d, which are booked in their place.
 FUNCTIONAL = ("_c10d_functional::", "_dtensor::")
 NO_COLLECTIVES = ("_c10d_functional::_wrap_tensor_autograd",)
@@ -48,17 +39,17 @@ def read(func: torch._ops.OpOverload, args: tuple, kwargs: dict) -> Call:
     """The collective that an operation of c10d performs, as a ledger books it."""
     operation, by_name = OPERATIONS[func._schema.name], arguments(func, args, kwargs)
     op, group = operation.verb, dist.ProcessGroup.unbox(by_name["process_group"])
-    handed = _handed_over(operation, by_name, group)
-    payload = total_bytes(handed.tensors)
+    handed_over, own = _handed_over(operation, by_name, group)
+    payload, root = total_bytes(handed_over), by_name.get(operation.root, 0)
     touched = [t for value in by_name.values() for t in tensors_in(value)]
     first = touched[0] if touched else None
     return Call(
         op=op,
         group=group,
-        elements=sum(t.numel() for t in handed.tensors),
-        dtype="" if first is None or op == "barrier" else dtype_name(first),
+        elements=sum(t.numel() for t in handed_over),
+        dtype="" if first is None or op == "barrier" else str(first.dtype).removeprefix("torch."),
         payload=payload,
-        must=must(op, group.size(), group.rank(), payload, handed.own, handed.root),
+        must=must(op, group.size(), group.rank(), payload, own, root),
         device=torch.device("cpu") if first is None else first.device,
         wants_gradient=any(t.requires_grad for t in touched),
     )
@@ -77,10 +68,6 @@ def total_bytes(tensors: Iterable[Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors)
 
 
-def dtype_name(x: Tensor) -> str:
-    return str(x.dtype).removeprefix("torch.")
-
-
 def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
     """The backend that carries tensors of this device in this group."""
     try:
@@ -89,27 +76,23 @@ def backend_of(group: dist.ProcessGroup, device: torch.device) -> str:
         return group.name().lower()
 
 
-def _handed_over(operation: Operation, by_name: dict, group: dist.ProcessGroup) -> HandedOver:
-    """What the rank gives away: nothing where it receives, or where ranks only meet."""
+def _handed_over(
+    operation: Operation, by_name: dict, group: dist.ProcessGroup
+) -> tuple[list[Tensor], int]:
+    """(the tensors that the rank gives away: none where it receives, or where ranks only meet; the
+    bytes of its own piece)."""
     if operation.verb in ("recv", "barrier"):
-        return HandedOver([])
+        return [], 0
     tensors = list(tensors_in(by_name[operation.inputs]))
-    own, root = 0, by_name.get(operation.root, 0)
     if operation.verb in ("reduce_scatter", "scatter"):  # its own piece has the size of what comes
-        own = total_bytes(tensors_in(by_name[operation.outputs]))
-    elif operation.verb == "all_to_all":
-        own = _own_of_all_to_all(tensors, by_name.get("input_split_sizes"), group)
-    return HandedOver(tensors, own, root)
-
-
-def _own_of_all_to_all(
-    tensors: list[Tensor], rows: list[int] | None, group: dist.ProcessGroup
-) -> int:
-    """Bytes of the piece that stays here: of a list of pieces (rows None), or of a whole tensor."""
-    if rows is None:
-        return total_bytes([tensors[group.rank()]])
+        return tensors, total_bytes(tensors_in(by_name[operation.outputs]))
+    if operation.verb != "all_to_all":
+        return tensors, 0
+    rows = by_name.get("input_split_sizes")
+    if rows is None:  # a list of pieces, and not a whole tensor
+        return tensors, total_bytes([tensors[group.rank()]])
     payload = total_bytes(tensors)
     if not rows:  # no sizes mean equal ones
-        return payload // group.size()
+        return tensors, payload // group.size()
     row = payload // max(1, tensors[0].shape[0])
-    return rows[group.rank()] * row
+    return tensors, rows[group.rank()] * row

@@ -7,6 +7,7 @@ Lesson 01 draws it; lesson 09 hides collectives under a backward and shows that 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from time import perf_counter, sleep
@@ -20,29 +21,57 @@ from torch import Tensor
 from course_lib.collectives import Verb, current
 from course_lib.dispatch.waits import WaitListener
 from course_lib.ledger.book import Record
-from course_lib.ledger.clock import DeviceTimes
 from course_lib.ledger.wire import Flow
 
 
+class DeviceTimes:
+    """Two events round one call on a CUDA device. NCCL's calls return at once, and only its streams
+    know the times. They are read when somebody asks: a ledger does not make a GPU wait."""
+
+    def __init__(self, record: Record, device: torch.device) -> None:
+        self._record = record
+        self._device = device
+        self._begun = torch.cuda.Event(enable_timing=True)
+        self._ended: torch.cuda.Event | None = None
+        self._begun.record(torch.cuda.current_stream(device))
+
+    def arrived(self, _future: object = None) -> None:
+        """Called by torch with a stream current that goes on when the collective is complete."""
+        ended = torch.cuda.Event(enable_timing=True)
+        ended.record(torch.cuda.current_stream(self._device))
+        self._ended = ended
+
+    def book(self, wait: bool) -> bool:
+        """Write the times into the record, if they are known by now. Whether they were."""
+        if self._ended is None:
+            return False
+        if wait:
+            self._ended.synchronize()
+        elif not self._ended.query():
+            return False
+        # The device's clock has no zero of its own: an event recorded now ties it to the host's.
+        now = torch.cuda.Event(enable_timing=True)
+        now.record(torch.cuda.current_stream(self._device))
+        now.synchronize()
+        host = perf_counter()
+        begun = host - self._begun.elapsed_time(now) / 1e3
+        ended = host - self._ended.elapsed_time(now) / 1e3
+        record = self._record
+        # A verb may consist of several calls.
+        record.start = begun if record.end is None else min(record.start, begun)
+        record.end = max(ended, record.end or ended)
+        return True
+
+
+@dataclass(eq=False)
 class Landing:
-    """One piece of work of a record, on its way to being complete."""
+    """One piece of work of a record, on its way to being complete; `verb`, which issued it: who
+    waits inside that is synchronous."""
 
-    def __init__(self, flights: Flights, record: Record, verb: Verb | None) -> None:
-        self.record = record
-        self.verb = verb  # the verb it was issued by: who waits inside that is synchronous
-        self.complete = False
-        self.timed_by_device = False
-        self._flights = flights
-
-    def completed(self, _future: object = None) -> None:
-        """Called by torch, on the thread of the backend, at the moment of completion."""
-        self._flights.land(self, perf_counter())
-
-    def waited(self, start: float, end: float, synchronous: bool) -> None:
-        self.record.waits.append((start, end))
-        if synchronous:
-            self.record.asynchronous = False
-        self._flights.land(self, end)
+    record: Record
+    verb: Verb | None
+    complete: bool = False
+    timed_by_device: bool = False
 
 
 class Flights(WaitListener):
@@ -68,13 +97,13 @@ class Flights(WaitListener):
         with self._lock:
             self._pending[record] = self._pending.get(record, 0) + 1
         self._flow.begin(record, on_gloo, new_group)
-        return Landing(self, record, current.get())
+        return Landing(record, current.get())
 
     def follow(self, landing: Landing, work: dist.Work | None, on_device: DeviceTimes | None):
         """The operation was issued; `work` is torch's handle of it (None: it is over already)."""
         if work is None:
             landing.record.asynchronous = False
-            landing.completed()
+            self.land(landing)
             return
         self._landing_of[work] = landing
         self._newest = work
@@ -85,7 +114,7 @@ class Flights(WaitListener):
         if on_device is not None:
             landing.timed_by_device = True
             self._device_times.append(on_device)
-        tell = partial(landing.completed if on_device is None else on_device.arrived)
+        tell = partial(on_device.arrived) if on_device else partial(self.land, landing)
         self._tellers[tell] = future
         future.add_done_callback(tell)
 
@@ -103,16 +132,23 @@ class Flights(WaitListener):
         if self._newest is work:
             self._newest = None
         inside_verb = landing.verb is not None and current.get() is landing.verb
-        landing.waited(start, end, synchronous=inside_verb or _is_blocking_call(caller))
+        if inside_verb or _is_blocking_call(caller):
+            landing.record.asynchronous = False
+        self._waited(landing, start, end)
 
     def waited_for_tensor(self, tensor: Tensor, start: float) -> None:
         landing = self._landing_of_storage.pop(_storage(tensor), None)
         if landing is not None:
             self._newest = None
-            landing.waited(start, perf_counter(), synchronous=False)
+            self._waited(landing, start, perf_counter())
 
-    def land(self, landing: Landing, when: float) -> None:
-        record = landing.record
+    def _waited(self, landing: Landing, start: float, end: float) -> None:
+        landing.record.waits.append((start, end))
+        self.land(landing, when=end)
+
+    def land(self, landing: Landing, _future: object = None, *, when: float | None = None) -> None:
+        """A work is complete; torch says so on the thread of the backend, at that moment."""
+        record, when = landing.record, when or perf_counter()
         with self._lock:
             if landing.complete:
                 return

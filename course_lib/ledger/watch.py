@@ -21,8 +21,7 @@ from course_lib.collectives import Verb, current
 from course_lib.dispatch import OPERATIONS, LightMode, listening
 from course_lib.ledger import calls, origin
 from course_lib.ledger.book import Book, Record
-from course_lib.ledger.clock import DeviceTimes
-from course_lib.ledger.flight import Flights, Landing
+from course_lib.ledger.flight import DeviceTimes, Flights, Landing
 from course_lib.ledger.forms import must
 from course_lib.ledger.wire import Flow
 
@@ -46,7 +45,7 @@ def ledger(
         with listening(flights), Watch(book, flights):
             yield book
     finally:
-        book.close()
+        book.open = False
         flights.close()
 
 
@@ -86,11 +85,8 @@ class Watch(LightMode):
         if name == "_c10d_functional::wait_tensor":
             return self._wait_tensor
         if name in calls.NO_COLLECTIVES or not name.startswith(calls.FUNCTIONAL):
-            return self._plain
+            return lambda func, args, kwargs: func(*args, **kwargs)
         return self._functional_collective
-
-    def _plain(self, func: Operation, args: tuple, kwargs: dict):
-        return func(*args, **kwargs)
 
     def _collective(self, func: Operation, args: tuple, kwargs: dict):
         call, verb = calls.read(func, args, kwargs), current.get()
@@ -109,7 +105,7 @@ class Watch(LightMode):
             result = func(*args, **kwargs)
         except BaseException:
             # It was refused on this rank: nothing was begun.
-            landing.completed()
+            self._flights.land(landing)
             if new:
                 self._book.records.remove(record)
             raise
@@ -150,8 +146,14 @@ class Watch(LightMode):
         return result
 
     def _record(self, call: calls.Call, verb: Verb | None) -> Record:
+        """What is booked: of a torch operation that is a part of one of our verbs, that verb."""
         if verb is not None:
-            call = _as_verb(call, verb)
+            n, rank = verb.group.size(), verb.group.rank()
+            own = verb.sizes[rank] if verb.sizes is not None else 0
+            least = must(verb.op, n, rank, verb.payload, own, verb.root or 0)
+            dtype = "" if verb.op == "barrier" else call.dtype
+            whole = {"elements": verb.elements, "payload": verb.payload, "must": least}
+            call = replace(call, op=verb.op, group=verb.group, dtype=dtype, **whole)
         functional = self._functional is not None
         site, phase, issuer = origin.find(call.wants_gradient, functional, self._opener)
         return Record(
@@ -168,21 +170,6 @@ class Watch(LightMode):
             start=perf_counter(),
             label="" if verb is None else verb.label,
         )
-
-
-def _as_verb(call: calls.Call, verb: Verb) -> calls.Call:
-    """A torch operation that is a part of one of our verbs, as that verb."""
-    n, rank = verb.group.size(), verb.group.rank()
-    own = verb.sizes[rank] if verb.sizes is not None else 0
-    return replace(
-        call,
-        op=verb.op,
-        group=verb.group,
-        elements=verb.elements,
-        dtype="" if verb.op == "barrier" else call.dtype,
-        payload=verb.payload,
-        must=must(verb.op, n, rank, verb.payload, own, verb.root or 0),
-    )
 
 
 def _is_distributed(kind: type) -> bool:

@@ -78,10 +78,10 @@ class GlooSockets:
 
 
 class InFlight(Protocol):
-    """What a flow of bytes is shared among."""
+    """A call; `moved` is None until it is known that its bytes are counted."""
 
     must: int | float
-    moved: int | None  # None until it is known that its bytes are counted
+    moved: int | None
 
 
 class Flow:

@@ -577,8 +577,8 @@ MUTANTS = [
     Mutant(
         "ledger-even-cut-assumed",
         "course_lib/ledger/calls.py",
-        "    return rows[group.rank()] * row",
-        "    return payload // group.size()",
+        "    return tensors, rows[group.rank()] * row",
+        "    return tensors, payload // group.size()",
         ("tests/ledger/test_ledger_verbs.py::test_raw_calls_are_read_whatever_their_form",),
         "an uneven piece is booked as an even one",
         "T29",
