@@ -1,6 +1,6 @@
 """What is held and what was the peak: `held`, `peak`, and budgets per tier.
 
-Read in this order: storages, tiers, watch, blocks, events, settled, meter, held, budget. The meter
+Read in this order: storages, tiers, watch, blocks, settled, meter, held, budget. The meter
 is used from the first collective on; lessons 09 to 12 hold every formula of memory against it.
 Lesson 01.
 """
@@ -10,9 +10,9 @@ from __future__ import annotations
 from course_lib.memory.budget import Budget, Charge, OutOfMemory, budget, charge
 from course_lib.memory.held import KINDS, Held, held
 from course_lib.memory.meter import Peak, peak
-from course_lib.memory.tiers import TIERS, mark, tier, tier_of
+from course_lib.memory.tiers import TIERS, tier, tier_of
 
 __all__ = [
     "KINDS", "TIERS", "Budget", "Charge", "Held", "OutOfMemory", "Peak",
-    "budget", "charge", "held", "mark", "peak", "tier", "tier_of",
+    "budget", "charge", "held", "peak", "tier", "tier_of",
 ]  # fmt: skip

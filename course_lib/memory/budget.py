@@ -42,7 +42,7 @@ class OutOfMemory(torch.OutOfMemoryError):
 
 
 class Budget(Watch):
-    """What `budget(...)` opens. Ask it `in_use`, `most` and `left`, each for a tier."""
+    """What `budget(...)` opens. Ask it `in_use` and `most`, each for a tier."""
 
     def __init__(
         self,
@@ -69,11 +69,6 @@ class Budget(Watch):
         """The most that was in use at once, including what was there at the start."""
         self.settle()
         return self._most[checked(tier)]
-
-    def left(self, tier: str = "device") -> int | None:
-        """What may still be taken; None where the tier has no limit."""
-        limit = self.limits[checked(tier)]
-        return None if limit is None else limit - self.in_use(tier)
 
     def __enter__(self) -> Budget:
         for tier, limit in self.limits.items():

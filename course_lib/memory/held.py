@@ -6,15 +6,15 @@ Lesson 01 introduces the table; lesson 09 sets sixteen bytes per parameter again
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 
 from torch import Tensor, UntypedStorage, nn, optim
 
+from course_lib.ledger.table import aligned
 from course_lib.memory.meter import Peak
 from course_lib.memory.storages import alive, storages
-from course_lib.memory.tiers import TIERS, checked, tier_of
+from course_lib.memory.tiers import TIERS, tier_of
 from course_lib.memory.words import rounded
 from course_lib.meta import memory_key
 
@@ -31,7 +31,7 @@ class Row:
     nbytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Held:
     """The answer of `held(...)`: rows, and sums over them. Prints as a table."""
 
@@ -57,39 +57,21 @@ class Held:
 
     def table(self) -> str:
         """The rows as aligned text."""
-        cells = [("kind", "tier", "storages", "bytes", ""), *self._cells()]
-        widths = [max(len(row[column]) for row in cells) for column in range(5)]
-        lines = []
-        for row in cells:
-            left = [row[column].ljust(widths[column]) for column in (0, 1)]
-            right = [row[column].rjust(widths[column]) for column in (2, 3, 4)]
-            lines.append("  ".join(left + right).rstrip())
-        return "\n".join(lines)
+        lines = [("kind", "tier", "storages", "bytes", "")]
+        total = Row("total", "", sum(row.storages for row in self.rows), self.total)
+        for row in (*self.rows, total):
+            sizes = str(row.storages), f"{row.nbytes:,}", rounded(row.nbytes)
+            lines.append((row.kind, row.tier, *sizes))
+        return "\n".join(aligned(lines, right=(2, 3, 4)))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.table()
-
-    def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{head}</th>" for head in ("kind", "tier", "storages", "bytes", ""))
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self._cells()
-        )
-        caption = "<caption>What this rank holds</caption>"
-        return f"<table>{caption}<thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-
-    def _cells(self) -> Iterator[tuple[str, str, str, str, str]]:
-        for row in self.rows:
-            yield row.kind, row.tier, str(row.storages), f"{row.nbytes:,}", rounded(row.nbytes)
-        count = sum(row.storages for row in self.rows)
-        yield "total", "", str(count), f"{self.total:,}", rounded(self.total)
 
 
 def held(
     *objects: object,
     activations: bool | Peak = False,
     kinds: Mapping[str, object] | None = None,
-    tiers: Mapping[str, object] | None = None,
     computes_on: str | None = None,
 ) -> Held:
     """Count the distinct storages behind models, optimizers, tensors, and dicts or lists of them.
@@ -97,7 +79,6 @@ def held(
     `kinds`: names for what no model or optimizer shows, `{"gradients": [bucket]}`; they win.
     `activations`: True adds every other tensor alive in the process, and what only autograd's
     graph keeps; a region `p` of `with peak() as p` adds what that region made and left alive.
-    `tiers`: `{"host": tensors}` says where tensors of a CPU rank lie, beside their own marks.
     A storage with two uses is counted under the first in the order of KINDS. `computes_on="meta"`:
     of a rank of a dry run, whose shapes without memory are counted as if they had it.
     """
@@ -111,11 +92,6 @@ def held(
         found["activations"] += activations.made_and_alive()
     elif activations:
         found["activations"] += alive(meta=meta)
-    said = {
-        memory_key(storage): checked(tier)
-        for tier, value in (tiers or {}).items()
-        for storage in storages(value, meta=meta)
-    }
     # What was handed over by hand comes before "everything else alive".
     order = [*(kinds or {}), *(k for k in KINDS if k != "activations"), "activations"]
     seen: set[tuple[str, int]] = set()
@@ -126,8 +102,7 @@ def held(
             if storage.nbytes() == 0 or key in seen:
                 continue
             seen.add(key)
-            tier = said.get(key) or tier_of(storage, computes_on)
-            entry = sums.setdefault((kind, tier), [0, 0])
+            entry = sums.setdefault((kind, tier_of(storage, computes_on)), [0, 0])
             entry[0] += 1
             entry[1] += storage.nbytes()
     return Held(tuple(Row(kind, tier, *entry) for (kind, tier), entry in sums.items()))
@@ -135,20 +110,15 @@ def held(
 
 def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str, meta: bool) -> None:
     """Sort the storages of one object into kinds; tensors without a role go under `plain`."""
-    named = plain != "tensors"
+    parameters: list[Tensor] = []
     if isinstance(value, nn.Module):
-        for parameter in value.parameters():
-            _parameter(parameter, found, meta)
-        for buffer in value.buffers():
-            found["buffers"] += storages(buffer, meta=meta)
+        parameters += value.parameters()
+        found["buffers"] += storages(list(value.buffers()), meta=meta)
     elif isinstance(value, optim.Optimizer):
-        for group in value.param_groups:
-            for parameter in group["params"]:
-                _parameter(parameter, found, meta)
-        for state in value.state.values():
-            found["optimizer states"] += storages(state, meta=meta)
-    elif isinstance(value, nn.Parameter) and not named:
-        _parameter(value, found, meta)
+        parameters += [p for group in value.param_groups for p in group["params"]]
+        found["optimizer states"] += storages(list(value.state.values()), meta=meta)
+    elif isinstance(value, nn.Parameter) and plain == "tensors":
+        parameters += [value]
     elif isinstance(value, (Tensor, UntypedStorage)):
         found[plain] += storages(value, meta=meta)
     elif isinstance(value, Mapping):
@@ -162,9 +132,5 @@ def _collect(value: object, found: dict[str, list[UntypedStorage]], plain: str, 
             f"held() cannot look into a {type(value).__name__}: hand over its model, "
             f"its optimizer, or kinds={{'a name': its tensors}}"
         )
-
-
-def _parameter(parameter: Tensor, found: dict[str, list[UntypedStorage]], meta: bool) -> None:
-    found["parameters"] += storages(parameter, meta=meta)
-    if parameter.grad is not None:
-        found["gradients"] += storages(parameter.grad, meta=meta)
+    found["parameters"] += storages(parameters, meta=meta)
+    found["gradients"] += storages([p.grad for p in parameters], meta=meta)

@@ -3,12 +3,9 @@
 On a CPU it merges torch.profiler's allocator events with a watch over storages, on CUDA it asks the
 allocator. Lesson 01 measures a ring with it; every later lesson holds a formula against it.
 
-Why two witnesses on a CPU, measured with torch 2.13: on a GPT step with fused AdamW both see the
-same peak, to the byte. Alone, the profiler misses frees of memory made before the region (last
-step's gradients) and frees in threads that it does not follow. Alone, the watch misses temporaries
-inside an operation: gloo copies its whole input for `reduce_scatter_tensor` (a peak of 20 MB, not
-of 12). The events are the measure; the watch mends their ends, and stands in where a profiler runs
-already.
+The profiler alone misses frees of memory made before the region (last step's gradients) and in
+threads that it does not follow; the watch alone misses temporaries inside an operation, such as
+gloo's copy of a whole input. The watch mends the events' ends, and stands in where a profiler runs.
 """
 
 from __future__ import annotations
@@ -20,8 +17,14 @@ from contextvars import ContextVar
 import torch
 from torch import UntypedStorage
 
-from course_lib.memory.blocks import Point, curve, from_events, merge
-from course_lib.memory.events import AllocatorEvents, profiler_is_free
+from course_lib.memory.blocks import (
+    AllocatorEvents,
+    Point,
+    curve,
+    from_events,
+    merge,
+    profiler_is_free,
+)
 from course_lib.memory.settled import wait_until_settled
 from course_lib.memory.storages import alive
 from course_lib.memory.tiers import rank_computes_on
@@ -32,7 +35,18 @@ _open_on_cuda: ContextVar[tuple[Peak, ...]] = ContextVar("open_on_cuda", default
 
 
 class Peak:
-    """`with peak() as p:` then `p.bytes`, `p.held_after`, `p.timeline`, `p.made_and_alive()`."""
+    """`with peak() as p:`, and after it `p.made_and_alive()` and the results:
+
+    bytes: the most that was held at once above the start of the region; never below 0.
+    held_after: what the region left behind; negative where it freed more of the old than it made.
+    timeline: (seconds, nbytes, what) after every change, in bytes above the start.
+    by: who measured, "profiler", "watch" (no temporaries inside operations) or "allocator".
+    """
+
+    bytes: int
+    held_after: int
+    timeline: list[Point]
+    by: str
 
     def __init__(self, device: str | torch.device | None, by: str | None):
         self.device = torch.device(device or rank_computes_on())
@@ -42,36 +56,14 @@ class Peak:
                 f"the peak on {self.device.type} is measured by {' or '.join(ways)}, not {by!r}"
             )
         self._wanted = by
-        self._by: str | None = None
         self._watch: Watch | None = None
         self._events: AllocatorEvents | None = None
         self._start = 0
-        self._done = False
 
-    # ---- results
-    @property
-    def bytes(self) -> int:
-        """The most that was held at once above the start of the region; never below 0."""
-        self._finished("bytes")
-        return self._bytes
-
-    @property
-    def held_after(self) -> int:
-        """What the region left behind; negative where it freed more of the old than it made."""
-        self._finished("held_after")
-        return self._held_after
-
-    @property
-    def timeline(self) -> list[Point]:
-        """(seconds, nbytes, what) after every change, in bytes above the start."""
-        self._finished("timeline")
-        return self._timeline
-
-    @property
-    def by(self) -> str:
-        """Who measured: "profiler", "watch" (no temporaries inside operations) or "allocator"."""
-        self._finished("by")
-        return self._by
+    def __getattr__(self, name: str) -> object:
+        if name in Peak.__annotations__:
+            raise RuntimeError(f"{name} is known when the region has ended: read it after the with")
+        raise AttributeError(f"a peak has no {name}")
 
     def made_and_alive(self) -> Iterator[UntypedStorage]:
         """Storages that the region made and that still exist."""
@@ -80,9 +72,9 @@ class Peak:
         return self._watch.made_and_alive()
 
     def __repr__(self) -> str:
-        if not self._done:
+        if "by" not in vars(self):
             return "Peak(open)" if self._watch is not None else "Peak(not entered)"
-        return f"Peak({self._bytes:,} bytes by {self._by}, {self._held_after:,} held after)"
+        return f"Peak({self.bytes:,} bytes by {self.by}, {self.held_after:,} held after)"
 
     # ---- the region
     def __enter__(self) -> Peak:
@@ -117,13 +109,12 @@ class Peak:
             raise RuntimeError("another profiler was started inside the region and ended this one")
         reports = None if events is None else from_events(events)
         points = curve(merge(reports, lives), self._start, stop)
-        self._timeline = points
-        self._bytes = max(point.nbytes for point in points)
-        self._held_after = points[-1].nbytes
-        self._by = "watch" if events is None else "profiler"
+        self.timeline = points
+        self.bytes = max(point.nbytes for point in points)
+        self.held_after = points[-1].nbytes
+        self.by = "watch" if events is None else "profiler"
         if self.device.type == "cuda":
             self._exit_cuda()
-        self._done = True
 
     def _enter_cuda(self) -> None:
         torch.cuda.synchronize(self.device)
@@ -142,13 +133,9 @@ class Peak:
         torch.cuda.synchronize(self.device)
         self._note_cuda()
         _open_on_cuda.reset(self._token)
-        self._bytes = self._high - self._base
-        self._held_after = torch.cuda.memory_allocated(self.device) - self._base
-        self._by = "allocator"
-
-    def _finished(self, name: str) -> None:
-        if not self._done:
-            raise RuntimeError(f"{name} is known when the region has ended: read it after the with")
+        self.bytes = self._high - self._base
+        self.held_after = torch.cuda.memory_allocated(self.device) - self._base
+        self.by = "allocator"
 
 
 def peak(*, device: str | torch.device | None = None, by: str | None = None) -> Peak:

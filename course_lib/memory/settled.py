@@ -1,9 +1,8 @@
-"""When a backend's threads have let go: a copy lives a moment longer than the collective that made
-it.
+"""When a backend's threads have let go of what a collective has made.
 
-gloo's thread says that the work is done, wakes the caller, and drops the work with its tensors
-after that. On a busy machine the caller is faster once in some hundred calls, and would count a
-buffer that is as good as gone. Lesson 01 meets it inside the meter.
+gloo's thread says that the work is done, wakes the caller, and only then drops the work with its
+tensors: a faster caller would count a buffer that is as good as gone. Lesson 01 meets it inside the
+meter.
 """
 
 from __future__ import annotations
@@ -26,18 +25,13 @@ def wait_until_settled() -> None:
     end, quiet = time.monotonic() + PATIENCE, 0
     while quiet < 2 and time.monotonic() < end:
         time.sleep(PAUSE)
-        quiet = 0 if at_work() else quiet + 1
+        quiet = 0 if any(map(_at_work, TASKS.glob("*/stat"))) else quiet + 1
 
 
-def at_work(tasks: Path = TASKS) -> list[int]:
-    """The threads of a backend that run, or wait for a processor; [] where none can be seen."""
-    found = []
-    for stat in tasks.glob("*/stat"):
-        try:
-            text = stat.read_text()
-        except OSError:
-            continue  # the thread ended between the two calls
-        name, _, rest = text.partition("(")[2].rpartition(")")
-        if name.startswith(BACKENDS) and rest.split()[0] in "RD":
-            found.append(int(stat.parent.name))
-    return sorted(found)
+def _at_work(stat: Path) -> bool:
+    """Whether a thread is a backend's, and runs or waits for a processor."""
+    try:
+        name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+    except OSError:
+        return False  # the thread ended between the two calls
+    return name.startswith(BACKENDS) and rest.split()[0] in "RD"

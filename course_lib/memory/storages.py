@@ -23,10 +23,6 @@ def plain_tensors(value: object) -> Iterator[Tensor]:
             yield value
         elif value.layout == torch.sparse_coo:
             yield from (value._indices(), value._values())
-        elif value.layout in (torch.sparse_csr, torch.sparse_bsr):
-            yield from (value.crow_indices(), value.col_indices(), value.values())
-        elif value.layout in (torch.sparse_csc, torch.sparse_bsc):
-            yield from (value.ccol_indices(), value.row_indices(), value.values())
     elif isinstance(value, Mapping):
         for inner in value.values():
             yield from plain_tensors(inner)

@@ -1,12 +1,10 @@
 """Three places where a rank can keep bytes: device, host, disk.
 
 On a GPU rank a tensor's device tells the first two apart; on a CPU rank one memory plays both
-parts, and code that offloads says so with `tier` or `mark`. Lesson 12 derives what each tier buys.
+parts, and code that offloads says so with `tier`. Lesson 12 derives what each tier buys.
 """
 
 from __future__ import annotations
-
-from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -19,7 +17,6 @@ from course_lib.memory.storages import storages
 
 TIERS = ("device", "host", "disk")
 _MARK = "_course_lib_tier"  # kept on the storage itself: it lives and dies with the memory
-Anything = TypeVar("Anything")
 
 
 def rank_computes_on() -> str:
@@ -34,18 +31,6 @@ def checked(name: str) -> str:
     if name not in TIERS:
         raise ValueError(f"there is no tier {name!r}; the tiers are {', '.join(TIERS)}")
     return name
-
-
-def mark(value: Anything, name: str) -> Anything:
-    """Declare that the tensors of `value` lie in the tier `name`, and return `value`.
-
-    Inside a `budget`, make the tensor under `tier(name)` instead: a mark comes after the bytes
-    have been counted where they were made.
-    """
-    checked(name)
-    for storage in storages(value, meta=True):
-        setattr(storage, _MARK, name)
-    return value
 
 
 def tier_of(storage: UntypedStorage, computes_on: str | None = None) -> str:

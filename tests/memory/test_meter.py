@@ -364,12 +364,8 @@ def test_on_cuda_nested_regions_share_the_allocators_mark(monkeypatch):
 
 
 def test_blocks_whose_free_was_not_reported_end_when_the_address_comes_again():
-    events = [
-        Event(1, 10, 5, "a"),
-        Event(4, 10, 7, "b"),
-        Event(6, 99, -3, "c"),
-        Event(8, 10, -7, ""),
-    ]
+    reports = ((1, 10, 5, "a"), (4, 10, 7, "b"), (6, 99, -3, "c"), (8, 10, -7, ""))
+    events = [Event(*report) for report in reports]
     blocks = from_events(events)[10]
     assert [(b.start, b.stop, b.nbytes) for b in blocks] == [(1, 4, 5), (4, 8, 7)]
     assert from_events(events)[99] == []
