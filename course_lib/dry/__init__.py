@@ -1,6 +1,6 @@
 """A dry run: the very code of `course train` as any rank of any world, without memory or network.
 
-In the order of reading: alone, attention, underway, shapes, step, show, command. The model
+In the order of reading: alone, as_on_cpu, shapes, step, command. The model
 is made of shapes on torch's meta device, the other ranks of torch's fake group; ledger and meter
 count what the code does, at sizes that no test machine has. Lesson 15.
 """

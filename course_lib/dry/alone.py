@@ -47,7 +47,7 @@ def alone(world: int, rank: int = 0) -> Iterator[ranks.Me]:
     dist.group.WORLD._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
     # Its works have a `wait` of their own, which nobody hears who listens to all waits.
     work = torch._C._distributed_c10d.FakeWork
-    unheard, work.wait = work.wait, _heard
+    unheard, work.wait = work.wait, lambda work, *args: dist.Work.wait(work, *args)
     try:
         yield ranks.Me(
             rank, world, rank, world, "fake", torch.device("meta"), TIMEOUT,
@@ -56,10 +56,6 @@ def alone(world: int, rank: int = 0) -> Iterator[ranks.Me]:
     finally:
         work.wait = unheard
         dist.destroy_process_group()
-
-
-def _heard(work: dist.Work, *args: object) -> bool:
-    return dist.Work.wait(work, *args)
 
 
 class _Everybody(dist.Store):

@@ -6,7 +6,7 @@ No weights are read, no text and no tokenizer: of the vocabulary its size is eno
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -122,16 +122,12 @@ def _model_of(path: str | None, rest: list[str]) -> tuple[Config | None, list[st
     except ValueError as error:
         raise Refused(f"--config {error}") from error
     if config is None:
-        raise Refused(_unknown(path, keys))
+        raise Refused(
+            f"--config {path}: model_type={keys['model_type']!r} is none of {', '.join(TRAITS)}, "
+            "whose code is here to be run; give sizes: --hidden, --layers, --heads, --vocabulary. "
+            f"What its states take, `course estimate --config {path}` says"
+        )
     return config, rest
-
-
-def _unknown(path: str, keys: Mapping) -> str:
-    return (
-        f"--config {path}: model_type={keys['model_type']!r} is none of {', '.join(TRAITS)}, whose "
-        f"code is here to be run; give sizes: --hidden, --layers, --heads, --vocabulary. What its "
-        f"states take, `course estimate --config {path}` says"
-    )
 
 
 def _refuse(message: str):

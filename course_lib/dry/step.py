@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 
 from course_lib import ranks
 from course_lib.dry.alone import alone
-from course_lib.dry.attention import AsOnCpu
+from course_lib.dry.as_on_cpu import AsOnCpu, UnderWay
 from course_lib.dry.shapes import Rows, Sized, check, sized
-from course_lib.dry.underway import UnderWay
 from course_lib.ledger.forms import Bytes
 from course_lib.tensor_parallel.randomness import mix, seed_all
 from course_lib.train import program
@@ -56,29 +56,23 @@ class DryRun:
 
     def calls(self, axis: str | None = None, verb: str | None = None) -> int:
         """How many messages carry the step itself; those that say something of it are left out."""
-        return sum(row.calls for row in self._select(axis, verb))
-
-    def must(self, axis: str | None = None, verb: str | None = None) -> Bytes:
-        """The least bytes that these messages have this rank send."""
-        return sum(row.must for row in self._select(axis, verb))
+        return sum(
+            row.calls
+            for row in self.verbs
+            if row.label not in APART and axis in (None, row.axis) and verb in (None, row.verb)
+        )
 
     def differences(self) -> list[str]:
         """Where what was counted is not what the closed forms say: nowhere, to the byte."""
-        names = ("held_by_tier", "held_by_kind", "sent_by_axis")
-        pairs = [(name, getattr(self, name), self.estimate[name]) for name in names]
-        return [f"{name} {own}, and by formula {wanted}" for name, own, wanted in pairs
-                if own != wanted]  # fmt: skip
+        return [
+            f"{name} {getattr(self, name)}, and by formula {self.estimate[name]}"
+            for name in ("held_by_tier", "held_by_kind", "sent_by_axis")
+            if getattr(self, name) != self.estimate[name]
+        ]
 
     def as_dict(self) -> dict:
         """Plain data, for JSON."""
         return {**asdict(self), "verbs": [row._asdict() for row in self.verbs]}
-
-    def _select(self, axis: str | None, verb: str | None) -> list[Verbs]:
-        return [
-            row
-            for row in self.verbs
-            if row.label not in APART and axis in (None, row.axis) and verb in (None, row.verb)
-        ]
 
 
 def run(options: Options, world: int, rank: int = 0) -> DryRun:
@@ -89,30 +83,18 @@ def run(options: Options, world: int, rank: int = 0) -> DryRun:
     began = time.perf_counter()
     options = options if isinstance(options, Sized) else sized(options, world)
     check(options, world, rank)
+    dp, tp = world // options.tp, options.tp
     with torch.random.fork_rng(devices=()), AsOnCpu(), alone(world, rank) as me, UnderWay():
-        return _run(options, me, began)
-
-
-def _run(options: Sized, me: ranks.Me, began: float) -> DryRun:
-    mesh = ranks.mesh(me, dp=me.world // options.tp, tp=options.tp)
-    model, fill = make_model(options, me, mesh)
-    text, meter = Rows(options, mesh), Meter(options, mesh, model, NOWHERE)
-    optimizer = program.make_optimizer(options, model, fused=False)
-    with program.make_engine(options, mesh, model, fill, optimizer, NOWHERE) as engine:
-        for done in range(STEPS):
-            seed_all(mix(options.seed, done), replica=mesh.get_group("dp").rank())
-            with meter.step(engine):
-                program.one_step(options, engine, text, mesh, _Unasked())
-        parameters = sum(slot.numel for slot in engine.partition.slots())
-    report = {name: value for name, value in meter.report.items() if name != "rank"}
-    report["verbs"] = [Verbs(**row) for row in report["verbs"]]
-    return DryRun(
-        me.world, me.rank, me.world // options.tp, options.tp, parameters,
-        seconds=time.perf_counter() - began, **report,
-    )  # fmt: skip
-
-
-class _Unasked:
-    """Nobody asks a dry run to stop."""
-
-    asked = False
+        mesh = ranks.mesh(me, dp=dp, tp=tp)
+        model, fill = make_model(options, me, mesh)
+        text, meter = Rows(options, mesh), Meter(options, mesh, model, NOWHERE)
+        optimizer = program.make_optimizer(options, model, fused=False)
+        with program.make_engine(options, mesh, model, fill, optimizer, NOWHERE) as engine:
+            for done in range(STEPS):
+                seed_all(mix(options.seed, done), replica=mesh.get_group("dp").rank())
+                with meter.step(engine):
+                    program.one_step(options, engine, text, mesh, SimpleNamespace(asked=False))
+            parameters = sum(slot.numel for slot in engine.partition.slots())
+    report = {**meter.report, "verbs": [Verbs(**row) for row in meter.report["verbs"]]}
+    seconds = time.perf_counter() - began
+    return DryRun(world, dp=dp, tp=tp, parameters=parameters, seconds=seconds, **report)

@@ -12,7 +12,7 @@ from course_lib import collectives
 from course_lib.collectives.agreement import any_goes_on, same_everywhere, who_says
 from course_lib.collectives.transport import uses_gloo
 from course_lib.dry import alone
-from course_lib.dry.underway import UnderWay
+from course_lib.dry.as_on_cpu import UnderWay
 from course_lib.ledger import ledger
 from course_lib.memory import budget
 

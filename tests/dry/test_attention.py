@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from course_lib.dry.attention import AsOnCpu
+from course_lib.dry.as_on_cpu import AsOnCpu
 
 B, S, D = 2, 7, 6
 CALLS = {

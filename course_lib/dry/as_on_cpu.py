@@ -1,25 +1,32 @@
-"""Attention on shapes takes the kernel that the same call would take on the CPU.
+"""What shapes would not keep in memory, and a real rank on a CPU does: two modes for a dry run.
 
-For a tensor on meta torch falls back to the plain products, which keep all pairs of tokens: a
-peak that no real run has. Which kernel a CPU would take, torch is asked. Lesson 15.
+For attention on meta torch falls back to the plain products, which keep all pairs of tokens; and
+its fake group lets go of a message at once, while gloo and NCCL keep it as long as its handle
+lives. Lesson 15.
 """
 
 from __future__ import annotations
 
 import math
+from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
+from course_lib.dispatch import OPERATIONS, LightMode
+from course_lib.memory.storages import plain_tensors
+
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 class AsOnCpu(TorchFunctionMode):
-    """Within it, `scaled_dot_product_attention` of shapes keeps what it keeps on a CPU."""
+    """Within it, `scaled_dot_product_attention` of shapes takes the kernel that torch would take
+    for the same call on a CPU, and keeps what that keeps."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -62,3 +69,22 @@ def _attention(
 def _on_cpu(x: Tensor) -> Tensor:
     """A tensor of this shape on the CPU, all of whose rows are one."""
     return torch.empty(x.shape[-1], dtype=x.dtype, device="cpu").expand(x.shape)
+
+
+class UnderWay(LightMode):
+    """Within it, the tensors of every collective live as long as its handle."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tensors: WeakKeyDictionary[dist.Work, list[Tensor]] = WeakKeyDictionary()
+        self._newest: dist.Work | None = None  # until the next operation: by then its caller has it
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self._newest = None
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name in OPERATIONS:
+            last = result[-1] if isinstance(result, (tuple, list)) and result else result
+            if isinstance(last, torch.ScriptObject):
+                self._newest = dist.Work.unbox(last)
+                self._tensors[self._newest] = list(plain_tensors((args, kwargs or {})))
+        return result
