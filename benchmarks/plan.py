@@ -46,7 +46,7 @@ def measure(workload: dict | None = None, runs: int = RUNS, limit: float = _rank
 
 def steps(me, workload: dict, runs: int, cores: int) -> dict:
     """All plans of this world and one rank alone, in turns with the probes of the machine."""
-    from course_lib.estimate.time.probes import Probe, probes, timed
+    from course_lib.estimate.time.calibrate import Probe, probes, timed
 
     together = min(cores, me.world)
     config, length, tokens = _config(workload), workload["length"], workload["tokens"]
@@ -69,7 +69,7 @@ def steps(me, workload: dict, runs: int, cores: int) -> dict:
 
 def _compared(found: dict, workload: dict, plans, together: int, cores: int, tokens: int) -> dict:
     from course_lib.estimate.time import Constants, costs, step_seconds
-    from course_lib.estimate.time.probes import machine
+    from course_lib.estimate.time.calibrate import machine
 
     medians = {name: statistics.median(took) for name, took in found.items()}
     config, length = _config(workload), workload["length"]
@@ -156,8 +156,7 @@ def _ways(workload: dict, world: int) -> list:
     """Every plan without offload, of one micro-batch or two, ranked for a laptop's processors."""
     from course_lib.estimate.time import Constants
     from course_lib.estimate.time.presets import laptop
-    from course_lib.plan import Task, search
-    from course_lib.plan.model import Model
+    from course_lib.plan import Model, Task, search
 
     machine = laptop().changed(gpus=world, host=None)
     task = Task(

@@ -105,7 +105,7 @@ def flops_of(workload: dict, way: Way) -> int:
 
 def steps(me, workload: dict, runs: int, cores: int) -> dict:
     """All configurations of this world and one rank alone, in turns with the machine's probes."""
-    from course_lib.estimate.time.probes import probes, timed
+    from course_lib.estimate.time.calibrate import probes, timed
 
     together, every = min(cores, me.world), ways(workload, me.world)
     on_cpu = me.device.type == "cpu"
@@ -174,7 +174,7 @@ def _rows(workload: dict, every: list[Way], found: dict, here, peaks: tuple) -> 
 
 def _machine(found: dict, looks: dict, together: int, cores: int, like):
     """What the probes say of this machine, as the cost model sees it; on GPUs nothing."""
-    from course_lib.estimate.time.probes import machine
+    from course_lib.estimate.time.calibrate import machine
 
     if not looks:
         return None

@@ -17,8 +17,7 @@ from course_lib.cli.base import Json, app
 
 if TYPE_CHECKING:
     from course_lib.estimate.time import Machine
-    from course_lib.plan import Search
-    from course_lib.plan.model import Model
+    from course_lib.plan import Model, Search
 
 SIGNS = (
     "tp 8s: with sequence parallelism. away: where the optimizer's states are, with a * the "
@@ -68,14 +67,14 @@ def plan(
 ) -> None:
     """Every way to train a model on a cluster: which fit, ranked by predicted seconds, and why the
     others fell out. Exit code 1 where nothing fits."""
-    from course_lib.plan import Task, cluster, search
-    from course_lib.plan.model import Model
+    from course_lib.estimate.time import presets
+    from course_lib.plan import Model, Task, search
 
     try:
         model = Model.read(config)
         known = _machine(machine, calibrate, model, gpus)
         task = Task.of(
-            model, known, cluster.constants(known), gpus=gpus, tokens=tokens, length=length,
+            model, known, presets.constants(known), gpus=gpus, tokens=tokens, length=length,
             precision=precision, price=price,
         )  # fmt: skip
         found = search(task)
@@ -95,8 +94,7 @@ def plan(
 def _machine(name: str | None, calibrate: bool, model: Model, gpus: int) -> Machine:
     """The known one, the file's, or this machine as it is measured now."""
     from course_lib.estimate.time.calibrate import calibrate as calibrated
-    from course_lib.estimate.time.presets import PRESETS
-    from course_lib.plan import cluster
+    from course_lib.estimate.time.presets import PRESETS, cluster, write_machine
 
     if name is None and not calibrate:
         raise ValueError(
@@ -104,7 +102,7 @@ def _machine(name: str | None, calibrate: bool, model: Model, gpus: int) -> Mach
             "this one with --calibrate"
         )
     if not calibrate:
-        return cluster.cluster(name, gpus=gpus)
+        return cluster(name, gpus=gpus)
     if name in PRESETS:
         raise ValueError(f"--calibrate measures this machine, and --machine is {name}: one")
     if name is not None and Path(name).exists():
@@ -114,8 +112,8 @@ def _machine(name: str | None, calibrate: bool, model: Model, gpus: int) -> Mach
         )
     measured = calibrated(like=model.config)
     if name is not None:
-        cluster.write_machine(measured, Path(name))
-    return cluster.cluster(measured, gpus=gpus)
+        write_machine(measured, Path(name))
+    return cluster(measured, gpus=gpus)
 
 
 def _written(found: Search, emit: str | None, choose: int, out: Path) -> list[str]:
@@ -143,8 +141,7 @@ def _written(found: Search, emit: str | None, choose: int, out: Path) -> list[st
 def _show(found: Search, top: int, written: list[str]) -> None:
     from rich.console import Console
 
-    from course_lib.plan.advice import advice
-    from course_lib.plan.report import remarks, title
+    from course_lib.plan.report import advice, remarks, title
 
     console = Console(highlight=False, force_jupyter=False)
 

@@ -1,14 +1,12 @@
 """Closed forms of what a rank holds, needs and sends; tests hold them against ledger and meter.
 
-In the order of reading: shape, deepspeed, memory, activations, peak, traffic, over_tp,
-generation, fit, setting, ladder.
-Lesson 12.
+In the order of reading: shape, deepspeed, memory, over_tp, activations, peak, traffic, setting,
+fit, ladder. Lesson 12.
 """
 
 from course_lib.estimate.activations import Kept, kept
-from course_lib.estimate.generation import generation_bytes
 from course_lib.estimate.memory import RULES, Rule, States, per_parameter, states
-from course_lib.estimate.over_tp import tensor_parallel_bytes
+from course_lib.estimate.over_tp import generation_bytes, tensor_parallel_bytes
 from course_lib.estimate.peak import Peak, step_peak
 from course_lib.estimate.shape import Shape, shape_of, sketch
 from course_lib.estimate.traffic import must_bytes, offload_bytes

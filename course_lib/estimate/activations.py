@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.estimate.over_tp import check_cut
+from course_lib.estimate.over_tp import norm_bytes, part_of
 from course_lib.gpt import Config
-from course_lib.layout import cut
-from course_lib.tensor_parallel.embedding import padded_vocabulary
-from course_lib.tensor_parallel.qkv_layout import shares
 
 NARROW = 4  # bytes of a norm's and attention's own sums, whatever the model's width is
 RNG = 5056  # bytes: the state of the CPU's generator, kept for each block that is run again
@@ -60,30 +57,29 @@ def kept(
     rank: int = 0,
     sequence: bool = False,
     keep: bool = True,
-    multiple_of: int = 1,
     fused: bool = False,
 ) -> Kept:
     """The bytes of a training forward on rank `rank` of `tp`, `width` for a number.
 
-    `sequence`, `keep` and `multiple_of` are those of `parallelize`, `fused` that of the loss: it
-    keeps the head's input and no logits. Not for attention dropout, under which torch takes another
+    `sequence` and `keep` are those of `parallelize`, `fused` that of the loss: it keeps the head's
+    input and no logits. Not for attention dropout, under which torch takes another
     way through attention, with all pairs of tokens in memory; nor under autocast, which keeps
     numbers of two widths.
     """
-    check_cut(config, length, tp, rank)
+    part = part_of(config, rows, length, tp, rank, sequence=sequence)
     if config.attention_dropout:
         raise ValueError(
             f"attention_dropout={config.attention_dropout}: with it torch keeps all pairs of "
             "tokens, in a way that depends on the device; estimate with attention_dropout=0"
         )
     tokens, h, d = rows * length, config.hidden, config.head_size
-    own = rows * cut(length, tp)[rank] if sequence else tokens  # tokens between the cut layers
-    entry = own * h * width
-    joins = (tokens if keep or not sequence else own) * h * width  # the input of a cut product
-    norm = _norm(config, own, width) + (_shared(config, width) if sequence and tp > 1 else 0)
-    drop = own * h * width if config.dropout else 0  # its mask, in the numbers' own width
-    share = shares(config.heads, config.kv_heads, tp)[rank]
-    heads, kv = share.heads, share.kv_heads
+    heads, kv = part.heads, part.kv_heads
+    entry = part.tokens * h * width
+    joins = tokens * h * width if keep else entry  # the input of a cut product
+    norm = _norm(config, part.tokens, width)
+    if sequence and tp > 1:  # its weights as they went through the conjugate that sums gradients
+        norm += norm_bytes(config, width)
+    drop = entry if config.dropout else 0  # its mask, in the numbers' own width
     core = tokens * (heads + 2 * kv) * d * width  # q, k, v as one product gave them
     if config.position == "rotary":  # q and k turned, and the angles
         core += tokens * (heads + kv) * d * width + 2 * length * d * NARROW
@@ -91,31 +87,25 @@ def kept(
         core += tokens * heads * d * width * (heads > 1)
     core += tokens * heads * (d * width + NARROW)  # attention's output; a sum for each head
     wide = 4 if config.activation == "swiglu" else 2
-    inner = wide * tokens * cut(config.inner, tp)[rank] * width
-    words = cut(padded_vocabulary(config.vocabulary, multiple_of), tp)[rank]
+    inner = wide * tokens * part.inner * width
     last = tokens * h * width if fused else joins  # the head's input: fused, it is gathered whole
     looked_up = 9 * tokens if tp > 1 else 0  # which of its rows a rank's table gives, and a mask
     loss = 12 * tokens if fused else 0  # the targets, and each token's share of the softmax
     places = 8 * length if config.position == "learned" else 0  # which positions were looked up
     return Kept(
         config.layers,
-        attention=round(entry + norm + joins + core + drop),
-        mlp=round(entry + norm + joins + inner + drop),
-        entry=round(entry),
-        ends=round(entry + norm + last + places + drop + looked_up + loss),
-        logits=0 if fused else round(tokens * words * width),
+        attention=entry + norm + joins + core + drop,
+        mlp=entry + norm + joins + inner + drop,
+        entry=entry,
+        ends=entry + norm + last + places + drop + looked_up + loss,
+        logits=0 if fused else tokens * part.words * width,
         recompute=config.recompute,
     )
 
 
-def _norm(config: Config, tokens: float, width: int) -> float:
+def _norm(config: Config, tokens: int, width: int) -> int:
     """Beside its input: a layer norm keeps a mean and a scale a token, an RMS norm a scale and the
     scaled numbers; of 16-bit ones that and a copy in float32, in place of its input."""
     if config.norm == "layer":
         return 2 * tokens * NARROW
     return tokens * (NARROW + config.hidden * max(width, NARROW))
-
-
-def _shared(config: Config, width: int) -> int:
-    """A norm's weights as they went through the conjugate that sums their gradients."""
-    return (2 if config.norm == "layer" and config.bias else 1) * config.hidden * width

@@ -12,9 +12,8 @@ from typing import NamedTuple
 from torch import nn
 
 from course_lib.estimate.activations import NARROW, kept
+from course_lib.estimate.over_tp import part_of
 from course_lib.gpt import GPT
-from course_lib.layout import cut as shares_of
-from course_lib.tensor_parallel.qkv_layout import shares
 
 
 class Cut(NamedTuple):
@@ -44,8 +43,8 @@ def events(model: GPT, rows: int, length: int, *, cut: Cut | None = None) -> Ite
     width = model.norm.weight.element_size()
     one = kept(config, rows, length, width=width, **whole._asdict())
     tokens, h = rows * length, config.hidden
-    own = rows * shares_of(length, whole.tp)[whole.rank] if whole.sequence else tokens
-    full, stream = tokens * h * width, own * h * width  # the gradient that flows between the layers
+    part = part_of(config, rows, length, whole.tp, whole.rank, sequence=whole.sequence)
+    full, stream = tokens * h * width, part.tokens * h * width  # what flows between the layers
     wide = full if whole.sequence else 0  # of what was gathered, on its way to be scattered
     laid = wide if rows > 1 else 0  # laid by tokens, as a message takes it
     scattered = wide + laid + (wide + stream if whole.sequence else 0)  # and what arrives, the sum
@@ -57,12 +56,11 @@ def events(model: GPT, rows: int, length: int, *, cut: Cut | None = None) -> Ite
     yield Event("head", everything, extra, () if tied else (head,), (head,))
     later = head.nbytes if tied else 0  # what the head gave waits for what the table will
     norm = tuple(model.norm.parameters())
-    norms = stream if config.norm == "layer" else (4 + (width < 4)) * NARROW * own * h
+    norms = stream if config.norm == "layer" else (4 + (width < 4)) * NARROW * part.tokens * h
     yield Event("norm", everything, later + stream + norms, norm, norm)
     swiglu = config.activation == "swiglu"
-    share = shares(config.heads, config.kv_heads, whole.tp)[whole.rank]
-    inner = shares_of(config.inner, whole.tp)[whole.rank] * tokens * width
-    narrow = tokens * (share.heads + 2 * share.kv_heads) * config.head_size * width
+    inner = part.inner * tokens * width
+    narrow = tokens * (part.heads + 2 * part.kv_heads) * config.head_size * width
     for i in reversed(range(layers)):
         block, below = model.blocks[i], i * one.between
         every = tuple(block.parameters())

@@ -7,7 +7,6 @@ blocks. Lesson 12 takes 18, 16, 4 and 1.5 apart and says what is left out.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 # Bytes that one parameter costs, by use.
@@ -21,6 +20,7 @@ STATES = HALF + UPDATE  # 18: all that stays with it
 LAYER = HALF + HALF_GRADIENT  # 4: a layer while it runs, whole on its GPU
 BUILT = 4  # as it is first made, in float32, by every process of a host for itself
 ROOM = 1.5  # host memory beyond the count: staging copies, pinned memory, what Python keeps
+OVERLAP = 4.5  # buckets' worth that overlap_comm takes
 GB = 1 << 30  # the tables' gigabyte
 
 
@@ -47,13 +47,8 @@ class Row:
         return round(self.gpu / GB, 2)
 
     def as_dict(self) -> dict:
-        return {
-            "offload_param": self.offload_param,
-            "offload_optimizer": self.offload_optimizer,
-            "zero_init": self.zero_init,
-            "cpu_gb": self.cpu_gb,
-            "gpu_gb": self.gpu_gb,
-        }
+        names = ("offload_param", "offload_optimizer", "zero_init", "cpu_gb", "gpu_gb")
+        return {name: getattr(self, name) for name in names}
 
 
 def stage_3(
@@ -108,36 +103,27 @@ def table(
     """The estimator's lines, in its order: from all offloaded to none."""
     if stage not in (2, 3):
         raise ValueError(f"stage={stage}: the estimator knows the stages 2 and 3")
-    return list(_rows(params, largest_layer, gpus, nodes, stage))
-
-
-def _rows(params: int, largest_layer: int, gpus: int, nodes: int, stage: int) -> Iterator[Row]:
     word = {True: "cpu", False: "none"}
     if stage == 2:
-        for states in (True, False):
-            cpu, gpu = stage_2(params, gpus, nodes, offload_optimizer=states)
-            yield Row("none", word[states], None, cpu, gpu)
-        return
+        return [
+            Row("none", word[states], None, *stage_2(params, gpus, nodes, offload_optimizer=states))
+            for states in (True, False)
+        ]
+    rows = []
     for param, states in ((True, True), (False, True), (False, False)):
         for init in (True, False):
-            cpu, gpu = stage_3(
-                params,
-                largest_layer,
-                gpus,
-                nodes,
-                offload_optimizer=states,
-                offload_param=param,
-                zero_init=init,
-            )
-            yield Row(word[param], word[states], int(init), cpu, gpu)
+            how = {"offload_optimizer": states, "offload_param": param, "zero_init": init}
+            sizes = stage_3(params, largest_layer, gpus, nodes, **how)
+            rows.append(Row(word[param], word[states], int(init), *sizes))
+    return rows
 
 
 def _check(params: int, largest_layer: int, gpus: int, nodes: int, room: float) -> None:
-    for name, value in (("gpus", gpus), ("nodes", nodes), ("params", params)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name}={value!r} has to be a whole number, 1 or more")
-    if isinstance(largest_layer, bool) or not isinstance(largest_layer, int) or largest_layer < 0:
-        raise ValueError(f"largest_layer={largest_layer!r} has to be a whole number, 0 or more")
+    counts = {"gpus": gpus, "nodes": nodes, "params": params, "largest_layer": largest_layer}
+    for name, value in counts.items():
+        least = 0 if name == "largest_layer" else 1
+        if type(value) is not int or value < least:
+            raise ValueError(f"{name}={value!r} has to be a whole number, {least} or more")
     if largest_layer > params:
         raise ValueError(
             f"the largest layer has {largest_layer} parameters and the whole model {params}: a "
@@ -145,6 +131,3 @@ def _check(params: int, largest_layer: int, gpus: int, nodes: int, room: float) 
         )
     if not (room >= 1 and math.isfinite(room)):
         raise ValueError(f"room={room} is a factor of what is counted: it has to be 1 or more")
-
-
-OVERLAP = 4.5  # buckets' worth that overlap_comm takes

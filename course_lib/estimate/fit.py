@@ -7,15 +7,14 @@ does it; a config gives the activations too. Lesson 12 takes a step's bytes apar
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
 from course_lib.estimate.outline import outline_of_rank
+from course_lib.estimate.setting import Setting, of_each
 from course_lib.gpt import Config
 
-HALF, FULL = 2, 4  # bytes of a number in 16 bits, and in 32
-STATES = FULL + 2 * FULL  # the float32 copy and Adam's two moments
+HALF = 2  # bytes of a number in 16 bits
 UNIT = 1 << 30  # GiB
 # A card is counted as so many times 10^9 bytes. It has 5 to 7 % more (an "80 GB" one 81,559 MiB,
 # a "141 GB" one 143,771 MiB): that is left to the CUDA context and to gaps between blocks.
@@ -87,7 +86,16 @@ def fits(
     """Every way to train with `params` parameters on each tensor-parallel rank, its largest layer
     among them, while gradients are alive: between the last backward and the update."""
     check_ranks(gpus, nodes, tp)
-    return list(_fits(params, largest_layer, gpus, gpus * nodes // tp, activations))
+    found = []
+    for stage, optimizer, parameters in WAYS:
+        setting = Setting(1, stage=stage, optimizer=optimizer, parameters=parameters)
+        each = of_each(setting, gpus * nodes // tp)
+        device, host, disk = (-int(-cost * params // 1) for cost in each)
+        if stage == 3:  # a layer in use, and its gradients
+            device += 2 * HALF * largest_layer
+        way = stage, optimizer, parameters
+        found.append(Fit(*way, device, activations, host * gpus, disk * gpus))
+    return found
 
 
 def check_gpus(gpus: int, name: str) -> None:
@@ -102,34 +110,6 @@ def check_ranks(gpus: int, nodes: int, tp: int) -> None:
             f"tp={tp} does not divide the {gpus * nodes} GPUs ({nodes} nodes with {gpus} each) "
             "into replicas of the model"
         )
-
-
-def _fits(params: int, layer: int, gpus: int, n: int, activations: int | None) -> Iterator[Fit]:
-    for stage, optimizer, parameters in WAYS:
-        parts = n if stage else 1
-        # In eighths and the like of a byte until the end: each line is rounded up once.
-        model = HALF / (n if stage == 3 else 1)
-        gradients = HALF if stage < 2 else 0  # the buffer in which the backward adds them up
-        sums, states = FULL / parts, STATES / parts  # gradients as the update reads them
-        device = model + gradients + sums + states
-        host = disk = 0.0
-        if optimizer is not None:
-            device -= sums + states
-            host = sums + (states if optimizer == "cpu" else 0)
-            disk = states if optimizer == "nvme" else 0.0
-        if parameters is not None:
-            device -= model
-            host += model if parameters == "cpu" else 0
-            disk += model if parameters == "nvme" else 0
-        whole = (2 * HALF) * layer if stage == 3 else 0  # a layer in use, and its gradients
-        yield Fit(
-            stage, optimizer, parameters, _up(device * params) + whole, activations,
-            _up(host * params) * gpus, _up(disk * params) * gpus,
-        )  # fmt: skip
-
-
-def _up(x: float) -> int:
-    return -int(-x // 1)
 
 
 def params_of_rank(config: Config, tp: int, rank: int = 0) -> int:

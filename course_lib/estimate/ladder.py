@@ -6,16 +6,15 @@ those before it, until a step fits. Lesson 12 walks it by hand; lesson 13 writes
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from course_lib.estimate.activations import kept
-from course_lib.estimate.backward import Cut
-from course_lib.estimate.memory import states
-from course_lib.estimate.peak import step_peak
-from course_lib.estimate.setting import Setting, of_each
+from course_lib.estimate.setting import Needs, Setting, of_each
 from course_lib.estimate.shape import Shape, shape_of
-from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
+from course_lib.estimate.time.costs import Counted
+from course_lib.estimate.time.machine import Place
+from course_lib.estimate.traffic import FAST, LEAN
 from course_lib.gpt import Config
 from course_lib.zero.offload.pipeline import SETS
 
@@ -23,24 +22,6 @@ LIVE = 10**9  # parameters that DeepSpeed's defaults let stay whole from the for
 RANKS, SMALL = 8, 10**8  # of so few, of so small a model every rank is looked at, else the first
 MOST_GPUS, EACH = 1 << 16, 10_000  # and no more than leave each so many parameters
 SPARE = 0.1  # what an estimate of a peak is held to: more rows are taken where that much is left
-
-
-@dataclass(frozen=True)
-class Needs:
-    """Bytes of a step: `gpu` at its highest point; `activations` that a forward keeps, None where
-    there is no form for them, and then none in `gpu`; `host` and `disk` of a node; and what a GPU
-    moves in a step: `sent` to others, `down` to the host and `up`, `read` from files and `written`.
-    """
-
-    gpu: int
-    activations: int | None
-    host: int
-    disk: int
-    sent: int
-    down: int = 0
-    up: int = 0
-    read: int = 0
-    written: int = 0
 
 
 @dataclass(frozen=True)
@@ -142,8 +123,7 @@ def enough(model: Config | Shape, machine: Machine, setting: Setting, length: in
     """How many GPUs a setting needs to fit, in nodes like this one; None: what is whole on each GPU
     is too much, however many there are."""
     shape = shape_of(model) if isinstance(model, Config) else model
-    most = min(MOST_GPUS, shape.params // EACH) // machine.gpus
-    at, most = machine.nodes, max(machine.nodes, most)
+    most = max(machine.nodes, min(MOST_GPUS, shape.params // EACH) // machine.gpus)
 
     def fits(nodes: int) -> bool:
         larger = replace(machine, nodes=nodes)
@@ -151,13 +131,10 @@ def enough(model: Config | Shape, machine: Machine, setting: Setting, length: in
 
     if not fits(most):
         return None
-    while not fits(at):
-        at = min(most, 2 * at)
-    low = at // 2  # does not fit, or is none
-    while low + 1 < at:
-        middle = (low + at) // 2
-        low, at = (low, middle) if fits(middle) else (middle, at)
-    return at * machine.gpus
+    nodes = machine.nodes
+    while not fits(nodes):
+        nodes = min(most, 2 * nodes)
+    return machine.gpus * bisect_left(range(nodes), True, lo=nodes // 2 + 1, key=fits)
 
 
 def longest(model: Config | Shape, machine: Machine, setting: Setting, length: int) -> int | None:
@@ -177,29 +154,13 @@ def needs_of(model: Config | Shape, setting: Setting, machine: Machine, length: 
 
 
 def _of_config(config: Config, setting: Setting, machine: Machine, length: int) -> Needs:
-    # Fused kernels drop attention's weights without keeping them: nothing of that is counted.
-    config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
     n, params = machine.world, shape_of(config).params
-    keep = _keep(params, setting)
-    zero = {"stage": setting.stage, "n": n, "precision": setting.precision}
-    peaks = [
-        step_peak(
-            config, setting.rows, length, rank=rank, offload=setting.offload, keep=keep, cut=Cut(),
-            accumulate=setting.accumulate, **zero,
-        )
-        for rank in (range(n) if n <= RANKS and params <= SMALL else (0,))
-    ]  # fmt: skip
-    forward = kept(config, setting.rows, length, width=setting.width).total
-    tiers = states(config, offload=setting.offload, **zero).by_tier(alive=True)
-    sent = must_bytes(config, accumulate=setting.accumulate, keep=keep, **zero) if n > 1 else {}
-    moved = {}
-    if setting.offload is not None:
-        moved = offload_bytes(
-            config, offload=setting.offload, accumulate=setting.accumulate, keep=keep, **zero
-        )
-    host, disk = (tiers[name] * machine.gpus for name in ("host", "disk"))
-    gpu = max(peak.total for peak in peaks)
-    return Needs(gpu, forward, host, disk, round(sum(sent.values())), **moved)
+    ranks = range(n) if n <= RANKS and params <= SMALL else (0,)
+    place, keep = Place(1, n, machine.gpus), _keep(params, setting)
+    counted = [Counted(config, setting, place, rank, keep) for rank in ranks]
+    needs = counted[0].needs(setting, place, length)
+    peaks = [needs.gpu, *(other.peak(setting, place, length) for other in counted[1:])]
+    return replace(needs, gpu=max(peaks), **counted[0].moved(setting.accumulate))
 
 
 def _keep(params: int, setting: Setting) -> int:
@@ -210,33 +171,25 @@ def _keep(params: int, setting: Setting) -> int:
 
 
 def _of_shape(shape: Shape, setting: Setting, machine: Machine) -> Needs:
-    n, width = machine.world, setting.width
+    n, width, k = machine.world, setting.width, setting.accumulate
     each = of_each(setting, n)
     device, host, disk = (-int(-cost * shape.params // 1) for cost in each)
     host += SETS * int(each[2] * shape.largest_layer)  # the windows that files go through
     if setting.stage == 3:  # a layer in use, or what may stay whole
-        stays = min(shape.params, LIVE) * width if not setting.lean else 0
+        stays = 0 if setting.lean else min(shape.params, LIVE) * width
         device += max(stays, width * shape.largest_layer)
     if setting.stage >= 2:  # a layer's gradients, and those that arrive for the sum
         device += 2 * width * shape.largest_layer
-    phi, share = shape.params * width, (n - 1) / n
-    k = setting.accumulate
-    times = {0: 2, 1: 2, 2: 1 + k, 3: (3 if _keep(shape.params, setting) == LEAN else 2) * k}
-    own = phi // n
-    moved = {}
-    if setting.optimizer is not None:
-        moved = {"down": own * (k if setting.stage >= 2 else 1), "up": own}
-    elif setting.parameters is not None:
-        moved = {"down": own}
-    if setting.parameters is not None:
-        gathers = times[3] // k - 1
-        moved["up"] = own * gathers * k
+    phi, own = shape.params * width, shape.params * width // n
+    gathers = k * (2 if _keep(shape.params, setting) == LEAN else 1)
+    times = (2, 2, 1 + k, gathers + k)[setting.stage]
+    down = up = read = 0
+    if setting.offload is not None:
+        down = own * (k if setting.optimizer is not None and setting.stage >= 2 else 1)
+        up = own if setting.parameters is None else own * gathers
     if setting.optimizer == "nvme":
-        moved["written"] = disk
-        moved["read"] = disk + (
-            own * (times[3] // k - 1) * k if setting.parameters == "nvme" else 0
-        )
+        read = disk + (up if setting.parameters == "nvme" else 0)
     return Needs(
-        device, None, host * machine.gpus, disk * machine.gpus,
-        round(times[setting.stage] * phi * share), **moved,
+        device, None, host * machine.gpus, disk * machine.gpus, round(times * phi * (n - 1) / n),
+        down, up, read, disk if setting.optimizer == "nvme" else 0,
     )  # fmt: skip

@@ -39,13 +39,29 @@ class Rule(NamedTuple):
     counter: int
 
 
-RULES = {
-    "sgd": Rule(0, 0),
-    "momentum": Rule(1, 0),
-    "adam": Rule(2, COUNTER),
-    "adamw": Rule(2, COUNTER),
-}
-Sum = Counter  # (kind, tier) to bytes
+ADAM = Rule(2, COUNTER)
+RULES = {"sgd": Rule(0, 0), "momentum": Rule(1, 0), "adam": ADAM, "adamw": ADAM}
+
+
+class Zero(NamedTuple):
+    """How an engine shards and updates, and on which of the n ranks."""
+
+    stage: int
+    n: int
+    rank: int
+    master: bool  # a float32 copy is updated
+    rule: Rule
+    plan: Plan | None
+
+    @property
+    def home(self) -> str | None:
+        """Where the optimizer's states are; None: on the device."""
+        return None if self.plan is None else self.plan.optimizer
+
+    @property
+    def lent(self) -> str | None:
+        """Where the shards of stage 3 wait between their uses; None: on the device."""
+        return None if self.plan is None else self.plan.parameters
 
 
 @dataclass(frozen=True)
@@ -58,6 +74,7 @@ class States:
 
     between: Mapping[tuple[str, str], int]
     add: Mapping[tuple[str, str], int]
+    zero: Zero = field(repr=False)
     partition: Partition = field(repr=False)
     outline: nn.Module = field(repr=False)
     kept: Set[Bucket] = field(default=frozenset(), repr=False)
@@ -114,99 +131,75 @@ def states(
         modules, kept = units_of(outline, n, units, persist)
         parts = Partition(list(modules), n)
     else:
-        parts = partition(outline.named_parameters(), n if stage else 1, most_bytes=bucket_bytes)
         modules, kept = {}, set()
-    count = _Count(stage, rank if stage else 0, precision.master, rule, plan)
-    count.buffers(outline)
+        parts = partition(outline.named_parameters(), n if stage else 1, most_bytes=bucket_bytes)
+    zero = Zero(stage, n, rank if stage else 0, precision.master, rule, plan)
+    count = _Count(zero)
+    count.between["buffers", "device"] += sum(x.nbytes for x in set(outline.buffers()))
     for bucket in parts.buckets:
         count.bucket(bucket, whole=bucket in kept)
-    if stage != 3:
-        count.frozen(outline, parts)
-    count.files()
-    return States(+count.between, +count.add, parts, outline, kept, count.layouts, modules)
+    # What nobody trains is in no bucket below stage 3, and whole on every rank.
+    alone = [p for p in outline.parameters() if p not in parts.where]
+    count.between["parameters", "device"] += sum(p.nbytes for p in alone)
+    count.staging()
+    return States(+count.between, +count.add, zero, parts, outline, kept, count.layouts, modules)
 
 
 class _Count:
     """One rank's bytes, bucket by bucket."""
 
-    def __init__(self, stage: int, rank: int, master: bool, rule: Rule, plan: Plan | None):
-        self.stage, self.rank, self.master, self.rule, self.plan = stage, rank, master, rule, plan
-        self.between: Sum = Counter()
-        self.add: Sum = Counter()
+    def __init__(self, zero: Zero):
+        self.zero = zero
+        self.between: Counter = Counter()  # (kind, tier) to bytes
+        self.add: Counter = Counter()
         self.layouts: dict[Bucket, Layout] = {}
         self.reads: list[int] = []  # bytes of the shards that are read from files
         self.updates = False  # whether a file of this rank has something trained
 
-    def buffers(self, model: nn.Module) -> None:
-        self.between["buffers", "device"] += sum(x.nbytes for x in set(model.buffers()))
-
-    def frozen(self, model: nn.Module, parts: Partition) -> None:
-        """What nobody trains is in no bucket below stage 3, and whole on every rank."""
-        alone = [p for p in model.parameters() if p not in parts.where]
-        self.between["parameters", "device"] += sum(p.nbytes for p in alone)
-
     def bucket(self, bucket: Bucket, *, whole: bool) -> None:
-        width = bucket.dtype.itemsize
-        pieces = bucket.pieces(self.rank) if self.stage else _all_of(bucket)
+        zero, home, lent = self.zero, self.zero.home, self.zero.lent
+        width, pieces = bucket.dtype.itemsize, bucket.pieces(zero.rank)
         trained = [p for p in pieces if p.slot.parameter.requires_grad]
-        wide = 4 if self.master else width  # bytes of a number that the optimizer updates
-        home = self.plan.optimizer if self.plan is not None else None
+        own, updated = (sum(p.numel for p in some) for some in (pieces, trained))
+        wide = 4 if zero.master else width  # bytes of a number that the optimizer updates
+        if zero.stage < 3 or whole:  # too small to be worth a message in every forward
+            self.between["parameters", "device"] += bucket.padded * width
+        if zero.stage == 3 and lent != "nvme":
+            tier = "host" if lent else "device"
+            self.between["parameters", tier] += bucket.cut.shard * width
         tier = "host" if home else "device"
-        own, updated = sum(p.numel for p in pieces), sum(p.numel for p in trained)
-        self._parameters(bucket, width, whole)
         if home == "nvme":
             self._in_a_file(bucket, own, trained)
         else:
-            lent = self.plan is not None and self.plan.parameters is not None  # shards elsewhere
-            away = home is not None and not lent
-            if away or self.master or (lent and home is None):
+            if zero.master or (home is None) == (lent is not None):
                 self.between["masters", tier] += own * wide
-            self.between["optimizer states", tier] += updated * wide * self.rule.states
-        self.between["optimizer states", tier] += len(trained) * self.rule.counter
-        self._gradients(bucket, pieces, trained, width, tier)
-
-    def _parameters(self, bucket: Bucket, width: int, whole: bool) -> None:
-        if self.stage < 3:
-            self.between["parameters", "device"] += bucket.padded * width
-            return
-        place = self.plan.parameters if self.plan is not None else None
-        if place != "nvme":
-            tier = "host" if place else "device"
-            self.between["parameters", tier] += bucket.cut.shard * width
-        if whole:  # too small to be worth a message in every forward
-            self.between["parameters", "device"] += bucket.padded * width
-
-    def _gradients(
-        self, bucket: Bucket, pieces: list[Piece], trained: list[Piece], width: int, tier: str
-    ) -> None:
-        if self.stage < 2:  # the buffer that gradients add up in stays
+            self.between["optimizer states", tier] += updated * wide * zero.rule.states
+        self.between["optimizer states", tier] += len(trained) * zero.rule.counter
+        if zero.stage < 2:  # the buffer that gradients add up in stays
             self.between["gradients", "device"] += bucket.padded * width
-        if not trained:
-            return
-        updated, own = (sum(p.numel for p in some) for some in (trained, pieces))
-        if self.master:
+        if trained and zero.master:
             self.add["gradients", tier] += 4 * updated
-        elif tier == "host":
+        elif trained and tier == "host":
             self.add["gradients", tier] += own * width
-        elif self.stage >= 2:  # the sum for the whole shard, padding and all
+        elif trained and zero.stage >= 2:  # the sum for the whole shard, padding and all
             self.add["gradients", tier] += bucket.cut.shard * width
 
     def _in_a_file(self, bucket: Bucket, own: int, trained: list[Piece]) -> None:
         if not own:
             return
-        dtype = torch.float32 if self.master else bucket.dtype
-        names = [f"state {i}" for i in range(self.rule.states)] if trained else []
-        there = self.plan.parameters == "nvme"
-        half = bucket.dtype if self.master and there else None
+        zero, lent = self.zero, self.zero.lent
+        dtype = torch.float32 if zero.master else bucket.dtype
+        names = [f"state {i}" for i in range(zero.rule.states)] if trained else []
+        half = bucket.dtype if zero.master and lent == "nvme" else None
         spans = [(piece.at, piece.at + piece.numel) for piece in trained]
         layout = Layout(own, dtype, dict.fromkeys(names, dtype), half, dict.fromkeys(names, spans))
         self.layouts[bucket] = layout
         self.updates = self.updates or bool(trained)
         self.between["files", "disk"] += layout.nbytes
-        if there:
+        if lent == "nvme":
             self.reads.append(layout.half_bytes if half else layout.values_bytes)
 
-    def files(self) -> None:
+    def staging(self) -> None:
         """The memory through which files are read and written, and the outlines of their parts."""
         if not self.layouts:
             return
@@ -216,10 +209,6 @@ class _Count:
         reads = AHEAD * (max(self.reads) + ALIGN) if self.reads else 0
         outlines = sum({layout.dtype: layout.dtype.itemsize for layout in layouts}.values())
         self.between["staging", "host"] += sets + reads + outlines
-
-
-def _all_of(bucket: Bucket) -> list[Piece]:
-    return [Piece(slot, 0, slot.numel, slot.start) for slot in bucket.slots]
 
 
 def units_of(

@@ -9,46 +9,35 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from course_lib.estimate.over_tp import check_cut
+from course_lib.estimate.over_tp import part_of
 from course_lib.gpt import GPT, Config
-from course_lib.layout import cut
 from course_lib.pretrained.sketch import without_numbers
-from course_lib.tensor_parallel.embedding import padded_vocabulary
-from course_lib.tensor_parallel.qkv_layout import shares
 
 
 def outline_of_rank(
-    config: Config,
-    tp: int = 1,
-    rank: int = 0,
-    *,
-    dtype: torch.dtype | None = None,
-    multiple_of: int = 1,
+    config: Config, tp: int = 1, rank: int = 0, *, dtype: torch.dtype | None = None
 ) -> GPT:
     """A GPT on meta whose parameters are as large as those of rank `rank` of `tp`; its config stays
     that of the whole model."""
-    check_cut(config, 1, tp, rank)
+    part = part_of(config, 1, 1, tp, rank)
     model = without_numbers(config).to(dtype)
     if tp == 1:
         return model
-    share = shares(config.heads, config.kv_heads, tp)[rank]
-    heads, joined = share.heads, share.heads + 2 * share.kv_heads
-    inner = cut(config.inner, tp)[rank]
+    joined = part.heads + 2 * part.kv_heads
     for block in model.blocks:
         attention, mlp = block.attention, block.mlp
         _cut(attention.qkv, 0, joined * config.head_size)
-        _cut(attention.out, 1, heads * config.head_size)
+        _cut(attention.out, 1, part.heads * config.head_size)
         if config.activation == "swiglu":
-            _cut(mlp.gate_up, 0, 2 * inner)
+            _cut(mlp.gate_up, 0, 2 * part.inner)
         else:
-            _cut(mlp.up, 0, inner)
-        _cut(mlp.down, 1, inner)
-    words = cut(padded_vocabulary(config.vocabulary, multiple_of), tp)[rank]
-    _cut(model.tokens, 0, words)
+            _cut(mlp.up, 0, part.inner)
+        _cut(mlp.down, 1, part.inner)
+    _cut(model.tokens, 0, part.words)
     if config.tied:
         model.head.weight = model.tokens.weight
     else:
-        _cut(model.head, 0, words)
+        _cut(model.head, 0, part.words)
     return model
 
 

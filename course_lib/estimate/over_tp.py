@@ -1,16 +1,43 @@
-"""What tensor parallelism has a rank send for one forward and backward: closed forms.
+"""A tensor-parallel rank's part of a model, and what it has to send: closed forms.
 
 A block takes 8Φ(N−1)/N, Φ = rows · length · hidden, and 12 where its forward is run again; table,
-head, loss and shared key/value heads come to that. Lessons 04 to 07 derive the parts.
+head, loss and shared key/value heads come to that. Lessons 04 to 08 derive the parts.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from course_lib.collectives.agreement import SENT
 from course_lib.gpt import Config
 from course_lib.layout import cut
 from course_lib.ledger import forms
 from course_lib.tensor_parallel.embedding import check_vocabulary
 from course_lib.tensor_parallel.qkv_layout import shares
+
+OFFER = 16  # bytes of an entry that a rank offers: its value and its id, in float64
+
+
+class Part(NamedTuple):
+    """What a rank has of a model: `tokens` between the cut layers, heads, columns of the MLP,
+    entries of the vocabulary."""
+
+    tokens: int
+    heads: int
+    kv_heads: int
+    inner: int
+    words: int
+
+
+def part_of(
+    config: Config, rows: int, length: int, tp: int, rank: int, *, sequence: bool = False
+) -> Part:
+    """The part of rank `rank` of `tp`, with `rows` sequences of `length` tokens."""
+    check_cut(config, length, tp, rank)
+    share = shares(config.heads, config.kv_heads, tp)[rank]
+    inner, words = (cut(size, tp)[rank] for size in (config.inner, config.vocabulary))
+    tokens = rows * (cut(length, tp)[rank] if sequence else length)
+    return Part(tokens, share.heads, share.kv_heads, inner, words)
 
 
 def tensor_parallel_bytes(
@@ -21,7 +48,6 @@ def tensor_parallel_bytes(
     *,
     rank: int = 0,
     width: int = 4,
-    products: int | None = None,
     sequence: bool = False,
     keep: bool = True,
     fused: bool = False,
@@ -30,42 +56,28 @@ def tensor_parallel_bytes(
     and loss included: exact for any config that can be cut so.
 
     `sequence` and `keep` are those of `parallelize`, `fused` that of the loss; `config.recompute`
-    sends each block's forward twice. `width` is a weight's, and `products` that of what goes into a
-    product, where autocast makes it narrower. How the vocabulary is padded, and whether messages
-    overlap, changes no byte.
+    sends each block's forward twice; `width` bytes a number. How the vocabulary is padded, and
+    whether messages overlap, changes no byte.
     """
     check_cut(config, length, n, rank)
-    wide, narrow = width, width if products is None else products
-    phi, part = rows * length * config.hidden, rows * cut(length, n)[rank] * config.hidden
-
-    def both(item: int) -> float:  # an all-reduce of all tokens' states
-        return forms.all_reduce(n, phi * item)
-
-    def join(item: int) -> float:  # an all-gather of them
-        return forms.all_gather(n, part * item)
-
-    def scatter(item: int) -> float:  # a reduce-scatter
-        return forms.reduce_scatter(phi * item, part * item)
-
-    again = 0 if keep else join(narrow)  # a gathered input, gathered once more in the backward
-    if sequence:
-        pair = forward = join(narrow) + scatter(narrow)
-        block, backward = 2 * forward, 2 * (pair + again)
-        table = scatter(wide) + join(wide)
-        head = join(narrow) + scatter(narrow) + again
-        if fused:  # its states are gathered whole, and their gradient is summed on every rank
-            head = join(wide) + both(narrow)
-    else:
-        block = backward = 2 * both(narrow)
-        table, head = both(wide), both(narrow)
+    each = config.hidden * width  # bytes of a token's states
+    phi, own = rows * length * each, rows * cut(length, n)[rank] * each
+    both, join = forms.all_reduce(n, phi), forms.all_gather(n, own)
+    scatter = forms.reduce_scatter(phi, own)
+    pair = join + scatter if sequence else both  # at each of a layer's two places, in each pass
+    again = join if sequence and not keep else 0  # an input gathered once more in the backward
+    block, backward = 2 * pair, 2 * (pair + again)
     if config.recompute:
         backward += block
-    backward += _shared_heads(config, n, rank, wide)
-    ends = table + head + _loss(rows * length, n, narrow)
+    backward += _shared_heads(config, n, rank, width)
+    head = pair + again
+    if sequence and fused:  # its states are gathered whole, their gradient summed on every rank
+        head = join + both
+    ends = pair + head + _loss(rows * length, n, width)  # the table's pair first
     if sequence:
-        ends += _summed_norms(config, n, wide)
+        ends += _summed_norms(config, n, width)
         if config.position == "learned":  # the table's gradient is joined from all ranks' tokens
-            ends += forms.all_gather(n, cut(length, n)[rank] * config.hidden * wide)
+            ends += forms.all_gather(n, cut(length, n)[rank] * each)
     return config.layers * (block + backward) + ends
 
 
@@ -101,12 +113,47 @@ def _shared_heads(config: Config, n: int, rank: int, width: int) -> float:
 
 def _summed_norms(config: Config, n: int, width: int) -> float:
     """Each norm's weights on a rank's own tokens: their gradients are summed."""
-    weights = 2 if config.norm == "layer" and config.bias else 1
-    each = forms.all_reduce(n, weights * config.hidden * width)
-    return (2 * config.layers + 1) * each
+    return (2 * config.layers + 1) * forms.all_reduce(n, norm_bytes(config, width))
+
+
+def norm_bytes(config: Config, width: int) -> int:
+    """Of one norm's weights."""
+    return (2 if config.norm == "layer" and config.bias else 1) * config.hidden * width
 
 
 def _loss(tokens: int, n: int, width: int) -> float:
     """A token's largest logit and two sums, in float32 or better."""
     item = max(width, 4)
     return forms.all_reduce(n, tokens * item) + forms.all_reduce(n, 2 * tokens * item)
+
+
+def generation_bytes(
+    config: Config,
+    n: int,
+    rank: int,
+    *,
+    rows: int,
+    prompt: int,
+    count: int,
+    item: int,
+    offered: int = 1,
+    sequence: bool = False,
+) -> int | float:
+    """Bytes that rank `rank` of `n` has to send for `count` new tokens in each of `rows` rows.
+
+    A forward of s tokens completes 1 + 2·layers partial sums of b·s·h elements, `item` bytes each.
+    The prompt goes through once, then each new token but the last; every choice gathers the
+    `offered` entries of each rank. With `sequence` the tokens are cut: a single token is one
+    rank's, which sends it to the others.
+    """
+    sums, times_n = 1 + 2 * config.layers, 0
+    for s in [prompt] + [1] * (count - 1) if count else []:
+        token = rows * config.hidden * item
+        if sequence:
+            own = cut(s, n)[rank]
+            times_n += n * sums * token * ((s - own) + (n - 1) * own)
+        else:
+            times_n += sums * 2 * (n - 1) * token * s
+    times_n += n * (n - 1) * (count * OFFER * rows * offered + SENT)
+    quotient, rest = divmod(times_n, n)
+    return times_n / n if rest else quotient

@@ -1,4 +1,4 @@
-"""One way to run a step, and what a parameter costs under it on the device, the host and the disk.
+"""One way to run a step, what it needs, and what a parameter costs under it on every tier.
 
 Rows and micro-batches, recomputation, stage, offload, precision: what the ladder turns, rung by
 rung. The bytes are those of `memory`, from the number of parameters alone. Lesson 12.
@@ -53,7 +53,25 @@ class Setting:
         return Precision.named(self.precision).master
 
 
-def of_each(setting: Setting, n: int, *, states: int = 2) -> tuple[float, float, float]:
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of a step: `gpu` at its highest point; `activations` that a forward keeps, None where
+    there is no form for them, and then none in `gpu`; `host` and `disk` of a node; and what a GPU
+    moves in a step: `sent` to others, `down` to the host and `up`, `read` from files and `written`.
+    """
+
+    gpu: int
+    activations: int | None
+    host: int
+    disk: int
+    sent: int
+    down: int = 0
+    up: int = 0
+    read: int = 0
+    written: int = 0
+
+
+def of_each(setting: Setting, n: int) -> tuple[float, float, float]:
     """(device, host, disk) bytes that a parameter costs a rank while gradients are alive."""
     width, wide = setting.width, 4 if setting.master else setting.width
     parts = n if setting.stage else 1
@@ -63,7 +81,7 @@ def of_each(setting: Setting, n: int, *, states: int = 2) -> tuple[float, float,
     values = wide / parts * (setting.master or bool(setting.optimizer or setting.parameters))
     if setting.optimizer and setting.parameters and not setting.master:
         values = 0.0  # the shards on the host are what is updated
-    kept = wide / parts * states
+    kept = 2 * wide / parts  # Adam's moments
     host = disk = 0.0
     if setting.optimizer is None:
         device += sums + values + kept

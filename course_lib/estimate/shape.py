@@ -34,38 +34,29 @@ def sketch(model: nn.Module | Config, dtype: torch.dtype | None = None) -> nn.Mo
     if isinstance(model, Config):  # made here: nobody else's, and no copy is needed
         return without_numbers(model).to(dtype)
     known: dict[int, object] = {}
-    for p in model.parameters():
-        known[id(p)] = nn.Parameter(_meta(p, dtype), requires_grad=p.requires_grad)
-    for x in model.buffers():
-        known[id(x)] = _meta(x, dtype)
-    return copy.deepcopy(model, known)
+    for x in [*model.parameters(), *model.buffers()]:
+        shape = torch.empty(x.shape, dtype=x.dtype, device="meta")
+        trains = x.requires_grad
+        known[id(x)] = nn.Parameter(shape, trains) if isinstance(x, nn.Parameter) else shape
+    outline = copy.deepcopy(model, known)
+    return outline if dtype is None else outline.to(dtype)
 
 
 def sketch_of(
     model: nn.Module | Config, dtype: torch.dtype | None, units: Sequence[nn.Module] | None
-) -> tuple[nn.Module, list[nn.Module] | None]:
+) -> tuple[nn.Module, Sequence[nn.Module] | None]:
     """A sketch of a model, itself where it is one, and in it the modules that `units` are there."""
-    if isinstance(model, nn.Module) and _is_sketch(model, dtype):
-        return model, None if units is None else list(units)
+    if isinstance(model, Config):
+        return sketch(model, dtype), units
+    tensors = [*model.parameters(), *model.buffers()]
+    dtypes = {x.dtype for x in tensors if x.is_floating_point()}
+    if all(x.is_meta for x in tensors) and (dtype is None or dtypes <= {dtype}):
+        return model, units
     outline = sketch(model, dtype)
-    if units is None or isinstance(model, Config):
-        return outline, None if units is None else list(units)
+    if units is None:
+        return outline, None
     names = {module: name for name, module in model.named_modules()}
     return outline, [outline.get_submodule(names[module]) for module in units]
-
-
-def _is_sketch(model: nn.Module, dtype: torch.dtype | None) -> bool:
-    """Whether a model has no numbers as it is, and is of that dtype: nothing of it can change."""
-    tensors = [*model.parameters(), *model.buffers()]
-    return all(x.is_meta and _meta_dtype(x, dtype) == x.dtype for x in tensors)
-
-
-def _meta(x: torch.Tensor, dtype: torch.dtype | None) -> torch.Tensor:
-    return torch.empty(x.shape, dtype=_meta_dtype(x, dtype), device="meta")
-
-
-def _meta_dtype(x: torch.Tensor, dtype: torch.dtype | None) -> torch.dtype:
-    return dtype if dtype is not None and x.is_floating_point() else x.dtype
 
 
 def shape_of(model: nn.Module | Config) -> Shape:

@@ -7,20 +7,16 @@ Norms and flags are no part of it. Lessons 09 to 11 derive these, lesson 12 adds
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from torch import nn
 
-from course_lib.estimate.memory import Rule, states, units_of
-from course_lib.estimate.shape import sketch_of
+from course_lib.estimate.memory import States, states
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import forms
-from course_lib.zero import Precision, partition
-from course_lib.zero.offload import Plan
-from course_lib.zero.partition import BUCKET, Bucket
+from course_lib.zero.partition import Bucket
 from course_lib.zero.stage3.hooks import UNREAD
-from course_lib.zero.stage3.options import PERSIST
 
 FAST, LEAN = 1 << 60, 0  # bytes that stage 3 may keep from forward to backward
 
@@ -28,42 +24,32 @@ FAST, LEAN = 1 << 60, 0  # bytes that stage 3 may keep from forward to backward
 def must_bytes(
     model: nn.Module | Config,
     *,
-    stage: int,
-    n: int,
     accumulate: int = 1,
-    precision: str | Precision = "as is",
-    bucket_bytes: int = BUCKET,
-    units: Sequence[nn.Module] | None = None,
-    persist: int = PERSIST,
     keep: int = LEAN,
     prefetch: int = 1,
+    held: States | None = None,
+    **zero: object,
 ) -> dict[str, float]:
-    """Bytes that each rank has to send in one step, by verb, from the second forward on.
+    """Bytes that each rank has to send in one step, by verb, from the second forward on; `zero` are
+    the options of `states`, or `held` is what it has counted already.
 
     Exact for a stage below 3. At stage 3 it counts a GPT's own order of use; of another model, that
     each unit is used once, in the order of its parameters.
     """
-    outline, units = sketch_of(model, Precision.named(precision).dtype, units)
+    held = held or states(model, **zero)
+    stage, n = held.zero.stage, held.zero.n
+    sums = accumulate if stage >= 2 else 1
+    walked = walk(held, keep=keep, prefetch=prefetch)[0] if stage == 3 else {}
     found: Counter = Counter()
-    if stage < 3:
-        parts = partition(outline.named_parameters(), n if stage else 1, most_bytes=bucket_bytes)
-        for bucket in parts.buckets:
-            padded = bucket.padded * bucket.dtype.itemsize
-            if stage == 0:
-                found["all_reduce"] += forms.all_reduce(n, padded)
-                continue
-            times = accumulate if stage == 2 else 1
-            found["reduce_scatter"] += times * forms.reduce_scatter(padded, padded // n)
-            found["all_gather"] += forms.all_gather(n, padded // n)
-        return dict(found)
-    buckets, kept = units_of(outline, n, units, persist)
-    gathers, _ = walk(outline, buckets, kept, keep=keep, prefetch=prefetch)
-    for bucket in buckets:
-        own = bucket.cut.shard * bucket.dtype.itemsize
+    for bucket in held.partition.buckets:
+        padded = bucket.padded * bucket.dtype.itemsize
+        if stage == 0:
+            found["all_reduce"] += forms.all_reduce(n, padded)
+            continue
         if any(slot.parameter.requires_grad for slot in bucket.slots):
-            found["reduce_scatter"] += accumulate * forms.reduce_scatter(n * own, own)
-        times = 1 if bucket in kept else accumulate * gathers[bucket]
-        found["all_gather"] += times * forms.all_gather(n, own)
+            found["reduce_scatter"] += sums * forms.reduce_scatter(padded, padded // n)
+        gathers = 1 if stage < 3 or bucket in held.kept else accumulate * walked[bucket]
+        found["all_gather"] += gathers * forms.all_gather(n, padded // n)
     return dict(found)
 
 
@@ -76,12 +62,7 @@ class Turn(NamedTuple):
 
 
 def walk(
-    model: nn.Module,
-    units: Mapping[Bucket, nn.Module],
-    kept: Set[Bucket],
-    *,
-    keep: int,
-    prefetch: int,
+    held: States, *, keep: int, prefetch: int
 ) -> tuple[Mapping[Bucket, int], Mapping[Bucket, int]]:
     """How often a forward and its backward gather each unit, and read its file if it has one.
 
@@ -90,7 +71,8 @@ def walk(
     read: before an embedding's backward, which looks at no weight, in vain. A use that no gradient
     reaches has no backward.
     """
-    uses = uses_of(model, {unit: units[unit] for unit in units if unit not in kept})
+    units, kept = held.modules, held.kept
+    uses = uses_of(held.outline, {unit: units[unit] for unit in units if unit not in kept})
     every = [turn.unit for turn in uses]
     there, under_way, ahead = set(kept), set(), set()
     gathers, reads = (Counter(dict.fromkeys(units, 0)) for _ in range(2))
@@ -165,35 +147,26 @@ def uses_of(model: nn.Module, units: Mapping[Bucket, nn.Module]) -> list[Turn]:
 def offload_bytes(
     model: nn.Module | Config,
     *,
-    stage: int,
-    n: int,
-    rank: int = 0,
-    offload: str | Mapping | Plan,
     accumulate: int = 1,
-    precision: str | Precision = "as is",
-    optimizer: str | Rule = "adamw",
-    bucket_bytes: int = BUCKET,
-    persist: int = PERSIST,
     keep: int = LEAN,
     prefetch: int = 1,
+    held: States | None = None,
+    **zero: object,
 ) -> dict[str, int]:
     """What a step of one rank carries between the tiers: gradients `down` from the device to the
-    host, parameters `up` again, and what is `read` from files and `written` to them.
+    host, parameters `up` again, and what is `read` from files and `written` to them; `zero` are the
+    options of `states`, `offload` among them, or `held` is what it has counted already.
 
     States cross nothing but the file's border. Padding stays where it is, unless a whole shard is
     brought up for a gather.
     """
-    plan = Plan.named(offload, stage)
-    held = states(
-        model, stage=stage, n=n, rank=rank, precision=precision, optimizer=optimizer,
-        offload=plan, bucket_bytes=bucket_bytes, persist=persist,
-    )  # fmt: skip
-    units = held.partition.buckets
+    held = held or states(model, **zero)
+    stage, plan = held.zero.stage, held.zero.plan
     if stage == 3:
-        walked = walk(held.outline, held.modules, held.kept, keep=keep, prefetch=prefetch)
+        walked = walk(held, keep=keep, prefetch=prefetch)
     found = dict.fromkeys(("down", "up", "read", "written"), 0)
-    for bucket in units:
-        width, pieces = bucket.dtype.itemsize, bucket.pieces(rank)
+    for bucket in held.partition.buckets:
+        width, pieces = bucket.dtype.itemsize, bucket.pieces(held.zero.rank)
         own = sum(piece.numel for piece in pieces) * width
         trained = any(piece.slot.parameter.requires_grad for piece in pieces)
         if plan.optimizer is None:  # what was updated goes down, and no gradient

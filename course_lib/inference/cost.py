@@ -12,8 +12,8 @@ from fractions import Fraction
 import torch
 from torch import nn
 
-from course_lib.estimate.generation import generation_bytes
 from course_lib.estimate.memory import units_of
+from course_lib.estimate.over_tp import generation_bytes
 from course_lib.estimate.shape import sketch_of
 from course_lib.estimate.traffic import uses_of
 from course_lib.gpt import Config

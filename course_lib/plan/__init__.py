@@ -1,10 +1,9 @@
 """From a model and a cluster to a plan: what fits, how long a step lasts, the files to run it.
 
-In the order of reading: model, task, counts, search, advice, report; emit/ writes the files.
-Lesson 15.
+In the order of reading: task, search, report; emit and fsdp2_file write the files. Lesson 15.
 """
 
 from course_lib.plan.search import Plan, Search, search
-from course_lib.plan.task import Task
+from course_lib.plan.task import Model, Task
 
-__all__ = ["Plan", "Search", "Task", "search"]
+__all__ = ["Model", "Plan", "Search", "Task", "search"]

@@ -1,13 +1,21 @@
-"""A search in words and as one JSON document.
+"""A search in words and as one JSON document; where nothing fits, what would make it fit.
 
-Lesson 15.
+More memory, more GPUs, shorter sequences, fewer bytes a number, a disk: each is tried, and said
+only if it does. Lesson 15.
 """
 
 from __future__ import annotations
 
-from course_lib.plan.advice import advice
-from course_lib.plan.search import Plan, Search
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from course_lib.estimate.setting import Setting
+from course_lib.estimate.time import Place
+from course_lib.plan.search import Counts, Plan, Search, size
 from course_lib.plan.task import Task
+
+MOST = 64  # times as many GPUs as were asked for are looked at
 
 
 def title(task: Task) -> str:
@@ -81,6 +89,65 @@ def as_dict(found: Search, top: int, written: list[str] | None = None) -> dict:
             {"reason": reason, "count": one.count, "example": one.example}
             for reason, one in found.fallen.items()
         ],
-        "advice": None if told is None else told.as_dict(), "remarks": remarks(found),
+        "advice": None if told is None else told._asdict(), "remarks": remarks(found),
         "written": written or [],
     }  # fmt: skip
+
+
+# ---- where nothing fits
+class Advice(NamedTuple):
+    """The nearest miss in words, and the remedies that were found to do."""
+
+    nearest: str
+    remedies: list[str]
+
+
+def advice(found: Search) -> Advice | None:
+    """Where nothing fits: the way that comes nearest, and what would make it fit; None where
+    something does, or where nothing was counted."""
+    if found.plans or found.nearest is None:
+        return None
+    setting, place, needs = found.nearest
+    _, text = found.counts.short(needs)
+    name = Plan(setting, place, needs, None).name
+    remedies = list(_remedies(found.task, setting, place, found.counts))
+    return Advice(f"{name}: {text}", remedies)
+
+
+def _remedies(task: Task, setting: Setting, place: Place, counts: Counts) -> Iterator[str]:
+    needs, machine = counts.needs(setting, place), task.machine
+    if needs.gpu * (1 + task.spare) > machine.memory:
+        yield f"GPUs with {size(needs.gpu * (1 + task.spare))} or more each"
+    if machine.host_memory is not None and needs.host > machine.host_memory:
+        yield f"hosts with {size(needs.host)} or more"
+    # By doubling the replicas, of nodes that are full.
+    wider = [replace(place, dp=place.dp * 2**k) for k in range(1, MOST.bit_length())]
+    possible = setting.stage > 0 and place.world >= place.gpus
+    for there in wider if possible else ():
+        if counts.over(counts.needs(setting, there)) <= 0:
+            nodes = -(-there.world // place.ranks)
+            yield (
+                f"{there.world} GPUs ({nodes} nodes with {place.ranks} each), and {there.dp} "
+                "sequences a step or more"
+            )
+            break
+    length = task.length // 2 if task.model.config is not None else 0
+    while length >= place.tp:  # halved again and again
+        shorter = replace(task, length=length) if task.tokens % length == 0 else None
+        if shorter is not None and _fits(shorter, setting, place):
+            yield f"--length {length}"
+            break
+        length //= 2
+    if task.precision == "float32":
+        half = replace(task, precision="bfloat16")
+        if _fits(half, replace(setting, precision="bfloat16"), place):
+            yield "--precision bfloat16"
+    if machine.disk is None and machine.host is not None and setting.stage == 3:
+        away = replace(setting, optimizer="nvme", parameters="nvme")
+        if _fits(task, away, place):
+            yield "states and parameters in files: say in the machine's file what a disk carries"
+
+
+def _fits(task: Task, setting: Setting, place: Place) -> bool:
+    counts = Counts(task)
+    return counts.over(counts.needs(setting, place)) <= 0

@@ -10,12 +10,80 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from course_lib.estimate import ladder
 from course_lib.estimate.fit import WAYS
-from course_lib.estimate.ladder import Needs
-from course_lib.estimate.setting import Setting
-from course_lib.estimate.time import Place, Seconds, step_seconds
-from course_lib.plan.counts import Counts
+from course_lib.estimate.setting import Needs, Setting
+from course_lib.estimate.time import (
+    Costs,
+    Counted,
+    Place,
+    Seconds,
+    costs,
+    costs_of_number,
+    step_seconds,
+)
 from course_lib.plan.task import Task, divisors
+
+
+class Counts:
+    """What a way needs and costs, by closed forms, each walked once for a task."""
+
+    def __init__(self, task: Task):
+        self.task = task
+        self._counted: dict[tuple, Counted] = {}
+        self._needs: dict[tuple, Needs] = {}
+
+    def counted(self, setting: Setting, place: Place) -> Counted:
+        key = replace(setting, rows=1, accumulate=1), place.tp, place.dp
+        if key not in self._counted:
+            self._counted[key] = Counted(self.task.model.config, setting, place)
+        return self._counted[key]
+
+    def needs(self, setting: Setting, place: Place) -> Needs:
+        """Bytes at the highest point of a step of the first rank, and on a node."""
+        key = replace(setting, accumulate=min(2, setting.accumulate)), place
+        if key not in self._needs:
+            if self.task.model.config is None:
+                self._needs[key] = self._of_shape(setting, place)
+            else:
+                counted = self.counted(setting, place)
+                self._needs[key] = counted.needs(setting, place, self.task.length)
+        return self._needs[key]
+
+    def costs(self, setting: Setting, place: Place) -> Costs:
+        task = self.task
+        if task.model.config is None:
+            needs, tokens = self._of_shape(setting, place), setting.rows * task.length
+            return costs_of_number(task.model.shape, setting, place, tokens, needs)
+        counted = self.counted(setting, place)
+        return costs(task.model.config, setting, place, task.length, counted=counted)
+
+    def over(self, needs: Needs) -> float:
+        """By which part of what there is a way is too large, at most 0 where it fits."""
+        machine, spare = self.task.machine, 1 + self.task.spare
+        gpu = needs.gpu * spare / machine.memory - 1
+        host = needs.host / machine.host_memory - 1 if machine.host_memory else -1.0
+        return max(gpu, host)
+
+    def short(self, needs: Needs) -> tuple[str, str]:
+        """Of what there is too little, in short and in figures."""
+        machine, spare = self.task.machine, self.task.spare
+        with_spare = needs.gpu * (1 + spare)
+        if with_spare > machine.memory:
+            text = f"{size(needs.gpu)} on each GPU, with {spare:.0%} to spare {size(with_spare)}"
+            return "more than a GPU's memory", f"{text} of {size(machine.memory)}"
+        text = f"{size(needs.host)} of a host's {size(machine.host_memory)}"
+        return "more than a host's memory", text
+
+    def _of_shape(self, setting: Setting, place: Place) -> Needs:
+        nodes = -(-place.world // place.ranks)
+        machine = ladder.Machine(self.task.machine.memory, place.ranks, nodes)
+        return ladder.needs_of(self.task.model.shape, setting, machine, self.task.length)
+
+
+def size(nbytes: float) -> str:
+    """In 10^9 bytes, or in 10^6 where that is little."""
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.2f} MB"
 
 
 @dataclass(frozen=True)
@@ -46,16 +114,11 @@ class Fallen:
     example: str = ""
     distance: float = float("inf")
 
-    def add(self, count: int, example: str, distance: float = 0.0) -> None:
-        self.count += count
-        if distance < self.distance:
-            self.example, self.distance = example, distance
-
 
 @dataclass
 class Search:
-    """`plans` from the fastest on; `fallen` by reason; `least`, where nothing fits, the way that
-    is the nearest to fitting, with what it needs."""
+    """`plans` from the fastest on; `fallen` by reason; `nearest`: of the ways that do not fit, the
+    one that lacks least, with what it needs."""
 
     task: Task
     plans: list[Plan] = field(default_factory=list)
@@ -65,7 +128,10 @@ class Search:
     _over: float = float("inf")
 
     def drop(self, reason: str, count: int, example: str, distance: float = 0.0) -> None:
-        self.fallen.setdefault(reason, Fallen()).add(count, example, distance)
+        fallen = self.fallen.setdefault(reason, Fallen())
+        fallen.count += count
+        if distance < fallen.distance:
+            fallen.example, fallen.distance = example, distance
 
     def missed(self, setting: Setting, place: Place, needs: Needs, over: float) -> None:
         if over < self._over:
@@ -80,8 +146,7 @@ def search(task: Task) -> Search:
     """All ways, ranked by predicted seconds; of equal ones the one that needs less comes first."""
     found = Search(task, counts=Counts(task))
     for place in places(task, found):
-        rows = task.rows // place.dp
-        micro = divisors(rows)
+        micro = divisors(task.rows // place.dp)
         for setting in settings(task, found, place, len(micro)):
             _rows(found, setting, place, micro)
     found.plans.sort(key=lambda plan: (plan.seconds.total, plan.needs.gpu, plan.setting.stage))
@@ -92,9 +157,8 @@ def places(task: Task, found: Search) -> Iterator[Place]:
     """Every division of the world into tp and dp that the model, the nodes and the rows allow."""
     node = task.per_node
     for tp in divisors(task.gpus) if task.tp is None else [task.tp]:
-        dp = task.gpus // tp
+        dp, why = task.gpus // tp, task.cannot_cut(tp)
         name = f"tp {tp}, dp {dp}"
-        why = task.cannot_cut(tp)
         if why is not None:
             found.drop("the model cannot be cut so", 1, f"{name}: {why}")
         elif node % tp and tp % node:

@@ -1,18 +1,27 @@
 """What is asked for: a model, a machine, how many ranks, how many tokens a step; checked at once.
 
-What cannot be is refused here with its cause and its remedy, before anything is counted.
-Lesson 15.
+What cannot be is refused here with its cause and its remedy, before anything is counted. Of a
+family whose layers are not known the states can be counted, and the flops be guessed; where its
+activations go and how it is cut cannot. Lesson 15.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
+import torch
+
+from course_lib.deepspeed_config.auto import hidden_size
+from course_lib.deepspeed_config.settings import Sizes
 from course_lib.estimate.fit import check_gpus
 from course_lib.estimate.over_tp import check_cut
+from course_lib.estimate.shape import Shape, keys_of, read, read_ours, shape_of
 from course_lib.estimate.time import Constants, Machine
-from course_lib.plan.model import Model
+from course_lib.gpt import Config
+from course_lib.pretrained.config import to_transformers
+from course_lib.pretrained.sketch import without_numbers
 from course_lib.zero.precision import DTYPES
 
 ROWS = 8  # sequences of a step for each GPU, where nothing is said
@@ -24,6 +33,43 @@ def divisors(n: int) -> list[int]:
     """All divisors of a number, in order."""
     small = [k for k in range(1, math.isqrt(n) + 1) if n % k == 0]
     return sorted({*small, *(n // k for k in small)})
+
+
+@dataclass(frozen=True)
+class Model:
+    """`config` is None of a family that is not ours; `keys` are those of its config.json."""
+
+    shape: Shape
+    config: Config | None
+    keys: dict = field(repr=False)
+    path: Path | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Model:
+        config = read_ours(path)
+        shape = read(path) if config is None else shape_of(config)
+        return cls(shape, config, dict(keys_of(path)), Path(path))
+
+    @classmethod
+    def of(cls, config: Config) -> Model:
+        """Of sizes, without a file."""
+        return cls(shape_of(config), config, to_transformers(config, torch.float32))
+
+    @property
+    def kind(self) -> str:
+        """Its model_type."""
+        return str(self.keys.get("model_type"))
+
+    @property
+    def sizes(self) -> Sizes:
+        """What DeepSpeed's settings follow from."""
+        hidden = hidden_size(self.keys)
+        if self.config is None:
+            return Sizes(hidden, self.shape.largest_layer, self.shape.largest_layer)
+        outline = without_numbers(self.config)
+        block = sum(p.numel() for p in outline.blocks[0].parameters())
+        largest = max(p.numel() for p in outline.parameters())
+        return Sizes(hidden, max(largest, block), largest)
 
 
 @dataclass(frozen=True)

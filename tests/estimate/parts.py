@@ -1,4 +1,4 @@
-"""What the tests of the estimates share: small models, engines on them, what an engine holds."""
+"""What the tests of the estimates share: small models, and engines on them."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import torch.nn.functional as F
 
 from course_lib import ranks, zero
 from course_lib.gpt import GPT, Config
-from course_lib.memory import held
 
 GPT2 = Config.gpt2(vocabulary=47, length=12, hidden=20, layers=3, heads=4, inner=33)
 LLAMA = Config.llama(
     vocabulary=53, length=12, hidden=24, layers=2, heads=4, kv_heads=2, inner=29, recompute=True
 )
 SMALL = {"bucket_bytes": 9_000}  # several buckets, none of which divides by the ranks
+# Options of `course train` for a run of a few seconds.
+SHORT = "--steps 2 --corpus-bytes 60000 --peak-tflops 0.01 --validate-every 0"
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.01),
     "momentum": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9),
@@ -41,17 +42,3 @@ def step_of(me, engine, config, step, **sizes):
     for micro in range(engine.accumulate):
         backward(me, engine, config, step, micro, **sizes)
         engine.step()
-
-
-def holds(engine) -> dict[str, int]:
-    """Bytes by tier of all storages that a model, an optimizer and an engine have."""
-    shards, home = engine.shards, engine.home
-    units = getattr(shards, "units", [])
-    mine = [[unit.shard, unit.buffer] for unit in units] + [getattr(shards, "buffers", [])]
-    mine += [part for _, part in shards.parts()]
-    mine += [engine.gradients.buffers, getattr(home, "_sets", [])]
-    mine += [getattr(getattr(home, "reads", None), "_free", None) or []]
-    small = [one for kept in getattr(home, "kept", {}).values() for one in kept.small]
-    mine += [[x for one in small for x in one.values() if torch.is_tensor(x)]]
-    mine += [[value for state in engine.optimizer.state.values() for value in state.values()]]
-    return held(engine.model, mine).by_tier

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import ranks
+from course_lib import ranks, zero
 from course_lib.estimate.memory import states
 from course_lib.estimate.traffic import must_bytes, offload_bytes
 from course_lib.gpt import GPT, Config
 from course_lib.ledger import ledger
-from tests.estimate.parts import engine_of, holds, step_of
+from tests.estimate.parts import engine_of, step_of
 from tests.estimate.test_traffic import Crossings
 
 # Of 500 that were tried, each at some of the worlds 1 to 4. Each of these has told a mistake that
@@ -88,8 +88,8 @@ def counted(me, engine: nn.Module, config: Config) -> dict[str, float]:
             found[record.op] = found.get(record.op, 0) + record.must
     if files:
         found |= {"read": files.bytes_read - before[0], "written": files.bytes_written - before[1]}
-    held = holds(engine)
-    return found | {f"held by the {tier}": held.get(tier, 0) for tier in ("device", "host")}
+    held = zero.holdings(engine)
+    return found | {f"held by the {tier}": held[tier] for tier in ("device", "host")}
 
 
 def estimated(me, model: GPT, options: dict) -> dict[str, float]:

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from course_lib.deepspeed_config import walk
-from course_lib.estimate import ladder, states
+from course_lib.estimate import ladder
 from course_lib.estimate.activations import kept
 from course_lib.estimate.ladder import Machine
-from course_lib.estimate.setting import Setting, of_each
 from course_lib.estimate.shape import shape_of
 from course_lib.gpt import Config
 from course_lib.pretrained.config import to_transformers
+from tests.estimate.parts import SHORT
 from tests.train.test_layouts import trained
 
 GPT2 = Config.gpt2(vocabulary=600, length=64, hidden=96, layers=4, heads=4)
@@ -43,31 +43,6 @@ def test_the_rungs_come_in_the_pages_order_each_on_top_of_the_last():
     assert [one.precision for _, one in rungs] == ["float32"] * 9 + ["bfloat16"] * 2
     half = [one for _, one in ladder.settings(1, "bfloat16")]
     assert len(half) == 9 and {one.precision for one in half} == {"bfloat16"}  # two have no object
-
-
-@pytest.mark.parametrize("n", [1, 4])
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_a_parameter_costs_what_the_exact_count_says(n, precision, tmp_path):
-    """But for padding, counters, and the windows that files are read through."""
-    shape = shape_of(LLAMA)
-    plans = [(s, None, None) for s in range(4)] + [(s, "cpu", None) for s in (1, 2, 3)]
-    plans += [(3, None, "cpu"), (3, "cpu", "cpu"), (3, "nvme", "nvme"), (2, "nvme", None)]
-    for stage, optimizer, parameters in plans:
-        setting = Setting(1, stage=stage, optimizer=optimizer, parameters=parameters)
-        setting = replace(setting, precision=precision)
-        got = [each * shape.params for each in of_each(setting, n)]
-        plan = setting.offload and {**setting.offload}
-        if plan and "folder" in plan:
-            plan["folder"] = tmp_path
-        held = states(
-            LLAMA, stage=stage, n=n, precision=precision, offload=plan, persist=0,
-            bucket_bytes=1 << 20,
-        )  # fmt: skip
-        tiers = held.by_tier(alive=True)
-        host = tiers["host"] - held.by_kind().get("staging", 0)
-        for mine, want in zip(got, (tiers["device"], host, tiers["disk"]), strict=True):
-            room = 0.12 if "nvme" in (optimizer, parameters) else 0.02  # whole pages
-            assert mine == pytest.approx(want, rel=room, abs=6000), (setting, got, tiers)
 
 
 def test_a_rung_holds_saves_and_costs_what_the_forms_say():
@@ -114,10 +89,6 @@ def test_the_first_that_fits_and_back_up_in_rows():
 
 
 # ---- beside the meter
-SHORT = [
-    *("--steps", "2", "--corpus-bytes", "60000", "--peak-tflops", "0.01", "--validate-every", "0"),
-    "--json",
-]
 APART = 1.08  # how far a budget lies at least from what a rung is estimated to need
 
 
@@ -125,7 +96,8 @@ def peaks(me, runs: list, folder: str) -> list[int]:
     """The most that any rank held in a step, by the meter of `course train`, for each run."""
     found = []
     for i, argv in enumerate(runs):
-        done = trained(me, [*argv, *SHORT], str(Path(folder) / f"{me.world}-{i}"))
+        argv = [*argv, *SHORT.split(), "--json"]
+        done = trained(me, argv, str(Path(folder) / f"{me.world}-{i}"))
         found.append(max(report["peak"] for report in done["ranks"]))
     return found
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from course_lib import zero
 from course_lib.estimate.memory import COUNTER, RULES, of_number, per_parameter, states
 from course_lib.gpt import GPT
-from course_lib.memory import budget
-from tests.estimate.parts import GPT2, LLAMA, SMALL, backward, engine_of, holds, step_of
+from tests.estimate.parts import GPT2, LLAMA, SMALL, backward, engine_of, step_of
 
 
 def padding(n: int, buckets: int, parts: int, states: int) -> int:
@@ -38,19 +38,17 @@ def compare(me, config, stage, folder=None, freeze=(), **options):
         outline, stage=stage, n=me.world, rank=me.rank, offload=plan,
         optimizer=options.get("optimizer", "adamw"), **same,
     )  # fmt: skip
-    with budget() as watched:
-        engine = engine_of(me, config, stage, model=model, **options)
-        step_of(me, engine, config, 0)
-        where = f"stage {stage} of {me.world}, {options}"
-        for alive in (False, True):
-            if alive:
-                backward(me, engine, config, 5)
-            got = holds(engine)
-            got["disk"] = watched.in_use("disk")
-            assert got == want.by_tier(alive=alive), (where, alive, got, want)
-            assert sum(got.values()) == want.total(alive=alive)
-        engine.step()
-        engine.close()
+    engine = engine_of(me, config, stage, model=model, **options)
+    step_of(me, engine, config, 0)
+    where = f"stage {stage} of {me.world}, {options}"
+    for alive in (False, True):
+        if alive:
+            backward(me, engine, config, 5)
+        got = zero.holdings(engine)
+        assert got == want.by_tier(alive=alive), (where, alive, got, want)
+        assert sum(got.values()) == want.total(alive=alive)
+    engine.step()
+    engine.close()
     shape = [[slot.shape for slot in bucket.slots] for bucket in engine.partition.buckets]
     mine = [[slot.shape for slot in bucket.slots] for bucket in want.partition.buckets]
     assert (shape if stage < 3 else shape[::-1]) == mine, where

@@ -26,10 +26,10 @@ from course_lib.estimate.time import (
     Rate,
     Work,
     bars,
+    calibrate,
     costs,
     passes,
     presets,
-    probes,
     slowest,
     step_seconds,
     update_bytes,
@@ -97,9 +97,6 @@ def test_the_rest_of_a_step_by_hand():
     assert dropped - (two.forward.moved - one.forward.moved) == 6 * 2
     assert update_bytes(10, width=4, master=False) == 10 * 4 * (3 + 7)
     assert update_bytes(10, width=2, master=True) == 10 * (4 * 10 + 2 * 2 + 4)
-
-
-# ---- a rank's model
 
 
 # ---- costs
@@ -303,8 +300,6 @@ def test_more_ranks_than_cores_each_take_as_much_longer():
 
 
 # ---- the bars
-
-
 def test_three_bars_are_predicted_within_seven_points():
     """From the four of tensor parallelism alone and one with replicas."""
     five = (*bars.ALONE, bars.ONE)
@@ -369,23 +364,23 @@ def test_an_unknown_machine_is_refused():
 def test_a_machine_from_its_probes(like):
     """Seconds that a made-up machine would need give its figures back."""
     flops, moved, alpha, beta = 4e10, 3e9, 2e-4, 1e-9
-    config, rows = probes.sample(like)
+    config, rows = calibrate.sample(like)
     work = passes(config, rows, config.length)
     params = sum(p.numel() for p in GPT(config).parameters())
     every = work.forward.moved + work.backward.moved + update_bytes(params, width=4, master=False)
-    product = probes.TIMES * 2 * rows * config.length * config.hidden * config.inner
+    product = calibrate.TIMES * 2 * rows * config.length * config.hidden * config.inner
     seconds = {}
     for when, slower in (("alone", 1), ("together", 2)):
         seconds[f"product, {when}"] = slower * product / flops
         seconds[f"step, {when}"] = slower * (work.flops / flops + every / moved)
-    for name, size in (("small", probes.SMALL), ("large", probes.LARGE)):
+    for name, size in (("small", calibrate.SMALL), ("large", calibrate.LARGE)):
         # two ranks: an all-reduce sends all of its bytes, in two steps; a half sends half, in one
-        seconds[f"sum, {name}"] = probes.TIMES * (2 * alpha + 4 * size * beta)
-        seconds[f"halves, {name}"] = probes.TIMES * (3 * alpha + 2 * size * 2 * beta)
+        seconds[f"sum, {name}"] = calibrate.TIMES * (2 * alpha + 4 * size * beta)
+        seconds[f"halves, {name}"] = calibrate.TIMES * (3 * alpha + 2 * size * 2 * beta)
     for name, waits in (("sum", 5), ("halves", 7)):
-        seconds[f"{name}, after work"] = seconds[f"{name}, small"] + probes.TIMES * waits * alpha
+        seconds[f"{name}, after work"] = seconds[f"{name}, small"] + calibrate.TIMES * waits * alpha
         seconds[f"{name}, after work"] += seconds["product, together"]
-    here = probes.machine(seconds, 2, 2, 10**9, like)
+    here = calibrate.machine(seconds, 2, 2, 10**9, like)
     assert [rate.ranks for rate in here.rates] == [1, 2]
     assert [rate.flops for rate in here.rates] == pytest.approx([flops, flops / 2])
     assert [rate.moved for rate in here.rates] == pytest.approx([moved, moved / 2])
@@ -398,7 +393,7 @@ def test_a_machine_from_its_probes(like):
 
 
 def probed(me):
-    return [(probe.name, probe.ranks, probes.timed(probe)) for probe in probes.probes(2)]
+    return [(probe.name, probe.ranks, calibrate.timed(probe)) for probe in calibrate.probes(2)]
 
 
 def test_every_probe_runs_on_the_ranks_it_is_for(pool):
@@ -413,7 +408,7 @@ def test_every_probe_runs_on_the_ranks_it_is_for(pool):
 
 
 ON_ONE_GPU = """
-import os, queue, sys
+import os, pathlib, sys
 import torch
 from course_lib.estimate.time import calibrate
 def claimed(device):
@@ -421,9 +416,8 @@ def claimed(device):
 torch.cuda.device_count = lambda: 0 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else 1
 torch.cuda.set_device = claimed
 calibrate.probes = lambda world, like: []
-answers = queue.SimpleQueue()
-calibrate._rank(0, 1, None, sys.argv[1], 1, answers)
-assert answers.get() == {}
+calibrate._rank(0, 1, None, sys.argv[1], 1)
+assert pathlib.Path(sys.argv[1], calibrate.SECONDS).read_text() == "{}"
 """
 
 
@@ -438,9 +432,7 @@ def test_measuring_the_processors_claims_no_gpu(tmp_path):
 
 @pytest.mark.slow
 def test_this_machine_can_be_measured():
-    from course_lib.estimate.time.calibrate import calibrate
-
-    here = calibrate(2, turns=2)
+    here = calibrate.calibrate(2, turns=2)
     assert all(rate.flops > 1e8 and rate.moved > 1e7 for rate in here.rates)
     assert 1e6 < here.inside.bandwidth < 1e12 and 1e6 < here.halves.bandwidth < 1e12
     assert here.memory > 0 and here.gpus == here.cores

@@ -9,12 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from course_lib import ranks
-from course_lib.estimate.traffic import (
-    FAST,
-    LEAN,
-    must_bytes,
-    offload_bytes,
-)
+from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
 from course_lib.ledger import ledger
 from course_lib.memory import tier_of
 from tests.estimate.parts import GPT2, LLAMA, SMALL, engine_of, step_of

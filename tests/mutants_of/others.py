@@ -325,8 +325,7 @@ MUTANTS = [
         "estimate-padding-forgotten",
         "course_lib/estimate/memory.py",
         'self.between["parameters", tier] += bucket.cut.shard * width',
-        "own = sum(p.numel for p in bucket.pieces(self.rank))\n"
-        '            self.between["parameters", tier] += own * width',
+        'self.between["parameters", tier] += own * width',
         ("tests/estimate/test_memory.py::test_what_is_held_is_what_was_estimated[4]",),
         "the shard's padding is memory too",
         "T24",
@@ -334,8 +333,8 @@ MUTANTS = [
     Mutant(
         "estimate-master-forgotten",
         "course_lib/estimate/memory.py",
-        "            if away or self.master or (lent",
-        "            if away or (lent",
+        "            if zero.master or (home",
+        "            if (home",
         (
             "tests/estimate/test_memory.py::test_other_optimizers_half_precision_and_frozen"
             "_parameters",
@@ -346,8 +345,8 @@ MUTANTS = [
     Mutant(
         "estimate-stage-2-accumulates-for-nothing",
         "course_lib/estimate/traffic.py",
-        "            times = accumulate if stage == 2 else 1",
-        "            times = 1",
+        "    sums = accumulate if stage >= 2 else 1",
+        "    sums = accumulate if stage == 3 else 1",
         ("tests/estimate/test_traffic.py::test_a_step_sends_what_was_estimated[2]",),
         "at stage 2 each micro-batch costs a reduce-scatter",
         "T22",
@@ -551,9 +550,9 @@ MUTANTS = [
     ),
     Mutant(
         "ladder-wire-of-one-micro-batch",
-        "course_lib/estimate/ladder.py",
-        "    sent = must_bytes(config, accumulate=setting.accumulate, keep=keep, **zero)",
-        "    sent = must_bytes(config, keep=keep, **zero)",
+        "course_lib/estimate/time/costs.py",
+        "self._line(must_bytes, times)",
+        "self._line(must_bytes, 1)",
         ("tests/estimate/test_ladder.py::test_a_rung_holds_saves_and_costs_what_the_forms_say",),
         "from stage 2 on every micro-batch is sent",
         "T22",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from course_lib.estimate.time import Constants, Link, Machine, Rate
 from course_lib.gpt import Config
-from course_lib.plan import Search, Task, search
-from course_lib.plan.model import Model
+from course_lib.plan import Model, Search, Task, search
 
 GPT2 = Config.gpt2(vocabulary=600, length=64, hidden=96, layers=3, heads=4)
 LLAMA = Config.llama(vocabulary=400, length=64, hidden=96, layers=3, heads=4, kv_heads=2, inner=256)
@@ -14,6 +13,8 @@ CLUSTER = Machine(
     host_memory=10**8, host_moved=1e10, disk=1e8, precision="float32",
 )  # fmt: skip
 CONSTANTS = Constants(0.8, 0.02)
+BERT = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100}
+BERT |= {"num_attention_heads": 2, "intermediate_size": 64}
 
 
 def task_of(config: Config = LLAMA, machine: Machine = CLUSTER, **more) -> Task:

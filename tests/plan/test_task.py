@@ -6,12 +6,11 @@ import json
 
 import pytest
 
+from course_lib.estimate.time import presets
 from course_lib.estimate.time.bars import BARS, fit
-from course_lib.gpt import Config
-from course_lib.plan import cluster
-from course_lib.plan.model import Model
+from course_lib.plan import Model, Task, search
 from course_lib.plan.task import divisors
-from tests.plan.parts import CLUSTER, task_of
+from tests.plan.parts import BERT, CLUSTER, CONSTANTS, task_of
 
 WRONG = [
     ({"gpus": 6}, r"--gpus 6 does not fill nodes of 4: take 4 or 8"),
@@ -49,10 +48,10 @@ def test_what_is_not_said_is_as_usual():
 
 def test_a_machine_goes_through_its_file(tmp_path):
     file = tmp_path / "here.json"
-    cluster.write_machine(CLUSTER, file)
-    assert cluster.cluster(str(file)) == CLUSTER
+    presets.write_machine(CLUSTER, file)
+    assert presets.cluster(str(file)) == CLUSTER
     file.write_text('{"like": "dgx-a100", "memory": 4e10, "across": {"bandwidth": 1e11}}')
-    plain, changed = cluster.cluster("dgx-a100"), cluster.cluster(str(file))
+    plain, changed = presets.cluster("dgx-a100"), presets.cluster(str(file))
     assert (changed.memory, changed.across.bandwidth) == (4e10, 1e11)
     assert (changed.inside, changed.rates) == (plain.inside, plain.rates)
     for wrong, words in (
@@ -66,35 +65,29 @@ def test_a_machine_goes_through_its_file(tmp_path):
     ):
         file.write_text(wrong)
         with pytest.raises(ValueError, match=f"no file of a machine: .*{words}"):
-            cluster.cluster(str(file))
+            presets.cluster(str(file))
     file.write_text('{"like": "cray"}')
     with pytest.raises(ValueError, match="--machine cray is none of dgx-2h"):
-        cluster.cluster(str(file))
+        presets.cluster(str(file))
 
 
 def test_gpus_have_the_fitted_constants_and_processes_none():
-    assert cluster.constants(CLUSTER) == fit(BARS, worst=True)
-    own = cluster.constants(cluster.cluster("laptop"))
+    assert presets.constants(CLUSTER) == fit(BARS, worst=True)
+    own = presets.constants(presets.cluster("laptop"))
     assert (own.reach, own.spread) == (1.0, 0.0)
 
 
 def test_more_processes_than_cores_are_on_one_host():
-    few, many = (cluster.cluster("laptop", gpus=n) for n in (2, 8))
+    few, many = (presets.cluster("laptop", gpus=n) for n in (2, 8))
     assert (few.gpus, many.gpus, many.memory) == (4, 8, few.memory // 2)
-    assert many.oversubscribed(8) == 2 and cluster.cluster("dgx-a100", gpus=16).gpus == 8
+    assert many.oversubscribed(8) == 2 and presets.cluster("dgx-a100", gpus=16).gpus == 8
 
 
 def test_of_another_family_the_size_alone_is_known(tmp_path):
     pytest.importorskip("transformers")
-    keys = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 100,
-            "num_attention_heads": 2, "intermediate_size": 64}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(keys))
+    (tmp_path / "config.json").write_text(json.dumps(BERT))
     model = Model.read(tmp_path)
     assert model.config is None and model.shape.params > 10_000 and model.sizes.hidden == 32
-
-    from course_lib.plan import Task, search
-    from tests.plan.parts import CONSTANTS
-
     with pytest.raises(ValueError, match="--length is missing"):
         Task.of(model, CLUSTER, CONSTANTS)
     task = Task.of(model, CLUSTER, CONSTANTS, length=64)
@@ -102,13 +95,7 @@ def test_of_another_family_the_size_alone_is_known(tmp_path):
     assert {plan.place.tp for plan in found.plans} == {1}
     assert found.plans[0].needs.activations is None
     assert "model_type 'bert'" in found.fallen["the model cannot be cut so"].example
-    stages = {plan.setting.stage for plan in found.plans}
-    assert stages == {0, 1, 2, 3}
+    assert {plan.setting.stage for plan in found.plans} == {0, 1, 2, 3}
     flops = 6 * model.shape.params * 8 * 64  # of a rank's eight sequences
     first = next(plan for plan in found.plans if not plan.setting.recompute)
     assert first.seconds.compute == pytest.approx(flops / 1e11)
-
-
-def test_a_config_and_sizes_need_each_other_not():
-    with pytest.raises(ValueError, match="hidden=10 does not divide into heads=4"):
-        Model.of(Config.gpt2(hidden=10, heads=4))

@@ -1,11 +1,18 @@
 """Seconds of a step on a machine: compute, rings, what hides behind what, and two constants.
 
-In the order of reading: work, machine, links, costs, step, bars, presets, calibrate. Lesson 15.
+In the order of reading: work, machine, costs, step, bars, presets, calibrate. Lesson 15.
 """
 
 from course_lib.estimate.time.costs import Costs, Counted, costs, costs_of_number
-from course_lib.estimate.time.links import Place, Ring
-from course_lib.estimate.time.machine import Constants, Link, Machine, Rate, slowest
+from course_lib.estimate.time.machine import (
+    Constants,
+    Link,
+    Machine,
+    Place,
+    Rate,
+    Ring,
+    slowest,
+)
 from course_lib.estimate.time.step import Seconds, step_seconds
 from course_lib.estimate.time.work import Passes, Work, passes, update_bytes
 

@@ -6,14 +6,13 @@ Megatron-LM's weak scaling on DGX-2H nodes (Shoeybi et al. 2019, arXiv 1909.0805
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from course_lib.estimate.setting import Setting
 from course_lib.estimate.time.costs import Costs, costs
-from course_lib.estimate.time.links import Place
-from course_lib.estimate.time.machine import Constants, Link, Machine, Rate
+from course_lib.estimate.time.machine import Constants, Link, Machine, Place, Rate
 from course_lib.estimate.time.step import step_seconds
 from course_lib.gpt import Config
 
@@ -95,21 +94,17 @@ def fit(bars: Sequence[Bar] = BARS, *, worst: bool = False) -> Constants:
 
     A grid that closes in on its best point: two numbers, and a surface without other valleys.
     """
-    best = Constants(0.5, 0.05)
-    reach, spread = 0.45, 0.05  # half the widths of what is looked through
+    best, reach, spread = Constants(0.5, 0.05), 0.45, 0.05  # half the widths of what is looked at
+
+    def misfit(constants: Constants) -> float:
+        found = residuals(constants, bars)
+        return max(map(abs, found)) if worst else sum(x * x for x in found)
+
     for _ in range(12):
-        around = list(_grid(best, reach, spread))
-        best = min(around, key=lambda constants: _misfit(residuals(constants, bars), worst))
-        reach, spread = reach / 2, spread / 2
+        around = [
+            Constants(max(0.01, best.reach + reach * i / 4), max(0.0, best.spread + spread * j / 4))
+            for i in range(-4, 5)
+            for j in range(-4, 5)
+        ]
+        best, reach, spread = min(around, key=misfit), reach / 2, spread / 2
     return best
-
-
-def _grid(middle: Constants, reach: float, spread: float, steps: int = 4) -> Iterator[Constants]:
-    for i in range(-steps, steps + 1):
-        for j in range(-steps, steps + 1):
-            at = middle.reach + reach * i / steps, middle.spread + spread * j / steps
-            yield Constants(max(0.01, at[0]), max(0.0, at[1]))
-
-
-def _misfit(found: Sequence[float], worst: bool) -> float:
-    return max(map(abs, found)) if worst else sum(x * x for x in found)

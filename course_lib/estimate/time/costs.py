@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from course_lib.estimate.activations import kept
+from course_lib.estimate.backward import Cut
 from course_lib.estimate.memory import States, states
 from course_lib.estimate.outline import outline_of_rank
 from course_lib.estimate.over_tp import summed_bytes, tensor_parallel_bytes
-from course_lib.estimate.setting import Setting
+from course_lib.estimate.peak import step_peak
+from course_lib.estimate.setting import Needs, Setting
 from course_lib.estimate.shape import Shape
-from course_lib.estimate.time.links import Place
+from course_lib.estimate.time.machine import Place
 from course_lib.estimate.time.work import Passes, Work, passes, update_bytes
 from course_lib.estimate.traffic import FAST, LEAN, must_bytes, offload_bytes
 from course_lib.gpt import Config
@@ -49,40 +52,58 @@ class Costs:
 
 class Counted:
     """What follows from a model's parameters alone, whatever its rows are: counted once for each
-    cut, stage and offload. Bytes of a step are those of its first micro-batch and so many more for
-    each further one."""
+    tp, dp, stage and offload. Bytes of a step are those of its first micro-batch and so many more
+    for each further one. `rank` is one of dp; `keep`: bytes of parameters that may stay whole."""
 
-    def __init__(self, config: Config, setting: Setting, place: Place):
-        self.setting, self.place = setting, place
+    def __init__(
+        self, config: Config, setting: Setting, place: Place, rank: int = 0, keep: int | None = None
+    ):
+        self.offload, self.dp = setting.offload, place.dp
+        self.keep = (LEAN if setting.lean else FAST) if keep is None else keep
+        # Fused kernels drop attention's weights without keeping them: nothing of that is counted.
         self.config = config.changed(recompute=setting.recompute, attention_dropout=0.0)
         self.outline = outline_of_rank(self.config, place.tp, dtype=setting.dtype)
-        zero = {"stage": setting.stage, "n": place.dp, "precision": setting.precision}
-        self.held = states(self.outline, offload=setting.offload, **zero)
-        self._zero = {**zero, "keep": LEAN if setting.lean else FAST}
-        self._known: dict[tuple[str, int], Mapping[str, float]] = {}
+        self.held = states(
+            self.outline, stage=setting.stage, n=place.dp, rank=rank, precision=setting.precision,
+            offload=setting.offload,
+        )  # fmt: skip
+        self._known: dict[tuple[Callable, int], Mapping[str, float]] = {}
+
+    def peak(self, setting: Setting, place: Place, length: int) -> int:
+        """Bytes of the GPU at the highest point of a step with the setting's rows."""
+        how = {"accumulate": setting.accumulate, "keep": self.keep, "held": self.held}
+        cut = Cut(place.tp, 0, place.sequence)
+        return step_peak(self.outline, setting.rows, length, cut=cut, **how).total
+
+    def needs(self, setting: Setting, place: Place, length: int) -> Needs:
+        """What such a step takes of a rank and a node; what crosses between the tiers is left to
+        `moved`."""
+        cut = {"tp": place.tp, "sequence": place.sequence}
+        forward = kept(self.config, setting.rows, length, width=setting.width, **cut)
+        tiers = self.held.by_tier(alive=True)
+        host, disk = (tiers[name] * place.ranks for name in ("host", "disk"))
+        sent = round(sum(self.dp_bytes(setting.accumulate).values()))
+        return Needs(self.peak(setting, place, length), forward.total, host, disk, sent)
 
     def dp_bytes(self, times: int) -> dict[str, float]:
         """What a rank sends over dp in a step of so many micro-batches, by verb."""
-        return {} if self.place.dp == 1 else self._line("dp", must_bytes, times)
+        return {} if self.dp == 1 else self._line(must_bytes, times)
 
     def moved(self, times: int) -> dict[str, float]:
         """What crosses between the tiers."""
-        if self.setting.offload is None:
+        if self.offload is None:
             return dict.fromkeys(("down", "up", "read", "written"), 0)
-        return self._line("tiers", offload_bytes, times, offload=self.setting.offload)
+        return self._line(offload_bytes, times)
 
-    def _line(self, name: str, form: Callable, times: int, **more: object) -> dict[str, float]:
+    def _line(self, form: Callable, times: int) -> dict[str, float]:
         """A figure that grows by as much with each micro-batch, from its first two values."""
-
-        def of(k: int) -> dict[str, float]:
-            if (name, k) not in self._known:
-                self._known[name, k] = form(self.outline, accumulate=k, **self._zero, **more)
-            return self._known[name, k]
-
-        first = of(1)
-        if times == 1:
-            return dict(first)
-        return {key: x + (times - 1) * (of(2)[key] - x) for key, x in first.items()}
+        for k in (1, 2)[:times]:
+            if (form, k) not in self._known:
+                how = {"accumulate": k, "keep": self.keep, "held": self.held}
+                self._known[form, k] = form(self.outline, **how)
+        first = self._known[form, 1]
+        second = self._known.get((form, 2), first)
+        return {key: x + (times - 1) * (second[key] - x) for key, x in first.items()}
 
 
 def costs(
@@ -114,12 +135,13 @@ def costs(
 
 
 def costs_of_number(
-    shape: Shape, setting: Setting, place: Place, tokens: int, sent: float, moved: Mapping
+    shape: Shape, setting: Setting, place: Place, tokens: int, needs: Needs
 ) -> Costs:
     """The same from the number of parameters alone, for a model whose layers are not known: two
     flops for each and token in the forward, four in the backward, and no other work."""
     forward = Work(2.0 * shape.params * tokens)
     backward = Work((6.0 if setting.recompute else 4.0) * shape.params * tokens)
+    sent = needs.sent if place.dp > 1 else 0
     verb = "all_reduce" if setting.stage == 0 else "reduce_scatter"
     dp = {verb: (sent, 1)} if sent else {}
     own = shape.params / (place.dp if setting.stage else 1)
@@ -127,8 +149,8 @@ def costs_of_number(
         place, setting.stage, setting.accumulate, Passes(forward, backward), {}, dp,
         min(sent, 2.0 * shape.largest_layer * setting.width),
         update_bytes(own, width=setting.width, master=setting.master),
-        away=setting.optimizer is not None, down=moved["down"], up=moved["up"],
-        fetches=setting.parameters is not None, files=moved["read"] + moved["written"],
+        away=setting.optimizer is not None, down=needs.down, up=needs.up,
+        fetches=setting.parameters is not None, files=needs.read + needs.written,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Known machines, from their data sheets, and what is assumed that a product reaches of the peak.
+"""Known machines, from their data sheets, and machines in files, which were measured or written.
 
 A rate beside its peak: half of an A100's, 45 % of an H100's are what published training runs came
 to (Narayanan et al. 2021, arXiv 2104.04473; Llama 3, arXiv 2407.21783). Lesson 15.
@@ -6,46 +6,36 @@ to (Narayanan et al. 2021, arXiv 2104.04473; Llama 3, arXiv 2407.21783). Lesson 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from dataclasses import MISSING, fields
+from pathlib import Path
 
-from course_lib.estimate.time.bars import NETWORK, NVLINK, PCIE, dgx_2h
-from course_lib.estimate.time.machine import Link, Machine, Rate
+from course_lib.estimate.time.bars import BARS, NETWORK, NVLINK, PCIE, dgx_2h, fit
+from course_lib.estimate.time.machine import Constants, Link, Machine, Rate
+from course_lib.files import write_whole
 
 GB, TERA = 10**9, 10**12
 LOOPBACK = 50e-6  # seconds of a step between processes of one host
-
-
-def _gpus(
-    name: str,
-    gpus: int,
-    memory: int,
-    peak: float,
-    reached: float,
-    moved: float,
-    inside: Link,
-    across: Link | None,
-    **more: object,
-) -> Machine:
-    rate = Rate(gpus, peak * TERA * reached, moved * GB)
-    return Machine(
-        name, gpus, memory * GB, (rate,), inside, across, peak=peak * TERA, **more
-    )  # fmt: skip
+NUMBERS = ("gpus", "memory", "host", "host_memory", "host_moved", "disk", "cores", "peak", "single")
 
 
 def dgx_a100() -> Machine:
     """312 TFLOP/s in 16 bits, 2039 GB/s; NVLink 3, 300 GB/s one way; 8 links of 200 Gb/s."""
-    return _gpus(
-        "DGX A100 80 GB", 8, 80, 312, 0.50, 2039, Link(300 * GB, NVLINK), Link(200 * GB, NETWORK),
-        host=25 * GB, host_memory=2000 * GB, host_moved=400 * GB, single=19.5 * TERA,
+    return Machine(
+        "DGX A100 80 GB", 8, 80 * GB, (Rate(8, 312 * TERA * 0.5, 2039 * GB),),
+        Link(300 * GB, NVLINK), Link(200 * GB, NETWORK), host=25 * GB, host_memory=2000 * GB,
+        host_moved=400 * GB, peak=312 * TERA, single=19.5 * TERA,
         source="NVIDIA, DGX A100 data sheet",
     )  # fmt: skip
 
 
 def hgx_h100() -> Machine:
     """989 TFLOP/s in 16 bits, 3350 GB/s; NVLink 4, 450 GB/s one way; 8 links of 400 Gb/s."""
-    return _gpus(
-        "HGX H100", 8, 80, 989, 0.45, 3350, Link(450 * GB, NVLINK), Link(400 * GB, NETWORK),
-        host=55 * GB, host_memory=2000 * GB, host_moved=600 * GB, single=67 * TERA,
+    return Machine(
+        "HGX H100", 8, 80 * GB, (Rate(8, 989 * TERA * 0.45, 3350 * GB),),
+        Link(450 * GB, NVLINK), Link(400 * GB, NETWORK), host=55 * GB, host_memory=2000 * GB,
+        host_moved=600 * GB, peak=989 * TERA, single=67 * TERA,
         source="NVIDIA, H100 SXM data sheet",
     )  # fmt: skip
 
@@ -61,9 +51,10 @@ def hgx_h200() -> Machine:
 def workstation() -> Machine:
     """Two RTX 4090: 165 TFLOP/s in 16 bits with sums in 32, 1008 GB/s; PCIe 4 x16, 32 GB/s one
     way, and no peer access: each message goes through the host, which takes it twice."""
-    return _gpus(
-        "workstation, 2 x 24 GB", 2, 24, 165, 0.5, 1008, Link(16 * GB, 2 * PCIE), None,
-        host=25 * GB, host_memory=128 * GB, host_moved=80 * GB, single=82.6 * TERA,
+    return Machine(
+        "workstation, 2 x 24 GB", 2, 24 * GB, (Rate(2, 165 * TERA * 0.5, 1008 * GB),),
+        Link(16 * GB, 2 * PCIE), host=25 * GB, host_memory=128 * GB, host_moved=80 * GB,
+        peak=165 * TERA, single=82.6 * TERA,
         source="NVIDIA, Ada architecture white paper; PCI-SIG",
     )  # fmt: skip
 
@@ -100,3 +91,56 @@ def preset(name: str) -> Machine:
             'file may say {"like": one of these} and the figures that are others'
         )
     return PRESETS[name]()
+
+
+def cluster(name: str | Machine, *, gpus: int = 0) -> Machine:
+    """A known machine, the file of one, or one that was measured; `gpus` are wanted in all."""
+    if isinstance(name, Machine):
+        machine = name
+    elif name not in PRESETS and Path(name).is_file():
+        machine = read_machine(Path(name))
+    else:
+        machine = preset(name)
+    if machine.cores is not None and gpus > machine.gpus:
+        # Processes of one host, however many: they share its cores and its memory.
+        return machine.changed(gpus=gpus, memory=machine.memory * machine.gpus // gpus)
+    return machine
+
+
+def constants(machine: Machine) -> Constants:
+    """Those of the published bars, for GPUs; of a machine whose ranks are processes the links are
+    what a collective was measured to reach, and which rank is slow changes from step to step."""
+    return Constants() if machine.cores is not None else fit(BARS, worst=True)
+
+
+def read_machine(path: Path) -> Machine:
+    """A machine as `write_machine` leaves it; `like` names a known one, whose figures count for
+    those that the file has not."""
+    refused = f"--machine {path} is no file of a machine: "
+    try:
+        values = json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{refused}it is no JSON ({error})") from error
+    if not isinstance(values, dict):
+        raise ValueError(f'{refused}it has to hold an object, such as {{"like": "hgx-h100"}}')
+    like = values.pop("like", None)
+    values = {**(preset(like).as_dict() if like else {}), **values}
+    figures = {figure.name: figure.default is MISSING for figure in fields(Machine)}
+    if strange := sorted(values.keys() - figures.keys()):
+        known = ", ".join(figures)
+        raise ValueError(f"{refused}it names {', '.join(strange)}; the figures are {known}")
+    if missing := [name for name, needed in figures.items() if needed and name not in values]:
+        raise ValueError(f'{refused}it lacks {", ".join(missing)}; or give "like": a known machine')
+    for name in NUMBERS:
+        value = values.get(name)
+        if value is not None and not (type(value) in (int, float) and value > 0):
+            raise ValueError(f"{refused}{name} is {value!r} and has to be a number above 0")
+    try:
+        return Machine.from_dict(values)
+    except (TypeError, KeyError, AttributeError) as error:
+        form = 'rates are [{"ranks", "flops", "moved"}], links {"bandwidth", "latency"}'
+        raise ValueError(f"{refused}{form}") from error
+
+
+def write_machine(machine: Machine, path: Path) -> None:
+    write_whole(path, (json.dumps(machine.as_dict(), indent=2) + "\n").encode())

@@ -6,7 +6,7 @@ backward works, all but the last, which nothing is left to hide. Lesson 15.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
 from course_lib.estimate.time.costs import Costs
 from course_lib.estimate.time.machine import Constants, Machine
@@ -95,27 +95,23 @@ class _Step:
         costs, machine = self.costs, self.machine
         if not (costs.away or costs.fetches or costs.down or costs.up):
             return 0.0
-        if machine.host is None:
-            raise ValueError(
-                f"of {machine.name} no link to the host's memory is known: --host GB/s"
-            )
-        down, up = costs.down / machine.host, costs.up / machine.host
+        host = _known(
+            machine.host, f"of {machine.name} no link to the host's memory is known: --host GB/s"
+        )
+        down, up = costs.down / host, costs.up / host
         passes = costs.times * (forward + backward)
         shown = self.behind(down, 0.0, costs.times * backward) if costs.away else down
         shown += self.behind(up, 0.0, passes) if costs.fetches else up
         if costs.away:
-            if machine.host_moved is None:
-                raise ValueError(
-                    f"how fast {machine.name}'s processors go through their memory is not known"
-                )
-            shown += costs.updated * self.ranks / machine.host_moved
+            why = f"how fast {machine.name}'s processors go through their memory is not known"
+            shown += costs.updated * self.ranks / _known(machine.host_moved, why)
         if costs.files:
-            if machine.disk is None:
-                raise ValueError(
-                    f"{machine.name} has no disk that states could lie on: --disk GB/s"
-                )
-            shown += costs.files * self.ranks / machine.disk
+            why = f"{machine.name} has no disk that states could lie on: --disk GB/s"
+            shown += costs.files * self.ranks / _known(machine.disk, why)
         return shown
 
 
-NAMES = tuple(field.name for field in fields(Seconds))
+def _known(figure: float | None, otherwise: str) -> float:
+    if figure is None:
+        raise ValueError(otherwise)
+    return figure
