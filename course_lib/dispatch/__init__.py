@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from course_lib.dispatch.operations import OPERATIONS, Operation, arguments
+from course_lib.dispatch.operations import OPERATIONS, Operation, arguments, handle
 from course_lib.dispatch.waits import listening
 
-__all__ = ["OPERATIONS", "LightMode", "Operation", "arguments", "listening"]
+__all__ = ["OPERATIONS", "LightMode", "Operation", "arguments", "handle", "listening"]
 
 
 class LightMode(TorchDispatchMode):

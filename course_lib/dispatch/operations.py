@@ -11,6 +11,7 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+import torch.distributed as dist
 
 
 class Operation(NamedTuple):
@@ -69,6 +70,12 @@ OPERATIONS: dict[str, Operation] = {
     "_c10d_functional::broadcast_": Operation("broadcast", "input", agree="in", root="src"),
 }
 NAMESPACES = {name.partition("::")[0] for name in OPERATIONS}
+
+
+def handle(result: object) -> dist.Work | None:
+    """The handle in what an operation returns: the last of its results, or the only one."""
+    last = result[-1] if isinstance(result, (tuple, list)) and result else result
+    return dist.Work.unbox(last) if isinstance(last, torch.ScriptObject) else None
 
 
 @cache

@@ -18,7 +18,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
-from course_lib.dispatch import OPERATIONS, LightMode
+from course_lib.dispatch import OPERATIONS, LightMode, handle
 from course_lib.memory.storages import plain_tensors
 
 FUSED = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -82,9 +82,8 @@ class UnderWay(LightMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self._newest = None
         result = func(*args, **(kwargs or {}))
-        if func._schema.name in OPERATIONS:
-            last = result[-1] if isinstance(result, (tuple, list)) and result else result
-            if isinstance(last, torch.ScriptObject):
-                self._newest = dist.Work.unbox(last)
-                self._tensors[self._newest] = list(plain_tensors((args, kwargs or {})))
+        work = handle(result) if func._schema.name in OPERATIONS else None
+        if work is not None:
+            self._newest = work
+            self._tensors[work] = list(plain_tensors((args, kwargs or {})))
         return result

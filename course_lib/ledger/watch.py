@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from course_lib.collectives import Verb, current
-from course_lib.dispatch import OPERATIONS, LightMode, listening
+from course_lib.dispatch import OPERATIONS, LightMode, handle, listening
 from course_lib.ledger import calls, origin
 from course_lib.ledger.book import Book, Record
 from course_lib.ledger.flight import DeviceTimes, Flights, Landing
@@ -113,7 +113,7 @@ class Watch(LightMode):
             self._of_verb[verb] = record
         if self._functional is not None:
             self._functional.append(landing)
-        self._flights.follow(landing, _work(result), on_device)
+        self._flights.follow(landing, handle(result), on_device)
         return result
 
     def _functional_collective(self, func: Operation, args: tuple, kwargs: dict):
@@ -175,12 +175,6 @@ class Watch(LightMode):
 def _is_distributed(kind: type) -> bool:
     """Whether a class of tensors comes from torch.distributed, or is derived from one that does."""
     return any(base.__module__.startswith("torch.distributed.") for base in kind.__mro__)
-
-
-def _work(result: object) -> dist.Work | None:
-    """The handle in what a c10d operation returns: the last of its results, or the only one."""
-    last = result[-1] if isinstance(result, (tuple, list)) and result else result
-    return dist.Work.unbox(last) if isinstance(last, torch.ScriptObject) else None
 
 
 def _axes(
