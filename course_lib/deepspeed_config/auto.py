@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
+from typing import NamedTuple
 
 AUTO = "auto"
 OF_THE_FILE = "the file"
@@ -33,19 +34,32 @@ OF_ACCELERATE = {
     f"{ZERO}.offload_param.nvme_path": "none",
     f"{ZERO}.stage3_gather_16bit_weights_on_model_save": False,
 }
+# What it fills in from its arguments, as they are.
+OF_ARGUMENTS = {
+    "train_micro_batch_size_per_gpu": ("per_device_train_batch_size",),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps",),
+    "gradient_clipping": ("max_grad_norm",),
+    "optimizer.params.lr": ("learning_rate",),
+    "optimizer.params.betas": ("adam_beta1", "adam_beta2"),
+    "optimizer.params.eps": ("adam_epsilon",),
+    "optimizer.params.weight_decay": ("weight_decay",),
+    "scheduler.params.warmup_max_lr": ("learning_rate",),
+    "fp16.enabled": ("fp16",),
+    "bf16.enabled": ("bf16",),
+}
+BATCH, LOWEST = "train_batch_size", "scheduler.params.warmup_min_lr"
 TOTAL, WARMUP = "scheduler.params.total_num_steps", "scheduler.params.warmup_num_steps"
+FILLED = (*OF_ARGUMENTS, BATCH, LOWEST, TOTAL, WARMUP)
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """A value of the resolved config, and a sentence that says where it comes from."""
 
     value: object
     origin: str
 
 
-@dataclass(frozen=True)
-class Conflict:
+class Conflict(NamedTuple):
     """A value of the file that the Trainer's arguments contradict: the Trainer ends with it."""
 
     path: str
@@ -54,17 +68,33 @@ class Conflict:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass
 class Resolved:
     """`config` with its "auto" values resolved; `origins` of every value in it by dotted path;
     `conflicts` with the arguments; `unresolved`, the paths that stay "auto" and why; `refusals`,
     sentences with which the integration ends before DeepSpeed is asked."""
 
     config: dict
-    origins: dict[str, Origin]
+    origins: dict[str, Origin] = field(default_factory=dict)
     conflicts: list[Conflict] = field(default_factory=list)
     unresolved: dict[str, str] = field(default_factory=dict)
     refusals: list[str] = field(default_factory=list)
+
+    def get(self, path: str) -> object:
+        return at(self.config, path.split("."))
+
+    def put(self, path: str, value: object, origin: str) -> None:
+        *above, name = path.split(".")
+        at(self.config, above)[name] = value
+        self.origins[path] = Origin(value, origin)
+
+    def fill(self, path: str, value: object, origin: str, name: str | None = None) -> None:
+        """Resolve an "auto"; another value is held against the argument `name`."""
+        here = self.get(path)
+        if here == AUTO:
+            self.put(path, value, origin)
+        elif name is not None and here is not None and here != value:
+            self.conflicts.append(Conflict(path, here, value, name))
 
 
 def resolve(
@@ -76,18 +106,28 @@ def resolve(
     arguments there is no Trainer, and nothing else resolves: DeepSpeed itself reads "auto" as text
     or takes its own default. The number of steps is known where `max_steps` says it.
     """
-    if isinstance(world, bool) or not isinstance(world, int) or world < 1:
-        raise ValueError(f"world={world!r} has to be a whole number of ranks, 1 or more")
-    work = _Work(copy.deepcopy(dict(config)))
+    work = Resolved(copy.deepcopy(dict(config)))
     if arguments is not None:
-        _process(work, read_arguments(arguments), world, given=frozenset(arguments))
+        args = read_arguments(arguments)
+        _process(work, args, world, given=frozenset(arguments))
         _accelerate(work)
-        _finalize(work, read_arguments(arguments), model)
+        _finalize(work, args, model)
     for path, value in leaves(work.config):
         work.origins.setdefault(path, Origin(value, OF_THE_FILE))
         if value == AUTO:
             work.unresolved[path] = _why(work, path, arguments, model)
-    return Resolved(work.config, work.origins, work.conflicts, work.unresolved, work.refusals)
+    return work
+
+
+def left_to_the_trainer(config: Mapping, hidden: int | None = None) -> dict:
+    """A config with "auto" wherever the Trainer fills the value in; a size that it would make of
+    the model's hidden size counts among these."""
+    left = Resolved(copy.deepcopy(dict(config)))
+    sizes = [path for path, (_, of) in SIZES.items() if hidden and left.get(path) == of(hidden)]
+    for path in (*FILLED, *sizes):
+        if left.get(path) is not None:
+            left.put(path, AUTO, "")
+    return left.config
 
 
 def read_arguments(given: Mapping) -> dict:
@@ -98,19 +138,14 @@ def read_arguments(given: Mapping) -> dict:
             f"{table()['transformers']}: write it as warmup_steps, where a number below 1 is a "
             "fraction of all steps"
         )
-    found = {}
-    for name, default in table()["arguments"].items():
-        value = given.get(name, default)
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if isinstance(default, bool):
-            good, kind = isinstance(value, bool), "true or false"
-        elif isinstance(default, float) or name == "warmup_steps":
-            good, kind = number, "a number"
-        else:
-            good, kind = number and isinstance(value, int), "a whole number"
-        if not good:
-            raise ValueError(f"the argument {name} is {json.dumps(value)}, and has to be {kind}")
-        found[name] = value
+    kinds = {bool: "true or false", float: "a number", int: "a whole number"}
+    found = {name: given.get(name, default) for name, default in table()["arguments"].items()}
+    for name, value in found.items():
+        kind = float if name == "warmup_steps" else type(table()["arguments"][name])
+        if type(value) is not kind and not (kind is float and type(value) is int):
+            raise ValueError(
+                f"the argument {name} is {json.dumps(value)}, and has to be {kinds[kind]}"
+            )
     return found
 
 
@@ -133,6 +168,13 @@ def table() -> dict:
     return json.loads(files(__package__).joinpath("trainer.json").read_text(encoding="utf-8"))
 
 
+def at(config: object, path: Iterable[str], default: object = None) -> object:
+    """What a config has at a path, `default` where it has nothing."""
+    for name in path:
+        config = config.get(name, default) if isinstance(config, Mapping) else default
+    return config
+
+
 def leaves(config: Mapping, above: str = "") -> Iterator[tuple[str, object]]:
     """(dotted path, value) of everything in a config that is no section."""
     for key, value in config.items():
@@ -144,78 +186,30 @@ def leaves(config: Mapping, above: str = "") -> Iterator[tuple[str, object]]:
 
 
 # ---- the three steps
-class _Work:
-    """A config on its way."""
-
-    def __init__(self, config: dict):
-        self.config = config
-        self.origins: dict[str, Origin] = {}
-        self.conflicts: list[Conflict] = []
-        self.unresolved: dict[str, str] = {}
-        self.refusals: list[str] = []
-
-    def node(self, path: str) -> tuple[dict | None, str]:
-        """The section that a path's last key is in, None where the file has none."""
-        *sections, key = path.split(".")
-        here: object = self.config
-        for name in sections:
-            here = here.get(name) if isinstance(here, dict) else None
-        return here if isinstance(here, dict) else None, key
-
-    def get(self, path: str) -> object:
-        section, key = self.node(path)
-        return None if section is None else section.get(key)
-
-    def put(self, path: str, value: object, origin: str) -> None:
-        section, key = self.node(path)
-        section[key] = value
-        self.origins[path] = Origin(value, origin)
-
-    def fill(self, path: str, value: object, origin: str, name: str | None = None) -> None:
-        """Resolve an "auto"; another value is held against the argument `name`."""
-        here = self.get(path)
-        if here == AUTO:
-            self.put(path, value, origin)
-        elif name is not None and here is not None and here != value:
-            self.conflicts.append(Conflict(path, here, value, name))
-
-
-def _process(work: _Work, args: Mapping, world: int, given: frozenset) -> None:
+def _process(work: Resolved, args: Mapping, world: int, given: frozenset) -> None:
     """What is known as soon as the arguments are there."""
 
-    def of(path: str, *names: str, value: object = None) -> None:
-        value = args[names[0]] if value is None else value
+    for path, names in OF_ARGUMENTS.items():
+        full = f"{names[0]}_full_eval"  # evaluation in 16 bits needs an engine in 16 bits
+        names = (full,) if args.get(full) and not args[names[0]] else names
+        values, name = [args[name] for name in names], " and ".join(names)
         typed = "" if given.intersection(names) else f", at its default in {_release()}"
-        name = " and ".join(names)
+        value = values if len(names) > 1 else values[0]
         work.fill(path, value, f"{name} of the Trainer's arguments{typed}", name)
-
     micro, accumulate = args["per_device_train_batch_size"], args["gradient_accumulation_steps"]
-    of("train_micro_batch_size_per_gpu", "per_device_train_batch_size")
-    of("gradient_accumulation_steps", "gradient_accumulation_steps")
     work.fill(
-        "train_batch_size", world * micro * accumulate,
-        f"{world} ranks · per_device_train_batch_size {micro} · gradient_accumulation_steps "
-        f"{accumulate}", "train_batch_size (calculated)",
+        BATCH, world * micro * accumulate, f"{world} ranks · per_device_train_batch_size {micro} · "
+        f"gradient_accumulation_steps {accumulate}", "train_batch_size (calculated)",
     )  # fmt: skip
-    of("gradient_clipping", "max_grad_norm")
-    of("optimizer.params.lr", "learning_rate")
-    betas = [args["adam_beta1"], args["adam_beta2"]]
-    of("optimizer.params.betas", "adam_beta1", "adam_beta2", value=betas)
-    of("optimizer.params.eps", "adam_epsilon")
-    of("optimizer.params.weight_decay", "weight_decay")
-    work.fill("scheduler.params.warmup_min_lr", 0, "0, which no argument of the Trainer changes")
-    of("scheduler.params.warmup_max_lr", "learning_rate")
+    work.fill(LOWEST, 0, "0, which no argument of the Trainer changes")
     if args["save_on_each_node"]:
         here = work.config.get("checkpoint")
         work.config["checkpoint"] = dict(here) if isinstance(here, Mapping) else {}
         text = "save_on_each_node of the Trainer's arguments"
         work.put("checkpoint.use_node_local_storage", True, text)
-    for kind in ("fp16", "bf16"):
-        full = f"{kind}_full_eval"  # evaluation in 16 bits needs an engine in 16 bits
-        of(f"{kind}.enabled", full if args[full] and not args[kind] else kind)
 
 
-def _accelerate(work: _Work) -> None:
+def _accelerate(work: Resolved) -> None:
     """What Accelerate's plugin adds, which the Trainer makes next."""
     if "gradient_accumulation_steps" not in work.config:
         text = "Accelerate, which writes 1 where the file has no such key, whatever the arguments"
@@ -229,45 +223,43 @@ def _accelerate(work: _Work) -> None:
         work.fill(path, value, f"Accelerate's default, {json.dumps(value)}")
 
 
-def _finalize(work: _Work, args: Mapping, model: Mapping | None) -> None:
+def _finalize(work: Resolved, args: Mapping, model: Mapping | None) -> None:
     """What is known once there are a model and a number of steps."""
     asked = [path for path in SIZES if work.get(path) == AUTO]
-    size = hidden_size(model) if model is not None else None
+    size = hidden_size(model) if asked and model is not None else None
     if asked and model is not None and size is None:
         work.refusals.append(
             "the model's config has neither hidden_size nor hidden_sizes, nor its text_config: the "
             f"Trainer cannot resolve {', '.join(asked)}; write numbers in their place"
         )
-    elif asked and size is not None:
-        for path, (words, of) in SIZES.items():
-            if work.get(f"{ZERO}.stage") == 3 or path == REDUCE:
-                text = f"{words} of --model, whose hidden_size is {size}, as the Trainer does"
-                work.fill(path, of(size), text)
+    for path, (words, of) in SIZES.items() if size is not None else ():
+        if work.get(f"{ZERO}.stage") == 3 or path == REDUCE:
+            text = f"{words} of --model, whose hidden_size is {size}, as the Trainer does"
+            work.fill(path, of(size), text)
     total, warmup = args["max_steps"], args["warmup_steps"]
-    known = total > 0
-    if known:
+    if total > 0:
         text = "max_steps of the Trainer's arguments"
         work.fill(TOTAL, total, text, "num_training_steps (calculated)")
-    if known or warmup >= 1 or warmup == 0:
+    if total > 0 or warmup >= 1 or warmup == 0:
         steps = int(warmup) if warmup >= 1 else math.ceil(max(total, 0) * warmup)
         text = "warmup_steps of the Trainer's arguments"
-        text += "" if warmup >= 1 or not warmup else f", as a fraction of max_steps {total}"
+        text += f", as a fraction of max_steps {total}" if 0 < warmup < 1 else ""
         text += "" if steps else ": none, and 1 is the least that DeepSpeed takes"
         work.fill(WARMUP, max(1, steps), text, "warmup_steps")
 
 
-def _why(work: _Work, path: str, arguments: Mapping | None, model: Mapping | None) -> str:
+def _why(work: Resolved, path: str, arguments: Mapping | None, model: Mapping | None) -> str:
     """Why a value stays "auto"."""
     if arguments is None:
         return (
             'only the Hugging Face Trainer resolves "auto", from its arguments, and none were '
             "named: DeepSpeed by itself takes it for text, or for its own default"
         )
+    if path in SIZES and work.get(f"{ZERO}.stage") != 3 and path != REDUCE:
+        return "the Trainer resolves it at stage 3 alone, where alone it has an effect"
+    if path in SIZES and model is None:
+        return "it follows from the model's hidden size: name a config.json with --model"
     if path in SIZES:
-        if work.get(f"{ZERO}.stage") != 3 and path != REDUCE:
-            return "the Trainer resolves it at stage 3 alone, where alone it has an effect"
-        if model is None:
-            return "it follows from the model's hidden size: name a config.json with --model"
         return "the model's config says no hidden size: write a number"
     if path in (TOTAL, WARMUP):
         return (

@@ -7,8 +7,9 @@ finding with the place of its key. Lesson 13.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from course_lib.deepspeed_config.auto import Resolved, at
 from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.json_reader import Place
 from course_lib.deepspeed_config.kinds import judge
@@ -16,17 +17,18 @@ from course_lib.deepspeed_config.schema import Schema
 
 ABSENT = object()
 OPEN = {"strict": False, "open": True, "keys": {}, "source": ""}
+Row = tuple  # what a rule says of a config: the arguments of `Config.finding`
+PARAMS = (("optimizer", "params"), ("scheduler", "params"))
 
 
 @dataclass
 class Config:
-    """`value` is the file's, `resolved` the same with every `auto` filled in that can be."""
+    """`value` is the file's; `auto` has the same with every "auto" filled in that can be."""
 
     value: dict
     places: dict[tuple, Place]
     schema: Schema
-    resolved: dict = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)  # why an "auto" stays, by its path
+    auto: Resolved
     world: int | None = None
     arguments: Mapping | None = None
 
@@ -38,56 +40,35 @@ class Config:
         value = self.stated(path)
         if value is ABSENT or value is None or value == "auto":
             return default
-        key = self.schema.find(tuple(path.split(".")))
-        if key is not None and key.get("type") != "object":
-            verdict = judge(key, value)
-            if not verdict.fits:
-                return verdict.becomes if verdict.taken and verdict.becomes is not None else default
-            if key.get("type") in ("integer", "choice") and isinstance(value, float):
-                return int(value)
-        return value
+        key = self.schema.find(path)
+        if key is None or key.get("type") == "object":
+            return value
+        verdict = judge(key, value)
+        if not verdict.fits:
+            return verdict.becomes if verdict.taken and verdict.becomes is not None else default
+        whole = key.get("type") in ("integer", "choice") and isinstance(value, float)
+        return int(value) if whole else value
 
     def stated(self, path: str) -> object:
         """What the file has at a dotted path, filled in where it said "auto"; ABSENT."""
-        names = tuple(path.split("."))
-        value: object = self.resolved or self.value
-        for depth, name in enumerate(names):
-            if not isinstance(value, dict):
-                return ABSENT
-            spelled = self.spelling(names[:depth], name, value)
-            if spelled is None:
-                return ABSENT
-            value = value[spelled]
-        return value
+        return at(self.auto.config, self.spelled(path), ABSENT)
 
-    def spelling(self, above: tuple, name: str, holder: Mapping) -> str | None:
-        """The spelling of a key that the file uses: its own, or the other one of a model."""
-        if name in holder:
-            return name
-        key = self.schema.find((*above, name)) or {}
-        twin = key.get("same_as") or self.twins(above).get(name)
-        return twin if twin in holder else None
-
-    def twins(self, above: tuple) -> dict[str, str]:
-        section = (self.schema.find(above) or {}).get("section") if above else self.schema.root
-        keys = (section or {}).get("keys", {})
-        return {key["same_as"]: name for name, key in keys.items() if "same_as" in key}
+    def spelled(self, path: str) -> tuple[str, ...]:
+        """A path with the spellings of the file: each key's own, or the other one of a model."""
+        done, value = (), self.value
+        for name in path.split("."):
+            if isinstance(value, dict) and name not in value:
+                twin = self.schema.twin((*done, name))
+                name = twin if twin in value else name
+            value = value.get(name) if isinstance(value, dict) else None
+            done += (name,)
+        return done
 
     def has(self, path: str) -> bool:
         return self.stated(path) is not ABSENT
 
     def default(self, path: str) -> object:
-        return (self.schema.find(tuple(path.split("."))) or {}).get("default")
-
-    def on(self, path: str) -> bool:
-        """Whether a switch is on: as the file says, or by default."""
-        return bool(self.get(path, self.default(path) is True))
-
-    def section_has(self, path: tuple) -> bool:
-        """Whether a path is one of the release's, those of an optimizer's parameters included."""
-        if path[:-1] in (("optimizer", "params"), ("scheduler", "params")):
-            return True
-        return self.schema.find(path) is not None
+        return (self.schema.find(path) or {}).get("default")
 
     # ---- what rules ask again and again
 
@@ -96,7 +77,7 @@ class Config:
         """The ZeRO stage that counts; None where the file's is none, or is left to "auto"."""
         if self.stated("zero_optimization") is True:
             return 1
-        if self.stated("zero_optimization.stage") is ABSENT:
+        if not self.has("zero_optimization.stage"):
             return 0
         stage = self.get("zero_optimization.stage")
         return stage if isinstance(stage, int) and 0 <= stage <= 3 else None
@@ -110,47 +91,42 @@ class Config:
         device = self.get(f"{section}.device", "none")
         return device if isinstance(device, str) else "none"
 
-    # ---- places and findings
+    # ---- findings
 
-    def place(self, path: tuple, *, value: bool = False) -> tuple[int, int]:
+    def place(self, path: tuple) -> tuple[int, int]:
         """Line and column of the nearest key to a path that the file has."""
-        for end in range(len(path), -1, -1):
-            place = self.places.get(path[:end])
-            if place is not None:
-                return (place.value_line, place.value_column) if value else (
-                    place.line, place.column)  # fmt: skip
-        return 1, 1
-
-    def spelled(self, path: str) -> tuple:
-        """A path with the spellings of the file."""
-        names, value, done = tuple(path.split(".")), self.value, ()
-        for depth, name in enumerate(names):
-            own = self.spelling(names[:depth], name, value) if isinstance(value, dict) else None
-            done += (own or name,)
-            value = value.get(own) if own is not None else None
-        return done
+        nearest = (self.places.get(path[:end]) for end in range(len(path), -1, -1))
+        return next(filter(None, nearest), (1, 1))
 
     def finding(
         self,
-        kind: str,
         level: str,
         path: str | tuple,
         message: str,
         reason: str,
-        source: str,
         suggestion: str,
-        *,
-        value: bool = False,
+        source: str = "",
         repair: tuple | None = None,
     ) -> Finding:
-        """A finding at the key of `path`, or at its value."""
-        names = self.spelled(path) if isinstance(path, str) else path
-        line, column = self.place(names, value=value)
-        dotted = ".".join(map(str, names)) if names != ("",) else ""
-        known = self.schema.source(source)
+        """A finding at the key of `path`; by default its source is the reader of that section."""
+        keys = self.spelled(path) if isinstance(path, str) else path
+        dotted = ".".join(map(str, keys))
+        source = self.schema.source(source or self._reader(keys))
+        line, column = self.place(keys)
         return Finding(
-            dotted, line, column, level, message, reason, known, suggestion, kind, repair, names
-        )
+            dotted, line, column, level, message, reason, source, suggestion, repair=repair,
+            keys=keys,
+        )  # fmt: skip
+
+    def _reader(self, keys: tuple) -> str:
+        """DeepSpeed's file that reads a key, or else the section which it stands in."""
+        source, section = "", self.schema.root
+        for depth in range(len(keys)):
+            source = section.get("source") or source
+            key = section["keys"].get(keys[depth]) or section["keys"].get("*")
+            source = (key or {}).get("source") or source
+            section = self.section_of(keys[: depth + 1], key) or OPEN
+        return source
 
     # ---- the walk
 
@@ -170,13 +146,12 @@ class Config:
 
     def section_of(self, path: tuple, key: dict | None) -> dict | None:
         """The section that a key opens; that of an optimizer's parameters hangs on its type."""
-        if path in (("optimizer", "params"), ("scheduler", "params")):
-            kind = self.value[path[0]].get("type")
-            if not isinstance(kind, str):
-                return None
-            found = (
-                self.schema.optimizer(kind) if path[0] == "optimizer"
-                else self.schema.data["schedulers"].get(kind)
-            )  # fmt: skip
-            return found or OPEN
-        return (key or {}).get("section")
+        if path not in PARAMS:
+            return (key or {}).get("section")
+        holder = self.value.get(path[0])
+        kind = holder.get("type") if isinstance(holder, dict) else None
+        if not isinstance(kind, str):
+            return None
+        schedulers = self.schema.data["schedulers"]
+        known = self.schema.optimizer(kind) if path[0] == "optimizer" else schedulers.get(kind)
+        return known or OPEN

@@ -6,9 +6,10 @@ says; a hint, what is legal and may surprise. Lesson 13.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 LEVELS = ("error", "warning", "hint")
+FIELDS = ("path", "line", "column", "level", "message", "reason", "source", "suggestion")
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Finding:
     reason: str
     source: str
     suggestion: str
-    kind: str = ""  # which rule found it
+    kind: str = ""  # what is wrong with a file that is no config
     # ("rename", new path), ("value", new value), ("remove",), …; ("meant", new path) corrects
     # nothing, and the other rules read the key as if it stood there.
     repair: tuple | None = None
@@ -31,19 +32,12 @@ class Finding:
 
     def as_dict(self) -> dict:
         """As `--json` prints it."""
-        values = asdict(self)
-        return {name: values[name] for name in FIELDS}
-
-
-FIELDS = ("path", "line", "column", "level", "message", "reason", "source", "suggestion")
+        return {name: getattr(self, name) for name in FIELDS}
 
 
 def in_order(findings: list[Finding]) -> list[Finding]:
     """By place in the file, errors first where two stand together, nothing twice."""
-    seen, ordered = set(), []
+    kept: dict[tuple, Finding] = {}
     for item in sorted(findings, key=lambda x: (x.line, x.column, LEVELS.index(x.level))):
-        key = (item.path, item.level, item.message)
-        if key not in seen:
-            seen.add(key)
-            ordered.append(item)
-    return ordered
+        kept.setdefault((item.path, item.level, item.message), item)
+    return list(kept.values())

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_lib import files
-from course_lib.deepspeed_config.check import Report, check_document
+from course_lib.deepspeed_config.auto import at
+from course_lib.deepspeed_config.check import Report, check_document, rename
 from course_lib.deepspeed_config.finding import Finding
-from course_lib.deepspeed_config.meant import holder_of, rename
 from course_lib.deepspeed_config.schema import Schema
 from course_lib.deepspeed_config.source import Document
 
@@ -38,29 +38,22 @@ class Fixed:
 def fixed(value: Mapping, findings_of: Callable[[dict], list[Finding]], first: list[Finding]
           ) -> Fixed:  # fmt: skip
     """Correct what can be corrected, and look again, until nothing is left that can be."""
-    config, done = copy.deepcopy(dict(value)), []
+    config = copy.deepcopy(dict(value))
     # What was wrong with the writing is gone once the value is written anew.
-    done += [item for item in first if item.repair == ("rewrite",)]
-    found = [item for item in first if item.repair != ("rewrite",)]
+    done = [item for item in first if item.repair == ("rewrite",)]
+    left = [item for item in first if item.repair != ("rewrite",)]
     for _ in range(ROUNDS):
-        applied = [item for item in found if item.repair and _apply(config, item)]
+        applied = [item for item in left if item.repair and _apply(config, item)]
         if not applied:
             break
         done += applied
-        found = findings_of(config)
-    return Fixed(config, done, found)
+        left = findings_of(config)
+    return Fixed(config, done, left)
 
 
-def fix_file(
-    path: Path,
-    report: Report,
-    known: Schema,
-    *,
-    world: int | None = None,
-    arguments: Mapping | None = None,
-    model: Mapping | None = None,
-) -> Fixed:
-    """Write the corrected copy of a file that was checked; ValueError where it cannot have one."""
+def fix_file(path: Path, report: Report, known: Schema, **how: object) -> Fixed:
+    """Write the corrected copy of a file that was checked; ValueError where it cannot have one.
+    `how` is what `check_document` takes."""
     if report.value is None:
         raise ValueError("the file holds no config")
     for item in report.findings:
@@ -68,9 +61,7 @@ def fix_file(
             raise ValueError(f"line {item.line}: {item.message}; only you know the number")
 
     def findings_of(config: dict) -> list[Finding]:
-        document = Document(path, config)
-        again = check_document(document, known, world=world, arguments=arguments, model=model)
-        return again.findings
+        return check_document(Document(path, config), known, **how).findings
 
     result = fixed(report.value, findings_of, report.findings)
     if result.done:
@@ -97,19 +88,18 @@ def write_beside(path: Path, config: dict) -> Path:
 
 def _apply(config: dict, finding: Finding) -> bool:
     """Carry out a finding's repair; False where that would overwrite something."""
-    holder, name = holder_of(config, finding.keys), finding.keys[-1] if finding.keys else None
-    if holder is None or name not in holder or finding.repair is None:
+    *above, name = finding.keys or ("",)
+    holder = at(config, above)
+    if not isinstance(holder, dict) or name not in holder:
         return False
     verb, *rest = finding.repair
     if verb == "value":
         holder[name] = rest[0]
     elif verb == "remove":
         del holder[name]
-    elif verb in ("rename", "replace"):
-        moved = rename(config, finding.keys, rest[0])
-        if moved and verb == "replace":
-            holder_of(config, rest[0])[rest[0][-1]] = rest[1]
-        return moved
+    elif verb in ("rename", "replace") and rename(config, finding.keys, rest[0]):
+        if verb == "replace":
+            at(config, rest[0][:-1])[rest[0][-1]] = rest[1]
     else:
         return False
     return True

@@ -28,13 +28,21 @@ def lines(
 ) -> tuple[list[str], list[str]]:
     """The same as imports and as what follows them; `mesh` names the one to shard over, where it
     is not the whole world."""
+    rows = f"{setting.rows} sequence{'s'[: setting.rows != 1]} a micro-batch"
+    rows += f", {setting.accumulate} of them a step" if setting.accumulate > 1 else ""
+    optimizer = f"optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)  # {rows}"
+    again = "model.gradient_checkpointing_enable()  # of Transformers; elsewhere each block's own"
+    before = [again] if setting.recompute else []
     if setting.stage == 0:
-        return _replicated(setting, mesh)
+        over = f"device_mesh={mesh}, " if mesh else ""
+        ddp = f"model = DistributedDataParallel(model, {over}gradient_as_bucket_view=True)"
+        inside = f"# each forward inside: torch.autocast('cuda', torch.{setting.precision})"
+        imports = ["import torch", "from torch.nn.parallel import DistributedDataParallel"]
+        return imports, [*before, ddp, optimizer, *([inside] if setting.master else [])]
     blocks, _ = BLOCKS.get(kind, ("model.model.layers", None))
     names = ["fully_shard"]
     options = [f"mesh={mesh}"] if mesh else []
     options.append(f"reshard_after_forward={setting.stage == 3}")
-    before = []
     if setting.master:
         names.append("MixedPrecisionPolicy")
         dtypes = f"param_dtype=torch.{setting.precision}, reduce_dtype=torch.float32"
@@ -45,62 +53,42 @@ def lines(
         before.append("offload = CPUOffloadPolicy(pin_memory=True)")
         options.append("offload_policy=offload")
     words = ", ".join(options)
-    imports = [
-        "import torch",
-        f"from torch.distributed.fsdp import {', '.join(sorted(names))}",
-    ]
-    body = [
-        *_checkpointed(setting),
+    imports = ["import torch", f"from torch.distributed.fsdp import {', '.join(sorted(names))}"]
+    return imports, [
         *before,
         f"for block in {blocks}:  # the list of your model's blocks",
         f"    fully_shard(block, {words})",
         f"fully_shard(model, {words})",
-        *_optimizer(setting),
+        optimizer,
     ]
-    return imports, body
 
 
 def notes(setting: Setting) -> list[str]:
     """Where FSDP2 differs from the rung, or has no equivalent of it."""
-    found = []
-    if setting.stage == 0:
-        found.append("FSDP2 shards always: with nothing sharded this is DistributedDataParallel")
-    if setting.stage == 1:
-        found.append(
-            "FSDP2 has no equivalent of stage 1, whose gradients stay whole until the update: "
-            "reshard_after_forward=False comes nearest, and shards the gradients too"
-        )
-    if setting.stage == 2:
-        found.append(
-            "FSDP2 has no stage 2: reshard_after_forward=False keeps parameters whole from the "
-            "forward to the backward as stage 2 does, and shards them between steps as well"
-        )
-    if setting.optimizer == "cpu" and setting.parameters is None:
-        found.append(
-            "FSDP2 does not offload the optimizer alone: CPUOffloadPolicy moves the shards of the "
-            "parameters, gradients and states together"
-        )
-    if setting.parameters == "cpu" and setting.optimizer is None:
-        found.append(
-            "FSDP2 does not offload the parameters alone: CPUOffloadPolicy moves gradients and "
-            "states too, and the update runs on the host"
-        )
-    if "nvme" in (setting.optimizer, setting.parameters):
-        found.append(
-            "FSDP2 has no equivalent of files (NVMe): CPUOffloadPolicy, which is written here, "
-            "needs all of it in the host's memory"
-        )
-    if setting.stage == 3 and not setting.lean:
-        found.append(
-            "FSDP2 frees a block after its forward and has no stage3_max_live_parameters: it needs "
-            "no more than the rung, and gathers each block twice"
-        )
-    if setting.master and setting.stage:
-        found.append(
-            "load the model in float32: FSDP2's shards are the master weights, and "
-            f"MixedPrecisionPolicy computes in {setting.precision}"
-        )
-    return found
+    optimizer, parameters = setting.optimizer, setting.parameters
+    found = {
+        "FSDP2 shards always: with nothing sharded this is DistributedDataParallel":
+            setting.stage == 0,
+        "FSDP2 has no equivalent of stage 1, whose gradients stay whole until the update: "
+        "reshard_after_forward=False comes nearest, and shards the gradients too":
+            setting.stage == 1,
+        "FSDP2 has no stage 2: reshard_after_forward=False keeps parameters whole from the "
+        "forward to the backward as stage 2 does, and shards them between steps as well":
+            setting.stage == 2,
+        "FSDP2 does not offload the optimizer alone: CPUOffloadPolicy moves the shards of the "
+        "parameters, gradients and states together": optimizer == "cpu" and parameters is None,
+        "FSDP2 does not offload the parameters alone: CPUOffloadPolicy moves gradients and "
+        "states too, and the update runs on the host": parameters == "cpu" and optimizer is None,
+        "FSDP2 has no equivalent of files (NVMe): CPUOffloadPolicy, which is written here, needs "
+        "all of it in the host's memory": "nvme" in (optimizer, parameters),
+        "FSDP2 frees a block after its forward and has no stage3_max_live_parameters: it needs no "
+        "more than the rung, and gathers each block twice":
+            setting.stage == 3 and not setting.lean,
+        "load the model in float32: FSDP2's shards are the master weights, and "
+        f"MixedPrecisionPolicy computes in {setting.precision}":
+            setting.master and setting.stage > 0,
+    }  # fmt: skip
+    return [note for note, true in found.items() if true]
 
 
 def accelerate_fsdp2(
@@ -151,31 +139,6 @@ def _launch(kind: str, setting: Setting, machine: Machine) -> dict:
     if machine.nodes > 1:
         found |= {"main_process_ip": "ADDRESS OF THE FIRST NODE", "main_process_port": 29500}
     return found
-
-
-def _replicated(setting: Setting, mesh: str | None) -> tuple[list[str], list[str]]:
-    imports = ["import torch", "from torch.nn.parallel import DistributedDataParallel"]
-    over = f"device_mesh={mesh}, " if mesh else ""
-    body = [
-        *_checkpointed(setting),
-        f"model = DistributedDataParallel(model, {over}gradient_as_bucket_view=True)",
-        *_optimizer(setting),
-    ]
-    if setting.master:
-        body.append(f"# each forward inside: torch.autocast('cuda', torch.{setting.precision})")
-    return imports, body
-
-
-def _checkpointed(setting: Setting) -> list[str]:
-    if not setting.recompute:
-        return []
-    return ["model.gradient_checkpointing_enable()  # of Transformers; elsewhere each block's own"]
-
-
-def _optimizer(setting: Setting) -> list[str]:
-    rows = f"{setting.rows} sequence{'s'[: setting.rows != 1]} a micro-batch"
-    times = f", {setting.accumulate} of them a step" if setting.accumulate > 1 else ""
-    return [f"optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)  # {rows}{times}"]
 
 
 def _yaml(found: dict, above: str = "") -> str:

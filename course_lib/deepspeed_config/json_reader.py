@@ -10,6 +10,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 DEEPEST = 60  # containers within each other
 LONG = 400  # digits of a number that no float holds
@@ -22,18 +23,14 @@ _WORD = re.compile(r"'[^'\n]*'|[-+.\w]+|\S")
 Path = tuple  # of keys, and of positions in a list
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a key stands (the value, for what has none) and where its value does."""
+class Place(NamedTuple):
+    """Where a key stands; the value, for what has none."""
 
     line: int
     column: int
-    value_line: int
-    value_column: int
 
 
-@dataclass(frozen=True)
-class Fault:
+class Fault(NamedTuple):
     """`kind` at a place; `path` is the nearest key, `detail` what was read there."""
 
     kind: str
@@ -87,8 +84,8 @@ def read_json(text: str) -> Reading:
     return reading
 
 
-def _place(text: str, at: int) -> tuple[int, int]:
-    return text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+def _place(text: str, at: int) -> Place:
+    return Place(text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
 
 
 def _integer(digits: str) -> float:
@@ -120,8 +117,7 @@ def _walk(text: str, reading: Reading, fault) -> bool:
             if counts and counts[-1] is not None:
                 path = (*above[-1], counts[-1])
                 counts[-1] += 1
-            place = _place(text, at)
-            reading.places[path] = Place(*(_place(text, at if key_at is None else key_at)), *place)
+            reading.places[path] = _place(text, at if key_at is None else key_at)
             key_at = None
             if token in "[{":
                 above.append(path)

@@ -15,6 +15,8 @@ _DECIMAL = re.compile(r"\s*[+-]?(\d+(_\d+)*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*")
 _ENDLESS = re.compile(r"\s*[+-]?(inf|infinity|nan)\s*", re.IGNORECASE)
 TRUE = ("1", "on", "t", "true", "y", "yes")
 FALSE = ("0", "off", "f", "false", "n", "no")
+UNITS = {"k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "b": 1}
+UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "t": 10**12, "tb": 10**12}
 WORDS = {
     "integer": "a whole number", "number": "a number", "boolean": "true or false", "text": "a text",
     "path": "a text with a path", "list": "a list", "object": "an object",
@@ -33,41 +35,24 @@ class Verdict:
     meant: object = None
 
 
-RIGHT = Verdict(True)
+RIGHT, REFUSED = Verdict(True), Verdict(False, False)
 
 
 def judge(kind: dict, value: object) -> Verdict:
     """The verdict on a value for a key of this kind (an entry of a schema)."""
     name, checked = kind.get("type", "any"), kind.get("checked", False)
     if value is None:
-        fine = kind.get("null") or name == "any" or ("default" in kind and kind["default"] is None)
-        fine = fine and (not checked or kind.get("null") or name == "any")
-        return RIGHT if fine else Verdict(False, False)
+        left_out = not checked and "default" in kind and kind["default"] is None
+        return RIGHT if name == "any" or kind.get("null") or left_out else REFUSED
     if name == "any":
         return RIGHT
-    if name == "union":
-        verdicts = [judge({**part, "checked": checked}, value) for part in kind["of"]]
-        loose = not kind.get("exact") or isinstance(value, bool)
-        taken = [x for x in verdicts if x.taken and loose]
-        best = [x for x in verdicts if x.fits] + taken
-        return best[0] if best else Verdict(False, False)
-    if name == "choice":
-        return _choice(kind, value, checked)
-    if name == "list":
-        if not isinstance(value, list):
-            return Verdict(False, False, meant=[value] if kind.get("items") else None)
-        items = kind.get("items")
-        parts = [judge({**items, "checked": checked}, item) for item in value] if items else []
-        return RIGHT if all(x.fits for x in parts) else Verdict(False, all(x.taken for x in parts))
     if name in ("text", "path"):
-        return RIGHT if isinstance(value, str) else Verdict(False, False, meant=_as_text(value))
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        meant = str(value) if number else None
+        return RIGHT if isinstance(value, str) else Verdict(False, False, meant=meant)
     if name == "object":
-        return RIGHT if isinstance(value, dict) else Verdict(False, False)
-    if name == "boolean":
-        return _boolean(value, checked)
-    if name in ("integer", "number"):
-        return _number(kind, value, checked)
-    return Verdict(False, False)
+        return RIGHT if isinstance(value, dict) else REFUSED
+    return _OF_KIND.get(name, lambda *_: REFUSED)(kind, value, checked)
 
 
 def in_words(kind: dict) -> str:
@@ -91,21 +76,34 @@ def parsed(text: str) -> float | int | None:
     return int(value) if value.is_integer() and abs(value) < 1 << 53 else value
 
 
+def _union(kind: dict, value: object, checked: bool) -> Verdict:
+    verdicts = [judge({**part, "checked": checked}, value) for part in kind["of"]]
+    loose = not kind.get("exact") or isinstance(value, bool)
+    best = [x for x in verdicts if x.fits] + [x for x in verdicts if x.taken and loose]
+    return best[0] if best else REFUSED
+
+
+def _list(kind: dict, value: object, checked: bool) -> Verdict:
+    items = kind.get("items")
+    if not isinstance(value, list):
+        return Verdict(False, False, meant=[value] if items else None)
+    parts = [judge({**items, "checked": checked}, item) for item in value] if items else []
+    return RIGHT if all(x.fits for x in parts) else Verdict(False, all(x.taken for x in parts))
+
+
 def _choice(kind: dict, value: object, checked: bool) -> Verdict:
     choices = kind["choices"]
-    for option in choices:
-        if option == value and type(option) is type(value):
-            return RIGHT
-    folded = [str(option).lower() for option in choices] if kind.get("fold") else []
-    if isinstance(value, str) and value.lower() in folded:
+    if any(option == value and type(option) is type(value) for option in choices):
         return RIGHT
     if all(isinstance(option, int) for option in choices):
         verdict = judge({"type": "integer", "checked": checked}, value)
         number = value if verdict.fits else verdict.becomes
         if verdict.taken and number in choices:
             return Verdict(isinstance(value, float), True, int(number), int(number))
-        return Verdict(False, False)
+        return REFUSED
     texts = {str(option).lower(): option for option in choices}
+    if isinstance(value, str) and kind.get("fold") and value.lower() in texts:
+        return RIGHT
     meant = texts.get(value.strip().lower()) if isinstance(value, str) else None
     return Verdict(False, False, meant=meant)
 
@@ -119,7 +117,7 @@ def _boolean(value: object, checked: bool) -> Verdict:
         word = value.lower() if checked else value.strip().lower()
         if word in TRUE or word in FALSE:
             return Verdict(False, checked, word in TRUE, word in TRUE)
-    return Verdict(False, False)
+    return REFUSED
 
 
 def _number(kind: dict, value: object, checked: bool) -> Verdict:
@@ -138,29 +136,30 @@ def _number(kind: dict, value: object, checked: bool) -> Verdict:
             return Verdict(False, False, meant=number if isinstance(number, int) else None)
         return Verdict(False, checked, number, number)
     if not isinstance(value, (int, float)):
-        return Verdict(False, False)
+        return REFUSED
     endless = isinstance(value, float) and not abs(value) < 1 << 63
     if name == "integer" and (endless or not float(value).is_integer()):
-        return Verdict(False, False)
+        return REFUSED
     return RIGHT
-
-
-UNITS = {"k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "b": 1}
-UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "t": 10**12, "tb": 10**12}
 
 
 def _with_unit(text: str) -> int | None:
     """Bytes, or a plain count, of a text such as 500MB or 2e8 B."""
     match = re.fullmatch(r"\s*([\d.eE+]+?)\s*([A-Za-z]+)\s*", text)
-    if match is None or match.group(2).lower() not in UNITS:
-        return None
-    number = parsed(match.group(1))
-    return None if number is None else int(number * UNITS[match.group(2).lower()])
-
-
-def _as_text(value: object) -> str | None:
-    return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    unit = UNITS.get(match[2].lower()) if match else None
+    number = parsed(match[1]) if unit else None
+    return None if number is None else int(number * unit)
 
 
 def _quoted(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+_OF_KIND = {
+    "union": _union,
+    "list": _list,
+    "choice": _choice,
+    "boolean": lambda _, value, checked: _boolean(value, checked),
+    "integer": _number,
+    "number": _number,
+}

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from course_lib.deepspeed_config.auto import at
 from course_lib.estimate.activations import kept
 from course_lib.estimate.deepspeed import OVERLAP
 from course_lib.estimate.setting import Setting, of_each
@@ -22,6 +23,8 @@ from course_lib.pretrained.sketch import without_numbers
 # DeepSpeed's own defaults, in elements, of what takes memory.
 BUCKET, PREFETCH, PERSIST, LIVE = 5 * 10**8, 5 * 10**7, 10**5, 10**9
 FILE_BUFFERS = {"offload_param": (5, 10**8), "offload_optimizer": (4, 0)}  # how many, elements
+HALVES = {"bf16": "bfloat16", "fp16": "float16"}
+PLACES = {"gpu": "GPU", "host": "host", "disk": "disk"}
 UNIT = 1 << 30
 
 
@@ -36,39 +39,24 @@ class Forecast:
     ranks: int
     left_out: list[str] = field(default_factory=list)
 
-    @property
-    def gpu_bytes(self) -> int:
-        return sum(self.gpu.values())
-
-    @property
-    def host_bytes(self) -> int:
-        """Of a node with `ranks` ranks."""
-        return sum(self.host.values()) * self.ranks
-
-    @property
-    def disk_bytes(self) -> int:
-        return sum(self.disk.values()) * self.ranks
+    def total(self, place: str) -> int:
+        """All parts of a place; on "host" and "disk" those of a node with `ranks` ranks."""
+        return sum(getattr(self, place).values()) * (1 if place == "gpu" else self.ranks)
 
     def as_dict(self) -> dict:
-        return {
-            "gpu_bytes": self.gpu_bytes, "host_bytes": self.host_bytes,
-            "disk_bytes": self.disk_bytes, "gpu": self.gpu, "host": self.host, "disk": self.disk,
-            "ranks_of_a_host": self.ranks, "left_out": self.left_out,
-        }  # fmt: skip
+        sums = {f"{place}_bytes": self.total(place) for place in PLACES}
+        parts = {place: getattr(self, place) for place in PLACES}
+        return sums | parts | {"ranks_of_a_host": self.ranks, "left_out": self.left_out}
 
     def lines(self, unit: int = UNIT, word: str = "GiB") -> list[str]:
         """For people: each part in such units, the largest first."""
         found = []
-        for place, parts, total in (
-            ("GPU", self.gpu, self.gpu_bytes),
-            ("host", self.host, self.host_bytes),
-            ("disk", self.disk, self.disk_bytes),
-        ):
-            if total:
-                by_size = sorted(parts.items(), key=lambda part: -part[1])
-                words = ", ".join(f"{name} {size / unit:,.2f}" for name, size in by_size if size)
-                each = "" if place == "GPU" or self.ranks == 1 else f", for each of {self.ranks}"
-                found.append(f"{place}: {total / unit:,.2f} {word} ({words}{each})")
+        for place, name in PLACES.items():
+            by_size = sorted(getattr(self, place).items(), key=lambda part: -part[1])
+            words = ", ".join(f"{part} {size / unit:,.2f}" for part, size in by_size if size)
+            each = "" if place == "gpu" or self.ranks == 1 else f", for each of {self.ranks}"
+            if total := self.total(place):
+                found.append(f"{name}: {total / unit:,.2f} {word} ({words}{each})")
         return found + [f"not counted: {text}" for text in self.left_out]
 
 
@@ -91,19 +79,25 @@ def forecast(
     known, shape = _model(model)
     values = _Values(config)
     setting = _setting(values, recompute)
-    stage, width = setting.stage, setting.width
+    width = setting.width
     device, host, disk = (-int(-each * shape.params // 1) for each in of_each(setting, world))
-    gpu = {"states": device}
-    gpu |= _buckets(values, stage, width)
-    if stage == 3:
+    gpu, on_host = {"states": device}, {"states": host}
+    if setting.stage:  # what communication sets aside: both buckets below stage 3, one at stage 3
+        overlaps = values.get("zero_optimization.overlap_comm", setting.stage == 3)
+        bucket = values.zero("reduce_bucket_size", BUCKET)
+        bucket += values.zero("allgather_bucket_size", BUCKET) if setting.stage < 3 else 0
+        gpu["buckets"] = int(bucket * width * (OVERLAP if overlaps is True else 1))
+    if setting.stage == 3:
         gpu |= _whole(values, shape, known, world, width)
     left_out = list(values.left_out)
-    activations = _activations(known, setting, length)
-    if activations is None:
+    if known is None:
         left_out.append("activations, which are known for GPT-2's and Llama's config.json")
     else:
-        gpu["activations"] = activations
-    on_host = {"states": host}
+        config = known.changed(recompute=recompute, attention_dropout=0.0)
+        found = kept(config, setting.rows, length or config.length, width=width)
+        # torch's loss makes two more of the logits; a block that is run again is whole meanwhile.
+        again = found.block if recompute else 0
+        gpu["activations"] = found.total + 2 * found.logits + again
     for section, (count, least) in FILE_BUFFERS.items():
         if values.device(section) == "nvme":
             number = values.zero(f"{section}.buffer_count", count)
@@ -121,9 +115,7 @@ class _Values:
         self.left_out: list[str] = []
 
     def get(self, path: str, default: object = None) -> object:
-        here: object = self.config
-        for key in path.split("."):
-            here = here.get(key) if isinstance(here, Mapping) else None
+        here = at(self.config, path.split("."))
         if here == "auto":
             self.left_out.append(f'{path}, which is still "auto": counted as {default}')
         return default if here is None or here == "auto" else here
@@ -145,27 +137,16 @@ def _setting(values: _Values, recompute: bool) -> Setting:
     stage = values.zero("stage", 0)
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"zero_optimization.stage={stage} is none of 0, 1, 2, 3")
-    half = [kind for kind in ("bf16", "fp16") if values.get(f"{kind}.enabled") is True]
-    names = {"bf16": "bfloat16", "fp16": "float16"}
-    accumulate = values.number("gradient_accumulation_steps", 1)
+    half = [kind for kind in HALVES if values.get(f"{kind}.enabled") is True]
     return Setting(
-        rows=values.number("train_micro_batch_size_per_gpu", 1), accumulate=accumulate,
-        recompute=recompute, stage=stage,
+        rows=values.number("train_micro_batch_size_per_gpu", 1),
+        accumulate=values.number("gradient_accumulation_steps", 1),
+        recompute=recompute,
+        stage=stage,
         optimizer=values.device("offload_optimizer") if stage else None,
         parameters=values.device("offload_param") if stage == 3 else None,
-        precision=names[half[0]] if half else "float32",
-    )  # fmt: skip
-
-
-def _buckets(values: _Values, stage: int, width: int) -> dict[str, int]:
-    """What communication sets aside: both buckets below stage 3, one at stage 3."""
-    if not stage:
-        return {}
-    overlaps = values.get("zero_optimization.overlap_comm", stage == 3)
-    times = OVERLAP if overlaps is True else 1
-    reduce = values.zero("reduce_bucket_size", BUCKET)
-    gather = values.zero("allgather_bucket_size", BUCKET) if stage < 3 else 0
-    return {"buckets": int((reduce + gather) * width * times)}
+        precision=HALVES[half[0]] if half else "float32",
+    )
 
 
 def _whole(
@@ -173,11 +154,9 @@ def _whole(
 ) -> dict[str, int]:
     """At stage 3: what is kept whole always, what may stay so, and what is fetched ahead."""
     threshold = values.zero("stage3_param_persistence_threshold", PERSIST)
-    small = 0
-    if known is not None:
-        sizes = [p.numel() for p in without_numbers(known).parameters()]
-        small = sum(size for size in sizes if size < threshold)
-        small = min(small, values.zero("stage3_model_persistence_threshold", small))
+    sizes = [] if known is None else [p.numel() for p in without_numbers(known).parameters()]
+    small = sum(size for size in sizes if size < threshold)
+    small = min(small, values.zero("stage3_model_persistence_threshold", small))
     rest = shape.params - small
     live = max(min(values.zero("stage3_max_live_parameters", LIVE), rest), shape.largest_layer)
     ahead = min(values.zero("stage3_prefetch_bucket_size", PREFETCH), rest - min(live, rest))
@@ -187,15 +166,6 @@ def _whole(
         "prefetched parameters": ahead * width,
         "gradients of a layer": shape.largest_layer * width,
     }
-
-
-def _activations(known: Config | None, setting: Setting, length: int | None) -> int | None:
-    if known is None:
-        return None
-    config = known.changed(recompute=setting.recompute, attention_dropout=0.0)
-    found = kept(config, setting.rows, length or config.length, width=setting.width)
-    # torch's loss makes two more of the logits; a block that is run again is whole meanwhile.
-    return found.total + 2 * found.logits + (found.block if setting.recompute else 0)
 
 
 def _model(model: Mapping | str | Path) -> tuple[Config | None, Shape]:

@@ -5,6 +5,7 @@ Lesson 13.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from difflib import SequenceMatcher
 
@@ -66,8 +67,7 @@ def alike(name: str, right: str) -> bool:
 
 def _plain(name: str) -> str:
     """Case, hyphens and blanks aside; a capital inside begins a word."""
-    spaced = "".join(f"_{x}" if x.isupper() and i and name[i - 1].islower() else x
-                     for i, x in enumerate(name))  # fmt: skip
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
     return spaced.lower().replace("-", "_").replace(" ", "_")
 
 

@@ -22,7 +22,7 @@ _REDUCED = re.compile(rf"Attempted loss scale: {_NUMBER}, reducing to {_NUMBER}"
 _KEPT = re.compile(rf"Attempted loss scale: {_NUMBER}, but hysteresis is")
 _ENDED = "Current loss scale already at minimum"
 _RANK = re.compile(r"\brank ?(\d+)", re.IGNORECASE)
-STEP = re.compile(r"\bstep (\d+)")  # of a training loop that prints each step
+_STEP = re.compile(r"\bstep (\d+)")  # of a training loop that prints each step
 
 NONE, SETTLED, LOOKING = "no overflow", "settled", "still looking"
 NOT_FOUND, DIVERGED, UNKNOWN = "no scale was found", "diverged", "the log has no steps to tell by"
@@ -49,19 +49,18 @@ class Reading:
     grown: int  # doublings up to that line, which no line tells
     verdict: str
 
-    def steps_back(self, window: int, scale: float | None = None) -> int:
-        """Steps without an overflow until the scale is `scale` again, or else the first one."""
-        wanted = self.first if scale is None else scale
-        if not wanted or not self.scale:
+    def steps_back(self, window: int) -> int:
+        """Steps without an overflow until the scale is the first one again."""
+        if not self.first or not self.scale:
             raise ValueError("no line of the log has a scale above 0: there is no way back to tell")
-        doublings = max(0, math.ceil(math.log2(wanted / self.scale)))
+        doublings = max(0, math.ceil(math.log2(self.first / self.scale)))
         return doublings * window + 1 if doublings else 0  # the first good step is not counted
 
 
-def read_overflows(lines: Iterable[str], *, step: re.Pattern = STEP) -> Reading:
-    """What a log of rank 0, or of all ranks together, comes to. `step` finds the number of a step
-    in what the training loop prints after each: only so the log tells of steps that were made."""
-    found = list(events(lines, step=step))
+def read_overflows(lines: Iterable[str]) -> Reading:
+    """What a log of rank 0, or of all ranks together, comes to. The training loop prints a "step N"
+    after each: only so the log tells of steps that were made."""
+    found = list(events(lines))
     scales = [event for event in found if event.before and event.after]
     grown = [(a.after, b.before) for a, b in pairwise(scales) if b.before > a.after]
     return Reading(
@@ -73,19 +72,21 @@ def read_overflows(lines: Iterable[str], *, step: re.Pattern = STEP) -> Reading:
     )
 
 
-def events(lines: Iterable[str], *, step: re.Pattern = STEP) -> Iterator[Event]:
+def events(lines: Iterable[str]) -> Iterator[Event]:
     """The events of a log in their order, each once, however many ranks have printed it."""
     lines = list(lines)
     # Ranks print at their own pace, and the order holds within one: the lowest that is there.
-    kinds = (_OVERFLOW, step)
-    lowest = {kind: min((_rank(x) for x in lines if kind.search(x)), default=0) for kind in kinds}
+    lowest = {
+        kind: min((_rank(x) for x in lines if kind.search(x)), default=0)
+        for kind in (_OVERFLOW, _STEP)
+    }
     for line in lines:
         if _OVERFLOW.search(line):
             if _rank(line) == lowest[_OVERFLOW]:
                 yield _skip(line)
         elif _ENDED in line:
             yield Event("ended")
-        elif (found := step.search(line)) and _rank(line) == lowest[step]:
+        elif (found := _STEP.search(line)) and _rank(line) == lowest[_STEP]:
             yield Event("step", number=int(found[1]))
 
 
@@ -118,12 +119,13 @@ def _skip(line: str) -> Event:
 
 
 def _verdict(found: Sequence[Event]) -> str:
-    if not any(event.kind in SKIPS or event.kind == "ended" for event in found):
+    kinds = {event.kind for event in found}
+    if not kinds.intersection({*SKIPS, "ended"}):
         return NONE
     made, skipping = _made(found)
-    if any(event.kind == "ended" for event in found) or (skipping and _at_least(found)):
+    if "ended" in kinds or (skipping and _at_least(found)):
         return DIVERGED if made else NOT_FOUND
-    if not any(event.kind == "step" for event in found):
+    if "step" not in kinds:
         return UNKNOWN
     return LOOKING if skipping else SETTLED
 
@@ -149,5 +151,4 @@ def _at_least(found: Sequence[Event]) -> bool:
     if not scales or scales[-1].kind == "kept" or scales[-1].before != scales[-1].after:
         return False
     least = scales[-1].after
-    into = [event for event in scales if event.after == least < event.before]
-    return least == 1 or bool(into)
+    return least == 1 or any(event.after == least < event.before for event in scales)

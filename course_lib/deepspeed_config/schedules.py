@@ -34,22 +34,19 @@ PARAMETERS: Mapping[str, Mapping[str, Any]] = {  # with DeepSpeed's defaults
     },
 }  # fmt: skip
 
+_FIRST = {"LRRangeTest": "lr_range_test_min_lr", "OneCycle": "cycle_min_lr"}
 
-def rates(
-    block: Mapping[str, Any], updates: int, *, lr: float | None = None, group: int = 0
-) -> list[float]:
-    """(updates,) learning rates under a `scheduler` block; `lr` is the optimizer's own.
 
-    `lr` is asked for where a schedule works with it. A list in the block has a value for each
-    parameter group, of which `group` picks one.
-    """
-    name, params = resolved(block, group)
+def rates(block: Mapping[str, Any], updates: int, *, lr: float | None = None) -> list[float]:
+    """(updates,) learning rates under a `scheduler` block; `lr` is the optimizer's own, and asked
+    for where a schedule works with it."""
+    name, params = resolved(block)
     last = params["last_batch_iteration"]
-    if last == -1:
-        first = _first(name, params)
-    else:
+    if last != -1:
         first = _own(lr, name, "last_batch_iteration is given, so that update 0 runs with it")
-    after = _AFTER[name](params, lr)
+    else:  # what the scheduler sets when it is made; 0, whatever warmup_min_ratio says
+        first = 0.0 if name == "WarmupCosineLR" else params[_FIRST.get(name, "warmup_min_lr")]
+    after = _AFTER[name](params, lr, name)
     return [first, *(after(last + n) for n in range(1, updates))][:updates]
 
 
@@ -62,7 +59,7 @@ def where_skipped(of_updates: Sequence[float], skipped: Sequence[bool]) -> list[
     return by_step
 
 
-def resolved(block: Mapping[str, Any], group: int = 0) -> tuple[str, dict[str, Any]]:
+def resolved(block: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """A block's type and all its parameters, with DeepSpeed's defaults; a ValueError if wrong."""
     name, written = block.get("type"), block.get("params") or {}
     if name not in PARAMETERS:
@@ -73,8 +70,9 @@ def resolved(block: Mapping[str, Any], group: int = 0) -> tuple[str, dict[str, A
             raise ValueError(f"{name} has no parameter {key!r}; it has {', '.join(known)}")
         if value == "auto":
             raise ValueError(f"{key} is 'auto', which the Trainer resolves: write a number here")
+        if isinstance(value, list):
+            raise ValueError(f"{key} is a list, one for each group of parameters: take one of them")
     params = {key: written.get(key, default) for key, default in known.items()}
-    params = {k: v[group] if isinstance(v, (list, tuple)) else v for k, v in params.items()}
     missing = [key for key, value in params.items() if value is REQUIRED]
     if missing:
         raise ValueError(f"{name} needs {' and '.join(missing)}: write it under scheduler.params")
@@ -87,14 +85,6 @@ def _own(lr: float | None, name: str, why: str) -> float:
     return lr
 
 
-def _first(name: str, params: Mapping[str, Any]) -> float:
-    """The rate that the scheduler sets when it is made."""
-    if name == "WarmupCosineLR":
-        return 0.0  # whatever warmup_min_ratio says
-    key = {"LRRangeTest": "lr_range_test_min_lr", "OneCycle": "cycle_min_lr"}
-    return params[key.get(name, "warmup_min_lr")]
-
-
 def _risen(params: Mapping[str, Any]) -> tuple[int, Callable[[int], float]]:
     """The length of a warm-up, at least 2, and how much of it is done at an iteration, 0 to 1."""
     steps = max(2, params["warmup_num_steps"])
@@ -103,32 +93,28 @@ def _risen(params: Mapping[str, Any]) -> tuple[int, Callable[[int], float]]:
     return steps, lambda i: 1.0 / math.log(steps) * math.log(i + 1)  # "log", and any other word
 
 
-def _warmup(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
+def _warmup(params: Mapping[str, Any], lr: float | None, name: str) -> Callable[[int], float]:
+    """WarmupLR, and WarmupDecayLR, which comes down again."""
     steps, risen = _risen(params)
     low, high = params["warmup_min_lr"], params["warmup_max_lr"]
+    total = params.get("total_num_steps")
     if high is None:
-        high = _own(lr, "WarmupLR", "without warmup_max_lr it rises to the optimizer's rate")
-    return lambda i: low + (high - low) * (risen(i) if i < steps else 1.0)
-
-
-def _warmup_decay(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
-    steps, risen = _risen(params)
-    low, high, total = (
-        params[key] for key in ("warmup_min_lr", "warmup_max_lr", "total_num_steps")
-    )
-    if high is None:
-        high = _own(lr, "WarmupDecayLR", "with warmup_max_lr null it rises to the optimizer's rate")
+        high = _own(lr, name, "without warmup_max_lr it rises to the optimizer's rate")
 
     def after(i: int) -> float:
-        left = risen(i) if i < steps else max(0.0, (total - i) / max(1.0, total - steps))
+        if i < steps:
+            return low + (high - low) * risen(i)
+        left = 1.0 if total is None else max(0.0, (total - i) / max(1.0, total - steps))
         return low + (high - low) * left
 
     return after
 
 
-def _warmup_cosine(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
+def _warmup_cosine(
+    params: Mapping[str, Any], lr: float | None, name: str
+) -> Callable[[int], float]:
     steps, risen = _risen(params)
-    lr = _own(lr, "WarmupCosineLR", "it scales the optimizer's rate")
+    lr = _own(lr, name, "it scales the optimizer's rate")
     start, end = params["warmup_min_ratio"], params["cos_min_ratio"]
     length = max(1, params["total_num_steps"] - steps)
 
@@ -141,17 +127,28 @@ def _warmup_cosine(params: Mapping[str, Any], lr: float | None) -> Callable[[int
     return after
 
 
-def _range_test(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
+def _range_test(params: Mapping[str, Any], *_: object) -> Callable[[int], float]:
     low, size = params["lr_range_test_min_lr"], params["lr_range_test_step_size"]
     rate, stairs = params["lr_range_test_step_rate"], params["lr_range_test_staircase"]
     return lambda i: low * (1 + rate * ((i + 1) // size if stairs else (i + 1) / size))
 
 
-def _one_cycle(params: Mapping[str, Any], lr: float | None) -> Callable[[int], float]:
-    total, scale = _cycle(params)
+def _one_cycle(params: Mapping[str, Any], *_: object) -> Callable[[int], float]:
     low, high = params["cycle_min_lr"], params["cycle_max_lr"]
     size, fall = params["decay_step_size"], params["decay_lr_rate"]
     still = math.isclose(size, 0) or math.isclose(fall, 0)
+    up, down = params["cycle_first_step_size"], params["cycle_second_step_size"]
+    down = up if down is None else down
+    first, second = params["cycle_first_stair_count"], params["cycle_second_stair_count"]
+    total = float(up) + float(down)
+
+    def scale(batch: int) -> float:
+        """How far up the cycle is at a batch, 0 to 1."""
+        at = batch % total
+        rising = at <= up
+        way, length = (at, up) if rising else (total - at, down)
+        count = first if rising or second is None else second
+        return math.floor(way * count / length) / count if count > 0 else way / length
 
     def after(i: int) -> float:
         if i < total:
@@ -161,30 +158,9 @@ def _one_cycle(params: Mapping[str, Any], lr: float | None) -> Callable[[int], f
     return after
 
 
-def _cycle(params: Mapping[str, Any]) -> tuple[float, Callable[[int], float]]:
-    """The length of OneCycle's cycle, and how far up it is at a batch, 0 to 1."""
-    up, down = params["cycle_first_step_size"], params["cycle_second_step_size"]
-    up = float(up)
-    down = up if down is None else float(down)
-    stairs = params["cycle_first_stair_count"], params["cycle_second_stair_count"]
-    total = up + down
-
-    def scale(batch: int) -> float:
-        at = batch % total
-        rising = at <= up
-        count = stairs[0] if rising or stairs[1] is None else stairs[1]
-        position = at / up if rising else (total - at) / down
-        if count > 0:
-            whole = at * count / up if rising else (total - at) * count / down
-            return math.floor(whole) / count
-        return position
-
-    return total, scale
-
-
 _AFTER = {
     "WarmupLR": _warmup,
-    "WarmupDecayLR": _warmup_decay,
+    "WarmupDecayLR": _warmup,
     "WarmupCosineLR": _warmup_cosine,
     "LRRangeTest": _range_test,
     "OneCycle": _one_cycle,

@@ -51,16 +51,24 @@ class Schema:
         lower = known.get(name.lower())
         return lower if lower and lower["deepspeed"] else known.get(name)
 
-    def find(self, path: tuple) -> dict | None:
+    def find(self, path: tuple | str) -> dict | None:
         """The key at a path, "*" standing for the names that a user chooses."""
         section, key = self.root, None
-        for name in path:
+        for name in path.split(".") if isinstance(path, str) else path:
             keys = (section or {}).get("keys", {})
             key = keys.get(name) or keys.get("*")
             if key is None:
                 return None
             section = key.get("section")
         return key
+
+    def twin(self, path: tuple) -> str | None:
+        """The other spelling of a key, where it has two."""
+        section = (self.find(path[:-1]) or {}).get("section") if path[:-1] else self.root
+        keys = (section or {}).get("keys", {})
+        if "same_as" in keys.get(path[-1], {}):
+            return keys[path[-1]]["same_as"]
+        return next((name for name, key in keys.items() if key.get("same_as") == path[-1]), None)
 
 
 def load() -> Schema:
@@ -70,10 +78,8 @@ def load() -> Schema:
     if release == shipped["release"]:
         return Schema(shipped)
     why = "DeepSpeed is not installed" if release is None else f"DeepSpeed {release} is installed"
-    return Schema(
-        shipped,
-        f"{why}: the keys of DeepSpeed {shipped['release']} are used, which come with the course",
-    )
+    keys = f"the keys of DeepSpeed {shipped['release']} are used, which come with the course"
+    return Schema(shipped, f"{why}: {keys}")
 
 
 def installed() -> str | None:

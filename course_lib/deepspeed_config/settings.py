@@ -6,16 +6,21 @@ that has no effect at its stage. Lesson 13.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from course_lib.deepspeed_config.auto import hidden_size, left_to_the_trainer
 from course_lib.estimate.deepspeed import HALF, OVERLAP
 from course_lib.estimate.ladder import LIVE, Machine
 from course_lib.estimate.setting import Setting
+from course_lib.estimate.shape import Shape
+from course_lib.gpt import Config
+from course_lib.pretrained.sketch import without_numbers
 
-AUTO = "auto"
 SHARE = 20  # the buckets of an overlapped reduction get a GPU's bytes by this
 LEAST = 1000  # elements of a bucket, of the smallest GPU that is spoken of
-LR, BETAS, EPS, DECAY, CLIP = 5e-5, [0.9, 0.999], 1e-8, 0.0, 1.0  # the Trainer's own defaults
+ADAMW = {"lr": 5e-5, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0}  # the Trainer's
+CLIP = 1.0  # and its own bound of the norm
 SUB_GROUP = 10**9  # elements that the optimizer updates at a time
 FP16 = {  # a scale that is looked for, from 2^16 on
     "enabled": True, "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16,
@@ -36,6 +41,16 @@ class Sizes:
     unit: int
     largest: int
 
+    @classmethod
+    def of(cls, model: Config | Shape, keys: Mapping) -> Sizes:
+        """Of a decoder of ours or of another model, with the keys of its config.json."""
+        if isinstance(model, Shape):
+            return cls(hidden_size(keys), model.largest_layer, model.largest_layer)
+        outline = without_numbers(model)
+        block = sum(p.numel() for p in outline.blocks[0].parameters())
+        largest = max(p.numel() for p in outline.parameters())
+        return cls(hidden_size(keys), max(largest, block), largest)
+
 
 def deepspeed(
     setting: Setting,
@@ -48,40 +63,37 @@ def deepspeed(
 ) -> dict:
     """The file that `deepspeed.initialize(config=…)` takes; with `trainer`, for TrainingArguments'
     `deepspeed=`, "auto" where that resolves it. `tp` ranks share a model (AutoTP)."""
-
-    def known(value: object) -> object:
-        return AUTO if trainer else value
-
-    config: dict = {
-        "train_batch_size": known(setting.rows * setting.accumulate * machine.world),
-        "train_micro_batch_size_per_gpu": known(setting.rows),
-        "gradient_accumulation_steps": known(setting.accumulate),
-        "gradient_clipping": known(CLIP),
-    }
-    config |= _precision(setting, trainer)
-    params = {"lr": LR, "betas": BETAS, "eps": EPS, "weight_decay": DECAY}
-    params = {key: known(value) for key, value in params.items()}
-    config["optimizer"] = {"type": "AdamW", "params": params}
-    zero: dict = {"stage": setting.stage}
+    zero, elements = {"stage": setting.stage}, bucket(machine, sizes)
     if setting.stage:
-        zero |= _buckets(setting, machine, sizes, trainer)
+        zero |= {"overlap_comm": True, "contiguous_gradients": True, "reduce_bucket_size": elements}
+    if setting.stage in (1, 2):
+        zero |= {"reduce_scatter": True, "allgather_bucket_size": elements}
     if setting.stage == 3:
-        zero |= _of_stage_3(setting, sizes, trainer)
-    for section, place in (
-        ("offload_optimizer", setting.optimizer),
-        ("offload_param", setting.parameters),
-    ):
-        if place is not None:
-            zero[section] = _offload(section, place, sizes, nvme_path)
+        zero |= _of_stage_3(setting, sizes)
+    if setting.optimizer is not None:  # on a disk: parameter, gradient and two moments
+        buffers = {"buffer_count": 4, "pipeline_read": True, "pipeline_write": True}
+        zero["offload_optimizer"] = _offload(setting.optimizer, nvme_path, buffers)
+    if setting.parameters is not None:  # a buffer takes the largest parameter
+        buffers = {"buffer_count": 5, "buffer_size": max(10**8, sizes.largest)}
+        zero["offload_param"] = _offload(setting.parameters, nvme_path, buffers)
     if setting.stage in (1, 2) and setting.optimizer and machine.world > 1:
         zero["round_robin_gradients"] = True  # ranks share the copying to the host
-    config["zero_optimization"] = zero
+    config: dict = {
+        "train_batch_size": setting.rows * setting.accumulate * machine.world,
+        "train_micro_batch_size_per_gpu": setting.rows,
+        "gradient_accumulation_steps": setting.accumulate,
+        "gradient_clipping": CLIP,
+        **({"bf16": {"enabled": True}} if trainer or setting.precision == "bfloat16" else {}),
+        **({"fp16": dict(FP16)} if trainer or setting.precision == "float16" else {}),
+        "optimizer": {"type": "AdamW", "params": dict(ADAMW)},
+        "zero_optimization": zero,
+    }
     if "nvme" in (setting.optimizer, setting.parameters):
         config["aio"] = dict(AIO)
     if tp > 1:  # DeepSpeed multiplies by all ranks, those of one model too: it derives the product
         del config["train_batch_size"]
         config["tensor_parallel"] = {"autotp_size": tp}
-    return config
+    return left_to_the_trainer(config, sizes.hidden) if trainer else config
 
 
 def training_arguments(setting: Setting, config: str) -> dict:
@@ -104,39 +116,16 @@ def bucket(machine: Machine, sizes: Sizes) -> int:
     return max(LEAST, min(wanted, room))
 
 
-def _precision(setting: Setting, trainer: bool) -> dict:
-    if trainer:
-        return {"bf16": {"enabled": AUTO}, "fp16": {**FP16, "enabled": AUTO}}
-    if setting.precision == "float16":
-        return {"fp16": dict(FP16)}
-    return {"bf16": {"enabled": True}} if setting.precision == "bfloat16" else {}
-
-
-def _buckets(setting: Setting, machine: Machine, sizes: Sizes, trainer: bool) -> dict:
-    elements = bucket(machine, sizes)
-    same = trainer and sizes.hidden is not None and elements == sizes.hidden**2
-    found: dict = {
-        "overlap_comm": True,
-        "contiguous_gradients": True,
-        "reduce_bucket_size": AUTO if same else elements,
-    }
-    if setting.stage < 3:
-        found |= {"reduce_scatter": True, "allgather_bucket_size": elements}
-    return found
-
-
-def _of_stage_3(setting: Setting, sizes: Sizes, trainer: bool) -> dict:
+def _of_stage_3(setting: Setting, sizes: Sizes) -> dict:
     """What is whole when. Lean: the unit in use and the one ahead, and nothing for later."""
-    live = 2 * sizes.unit if setting.lean else LIVE
-    prefetch, persist = sizes.unit, 10 * (sizes.hidden or 1000)
-    if sizes.hidden is not None:
-        prefetch = int(0.9 * sizes.hidden * sizes.hidden)
+    hidden, live = sizes.hidden, 2 * sizes.unit if setting.lean else LIVE
+    prefetch = int(0.9 * hidden * hidden) if hidden is not None else sizes.unit
+    persist = 10 * (hidden or 1000)
     if setting.lean:
         prefetch, persist = max(1, prefetch // 10), max(1, persist // 10)
-    same = trainer and sizes.hidden is not None and not setting.lean
     return {
-        "stage3_prefetch_bucket_size": AUTO if same else prefetch,
-        "stage3_param_persistence_threshold": AUTO if same else persist,
+        "stage3_prefetch_bucket_size": prefetch,
+        "stage3_param_persistence_threshold": persist,
         "stage3_max_live_parameters": live,
         "stage3_max_reuse_distance": live,
         "sub_group_size": SUB_GROUP,
@@ -144,12 +133,6 @@ def _of_stage_3(setting: Setting, sizes: Sizes, trainer: bool) -> dict:
     }
 
 
-def _offload(section: str, place: str, sizes: Sizes, nvme_path: str) -> dict:
+def _offload(place: str, nvme_path: str, buffers: dict) -> dict:
     found: dict = {"device": place, "pin_memory": True}
-    if place == "nvme":
-        found["nvme_path"] = nvme_path
-        if section == "offload_param":  # a buffer takes the largest parameter
-            found |= {"buffer_count": 5, "buffer_size": max(10**8, sizes.largest)}
-        else:  # parameter, gradient and two moments
-            found |= {"buffer_count": 4, "pipeline_read": True, "pipeline_write": True}
-    return found
+    return found | {"nvme_path": nvme_path, **buffers} if place == "nvme" else found

@@ -16,7 +16,7 @@ from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.json_reader import DEEPEST, Place, read_json
 
 LARGEST = 1 << 18  # bytes; a config has some kilobytes
-JSON = "RFC 8259, the JSON standard"
+JSON, SYSTEM = "RFC 8259, the JSON standard", "the file system"
 BOTH = (
     "deepspeed/runtime/config.py reads a file with hjson, "
     "transformers and accelerate read it with json"
@@ -24,8 +24,21 @@ BOTH = (
 TWICE = "deepspeed/runtime/config_utils.py, dict_raise_error_on_duplicate_keys"
 OTHERS = "DeepSpeed reads it as Hjson, which has this; the Trainer reads JSON and refuses it."
 
-# kind of fault → (message, reason, source, suggestion); {0} is the fault's detail.
+# What is wrong → (message, reason, source, suggestion); {0} is what was found there.
 SAID = {
+    "unreadable": ("the file cannot be read: {0}", "The system refuses it.", SYSTEM,
+                   "look at the path, and at its permissions with ls -l"),
+    "folder": ("this is a folder, not a file", "A config is one file of JSON.", SYSTEM, "name {0}"),
+    "special": ("this is no regular file", "A device or a pipe may never end.", SYSTEM,
+                "write it into a file first"),
+    "large": (f"the file has {{0}} bytes; more than {LARGEST:,} are not read",
+              "A config of DeepSpeed's has some kilobytes: this is something else.", SYSTEM,
+              "name the config's own file"),
+    "encoding": ("{0}", "JSON is in UTF-8.", JSON, "save the file again as UTF-8"),
+    "mark": ("the file begins with a byte order mark", OTHERS, BOTH,
+             "save it as UTF-8 without one"),
+    "yaml": ("the file is YAML, and a DeepSpeed config is JSON",
+             "Accelerate and axolotl have YAML files of their own.", JSON, "{0}"),
     "empty": ("the file is empty", "Hjson reads nothing as {{}}, JSON refuses it.", BOTH,
               'write an object, such as {{"train_batch_size": 8}}'),
     "comment": ("a comment; JSON has none", OTHERS, BOTH, "take the comment out"),
@@ -42,11 +55,16 @@ SAID = {
     "too deep": (f"more than {DEEPEST} objects and lists within each other",
                  "No config of DeepSpeed's is nested deeper than ten.", JSON,
                  "look for brackets that are opened again and again"),
+    "not an object": ("the file holds {0}, not an object", "A config is one object of keys and "
+                      "values.", "deepspeed/runtime/config.py", 'write {{"key": value, …}}'),
 }  # fmt: skip
-REWRITTEN = ("comment", "trailing comma")
+ONCE = ("comment", "trailing comma")  # told of the first alone
+REWRITTEN = (*ONCE, "duplicate", "mark")
+KINDS = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 ACCELERATES = re.compile(r"^(deepspeed_config|distributed_type):", re.MULTILINE)
 NAMED = re.compile(r"^\s*(deepspeed_config_file|deepspeed):[ \t]+[\"']?([^\s\"'#]+)", re.MULTILINE)
-YAML_LINE = re.compile(r"[A-Za-z_][\w.-]*:(\s.*)?|- .*|---.*|\.\.\.|[#\s].*")
+YAML_KEY = re.compile(r"[A-Za-z_][\w.-]*:(\s.*)?")
+YAML_LINE = re.compile(YAML_KEY.pattern + r"|- .*|---.*|\.\.\.|[#\s].*")
 
 
 @dataclass
@@ -58,112 +76,75 @@ class Document:
     places: dict[tuple, Place] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
-    def add(self, kind: str, line: int, column: int, *texts: str, at: tuple = ()) -> None:
-        message, reason, source, suggestion = texts
-        dotted = ".".join(map(str, at))
-        repair = ("rewrite",) if kind in (*REWRITTEN, "duplicate", "mark") else None
-        self.findings.append(
-            Finding(dotted, line, column, "error", message, reason, source, suggestion, kind,
-                    repair)
-        )  # fmt: skip
+    def add(
+        self, kind: str, detail: str = "", line: int = 1, column: int = 1, at: tuple = ()
+    ) -> None:
+        message, reason, source, suggestion = (text.format(detail) for text in SAID[kind])
+        self.findings.append(Finding(
+            ".".join(map(str, at)), line, column, "error", message, reason, source, suggestion,
+            kind, ("rewrite",) if kind in REWRITTEN else None,
+        ))  # fmt: skip
 
 
 def read(path: Path) -> Document:
     """The document in the file `path`; whatever is in the way is among its findings."""
     document = Document(path)
-    content = _content(path, document)
-    return document if content is None else read_content(content, document)
-
-
-def read_content(content: bytes, document: Document) -> Document:
-    """Fill a document with what a file's bytes hold."""
-    text = _text(content, document)
-    if text is None:
-        return document
-    reading = read_json(text)
-    if not reading.whole and _is_yaml(text):
-        document.add(
-            "yaml", 1, 1, "the file is YAML, and a DeepSpeed config is JSON",
-            "Accelerate and axolotl have YAML files of their own.", JSON, _json_instead(text),
-        )  # fmt: skip
-        return document
-    seen: dict[str, int] = {}
-    for fault in reading.faults:
-        seen[fault.kind] = seen.get(fault.kind, 0) + 1
-        if seen[fault.kind] == 1 or fault.kind not in REWRITTEN:
-            words = (text.format(fault.detail) for text in SAID[fault.kind])
-            document.add(fault.kind, fault.line, fault.column, *words, at=fault.path)
-    if not reading.whole:
-        return document
-    if not isinstance(reading.value, dict):
-        kinds = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-        kind = kinds.get(type(reading.value), "a number")
-        document.add(
-            "not an object", 1, 1, f"the file holds {kind}, not an object",
-            "A config is one object of keys and values.", "deepspeed/runtime/config.py",
-            'write {"key": value, …}',
-        )  # fmt: skip
-        return document
-    document.value, document.places = reading.value, reading.places
-    return document
-
-
-def _content(path: Path, document: Document) -> bytes | None:
-    def refuse(message: str, reason: str, remedy: str) -> None:
-        document.add("file", 1, 1, message, reason, "the file system", remedy)
-
     try:
         state = os.stat(path)
         if stat.S_ISDIR(state.st_mode):
-            inside = sorted(item.name for item in path.glob("*.json"))[:3]
-            remedy = f"name a file in it, such as {inside[0]}" if inside else "name a file"
-            return refuse("this is a folder, not a file", "A config is one file of JSON.", remedy)
-        if not stat.S_ISREG(state.st_mode):
-            return refuse(
-                "this is no regular file", "A device or a pipe may never end.",
-                "write it into a file first",
-            )  # fmt: skip
-        if state.st_size > LARGEST:
-            return refuse(
-                f"the file has {state.st_size:,} bytes; more than {LARGEST:,} are not read",
-                "A config of DeepSpeed's has some kilobytes: this is something else.",
-                "name the config's own file",
-            )  # fmt: skip
-        with open(path, "rb") as file:
-            return file.read(LARGEST + 1)
+            inside = sorted(item.name for item in path.glob("*.json"))
+            document.add("folder", f"a file in it, such as {inside[0]}" if inside else "a file")
+        elif not stat.S_ISREG(state.st_mode):
+            document.add("special")
+        elif state.st_size > LARGEST:
+            document.add("large", f"{state.st_size:,}")
+        else:
+            read_content(path.read_bytes(), document)
     except OSError as error:
-        words = error.strerror or str(error)
-        return refuse(f"the file cannot be read: {words}", "The system refuses it.",
-                      "look at the path, and at its permissions with ls -l")  # fmt: skip
+        document.add("unreadable", error.strerror or str(error))
+    return document
+
+
+def read_content(content: bytes, document: Document) -> None:
+    """Fill a document with what a file's bytes hold."""
+    text = _text(content, document)
+    if text is None:
+        return
+    reading = read_json(text)
+    if not reading.whole and _is_yaml(text):
+        document.add("yaml", _json_instead(text))
+        return
+    told = set()
+    for fault in reading.faults:
+        if fault.kind not in ONCE or fault.kind not in told:
+            document.add(fault.kind, fault.detail, fault.line, fault.column, fault.path)
+        told.add(fault.kind)
+    if reading.whole and isinstance(reading.value, dict):
+        document.value, document.places = reading.value, reading.places
+    elif reading.whole:
+        document.add("not an object", KINDS.get(type(reading.value), "a number"))
 
 
 def _text(content: bytes, document: Document) -> str | None:
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        document.add("encoding", 1, 1, "the file is in UTF-16", "JSON is in UTF-8.", JSON,
-                     "save it again as UTF-8")  # fmt: skip
+        document.add("encoding", "the file is in UTF-16")
         return None
-    mark = content.startswith(b"\xef\xbb\xbf")
-    if mark:
-        document.add("mark", 1, 1, "the file begins with a byte order mark", OTHERS, BOTH,
-                     "save it as UTF-8 without one")  # fmt: skip
-        content = content[3:]
+    if content.startswith(b"\xef\xbb\xbf"):
+        document.add("mark")
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        before = content[: error.start]
-        line = before.count(b"\n") + 1
+        before = error.object[: error.start]
         column = len(before.rpartition(b"\n")[2].decode("utf-8", "replace")) + 1
-        document.add(
-            "encoding", line, column, f"byte 0x{content[error.start]:02x} is not UTF-8",
-            "JSON is in UTF-8.", JSON, "save the file again as UTF-8",
-        )  # fmt: skip
+        wrong = f"byte 0x{error.object[error.start]:02x} is not UTF-8"
+        document.add("encoding", wrong, before.count(b"\n") + 1, column)
         return None
 
 
 def _is_yaml(text: str) -> bool:
     """Tell `key: value` lines without braces from every form of JSON."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
-    keys = any(re.match(r"[A-Za-z_][\w.-]*:(\s|$)", line) for line in lines)
+    keys = any(YAML_KEY.fullmatch(line) for line in lines)
     return keys and all(YAML_LINE.fullmatch(line) for line in lines)
 
 

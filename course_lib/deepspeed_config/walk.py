@@ -14,7 +14,6 @@ from pathlib import Path
 from textwrap import wrap
 
 from course_lib.deepspeed_config import fsdp2, settings
-from course_lib.deepspeed_config.auto import hidden_size
 from course_lib.deepspeed_config.memory import Forecast, forecast
 from course_lib.deepspeed_config.ours import train
 from course_lib.deepspeed_config.settings import Sizes
@@ -26,7 +25,6 @@ from course_lib.estimate.setting import Setting
 from course_lib.estimate.shape import Shape, keys_of, read, read_ours, shape_of
 from course_lib.files import write_whole
 from course_lib.gpt import Config
-from course_lib.pretrained.sketch import without_numbers
 from course_lib.zero.precision import DTYPES
 
 UNITS = {"": 10**9, "GB": 10**9, "MB": 10**6, "KB": 10**3, "TB": 10**12, "B": 1}
@@ -61,21 +59,15 @@ class Task:
             raise ValueError(f"--precision {precision} is none of {', '.join(DTYPES)}")
         host = None if host_memory is None else nbytes(host_memory, "--host-memory")
         machine = Machine(nbytes(gpu_memory, "--gpu-memory"), gpus, nodes, host)
-        ours = read_ours(path)
-        model = read(path) if ours is None else ours
-        longest = ours.length if ours is not None else 0
-        if ours is not None:
-            check_cut(ours, length or longest, 1, 0)
-        return cls(path, dict(keys_of(path)), model, machine, rows, length or longest, precision)
+        model = read_ours(path) or read(path)
+        if isinstance(model, Config):
+            length = length or model.length
+            check_cut(model, length, 1, 0)
+        return cls(path, dict(keys_of(path)), model, machine, rows, length, precision)
 
     @property
     def sizes(self) -> Sizes:
-        hidden = hidden_size(self.keys)
-        if isinstance(self.model, Shape):
-            return Sizes(hidden, self.model.largest_layer, self.model.largest_layer)
-        block = without_numbers(self.model).blocks[0]
-        largest = max(p.numel() for p in without_numbers(self.model).parameters())
-        return Sizes(hidden, max(largest, sum(p.numel() for p in block.parameters())), largest)
+        return Sizes.of(self.model, self.keys)
 
 
 @dataclass(frozen=True)
@@ -182,18 +174,13 @@ class Walk:
         return train(task.model, task.length, task.machine.world, rung.setting)
 
     @property
-    def setting(self) -> Setting | None:
-        """What is written: the first rung that fits, with as many rows as it has room for."""
-        return self.back_up
-
-    @property
     def deepspeeds(self) -> Forecast:
         """What DeepSpeed itself is forecast to take with the settings."""
         task, machine = self.task, self.task.machine
-        config = settings.deepspeed(self.setting, machine, task.sizes)
+        config = settings.deepspeed(self.back_up, machine, task.sizes)
         return forecast(
             config, task.path, machine.world, gpus=machine.gpus, length=task.length or None,
-            recompute=self.setting.recompute,
+            recompute=self.back_up.recompute,
         )  # fmt: skip
 
     def as_dict(self, files: dict[str, str]) -> dict:
@@ -207,7 +194,7 @@ class Walk:
         }  # fmt: skip
         if self.first is not None:
             more = {"rows": self.back_up.rows, "accumulate": self.back_up.accumulate}
-            found |= {"back_up": more, "notes": fsdp2.notes(self.setting), "files": files}
+            found |= {"back_up": more, "notes": fsdp2.notes(self.back_up), "files": files}
             found["deepspeed"] = self.deepspeeds.as_dict()
         return found
 
@@ -233,7 +220,7 @@ def files_of(result: Walk, *, trainer: bool = False, nvme_path: str = "/local_nv
     """Name to text of the settings of the first rung that fits; empty where none does."""
     if result.first is None:
         return {}
-    task, setting, name = result.task, result.setting, "ds_config.json"
+    task, setting, name = result.task, result.back_up, "ds_config.json"
     kind = task.keys.get("model_type")
     config = settings.deepspeed(
         setting, task.machine, task.sizes, trainer=trainer, nvme_path=nvme_path

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import torch
 
-from course_lib.deepspeed_config.auto import hidden_size
 from course_lib.deepspeed_config.settings import Sizes
 from course_lib.estimate.fit import check_gpus
 from course_lib.estimate.over_tp import check_cut
@@ -21,7 +20,6 @@ from course_lib.estimate.shape import Shape, keys_of, read, read_ours, shape_of
 from course_lib.estimate.time import Constants, Machine
 from course_lib.gpt import Config
 from course_lib.pretrained.config import to_transformers
-from course_lib.pretrained.sketch import without_numbers
 from course_lib.zero.precision import DTYPES
 
 ROWS = 8  # sequences of a step for each GPU, where nothing is said
@@ -63,13 +61,7 @@ class Model:
     @property
     def sizes(self) -> Sizes:
         """What DeepSpeed's settings follow from."""
-        hidden = hidden_size(self.keys)
-        if self.config is None:
-            return Sizes(hidden, self.shape.largest_layer, self.shape.largest_layer)
-        outline = without_numbers(self.config)
-        block = sum(p.numel() for p in outline.blocks[0].parameters())
-        largest = max(p.numel() for p in outline.parameters())
-        return Sizes(hidden, max(largest, block), largest)
+        return Sizes.of(self.config or self.shape, self.keys)
 
 
 @dataclass(frozen=True)

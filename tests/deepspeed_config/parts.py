@@ -1,14 +1,18 @@
-"""What the tests of ds-check share: the configs beside them, and a report on a text."""
+"""What the tests of ds-check share: the configs beside them, a report on a text, and the answer of
+an oracle."""
 
 from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from course_lib.deepspeed_config import auto, check, schema, source
 from course_lib.deepspeed_config.finding import Finding
+from tests.commands import ROOT
 
 HERE = Path(__file__).parent
 VALID = sorted((HERE / "valid").glob("*.json"))
@@ -43,3 +47,13 @@ def resolved(text: str) -> str:
         return json.dumps(auto.resolve(config, ARGUMENTS, MODEL, 1).config)
     except (ValueError, TypeError, AttributeError):
         return text
+
+
+def answered(module: str, question: object, *words: str) -> list:
+    """What a program answers in a process of its own: JSON in, a line of JSON out."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words], input=json.dumps(question), capture_output=True,
+        text=True, timeout=280, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])

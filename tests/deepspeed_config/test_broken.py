@@ -12,11 +12,8 @@ from course_lib.deepspeed_config import check, fix
 from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.source import Document
 from tests.deepspeed_config.broken import BROKEN, STAGE_2, STAGE_3, TRAINING
-from tests.deepspeed_config.broken_more import MORE
 from tests.deepspeed_config.mutations import paths
 from tests.deepspeed_config.parts import PAGES, VALID, loud, report, shipped
-
-FIXED = {"unknown", "moved", "deprecated", "type", "comment", "trailing comma", "duplicate"}
 
 
 @pytest.mark.parametrize("base", [TRAINING, STAGE_2, STAGE_3])
@@ -24,12 +21,7 @@ def test_what_they_are_made_of_is_right(base):
     assert report(json.dumps(base)).findings == []
 
 
-def test_there_are_at_least_forty():
-    assert len({case.name for case in BROKEN + MORE}) == len(BROKEN + MORE) >= 80
-    assert len(BROKEN) >= 40
-
-
-@pytest.mark.parametrize("case", BROKEN + MORE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
 def test_the_mistake_is_found_and_nothing_else(case):
     findings = report(case.text, world=case.world, arguments=case.arguments).findings
     hits = [item for item in findings if item.path == case.path and item.level == case.level]
@@ -46,7 +38,7 @@ def test_the_mistake_is_found_and_nothing_else(case):
         assert item.source and item.reason
 
 
-@pytest.mark.parametrize("case", BROKEN + MORE, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
 def test_a_corrected_copy_has_nothing_left_of_what_was_corrected(case, tmp_path):
     path = tmp_path / "config.json"
     path.write_text(case.text)
@@ -65,7 +57,7 @@ def test_a_corrected_copy_has_nothing_left_of_what_was_corrected(case, tmp_path)
         return
     left = check.check_file(result.place, known=shipped(), **how).findings
     for item in left:
-        assert item.repair is None or item.kind not in FIXED, (item, again)
+        assert item.repair is None, (item, again)
     corrected = {(item.path, item.message) for item in result.done}
     assert not corrected & {(item.path, item.message) for item in left}
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from course_lib.cli import app
 from course_lib.deepspeed_config import schema
+from tests.commands import python
 from tests.deepspeed_config.parts import MODEL, VALID
 
 RIGHT = VALID[0]
@@ -164,12 +162,9 @@ def test_no_copy_where_nothing_is_to_be_corrected(file):
 
 
 def test_a_pipe_of_eighty_columns(file):
-    command = [sys.executable, "-m", "course_lib.cli", "ds-check", "ds.json"]
     file.write_text(json.dumps(json.loads(VALID[7].read_text()) | {"steps_per_prnt": 5}))
-    done = subprocess.run(
-        command, cwd=file.parent, capture_output=True, text=True, timeout=60, check=False,
-        env=_environment() | {"COLUMNS": "80"},
-    )  # fmt: skip
+    words = ("-m", "course_lib.cli", "ds-check", "ds.json")
+    done = python(*words, cwd=file.parent, env={"COLUMNS": "80"})
     assert done.returncode == 1 and done.stderr == ""
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 90 and "\x1b" not in done.stdout
@@ -187,13 +182,6 @@ def test_neither_torch_nor_deepspeed_is_imported(file):
         "print('heavy:', sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
     )
     file.with_name("args.json").write_text("{}")
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=file.parent, capture_output=True, text=True,
-        timeout=60, check=False, env=_environment(),
-    )  # fmt: skip
+    done = python("-c", script, cwd=file.parent)
     assert done.returncode == 0 and done.stderr.strip().endswith("heavy: []"), done.stderr
     assert "gradient_clipping" in done.stdout
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

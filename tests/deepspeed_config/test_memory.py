@@ -53,7 +53,7 @@ def test_states_are_those_of_the_exact_count(n, half, stage, plan, tmp_path):
     host = tiers["host"] - want.by_kind().get("staging", 0)
     assert got.host["states"] == pytest.approx(host, rel=0.01, abs=3000)
     assert got.disk["states"] == pytest.approx(tiers["disk"], rel=0.03, abs=3000)
-    assert got.host_bytes == sum(got.host.values()) * n
+    assert got.total("host") == sum(got.host.values()) * n
 
 
 def test_buckets_times_four_and_a_half():
@@ -122,7 +122,7 @@ def test_offload_below_its_stage_moves_nothing():
     plain = of({"stage": 2})
     assert of({"stage": 2, "offload_param": {"device": "cpu"}}).gpu == plain.gpu
     none = of({"stage": 0, "offload_optimizer": {"device": "cpu"}})
-    assert none.gpu == of({"stage": 0}).gpu and none.host_bytes == 0
+    assert none.gpu == of({"stage": 0}).gpu and none.total("host") == 0
 
 
 def test_buffers_of_files_lie_on_the_host():

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from course_lib.deepspeed_config import schema
+from tests.commands import ROOT, python
 from tests.deepspeed_config.parts import shipped
-from tests.pool import ROOT
 
 
 def test_the_shipped_keys_are_the_installed_ones():
     if schema.installed() != shipped().release:
         pytest.skip(f"the keys of {shipped().release} are shipped, {schema.installed()} is here")
-    command = [sys.executable, "-m", "tools.deepspeed_keys"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
-    )
+    done = python("-m", "tools.deepspeed_keys", cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr[-2000:]
 
 

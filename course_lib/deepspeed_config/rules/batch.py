@@ -8,43 +8,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib.deepspeed_config.config import ABSENT, Config
-from course_lib.deepspeed_config.finding import Finding
+from course_lib.deepspeed_config.config import ABSENT, Config, Row
 
 BATCH = "train_batch_size"
 MICRO = "train_micro_batch_size_per_gpu"
 STEPS = "gradient_accumulation_steps"
-SOURCE = "deepspeed/runtime/config.py"
 FRAGMENT = 2  # sections at the top that a page shows as an example; a whole file has more
 
 
-def check(config: Config) -> Iterator[Finding]:
+def check(config: Config) -> Iterator[Row]:
     """A finding where the three do not agree, or none of them is there."""
-    stated = [name for name in (BATCH, MICRO, STEPS) if config.stated(name) not in (ABSENT, None)]
-    if BATCH not in stated and MICRO not in stated:
-        yield from _missing(config)
+    stated = {name: config.stated(name) for name in (BATCH, MICRO, STEPS)}
+    if all(stated[name] in (ABSENT, None) for name in (BATCH, MICRO)):
+        yield _missing(config)
         return
-    batch, micro, steps = (_count(config, name) for name in (BATCH, MICRO, STEPS))
-    left = [name for name in (BATCH, MICRO, STEPS) if config.stated(name) == "auto"]
+    batch, micro, steps = (_count(config, name) for name in stated)
+    left = "auto" in stated.values()
     if batch is None or (left and config.world is None):
         return
-    world = config.world
-    if world is not None and not left:
-        yield from _with_world(config, batch, micro, steps, world)
-    elif micro is not None and batch % (micro * (steps or 1)) and not left:
-        each = f"{micro} × {steps}" if steps else str(micro)
-        yield config.finding(
-            "batch", "error", BATCH, f"{BATCH} {batch} is no multiple of {each}",
-            "train batch = ranks × micro-batch × accumulation, which no number of ranks makes of "
-            "these.", SOURCE, f"write a multiple of {micro * (steps or 1)}, or leave it out",
-            value=True,
-        )  # fmt: skip
-    elif steps is not None and micro is None and batch % steps and not left:
-        yield config.finding(
-            "batch", "error", BATCH, f"{BATCH} {batch} is no multiple of {STEPS} {steps}",
-            "train batch = ranks × micro-batch × accumulation, which no number of ranks makes of "
-            "these.", SOURCE, f"write a multiple of {steps}", value=True,
-        )  # fmt: skip
+    if config.world is not None and not left:
+        yield from _with_world(config, batch, micro, steps, config.world)
+        return
+    divisor = (micro or 1) * (steps or 1)
+    if batch % divisor and not left:
+        words = " × ".join(str(x) for x in (micro, steps) if x)
+        words = words if micro else f"{STEPS} {words}"
+        instead = ", or leave it out" if micro else ""
+        yield ("error", BATCH, f"{BATCH} {batch} is no multiple of {words}", "train batch = ranks "
+               "× micro-batch × accumulation, which no number of ranks makes of these.",
+               f"write a multiple of {divisor}{instead}")  # fmt: skip
 
 
 def _count(config: Config, name: str) -> int | None:
@@ -52,51 +44,35 @@ def _count(config: Config, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def _missing(config: Config) -> Iterator[Finding]:
+def _missing(config: Config) -> Row:
     whole = len(config.value) > FRAGMENT
-    if not whole and not config.value:
-        message = "the config is empty"
-    else:
-        message = f'neither "{BATCH}" nor "{MICRO}" is there'
-    yield config.finding(
-        "batch", "error" if whole else "hint", ("",),
-        message, "DeepSpeed needs one of the two to derive the others."
-        + ("" if whole else " A whole config has one; a part of one, as pages show it, need not."),
-        SOURCE, f'add "{MICRO}"; "auto" under the Trainer',
-    )  # fmt: skip
+    message = f'neither "{BATCH}" nor "{MICRO}" is there' if config.value else "the config is empty"
+    part = "" if whole else " A whole config has one; a part of one, as pages show it, need not."
+    return ("error" if whole else "hint", "", message,
+            f"DeepSpeed needs one of the two to derive the others.{part}",
+            f'add "{MICRO}"; "auto" under the Trainer')  # fmt: skip
 
 
 def _with_world(
     config: Config, batch: int, micro: int | None, steps: int | None, world: int
-) -> Iterator[Finding]:
+) -> Iterator[Row]:
     sequence = config.get("sequence_parallel_size", 1)
-    ranks = world // sequence if isinstance(sequence, int) and sequence > 0 else world
-    if sequence != 1 and (not isinstance(sequence, int) or world % sequence):
-        yield config.finding(
-            "batch", "error", "sequence_parallel_size",
-            f"{world} ranks are no multiple of {sequence}",
-            "Ranks that share a sequence count as one.", SOURCE, "let it divide the ranks",
-            value=True,
-        )  # fmt: skip
+    if not isinstance(sequence, int) or sequence < 1:
+        return  # values.py
+    if world % sequence:
+        yield ("error", "sequence_parallel_size", f"{world} ranks are no multiple of {sequence}",
+               "Ranks that share a sequence count as one.", "let it divide the ranks")  # fmt: skip
         return
-    if micro is not None and steps is not None:
-        made = micro * steps * ranks
-        words = f"{micro} × {steps} × {ranks} = {made}"
-    elif micro is not None:
+    ranks = world // sequence
+    if micro is None:
+        steps = steps or 1
+        micro = batch // ranks // steps
+    elif steps is None:
         steps = batch // micro // ranks
-        made = micro * steps * ranks
-        words = f"{micro} × {steps} × {ranks} = {made}"
-    else:
-        micro = batch // ranks // (steps or 1)
-        made = micro * (steps or 1) * ranks
-        words = f"{micro} × {steps or 1} × {ranks} = {made}"
-    if made == batch:
-        return
-    unit = next(x for x in (micro * ranks, ranks) if x)
-    yield config.finding(
-        "batch", "error", BATCH,
-        f"{BATCH} is {batch}, and micro-batch × accumulation × ranks is {words}",
-        "DeepSpeed asserts that the two are equal.", SOURCE,
-        f"write {made}, or leave {BATCH} out" if made else f"write a multiple of {unit}",
-        value=True,
-    )  # fmt: skip
+    made = micro * steps * ranks
+    if made != batch:
+        unit = micro * ranks or ranks
+        right = f"write {made}, or leave {BATCH} out" if made else f"write a multiple of {unit}"
+        yield ("error", BATCH, f"{BATCH} is {batch}, and micro-batch × accumulation × ranks is "
+               f"{micro} × {steps} × {ranks} = {made}",
+               "DeepSpeed asserts that the two are equal.", right)  # fmt: skip

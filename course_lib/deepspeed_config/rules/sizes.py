@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from course_lib.deepspeed_config.config import Config
-from course_lib.deepspeed_config.finding import Finding
+from course_lib.deepspeed_config.config import Config, Row
 
-ZERO = "deepspeed/runtime/zero/config.py"
+ZERO = "zero_optimization"
 PAGE = "the Transformers page on DeepSpeed"
 HALF = 2  # bytes of an element in 16 bits
 OVERLAP = 4.5  # times the bucket that overlapping holds, for the sum and for the gathering
 PLENTY = 500_000_000  # elements of a bucket that a small GPU has no room for
-
-MICRO = "train_micro_batch_size_per_gpu"
 
 # Path → (unit, least and most that can be meant besides 0, whether 0 can be).
 PLAUSIBLE = {
@@ -53,7 +50,7 @@ PLAUSIBLE = {
 }
 
 
-def check(config: Config) -> Iterator[Finding]:
+def check(config: Config) -> Iterator[Row]:
     """A hint for every size that cannot be meant, and for what is dear at this size."""
     for path, (unit, least, most, zero) in PLAUSIBLE.items():
         value = config.get(path)
@@ -61,83 +58,74 @@ def check(config: Config) -> Iterator[Finding]:
             continue  # values.py, source.py
         if not (least <= value <= most or (value == 0 and zero)):
             yield _implausible(config, path, value, unit, value < least)
-    yield from _harmful(config)
+    yield from _buckets(config)
+    yield from _dear(config)
 
 
-def _implausible(config: Config, path: str, value: float, unit: str, small: bool) -> Finding:
-    size = "small" if small else "large"
+def _implausible(config: Config, path: str, value: float, unit: str, small: bool) -> Row:
+    size, default = "small" if small else "large", config.default(path)
     if unit == "elements":
-        mb = value * HALF / 1e6
+        mb = _count(value * HALF / 1e6)
         many = "1 element is" if value == 1 else f"{_count(value)} elements are"
-        message = f"{many} {_count(mb)} MB in 16 bits: too {size} to be meant"
+        message = f"{many} {mb} MB in 16 bits: too {size} to be meant"
         reason = "This key counts elements, not bytes and not megabytes."
+        suggestion = "write elements: bytes divided by 2 in 16 bits, by 4 in 32"
         if small:
             suggestion = f"{_count(value)} MB would be {int(value * 1e6 / HALF)} elements"
-        else:
-            suggestion = "write elements: bytes divided by 2 in 16 bits, by 4 in 32"
     elif unit == "bytes":
         message = f"{_count(value)} bytes are too {size} to be meant"
-        reason = "This key counts bytes."
-        suggestion = f"the default is {config.default(path)}"
+        reason, suggestion = "This key counts bytes.", f"the default is {default}"
     else:
         message = f"{_count(value)} is too {size} to be meant: this is {unit}"
-        default = config.default(path)
         reason = "A value of another unit, or a slip of the point."
         suggestion = "look at the value" + (f"; the default is {default}" if default else "")
-    return config.finding("size", "hint", path, message, reason, ZERO if "zero" in path else
-                          "deepspeed/runtime/config.py", suggestion, value=True)  # fmt: skip
+    return ("hint", path, message, reason, suggestion)
 
 
-def _harmful(config: Config) -> Iterator[Finding]:
-    zero = "zero_optimization"
+def _buckets(config: Config) -> Iterator[Row]:
+    """What buckets take of a GPU, written or by default."""
     stage = config.stage or 0
+    overlap = config.get(f"{ZERO}.overlap_comm", config.default(f"{ZERO}.overlap_comm")) is True
+    times, why = 1, "a bucket is held in one piece"
+    if overlap:
+        times, why = OVERLAP, f"overlap_comm holds {OVERLAP:g} × the bucket's bytes"
     for name in ("reduce_bucket_size", "allgather_bucket_size"):
-        bucket = config.get(f"{zero}.{name}")
+        bucket = config.get(f"{ZERO}.{name}")
         dear = isinstance(bucket, int) and PLENTY <= bucket <= 5 * 10**9
-        if not dear or stage == 0 or (stage == 3 and name.startswith("all")):
-            continue
-        overlap = config.on(f"{zero}.overlap_comm")
-        times = OVERLAP if overlap else 1
-        gb = bucket * HALF * times / 1e9
-        why = f"overlap_comm holds {OVERLAP:g} × the bucket's bytes" if overlap else (
-            "a bucket is held in one piece")  # fmt: skip
-        yield config.finding(
-            "dear", "hint", f"{zero}.{name}",
-            f"this bucket takes {gb:.1f} GB of each GPU", f"{_count(bucket)} elements of 2 bytes; "
-            f"{why}.", PAGE, "with little memory, 2e8 or less", value=True,
-        )  # fmt: skip
-    default = config.default(f"{zero}.reduce_bucket_size")
-    unsaid = not config.has(f"{zero}.reduce_bucket_size") and isinstance(default, int)
-    if stage and unsaid and config.get(f"{zero}.overlap_comm") is True:
-        yield config.finding(
-            "dear", "hint", f"{zero}.overlap_comm",
-            f"overlapping takes {default * HALF * OVERLAP / 1e9:.1f} GB of each GPU",
-            f'"reduce_bucket_size" is not there, and its default is {_count(default)} elements; '
-            f"overlap_comm holds {OVERLAP:g} × their bytes.", PAGE,
-            'with little memory, write "reduce_bucket_size": 2e8 or less',
-        )  # fmt: skip
-    trained = any(config.has(name) for name in ("train_batch_size", MICRO))
+        if dear and (stage in (1, 2) or (stage == 3 and name.startswith("reduce"))):
+            yield ("hint", f"{ZERO}.{name}",
+                   f"this bucket takes {bucket * HALF * times / 1e9:.1f} GB of each GPU",
+                   f"{_count(bucket)} elements of 2 bytes; {why}.",
+                   "with little memory, 2e8 or less", PAGE)  # fmt: skip
+    default = config.default(f"{ZERO}.reduce_bucket_size")
+    unsaid = not config.has(f"{ZERO}.reduce_bucket_size") and isinstance(default, int)
+    if stage and unsaid and config.get(f"{ZERO}.overlap_comm") is True:
+        yield ("hint", f"{ZERO}.overlap_comm",
+               f"overlapping takes {default * HALF * OVERLAP / 1e9:.1f} GB of each GPU",
+               f'"reduce_bucket_size" is not there, and its default is {_count(default)} elements; '
+               f"overlap_comm holds {OVERLAP:g} × their bytes.",
+               'with little memory, write "reduce_bucket_size": 2e8 or less', PAGE)  # fmt: skip
+
+
+def _dear(config: Config) -> Iterator[Row]:
+    trained = config.has("train_batch_size") or config.has("train_micro_batch_size_per_gpu")
     bound = config.default("gradient_clipping")
     if trained and not config.has("gradient_clipping") and bound:
-        yield config.finding(
-            "dear", "hint", "gradient_clipping", f"gradients are clipped at a norm of {bound}",
-            'There is no "gradient_clipping", and this is its default.',
-            "deepspeed/runtime/constants.py", 'write it, or 0 for none; "auto" under the Trainer',
-        )  # fmt: skip
-    threshold = f"{zero}.stage3_param_persistence_threshold"
-    if stage == 3 and config.get(threshold) == 0:
-        yield config.finding(
-            "dear", "hint", threshold, "with 0 every parameter is gathered anew, the smallest too",
-            "Biases and norms are gathered one by one, each with a message's latency.", PAGE,
-            'the default is 100000; the Trainer\'s "auto" is 10 × hidden size', value=True,
-        )  # fmt: skip
-    power = config.get("fp16.loss_scale")
-    if isinstance(power, (int, float)) and power > 0 and config.get("fp16.enabled") is True:
-        yield config.finding(
-            "dear", "hint", "fp16.loss_scale", "the loss scale is static",
-            "Where gradients overflow it is never lowered: every such step is lost.", PAGE,
-            "0 finds one by itself", value=True,
-        )  # fmt: skip
+        yield ("hint", "gradient_clipping", f"gradients are clipped at a norm of {bound}",
+               'There is no "gradient_clipping", and this is its default.',
+               'write it, or 0 for none; "auto" under the Trainer',
+               "deepspeed/runtime/constants.py")  # fmt: skip
+    threshold = f"{ZERO}.stage3_param_persistence_threshold"
+    if config.stage == 3 and config.get(threshold) == 0:
+        yield ("hint", threshold, "with 0 every parameter is gathered anew, the smallest too",
+               "Biases and norms are gathered one by one, each with a message's latency.",
+               'the default is 100000; the Trainer\'s "auto" is 10 × hidden size',
+               PAGE)  # fmt: skip
+    scale = config.get("fp16.loss_scale")
+    if isinstance(scale, (int, float)) and scale > 0 and config.get("fp16.enabled") is True:
+        yield ("hint", "fp16.loss_scale", "the loss scale is static",
+               "Where gradients overflow it is never lowered: every such step is lost.",
+               "0 finds one by itself", PAGE)  # fmt: skip
 
 
 def _count(value: float) -> str:

@@ -1,6 +1,7 @@
-"""Values of the wrong kind: a text for a number, a number out of range, a choice misspelt.
+"""Values of the wrong kind: a text for a number, a number out of range, a choice misspelt; and old
+spellings of a key, which the release still takes.
 
-Lesson 13.
+A model declares which key takes an old one's place; the two together are refused. Lesson 13.
 """
 
 from __future__ import annotations
@@ -9,8 +10,7 @@ import json
 import math
 from collections.abc import Iterator
 
-from course_lib.deepspeed_config.config import Config
-from course_lib.deepspeed_config.finding import Finding
+from course_lib.deepspeed_config.config import Config, Row
 from course_lib.deepspeed_config.kinds import Verdict, in_words, judge, parsed
 from course_lib.deepspeed_config.near import nearest
 
@@ -23,44 +23,51 @@ LIMITS = {
 ELEMENTS = ("bucket_size", "threshold", "parameters", "distance", "group_size", "buffer_size")
 ELEMENTS += ("max_in_cpu", "allgather_size")
 ON_GPU = ("gpu", "cuda", "device")  # where a thing stays that is not offloaded
+PAIR = "two numbers, such as [0.9, 0.999]"
 
 
-def check(config: Config) -> Iterator[Finding]:
-    """A finding for every value that is not what its key takes."""
-    for path, key, section, value in config.entries():
-        if key is None or value == "auto":
-            continue  # unknown.py, autos.py
-        source = key.get("source") or section.get("source", "")
+def check(config: Config) -> Iterator[Row]:
+    """A finding for every value that is not what its key takes, and for every old spelling."""
+    for path, key, _, value in config.entries():
+        if key is None:
+            continue  # unknown.py
+        if "deprecated" in key:
+            yield _old(config, path, key["deprecated"], value)
+        elif key.get("same_as") and _beside(config, path, key["same_as"]):
+            yield ("error", path, f'"{path[-1]}" and "{key["same_as"]}" are one key, given twice',
+                   "The model takes one of the two; which one is not promised.",
+                   f'keep "{key["same_as"]}"')  # fmt: skip
         if path == ("zero_optimization",) and isinstance(value, bool):
-            yield _old_zero(config, path, value, source)
-            continue
-        if path == ("datastates_ckpt",) or _tuned(config, path, value):
-            continue
-        verdict = judge(key, value)
-        rates = key.get("type") == "union" and isinstance(value, list)
-        if rates and any(part["type"] == "number" for part in key["of"]):
-            yield config.finding(
-                "type", "warning", path, f'"{path[-1]}" is a list, one for each parameter group',
-                "Most programs make one group, and mean one number.", source,
-                "write one number for all groups", value=True,
-            )  # fmt: skip
-        if verdict.fits and value is None:
-            yield config.finding(
-                "type", "hint", path, f'"{path[-1]}" is null: as if it were left out',
-                "Its default counts.", source, "take it out", value=True,
-            )  # fmt: skip
-        if verdict.fits and isinstance(value, str) and value.strip()[:1] in ("[", "{"):
-            yield config.finding(
-                "type", "warning", path, f'"{path[-1]}" is a text that looks like a list or object',
-                "In quotes it is one name, brackets and all.", source,
-                "take the quotes around the brackets away", value=True,
-            )  # fmt: skip
-        if not verdict.fits:
-            yield _wrong(config, path, key, value, verdict, source)
-        number = verdict.becomes if verdict.becomes is not None else value
-        endless = isinstance(value, float) and not math.isfinite(value)  # source.py
-        if isinstance(number, (int, float)) and not isinstance(number, bool) and not endless:
-            yield from _range(config, path, key, number, source)
+            yield _old_zero(config, path, value)
+        elif value != "auto" and path != ("datastates_ckpt",) and not _tuned(config, path, value):
+            yield from _value(config, path, key, value)
+
+
+def _value(config: Config, path: tuple, key: dict, value: object) -> Iterator[Row]:
+    name, verdict = path[-1], judge(key, value)
+    rates = key.get("type") == "union" and isinstance(value, list)
+    if rates and any(part["type"] == "number" for part in key["of"]):
+        yield ("warning", path, f'"{name}" is a list, one for each parameter group',
+               "Most programs make one group, and mean one number.",
+               "write one number for all groups")  # fmt: skip
+    if not verdict.fits:
+        yield _wrong(config, path, key, value, verdict)
+    elif value is None:
+        message = f'"{name}" is null: as if it were left out'
+        yield ("hint", path, message, "Its default counts.", "take it out")
+    elif isinstance(value, str) and value.strip()[:1] in ("[", "{"):
+        yield ("warning", path, f'"{name}" is a text that looks like a list or object',
+               "In quotes it is one name, brackets and all.",
+               "take the quotes around the brackets away")  # fmt: skip
+    number = verdict.becomes if verdict.becomes is not None else value
+    if isinstance(number, (int, float)) and not isinstance(number, bool) and _finite(value):
+        for limit, (holds, words) in LIMITS.items():
+            if limit in key and not holds(number, key[limit]):
+                checked, bound = key.get("checked"), f"{words} {_shown(key[limit])}"
+                yield ("error" if checked or limit in ("minimum", "above") else "warning", path,
+                       f'"{name}" is {_shown(number)}, and has to be {bound}',
+                       "The config model refuses it." if checked else "It has no meaning.",
+                       f"write {bound}")  # fmt: skip
 
 
 def _tuned(config: Config, path: tuple, value: object) -> bool:
@@ -71,62 +78,62 @@ def _tuned(config: Config, path: tuple, value: object) -> bool:
     return bool(tried) and all(x == "all" or (type(x) is int and 0 <= x <= 3) for x in tried)
 
 
-def _wrong(
-    config: Config, path: tuple, key: dict, value: object, verdict: Verdict, source: str
-) -> Finding:
-    words = in_words(key)
-    shown = _shown(value)
-    name = path[-1]
-    read_as_false = key.get("type") == "boolean" and not (key.get("checked") or key.get("no_null"))
-    if value is None and read_as_false:
-        return config.finding(
-            "type", "warning" if key.get("default") else "hint", path,
-            f'"{name}" is null, which counts as false', "It is asked for as it is.", source,
-            "write true or false", value=True, repair=("value", False),
-        )  # fmt: skip
+def _wrong(config: Config, path: tuple, key: dict, value: object, verdict: Verdict) -> Row:
+    name, words, shown = path[-1], in_words(key), _shown(value)
+    as_false = key.get("type") == "boolean" and not (key.get("checked") or key.get("no_null"))
+    if value is None and as_false:
+        return ("warning" if key.get("default") else "hint", path,
+                f'"{name}" is null, which counts as false', "It is asked for as it is.",
+                "write true or false", "", ("value", False))  # fmt: skip
     if value is None:
-        return config.finding(
-            "type", "error", path, f'"{name}" is null, and has to be {words}',
-            "null is a value here, and not the same as a key that is left out.", source,
-            "leave the key out for its default", value=True, repair=("remove",),
-        )  # fmt: skip
+        return ("error", path, f'"{name}" is null, and has to be {words}',
+                "null is a value here, and not the same as a key that is left out.",
+                "leave the key out for its default", "", ("remove",))  # fmt: skip
     if verdict.taken:
-        becomes = _shown(verdict.becomes) if verdict.becomes is not None else "what it expects"
-        return config.finding(
-            "type", _level(value), path, f'"{name}" is {shown}, where {words} is expected',
-            f"DeepSpeed reads it as {becomes}; the Trainer compares it as it is.", source,
-            f"write {becomes}", value=True,
-            repair=("value", verdict.becomes) if _finite(verdict.becomes) else None,
-        )  # fmt: skip
-    meant = _meant(key, name, value, verdict)
-    checked = key.get("checked")
-    reason = "The config model refuses it." if checked else _unchecked(key, value)
-    suggestion = f"write {_shown(meant)}" if meant is not None else f"write {words}"
-    if isinstance(meant, int) and isinstance(value, str) and name.endswith(ELEMENTS):
-        suggestion += "; it counts elements, not bytes: 2 bytes each in 16 bits, 4 in 32"
-    if key.get("type") == "object":
-        reason = "DeepSpeed reads a section here, and asks it for its keys."
-        meant, suggestion = _section_instead(value, (key.get("section") or {}).get("keys", {}))
-    elif isinstance(value, str) and value.strip().lower() == "auto":
-        meant, suggestion = "auto", 'write "auto", in small letters'
-    elif name == "device" and str(value).strip().lower() in ON_GPU:
-        meant, suggestion = None, 'write "none", which leaves it on the GPU, or "cpu"'
-    elif name == "betas":
-        meant, suggestion = _pair(value)
-        words = "a list of two numbers"
+        made = verdict.becomes
+        becomes = "what it expects" if made is None else _shown(made)
+        # A text is read anew by each reader, and true is hardly meant as a number.
+        return ("warning" if isinstance(value, (bool, str)) else "hint", path,
+                f'"{name}" is {shown}, where {words} is expected',
+                f"DeepSpeed reads it as {becomes}; the Trainer compares it as it is.",
+                f"write {becomes}", "",
+                ("value", made) if made is not None and _finite(made) else None)  # fmt: skip
+    meant, suggestion = _meant(key, name, value, verdict, words)
+    words = "a list of two numbers" if name == "betas" else words
     sized = isinstance(value, str) and key.get("type") == "integer" and not value.strip().isdigit()
-    safe = meant is not None and not sized
-    return config.finding(
-        "type", "error", path, f'"{name}" is {shown}, and has to be {words}', reason, source,
-        suggestion, value=True, repair=("value", meant) if safe else None,
-    )  # fmt: skip
+    repair = ("value", meant) if meant is not None and not sized else None
+    message = f'"{name}" is {shown}, and has to be {words}'
+    return "error", path, message, _refusal(key, value), suggestion, "", repair
+
+
+def _meant(key: dict, name: str, value: object, verdict: Verdict, words: str) -> tuple[object, str]:
+    """The value that was probably meant, or None, and what to write."""
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if key.get("type") == "object":
+        return _section_instead(value, (key.get("section") or {}).get("keys", {}))
+    if text == "auto":
+        return "auto", 'write "auto", in small letters'
+    if name == "device" and text in ON_GPU:
+        return None, 'write "none", which leaves it on the GPU, or "cpu"'
+    if name == "betas":
+        numbers = value if isinstance(value, list) else []
+        numbers = [parsed(x) if isinstance(x, str) else x for x in numbers]
+        whole = len(numbers) == 2 and None not in numbers
+        return (numbers, f"write {_shown(numbers)}") if whole else (None, f"write {PAIR}")
+    meant, counted = verdict.meant, ""
+    if isinstance(meant, int) and text and name.endswith(ELEMENTS):
+        meant = meant // 2 if text[-1].isalpha() else meant  # elements of 16 bits
+        counted = "; it counts elements, not bytes: 2 bytes each in 16 bits, 4 in 32"
+    if meant is None and key.get("type") == "choice" and text:
+        meant = nearest(value, [x for x in key["choices"] if isinstance(x, str)])
+    return meant, f"write {words if meant is None else _shown(meant)}{counted}"
 
 
 def _section_instead(value: object, keys: dict) -> tuple[dict | None, str]:
     """The section that a bare value stands for, if there is one, and what to write."""
-    meant = None
     if value is False and "device" in keys:
         return None, 'leave the key out, or write {"device": "none"}'
+    meant = None
     if isinstance(value, str) and "device" in keys and value in keys["device"]["choices"]:
         meant = {"device": value}
     elif isinstance(value, bool) and "enabled" in keys:
@@ -134,35 +141,12 @@ def _section_instead(value: object, keys: dict) -> tuple[dict | None, str]:
     return meant, f"write {_shown(meant)}" if meant else "write an object, or leave the key out"
 
 
-def _pair(value: object) -> tuple[list | None, str]:
-    """Two numbers out of texts, if that is what a value has, and what to write."""
-    numbers = [parsed(x) if isinstance(x, str) else x for x in value] if isinstance(
-        value, list) else []  # fmt: skip
-    if len(numbers) == 2 and None not in numbers:
-        return numbers, f"write {_shown(numbers)}"
-    return None, "write two numbers, such as [0.9, 0.999]"
-
-
-def _level(value: object) -> str:
-    """A text is read anew by each reader, and true is hardly meant as a number."""
-    odd = isinstance(value, (bool, str))
-    return "warning" if odd else "hint"
-
-
-def _meant(key: dict, name: str, value: object, verdict: Verdict) -> object:
-    if verdict.meant is not None:
-        meant = verdict.meant
-        in_bytes = isinstance(value, str) and value.strip()[-1:].isalpha()
-        if in_bytes and isinstance(meant, int) and name.endswith(ELEMENTS):
-            return meant // 2  # elements of 16 bits
-        return meant
-    if key.get("type") == "choice" and isinstance(value, str):
-        return nearest(value, [x for x in key["choices"] if isinstance(x, str)])
-    return None
-
-
-def _unchecked(key: dict, value: object) -> str:
+def _refusal(key: dict, value: object) -> str:
     kind = key.get("type")
+    if kind == "object":
+        return "DeepSpeed reads a section here, and asks it for its keys."
+    if key.get("checked"):
+        return "The config model refuses it."
     if kind == "boolean" and isinstance(value, str):
         return "No model converts this key: a text is true in Python, whatever it says."
     if kind == "choice":
@@ -170,29 +154,43 @@ def _unchecked(key: dict, value: object) -> str:
     return "No model converts this key: it stays what it is, and breaks where it is used."
 
 
-def _range(config: Config, path: tuple, key: dict, value: float, source: str) -> Iterator[Finding]:
-    for limit, (holds, words) in LIMITS.items():
-        if limit in key and not holds(value, key[limit]):
-            refused = key.get("checked") or limit in ("minimum", "above")
-            yield config.finding(
-                "range", "error" if refused else "warning", path,
-                f'"{path[-1]}" is {_shown(value)}, and has to be {words} {_shown(key[limit])}',
-                "The config model refuses it." if key.get("checked") else "It has no meaning.",
-                source, f"write {words} {_shown(key[limit])}", value=True,
-            )  # fmt: skip
+# ---- old spellings
+def _old(config: Config, path: tuple, replacement: dict, value: object) -> Row:
+    new, old, release = replacement["new"], path[-1], f"Release {config.schema.release}"
+    message, repair = f'"{old}" is deprecated', ("remove",)
+    if not replacement["alone"]:
+        reason = f"{release} reads it and does nothing with it."
+        return ("warning", path, message, reason, f'write "pin_memory" in {new}', "", repair)
+    if _beside(config, path, new):
+        message = f'"{old}" stands beside "{new}", which has taken its place'
+        reason = f"{release} refuses both together."
+        return ("error", path, message, reason, f'keep "{new}"', "", repair)
+    right, suggestion = (*path[:-1], new), f'rename it to "{new}"'
+    if not replacement.get("section"):
+        repair = ("rename", right)
+    elif value is True:
+        suggestion = f'write "{new}": {{"device": "cpu"}}'
+        repair = ("replace", right, {"device": "cpu"})
+    else:
+        suggestion, repair = f"write no {new}", repair if value is False else None
+    reason = f"{release} still takes it, with a warning; a later one may not."
+    return ("warning", path, message, reason, suggestion, "", repair)
 
 
-def _old_zero(config: Config, path: tuple, value: bool, source: str) -> Finding:
-    stage = 1 if value else 0
-    return config.finding(
-        "deprecated", "warning", path, f'"zero_optimization" is {_shown(value)}: an old form',
-        f"DeepSpeed reads it as stage {stage}, and warns.", source,
-        f'write {{"stage": {stage}}}', value=True, repair=("value", {"stage": stage}),
-    )  # fmt: skip
+def _beside(config: Config, path: tuple, name: str) -> bool:
+    """Whether the file has another key of the same section too, in whichever spelling."""
+    spelled = config.spelled(".".join((*path[:-1], name)))
+    return spelled[-1] != path[-1] and config.has(".".join(spelled))
+
+
+def _old_zero(config: Config, path: tuple, value: bool) -> Row:
+    return ("warning", path, f'"zero_optimization" is {_shown(value)}: an old form',
+            f"DeepSpeed reads it as stage {value:d}, and warns.", f'write {{"stage": {value:d}}}',
+            "", ("value", {"stage": int(value)}))  # fmt: skip
 
 
 def _finite(value: object) -> bool:
-    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    return not (isinstance(value, float) and not math.isfinite(value))
 
 
 def _shown(value: object) -> str:
