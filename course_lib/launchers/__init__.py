@@ -1,5 +1,5 @@
 """Launchers, each run for real on this host: who starts the ranks, and who tells them who they are.
 
-In the order of reading: hostfile, filters, slurm, srun_here, commands, as_rank, run, programs,
-table, explain, failures. Lesson 13.
+In the order of reading: hostfile, filters, slurm, commands, as_rank, run, programs, table,
+failures. Lesson 13.
 """

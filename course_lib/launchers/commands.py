@@ -7,17 +7,13 @@ names the package. Lesson 13.
 from __future__ import annotations
 
 import importlib.util
-import os
 import random
-import shutil
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from course_lib.launchers.slurm import script
-from course_lib.launchers.srun_here import stand_ins, variables
+from typing import NamedTuple
 
 LOOPBACK = "127.0.0.1"
 # Below the ports that systems hand out for connections (32768 on Linux, 49152 on macOS).
@@ -39,14 +35,21 @@ class Call:
     port: int | None
     folder: Path
 
+    def line(self, *launcher: str, ranks: Sequence[str] = ()) -> list[str]:
+        """A launcher's words and its choice of ranks, then the program with its arguments."""
+        chosen = ranks if self.options is None else self.options
+        return [sys.executable, *launcher, *chosen, str(self.program), *self.arguments]
 
-@dataclass(frozen=True)
-class Started:
+    def free_port(self) -> int:
+        """The port that was asked for, else one at which nobody listens at the moment."""
+        return free_port() if self.port is None else self.port
+
+
+class Started(NamedTuple):
     """What is run: a command line, with variables besides."""
 
     command: list[str]
-    variables: dict[str, str] = field(default_factory=dict)
-    chose_port: bool = False  # a port that another program may take before it is used
+    variables: Mapping[str, str] = {}
 
 
 def free_port() -> int:
@@ -71,20 +74,17 @@ def five(rank: int, world: int, port: int) -> dict[str, str]:
 
 def torchrun(call: Call) -> Started:
     """torch's launcher; alone on a host it looks for a free port itself."""
-    command = [sys.executable, "-m", "torch.distributed.run"]
     meet = ["--standalone"]
     if call.port is not None:
         meet = ["--master-addr", LOOPBACK, "--master-port", str(call.port)]
     ranks = ["--nproc-per-node", str(call.world)]
-    return Started([*command, *meet, *_own(call, ranks), *_rest(call)])
+    return Started(call.line("-m", "torch.distributed.run", *meet, ranks=ranks))
 
 
 def deepspeed(call: Call) -> Started:
     """DeepSpeed's launcher: it takes 29500 where no port is given, whoever listens there."""
-    port = free_port() if call.port is None else call.port
-    command = [sys.executable, "-m", "deepspeed.launcher.runner", "--master_port", str(port)]
-    ranks = ["--num_gpus", str(call.world)]
-    return Started([*command, *_own(call, ranks), *_rest(call)], chose_port=call.port is None)
+    words = ["-m", "deepspeed.launcher.runner", "--master_port", str(call.free_port())]
+    return Started(call.line(*words, ranks=["--num_gpus", str(call.world)]))
 
 
 def accelerate(call: Call) -> Started:
@@ -95,52 +95,33 @@ def accelerate(call: Call) -> Started:
         "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_GPU\nmixed_precision: 'no'\n"
         f"num_processes: {call.world}\nmain_process_port: {call.port or 0}\n"
     )
-    command = [sys.executable, "-m", "accelerate.commands.accelerate_cli", "launch"]
-    # Between its look for a free port and its use of it, another program may come.
-    return Started(
-        [*command, *_own(call, ["--config_file", str(file)]), *_rest(call)],
-        chose_port=not call.port,
-    )
-
-
-def slurm(call: Call) -> Started:
-    """A SLURM script for `world` nodes with one rank each, run by bash, srun being played;
-    `options` is its kind where that is not torchrun's."""
-    port = free_port() if call.port is None else call.port
-    kind = call.options[0] if call.options else "torchrun"
-    nodes, gpus = (1, call.world) if kind == "one node" else (call.world, 1)
-    file = call.folder / "job.sh"
-    file.write_text(script(nodes, gpus, str(call.program), call.arguments, kind=kind))
-    path = f"{stand_ins(call.folder / 'bin')}{os.pathsep}{os.environ['PATH']}"
-    job = {**variables(nodes, gpus, port), "PATH": path}
-    return Started(["bash", str(file)], job, chose_port=call.port is None)
+    words = ["-m", "accelerate.commands.accelerate_cli", "launch"]
+    return Started(call.line(*words, ranks=["--config_file", str(file)]))
 
 
 def by_hand(call: Call) -> Started:
     """One process, as in a notebook: no launcher, five variables set, or those in `options`."""
     if call.world != 1:
         raise ValueError(f"without a launcher there is one process, not {call.world}: world=1")
-    port = free_port() if call.port is None else call.port
-    values = five(0, 1, port)
-    chosen = {name: values[name] for name in _own(call, list(values))}
-    return Started([sys.executable, *_rest(call)], chosen, chose_port=call.port is None)
+    values = five(0, 1, call.free_port())
+    names = values if call.options is None else call.options
+    alone = replace(call, options=())
+    return Started(alone.line(), {name: values[name] for name in names})
 
 
 @dataclass(frozen=True)
 class Launcher:
-    """How it is started; the module or program that it is, and what brings that."""
+    """How it is started; the module that it is, and what brings that."""
 
     start: Callable[[Call], Started]
     needs: str
     remedy: str
-    module: bool = True
 
 
 LAUNCHERS = {
     "torchrun": Launcher(torchrun, "torch", "pip install torch"),
     "deepspeed": Launcher(deepspeed, "deepspeed", "pip install 'course_lib[deepspeed]'"),
     "accelerate": Launcher(accelerate, "accelerate", "pip install 'course_lib[huggingface]'"),
-    "slurm": Launcher(slurm, "bash", "install bash with your system's packages", module=False),
     "by hand": Launcher(by_hand, "torch", "pip install torch"),
 }
 
@@ -150,18 +131,9 @@ def launcher(name: str) -> Launcher:
     if name not in LAUNCHERS:
         raise ValueError(f"no launcher is called {name!r}: it is one of {', '.join(LAUNCHERS)}")
     entry = LAUNCHERS[name]
-    there = importlib.util.find_spec if entry.module else shutil.which
-    if there(entry.needs) is None:
+    if importlib.util.find_spec(entry.needs) is None:
         raise NotInstalled(
             f"the launcher {name} is not installed: {sys.executable} finds no {entry.needs}. "
             f"Remedy: {entry.remedy}"
         )
     return entry
-
-
-def _own(call: Call, usual: list[str]) -> list[str]:
-    return usual if call.options is None else list(call.options)
-
-
-def _rest(call: Call) -> list[str]:
-    return [str(call.program), *call.arguments]

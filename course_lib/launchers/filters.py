@@ -11,10 +11,33 @@ from dataclasses import dataclass
 
 from course_lib.deepspeed_config.finding import Finding
 from course_lib.deepspeed_config.near import nearest
+from course_lib.launchers.hostfile import finding
 
 SOURCE = "deepspeed/launcher/runner.py, parse_resource_filter"
 LONGEST = 64  # of a range that is written out
 FORM = "`host` for all of a host's devices, `host:0,1` for two of them, `@` between hosts"
+# What is wrong → (level, message, reason, suggestion).
+SAID = {
+    "both": ("error", "--include and --exclude are given together", "They exclude each other.",
+             "keep one of the two"),
+    "colons": ("error", "`{part}` has more than one colon", "One colon parts a host from its "
+               "devices; an IPv6 address or a port has more.", f"write {FORM}"),
+    "number": ("error", "{what} is no device in `{part}`", "Between a host's colon and the next @ "
+               "stand numbers with commas.{no_range}", "write {instead}"),
+    "host": ("error", "{what} is no host of the hostfile", "Names are compared letter by letter, "
+             "blanks included.", "write {instead}"),
+    "device": ("error", "{what} has no device {absent}", "Its slots={count} gives it {have}.",
+               "choose among these, or correct slots= in the hostfile; on a CPU, where DeepSpeed "
+               "counts NUMA nodes, LOCAL_SIZE says how many"),
+    "whole": ("warning", "{host} stands there whole and with the devices {listed}", "DeepSpeed "
+              "joins the lists, and the whole host has an empty one: only those devices count.",
+              "keep `{host}` for all, or `{host}:{listed}`"),
+    "order": ("hint", "the devices of {host} are used as {listed}", "DeepSpeed sorts them: the "
+              "order in which they are written does not reach the ranks.",
+              "set CUDA_VISIBLE_DEVICES inside the program where the order matters"),
+    "nothing": ("error", "`{text}` leaves no device", "DeepSpeed takes the first of no hosts, and "
+                "ends with `IndexError: list index out of range`.", "exclude less"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,29 +52,27 @@ def choose(slots: Mapping[str, int], include: str = "", exclude: str = "") -> Ch
     """Apply one of the two filters to a hostfile's hosts, as DeepSpeed does."""
     every = {host: list(range(count)) for host, count in slots.items()}
     if include and exclude:
-        return _refused("both", "--include and --exclude are given together",
-                        "They exclude each other.", "keep one of the two")  # fmt: skip
+        return Chosen({}, (_finding("both"),))
     if not include and not exclude:
         return Chosen(every, ())
-    text = include or exclude
     wanted: dict[str, list[int]] = {}
     findings: list[Finding] = []
-    for part in text.split("@"):
+    for part in (include or exclude).split("@"):
         host, numbers, problem = _node(part, every)
         if problem is not None:
             findings.append(problem)
             continue
         if host in wanted and bool(numbers) != bool(wanted[host]):
-            findings.append(_whole_and_some(host, wanted[host] or numbers))
+            findings.append(_finding("whole", host, listed=_comma(wanted[host] or numbers)))
         wanted[host] = sorted({*wanted.get(host, []), *numbers})
         if numbers != sorted(numbers):
-            findings.append(_order(host, numbers))
+            findings.append(_finding("order", host, listed=_comma(sorted(set(numbers)))))
     if any(item.level == "error" for item in findings):
         return Chosen({}, tuple(findings))
     left = {host: _left(every[host], host, wanted, bool(include)) for host in every}
     left = {host: devices for host, devices in left.items() if devices}
     if not left:
-        findings.append(_nothing(text))
+        findings.append(_finding("nothing", text=include or exclude))
     return Chosen(left, tuple(findings))
 
 
@@ -65,85 +86,40 @@ def _left(every: list[int], host: str, wanted: dict[str, list[int]], include: bo
 def _node(part: str, every: dict[str, list[int]]) -> tuple[str, list[int], Finding | None]:
     """One host with its devices; what is wrong with it, or None."""
     host, colon, listed = part.partition(":")
-    problem = _colons(part) if ":" in listed else None
-    numbers: list[int] = []
-    for word in listed.split(",") if colon and problem is None else []:
+    if ":" in listed:
+        return host, [], _finding("colons", part=part)
+    numbers = []
+    for word in listed.split(",") if colon else ():
         try:
             numbers.append(int(word))
         except ValueError:
             return host, [], _no_number(part, word)
-    if problem is None and host not in every:
-        problem = _no_host(host, list(every))
-    if problem is None:
-        absent = next((x for x in sorted(set(numbers)) if x not in every[host]), None)
-        problem = None if absent is None else _no_device(host, absent, len(every[host]))
-    return host, numbers, problem
-
-
-def _colons(part: str) -> Finding:
-    reason = "One colon parts a host from its devices; an IPv6 address or a port has more."
-    return _problem("colons", f"`{part}` has more than one colon", reason, f"write {FORM}")
+    if host not in every:
+        near = nearest(host, list(every)) if host else None
+        instead = near or f"one of {', '.join(every) or 'no host'}"
+        return host, [], _finding("host", what=host or "an empty name", instead=instead)
+    count = len(every[host])
+    absent = next((x for x in sorted(set(numbers)) if x not in every[host]), None)
+    if absent is None:
+        return host, numbers, None
+    have = f"the devices 0 to {count - 1}" if count else "none"
+    return host, [], _finding("device", what=host, absent=absent, count=count, have=have)
 
 
 def _no_number(part: str, word: str) -> Finding:
-    reason, remedy = "Between a host's colon and the next @ stand numbers with commas.", FORM
+    instead, no_range = FORM, ""
     first, dash, last = word.partition("-")
     if dash and first.isdigit() and last.isdigit() and int(first) < int(last) < LONGEST:
-        reason += " A range is not known."
-        remedy = ",".join(map(str, range(int(first), int(last) + 1)))
-    message = f"{f'`{word}`' if word else 'nothing'} is no device in `{part}`"
-    return _problem("number", message, reason, f"write {remedy}")
+        no_range = " A range is not known."
+        instead = _comma(range(int(first), int(last) + 1))
+    what = f"`{word}`" if word else "nothing"
+    return _finding("number", what=what, part=part, no_range=no_range, instead=instead)
 
 
-def _no_host(host: str, hosts: list[str]) -> Finding:
-    near = nearest(host, hosts) if host else None
-    remedy = f"write {near}" if near else f"write one of {', '.join(hosts) or 'no host'}"
-    reason = "Names are compared letter by letter, blanks included."
-    return _problem("host", f"{host or 'an empty name'} is no host of the hostfile", reason, remedy)
-
-
-def _no_device(host: str, absent: int, count: int) -> Finding:
-    have = f"the devices 0 to {count - 1}" if count else "none"
-    remedy = "choose among these, or correct slots= in the hostfile; on a CPU, where DeepSpeed "
-    remedy += "counts NUMA nodes, LOCAL_SIZE says how many"
-    reason = f"Its slots={count} gives it {have}."
-    return _problem("device", f"{host} has no device {absent}", reason, remedy)
-
-
-def _whole_and_some(host: str, numbers: list[int]) -> Finding:
-    return Finding(
-        host, 1, 1, "warning",
-        f"{host} stands there whole and with the devices {_comma(numbers)}",
-        "DeepSpeed joins the lists, and the whole host has an empty one: only those devices count.",
-        SOURCE, f"keep `{host}` for all, or `{host}:{_comma(numbers)}`", "whole",
-    )  # fmt: skip
-
-
-def _order(host: str, numbers: list[int]) -> Finding:
-    return Finding(
-        host, 1, 1, "hint",
-        f"the devices of {host} are used as {_comma(sorted(set(numbers)))}",
-        "DeepSpeed sorts them: the order in which they are written does not reach the ranks.",
-        SOURCE, "set CUDA_VISIBLE_DEVICES inside the program where the order matters", "order",
-    )  # fmt: skip
-
-
-def _nothing(text: str) -> Finding:
-    return Finding(
-        "", 1, 1, "error", f"`{text}` leaves no device",
-        "DeepSpeed takes the first of no hosts, and ends with `IndexError: list index out of "
-        "range`.",
-        "deepspeed/launcher/runner.py, main", "exclude less", "nothing",
-    )  # fmt: skip
-
-
-def _comma(numbers: list[int]) -> str:
+def _comma(numbers) -> str:
     return ",".join(map(str, numbers))
 
 
-def _problem(kind: str, message: str, reason: str, remedy: str) -> Finding:
-    return Finding("", 1, 1, "error", message, reason, SOURCE, remedy, kind)
-
-
-def _refused(kind: str, *texts: str) -> Chosen:
-    return Chosen({}, (_problem(kind, *texts),))
+def _finding(kind: str, host: str = "", **words: object) -> Finding:
+    source = "deepspeed/launcher/runner.py, main" if kind == "nothing" else SOURCE
+    return finding(SAID, kind, 1, host, source, **words)

@@ -11,22 +11,19 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple
 
 from course_lib.launchers.run import Ran
 
 # What torch, DeepSpeed and programs ask for: the first rows.
 WHO = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 WHO += ("GROUP_RANK", "CROSS_RANK")
-T = TypeVar("T")
 NOBODY = "·"
 ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 WIDEST = 18
 
 
-@dataclass(frozen=True)
-class Reported:
+class Reported(NamedTuple):
     """What one rank reports: the arguments and the variables that its launcher gave it."""
 
     arguments: tuple[str, ...]
@@ -44,21 +41,34 @@ def read(text: str) -> Reported:
     return Reported(tuple(line["arguments"]), line["variables"])
 
 
-def together(names: Sequence[str], start: Callable[[str], T]) -> dict[str, T]:
+def together(names: Sequence[str], start: Callable[[str], Ran]) -> dict[str, Ran]:
     """start(name) for each launcher; as many at a time as this host has processors, two at most."""
     with ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
         return dict(zip(names, pool.map(start, names), strict=True))
 
 
-def value(name: str, ranks: Sequence[Reported]) -> str:
+def table(measured: Mapping[str, Sequence[Reported]], rows: Sequence[str] | None = None) -> str:
+    """Variables downwards, launchers across."""
+    names = {x for ranks in measured.values() for rank in ranks for x in rank.variables} - {"PATH"}
+    chosen = [*(x for x in WHO if x in names), *sorted(names - {*WHO})] if rows is None else rows
+    lines = [["", *measured]]
+    lines += [[name, *(_value(name, ranks) for ranks in measured.values())] for name in chosen]
+    passed = [" ".join(dict.fromkeys(a for r in ranks for a in r.arguments))
+              for ranks in measured.values()]  # fmt: skip
+    if any(passed):
+        lines.append(["(an argument)", *(x or NOBODY for x in passed)])
+    lines.append(["(processes)", *(str(len(ranks)) for ranks in measured.values())])
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
+
+
+def _value(name: str, ranks: Sequence[Reported]) -> str:
     """One variable over all ranks: once where they agree, else one after the other."""
-    texts = [shown(name, rank.variables[name]) for rank in ranks if name in rank.variables]
-    if not texts:
-        return NOBODY
-    return texts[0] if len(set(texts)) == 1 else " ".join(texts)
+    texts = [_shown(name, rank.variables[name]) for rank in ranks if name in rank.variables]
+    return " ".join(texts if len(set(texts)) > 1 else texts[:1]) or NOBODY
 
 
-def shown(name: str, text: str) -> str:
+def _shown(name: str, text: str) -> str:
     """A value without what is another one each time."""
     if name.endswith("_PORT"):
         return "a port"
@@ -68,25 +78,3 @@ def shown(name: str, text: str) -> str:
         return "a path"
     text = " ".join(text.split())
     return text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…"
-
-
-def table(measured: Mapping[str, Sequence[Reported]], rows: Sequence[str] | None = None) -> str:
-    """Variables downwards, launchers across. What our stand-in for srun sets is not shown."""
-    names = {x for ranks in measured.values() for rank in ranks for x in rank.variables}
-    names = {x for x in names if not x.startswith("SLURM_") and x != "PATH"}
-    rest = sorted(names - {*WHO})
-    chosen = [*(x for x in WHO if x in names), *rest] if rows is None else list(rows)
-    lines = [["", *measured]]
-    for name in chosen:
-        lines.append([name, *(value(name, ranks) for ranks in measured.values())])
-    passed = [" ".join(dict.fromkeys(a for r in ranks for a in r.arguments)) for ranks in
-              measured.values()]  # fmt: skip
-    if any(passed):
-        lines.append(["(an argument)", *(x or NOBODY for x in passed)])
-    lines.append(["(processes)", *(str(len(ranks)) for ranks in measured.values())])
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    rows_of_text = (
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-    return "\n".join(rows_of_text)

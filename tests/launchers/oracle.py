@@ -8,22 +8,17 @@ from __future__ import annotations
 import io
 import json
 import logging
-import subprocess
 import sys
+
+from tests.deepspeed_config.parts import answered
 
 REFUSED = None
 
 
 def answers(hostfiles: list[str], filters: list[tuple[dict, str, str]]) -> tuple[list, list]:
     """What DeepSpeed makes of each; REFUSED where it raises."""
-    asked = json.dumps({"hostfiles": hostfiles, "filters": filters})
-    done = subprocess.run(
-        [sys.executable, "-m", __name__], input=asked, capture_output=True, text=True, timeout=200,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    answered = json.loads(done.stdout)
-    return answered["hostfiles"], answered["filters"]
+    found = answered(__name__, {"hostfiles": hostfiles, "filters": filters})
+    return found["hostfiles"], found["filters"]
 
 
 def main() -> None:

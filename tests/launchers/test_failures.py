@@ -13,77 +13,58 @@ import pytest
 
 from course_lib.launchers import failures
 from course_lib.launchers.commands import LOOPBACK, five, free_port
-from course_lib.launchers.explain import SIGNS, explain
-from course_lib.launchers.failures import told
+from course_lib.launchers.failures import SIGNS, explain, told
 from course_lib.launchers.programs import path
 from course_lib.launchers.run import Ran, run
 from course_lib.launchers.table import heard
-from tests.launchers.parts import program
+from tests.launchers.parts import MEET, need, program
 
 # Lines of launchers as they print them, the exit code, a word of the sentence.
 TEXTS = {
-    "torchrun, killed": (
-        "torchrun", 1,
-        "  rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: 28650)  (SIGTERM)\n"
-        "Root Cause (first observed failure):\n  exitcode  : -9 (pid: 28654)  (SIGKILL)",
-        "killed by SIGKILL, which leaves no traceback",
-    ),
-    "deepspeed, killed": (
-        "deepspeed", 247, "[ERROR] [launch.py:259:sigkill_handler] ['python', '-u', 'train.py', "
-        "'--local_rank=1'] exits with return code = -9", "killed by SIGKILL",
-    ),
+    "torchrun, killed": ("torchrun", 1, "  rank      : 0 (local_rank: 0)\n  exitcode  : -15 (pid: "
+                         "28650)  (SIGTERM)\nRoot Cause (first observed failure):\n  exitcode  : "
+                         "-9 (pid: 28654)  (SIGKILL)",
+                         "killed by SIGKILL, which leaves no traceback"),
+    "deepspeed, killed": ("deepspeed", 247, "[ERROR] [launch.py:259:sigkill_handler] ['python', "
+                          "'-u', 'train.py', '--local_rank=1'] exits with return code = -9",
+                          "killed by SIGKILL"),
     "deepspeed, killed and quiet": ("deepspeed", 247, "", "killed by SIGKILL"),
-    "course train, killed": (
-        "course train", 1, "course train: rank 1 was ended by SIGKILL; so the other ranks were "
-        "ended too.", "killed by SIGKILL",
-    ),
+    "course train, killed": ("course train", 1, "course train: rank 1 was ended by SIGKILL; so the "
+                             "other ranks were ended too.", "killed by SIGKILL"),
     "slurm, killed": ("slurm", 137, "", "memory is used up"),
-    "slurm, by its own word": (
-        "slurm", 1, "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0.",
-        "memory is used up",
-    ),
+    "slurm, by its own word": ("slurm", 1,
+                               "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0.",
+                               "memory is used up"),
     "a process alone": ("by hand", -9, "", "killed by SIGKILL"),
     "a launcher killed": ("torchrun", -9, "", "launcher torchrun was itself ended by SIGKILL"),
-    "a segmentation fault": (
-        "torchrun", 1, "  exitcode  : -11 (pid: 5)  (SIGSEGV)", "PYTHONFAULTHANDLER=1",
-    ),
-    "ended by a person": (
-        "torchrun", 1, "  exitcode  : -15 (pid: 5)  (SIGTERM)", "ended by SIGTERM",
-    ),
-    "a port": (
-        "deepspeed", 1, "torch.distributed.DistNetworkError: The server socket has failed to "
-        "listen on any local network address. port: 29500, useIpv6: false, code: -98, name: "
-        "EADDRINUSE, message: address already in use\n exits with return code = 1",
-        "another port",
-    ),
+    "a segmentation fault": ("torchrun", 1, "  exitcode  : -11 (pid: 5)  (SIGSEGV)",
+                             "PYTHONFAULTHANDLER=1"),
+    "ended by a person": ("torchrun", 1, "  exitcode  : -15 (pid: 5)  (SIGTERM)",
+                          "ended by SIGTERM"),
+    "a port": ("deepspeed", 1, "torch.distributed.DistNetworkError: The server socket has failed "
+               "to listen on any local network address. port: 29500, useIpv6: false, code: -98, "
+               "name: EADDRINUSE, message: address already in use\n exits with return code = 1",
+               "another port"),
     "no compiler": ("torchrun", 1, "/bin/sh: 1: c++: not found", "install g++"),
     "no compiler, from bash": ("torchrun", 1, "sh: line 1: g++: command not found", "torch_adam"),
-    "a lock": (
-        "torchrun", 1, '  File "torch/file_baton.py", line 50 in wait', "TORCH_EXTENSIONS_DIR",
-    ),
-    "no device": (
-        "deepspeed", 1, "ValueError: No slot '1' specified on host 'localhost'", "LOCAL_SIZE",
-    ),
-    "a hostfile": (
-        "deepspeed", 1, "ValueError: Hostfile contains a bad entry: a slot=8, unable to proceed "
-        "with launching", "which line",
-    ),
-    "no accelerator": (
-        "deepspeed", 1, "RuntimeError: Unable to proceed, no GPU resources available",
-        "DS_ACCELERATOR=cpu",
-    ),
-    "no deepspeed": (
-        "torchrun", 1, "ModuleNotFoundError: No module named 'deepspeed'", "course_lib[deepspeed]",
-    ),
+    "a lock": ("torchrun", 1, '  File "torch/file_baton.py", line 50 in wait',
+               "TORCH_EXTENSIONS_DIR"),
+    "no device": ("deepspeed", 1, "ValueError: No slot '1' specified on host 'localhost'",
+                  "LOCAL_SIZE"),
+    "a hostfile": ("deepspeed", 1, "ValueError: Hostfile contains a bad entry: a slot=8, unable to "
+                   "proceed with launching", "which line"),
+    "no accelerator": ("deepspeed", 1,
+                       "RuntimeError: Unable to proceed, no GPU resources available",
+                       "DS_ACCELERATOR=cpu"),
+    "no deepspeed": ("torchrun", 1, "ModuleNotFoundError: No module named 'deepspeed'",
+                     "course_lib[deepspeed]"),
     "no mpi": ("by hand", 1, "ModuleNotFoundError: No module named 'mpi4py'", "LOCAL_RANK"),
-    "no rank": (
-        "by hand", 1, "ValueError: Error initializing torch.distributed using env:// rendezvous: "
-        "environment variable RANK expected, but not set", "no launcher has set RANK",
-    ),
-    "a part missing": (
-        "torchrun", 1, "FileNotFoundError: [Errno 2] No such file or directory: "
-        "'checkpoint/step/zero_pp_rank_1_mp_rank_00_optim_states.pt'", "use_node_local_storage",
-    ),
+    "no rank": ("by hand", 1, "ValueError: Error initializing torch.distributed using env:// "
+                "rendezvous: environment variable RANK expected, but not set",
+                "no launcher has set RANK"),
+    "a part missing": ("torchrun", 1, "FileNotFoundError: [Errno 2] No such file or directory: "
+                       "'checkpoint/step/zero_pp_rank_1_mp_rank_00_optim_states.pt'",
+                       "use_node_local_storage"),
 }  # fmt: skip
 
 
@@ -137,8 +118,7 @@ CODES = {"torchrun": 1, "deepspeed": 247, "accelerate": 1}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*CODES, "slurm"])
 def test_a_rank_is_killed_under_every_launcher(name):
-    if name in ("deepspeed", "accelerate"):
-        pytest.importorskip(name)
+    need(name)
     ran = failures.killed(name, timeout=150)
     # Under srun whichever node was ended last decides the code.
     assert ran.returncode == CODES.get(name, ran.returncode) and ran.returncode
@@ -153,8 +133,7 @@ def test_a_rank_is_killed_under_every_launcher(name):
     [("torchrun", -9, 2), ("deepspeed", 0, 2), ("accelerate", -9, 2)],
 )
 def test_a_killed_launcher_leaves_ranks_and_deepspeed_calls_it_a_success(name, code, left):
-    if name in ("deepspeed", "accelerate"):
-        pytest.importorskip(name)
+    need(name)
     ran = run(name, path("killed"), ["launcher"], timeout=150)
     assert (ran.returncode, ran.timed_out) == (code, False)
     assert ran.left == left
@@ -163,13 +142,12 @@ def test_a_killed_launcher_leaves_ranks_and_deepspeed_calls_it_a_success(name, c
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["torchrun", "deepspeed", "slurm", "by hand", "accelerate"])
 def test_a_port_that_is_taken_is_an_error_with_a_remedy(name):
-    if name in ("deepspeed", "accelerate"):
-        pytest.importorskip(name)
+    need(name)
     with socket.socket() as other:
         other.bind((LOOPBACK, port := free_port()))
         other.listen()
         world = 1 if name == "by hand" else 2
-        ran = run(name, path("meet"), world=world, port=port, timeout=150)
+        ran = run(name, MEET, world=world, port=port, timeout=150)
     if name == "accelerate":  # goes to another port by itself
         assert ran.returncode == 0 and len(ran.stdout) == 2
     else:
@@ -184,7 +162,7 @@ CPUAdamBuilder().load()
 
 @pytest.mark.slow
 def test_without_a_compiler_deepspeeds_op_is_an_error_with_a_remedy(tmp_path):
-    pytest.importorskip("deepspeed")
+    need("deepspeed")
     tools = tmp_path / "bin"
     tools.mkdir()
     if ninja := shutil.which("ninja", path=f"{os.environ['PATH']}:{Path(sys.executable).parent}"):
@@ -198,7 +176,7 @@ def test_without_a_compiler_deepspeeds_op_is_an_error_with_a_remedy(tmp_path):
 
 @pytest.mark.slow
 def test_a_lock_that_a_killed_build_has_left_is_a_wait_that_is_recognised_and_ended(tmp_path):
-    pytest.importorskip("deepspeed")
+    need("deepspeed")
     (tmp_path / "cpu_adam").mkdir()
     (tmp_path / "cpu_adam" / "lock").touch()
     variables = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
@@ -218,7 +196,7 @@ print(f"rank {deepspeed.comm.get_rank()} of {deepspeed.comm.get_world_size()}")
 @pytest.mark.slow
 @pytest.mark.parametrize("missing", ["", "RANK", "LOCAL_RANK", "MASTER_PORT"])
 def test_deepspeed_wants_all_five_variables_or_mpi(tmp_path, missing):
-    pytest.importorskip("deepspeed")
+    need("deepspeed")
     names = [name for name in five(0, 1, 0) if name != missing]
     ran = run("by hand", program(tmp_path, GROUP), world=1, options=names, timeout=150)
     if missing:
@@ -229,7 +207,7 @@ def test_deepspeed_wants_all_five_variables_or_mpi(tmp_path, missing):
 
 @pytest.mark.slow
 def test_a_host_with_fewer_slots_has_fewer_ranks_or_none_without_a_word(tmp_path):
-    pytest.importorskip("deepspeed")
+    need("deepspeed")
     hosts = tmp_path / "hosts"
 
     def started(text: str, *more: str) -> Ran:

@@ -49,13 +49,10 @@ def test_what_is_wrong_with_a_hostfile_has_its_line_and_its_remedy(text, expecte
         assert item.reason and item.source and item.suggestion
 
 
-def test_a_hostfile_that_is_not_there_is_found_since_deepspeed_goes_on_alone(tmp_path):
-    (item,) = hostfile.load(tmp_path / "hosts").findings
-    assert item.kind == "missing" and "this node alone" in item.reason
-
-
-def test_a_hostfile_is_read_from_its_file(tmp_path):
+def test_a_hostfile_is_read_from_its_file_without_which_deepspeed_goes_on_alone(tmp_path):
     file = tmp_path / "hosts"
+    (item,) = hostfile.load(file).findings
+    assert item.kind == "missing" and "this node alone" in item.reason
     file.write_text(GOOD)
     assert hostfile.load(file).slots == {"worker-0": 8, "worker-1": 8}
 

@@ -16,7 +16,7 @@ from course_lib.launchers.programs import path
 from course_lib.launchers.run import WRAPPER, run
 from course_lib.launchers.table import read
 from tests.commands import gone
-from tests.launchers.parts import program, shell
+from tests.launchers.parts import MEET, need, program, shell
 
 TWO = "RANK=0 $PYTHON $RANK_PY & RANK=1 $PYTHON $RANK_PY & wait"
 
@@ -72,22 +72,6 @@ def test_a_rank_ends_by_itself_where_nobody_is_left_to_end_it(tmp_path):
     assert "Timeout" in errors.read_text()
 
 
-def test_a_port_that_another_program_took_meanwhile_is_replaced(tmp_path, monkeypatch):
-    seen = tmp_path / "attempts"
-    lines = f"echo x >> {seen}; [ $(wc -l < {seen}) -gt 1 ] || {{ echo EADDRINUSE; exit 1; }}"
-    ran = run(shell(monkeypatch, lines, chose_port=True), path("variables"))
-    assert (ran.returncode, seen.read_text()) == (0, "x\nx\n")
-
-
-def test_a_port_that_was_asked_for_is_not_replaced_and_attempts_are_bounded(tmp_path, monkeypatch):
-    seen = tmp_path / "attempts"
-    lines = f"echo x >> {seen}; echo EADDRINUSE; exit 1"
-    assert run(shell(monkeypatch, lines), path("variables")).returncode == 1
-    assert seen.read_text() == "x\n"
-    assert run(shell(monkeypatch, lines, chose_port=True), path("variables")).returncode == 1
-    assert seen.read_text() == "x\n" * 4
-
-
 @pytest.mark.parametrize(
     ("name", "module", "package"),
     [
@@ -113,8 +97,6 @@ def test_what_cannot_be_run_is_refused(tmp_path):
         run("torchrun", tmp_path / "absent.py")
     with pytest.raises(ValueError, match="there is one process, not 2"):
         run("by hand", path("variables"), world=2)
-    with pytest.raises(ValueError, match="it is one of killed"):
-        path("nothing")
 
 
 def test_a_launcher_around_this_process_is_not_taken_for_the_one_that_runs(monkeypatch, tmp_path):
@@ -144,7 +126,6 @@ def test_only_what_a_launcher_has_set_is_reported(tmp_path, monkeypatch):
 )
 @pytest.mark.slow
 def test_two_ranks_meet_by_what_the_launcher_has_said(name, options):
-    for package in {name, *(options or ())} & {"deepspeed", "accelerate"}:
-        pytest.importorskip(package)
-    ran = run(name, path("meet"), options=options, timeout=150)
+    need(name, *(options or ()))
+    ran = run(name, MEET, options=options, timeout=150)
     assert ran.stdout == ("rank 0 of 2: the sum is 3\n", "rank 1 of 2: the sum is 3\n"), ran.heard

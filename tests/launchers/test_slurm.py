@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from course_lib.launchers import srun_here
 from course_lib.launchers.slurm import KINDS, script
-from course_lib.launchers.srun_here import stand_ins, variables
+from tests.launchers import srun_here
+from tests.launchers.srun_here import stand_ins, variables
 
 ODD = ["--name", "two words", "$HOME `id`", "it's"]
 

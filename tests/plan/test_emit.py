@@ -13,12 +13,12 @@ from dataclasses import replace
 import pytest
 
 from course_lib.deepspeed_config import check, schema
-from course_lib.launchers.srun_here import stand_ins, variables
 from course_lib.plan import search
 from course_lib.plan.emit import cannot, files_of, first_that_can, words_of
 from course_lib.train.checks import resolve
 from course_lib.train.options import parse
 from tests.estimate.parts import SHORT
+from tests.launchers.srun_here import stand_ins, variables
 from tests.plan.parts import CLUSTER, GPT2, LLAMA, searched, task_of
 
 WIDE = CLUSTER.changed(memory=10**9)

@@ -16,28 +16,20 @@ from course_lib.launchers.programs.variables import report
 PATIENCE = 30.0  # seconds, where a launcher does not end the others
 
 
-def reports() -> int:
-    """How many ranks have printed something."""
-    folder = Path(os.environ["COURSE_LAUNCH_FOLDER"])
-    return sum(bool(file.stat().st_size) for file in folder.glob("rank-*.out"))
-
-
-def victim(whom: str) -> int:
-    """This process, or the one that has started it; never the one that called the launcher."""
-    parent = os.getppid()
-    if whom == "launcher" and parent == int(os.environ["COURSE_LAUNCH_STARTER"]):
-        raise RuntimeError("this rank has no launcher")
-    return parent if whom == "launcher" else os.getpid()
-
-
 def end(whom: str) -> None:
     """SIGKILL from the last rank, once all have reported: no handler and no traceback."""
-    world = int(os.environ.get("WORLD_SIZE", 1))
+    world, folder = int(os.environ.get("WORLD_SIZE", 1)), Path(os.environ["COURSE_LAUNCH_FOLDER"])
     deadline = time.monotonic() + PATIENCE
     if int(os.environ.get("RANK", 0)) == world - 1:
-        while reports() < world and time.monotonic() < deadline:
+        while (
+            sum(bool(file.stat().st_size) for file in folder.glob("rank-*.out")) < world
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.02)
-        os.kill(victim(whom), signal.SIGKILL)
+        parent = os.getppid()
+        if whom == "launcher" and parent == int(os.environ["COURSE_LAUNCH_STARTER"]):
+            raise RuntimeError("this rank has no launcher")  # but the one that called it
+        os.kill(parent if whom == "launcher" else os.getpid(), signal.SIGKILL)
     time.sleep(PATIENCE)
 
 

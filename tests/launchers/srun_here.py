@@ -1,7 +1,7 @@
 """srun's part on one host, so that a script can be tried where there is no cluster.
 
 Every node is a process group on this host, which gets the variables that srun would give its task;
-no time, memory or GPU is limited. Standard library alone. Lesson 13.
+no time, memory or GPU is limited. Standard library alone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 KNOWN = ("--kill-on-bad-exit=1",)
@@ -51,17 +50,6 @@ def stand_ins(folder: Path) -> Path:
     return folder
 
 
-def tasks(command: list[str], env: Mapping[str, str]) -> list[subprocess.Popen]:
-    """One task for each node, in a process group of its own."""
-    nodes = int(env["SLURM_JOB_NUM_NODES"])
-    started = []
-    for node in range(nodes):
-        own = {"SLURM_PROCID": node, "SLURM_NODEID": node, "SLURM_LOCALID": 0, "SLURM_STEP_ID": 0}
-        values = {**env, **{name: str(value) for name, value in own.items()}}
-        started.append(subprocess.Popen(command, env=values, start_new_session=True))
-    return started
-
-
 def send(processes: list[subprocess.Popen], number: int) -> None:
     """A signal to every task with all that it has started in its group."""
     for process in processes:
@@ -70,13 +58,18 @@ def send(processes: list[subprocess.Popen], number: int) -> None:
 
 
 def main(words: list[str]) -> int:
-    """The highest exit code of the tasks; 128 and the signal's number where one was killed."""
+    """One task for each node, in a process group of its own. The highest exit code of the tasks;
+    128 and the signal's number where one was killed."""
     while words and words[0].startswith("-"):
         word = words.pop(0)
         if word not in KNOWN:
             print(f"srun on this host knows {' '.join(KNOWN)} and not {word}", file=sys.stderr)
             return 2
-    started = tasks(words, os.environ)
+    started = []
+    for node in range(int(os.environ["SLURM_JOB_NUM_NODES"])):
+        own = {"SLURM_PROCID": node, "SLURM_NODEID": node, "SLURM_LOCALID": 0, "SLURM_STEP_ID": 0}
+        env = {**os.environ, **{name: str(value) for name, value in own.items()}}
+        started.append(subprocess.Popen(words, env=env, start_new_session=True))
     signal.signal(signal.SIGTERM, lambda *_: send(started, signal.SIGTERM))
     limit = float("inf")
     while any(process.poll() is None for process in started):

@@ -1,13 +1,8 @@
-"""Ranks find each other by what their launcher has said, and sum their numbers.
-
-Lesson 13.
-"""
+"""Ranks find each other by what their launcher has said, and sum their numbers."""
 
 from __future__ import annotations
 
-
-def meet() -> None:
-    """Print who this rank is, and the sum of rank + 1 over all."""
+if __name__ == "__main__":
     import torch
     import torch.distributed as dist
 
@@ -18,7 +13,3 @@ def meet() -> None:
     dist.all_reduce(total)
     print(f"rank {me.rank} of {me.world}: the sum is {total.item():g}", flush=True)
     ranks.stop()
-
-
-if __name__ == "__main__":
-    meet()
