@@ -46,5 +46,5 @@ def train(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
             losses.append(total)
     del loss, batch
     held = held_by(before, model, optimizer)
-    evidence = Evidence(type(model).__name__, type(optimizer).__name__, "", held, **traffic(book))
+    evidence = Evidence(type(model).__name__, type(optimizer).__name__, held, **traffic(book))
     return Run("dense", losses, norms, evidence)

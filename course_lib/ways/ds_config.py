@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from course_lib.deepspeed_config.auto import left_to_the_trainer
 from course_lib.ways.setting import Setting
 from course_lib.ways.workload import Workload
 
@@ -59,16 +60,7 @@ def ds_config(workload: Workload, setting: Setting) -> dict:
 
 def for_trainer(workload: Workload, setting: Setting) -> dict:
     """The same with `auto` wherever the Trainer knows the value from its arguments."""
-    config = ds_config(workload, setting)
-    for name in ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps"):
-        config[name] = "auto"
-    config["gradient_clipping"] = "auto"
-    for name in ("lr", "betas", "eps", "weight_decay"):
-        config["optimizer"]["params"][name] = "auto"
-    for name in ("bf16", "fp16"):
-        if name in config:
-            config[name]["enabled"] = "auto"
-    return config
+    return left_to_the_trainer(ds_config(workload, setting))
 
 
 def offload_sections(place: str, folder: str | None, model: nn.Module) -> dict:

@@ -9,16 +9,14 @@ import gc
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from torch import UntypedStorage, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from course_lib.ledger import Book
-from course_lib.memory.storages import alive, storages
-from course_lib.meta import memory_key
+from course_lib.memory import held
+from course_lib.memory.storages import alive
 
 KINDS = ("parameters", "master weights", "optimizer states", "gradients", "buffers", "other")
-
-
 SMALL = 512  # bytes of an all-reduce: norms of parameters, flags
 
 
@@ -28,11 +26,9 @@ class Evidence:
 
     trains: str  # class of what forward is called on
     optimizer: str  # class of what updates
-    launched_as: str  # what Accelerate says about itself, or "" where it takes no part
     held: dict[str, int]  # bytes by kind, on the device, the host and in hidden buffers
     must: dict[str, float]  # bytes that this rank has to send in the last step, by verb
     calls: dict[str, int]  # how often, by verb
-    small: int  # collectives of a few numbers beside them: norms, flags
 
     @property
     def held_bytes(self) -> int:
@@ -54,14 +50,12 @@ class Run:
     notes: list[str] = field(default_factory=list)
 
 
-class Before:
-    """The memory that was there before a way began; what is alive later and not in it is the way's.
-
-    It keeps those storages, so that no later tensor can be given an address of theirs."""
+class Before(list):
+    """The storages that were there before a way began; what is alive later and not among them is
+    the way's. They are kept, so that no later tensor can be given an address of theirs."""
 
     def __init__(self) -> None:
-        self.storages = alive()
-        self.keys = {memory_key(storage) for storage in self.storages}
+        super().__init__(alive())
 
 
 def held_by(
@@ -79,46 +73,29 @@ def held_by(
     gc.collect()
     updated = [p for group in optimizer.param_groups for p in group["params"]]
     trained = list(model.parameters())
+    states = [state for entry in optimizer.state.values() for state in entry.values()]
     groups = {
+        "before": before,
         "parameters": trained,
         "master weights": updated,
-        "optimizer states": [
-            state
-            for entry in optimizer.state.values()
-            for state in entry.values()
-            if getattr(state, "ndim", 0)  # a step counter of 4 bytes is "other"
-        ],
+        # a step counter of 4 bytes is "other"
+        "optimizer states": [state for state in states if getattr(state, "ndim", 0)],
         "gradients": [p.grad for p in (*trained, *updated) if p.grad is not None],
         "buffers": list(model.buffers()),
         "other": alive(),
     }
     for kind, tensors in (kinds or {}).items():
         groups[kind] = [*groups[kind], *tensors]
-    seen = set(before.keys)
-    held = dict.fromkeys(KINDS, 0)
-    for kind, tensors in groups.items():
-        for storage in _storages(tensors):
-            key = memory_key(storage)
-            if storage.nbytes() and key not in seen:
-                seen.add(key)
-                held[kind] += storage.nbytes()
-    return held
+    nbytes = held(kinds=groups).by_kind
+    return {kind: nbytes.get(kind, 0) for kind in KINDS}
 
 
-def _storages(tensors: list) -> Iterable[UntypedStorage]:
-    for entry in tensors:
-        if isinstance(entry, UntypedStorage):
-            yield entry
-        else:
-            yield from storages(entry)
-
-
-def traffic(book: Book) -> dict[str, object]:
+def traffic(book: Book) -> dict[str, dict]:
     """The fields of `Evidence` that a book answers. A norm or a flag is not a verb of a way."""
-    data = [r for r in book.records if r.op != "all_reduce" or r.payload > SMALL]
     must: dict[str, float] = {}
     calls: dict[str, int] = {}
-    for record in data:
-        must[record.op] = must.get(record.op, 0) + record.must
-        calls[record.op] = calls.get(record.op, 0) + 1
-    return {"must": must, "calls": calls, "small": len(book.records) - len(data)}
+    for record in book.records:
+        if record.op != "all_reduce" or record.payload > SMALL:
+            must[record.op] = must.get(record.op, 0) + record.must
+            calls[record.op] = calls.get(record.op, 0) + 1
+    return {"must": must, "calls": calls}

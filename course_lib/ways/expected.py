@@ -25,10 +25,6 @@ class Expected:
     must: Fraction
     why: tuple[str, ...] = ()
 
-    @property
-    def held_bytes(self) -> Fraction:
-        return sum(self.held.values(), Fraction(0))
-
 
 def expected(way: str, setting: Setting, parameters: int, world: int, *, tied: int = 0) -> Expected:
     """`tied`: parameters of a table that forward reads twice."""
@@ -38,16 +34,14 @@ def expected(way: str, setting: Setting, parameters: int, world: int, *, tied: i
     whole, part = Fraction(parameters), Fraction(parameters, world)
     sent = Fraction(world - 1, world) * parameters  # elements of a gather or a reduce-scatter
     weight = 4 if setting.precision == "float32" else 2
-    stage, micro = setting.stage, setting.accumulate
     if way == "dense":
-        masters = 0 if weight == 4 else 4 * whole
-        return Expected(_kinds(weight * whole, masters, 8 * whole), 0, Fraction(0))
+        return Expected(_kinds(weight * whole, _copied(weight, whole), 8 * whole), 0, Fraction(0))
     if way == FSDP:
-        return _fsdp2(stage, part, sent, weight, micro)
+        return _fsdp2(setting, part, sent, weight)
     if way == OURS:
-        return _ours(setting, whole, part, sent, weight, micro)
+        return _ours(setting, whole, part, sent, weight)
     if way == DEEPSPEED:
-        return _deepspeed(setting, whole, part, sent, weight, micro, tied)
+        return _deepspeed(setting, whole, part, sent, weight, tied)
     raise ValueError(f"there is no closed form for {way!r}")
 
 
@@ -57,68 +51,54 @@ def _kinds(parameters, masters, states, gradients=0) -> dict[str, Fraction]:
     return {name: Fraction(value) for name, value in zip(named, values, strict=True)}
 
 
-def _ours(setting: Setting, whole, part, sent, weight: int, micro: int) -> Expected:
-    stage = setting.stage
+def _copied(weight: int, elements: Fraction) -> Fraction:
+    """Master weights in fp32 of weights in 16 bits."""
+    return 4 * elements if weight == 2 else Fraction(0)
+
+
+def _ours(setting: Setting, whole, part, sent, weight: int) -> Expected:
+    stage, micro = setting.stage, setting.accumulate
     owner = whole if stage == 0 else part
-    on_host = setting.offload is not None
-    copied = weight == 2 or (on_host and setting.offload == "optimizer")
-    masters = 4 * owner if copied else 0
-    if stage == 0:
-        return Expected(
-            _kinds(weight * whole, masters, 8 * whole, weight * whole), 0, 2 * weight * sent
-        )
-    if stage < 3:
-        gradients = weight * whole if stage == 1 else 0
-        reduced = sent * (1 if stage == 1 else micro)
-        return Expected(
-            _kinds(weight * whole, masters, 8 * part, gradients), 0, weight * (reduced + sent)
-        )
-    return Expected(_kinds(weight * part, masters, 8 * part), 0, 3 * weight * sent * micro)
+    masters = 4 * owner if setting.offload == "optimizer" else _copied(weight, owner)
+    gradients = weight * whole if stage < 2 else 0
+    if stage == 3:
+        return Expected(_kinds(weight * part, masters, 8 * part), 0, 3 * weight * sent * micro)
+    reduced = sent * (micro if stage == 2 else 1)
+    held = _kinds(weight * whole, masters, 8 * owner, gradients)
+    return Expected(held, 0, weight * (reduced + sent))
 
 
-def _fsdp2(stage: int, part, sent, weight: int, micro: int) -> Expected:
-    why = ()
+def _fsdp2(setting: Setting, part, sent, weight: int) -> Expected:
+    why, micro = (), setting.accumulate
     if weight == 2:
         why = (
             "its shards are fp32, which are the master weights too; a gather casts them to bf16",
             "gradients are reduced in fp32 (reduce_dtype)",
         )
-    gathers = weight * sent * micro * (2 if stage == 3 else 1)
-    if stage == 2:
+    if setting.stage == 2:
         why += ("parameters are freed after the backward as well, so each micro-batch gathers",)
+    gathers = weight * sent * micro * (2 if setting.stage == 3 else 1)
     return Expected(_kinds(4 * part, 0, 8 * part), 0, gathers + 4 * sent * micro, why)
 
 
-def _deepspeed(setting: Setting, whole, part, sent, weight: int, micro: int, tied: int) -> Expected:
-    stage = setting.stage
-    offload = setting.offload is not None
+def _deepspeed(setting: Setting, whole, part, sent, weight: int, tied: int) -> Expected:
+    stage, micro = setting.stage, setting.accumulate
     if stage == 0:
-        masters = 0 if weight == 4 else 4 * whole
-        return Expected(_kinds(weight * whole, masters, 8 * whole), 0, 2 * weight * sent)
+        held = _kinds(weight * whole, _copied(weight, whole), 8 * whole)
+        return Expected(held, 0, 2 * weight * sent)
     why = ["it keeps a master copy in fp32 of fp32 weights as well: 4Ψ/N more"]
-    bucket = 4 * BUCKET
-    gradients = Fraction(0)
-    beside = 0
-    if offload:
-        gradients = 4 * part
-        beside = bucket + 12 * int(part)
+    bucket, gradients, beside = 4 * BUCKET, Fraction(0), 0
+    if setting.offload is not None:
+        gradients, beside = 4 * part, bucket + 12 * int(part)
         why.append("offload keeps the partition's gradients on the host, and stages in 12Ψ/N more")
     if stage < 3:
         why.append("gradients travel by all-reduce, twice the bytes of a reduce-scatter")
-        reduced = 2 * sent * (1 if stage == 1 else micro)
-        return Expected(
-            _kinds(weight * whole, 4 * part, 8 * part, gradients),
-            beside,
-            weight * (reduced + sent),
-            tuple(why),
-        )
+        must = weight * (2 * sent * (1 if stage == 1 else micro) + sent)
+        held = _kinds(weight * whole, 4 * part, 8 * part, gradients)
+        return Expected(held, beside, must, tuple(why))
     why.append("the partition's gradients have a buffer for good: 4Ψ/N more, and a bucket")
     if tied:
         why.append("a tied table is gathered where it is read: twice in forward and in backward")
-    again = 2 * sent * tied / whole
-    return Expected(
-        _kinds(weight * part, 4 * part, 8 * part, weight * part),
-        bucket + beside,
-        weight * micro * (3 * sent + again),
-        tuple(why),
-    )
+    must = weight * micro * (3 * sent + 2 * sent * tied / whole)
+    held = _kinds(weight * part, 4 * part, 8 * part, weight * part)
+    return Expected(held, bucket + beside, must, tuple(why))

@@ -77,9 +77,8 @@ def train(
             if norm is not None:
                 norms.append(norm)
         del loss, batch
-    evidence = Evidence(
-        type(v.trains).__name__, type(v.updates).__name__, "", v.held(before), **traffic(book)
-    )
+    names = type(v.trains).__name__, type(v.updates).__name__
+    evidence = Evidence(*names, v.held(before), **traffic(book))
     return Run(way, mean_over_ranks(losses, me), norms, evidence)
 
 

@@ -6,6 +6,7 @@ The loop is the Trainer's own; losses and norms are read from its log. Lesson 13
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 
@@ -14,6 +15,7 @@ from torch import nn
 from course_lib import ranks
 from course_lib.ledger import Book, ledger
 from course_lib.ways.evidence import Before, Evidence, Run, held_by, traffic
+from course_lib.ways.launched import launched, quiet
 from course_lib.ways.setting import Setting
 from course_lib.ways.with_deepspeed import held_by_engine
 from course_lib.ways.workload import Workload, the_package
@@ -102,7 +104,27 @@ def recorder_class():
     return Recorder
 
 
-def run(way: str, trainer, recorder) -> Run:
+def trained(
+    way: str,
+    me: ranks.Me,
+    workload: Workload,
+    setting: Setting,
+    make: Callable[[], nn.Module] | None = None,
+    **more: object,
+) -> Run:
+    """A whole training, as if a launcher had started this rank; `more` are arguments besides."""
+    with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
+        before = Before()
+        given = arguments(me, workload, setting, folder, **more)
+        made = trainer(workload, setting, me.world, make or workload.model, given)
+        try:
+            return run(way, made, recorder_class()(before), me.world)
+        finally:
+            if made.is_deepspeed_enabled and made.model_wrapped is not made.model:
+                made.model_wrapped.destroy()
+
+
+def run(way: str, trainer, recorder, world: int = 1) -> Run:
     """Train, quietly, and read the losses from the Trainer's own log."""
     from transformers import PrinterCallback
 
@@ -115,7 +137,6 @@ def run(way: str, trainer, recorder) -> Run:
         evidence = Evidence(
             type(trainer.model_wrapped).__name__,
             type(trainer.optimizer).__name__,
-            trainer.accelerator.distributed_type.value,
             recorder.held,
             **traffic(recorder.book),
         )
@@ -124,6 +145,7 @@ def run(way: str, trainer, recorder) -> Run:
             [entry["loss"] for entry in log if "loss" in entry],
             [entry["grad_norm"] for entry in log if entry.get("grad_norm") is not None],
             evidence,
+            [f"the Trainer counts {trainer.args.world_size} of {world} ranks"],
         )
     finally:
         recorder.close()

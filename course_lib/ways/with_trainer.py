@@ -6,14 +6,11 @@ there `fully_shard` shards the model first and Accelerate is told to leave it al
 
 from __future__ import annotations
 
-import tempfile
-
 from course_lib import ranks
 from course_lib.ways.ds_config import for_trainer
-from course_lib.ways.evidence import Before, Run
-from course_lib.ways.launched import launched, quiet
+from course_lib.ways.evidence import Run
 from course_lib.ways.setting import Setting
-from course_lib.ways.trainer_run import arguments, recorder_class, run, trainer
+from course_lib.ways.trainer_run import trained
 from course_lib.ways.with_deepspeed import check_can
 from course_lib.ways.with_fsdp2 import check_can as check_fsdp2
 from course_lib.ways.with_fsdp2 import sharded
@@ -23,38 +20,25 @@ from course_lib.ways.workload import Workload
 def over_deepspeed(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     """The Trainer with a DeepSpeed config whose values are `auto` where it can fill them in."""
     check_can(setting)
-    with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
-        before = Before()
-        config = for_trainer(workload, setting)
-        given = arguments(me, workload, setting, folder, deepspeed=config)
-        made = trainer(workload, setting, me.world, workload.model, given)
-        try:
-            return run("trainer+deepspeed", made, recorder_class()(before))
-        finally:
-            if made.model_wrapped is not made.model:
-                made.model_wrapped.destroy()
+    config = for_trainer(workload, setting)
+    return trained("trainer+deepspeed", me, workload, setting, deepspeed=config)
 
 
 def over_fsdp(me: ranks.Me, workload: Workload, setting: Setting) -> Run:
     """The Trainer over FSDP2: Accelerate's where there are GPUs, torch's `fully_shard` on a CPU."""
     check_fsdp2(setting)
-    on_cpu = me.device.type == "cpu"
+    if me.device.type != "cpu":
+        more = {"fsdp": True, "fsdp_config": fsdp_config(workload, setting)}
+        return trained("trainer+fsdp", me, workload, setting, **more)
 
     def model():
-        model = workload.model()
-        if on_cpu:
-            mesh = ranks.mesh(me, dp=me.world, tp=1)["dp"]
-            model = sharded(model, mesh, workload, setting)
-            # Accelerate's own mark of a model that it has prepared: it would wrap it in DDP.
-            model._is_accelerate_prepared = True
+        mesh = ranks.mesh(me, dp=me.world, tp=1)["dp"]
+        model = sharded(workload.model(), mesh, workload, setting)
+        # Accelerate's own mark of a model that it has prepared: it would wrap it in DDP.
+        model._is_accelerate_prepared = True
         return model
 
-    with launched(me), quiet(), tempfile.TemporaryDirectory() as folder:
-        before = Before()
-        more = {} if on_cpu else {"fsdp": True, "fsdp_config": fsdp_config(workload, setting)}
-        given = arguments(me, workload, setting, folder, **more)
-        made = trainer(workload, setting, me.world, model, given)
-        return run("trainer+fsdp", made, recorder_class()(before))
+    return trained("trainer+fsdp", me, workload, setting, model)
 
 
 def fsdp_config(workload: Workload, setting: Setting) -> dict:

@@ -15,7 +15,12 @@ from torch.utils.data import Dataset
 
 from course_lib.ways.setting import NotThere
 
-FAMILIES = ("gpt2", "llama", "t5")
+# Of each family: its configuration, its model, the class of a layer.
+FAMILIES = {
+    "gpt2": ("GPT2Config", "GPT2LMHeadModel", "GPT2Block"),
+    "llama": ("LlamaConfig", "LlamaForCausalLM", "LlamaDecoderLayer"),
+    "t5": ("T5Config", "T5ForConditionalGeneration", "T5Block"),
+}
 
 
 def the_package():
@@ -53,56 +58,43 @@ class Workload:
     @property
     def block(self) -> str:
         """The class of a layer: what a policy of wrapping names."""
-        return {"gpt2": "GPT2Block", "llama": "LlamaDecoderLayer", "t5": "T5Block"}[self.family]
+        return FAMILIES[self.family][2]
 
     def config(self):
         """The model's configuration, without dropout: ways draw random numbers differently."""
-        transformers = the_package()
-        common = {"vocab_size": self.vocabulary}
-        if self.family == "gpt2":
-            return transformers.GPT2Config(
-                **common,
-                n_positions=self.length,
-                n_embd=self.hidden,
-                n_layer=self.layers,
-                n_head=self.heads,
+        own = {
+            "gpt2": {
+                "n_positions": self.length,
+                "n_embd": self.hidden,
+                "n_layer": self.layers,
+                "n_head": self.heads,
                 **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
-                bos_token_id=0,
-                eos_token_id=0,
-                use_cache=False,
-            )
-        if self.family == "llama":
-            return transformers.LlamaConfig(
-                **common,
-                hidden_size=self.hidden,
-                intermediate_size=2 * self.hidden + 2,
-                num_hidden_layers=self.layers,
-                num_attention_heads=self.heads,
-                num_key_value_heads=max(1, self.heads // 2),
-                max_position_embeddings=self.length,
-                bos_token_id=0,
-                eos_token_id=0,
-                use_cache=False,
-            )
-        return transformers.T5Config(
-            **common,
-            d_model=self.hidden,
-            d_kv=self.hidden // self.heads,
-            d_ff=2 * self.hidden,
-            num_layers=self.layers,
-            num_heads=self.heads,
-            dropout_rate=0.0,
-            decoder_start_token_id=0,
-            use_cache=False,
-        )
+                **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
+            },
+            "llama": {
+                "hidden_size": self.hidden,
+                "intermediate_size": 2 * self.hidden + 2,
+                "num_hidden_layers": self.layers,
+                "num_attention_heads": self.heads,
+                "num_key_value_heads": max(1, self.heads // 2),
+                "max_position_embeddings": self.length,
+                **dict.fromkeys(("bos_token_id", "eos_token_id"), 0),
+            },
+            "t5": {
+                "d_model": self.hidden,
+                "d_kv": self.hidden // self.heads,
+                "d_ff": 2 * self.hidden,
+                "num_layers": self.layers,
+                "num_heads": self.heads,
+                "dropout_rate": 0.0,
+                "decoder_start_token_id": 0,
+            },
+        }[self.family]
+        kind = getattr(the_package(), FAMILIES[self.family][0])
+        return kind(vocab_size=self.vocabulary, use_cache=False, **own)
 
     def model_class(self):
-        transformers = the_package()
-        return {
-            "gpt2": transformers.GPT2LMHeadModel,
-            "llama": transformers.LlamaForCausalLM,
-            "t5": transformers.T5ForConditionalGeneration,
-        }[self.family]
+        return getattr(the_package(), FAMILIES[self.family][1])
 
     def model(self) -> nn.Module:
         """The same weights wherever and whenever it is called; no other generator is moved."""

@@ -7,6 +7,7 @@ import importlib.util
 import pytest
 import torch
 
+from course_lib import ranks
 from course_lib.ways.every import WAYS, train
 from course_lib.ways.evidence import Run
 from course_lib.ways.expected import expected
@@ -23,6 +24,11 @@ ENV = {"TOKENIZERS_PARALLELISM": "false"}
 # Sums are taken in other orders, and Adam divides by roots of squares that may be small. In 16 bits
 # an order shows in the third digit, and FSDP2 reduces in fp32 what others reduce in bf16.
 BOUND = {"float32": 2e-5, "bfloat16": 2e-2, "float16": 5e-3}
+
+
+def alone(world: int = 1, rank: int = 0, device: str = "cpu") -> ranks.Me:
+    """A rank without a group."""
+    return ranks.Me(rank, world, rank, world, "gloo", torch.device(device), 1.0, "")
 
 
 def several(me, workload: Workload, settings: list[Setting], names=tuple(WAYS)):

@@ -8,10 +8,15 @@ import tempfile
 import pytest
 import torch
 
+from course_lib.ways import trainer_run
+from course_lib.ways.ds_config import ds_config, for_trainer
+from course_lib.ways.evidence import Before
+from course_lib.ways.launched import launched, quiet
 from course_lib.ways.setting import Setting
 from course_lib.ways.trainer_run import arguments
+from course_lib.ways.with_deepspeed import imported
 from course_lib.ways.workload import Workload
-from tests.ways.runs import ENV, needs_all
+from tests.ways.runs import ENV, alone, needs_all
 from tests.ways.test_ways import sizes
 
 SMALL = Workload(steps=3)
@@ -21,10 +26,7 @@ def counted(workload: Workload, folder: str, first: bool) -> tuple[float, float]
     """(what the Trainer divides by, tokens that have a prediction) of one micro-batch."""
     import transformers
 
-    from course_lib import ranks
-
-    me = ranks.Me(0, 1, 0, 1, "gloo", torch.device("cpu"), 1.0, "")
-    args = transformers.TrainingArguments(**arguments(me, workload, Setting(), folder))
+    args = transformers.TrainingArguments(**arguments(alone(), workload, Setting(), folder))
     trainer = transformers.Trainer(model=workload.model(), args=args)
     batch = workload.batch_of(0, 0, 0)
     if first:
@@ -47,9 +49,6 @@ def test_the_trainer_counts_a_label_that_gpt2_does_not_predict(tmp_path):
 
 def believed(me, workload, setting):
     """First loss and norm of a T5 as it comes, and of one that says that its loss is a mean."""
-    from course_lib.ways import trainer_run
-    from course_lib.ways.evidence import Before
-    from course_lib.ways.launched import launched, quiet
 
     def as_it_comes():
         model = workload.model()
@@ -82,10 +81,7 @@ def test_the_trainer_decays_neither_norms_nor_biases(tmp_path):
     """Its own optimizer leaves them out; a DeepSpeed config's optimizer has one group, and all."""
     import transformers
 
-    from course_lib import ranks
-
-    me = ranks.Me(0, 1, 0, 1, "gloo", torch.device("cpu"), 1.0, "")
-    args = transformers.TrainingArguments(**arguments(me, SMALL, Setting(), str(tmp_path)))
+    args = transformers.TrainingArguments(**arguments(alone(), SMALL, Setting(), str(tmp_path)))
     trainer = transformers.Trainer(model=SMALL.model(), args=args)
     groups = trainer.create_optimizer().param_groups
     assert [group["weight_decay"] for group in groups] == [SMALL.weight_decay, 0.0]
@@ -98,10 +94,6 @@ def test_the_trainer_decays_neither_norms_nor_biases(tmp_path):
 def groups_of_a_config(me, folder):
     """Weight decay of each parameter group, with the stock Trainer and an optimizer in the file."""
     import transformers
-
-    from course_lib.ways.ds_config import for_trainer
-    from course_lib.ways.launched import launched, quiet
-    from course_lib.ways.with_deepspeed import imported
 
     workload, setting = dataclasses.replace(SMALL, steps=1), Setting()
     with launched(me), quiet():
@@ -129,10 +121,6 @@ def test_the_optimizer_of_a_config_decays_all(pool, tmp_path):
 
 def defaults(me):
     """{question: what DeepSpeed does where a config leaves it open}."""
-    from course_lib.ways.ds_config import ds_config
-    from course_lib.ways.launched import launched, quiet
-    from course_lib.ways.with_deepspeed import imported
-
     answers = {}
     with launched(me), quiet():
         deepspeed = imported()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 
 import pytest
 import torch
 
+from course_lib.deepspeed_config.check import check_file
+from course_lib.ways.ds_config import ds_config, for_trainer
 from course_lib.ways.expected import expected
+from course_lib.ways.launched import launched, variables
 from course_lib.ways.setting import NotThere, Setting
+from course_lib.ways.trainer_run import arguments
+from course_lib.ways.with_deepspeed import imported
 from course_lib.ways.workload import Workload
-from tests.ways.runs import ENV, check_curves, needs_all, several
+from tests.ways.runs import ENV, alone, check_curves, needs_all, several
 
 WORKLOAD = Workload(steps=4)
 
@@ -34,30 +41,29 @@ def test_sixteen_bits_with_a_loss_scale(pool):
         assert there == ["dense", "course_lib", "deepspeed", "trainer+deepspeed"]
 
 
-def test_a_setting_that_no_way_has_is_refused():
-    with pytest.raises(ValueError, match="stage 2 does not shard"):
-        Setting(stage=2, offload="all")
-    with pytest.raises(ValueError, match="at stage 0 no rank has a part"):
-        Setting(stage=0, offload="optimizer")
-    with pytest.raises(ValueError, match="needs a folder"):
-        Setting(stage=3, offload="nvme")
-    with pytest.raises(ValueError, match="float32, bfloat16, float16"):
-        Setting(precision="fp8")
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ({"stage": 2, "offload": "all"}, "stage 2 does not shard"),
+        ({"stage": 0, "offload": "optimizer"}, "at stage 0 no rank has a part"),
+        ({"stage": 3, "offload": "nvme"}, "needs a folder"),
+        ({"precision": "fp8"}, "float32, bfloat16, float16"),
+        *(({"clip": clip}, "has to be a number above 0") for clip in (0, -1, float("nan"))),
+    ],
+)
+def test_a_setting_that_no_way_has_is_refused(setting, reason):
+    with pytest.raises(ValueError, match=reason):
+        Setting(**setting)
+
+
+def test_a_family_and_a_closed_form_that_are_none_are_refused():
     with pytest.raises(ValueError, match="is none of gpt2, llama, t5"):
         Workload(family="bert")
     with pytest.raises(ValueError, match="closed form"):
         expected("deepspeed", Setting(precision="float16"), 10, 2)
 
 
-@pytest.mark.parametrize("clip", [0, -1, float("nan")])
-def test_a_clip_that_ways_would_read_differently_is_refused(clip):
-    with pytest.raises(ValueError, match="has to be a number above 0"):
-        Setting(clip=clip)
-
-
 def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
-    from course_lib.ways.with_deepspeed import imported
-
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(NotThere, match=r"pip install 'course_lib\[huggingface\]'"):
         Workload().model()
@@ -69,14 +75,7 @@ def test_a_package_that_is_missing_is_named_with_the_remedy(monkeypatch):
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_the_configs_of_all_settings_have_no_error(tmp_path, precision):
     """`course ds-check` on what DeepSpeed is given, and on what the Trainer is, with its values."""
-    import json
-
-    from course_lib import ranks
-    from course_lib.deepspeed_config.check import check_file
-    from course_lib.ways.ds_config import ds_config, for_trainer
-    from course_lib.ways.trainer_run import arguments
-
-    me = ranks.Me(0, 2, 0, 2, "gloo", torch.device("cpu"), 1.0, "")
+    me = alone(world=2)
     offloads = {0: [None], 1: [None, "optimizer"], 2: [None, "optimizer"]}
     offloads[3] = [None, "optimizer", "all", "nvme"]
     for stage, places in offloads.items():
@@ -118,34 +117,22 @@ def test_a_dataloader_reads_the_batches_of_the_loop_in_their_order():
 
 def test_ranks_that_share_a_gpu_are_told_its_number():
     """DeepSpeed sets the GPU of that number, which need not be the rank's number."""
-    from course_lib import ranks
-    from course_lib.ways.launched import variables
-
-    def told(device):
-        return variables(ranks.Me(1, 2, 1, 2, "gloo", torch.device(device), 1.0, ""))["LOCAL_RANK"]
-
-    assert [told(device) for device in ("cuda:0", "cuda:1", "cpu")] == ["0", "1", "1"]
+    told = [variables(alone(2, 1, device)) for device in ("cuda:0", "cuda:1", "cpu")]
+    assert [each["LOCAL_RANK"] for each in told] == ["0", "1", "1"]
 
 
 @needs_all
 def test_nothing_that_a_way_has_set_is_met_by_the_next(tmp_path):
     """Neither a launcher's variables nor what Accelerate keeps of its ranks."""
-    import os
-
     import transformers
     from accelerate.state import PartialState
 
-    from course_lib import ranks
-    from course_lib.ways.launched import launched
-    from course_lib.ways.trainer_run import arguments
-
-    me = ranks.Me(0, 1, 0, 1, "gloo", torch.device("cpu"), 1.0, "")
     before = dict(os.environ)
-    with launched(me):
+    with launched(alone()):
         os.environ["ACCELERATE_USE_DEEPSPEED"] = "false"
         os.environ.pop("LOCAL_RANK")  # a process alone, which makes no group
         os.environ.pop("WORLD_SIZE")
-        given = arguments(me, WORKLOAD, Setting(), str(tmp_path))
+        given = arguments(alone(), WORKLOAD, Setting(), str(tmp_path))
         assert transformers.TrainingArguments(**given).device.type == "cpu"
         assert PartialState._shared_state
     assert not PartialState._shared_state
