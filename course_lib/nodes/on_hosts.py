@@ -85,10 +85,8 @@ class Starter:
         self, rank: int, argv: Sequence[str], port: int, first: str = "", **more: str
     ) -> Rank:
         """Fork a rank. `first` is Python that it runs before all else; `more`, its variables."""
-        env = {
-            "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": "host-a", "MASTER_PORT": str(port), **more,
-        }  # fmt: skip
+        env = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        env |= {"MASTER_ADDR": "host-a", "MASTER_PORT": str(port), **more}
         stem = self.folder / f"{self.host.name}-{next(self.numbers)}"
         out, err = stem.with_suffix(".out"), stem.with_suffix(".err")
         order = {"env": env, "argv": [*argv], "first": first, "out": str(out), "err": str(err)}
@@ -108,15 +106,9 @@ class OnHosts:
     def both(self, argv: Sequence[str], firsts: Sequence[str] = ("", "")) -> list[Rank]:
         """A run of two ranks, rank 0 on host-a and rank 1 on host-b."""
         port = next(self.ports)
-        return [
-            starter.start(rank, argv, port, first)
-            for rank, (starter, first) in enumerate(zip((self.a, self.b), firsts, strict=True))
-        ]
+        return [self.a.start(0, argv, port, firsts[0]), self.b.start(1, argv, port, firsts[1])]
 
     def on_one(self, argv: Sequence[str]) -> list[Rank]:
         """The same run with both ranks on host-a."""
-        port = str(next(self.ports))
-        return [
-            self.a.start(rank, argv, int(port), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2")
-            for rank in range(2)
-        ]
+        port, both = next(self.ports), {"LOCAL_WORLD_SIZE": "2"}
+        return [self.a.start(rank, argv, port, LOCAL_RANK=str(rank), **both) for rank in range(2)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import sys
 
 from course_lib.train import entry
@@ -35,10 +34,6 @@ def main() -> None:
         if "wait" in order:
             pid, status = os.waitpid(order["wait"], os.WNOHANG)
             print(json.dumps(os.waitstatus_to_exitcode(status) if pid else None), flush=True)
-            continue
-        if "kill" in order:
-            os.kill(order["kill"], signal.SIGKILL)
-            print(json.dumps(None), flush=True)
             continue
         pid = os.fork()
         if not pid:

@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from subprocess import PIPE
 
 NEEDED = ("unshare", "nsenter", "ip", "mount", "hostname")
 STARTING = 10.0  # seconds for a namespace to be there
@@ -82,23 +82,14 @@ class TwoHosts:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start(
-        self,
-        host: Host,
-        command: Sequence[str],
-        *,
-        env: Mapping[str, str] | None = None,
-        cwd: str | Path | None = None,
-        stdin: int | IO = subprocess.DEVNULL,
-        stdout: int | IO = subprocess.PIPE,
-        stderr: int | IO = subprocess.PIPE,
+        self, host: Host, command: Sequence[str], *, cwd: str | Path | None = None, **how: object
     ) -> subprocess.Popen:
-        """A command on one of the hosts; it ends with the hosts at the latest."""
+        """A command on one of the hosts; it ends with the hosts at the latest. `how` is Popen's."""
         # A process that enters a namespace starts in its root folder.
         line = ["sh", "-c", 'cd "$0" && exec "$@"', str(Path(cwd or Path.cwd()).absolute())]
-        process = subprocess.Popen(
-            [*_enter(host.keeper), *line, *command], env=env, text=True, stdin=stdin, stdout=stdout,
-            stderr=stderr,
-        )  # fmt: skip
+        streams = {"stdin": subprocess.DEVNULL, "stdout": PIPE, "stderr": PIPE}
+        words = [*_enter(host.keeper), *line, *command]
+        process = subprocess.Popen(words, text=True, **(streams | how))
         self.started.append(process)
         return process
 
@@ -139,13 +130,14 @@ class TwoHosts:
     def _keeper(self, command: list[str]) -> int:
         """Start what keeps namespaces alive; the number of the process that is inside."""
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-            text=True,
-        )  # fmt: skip
+            command, stdin=PIPE, stdout=subprocess.DEVNULL, stderr=PIPE, text=True
+        )
         self.keepers.append(process)
         limit = time.monotonic() + STARTING
         while time.monotonic() < limit:
-            found = [pid for pid in (process.pid, *_below(process.pid)) if _name(pid) == "cat"]
+            found = [
+                pid for pid in (process.pid, *_below(process.pid)) if _proc(pid, "comm") == "cat"
+            ]
             if found:
                 return found[0]
             if process.poll() is not None:
@@ -170,18 +162,13 @@ def _enter(keeper: int) -> list[str]:
 
 def _below(pid: int) -> list[int]:
     """The processes that a process has started, and theirs."""
-    found: list[int] = []
-    try:
-        own = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    except OSError:
-        return found
-    for child in map(int, own):
-        found += [child, *_below(child)]
-    return found
+    own = _proc(pid, f"task/{pid}/children").split()
+    return [found for child in map(int, own) for found in (child, *_below(child))]
 
 
-def _name(pid: int) -> str:
+def _proc(pid: int, name: str) -> str:
+    """What the kernel says of a process; empty once it is gone."""
     try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
+        return Path(f"/proc/{pid}/{name}").read_text().strip()
     except OSError:
         return ""

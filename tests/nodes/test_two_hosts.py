@@ -68,7 +68,7 @@ def test_a_host_that_is_dead_is_noticed_on_the_other(cluster, tmp_path):
     began = time.monotonic()
     cluster.hosts.cut()
     try:
-        runs[1].starter.ask({"kill": runs[1].pid})
+        cluster.hosts.start(cluster.hosts.b, ["kill", "-KILL", str(runs[1].pid)])
         assert runs[0].wait() == 1 and runs[1].wait() == -9
     finally:
         cluster.hosts.mend()
