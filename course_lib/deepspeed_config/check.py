@@ -78,10 +78,7 @@ def check_document(
     else:
         rows = (row for family in FAMILIES for row in family.check(config))
         found = [*misnamed, *(config.finding(*row) for row in rows)]
-    origins = {
-        path: {"value": origin.value, "origin": origin.origin}
-        for path, origin in resolved.origins.items()
-    }
+    origins = {path: origin._asdict() for path, origin in resolved.origins.items()}
     if world is None and value.get(batch.BATCH) == auto.AUTO and arguments is not None:
         origins[batch.BATCH]["origin"] += "; --world names the ranks"
     return Report(in_order(document.findings + found), origins, value, resolved.config)
