@@ -38,8 +38,7 @@ def nearest(
     """The right name that was probably meant, or None. `wide`: by its words as well; `slack`:
     letters more that may be wrong; `doubt` is added to a name's distance, such as for a value that
     it does not take."""
-    plain = _plain(name)
-    best: tuple[float, str] | None = None
+    plain, scores = _plain(name), {}
     for right in names:
         other = _plain(right)
         longer = max(len(plain), len(other))
@@ -53,10 +52,8 @@ def nearest(
             score = (2.5 if likeness >= 1 else 10) - likeness
         else:
             continue
-        score += doubt(right)
-        if best is None or score < best[0]:
-            best = (score, right)
-    return best[1] if best else None
+        scores[right] = score + doubt(right)
+    return min(scores, key=scores.get, default=None)
 
 
 def alike(name: str, right: str) -> bool:
