@@ -1,7 +1,4 @@
-"""`course release | handout | notebooks | bench`: what those who write the course type.
-
-No lesson derives it.
-"""
+"""`course release | handout | notebooks | bench`: what those who write the course type."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import ROOT, Json, app, need_the_course
+from course_lib.cli.base import ROOT, Json, app, need_the_course, stop
 
 SHORT = {"tensor_parallel": "tp"}  # benchmarks with a shorter name than their file
 
@@ -43,8 +40,7 @@ def release(
         written = [] if check else maker.release(ROOT, remove=remove)
         differences = maker.check(ROOT)
     except (maker.NoSolutions, maker.BadSolution) as error:
-        print(f"course: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        stop(error)
     if as_json:
         print(json.dumps(({} if check else {"written": written}) | {"differences": differences}))
     else:
@@ -73,8 +69,7 @@ def handout(
     try:
         copy = learners_copy.make(ROOT, folder)
     except learners_copy.Refused as error:
-        print(f"course: {error}.", file=sys.stderr)
-        raise typer.Exit(1) from None
+        stop(f"{error}.", 1)
     if as_json:
         print(json.dumps(asdict(copy)))
         return
@@ -137,21 +132,16 @@ def bench(
         given["workload"] = _workload(changed, benchmark.get("WORKLOAD", {}))
     taken = inspect.signature(benchmark["measure"]).parameters
     for option in [key for key in given if key not in taken]:
-        words = {"workload": "set", "limit": "limit", "runs": "runs"}[option]
-        print(f"course: {name} has no --{words}; leave it out.", file=sys.stderr)
-        raise typer.Exit(2)
+        stop(f"{name} has no --{'set' if option == 'workload' else option}; leave it out.")
     if plot is not None and "picture" not in benchmark:
-        print(f"course: {name} has no picture; leave --plot out.", file=sys.stderr)
-        raise typer.Exit(2)
+        stop(f"{name} has no picture; leave --plot out.")
     if plot is not None and not plot.absolute().parent.is_dir():  # said before an hour's work
-        print(f"course: --plot {plot}: there is no folder {plot.parent}.", file=sys.stderr)
-        raise typer.Exit(2)
+        stop(f"--plot {plot}: there is no folder {plot.parent}.")
     try:
         result = benchmark["measure"](**given)
     except (RuntimeError, ValueError) as error:
-        print(f"course: {error}", file=sys.stderr)
         # A workload that cannot be is a wrong call; what failed on the way is not.
-        raise typer.Exit(2 if isinstance(error, ValueError) else 1) from None
+        stop(error, 2 if isinstance(error, ValueError) else 1)
     print(json.dumps(result) if as_json else benchmark["as_text"](result))
     if plot is not None:
         benchmark["picture"](result).save(plot)
@@ -163,12 +153,10 @@ def _need_the_full_course(command: str) -> None:
     from course_lib.classroom import learners_copy
 
     if learners_copy.is_one(ROOT):
-        print(
-            f"course: this is a learner's copy, and `course {command}` is for those who write the "
-            "course; `course check 01` tries your answers, `course --help` lists the rest.",
-            file=sys.stderr,
+        stop(
+            f"this is a learner's copy, and `course {command}` is for those who write the course; "
+            "`course check 01` tries your answers, `course --help` lists the rest."
         )
-        raise typer.Exit(2)
 
 
 def _workload(changed: list[str], default: dict) -> dict:
@@ -180,6 +168,5 @@ def _workload(changed: list[str], default: dict) -> dict:
             made[key] = type(default[key])(value)
         except (KeyError, ValueError):
             told = ", ".join(f"{key}={value}" for key, value in default.items()) or "nothing"
-            print(f"course: --set {text}: what can be set is {told}", file=sys.stderr)
-            raise typer.Exit(2) from None
+            stop(f"--set {text}: what can be set is {told}")
     return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -42,13 +42,16 @@ ROOT = Path(__file__).resolve().parents[2]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output.")]
 
 
+def stop(text: object, code: int = 2, command: str = "") -> NoReturn:
+    """End the command with a sentence on standard error."""
+    print(f"{f'course {command}'.strip()}: {text}", file=sys.stderr, flush=True)
+    raise typer.Exit(code) from None
+
+
 def need_the_course(command: str, root: Path) -> None:
     """Stop where the library was installed without the course, whose files the command works on."""
     if not (root / "exercises").is_dir():
-        print(
-            f"course: `course {command}` works on the course's own files, and beside this "
-            f"installation, in {root}, there are none: run it as .venv/bin/course in a clone "
-            "of the course.",
-            file=sys.stderr,
+        stop(
+            f"`course {command}` works on the course's own files, and beside this installation, in "
+            f"{root}, there are none: run it as .venv/bin/course in a clone of the course."
         )
-        raise typer.Exit(2)

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from course_lib.cli.base import Json, app
+from course_lib.cli.base import Json, app, stop
 
 if TYPE_CHECKING:
     from course_lib.deepspeed_config.check import Report
@@ -69,8 +69,7 @@ def ds_check(
         known = schema.load()
         report = check.check_file(file, world=world, arguments=arguments, model=shape, known=known)
     except ValueError as error:
-        print(f"course ds-check: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        stop(error, command="ds-check")
     takes = _forecast(report, model, world, arguments) if memory else None
     for note in report.notes:
         print(f"course ds-check: {note}", file=sys.stderr)

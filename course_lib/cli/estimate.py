@@ -7,13 +7,12 @@ config.json. Lesson 12 takes the figures apart.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import Json, app
+from course_lib.cli.base import Json, app, stop
 
 
 @app.command()
@@ -67,8 +66,7 @@ def estimate(
         own, activations = _on_a_rank(config, total, tp, rows, length, recompute, sequence)
         ways = fit.fits(own, -(-layer // tp), gpus, nodes, tp=tp, activations=activations)
     except ValueError as error:
-        print(f"course estimate: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        stop(error, command="estimate")
     if as_json:
         stages = [way.as_dict() for way in ways]
         print(json.dumps({"rows": [row.as_dict() for row in table], "stages": stages}))

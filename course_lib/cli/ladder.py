@@ -7,13 +7,12 @@ Accelerate's. Lesson 12 walks the ladder, lesson 13 writes its settings.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import Json, app
+from course_lib.cli.base import Json, app, stop
 
 
 @app.command()
@@ -60,8 +59,7 @@ def ladder(
         files = walk.files_of(result, trainer=trainer, nvme_path=nvme_path)
         written = [] if write is None else walk.leave(files, write)
     except (ValueError, OSError) as error:
-        print(f"course ladder: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        stop(error, command="ladder")
     if as_json:
         print(json.dumps(result.as_dict(files) | {"written": written}))
     else:

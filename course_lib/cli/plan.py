@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from course_lib.cli.base import Json, app
+from course_lib.cli.base import Json, app, stop
 
 if TYPE_CHECKING:
     from course_lib.estimate.time import Machine
@@ -80,8 +80,7 @@ def plan(
         found = search(task)
         written = _written(found, emit, choose, out)
     except (ValueError, OSError) as error:
-        print(f"course plan: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        stop(error, command="plan")
     if as_json:
         from course_lib.plan.report import as_dict
 
@@ -117,7 +116,6 @@ def _machine(name: str | None, calibrate: bool, model: Model, gpus: int) -> Mach
 
 
 def _written(found: Search, emit: str | None, choose: int, out: Path) -> list[str]:
-    """Leave the files of the chosen plan, and say their paths."""
     from course_lib.deepspeed_config.walk import leave
     from course_lib.plan.emit import cannot, files_of, first_that_can
 

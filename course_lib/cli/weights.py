@@ -6,13 +6,12 @@ What zero_to_fp32.py is used for, tensor by tensor; nothing that a pickle names 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import Json, app
+from course_lib.cli.base import Json, app, stop
 
 
 @app.command()
@@ -61,16 +60,11 @@ def weights(
             raise ValueError(f"--dtype {dtype} is none of {', '.join(DTYPES)}")
         most = nbytes(shard_size, "--shard-size")
     except ValueError as error:
-        print(f"course weights: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        stop(error, command="weights")
     try:
         report = convert(source, folder, dtype=dtype, shard_bytes=most, config=config)
-    except FileNotFoundError as error:
-        print(f"course weights: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
     except (CheckpointError, OSError) as error:
-        print(f"course weights: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        stop(error, 2 if isinstance(error, FileNotFoundError) else 1, "weights")
     if as_json:
         print(json.dumps(report))
         return
