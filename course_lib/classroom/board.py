@@ -122,7 +122,6 @@ class Inbox:
             self._calls[peer][call["key"], call["n"]] = call
 
     def posts(self, peer: int) -> Iterable[dict]:
-        """All calls of the peer in this cell that have been read so far."""
         return self._calls[peer].values()
 
 

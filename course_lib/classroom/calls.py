@@ -24,8 +24,6 @@ class DeadGroup(RuntimeError):
 
 @dataclass(frozen=True)
 class Call:
-    """What one rank asks of a group."""
-
     group_name: str
     members: list[int]  # global ranks
     text: str  # "all_reduce(sum) of float32[3]"
@@ -138,7 +136,6 @@ def _reduction_name(value, caller) -> str:
 
 
 def _exchange(given, before, after, n: int) -> list[list[int]] | None:
-    """Rows that go to and come from each member in an all-to-all."""
     if "input_split_sizes" in given:
         sent, expected = given["input_split_sizes"], given["output_split_sizes"]
         rows_in = before[0].shape[0]

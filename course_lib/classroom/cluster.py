@@ -211,7 +211,6 @@ class Cluster(Crew):
         ended.notes.append(STARTED_AGAIN)
 
     def _replace_lost(self, group_timeout: float) -> list[str]:
-        """Replace all where one has ended since the last cell; what to tell the learner."""
         if not self.running:
             raise RuntimeError("the ranks are not running; start() them first")
         lost = [f"rank {rank.number} {rank.died()}" for rank in self.ranks if rank.died()]

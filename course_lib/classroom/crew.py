@@ -19,8 +19,8 @@ import zmq
 from course_lib.classroom import leases, runs, values
 from course_lib.classroom.agreement import named_holders
 from course_lib.classroom.board import Board
+from course_lib.classroom.leases.share import check_world
 from course_lib.classroom.own_time import OwnTime
-from course_lib.classroom.room import check_world, environment
 from course_lib.classroom.wire import Outcome, Rank
 from course_lib.prepared.leftovers import end_all
 
@@ -82,14 +82,12 @@ class Crew:
     def _start_ranks(self, group_timeout: float) -> None:
         try:
             runs.sweep()
-            self.folder = folder = runs.new_folder()
+            self.folder = folder = runs.new_folder(self.notebook)
             self.board = Board.create(folder / "board", self.world + 1)
             for r in range(self.world):
                 env = environment(r, self.world, folder, self.lease, self.env)
                 self.ranks.append(Rank(r, folder, env, odd=r in self.odd))
-            pids = [rank.process.pid for rank in self.ranks]
-            self.lease.bound_memory(pids)
-            runs.write_note(folder, pids, self.notebook)
+            self.lease.bound_memory([rank.process.pid for rank in self.ranks])
             take = "from course_lib.classroom.rank import sit_down; sit_down({!r}, {}, {})"
             self._await_kernels(START_LIMIT)
             self.everywhere(lambda r: take.format(str(folder), r, self.world), START_LIMIT)
@@ -126,7 +124,6 @@ class Crew:
             shutil.rmtree(folder, ignore_errors=True)
 
     def push(self, items: dict, ranks: list[int] | None = None) -> None:
-        """Copy values into the ranks' variables."""
         code = f"{_VALUES}.take({values.pack(items)!r}, globals())"
         self.everywhere(lambda r: code, 60.0, ranks)
 
@@ -222,3 +219,26 @@ def _pulled(outcome: Outcome) -> object:
         return values.unpack(reply["data"]["text/plain"].strip("'"))
     except (KeyError, ValueError) as error:
         raise RuntimeError(f"rank {outcome.rank}: {error}") from None
+
+
+def environment(
+    rank: int, world: int, folder: Path, lease: leases.Lease, own: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """A rank's variables: who it is, for libraries that ask, `own`, and what it may use."""
+    env = dict(os.environ)
+    for name in ("MASTER_ADDR", "MASTER_PORT"):  # left by a launcher; no port is used here
+        env.pop(name, None)
+    package = str(Path(__file__).resolve().parents[2])
+    env.update(
+        COURSE_RUN_DIR=str(folder),
+        COURSE_PARENT=str(os.getpid()),
+        IPYTHONDIR=str(folder / "ipython"),
+        PYTHONPATH=os.pathsep.join(p for p in (package, env.get("PYTHONPATH")) if p),
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(world),
+        LOCAL_WORLD_SIZE=str(world),
+        TORCH_FR_BUFFER_SIZE=env.get("TORCH_FR_BUFFER_SIZE", "200"),
+        MPLBACKEND="module://matplotlib_inline.backend_inline",
+    )
+    return env | dict(own or {}) | lease.variables

@@ -19,46 +19,29 @@ from course_lib.classroom.magic import RanksFailed, Words, check_deadline, expla
 from course_lib.classroom.output import show
 
 
-class ExtraRanks:
-    """Ranks that run cells given as text."""
-
-    def __init__(self, cluster: Cluster):
-        self._cluster = cluster
-
-    @property
-    def world(self) -> int:
-        """How many they are."""
-        return self._cluster.world
+class ExtraRanks(Cluster):
+    """Ranks that run cells given as text; `push`, `pull` and `world` are as for a notebook's."""
 
     def run(self, cell: str, deadline: float = 30.0) -> None:
         """Run a cell on all of them; a failure raises as a `%%ranks` cell's does."""
         check_deadline(deadline)
-        ended = self._cluster.run(cell, deadline=deadline)
+        ended = super().run(cell, deadline=deadline)
         show(ended.outcomes)
         if ended.failed:
             raise RanksFailed(explain(ended, deadline))
-
-    def push(self, values: dict) -> None:
-        """Copy variables to all of them."""
-        if values:
-            self._cluster.push(values)
-
-    def pull(self, expression: str) -> list:
-        """The value of an expression on each of them, in rank order."""
-        return self._cluster.pull(expression)
 
 
 @contextmanager
 def extra_ranks(world: int) -> Iterator[ExtraRanks]:
     """`world` more ranks, for as long as the block lasts."""
-    cluster = Cluster(world, notebook="extra ranks")
-    cluster.start()
+    ranks = ExtraRanks(world, notebook="extra ranks")
+    ranks.start()
     try:
-        for text in cluster.lease.told:
+        for text in ranks.lease.told:
             print(text)
-        yield ExtraRanks(cluster)
+        yield ranks
     finally:
-        cluster.stop()
+        ranks.stop()
 
 
 @magics_class
@@ -94,7 +77,8 @@ class ExtraMagics(Magics):
                 raise ValueError("%%extra: say how many ranks, as in `%%extra 4`")
             self.ranks = self.kept.enter_context(extra_ranks(words.world))
         try:
-            self.ranks.push({name: self.shell.user_ns[name] for name in _split(words.push)})
+            if words.push:
+                self.ranks.push({name: self.shell.user_ns[name] for name in _split(words.push)})
             for source in dict.fromkeys(map(cell_of, _split(words.sources))):
                 self.ranks.run(source, words.deadline)
             self.ranks.run(cell, words.deadline)

@@ -25,8 +25,6 @@ _WAITED = ("NeverCame", "Released")
 
 @dataclass
 class Fact:
-    """One rank's part in how the cell ended."""
-
     rank: int
     kind: str  # ok, died, raised, waited, interrupted, stuck, unanswered
     text: str
@@ -73,7 +71,6 @@ class Scene:
         return "all ranks that have not finished wait for each other"
 
     def _absent(self, key: str, number: int) -> list[int]:
-        """The members of a group that have not made its call of this number."""
         return [m for m in _members(key) if not self._has_called(m, key, number)]
 
     def _has_called(self, r: int, key: str, number: int) -> bool:
@@ -128,57 +125,54 @@ class Scene:
         return status if status.get("cell") == self.cell else {}
 
     def _fact(self, outcome: Outcome) -> Fact:
-        r = outcome.rank
+        r, stack = outcome.rank, self.stacks.get(outcome.rank, {})
+        last = self.calls[r][-1] if self.calls[r] else {}
         where = _where(outcome.where, outcome.source)
-        stack = self.stacks.get(r, {})
+
+        def fact(kind: str, text: str) -> Fact:
+            return Fact(r, kind, text, outcome.at)
+
         if outcome.status == "ok":
             begun, missing = self._unanswered(r)
-            if missing:
-                text = f"began {begun.get('text', 'a call')} without waiting for it"
-                text += _where(begun.get("where", ""), begun.get("source", ""))
-                return Fact(r, "unanswered", f"{text}; {_not_made(missing)}")
-            return Fact(r, "ok", "finished the cell" + self._last_call(r))
+            if not missing:
+                return fact("ok", "finished the cell" + self._last_call(r))
+            text = f"began {begun.get('text', 'a call')} without waiting for it"
+            text += _where(begun.get("where", ""), begun.get("source", ""))
+            return fact("unanswered", f"{text}; {_not_made(missing)}")
         if outcome.status == "died":
-            last = self.calls[r][-1] if self.calls[r] else stack
-            where = _where(last.get("where", ""), last.get("source", ""), "; last seen in")
-            return Fact(r, "died", outcome.evalue + where, outcome.at)
-        owed = self._owed(r)
+            seen = last or stack
+            seen_in = _where(seen.get("where", ""), seen.get("source", ""), "; last seen in")
+            return fact("died", outcome.evalue + seen_in)
+        verb = stack.get("verb", "")
         if outcome.status == "stuck":
-            doing = (
-                f"did not come back from {stack['where']}: {stack['source']}"
-                if stack
-                else ("did not come back, and did not say where it is")
-            )
-            return Fact(r, "stuck", doing + (f" ({stack['verb']})" if stack.get("verb") else ""))
+            place = "did not come back, and did not say where it is"
+            if stack:
+                place = f"did not come back from {stack['where']}: {stack['source']}"
+            return fact("stuck", place + (f" ({verb})" if verb else ""))
         if outcome.ename in _WAITED:
-            call = self.calls[r][-1] if self.calls[r] else {}
-            return Fact(r, "waited", _waited(call, where, self._missing(call)), outcome.at)
+            return fact("waited", _waited(last, where, self._missing(last)))
         lost = lost_gpu(outcome.evalue)
         if lost:
-            where = _where(outcome.where, outcome.source, "; noticed in")
-            return Fact(r, "raised", f"lost its GPU to a CUDA error: {lost}{where}", outcome.at)
+            noticed = _where(outcome.where, outcome.source, "; noticed in")
+            return fact("raised", f"lost its GPU to a CUDA error: {lost}{noticed}")
+        owed = self._owed(r)
+        waited = _waited(owed, where, self._missing(owed))
         if outcome.ename == "KeyboardInterrupt" and self.freed:
             if owed:
-                return Fact(r, "waited", _waited(owed, where, self._missing(owed)), outcome.at)
+                return fact("waited", waited)
             inside = f", inside {stack['inside']}" if stack.get("inside") else ""
-            return Fact(r, "interrupted", f"was still busy{where}{inside}", outcome.at)
-        if _TRANSPORT.search(outcome.evalue) and outcome.ename in (
-            "RuntimeError",
-            "DistBackendError",
-        ):
-            if owed:
-                return Fact(r, "transport", _waited(owed, where, self._missing(owed)), outcome.at)
-            verb = f" in {stack['verb']}" if stack.get("verb") else ""
+            return fact("interrupted", f"was still busy{where}{inside}")
+        torchs = outcome.ename in ("RuntimeError", "DistBackendError")
+        if torchs and _TRANSPORT.search(outcome.evalue):
             first = _BUILD_PATH.sub("", outcome.evalue.strip().splitlines()[0])[:160]
-            return Fact(
-                r, "transport", f"waited{verb}{where} until torch gave up: {first}", outcome.at
-            )
+            told = f"waited{f' in {verb}' if verb else ''}{where} until torch gave up: {first}"
+            return fact("transport", waited if owed else told)
         if outcome.ename == "CollectiveMismatch":
-            return Fact(r, "raised", f"stopped: {self._disagreement(r)}", outcome.at)
+            return fact("raised", f"stopped: {self._disagreement(r)}")
         if outcome.ename == "DeadGroup":
-            return Fact(r, "raised", f"stopped: {outcome.evalue}", outcome.at)
+            return fact("raised", f"stopped: {outcome.evalue}")
         said = f"{outcome.ename}: {outcome.evalue}" if outcome.evalue else outcome.ename
-        return Fact(r, "raised", f"raised {said}{where}", outcome.at)
+        return fact("raised", f"raised {said}{where}")
 
     def _owed(self, r: int) -> dict:
         """The first call of this rank that some other member has not made."""

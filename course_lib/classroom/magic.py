@@ -14,9 +14,9 @@ import shlex
 from IPython import get_ipython
 from IPython.core.magic import Magics, cell_magic, line_magic, magics_class
 
-from course_lib.classroom import room
 from course_lib.classroom.carried import Definitions
 from course_lib.classroom.cluster import Cluster, Ended
+from course_lib.classroom.leases import share
 from course_lib.classroom.output import LiveArea, show
 from course_lib.classroom.slips import plainly
 from course_lib.classroom.wire import Outcome
@@ -131,7 +131,7 @@ class RanksMagics(Magics):
             self._show_last()
             return
         if world is not None:
-            room.check_world(world)  # before anything is given up for it
+            share.check_world(world)  # before anything is given up for it
         if asked.what in ("stop", "restart") and self.cluster:
             self.cluster.stop()
         if asked.what == "restart" and self.cluster:
@@ -162,7 +162,7 @@ class RanksMagics(Magics):
     def ready(self, world: int | None = None, *, tell: bool = True) -> Cluster:
         """The running cluster, started or started again where needed."""
         if world is not None and self.cluster and world != self.cluster.world:
-            room.check_world(world)  # before anything is given up for it
+            share.check_world(world)  # before anything is given up for it
             self.cluster.stop()
             self._say(f"Ranks: {world} instead of {self.cluster.world}, with new, empty variables.")
             self.cluster = None
@@ -197,7 +197,7 @@ def default_world() -> int:
         if not re.fullmatch(r"-?\d+", text):
             raise ValueError(f"WORLD_SIZE={text!r} is not a number of ranks")
         return int(text)
-    return room.default_world(gpu_count())
+    return share.default_world(gpu_count())
 
 
 def check_deadline(seconds: float) -> None:

@@ -59,7 +59,6 @@ class Guard:
         self.lost: dict[Name, str] = {}  # and for which package
 
     def remember(self, info) -> None:
-        """Note a cell's text before it is parsed."""
         self.source = info.raw_cell
 
     def visit(self, tree: ast.Module) -> ast.Module:
@@ -113,7 +112,6 @@ def _guard(shell) -> Guard | None:
 
 
 def _wrapped(tree: ast.Module) -> ast.Module:
-    """The statements in a `try` of their own."""
     frame = ast.parse(_WRAPPED.format(module=__name__))
     statements = tree.body
     if statements and isinstance(statements[-1], ast.Expr):

@@ -51,7 +51,6 @@ def show(outcomes: Iterable[Outcome]) -> None:
 
 
 def newest(outcomes: Iterable[Outcome]) -> list[str]:
-    """The last lines that each rank has printed so far, rank after rank."""
     shown = []
     for outcome in outcomes:
         streams = [o["text"] for o in outcome.outputs if o["output_type"] == "stream"]

@@ -77,7 +77,6 @@ class OwnTime:
         return self.wall > 1.0 and not theirs and not enough
 
     def busy(self) -> str:
-        """What to say of a machine on which a wait was starved."""
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         load = os.getloadavg()[0]
         return f"this machine is busy (load {load:.0f} on {cores} core{'s' * (cores != 1)})"

@@ -6,6 +6,7 @@ shows the file, `course status` reads it.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +19,10 @@ from pathlib import Path
 
 FILE, MARK = "progress.jsonl", ".course"  # the mark makes a folder somebody's workspace
 PATIENCE = 5.0  # seconds for another notebook that is writing a line
-_FURTHER = {"not attempted": 1, "wrong": 2, "right": 3}  # what is none of these counts for nothing
+# The outcomes of a check, each with a sign: a card, a table and a terminal show the same.
+NOT_ATTEMPTED, WRONG, RIGHT, NOT_JUDGED = "not attempted", "wrong", "right", "not judged"
+MARKS = {NOT_ATTEMPTED: "○", WRONG: "✗", RIGHT: "✓", NOT_JUDGED: "–"}  # never by colour alone
+_FURTHER = {NOT_ATTEMPTED: 1, WRONG: 2, RIGHT: 3}  # what is none of these counts for nothing
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,6 @@ def _how_far(check: dict) -> tuple[int, int]:
 
 
 class Progress:
-    """The progress file of one workspace."""
-
     def __init__(self, workspace: Path):
         self.path = Path(workspace) / FILE
 
@@ -91,17 +93,9 @@ class Progress:
 
     @contextmanager
     def _alone(self) -> Iterator:
-        """The file at its end, with no other notebook writing."""
         with open(self.path, "ab") as file:
-            limit = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > limit:
-                        raise OSError(0, f"another program held it for {PATIENCE:g} s") from None
-                    time.sleep(0.02)
+            if not locked(file, PATIENCE):
+                raise OSError(0, f"another program held it for {PATIENCE:g} s")
             file.seek(0, os.SEEK_END)
             yield file
 
@@ -109,6 +103,24 @@ class Progress:
         with open(self.path, "rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) == b"\n"
+
+
+def locked(file, patience: float = 0.0) -> bool:
+    """Whether the lock on an open file is ours now, after a wait for another program up to a bound;
+    a disk that knows no locks says yes."""
+    limit = time.monotonic() + patience
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() >= limit:
+                return False
+            time.sleep(0.02)
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            return True
 
 
 _WORDS, _COUNTS = ("exercise", "outcome", "question"), ("points", "number")

@@ -82,7 +82,6 @@ class Seat:
 
     @contextmanager
     def at_work(self, code: str, cell: dict) -> Iterator[Referee]:
-        """Everything that surrounds one cell on this rank."""
         self._here = self._name_of(code)
         # IPython drops blank lines at the start; a learner's editor counts them.
         blank = code[: len(code) - len(code.lstrip())].count("\n")

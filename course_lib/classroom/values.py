@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
 from functools import lru_cache
-from types import SimpleNamespace
 
 _MOST = 2**53  # a larger int goes as hex: Python limits how many decimal digits it reads
 _DTYPES = (  # that a safetensors file has a name for
@@ -29,12 +28,10 @@ class CannotTravel(TypeError):
 
 
 def take(text: str, namespace: dict) -> None:
-    """Put the values of a packed dictionary into `namespace`, under their names."""
     namespace.update(unpack(text))
 
 
 def give(value: object) -> str:
-    """Pack what a rank was asked for."""
     return pack(value, "pull")
 
 
@@ -105,8 +102,6 @@ class _Packing:
             return ["Fraction", hex(value.numerator), hex(value.denominator)]
         if isinstance(value, range):
             return ["range", hex(value.start), hex(value.stop), hex(value.step)]
-        if isinstance(value, SimpleNamespace):
-            return ["namespace", self.node(vars(value))]
         names = _names(field.name for field in fields(value)) if is_dataclass(value) else []
         if names and not isinstance(value, type):
             items = [self.node(getattr(value, name)) for name in names]
@@ -190,8 +185,6 @@ def _value(node: object, tensors: dict) -> object:
         return _SMALL[kind](*parts)
     if kind == "dict":
         return {_value(key, tensors): _value(item, tensors) for key, item in parts}
-    if kind == "namespace":
-        return SimpleNamespace(**_value(parts[0], tensors))
     if kind == "fields":
         name, names, *items = parts
         return _with_fields(name, tuple(names))(*(_value(item, tensors) for item in items))

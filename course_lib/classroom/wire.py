@@ -175,7 +175,6 @@ class Rank:
 
 
 def shortened(text: str, most: int) -> str:
-    """The text, or its beginning and how much is missing."""
     left = len(text) - most
     return text if left <= 0 else f"{text[:most]} … and {left:,} characters more"
 

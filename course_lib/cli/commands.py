@@ -1,14 +1,10 @@
-"""The typer app with every command in it: importing a command's file adds it.
-
-No lesson derives it.
-"""
+"""The typer app with every command in it: importing a command's file adds it."""
 
 from __future__ import annotations
 
 from course_lib.cli import (  # noqa: F401
     author,
     doctor,
-    dry_run,
     ds_check,
     estimate,
     grade,
@@ -17,7 +13,6 @@ from course_lib.cli import (  # noqa: F401
     learner,
     plan,
     running,
-    train,
     weights,
 )
 from course_lib.cli.base import app

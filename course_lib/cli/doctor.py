@@ -42,7 +42,6 @@ def doctor(
 
 
 def show(console: Console, finding: Finding) -> None:
-    """One line, as soon as it is known."""
     from rich.text import Text
 
     first = next(iter(finding.found.splitlines()), "")

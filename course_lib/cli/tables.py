@@ -1,6 +1,6 @@
 """A table on a terminal of any width: where it does not fit, each row is words that wrap.
 
-No number is ever cut. No lesson derives it.
+No number is ever cut.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_a_deadline_that_is_none_is_refused_before_ranks_start(monkeypatch):
         with pytest.raises(ValueError, match=r"above 0 and up to 86,400 \(a day\)"):
             magics.run_cell(f"--deadline {seconds}", "1")
         with pytest.raises(ValueError, match="a day"):
-            ExtraRanks(None).run("1", deadline=float(seconds))
+            ExtraRanks(1).run("1", deadline=float(seconds))
     monkeypatch.setenv("COURSE_DEADLINE", "inf")
     with pytest.raises(ValueError, match="a day"):
         magics.run_cell("", "1")

@@ -5,7 +5,6 @@ A notebook is simulated by a small process that takes a real lease, on GPUs that
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,12 +20,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from course_lib.classroom import leases, room
+from course_lib.classroom import leases, machine
 from course_lib.classroom.cluster import Cluster
+from course_lib.classroom.crew import environment
 from course_lib.classroom.extra import extra_ranks
-from course_lib.classroom.leases import claims, folder, gpus, machine, share
+from course_lib.classroom.leases import claims, folder, gpus, share
 from course_lib.classroom.leases.gpus import Gpu
-from course_lib.classroom.leases.machine import Machine
+from course_lib.classroom.machine import Machine
 from course_lib.classroom.magic import default_world
 from tests.classroom.conftest import told, works
 from tests.classroom.test_leases_claims import NODE
@@ -36,7 +36,7 @@ NOTEBOOK = """
 import json, os, signal, sys, time
 from course_lib.classroom import leases
 from course_lib.classroom.leases.gpus import Gpu
-from course_lib.classroom.leases.machine import Machine
+from course_lib.classroom.machine import Machine
 
 name, count, machine = sys.argv[1], int(sys.argv[2]), Machine(*json.loads(sys.argv[3]))
 if len(sys.argv) > 4:  # from now on as somebody else, whom no file of this Python concerns
@@ -233,21 +233,6 @@ def test_a_gpu_is_shared_with_the_fewest_where_the_instructor_allows_it(start, m
     assert alone.take(1)["gpus"] == []
 
 
-def test_a_gpu_that_is_locked_by_hand_is_left_alone(node, start):
-    node.mkdir()
-    handle = os.open(gpus.lock_path(node, fake(1)[0]), os.O_CREAT | os.O_RDWR)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-    (one,) = start(1, count=1)
-    got = one.take(1)
-    os.close(handle)
-    assert got["told"] == [
-        "The only GPU of this node is held (by another program), so these ranks compute on the "
-        "CPU. `%ranks restart` asks again."
-    ]
-    one.give_back()
-    assert one.take(1)["gpus"] == ["0"]
-
-
 def test_a_process_that_the_notebook_forked_keeps_nothing(start):
     (one,) = start(1)
     one.take(8)
@@ -266,7 +251,7 @@ def test_a_process_that_the_notebook_forked_keeps_nothing(start):
 
 def test_names_of_holders_each_once_and_not_without_end():
     def of(user: str) -> claims.Claim:
-        return claims.Claim(1, 1.0, "a.ipynb", "", ["x"], False, 1, 1, user)
+        return claims.Claim(1, 1.0, "a.ipynb", ["x"], False, 1, 1, user)
 
     assert claims.names([of("ana"), of("bo"), of("ana")]) == "ana, bo"
     assert claims.names([of(str(n)) for n in range(9)]) == "0, 1, 2, 3, 4, 5, 3 more"
@@ -304,7 +289,6 @@ def test_two_users_share_a_node_and_cannot_touch_each_others_claims(open_place, 
     third.give_back()
     # My claim dies and cannot be removed by the other, who goes by its lock.
     os.close(mine.claim[1])
-    gpus.release(mine.locks)
     other.give_back()
     assert other.take(8)["gpus"] == list("01234567")
     assert claim_files(open_place / "node") == 2 and len(held()) == 8
@@ -323,32 +307,11 @@ def hostile(kind: str, node: Path, aside: Path) -> str:
         node.write_text("mine")
         return f"{node} is a file, not a folder"
     node.mkdir()
-    if kind == "all may remove":
-        node.chmod(0o777)
-        return f"in {node} anybody can remove others' files (`chmod 1777` mends it)"
-    if kind == "the mutex is a link":
-        (node / "mutex").symlink_to(aside / "victim")
-        return f"{node / 'mutex'}: Too many levels of symbolic links"
-    if kind == "the mutex is a pipe":
-        os.mkfifo(node / "mutex")
-    else:
-        (node / "gpu-uuid-0").mkdir()
-        return f"{node / 'gpu-uuid-0'} is not a file"
-    return f"{node / 'mutex'} is not a file"
+    node.chmod(0o777)
+    return f"in {node} anybody can remove others' files (`chmod 1777` mends it)"
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "a link",
-        "a file",
-        "no parent",
-        "all may remove",
-        "the mutex is a link",
-        "the mutex is a pipe",
-        "a GPU is a folder",
-    ],
-)
+@pytest.mark.parametrize("kind", ["a link", "a file", "no parent", "all may remove"])
 def test_a_bad_folder_costs_the_leases_and_not_the_lesson(node, tmp_path, kind, monkeypatch):
     if kind == "no parent":
         node = tmp_path / "nowhere" / "node"
@@ -378,25 +341,9 @@ def test_the_wait_for_the_others_ends(node):
         waiting.join(20)
         ended = list(said)
     waiting.join()
-    assert ended == [f"another process has held {node / 'mutex'} for 0.05 s"]
+    assert ended == [f"another process has held {node} for 0.05 s"]
     with folder.one_at_a_time(node, patience=0.05) as there:
         assert there
-
-
-def test_a_lock_on_a_file_that_was_removed_is_no_lock(node, monkeypatch):
-    node.mkdir()
-    path, removed, lock = node / "mutex", [], fcntl.flock
-
-    def late(handle, how):
-        if not removed:  # between the opening and the locking, a cleaner comes by
-            removed.append(path.unlink())
-        lock(handle, how)
-
-    path.touch()
-    monkeypatch.setattr(fcntl, "flock", late)
-    handle = folder.try_lock(path)
-    assert os.path.samestat(os.fstat(handle), path.stat())
-    os.close(handle)
 
 
 @pytest.mark.parametrize(
@@ -420,7 +367,7 @@ def test_threads_come_from_the_cores_leased(
     if set_by_user:
         monkeypatch.setenv("OMP_NUM_THREADS", set_by_user)
     lease = leases.take(world, seen=[], machine=NODE)
-    env = room.environment(0, world, node, lease, {"EXTRA": "1"})
+    env = environment(0, world, node, lease, {"EXTRA": "1"})
     lease.give_back()
     assert env["OMP_NUM_THREADS"].split(",")[0] == str(threads) and env["EXTRA"] == "1"
     assert lease.cores == min(NODE.cores, world * threads)
@@ -450,7 +397,7 @@ def test_what_the_process_may_really_use(tmp_path, monkeypatch):
     for name, text in (("max", 9 << 20), ("current", 5 << 20), ("stat", "inactive_file 1048576")):
         (inner / f"memory.{name}").write_text(f"{text}\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
-    where = (tmp_path / "self", tmp_path / "control")
+    where = (tmp_path / "control", tmp_path / "self")
     total = psutil.virtual_memory().total
     assert machine.look(*where) == Machine(12, total, 3, 9 << 20)
     assert machine.available_bytes(*where) == 5 << 20
@@ -480,13 +427,13 @@ def test_a_world_beyond_what_others_left_is_refused_and_says_who_holds_it(start,
     one.take(2)
     monkeypatch.delenv("COURSE_LEARNERS")
     with pytest.raises(MemoryError) as refused:
-        room.check_world(2)
+        share.check_world(2)
     assert f"who holds what: {claims._user(os.getuid())} in 0.ipynb {total / 1e9:.1f} GB" in str(
         refused.value
     )
     assert "0.0 GB are not held by others" in str(refused.value)
     one.give_back()
-    room.check_world(1)
+    share.check_world(1)
 
 
 @pytest.mark.parametrize("text", ["0", "-3", "twenty", "2.5"])
@@ -498,7 +445,7 @@ def test_a_number_of_learners_that_is_none_is_refused(monkeypatch, text):
 
 def test_the_ranks_started_unasked_fit_the_part(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 8)
-    monkeypatch.setattr(room, "look", lambda: NODE)
+    monkeypatch.setattr(share, "look", lambda: NODE)
     found = {}
     for many in ("1", "2", "4", "8", "20"):
         monkeypatch.setenv("COURSE_LEARNERS", many)
@@ -511,22 +458,19 @@ def test_the_ranks_started_unasked_fit_the_part(monkeypatch):
 def test_a_rank_with_a_gpu_takes_a_gigabyte_of_the_host(monkeypatch):
     """torch's build for GPUs and a context; the checks' ranks, which see no GPU, do without."""
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    monkeypatch.setattr(room, "available_bytes", lambda: 3 << 30)
-    room.check_world(3, {})
+    monkeypatch.setattr(share, "available_bytes", lambda: 3 << 30)
+    share.check_world(3, {})
     with pytest.raises(MemoryError, match=r"4 ranks need about 4.3 GB and 3.2 GB .* can take 3 "):
-        room.check_world(4, {})
-    room.check_world(8, {"CUDA_VISIBLE_DEVICES": ""})
+        share.check_world(4, {})
+    share.check_world(8, {"CUDA_VISIBLE_DEVICES": ""})
     with pytest.raises(MemoryError, match=r"65 ranks need about 69.8 GB, and of this node's"):
         share.check_memory(65, share.part(NODE, 1), NODE, [])
 
 
 SMI = """#!/bin/sh
-case "$1 $2" in
-"--query-gpu=uuid --format=csv,noheader") echo GPU-aaa1; echo GPU-bbb2; echo GPU-ccc3;;
-"--query-gpu=uuid,memory.free --format=csv,noheader")
-    echo "GPU-aaa1, 1600 MiB"; echo "GPU-bbb2, 400 MiB"; echo "GPU-ccc3, [N/A]";;
-*) exit 2;;
-esac
+echo "0, GPU-aaa1, T4, 2000, 400, 580.65, Default, [N/A]"
+echo "1, GPU-bbb2, T4, 2000, 1600, 580.65, Default, [N/A]"
+echo "2, GPU-ccc3, GB10, [N/A], [N/A], 580.65, Default, [N/A]"
 exit $FAILS
 """
 
@@ -645,8 +589,7 @@ def test_no_bound_on_memory_where_ranks_have_a_gpu_or_nobody_shares(node, monkey
     on_gpu = leases.take(1, seen=fake(1), machine=NODE)
     assert on_gpu.most_data() is None
     on_gpu.give_back()
-    (node / "mutex").unlink()
-    (node / "mutex").mkdir()
+    node.chmod(0o777)
     assert leases.take(1, seen=fake(1), machine=NODE).most_data() is None, "its GPUs are not hidden"
     monkeypatch.delenv("COURSE_LEARNERS")
     assert leases.take(1, seen=[], machine=NODE).most_data() is None

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.classroom import leases, room
-from course_lib.classroom.leases import claims, folder
+from course_lib.classroom import leases
+from course_lib.classroom.leases import claims, folder, share
 from course_lib.classroom.leases.gpus import Gpu
-from course_lib.classroom.leases.machine import Machine
+from course_lib.classroom.machine import Machine
 
 NODE = Machine(64, 64 << 30, 64, 64 << 30)
 HONEST = {
     "pid": 1,
     "started": 1.0,
     "notebook": "a.ipynb",
-    "since": "now",
     "gpus": None,
     "shared": False,
     "cores": 2,
@@ -65,7 +64,7 @@ def test_a_claim_of_more_than_there_is_keeps_nobody_from_ranks(put, monkeypatch,
         put(memory=memory, cores=10**18, pid=pid)
     assert taken() == undisturbed
     assert leases.node_report([], NODE)["claims"] == []
-    room.check_world(1)
+    share.check_world(1)
 
 
 def test_what_is_shown_of_a_claim_is_bounded_by_the_machine(put):
@@ -138,7 +137,7 @@ def test_what_strangers_write_is_not_trusted(put):
     claim = put(notebook="a\x1b[31m.ipynb", gpus=["uuid-0"], user="ana")
     os.mkfifo(claim.parent / "claim-pipe")
     (claim.parent / "claim-folder").mkdir()
-    (claim.parent / "claim-link").symlink_to(claim.parent / "mutex")
+    (claim.parent / "claim-link").symlink_to(claim)
     (one,) = leases.node_report(SEEN, NODE)["claims"]
     assert one["notebook"] == "a?[31m.ipynb" and one["cores"] == 2
     assert one["user"] == claims._user(os.getuid()), "by the file's owner, not by its text"

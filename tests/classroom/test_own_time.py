@@ -130,7 +130,7 @@ def test_ranks_that_cannot_be_started_judge_nobody(monkeypatch):
     monkeypatch.setattr("course_lib.prepared.start", refused)
     with pytest.raises(NotJudged, match=r"could not be started: .*no process could be forked"):
         judge.Judge(idle_minutes=0).ready()
-    assert not [run for run in runs.all_runs() if run.notebook == "checks" and not run.ranks]
+    assert not [run for run in runs.all_runs() if run.notebook == "checks" and not run.living()]
 
 
 def test_a_cell_says_that_it_had_little_of_its_time(two, monkeypatch):

@@ -11,7 +11,6 @@ import math
 import pickle
 import subprocess
 import sys
-import types
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -84,7 +83,6 @@ PLAIN = [
     {"a": 1, 2: "b", (0, 1): [None], None: {}, 1.5: True, False: 0},
     {1, (2, 3)},
     frozenset({"x"}),
-    types.SimpleNamespace(op="send", inner=[types.SimpleNamespace()]),
     torch.bfloat16,
     torch.device("cuda", 1),
     torch.Size([2, 0, 3]),

@@ -327,12 +327,12 @@ def test_one_process_cannot_take_more_than_its_memory():
 
 def test_as_many_at_a_time_as_cores_and_memory_allow(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr("course_lib.classroom.room.available_bytes", lambda: 100 * 10**9)
+    monkeypatch.setattr("course_lib.classroom.machine.available_bytes", lambda: 100 * 10**9)
     assert marking.default_jobs(FAR) == 8
-    monkeypatch.setattr("course_lib.classroom.room.available_bytes", lambda: 5 * 10**9)
+    monkeypatch.setattr("course_lib.classroom.machine.available_bytes", lambda: 5 * 10**9)
     assert marking.default_jobs(FAR) == 2
-    monkeypatch.setattr("course_lib.classroom.room.available_bytes", lambda: 10**9)
+    monkeypatch.setattr("course_lib.classroom.machine.available_bytes", lambda: 10**9)
     assert marking.default_jobs(FAR) == 1
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    monkeypatch.setattr("course_lib.classroom.room.available_bytes", lambda: 100 * 10**9)
+    monkeypatch.setattr("course_lib.classroom.machine.available_bytes", lambda: 100 * 10**9)
     assert marking.default_jobs(FAR) == 2

@@ -12,7 +12,7 @@ from typing import Any
 
 import course_lib
 from course_lib.classroom.doctor import gpus, torch_build
-from course_lib.classroom.doctor.commands import ask
+from course_lib.classroom.doctor.finding import ask
 
 
 def describe(root: Path) -> dict[str, Any]:

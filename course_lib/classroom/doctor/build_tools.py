@@ -12,8 +12,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from course_lib.classroom.doctor.commands import Answer, ask
-from course_lib.classroom.doctor.finding import Finding
+from course_lib.classroom.doctor.finding import Answer, Finding, ask
 from course_lib.classroom.doctor.gpus import has_driver
 
 COMPILERS = ("c++", "g++", "clang++")
@@ -31,7 +30,6 @@ NO_NVME = "offload to NVMe (lesson 12) cannot be built"
 
 
 def compiler() -> list[Finding]:
-    """Whether a C++ program can be compiled and run."""
     name, command = "C++ compiler", find_compiler()
     if not command:
         return [Finding(name, "note", f"none on the PATH; {NO_NVME}", GET_COMPILER)]
@@ -46,7 +44,6 @@ def compiler() -> list[Finding]:
 
 
 def libaio() -> list[Finding]:
-    """Whether a program with libaio can be built and run."""
     command = find_compiler()
     tried = build_and_run(command, ASYNC, "-laio") if command else Answer(None, said="no compiler")
     if tried.out == "42":

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.classroom.doctor.commands import Answer, ask
-from course_lib.classroom.doctor.finding import Finding, size
+from course_lib.classroom.doctor.finding import Answer, Finding, ask, size
 
 DRIVER = Path("/proc/driver/nvidia/version")
 FORMAT = "--format=csv,noheader,nounits"
+CONTEXT_BYTES = 512 << 20  # of a GPU's memory, for each rank's CUDA context and its libraries
 BUSY = 1e9  # bytes in use that are more than the driver's own
 WITH_GPUS = "start the container with --gpus all (the NVIDIA Container Toolkit), or the job with"
 FIELDS = "index,uuid,name,memory.total,memory.used,driver_version,compute_mode,mig.mode.current"
@@ -37,6 +37,10 @@ class Gpu:
     mode: str
     mig: bool
 
+    @property
+    def free(self) -> int | None:
+        return None if self.total is None else self.total - (self.used or 0)
+
 
 def nvidia_smi(arguments: list[str]) -> Answer:
     return ask(["nvidia-smi", *arguments], 30.0)
@@ -53,15 +57,6 @@ def read_gpus(text: str) -> list[Gpu]:
             sizes = (_mebibytes(total), _mebibytes(used))
             gpus.append(Gpu(int(index), uuid, name, *sizes, driver, mode, mig == "Enabled"))
     return gpus
-
-
-def read_users(text: str) -> dict[str, list[tuple[int, int | None]]]:
-    """By GPU: (pid, bytes), from `--query-compute-apps=gpu_uuid,pid,used_memory` in the format."""
-    users: dict[str, list[tuple[int, int | None]]] = {}
-    for row in csv.reader(text.splitlines(), skipinitialspace=True):
-        if len(row) == 3 and row[1].strip().isdigit():
-            users.setdefault(row[0].strip(), []).append((int(row[1]), _mebibytes(row[2])))
-    return users
 
 
 def read_cuda(text: str) -> str:
@@ -129,8 +124,7 @@ def gpus(smi: Smi = nvidia_smi, driver: Path = DRIVER) -> list[Finding]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         told += f"; CUDA_VISIBLE_DEVICES={visible!r} narrows them"
-    users = read_users(smi(["--query-compute-apps=gpu_uuid,pid,used_memory", FORMAT]).out)
-    return [Finding("GPUs", "ok", told), *(f for gpu in found for f in _each(gpu, users))]
+    return [Finding("GPUs", "ok", told), *(f for gpu in found for f in _each(gpu))]
 
 
 def _none(code: int | None, said: str, driver: Path) -> Finding:
@@ -149,9 +143,7 @@ def _memory(gpu: Gpu) -> str:
     return "the machine's memory" if gpu.total is None else size(gpu.total)
 
 
-def _each(gpu: Gpu, users: dict[str, list[tuple[int, int | None]]]) -> list[Finding]:
-    from course_lib.classroom.leases.gpus import CONTEXT_BYTES  # late: it needs packages
-
+def _each(gpu: Gpu) -> list[Finding]:
     name, found = f"GPU {gpu.index}", []
     back = f"sudo nvidia-smi -i {gpu.index} -c DEFAULT"
     if gpu.mode == "Prohibited":
@@ -163,12 +155,11 @@ def _each(gpu: Gpu, users: dict[str, list[tuple[int, int | None]]]) -> list[Find
     if gpu.mig:
         told = "MIG is on: it is seen as slices, and NCCL does not join slices of one GPU"
         found.append(Finding(name, "note", told, f"sudo nvidia-smi -i {gpu.index} -mig 0"))
-    others = [user for user in users.get(gpu.uuid, []) if user[0] != os.getpid()]
-    if others or (gpu.used or 0) > BUSY:
-        by = f"{len(others)} process(es)" if others else "a process outside this container"
-        told = f"{size(gpu.used or 0)} of {_memory(gpu)} are in use by {by}"
+    used = gpu.used or 0
+    if used > BUSY:
+        told = f"{size(used)} of {_memory(gpu)} are in use by other programs"
         remedy = "see `nvidia-smi`; choose others with CUDA_VISIBLE_DEVICES, or wait until it ends"
-        full = gpu.total is not None and gpu.total - (gpu.used or 0) < 2 * CONTEXT_BYTES
+        full = gpu.free is not None and gpu.free < 2 * CONTEXT_BYTES
         if full:
             told += f"; two ranks need {size(2 * CONTEXT_BYTES)} of it before any tensor"
         found.append(Finding(name, "bad" if full else "note", told, remedy))
@@ -181,8 +172,7 @@ def links(smi: Smi = nvidia_smi) -> list[Finding]:
         return []
     pairs = read_links(smi(["topo", "-m"]).out)
     if not pairs:
-        told = "`nvidia-smi topo -m` tells nothing about them"
-        return [Finding("links", "note", told, "run it by hand and add what it says to a report")]
+        return []
     told = links_in_words(pairs)
     kinds = {"NV": "NVLink", "PI": "PCIe", "PX": "PCIe", "PH": "PCIe", "NO": "PCIe", "SY": "PCIe"}
     told += f" ({', '.join(sorted({kinds.get(one[:2], one) for one in pairs.values()}))})"

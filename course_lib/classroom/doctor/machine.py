@@ -12,13 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course_lib.classroom import cgroup
 from course_lib.classroom.doctor.finding import Finding, size
+from course_lib.classroom.machine import Limits, allowed_cores, limits
 
 SHM = Path("/dev/shm")
 # NCCL opens some ten MB for each neighbour of each rank; a container starts with 64 MB in all.
 SHM_PER_GPU = 64e6
-SHM_COMFORT = 1e9
 SHM_LEAST = 16e6
 SHM_REMEDY = (
     "a container gets more with `docker run --shm-size=8g` (or --ipc=host; in Kubernetes an "
@@ -27,13 +26,9 @@ SHM_REMEDY = (
 FILES_LEAST, FILES_COMFORT = 256, 1024
 
 
-def cpu(allowed: int | None = None, limits: cgroup.Limits | None = None) -> list[Finding]:
-    """The cores that this process may use."""
-    if allowed is None:
-        affinity = getattr(os, "sched_getaffinity", None)  # Linux alone has it
-        allowed = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quota = (limits or cgroup.limits()).cores
-    usable = allowed if quota is None else min(allowed, quota)
+def cpu(allowed: int | None = None, bounds: Limits | None = None) -> list[Finding]:
+    allowed = allowed or allowed_cores()
+    usable = min(allowed, (bounds or limits()).cores or allowed)
     told = f"{usable:g} core{'s' if usable != 1 else ''} for this process, of {os.cpu_count()}"
     if usable < 2:
         more = "give the container or job two cores or more (docker --cpus, SLURM --cpus-per-task)"
@@ -45,7 +40,7 @@ def cpu(allowed: int | None = None, limits: cgroup.Limits | None = None) -> list
 def memory(
     total: int | None = None,
     available: int | None = None,
-    limits: cgroup.Limits | None = None,
+    bounds: Limits | None = None,
     gpus: int | None = None,
 ) -> list[Finding]:
     """Whether two ranks fit, and four, which some exercises start."""
@@ -58,11 +53,11 @@ def memory(
     now = psutil.virtual_memory()
     total = now.total if total is None else total
     free = now.available if available is None else available
-    limits = limits or cgroup.limits()
+    bounds = bounds or limits()
     told = f"{size(total)}, {size(free)} of it available"
-    if limits.memory is not None and limits.memory < total:
-        told += f"; the container's limit is {size(limits.memory)}, {size(limits.left or 0)} left"
-        free = min(free, limits.left or 0)
+    if bounds.memory is not None and bounds.memory < total:
+        told += f"; the container's limit is {size(bounds.memory)}, {size(bounds.left or 0)} left"
+        free = min(free, bounds.left or 0)
     remedy = (
         "close other notebooks, end stray ranks with `course stop --all`, or give the machine or "
         "container more memory (docker --memory, SLURM --mem)"
@@ -75,7 +70,7 @@ def memory(
 
 
 def shared_memory(folder: Path = SHM, gpus: int = 0, free: int | None = None) -> list[Finding]:
-    """Room in /dev/shm: NCCL's ranks and DataLoader's workers meet there, gloo's ranks do not."""
+    """Room in /dev/shm: NCCL's ranks meet there, gloo's ranks do not."""
     name = "shared memory"
     if not folder.is_dir():
         if sys.platform != "linux":
@@ -93,9 +88,6 @@ def shared_memory(folder: Path = SHM, gpus: int = 0, free: int | None = None) ->
     if free < needed:
         who = f"NCCL on {gpus} GPUs needs" if gpus > 1 else "torch's own workers need"
         return [Finding(name, "bad", f"{told}; {who} {size(needed)}", SHM_REMEDY)]
-    if free < SHM_COMFORT:
-        more = "enough for these ranks; DataLoader's workers may run out of it"
-        return [Finding(name, "note", f"{told}; {more}", SHM_REMEDY)]
     return [Finding(name, "ok", told)]
 
 

@@ -1,7 +1,6 @@
 """What a report must not carry when it is sent to somebody: names of people and machines, tokens.
 
-Done once, on every text of the finished report, so that no check has to think of it. No lesson
-derives it.
+Done once, on every text of the finished report, so that no check has to think of it.
 """
 
 from __future__ import annotations

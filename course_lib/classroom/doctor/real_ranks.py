@@ -43,7 +43,6 @@ class RealRanks:
     backend: str = ""
 
     def look(self) -> list[Finding]:
-        """Start the ranks, sum, time, end them."""
         from course_lib.classroom.cluster import Cluster
 
         cluster = Cluster(self.world, notebook="course doctor", idle_minutes=0)

@@ -1,7 +1,7 @@
 """Python, its packages, JupyterLab and its kernel, and what grading relies on.
 
 Packages are held against pyproject.toml's ranges and constraints.txt's pins: out of its range is
-bad, another version than the pinned one is a note. No lesson derives it.
+bad, another version than the pinned one is a note.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib.classroom.doctor.commands import ask
-from course_lib.classroom.doctor.finding import INSTALL, Finding
+from course_lib.classroom.doctor.finding import INSTALL, Finding, ask
 from course_lib.classroom.grading.walls import Walls, built
 
 if TYPE_CHECKING:
@@ -101,7 +100,6 @@ def _requirements(texts: list[str]) -> list[Requirement]:
 
 
 def jupyterlab(python: str = sys.executable) -> list[Finding]:
-    """JupyterLab's own answer to --version."""
     answer = ask([python, "-m", "jupyterlab", "--version"], 60.0)
     if not answer.good:
         why = next(iter(answer.said.splitlines()[-1:]), "no reason given")

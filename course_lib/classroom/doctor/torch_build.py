@@ -11,8 +11,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from course_lib.classroom.doctor.commands import ask
-from course_lib.classroom.doctor.finding import Finding
+from course_lib.classroom.doctor.finding import Finding, ask
 from course_lib.classroom.doctor.gpus import cuda_of_driver, has_driver
 
 GET_CUDA_BUILD = (
@@ -23,8 +22,6 @@ GET_CUDA_BUILD = (
 
 @dataclass(frozen=True)
 class Torch:
-    """What torch says of itself."""
-
     version: str
     cuda: str | None  # the CUDA it was built for
     devices: int  # GPUs that it sees

@@ -180,7 +180,7 @@ def copy_files(source: Path, target: Path) -> None:
 
 def default_jobs(limits: Limits) -> int:
     """Two where there are two cores, more where there are more and the memory is there as well."""
-    from course_lib.classroom.room import available_bytes
+    from course_lib.classroom.machine import available_bytes
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     by_memory = available_bytes() // min(limits.memory, 2_000_000_000)

@@ -6,7 +6,6 @@ back when the process ends, however that was. Lesson 00 shows what a notebook go
 
 from __future__ import annotations
 
-from course_lib.classroom.leases.lease import Lease, take
-from course_lib.classroom.leases.report import node_report
+from course_lib.classroom.leases.lease import Lease, node_report, take
 
 __all__ = ["Lease", "node_report", "take"]

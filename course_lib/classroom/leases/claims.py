@@ -13,14 +13,13 @@ import pwd
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from course_lib.classroom.leases import folder as node
-from course_lib.classroom.leases.machine import Machine
+from course_lib.classroom.machine import Machine
 
 _PREFIX, _LONGEST = "claim-", 65_536
 _LARGEST = 2**63  # of a number in a claim: what a machine counts with
@@ -33,7 +32,6 @@ class Claim:
     pid: int
     started: float
     notebook: str
-    since: str
     gpus: list[str] | None
     shared: bool
     cores: int
@@ -41,35 +39,32 @@ class Claim:
     user: str = ""  # from the file's owner, never from its text
 
     def is_mine(self) -> bool:
-        """Whether this very process holds it: extra ranks and checks beside a notebook's own.
-
-        Pid and start are text, which another user can write as well; the file's owner is not.
-        """
+        """Whether this very process holds it. Pid and start are text, which another user can write
+        as well; the file's owner is not."""
         mine = self.user == _user(os.geteuid()) and self.pid == os.getpid()
         return mine and abs(self.started - _started()) < 1
 
 
-def new(notebook: str, *, gpus: list[str] | None, shared: bool, cores: int, memory: int) -> Claim:
-    """A claim of this process, from now on."""
-    since = datetime.now().astimezone().isoformat(timespec="seconds")
-    name = Path(notebook).name  # others need not know in which folder
-    return Claim(os.getpid(), _started(), name, since, gpus, shared, cores, memory)
-
-
-def write(folder: Path, claim: Claim) -> tuple[Path, int]:
-    """Put the claim into the folder: its file, and the open handle that keeps it alive."""
-    facts = asdict(claim)
-    del facts["user"]
+def write(folder: Path, notebook: str, **held: object) -> tuple[Path, int]:
+    """Put a claim of this process into the folder: its file, and the open handle that keeps it
+    alive. Others need not know in which folder the notebook is."""
+    facts = {"pid": os.getpid(), "started": _started(), "notebook": Path(notebook).name, **held}
     return node.new_locked(folder, _PREFIX, json.dumps(facts).encode())
+
+
+def living_here(machine: Machine) -> tuple[list[Claim], str]:
+    """All claims on this node, and what kept us from reading them, if anything did."""
+    folder = node.node_folder()
+    try:
+        with node.one_at_a_time(folder, create=False) as there:
+            return (living(folder, machine) if there else []), ""
+    except node.Unusable as trouble:
+        return [], str(trouble)
 
 
 def living(folder: Path, machine: Machine) -> list[Claim]:
     """Every claim whose process lives and that the machine can hold; those of the dead are removed
-    where we may.
-
-    A lease is refused beyond the machine's memory, so a claim of more is no lease's. Its cores are
-    bounded instead: how many there are depends on who asks.
-    """
+    where we may. Of cores it counts for as many as there are."""
     found = []
     for path in sorted(folder.glob(f"{_PREFIX}*")):
         try:
@@ -90,11 +85,8 @@ def others(claims: Iterable[Claim]) -> list[Claim]:
 
 
 def used(claims: Iterable[Claim], most: tuple[int, int]) -> tuple[int, int]:
-    """Cores and bytes that the claims hold together, of each process `most` at the most.
-
-    Those of one process take turns, so the largest counts: a notebook's ranks wait while its extra
-    ranks or its checks run.
-    """
+    """Cores and bytes that the claims hold together, of each process `most` at the most, and its
+    largest claim: a notebook's ranks wait while its extra ranks or its checks run."""
     cores: dict[tuple, int] = defaultdict(int)
     memory: dict[tuple, int] = defaultdict(int)
     for claim in claims:
@@ -105,7 +97,6 @@ def used(claims: Iterable[Claim], most: tuple[int, int]) -> tuple[int, int]:
 
 
 def holders(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
-    """For each GPU that is held, the claims on it."""
     found: dict[str, list[Claim]] = defaultdict(list)
     for claim in claims:
         for gpu in claim.gpus or []:
@@ -116,49 +107,28 @@ def holders(claims: Iterable[Claim]) -> dict[str, list[Claim]]:
 def names(claims: Iterable[Claim], most: int = 6) -> str:
     """Who the claims belong to, each once: `ana, bo`; one's own are told apart by notebook."""
     me = _user(os.getuid())
-    said = list(
-        dict.fromkeys(
-            f"{claim.user} in {claim.notebook}"
-            if claim.user == me and claim.notebook
-            else claim.user
-            for claim in claims
-        )
-    )
-    more = [f"{len(said) - most} more"] if len(said) > most else []
-    return ", ".join([*said[:most], *more])
+    each = (f"{c.user} in {c.notebook}" if c.user == me and c.notebook else c.user for c in claims)
+    users = list(dict.fromkeys(each))
+    more = [f"{len(users) - most} more"] if len(users) > most else []
+    return ", ".join([*users[:most], *more])
 
 
 def _parsed(text: bytes, owner: int) -> Claim:
     facts = json.loads(text)
-    gpus = facts["gpus"]
-    if gpus is not None:
-        if not isinstance(gpus, list):
-            raise TypeError(f"{gpus!r} is not a list")
-        gpus = [_clean(gpu) for gpu in gpus]
+    numbers = [facts[name] for name in ("pid", "started", "cores", "memory")]
+    if not all(type(x) in (int, float) and 0 <= x <= _LARGEST for x in numbers):
+        raise ValueError("a number that no machine counts with")
+    if not isinstance(facts["gpus"], (list, type(None))):
+        raise TypeError("gpus is not a list")
+    gpus = facts["gpus"] and [_clean(gpu) for gpu in facts["gpus"]]
+    pid, started, cores, memory = numbers
+    notebook, shared = _clean(facts["notebook"]), facts["shared"] is True
     return Claim(
-        pid=int(_number(facts["pid"])),
-        started=float(_number(facts["started"])),
-        notebook=_clean(facts["notebook"]),
-        since=_clean(facts["since"]),
-        gpus=gpus,
-        shared=facts["shared"] is True,
-        cores=int(_number(facts["cores"])),
-        memory=int(_number(facts["memory"])),
-        user=_user(owner),
+        int(pid), float(started), notebook, gpus, shared, int(cores), int(memory), _user(owner)
     )
 
 
-def _number(value: object) -> int | float:
-    """A stranger's number, fit to be counted with: not negative, not NaN and of bounded size."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{value!r} is not a number")
-    if not 0 <= value <= _LARGEST:
-        raise ValueError("no number that a machine counts with")
-    return value
-
-
 def _clean(text: object) -> str:
-    """A stranger's word, fit to be shown."""
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is not a text")
     return "".join(c if c.isprintable() else "?" for c in text[:100])

@@ -1,4 +1,4 @@
-"""The folder that all notebooks of a node share, and locks on files in it, safe among strangers.
+"""The folder that all notebooks of a node share, and locks in it, safe among strangers.
 
 Everybody may write there, so nothing in it is trusted: no link is followed, no file is opened that
 is not a plain one, and every wait for a lock ends.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-PATIENCE = 5.0  # seconds for the mutex, which each notebook holds for milliseconds
-_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe in a file's place must not block
+from course_lib.classroom.progress import locked
+
+PATIENCE = 5.0  # seconds for the folder, which each notebook holds for milliseconds
+_SAFE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not block
+_ABOUT = "Who holds which GPUs, cores and memory of this machine: `course status --all` shows it.\n"
 
 
 class Unusable(Exception):
@@ -40,10 +43,14 @@ def node_folder() -> Path:
 def one_at_a_time(
     folder: Path, *, create: bool = True, patience: float = PATIENCE
 ) -> Iterator[bool]:
-    """Nobody else looks or claims meanwhile. False: without `create`, there is no such folder."""
-    with _said(folder):
-        there = _make(folder) if create else _sound(folder)
-        handle = _wait_for(folder / "mutex", patience) if there else None
+    """Lock the folder: nobody else looks or claims meanwhile. False: without `create`, there is no
+    such folder."""
+    with _in_words(folder):
+        there = _sound(folder)
+        if create and not there:
+            _make(folder)
+            there = True
+        handle = _locked(folder, patience) if there else None
     try:
         yield there
     finally:
@@ -51,27 +58,9 @@ def one_at_a_time(
             os.close(handle)
 
 
-def try_lock(path: Path) -> int | None:
-    """The exclusive lock on a file, made where it is missing; None where somebody holds it."""
-    with _said(path.parent):
-        while True:
-            handle = _open(path)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(handle, path):
-                    return handle
-                os.close(handle)  # removed between the opening and the lock: once more
-            except BlockingIOError:
-                os.close(handle)
-                return None
-            except BaseException:
-                os.close(handle)
-                raise
-
-
 def read_locked(path: Path, most: int) -> tuple[bytes, int] | None:
     """The content and the owner of a file that somebody holds; None where nobody does."""
-    handle = os.open(path, os.O_RDONLY | _SAFE)
+    handle = os.open(path, _SAFE)
     try:
         found = os.fstat(handle)
         if not stat.S_ISREG(found.st_mode):
@@ -87,7 +76,7 @@ def read_locked(path: Path, most: int) -> tuple[bytes, int] | None:
 
 def new_locked(folder: Path, prefix: str, content: bytes) -> tuple[Path, int]:
     """A new file with a name of its own, locked and readable for everybody."""
-    with _said(folder):
+    with _in_words(folder):
         handle, name = tempfile.mkstemp(prefix=prefix, dir=folder)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,22 +89,18 @@ def new_locked(folder: Path, prefix: str, content: bytes) -> tuple[Path, int]:
         return Path(name), handle
 
 
-def _make(folder: Path) -> bool:
-    if _sound(folder):
-        return True
-    # Made aside and moved: whatever the umask, nobody ever sees it closed to others.
+def _make(folder: Path) -> None:
+    # Made aside and moved: whatever the umask, nobody ever sees it closed to others. With a file in
+    # it, which keeps a second notebook from moving its own in this one's place.
+    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        aside = tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent)
-    except OSError as error:
-        raise Unusable(f"{folder}: {error.strerror}") from error
-    try:
-        os.chmod(aside, 0o1777)
-        os.rename(aside, folder)
+        (aside / "about.txt").write_text(_ABOUT)
+        aside.chmod(0o1777)
+        aside.rename(folder)
     except OSError:
-        os.rmdir(aside)
+        shutil.rmtree(aside, ignore_errors=True)
         if not _sound(folder):  # else somebody was first
             raise
-    return True
 
 
 def _sound(folder: Path) -> bool:
@@ -131,48 +116,21 @@ def _sound(folder: Path) -> bool:
     return True
 
 
-def _wait_for(path: Path, patience: float) -> int:
-    limit = time.monotonic() + patience
-    while True:
-        handle = try_lock(path)
-        if handle is not None:
-            return handle
-        if time.monotonic() > limit:
-            raise Unusable(f"another process has held {path} for {patience:g} s")
-        time.sleep(0.005)
-
-
-def _open(path: Path) -> int:
-    # First without O_CREAT: with it, Linux refuses other users' files in such a folder.
-    for flags in (os.O_RDONLY, os.O_RDWR | os.O_CREAT | os.O_EXCL, os.O_RDONLY):
-        try:
-            handle = os.open(path, flags | _SAFE, 0o644)
-        except (FileNotFoundError, FileExistsError):
-            continue  # somebody removed it, or was first to make it
-        try:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
-                raise Unusable(f"{path} is not a file")
-            if flags & os.O_CREAT:
-                os.fchmod(handle, 0o644)  # whatever the umask: others have to open it
-        except BaseException:
-            os.close(handle)
-            raise
-        return handle
-    raise Unusable(f"{path} comes and goes")
-
-
-def _is_at(handle: int, path: Path) -> bool:
+def _locked(folder: Path, patience: float) -> int:
+    handle = os.open(folder, _SAFE | os.O_DIRECTORY)
     try:
-        return os.path.samestat(os.fstat(handle), os.lstat(path))
-    except FileNotFoundError:
-        return False
+        if locked(handle, patience):
+            return handle
+        raise Unusable(f"another process has held {folder} for {patience:g} s")
+    except BaseException:
+        os.close(handle)
+        raise
 
 
 @contextmanager
-def _said(folder: Path) -> Iterator[None]:
-    """An error of the operating system, in words that name the file."""
+def _in_words(folder: Path) -> Iterator[None]:
+    """An error of the operating system, in words that name the folder."""
     try:
         yield
     except OSError as error:
-        where = error.filename or folder
-        raise Unusable(f"{where}: {error.strerror or error}") from error
+        raise Unusable(f"{folder}: {error.strerror or error}") from error

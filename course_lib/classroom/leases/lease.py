@@ -1,7 +1,7 @@
 """One lease: taken before ranks start, told to the learner, and given back when they have ended.
 
-Looking and claiming happen under one mutex, so that two notebooks that start together never get
-the same. A node whose folder cannot be used costs the leases, never the lesson.
+Looking and claiming happen under one lock, so that two notebooks that start together never get the
+same. A node whose folder cannot be used costs the leases, never the lesson.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import resource
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from course_lib.classroom.leases import claims, gpus, share
 from course_lib.classroom.leases.folder import Unusable, node_folder, one_at_a_time
 from course_lib.classroom.leases.gpus import Gpu
-from course_lib.classroom.leases.machine import Machine, look
+from course_lib.classroom.machine import Machine, look
 
 
 @dataclass(eq=False)
@@ -34,12 +34,11 @@ class Lease:
     memory: int
     variables: dict[str, str]  # for each rank's environment
     told: list[str] = field(default_factory=list)  # for the learner: what was refused, and why
-    locks: list[int] = field(default_factory=list)
     claim: tuple[Path, int] | None = None
 
     def __post_init__(self) -> None:
         self._owner = os.getpid()
-        # A process that the notebook forks must not keep the locks when the notebook is gone.
+        # A process that the notebook forks must not keep the claim when the notebook is gone.
         os.register_at_fork(after_in_child=functools.partial(_let_go, weakref.ref(self)))
 
     def most_data(self) -> int | None:
@@ -75,12 +74,8 @@ class Lease:
 
     def give_back(self) -> None:
         """Let others have it. Safe to call twice."""
-        if os.getpid() != self._owner:
-            return
-        # Whoever finds the claim gone has to find the locks free.
-        gpus.release(self.locks)
         claim, self.claim = self.claim, None
-        if claim is not None:
+        if claim is not None and os.getpid() == self._owner:
             with suppress(OSError):
                 os.unlink(claim[0])
             os.close(claim[1])
@@ -98,65 +93,44 @@ def take(
     env = os.environ if env is None else env
     seen = gpus.visible(env) if seen is None else seen
     machine = look() if machine is None else machine
-    part = share.part(machine, len(seen))
-    folder = node_folder()
+    part, folder = share.part(machine, len(seen)), node_folder()
     try:
         with one_at_a_time(folder):
-            return _claim(world, notebook, env, seen, machine, part, folder)
+            everybody = claims.living(folder, machine)
+            others = claims.others(everybody)
+            granted, shared, in_the_way = _gpus(world, seen, part, everybody)
+            lease = _lease(world, env, machine, part, others, granted if seen else None, granted)
+            lease.told = _told(world, seen, min(world, part.gpus), granted, shared, in_the_way)
+            keys = [gpu.key for gpu in granted] if seen else None
+            held = {"gpus": keys, "shared": shared, "cores": lease.cores, "memory": lease.memory}
+            lease.claim = claims.write(folder, notebook, **held)
+            return lease
     except Unusable as trouble:
-        cores = max(world, part.cores)
-        memory = share.check_memory(world, part, machine, [])
-        gpus.check_room(world, seen)
-        count = share.threads(world, cores, part.learners, env)
-        told = [f"Leases are off, so others may compute where these ranks do: {trouble}."]
-        names = _variables(env, None, count, part.learners)
-        return Lease(world, part, None, not seen, cores, count, memory, names, told)
+        lease = _lease(world, env, machine, part, [], None, seen)
+        lease.told = [f"Leases are off, so others may compute where these ranks do: {trouble}."]
+        return lease
 
 
-def _claim(world, notebook, env, seen, machine, part, folder) -> Lease:
-    everybody = claims.living(folder, machine)
-    others = claims.others(everybody)
+def _lease(world, env, machine, part, others, given, used: Sequence[Gpu]) -> Lease:
+    """Without a claim yet: `given` are the GPUs that the ranks are to see, None for no bound, and
+    `used` those that they compute on."""
     memory = share.check_memory(world, part, machine, others)
+    gpus.check_room(world, used)
     held_by_others, _ = claims.used(others, share.most_of_one(machine, part.learners))
     cores = max(world, min(part.cores, machine.cores - held_by_others))
     count = share.threads(world, cores, part.learners, env)
-    got = _gpus(world, seen, part, folder, everybody)
-    given = got.gpus if seen else None
-    try:
-        gpus.check_room(world, got.gpus)
-        held = claims.new(
-            notebook,
-            gpus=[gpu.key for gpu in got.gpus] if seen else None,
-            shared=got.shared,
-            cores=min(cores, world * count),
-            memory=memory,
-        )
-        return Lease(
-            world,
-            part,
-            given,
-            not got.gpus,
-            held.cores,
-            count,
-            memory,
-            _variables(env, given, count, part.learners),
-            told=_told(world, len(seen), min(world, part.gpus), got),
-            locks=got.locks,
-            claim=claims.write(folder, held),
-        )
-    except BaseException:
-        gpus.release(got.locks)
-        raise
+    variables = _variables(env, given, count, part.learners)
+    cores = min(cores, world * count)
+    return Lease(world, part, given, not used, cores, count, memory, variables)
 
 
-def _gpus(world, seen, part, folder, everybody) -> gpus.Grant:
+def _gpus(world, seen, part, everybody) -> tuple[list[Gpu], bool, list[claims.Claim]]:
     """The notebook's own GPUs where other ranks of it hold some already, else what is free."""
     mine = next((c for c in everybody if c.is_mine() and c.gpus is not None), None)
     if mine is not None:
-        return gpus.Grant([gpu for gpu in seen if gpu.key in mine.gpus], shared=mine.shared)
+        return [gpu for gpu in seen if gpu.key in mine.gpus], mine.shared, []
     may_share = os.environ.get("COURSE_SHARE_GPUS", "0") not in ("", "0")
-    wanted = min(world, part.gpus)
-    return gpus.grant(folder, seen, wanted, claims.others(everybody), may_share)
+    return gpus.grant(seen, min(world, part.gpus), claims.others(everybody), may_share)
 
 
 def _variables(env, given: list[Gpu] | None, threads: int, learners: int) -> dict[str, str]:
@@ -170,36 +144,54 @@ def _variables(env, given: list[Gpu] | None, threads: int, learners: int) -> dic
     return found
 
 
-def _told(world: int, seen: int, wanted: int, got: gpus.Grant) -> list[str]:
-    """What was refused and why, in a line; nothing where nothing was."""
-    wanted = min(wanted, seen)
-    granted = len(got.gpus) >= wanted and not got.shared
-    if granted or not (got.in_the_way or got.unclaimed):
+def _told(world: int, seen, wanted: int, granted: list[Gpu], shared: bool, in_the_way) -> list[str]:
+    count, all_of = len(granted), len(seen)
+    if not in_the_way or (count >= min(wanted, all_of) and not shared):
         return []
-    who = [claims.names(got.in_the_way)] if got.in_the_way else []
-    who += ["another program"] if got.unclaimed else []
-    by = f"held (by {' and '.join(who)})"
-    all_of = f"All {seen} GPUs of this node are" if seen > 1 else "The only GPU of this node is"
-    if not got.gpus:
-        return [f"{all_of} {by}, so these ranks compute on the CPU. `%ranks restart` asks again."]
-    if got.shared:
-        return [
-            f"{all_of} {by}, so these ranks share GPU {got.gpus[0].name} with another notebook, "
-            "as COURSE_SHARE_GPUS allows. `%ranks restart` asks again."
-        ]
-    free = f"{len(got.gpus)} of {seen} GPUs of this node {'is' if len(got.gpus) == 1 else 'are'}"
-    it = "it" if len(got.gpus) == 1 else "them"
-    return [
-        f"Only {free} free and the others are {by}, so {world} ranks share {it}. "
-        "`%ranks restart` asks again."
-    ]
+    by = f"held (by {claims.names(in_the_way)})"
+    again = "`%ranks restart` asks again."
+    if granted and not shared:
+        free = f"{count} of {all_of} GPUs of this node {'is' if count == 1 else 'are'} free"
+        it = "it" if count == 1 else "them"
+        return [f"Only {free} and the others are {by}, so {world} ranks share {it}. {again}"]
+    held = f"All {all_of} GPUs of this node are" if all_of > 1 else "The only GPU of this node is"
+    so = "compute on the CPU"
+    if shared:
+        so = f"share GPU {granted[0].name} with another notebook, as COURSE_SHARE_GPUS allows"
+    return [f"{held} {by}, so these ranks {so}. {again}"]
 
 
 def _let_go(reference: weakref.ref) -> None:
-    """In a forked child: close the copies of the locks, which are still the parent's."""
+    """In a forked child: close the copy of the claim, which is still the parent's."""
     lease = reference()
-    if lease is not None:
-        gpus.release(lease.locks)
-        claim, lease.claim = lease.claim, None
-        if claim is not None:
-            os.close(claim[1])
+    if lease is not None and lease.claim is not None:
+        os.close(lease.claim[1])
+        lease.claim = None
+
+
+def node_report(seen: Sequence[Gpu] | None = None, machine: Machine | None = None) -> dict:
+    """GPUs, cores and memory with those who hold them, as plain data for `course status --all`;
+    `problem` says why leases are off, if so."""
+    seen = gpus.visible() if seen is None else seen
+    machine = look() if machine is None else machine
+    found, problem = claims.living_here(machine)
+    cores, memory = claims.used(found, (machine.cores, machine.memory))
+    held = claims.holders(found)
+    return {
+        "folder": str(node_folder()),
+        "problem": problem,
+        "learners": share.learners(),
+        "gpus": [
+            {"gpu": gpu.name, "held_by": [_plain(claim) for claim in held.get(gpu.key, [])]}
+            for gpu in seen
+        ],
+        "cores": {"total": machine.cores, "claimed": cores},
+        "memory": {"total": machine.memory, "claimed": memory},
+        "claims": [_plain(claim) for claim in found],
+    }
+
+
+def _plain(claim: claims.Claim) -> dict:
+    facts = asdict(claim)
+    del facts["started"]
+    return facts

@@ -10,8 +10,9 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from course_lib.classroom.leases.claims import Claim, names, used
-from course_lib.classroom.leases.machine import Machine
+from course_lib.classroom.leases.claims import Claim, living_here, names, others, used
+from course_lib.classroom.leases.gpus import visible_count
+from course_lib.classroom.machine import Machine, available_bytes, look
 
 RANK_BYTES = 260 << 20  # a rank on the CPU with torch loaded, before any model
 # The same with torch's build for GPUs and a CUDA context, of the host. Not measured yet.
@@ -29,11 +30,6 @@ class Part:
     cores: int
     memory: int
     rank_bytes: int = RANK_BYTES  # of the host's memory, for each rank
-
-    def default_world(self) -> int:
-        """A rank for each of several GPUs, else two, where a shared node's part has room for it."""
-        ranks = self.gpus if self.gpus > 1 else 2
-        return min(ranks, max(1, self.memory // self.rank_bytes)) if self.learners else ranks
 
 
 def learners() -> int:
@@ -73,6 +69,30 @@ def most_of_one(machine: Machine, many: int) -> tuple[int, int]:
     return max(1, machine.cores // many), machine.memory // many
 
 
+def check_world(world: int, env: Mapping[str, str] = os.environ) -> None:
+    """Refuse a number of ranks that cannot run here in `env`, before anything is started."""
+    if world < 1:
+        raise ValueError(f"a world of {world} ranks cannot be started; ask for 1 or more")
+    free, machine = available_bytes(), look()
+    mine = part(machine, visible_count(env))
+    need = world * mine.rank_bytes
+    if need > free:
+        fits = max(1, free // mine.rank_bytes)
+        raise MemoryError(
+            f"{world} ranks need about {need / 1e9:.1f} GB and {free / 1e9:.1f} GB "
+            f"are free; this machine can take {fits} (close other notebooks, or end stray ranks "
+            "with `course stop --all`)"
+        )
+    check_memory(world, mine, machine, others(living_here(machine)[0]))
+
+
+def default_world(gpus: int) -> int:
+    """A rank for each of several GPUs, else two, where a shared node's part has room for it."""
+    mine = part(look(), gpus)
+    ranks = mine.gpus if mine.gpus > 1 else 2
+    return min(ranks, max(1, mine.memory // mine.rank_bytes)) if mine.learners else ranks
+
+
 def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Claim]) -> int:
     """The bytes that so many ranks may claim; a MemoryError where they do not fit."""
     need = world * part.rank_bytes
@@ -87,10 +107,12 @@ def check_memory(world: int, part: Part, machine: Machine, others: Sequence[Clai
     most = most_of_one(machine, part.learners)
     left = max(0, machine.memory - used(others, most)[1])
     if need > left:
+        largest = sorted(others, key=lambda claim: -claim.memory)[:6]
+        held = ", ".join(f"{names([claim])} {claim.memory / 1e9:.1f} GB" for claim in largest)
         raise MemoryError(
             f"{said}, and of this node's {machine.memory / 1e9:.1f} GB {left / 1e9:.1f} GB are not "
-            f"held by others; {_held(others)}. It takes {left // part.rank_bytes} until one of "
-            "them says `%ranks stop`"
+            f"held by others; who holds what: {held}. It takes {left // part.rank_bytes} until one "
+            "of them says `%ranks stop`"
         )
     return min(part.memory, left) if part.learners else need
 
@@ -102,10 +124,3 @@ def threads(world: int, cores: int, learners: int, env: Mapping[str, str]) -> in
     if not (first.isascii() and first.isdigit() and int(first) > 0):
         return fair
     return min(fair, int(first)) if learners else int(first)
-
-
-def _held(others: Sequence[Claim]) -> str:
-    largest = sorted(others, key=lambda claim: -claim.memory)[:6]
-    each = [f"{names([claim])} {claim.memory / 1e9:.1f} GB" for claim in largest]
-    more = [f"{len(others) - len(largest)} more"] if len(others) > len(largest) else []
-    return "who holds what: " + ", ".join([*each, *more])

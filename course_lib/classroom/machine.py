@@ -1,14 +1,17 @@
-"""What a container or a scheduler allows this process: its quota of cores, its limit of memory.
+"""The cores and the memory that a process may really use, which the machine's numbers do not tell.
 
-The machine's own numbers say nothing about it. Reads control groups of both versions, the process's
-own group and all those around it. No lesson derives it.
+A container, a batch system or a hub gives each user a part: an affinity mask, or control groups of
+either version with a limit. A limit at the root holds for the node, one deeper for this user alone.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 ROOT = Path("/sys/fs/cgroup")
 OWN = Path("/proc/self/cgroup")
@@ -22,6 +25,37 @@ class Limits:
     cores: float | None = None
     memory: int | None = None
     left: int | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node's cores and bytes, and how many of them this process may use at the most."""
+
+    cores: int
+    memory: int
+    own_cores: int
+    own_memory: int
+
+
+def look(root: Path = ROOT, own: Path = OWN) -> Machine:
+    """This machine as the process finds it; a rank is given whole cores."""
+    node, mine = limits(root, own, node=True), limits(root, own)
+    cores = min(allowed_cores(), max(1, int(node.cores or 1 << 30)))
+    memory = min(psutil.virtual_memory().total, node.memory or NO_LIMIT)
+    own_cores = min(cores, max(1, int(mine.cores or cores)))
+    return Machine(cores, memory, own_cores, min(memory, mine.memory or memory))
+
+
+def allowed_cores() -> int:
+    mask = getattr(os, "sched_getaffinity", None)  # Linux alone has it
+    return len(mask(0)) if mask else os.cpu_count() or 1
+
+
+def available_bytes(root: Path = ROOT, own: Path = OWN) -> int:
+    """Free memory, within the limits of every control group that this process is in."""
+    left = limits(root, own).left
+    free = psutil.virtual_memory().available
+    return free if left is None else min(free, left)
 
 
 def limits(root: Path = ROOT, own: Path = OWN, *, node: bool = False) -> Limits:
