@@ -65,8 +65,7 @@ def test_a_hand_edit_is_found_and_undone(tree):
     path = tree / "exercises" / ONE
     edit(path, lambda nb: nb.cells[0].update(source="changed by hand"))
     (said,) = release.check(tree)
-    assert "ring_all_reduce-question" in said
-    assert "solutions/" in said
+    assert "ring_all_reduce.ipynb differs" in said and "solutions/" in said
     assert release.release(tree) == [f"exercises/{ONE.as_posix()}"]
     assert release.check(tree) == []
 
@@ -74,7 +73,7 @@ def test_a_hand_edit_is_found_and_undone(tree):
 def test_a_missing_a_broken_and_a_stray_exercise_are_each_named(tree):
     path = tree / "exercises" / ONE
     path.write_text("not a notebook")
-    assert "not a notebook any more" in release.check(tree)[0]
+    assert "differs" in release.check(tree)[0]
     path.unlink()
     assert "missing" in release.check(tree)[0]
     stray = path.parent / "stray.ipynb"

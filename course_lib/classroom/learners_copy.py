@@ -1,23 +1,22 @@
 """A learner's copy of the course: what git tracks of it, without answers, tests and history.
 
-It is written beside its place and put there in one step. `course handout` makes it; no lesson
-derives it.
+It is written beside its place and put there in one step. `course handout` makes it.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from course_lib.classroom import release, tracked
+from course_lib.classroom import release
 from course_lib.classroom.grading import intact
-from course_lib.classroom.workspace.predictions import without_answers
+from course_lib.classroom.workspace.handed_out import without_answers
 
 # All that travels. What is not below one of these stays, and so does what is added one day.
 GIVEN = (
@@ -33,6 +32,7 @@ It holds the lessons, the exercises and the library; it has no solutions, no tes
 Begin with `make lab`.
 """
 PREFIX = ".course-handout-"  # of the folder beside, until it is whole
+WHY_GIT = "; what is handed out is what git tracks"
 
 
 class Refused(Exception):
@@ -41,8 +41,6 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Copy:
-    """A learner's copy that has been made."""
-
     folder: str
     version: str  # the commit, with `-dirty` where files have been changed since
     files: int
@@ -57,23 +55,20 @@ def make(root: Path, folder: Path) -> Copy:
     try:
         _check_place(root, folder)
         _check_clone(root)
-        _check_history(root, folder.parent)
-        paths, version = tracked.files(root), tracked.version(root)
-        untracked = tracked.untracked(root, GIVEN)
+        paths, version = tracked_files(root), _version(root)
+        untracked = _untracked(root, GIVEN)
         _check_exercises(root, untracked)
         given = [path for path in paths if _travels(path)]
         mark = MARK_TEXT.format(version=f" ({version})" if version else "")
         size = _put(root, given, folder, mark)
-    except tracked.NoGit as error:
-        raise Refused(f"{error}; what is handed out is what git tracks") from None
     except OSError as error:
-        raise Refused(_in_words(error, folder)) from None
+        at = os.fspath(error.filename or folder)
+        raise Refused(f"{at}: {error.strerror} (nothing was left of the copy)") from None
     stayed = tuple(sorted({_top(path) for path in paths if not _travels(path)}))
     return Copy(str(folder), version, len(given) + 1, size, stayed, tuple(untracked))
 
 
 def is_one(root: Path) -> bool:
-    """Whether this is a learner's copy."""
     return (root / MARK).exists()
 
 
@@ -87,22 +82,13 @@ def _check_place(root: Path, folder: Path) -> None:
 
 
 def _check_clone(root: Path) -> None:
-    around = tracked.top(root)
-    if around is None or around.resolve() != root:
-        where = f"it only lies in {around}" if around else "there is no .git"
+    top = _git(root, "rev-parse", "--show-toplevel", wrong=True)
+    around = top.stdout.rstrip("\n")
+    if top.returncode or Path(around).resolve() != root:
+        where = f"it only lies in {around}" if around else _first(top.stderr)
         raise Refused(
             f"{root} is no clone of the course ({where}), and what is handed out is what git "
             "tracks, so that no private file travels; run this in a clone"
-        )
-
-
-def _check_history(root: Path, parent: Path) -> None:
-    """Refuse a place in another clone of the course: there git would show the answers."""
-    around = tracked.top(parent)
-    if around is not None and tracked.knows(parent, tracked.objects(root, release.SOLUTIONS)):
-        raise Refused(
-            f"{parent} lies in {around}, a git repository that holds {release.SOLUTIONS}/, so "
-            "`git show` would give the answers away; name a folder outside of it"
         )
 
 
@@ -164,8 +150,33 @@ def _copy(source: Path, target: Path) -> None:
         target.write_bytes(without_answers(source.read_bytes()))
 
 
-def _in_words(error: OSError, folder: Path) -> str:
-    at = error.filename or folder
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return f"{folder.parent} is full; free some space there (nothing was left of the copy)"
-    return f"{os.fspath(at)}: {error.strerror} (nothing was left of the copy)"
+def tracked_files(root: Path) -> list[str]:
+    return sorted(set(_git(root, "ls-files", "-z").stdout.split("\0")) - {""})
+
+
+def _untracked(root: Path, below: Sequence[str]) -> list[str]:
+    others = ("ls-files", "-z", "--others", "--exclude-standard", "--", *below)
+    return sorted(set(_git(root, *others).stdout.split("\0")) - {""})
+
+
+def _version(root: Path) -> str:
+    """The commit by its tag or number, `-dirty` where files have changed since; or nothing."""
+    return _git(root, "describe", "--tags", "--always", "--dirty", wrong=True).stdout.strip()
+
+
+def _git(folder: Path, *words: str, wrong: bool = False) -> subprocess.CompletedProcess[str]:
+    """git in that folder, whatever repository the environment speaks of; `wrong`: it may fail."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
+    kept["LC_ALL"] = "C"
+    options = {"capture_output": True, "encoding": "utf-8", "errors": "surrogateescape"}
+    try:
+        done = subprocess.run(["git", *words], cwd=folder, env=kept, check=False, **options)
+    except OSError as error:
+        raise Refused(f"git cannot be run in {folder} ({error.strerror}){WHY_GIT}") from None
+    if done.returncode and not wrong:
+        raise Refused(f"git {words[0]} in {folder} failed ({_first(done.stderr)}){WHY_GIT}")
+    return done
+
+
+def _first(text: str) -> str:
+    return (text.strip().splitlines() or ["no reason"])[0]

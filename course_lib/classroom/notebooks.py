@@ -17,7 +17,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib.classroom.release import as_text, write_whole
+from course_lib.classroom.release import as_text
+from course_lib.files import write_whole
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 CELL_METADATA = ("tags", "nbgrader", "deletable", "editable", "jupyter", "slideshow")
@@ -30,15 +31,12 @@ class NotebookFailed(RuntimeError):
     """A notebook that did not run through; the file was left as it was."""
 
 
-def refresh(paths: Iterable[Path | str], world: int) -> list[Path]:
+def refresh(paths: Iterable[Path | str], world: int) -> None:
     """Execute each notebook with `world` ranks, normalise it and write it back whole."""
-    written = []
     for path in map(Path, paths):
         notebook = normalise(execute(nbformat.read(path, as_version=4), path, world))
         write_whole(path, as_text(notebook))
         print(f"{path.name}: executed with {world} ranks and written")
-        written.append(path)
-    return written
 
 
 def execute(notebook: NotebookNode, path: Path, world: int) -> NotebookNode:

@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib import files
+from course_lib.files import write_whole
 
 SOLUTIONS, EXERCISES = "solutions", "exercises"
 # Where nbgrader's own generate_assignment writes. An assignment whose folder is there already it
@@ -29,26 +29,19 @@ class BadSolution(ValueError):
 def configuration():
     """nbgrader's configuration, for this module and for `nbgrader_config.py` alike."""
     from nbgrader.converters import GenerateAssignment
+    from nbgrader.preprocessors import ClearSolutions
     from traitlets.config import Config
+
+    from course_lib.classroom.blanks import AddHint, ClearAnswers
 
     settings = Config()
     settings.CourseDirectory.source_directory = SOLUTIONS
     settings.CourseDirectory.release_directory = RELEASED
     settings.ClearSolutions.code_stub = {"python": STUB}
-    settings.GenerateAssignment.preprocessors = _with_ours(
-        GenerateAssignment.preprocessors.default()
-    )
+    steps = GenerateAssignment.preprocessors.default()
+    ours = {ClearSolutions: [ClearAnswers, AddHint]}  # in the place of what takes answers out
+    settings.GenerateAssignment.preprocessors = [x for s in steps for x in ours.get(s, [s])]
     return settings
-
-
-def _with_ours(steps: list[type]) -> list[type]:
-    """nbgrader's steps, with ours in the place of the one that takes answers out."""
-    from nbgrader.preprocessors import ClearSolutions
-
-    from course_lib.classroom.blanks import AddHint, ClearAnswers
-
-    ours = {ClearSolutions: [ClearAnswers, AddHint]}
-    return [one for step in steps for one in ours.get(step, [step])]
 
 
 class NoSolutions(FileNotFoundError):
@@ -56,7 +49,6 @@ class NoSolutions(FileNotFoundError):
 
 
 def exercise_from(solution: NotebookNode) -> NotebookNode:
-    """The notebook that a learner gets for this one."""
     from nbgrader import preprocessors
 
     settings = configuration()
@@ -70,12 +62,13 @@ def exercise_from(solution: NotebookNode) -> NotebookNode:
 def release(root: Path, *, remove: bool = False) -> list[str]:
     """Write exercises/ from solutions/; the files that changed, were added or, where `remove`
     allows it, went away because no solution makes them any more."""
-    changed = []
-    for path, text in _wanted(Path(root)).items():
+    changed, wanted = [], _wanted(root)
+    for path, text in wanted.items():
         if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
             write_whole(path, text)
             changed.append(_name(path, root))
-    for path in _orphans(Path(root)) if remove else ():
+    for path in _orphans(root, wanted) if remove else ():
         path.unlink()
         changed.append(_name(path, root))
     return changed
@@ -83,13 +76,16 @@ def release(root: Path, *, remove: bool = False) -> list[str]:
 
 def check(root: Path) -> list[str]:
     """What in exercises/ is not what solutions/ gives, in words; empty when all is well."""
-    differences = []
-    for path, text in _wanted(Path(root)).items():
+    differences, wanted = [], _wanted(root)
+    for path, text in wanted.items():
         if not path.exists():
             differences.append(f"{_name(path, root)} is missing: run `course release`")
         elif path.read_text(encoding="utf-8") != text:
-            differences.append(f"{_name(path, root)} {_difference(path, text)}")
-    for path in _orphans(Path(root)):
+            differences.append(
+                f"{_name(path, root)} differs from what its solution gives: an exercise is changed "
+                "in solutions/ and made by `course release`"
+            )
+    for path in _orphans(root, wanted):
         differences.append(
             f"{_name(path, root)} has no solution that it could come from: bring the solution "
             "back, or let `course release --remove` take the exercise away"
@@ -97,18 +93,11 @@ def check(root: Path) -> list[str]:
     return differences
 
 
-def write_whole(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_whole(path, text)
-
-
 def as_text(notebook: NotebookNode) -> str:
-    """A notebook as it stands in a file."""
     return nbformat.writes(notebook, version=4) + "\n"
 
 
 def _wanted(root: Path) -> dict[Path, str]:
-    """Every file of exercises/ with its text."""
     wanted = {}
     for path in sorted((root / SOLUTIONS).glob("*/*.ipynb")):
         solution = nbformat.read(path, as_version=4)
@@ -123,8 +112,7 @@ def _wanted(root: Path) -> dict[Path, str]:
     return wanted
 
 
-def _orphans(root: Path) -> list[Path]:
-    wanted = _wanted(root)
+def _orphans(root: Path, wanted: dict[Path, str]) -> list[Path]:
     return [path for path in sorted((root / EXERCISES).glob("*/*.ipynb")) if path not in wanted]
 
 
@@ -147,21 +135,6 @@ def _demand_an_exercise(notebook: NotebookNode, name: str) -> None:
             )
     if not graded:
         raise BadSolution(f"{name}: no cell is marked as a test with points, so nothing is graded")
-
-
-def _difference(path: Path, text: str) -> str:
-    """Which cells of a file in exercises/ are not what they should be."""
-    remedy = "an exercise is changed in solutions/ and made by `course release`"
-    try:
-        found = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-    except (nbformat.reader.NotJSONError, nbformat.validator.NotebookValidationError, KeyError):
-        return f"is not a notebook any more: {remedy}"
-    expected = nbformat.reads(text, as_version=4)
-    ids = [cell.get("id", "?") for cell in expected.cells]
-    here = {cell.get("id", "?"): cell for cell in found.cells}
-    odd = [c.id for c in expected.cells if here.get(c.id) != c] + [i for i in here if i not in ids]
-    cells = f" in cell {', '.join(odd)}" if odd else ""
-    return f"differs{cells} from what its solution gives: {remedy}"
 
 
 def _name(path: Path, root: Path) -> str:

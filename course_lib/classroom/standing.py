@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
-from course_lib.classroom.outcomes import MARKS, NOT_ATTEMPTED, NOT_JUDGED
-from course_lib.classroom.progress import Log
+from course_lib.classroom.agreement import counted
+from course_lib.classroom.progress import MARKS, NOT_ATTEMPTED, NOT_JUDGED, Log
 
 _RECORDED = set(MARKS) - {NOT_JUDGED}  # the outcomes that a progress file may hold
 
@@ -22,8 +22,6 @@ class Exercise(Protocol):
 
 
 class Row(NamedTuple):
-    """Where one exercise stands."""
-
     lesson: str
     exercise: str
     outcome: str
@@ -33,6 +31,17 @@ class Row(NamedTuple):
     since: str  # when that was first reached, in ISO form; empty if never
     last: str  # when it was last checked; empty if never
     last_outcome: str  # what that check said
+
+    def as_text(self, outcome: str = "") -> str:
+        """The exercise in a line, with when it was last checked, and what that check said where it
+        is not the best one."""
+        hints = f", {counted(self.hints, 'hint')}" if self.hints else ""
+        last = f", last checked {when(self.last)}" if self.last else ""
+        if self.last and self.outcome != self.last_outcome:
+            last = f", {self.outcome} at {when(self.since)}, "
+            last += f"{self.last_outcome} when last checked at {when(self.last)}"
+        points = f"{self.points} of {self.of}"
+        return f"  {MARKS[self.outcome]} {self.exercise:<22} {outcome}{points}{hints}{last}"
 
 
 def standing(log: Log, lessons: Mapping[str, Iterable[Exercise]]) -> list[Row]:
@@ -52,9 +61,7 @@ def _row(log: Log, lesson: str, exercise: Exercise) -> Row:
         outcome if known else NOT_ATTEMPTED,
         max(0, min(best.get("points", 0), exercise.points)) if known else 0,
         exercise.points,
-        max(
-            (event.get("number", 0) for event in log.of("hint", exercise=exercise.name)), default=0
-        ),
+        max((hint.get("number", 0) for hint in log.of("hint", exercise=exercise.name)), default=0),
         best.get("at", ""),
         last.get("at", ""),
         last.get("outcome", NOT_ATTEMPTED) if last.get("outcome") in _RECORDED else NOT_ATTEMPTED,
@@ -68,17 +75,7 @@ def predictions(log: Log) -> tuple[int, int]:
 
 
 def when(at: str) -> str:
-    """An ISO time to the minute."""
     return at[:16].replace("T", " ")
-
-
-def times(outcome: str, since: str, last: str, last_outcome: str) -> str:
-    """When an exercise was last checked, and what that check said where it is not the best one."""
-    if not last:
-        return ""
-    if outcome == last_outcome:
-        return f", last checked {when(last)}"
-    return f", {outcome} at {when(since)}, {last_outcome} when last checked at {when(last)}"
 
 
 def as_text(rows: list[Row], log: Log, shown: Collection[str] | None = None) -> str:
@@ -91,11 +88,7 @@ def as_text(rows: list[Row], log: Log, shown: Collection[str] | None = None) -> 
     for lesson in dict.fromkeys(row.lesson for row in rows if row not in others):
         mine = [row for row in rows if row.lesson == lesson]
         lines.append(f"Lesson {lesson}: {sum(r.points for r in mine)} of {sum(r.of for r in mine)}")
-        for row in mine:
-            hints = f", {row.hints} hint{'s' * (row.hints > 1)}" if row.hints else ""
-            last = times(row.outcome, row.since, row.last, row.last_outcome)
-            points = f"{row.points} of {row.of}"
-            lines.append(f"  {MARKS[row.outcome]} {row.exercise:<22} {points}{hints}{last}")
+        lines += [row.as_text() for row in mine]
     if others:
         which = "The other lessons" if lines else "All lessons"
         points = f"{sum(r.points for r in others)} of {sum(r.of for r in others)}"

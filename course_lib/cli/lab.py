@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import ROOT, app
+from course_lib.cli.base import ROOT, app, stop
 
 OTHER_ROOT = ("--ServerApp.root_dir", "--notebook-dir", "--ServerApp.notebook_dir")
 
@@ -33,7 +33,7 @@ def lab(
     `course lab --no-browser --port 9000`.
     """
     from course_lib.classroom import workspace
-    from course_lib.classroom.workspace import guard, place
+    from course_lib.classroom.workspace import place
 
     options = lab_options(context.args)  # refused before anything is made
     try:
@@ -42,12 +42,11 @@ def lab(
         if prepare:
             tell_news(workspace.open_up(ROOT, work))
             return
-        with guard.only_lab(work) as tell:
+        with place.only_lab(work):
             tell_news(workspace.open_up(ROOT, work))
-            serve(work, options, tell)
+            serve(work, options)
     except workspace.Refused as refusal:
-        print(f"course: {refusal}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        stop(refusal, 1)
 
 
 def tell_news(news) -> None:
@@ -55,9 +54,9 @@ def tell_news(news) -> None:
         print(line, flush=True)
 
 
-def serve(work: Path, options: list[str], tell) -> None:
-    """JupyterLab until it is ended; `tell` notes its address for whoever comes second."""
-    from course_lib.classroom.workspace import place
+def serve(work: Path, options: list[str]) -> None:
+    """JupyterLab until it is ended."""
+    from course_lib.classroom.progress import MARK
     from course_lib.classroom.workspace.handed_out import first_lesson
     from course_lib.classroom.workspace.server import ready
 
@@ -68,7 +67,7 @@ def serve(work: Path, options: list[str], tell) -> None:
     if not any(o.startswith(("--LabApp.default_url", "--ServerApp.default_url")) for o in options):
         options = [f"--LabApp.default_url={page}", *options]
     # Which tabs are open belongs to the workspace: two people may share a user name.
-    layout = place.layout_folder(work)
+    layout = work / MARK / "layout"
     options = [f"--ServerApp.root_dir={work}", f"--LabApp.workspaces_dir={layout}", *options]
     sys.argv = ["jupyter-lab", *options]
     server = ready(options)
@@ -78,7 +77,6 @@ def serve(work: Path, options: list[str], tell) -> None:
             "follow the address that it prints.",
             flush=True,
         )
-    tell(server.connection_url)
     server.start()
 
 
@@ -125,7 +123,7 @@ def lab_options(extra: list[str]) -> list[str]:
         "--ServerApp.contents_manager_class="
         "course_lib.classroom.workspace.reading_room.LearnersFiles",
         "--ServerApp.kernel_spec_manager_class="
-        "course_lib.classroom.workspace.kernels.LearnersKernels",
+        "course_lib.classroom.workspace.server.LearnersKernels",
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--LabApp.custom_css=True",  # ours, of CourseServer
     ]

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from course_lib.cli.base import ROOT, Json, app, need_the_course
+from course_lib.cli.base import ROOT, Json, app, need_the_course, stop
 
 
 @app.command()
@@ -21,29 +20,21 @@ def reset(
     what: Annotated[
         str, typer.Argument(help="A lesson (03), an appendix (B), an exercise, or a path.")
     ] = "",
-    untouched: Annotated[
-        bool, typer.Option("--untouched", help="All that changed in the course and you have not.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
     """Begin a lesson or an exercise again: yours is kept as a backup."""
     need_the_course("reset", ROOT)
     from course_lib.classroom import workspace
 
+    if not what:
+        there = workspace.as_list(workspace.items(ROOT))
+        stop(f"Say what to reset: a lesson, an appendix, an exercise or a path. There is:\n{there}")
     try:
         work = workspace.current(ROOT)
-        if bool(what) == untouched:
-            raise workspace.Unknown(
-                "Say what to reset: a lesson, an appendix, an exercise, a path, or --untouched. "
-                f"There is:\n{workspace.as_list(workspace.items(ROOT))}"
-            )
-        chosen = workspace.untouched(ROOT, work) if untouched else []
-        chosen = chosen or ([] if untouched else workspace.find(what, ROOT, work))
+        chosen = workspace.find(what, ROOT, work)
         done = workspace.renew(chosen, ROOT, work, datetime.now())
-    except workspace.Unknown as unknown:
-        _stop(str(unknown), 2)
-    except workspace.Refused as refusal:
-        _stop(str(refusal), 1)
+    except (workspace.Unknown, workspace.Refused) as error:
+        stop(error, 2 if isinstance(error, workspace.Unknown) else 1)
     if as_json:
         print(json.dumps({"workspace": str(work), "reset": [vars(one) for one in done]}))
         return
@@ -51,8 +42,6 @@ def reset(
         print(_as_line(one))
     if any(one.was != "the same" for one in done):
         print("Where one is open in JupyterLab: File, then Reload Notebook from Disk.")
-    if not done:
-        print("Nothing to renew: all that you have not changed is as the course has it.")
 
 
 def _as_line(one) -> str:
@@ -77,45 +66,36 @@ def status(
     if everybody is None:
         _own(as_json, everything)
     elif not everybody.is_dir():
-        _stop(f"{everybody} is not a folder: name the one that holds the learners' folders.", 2)
+        stop(f"{everybody} is not a folder: name the one that holds the learners' folders.", 2)
     else:
         _all(everybody.resolve(), as_json)
 
 
 def _own(as_json: bool, everything: bool) -> None:
-    from course_lib.classroom import workspace
-    from course_lib.classroom.workspace import place
+    from course_lib.classroom import progress, workspace
 
     try:
         work = workspace.current(ROOT)
     except workspace.Refused as refusal:
-        _stop(str(refusal), 1)
-    if not place.exists(work):
-        _stop(f"There is no workspace at {work} yet: `make lab` makes it.", 1)
+        stop(str(refusal), 1)
+    if not (work / progress.MARK).is_dir():
+        stop(f"There is no workspace at {work} yet: `make lab` makes it.", 1)
 
     from course_lib.classroom.workspace import overview, show
-    from course_lib.classroom.workspace.catalogue import catalogue
 
     try:
-        found = overview.overview(work, ROOT, catalogue(ROOT))
+        found = overview.overview(work, ROOT)
     except overview.Unreadable as why:
-        _stop(f"{work}: {why}. Move that file away; a new one is begun by the next check.", 1)
+        stop(f"{work}: {why}. Move that file away; a new one is begun by the next check.", 1)
     print(json.dumps(found) if as_json else show.own(found, everything))
 
 
 def _all(top: Path, as_json: bool) -> None:
     from course_lib.classroom.leases import node_report
     from course_lib.classroom.workspace import overview, show
-    from course_lib.classroom.workspace.catalogue import catalogue
 
-    room = overview.room(top, ROOT, catalogue(ROOT))
-    node = node_report()
+    room, node = overview.room(top, ROOT), node_report()
     if as_json:
         print(json.dumps({**room, "node": node}))
     else:
         show.everybody(room, node)
-
-
-def _stop(text: str, code: int) -> None:
-    print(f"course: {text}", file=sys.stderr)
-    raise typer.Exit(code)

@@ -65,7 +65,7 @@ def test_one_that_is_new_or_has_changed_is_called_by_its_letter(root, work):
     (root / "notebooks/appendix_d_formulas.ipynb").write_text(notebook("# Appendix D · Formulas"))
     said = workspace.open_up(root, work).lines()
     new = "appendix D (notebooks/appendix_d_formulas.ipynb)."
-    assert said[0] == f"New, and copied into {work}: {new}"
+    assert said[0] == f"Was not in {work} and is now, as handed out: {new}"
     assert said[1].startswith("Appendix C has changed since your copy was made; yours is as it was")
 
 
@@ -118,6 +118,6 @@ def test_the_table_of_a_room_says_of_an_appendix_whether_it_was_opened(root, wor
     (work / MEASURING).write_text(notebook("# my notes"))
     node = {"problem": "", "gpus": [], "claims": []}
     node |= {"cores": {"claimed": 0, "total": 2}, "memory": {"claimed": 0, "total": 1}}
-    show.everybody(overview.room(work.parent, root, {}), node)
+    show.everybody(overview.room(work.parent, root), node)
     said = capsys.readouterr().out
     assert "┃ B      ┃ C ┃" in said and "opened │ – │" in said

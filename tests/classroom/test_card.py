@@ -10,7 +10,7 @@ import pytest
 
 from course_lib.classroom.checks import frame
 from course_lib.classroom.checks.card import card, in_html
-from course_lib.classroom.outcomes import MARKS, NOT_ATTEMPTED, RIGHT, WRONG
+from course_lib.classroom.progress import MARKS, NOT_ATTEMPTED, RIGHT, WRONG
 from course_lib.cli.base import ROOT
 
 PAGES = sorted(ROOT.glob("exercises/*/*.ipynb"))

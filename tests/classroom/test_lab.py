@@ -142,16 +142,13 @@ def test_two_people_start_side_by_side(labs, taken):
         told = f"Port {taken} is taken, so this JupyterLab is at port {lab.port}: "
         assert told in lab.said()
         assert lab.api("contents/notebooks")[0] == 200
-        note = (lab.work / ".course" / "lab.lock").read_text()
-        assert f"process {lab.process.pid}, at http://127.0.0.1:{lab.port}/" in note
-        assert lab.token not in note
     assert ask(f"http://127.0.0.1:{ben.port}/api/contents", ana.token)[0] == 403
 
 
 def test_a_second_one_on_the_same_workspace_is_refused(server):
     code, said = until_its_end(server.work, "--port=0")
     assert code == 1 and said.startswith(f"course: A JupyterLab is open on {server.work} already")
-    assert f"process {server.process.pid}, at http://127.0.0.1:{server.port}/" in said
+    assert f"process {server.process.pid})" in said and server.token not in said
     assert "COURSE_WORK=~/work-NAME make lab" in said
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.classroom.workspace.copying import open_up
-from course_lib.classroom.workspace.handed_out import items, version
-from course_lib.classroom.workspace.predictions import without_answers
+from course_lib.classroom.workspace.handed_out import items, version, without_answers
 from course_lib.classroom.workspace.renewing import renew
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,7 +10,7 @@ from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import KernelManager
 
 from course_lib.classroom.unloaded import EXTENSION
-from course_lib.classroom.workspace.kernels import LearnersKernels
+from course_lib.classroom.workspace.server import LearnersKernels
 from course_lib.cli.base import ROOT
 
 FAR = 120.0  # seconds; a machine may be busy

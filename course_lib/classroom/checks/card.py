@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from pathlib import Path
 
-from course_lib.classroom.outcomes import NOT_ATTEMPTED, NOT_JUDGED, RIGHT, WRONG
+from course_lib.classroom.progress import NOT_ATTEMPTED, NOT_JUDGED, RIGHT, WRONG
 
 _LINES = {
     NOT_ATTEMPTED: "dotted #767676",

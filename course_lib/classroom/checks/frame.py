@@ -18,7 +18,7 @@ from course_lib.classroom.checks import answer, card, general, looking, thought
 from course_lib.classroom.checks.finding import Finding, NotJudged
 from course_lib.classroom.checks.judge import A_SMALLER_GROUP, Judge, refuse_world_numbers
 from course_lib.classroom.checks.thought import Thought
-from course_lib.classroom.outcomes import MARKS, NOT_ATTEMPTED, NOT_JUDGED, RIGHT, WRONG
+from course_lib.classroom.progress import MARKS, NOT_ATTEMPTED, NOT_JUDGED, RIGHT, WRONG
 from course_lib.classroom.slips import meant
 
 EMPTY = "Its body is still empty. Write it, run its cell, then run this one again."

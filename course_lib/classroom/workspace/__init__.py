@@ -6,23 +6,13 @@ that is opened there.
 
 from __future__ import annotations
 
-from course_lib.classroom.workspace.copying import News, open_up
-from course_lib.classroom.workspace.handed_out import Item, items
+from course_lib.classroom.workspace.copying import open_up
+from course_lib.classroom.workspace.handed_out import items
 from course_lib.classroom.workspace.place import Refused, chosen, current
-from course_lib.classroom.workspace.renewing import (
-    Renewed,
-    Unknown,
-    as_list,
-    find,
-    renew,
-    untouched,
-)
+from course_lib.classroom.workspace.renewing import Unknown, as_list, find, renew
 
 __all__ = [
-    "Item",
-    "News",
     "Refused",
-    "Renewed",
     "Unknown",
     "as_list",
     "chosen",
@@ -31,5 +21,4 @@ __all__ = [
     "items",
     "open_up",
     "renew",
-    "untouched",
 ]

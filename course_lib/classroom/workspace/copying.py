@@ -27,19 +27,14 @@ LINKED = ("course_lib", "docs")  # beside the lessons, for reading
 
 @dataclass
 class News:
-    """What an opening did and found."""
-
     work: Path
     first: bool = False
-    copied: list[Item] = field(default_factory=list)
-    returned: list[Item] = field(default_factory=list)  # deleted by the learner
+    copied: list[Item] = field(default_factory=list)  # new, or deleted by the learner
     newer: list[Item] = field(default_factory=list)  # changed in the course since copying
-    renewable: int = 0  # how many of those the learner has not changed
     gone: list[str] = field(default_factory=list)  # no longer part of the course
     trouble: str = ""  # with the manifest
 
     def lines(self) -> list[str]:
-        """For the learner, when `course lab` starts."""
         if self.first:
             return [
                 f"Your own copies are in {self.work}: {_counted(self.copied)}. "
@@ -52,21 +47,13 @@ class News:
                 "so every file there counts as yours and none is overwritten."
             )
         if self.copied:
-            said.append(f"New, and copied into {self.work}: {_listed(self.copied)}.")
-        if self.returned:
-            said.append(
-                f"Was gone from {self.work} and is back, as handed out: {_listed(self.returned)}."
-            )
+            each = ", ".join(f"{item} ({item.path})" for item in self.copied)
+            said.append(f"Was not in {self.work} and is now, as handed out: {each}.")
         said += [
             f"{capital(str(item))} has changed since your copy was made; yours is as it was. "
             f"`course reset {item.short}` takes the new one and keeps yours in backups/."
             for item in self.newer
         ]
-        if self.renewable:
-            said.append(
-                f"`course reset --untouched` renews all that you have not changed, "
-                f"{self.renewable} of these."
-            )
         said += [f"{path} is no longer part of the course; yours stays." for path in self.gone]
         return said
 
@@ -111,7 +98,7 @@ def _look_at(item: Item, root: Path, manifest: Manifest, news: News, missing: li
     if item in missing:
         write(news.work / item.path, data)
         manifest.copies[item.path] = ours
-        (news.copied if copied is None else news.returned).append(item)
+        news.copied.append(item)
     elif copied is None:
         # Of unknown origin: if it is what is handed out today, then that is what was copied.
         with suppress(OSError):
@@ -122,7 +109,6 @@ def _look_at(item: Item, root: Path, manifest: Manifest, news: News, missing: li
             manifest.copies[item.path] = ours  # brought up to date by hand
             return
         news.newer.append(item)
-        news.renewable += not manifest.touched(item.path)
 
 
 def write(path: Path, data: bytes) -> None:
@@ -154,7 +140,3 @@ def _counted(found: Sequence[Item]) -> str:
         f"{lessons} lesson{'s' * (lessons != 1)}{between} and "
         f"{exercises} exercise{'s' * (exercises != 1)}"
     )
-
-
-def _listed(found: Sequence[Item]) -> str:
-    return ", ".join(f"{item} ({item.path})" for item in found)

@@ -1,7 +1,8 @@
 """What the course hands out: lessons, appendices, exercises; how versions of one are compared.
 
 Running a lesson and saving it changes outputs and counts, which is no answer: what counts is what
-the cells say, and in which order. Lesson 00 is the first that is handed out.
+the cells say, and in which order. Outputs that follow a prediction are left out, so that a learner
+predicts before the answer; pictures of a derivation stay, as nothing in them was measured.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from course_lib.classroom.workspace.predictions import without_answers
+ASKS = ("predict(",)
+# Drawn from the notation or from the algorithm alone, before anything is run.
+SCHEMATIC = ("statement(", "f_and_g(", "parameter_life(", "ring_steps(", "sliders.ring(")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,6 @@ class Item:
 
     @property
     def short(self) -> str:
-        """What `course reset` calls it."""
         return self.name if self.is_exercise else self.path
 
 
@@ -118,3 +120,23 @@ def _cells(data: bytes) -> str:
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ""
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+
+def without_answers(data: bytes) -> bytes:
+    """The notebook without the outputs below its first prediction; else the same bytes."""
+    try:
+        notebook = json.loads(data)
+        cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+        asks = [_calls(cell, ASKS) for cell in cells]
+        below = cells[asks.index(True) + 1 :]
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return data  # no notebook, or none that asks
+    for cell in below:
+        if not _calls(cell, SCHEMATIC):
+            cell["outputs"], cell["execution_count"] = [], None
+    text = json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True)
+    return text.encode() + b"\n"
+
+
+def _calls(cell: dict, names: tuple[str, ...]) -> bool:
+    return any(line.startswith(names) for line in "".join(cell["source"]).splitlines())

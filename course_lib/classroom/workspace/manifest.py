@@ -1,7 +1,6 @@
-"""Which version of each notebook was copied: what tells a learner's change from an update.
+"""Which version of each notebook was copied: what tells that the course has a newer one.
 
-A manifest that is lost or damaged makes every file the learner's own, which loses nothing. No
-lesson derives it.
+A manifest that is lost or damaged makes every file the learner's own, which loses nothing.
 """
 
 from __future__ import annotations
@@ -38,18 +37,8 @@ class Manifest:
             return cls(work, trouble="damaged")
 
     def write(self) -> None:
-        """Whole or not at all."""
         copies = {path: asdict(one) for path, one in sorted(self.copies.items())}
         write_whole(_file(self.work), json.dumps({"format": FORMAT, "copies": copies}, indent=1))
-
-    def touched(self, path: str) -> bool:
-        """Whether the learner has changed it; true of everything that is not known."""
-        copied = self.copies.get(path)
-        try:
-            now = version((self.work / path).read_bytes())
-        except OSError:
-            return True
-        return copied is None or not now.cells or now.cells != copied.cells
 
     def opened(self, path: str) -> bool:
         """Whether it was ever opened: JupyterLab leaves a checkpoint, others save another file."""

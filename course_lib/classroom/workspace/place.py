@@ -1,20 +1,20 @@
-"""Where a learner's workspace is, and what is said where it cannot be written.
+"""Where a learner's workspace is, who holds it, and what is said where it cannot be written.
 
 A clone of one's own holds it as `work/`; a read-only one that many share leaves it to each home.
-Lesson 00 is opened there.
+A lock belongs to its process, so that one that was killed leaves nothing to clear away.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import math
 import os
 import shlex
+import shutil
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 
 from course_lib.classroom import progress
@@ -56,11 +56,6 @@ def current(root: Path) -> Path:
     return around.path.parent if around else chosen(root)
 
 
-def exists(work: Path) -> bool:
-    """Whether a workspace has been made there."""
-    return (work / progress.MARK).is_dir()
-
-
 def make(work: Path, root: Path) -> None:
     """The folder and its mark; outside of the course it is readable for its owner alone."""
     inside = work.is_relative_to(root)
@@ -96,32 +91,41 @@ def told(work: Path, needed: int = 0) -> Iterator[None]:
 def alone(work: Path) -> Iterator[None]:
     """No other command changes the copies of this workspace meanwhile."""
     with told(work), open(work / progress.MARK / "change.lock", "a") as file:
-        limit = time.monotonic() + PATIENCE
-        while not lock(file):
-            if time.monotonic() > limit:
-                raise Refused(
-                    f"Another command has been changing {work} for {PATIENCE:g} s.",
-                    "wait until it has ended, then try again",
-                )
-            time.sleep(0.02)
+        if not progress.locked(file, PATIENCE):
+            raise Refused(
+                f"Another command has been changing {work} for {PATIENCE:g} s.",
+                "wait until it has ended, then try again",
+            )
         yield
 
 
-def lock(file) -> bool:
-    """Whether the lock on an open file is ours now; a disk that knows no locks says yes."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL):
-            raise
-    return True
+@contextmanager
+def only_lab(work: Path) -> Iterator[None]:
+    """Hold the workspace for one JupyterLab: two would save over each other's answers."""
+    with told(work):
+        file = open(work / progress.MARK / "lab.lock", "a+", encoding="utf-8")  # noqa: SIM115
+    with file:
+        if not progress.locked(file):
+            raise _taken(work, file)
+        with suppress(OSError):  # on a full disk the lock holds all the same
+            file.truncate(0)
+            file.write(f"since {datetime.now():%Y-%m-%d %H:%M}, process {os.getpid()}")
+            file.flush()
+        yield
+        file.truncate(0)
 
 
-def layout_folder(work: Path) -> Path:
-    """Where JupyterLab keeps which tabs are open."""
-    return work / progress.MARK / "layout"
+def _taken(work: Path, file) -> Refused:
+    file.seek(0)
+    about = file.read(300).strip() or "just starting"
+    here = Path(sys.executable).parent / "jupyter"
+    jupyter = "jupyter" if shutil.which("jupyter") or not here.exists() else str(here)
+    return Refused(
+        f"A JupyterLab is open on {work} already ({about}). Two would save over each other.",
+        f"if it is yours, go on in that one: `{jupyter} server list` shows its address with the "
+        f"token. If another person uses this user name too, take a folder of your own: "
+        f"{VARIABLE}=~/work-NAME make lab",
+    )
 
 
 def command_folder(work: Path) -> Path:

@@ -1,17 +1,34 @@
 """What JupyterLab may write in a workspace: everything but the library and the pages of docs/.
 
 Lessons link to files of both; a key pressed by accident there must not change the course for all of
-its readers. No lesson derives it.
+its readers. And a notebook that could not be saved is the notebook that was saved before.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 from tornado.web import HTTPError
 
-from course_lib.classroom.saving import WholeFiles
 from course_lib.classroom.workspace.copying import LINKED
+from course_lib.files import replacing
+
+
+class WholeFiles(AsyncLargeFileManager):
+    """Jupyter's contents manager with `replacing` in the place of its own writing, whose last flush
+    on a full disk falls outside of its repair."""
+
+    @contextmanager
+    def atomic_writing(self, os_path: str, *args, text: bool = True, **kwargs) -> Iterator:
+        options = {"encoding": "utf-8", "newline": "\n", **kwargs} if text else {}
+        with (
+            self.perm_to_403(os_path),
+            replacing(os_path, "w" if text else "wb", **options) as file,
+        ):
+            yield file
 
 
 class LearnersFiles(WholeFiles):

@@ -37,18 +37,11 @@ def find(what: str, root: Path, work: Path) -> list[Item]:
     """The notebooks that `what` means: a lesson, an appendix, an exercise, or a notebook's path."""
     there = items(root)
     number = what.zfill(2) if what.isdigit() else what.upper()  # of an appendix its letter
-    folder = Path(what).name  # exercises/03_mlp, or 03_mlp alone
-    lessons = {
-        item.lesson
-        for item in there
-        if number in (item.lesson, item.letter)
-        or (item.is_exercise and Path(item.path).parent.name == folder)
-    }
-    paths = _as_paths(what, work)
+    path = Path(os.path.abspath(work / what))
     found = (
-        [item for item in there if item.lesson in lessons]
+        [item for item in there if number in (item.lesson, item.letter)]
         or [item for item in there if item.name == what]
-        or [item for item in there if item.path in paths]
+        or [item for item in there if work / item.path == path]
     )
     if not found:
         raise Unknown(f"There is no {what} to reset. There is:\n{as_list(there)}")
@@ -56,7 +49,6 @@ def find(what: str, root: Path, work: Path) -> list[Item]:
 
 
 def as_list(there: Sequence[Item]) -> str:
-    """What can be named, a lesson a line."""
     lines = []
     for lesson in dict.fromkeys(item.lesson for item in there):
         mine = [item for item in there if item.lesson == lesson]
@@ -66,22 +58,12 @@ def as_list(there: Sequence[Item]) -> str:
     return "\n".join(lines)
 
 
-def untouched(root: Path, work: Path) -> list[Item]:
-    """What has another version in the course by now, and the learner has not changed."""
-    manifest = Manifest.read(work)
-    return [
-        item
-        for item in items(root)
-        if not manifest.touched(item.path)
-        and manifest.copies[item.path].cells != version((root / item.path).read_bytes()).cells
-    ]
-
-
 def renew(chosen: Sequence[Item], root: Path, work: Path, now: datetime) -> list[Renewed]:
     """Put the course's version in the place of each; every old one is kept."""
     place.make(work, root)
     needed = sum((root / item.path).stat().st_size for item in chosen)
-    needed += sum(_size(work / item.path) for item in chosen)
+    files = [work / item.path for item in chosen]
+    needed += sum(file.stat().st_size for file in files if file.exists())
     with place.alone(work), place.told(work, needed):
         manifest = Manifest.read(work)
         return _renew_each(chosen, root, work, now, manifest)
@@ -137,18 +119,3 @@ def _drop_empty(folder: Path) -> None:
     for one in [*sorted(folder.rglob("*"), reverse=True), folder, folder.parent]:
         with suppress(OSError):  # it holds something: then it stays
             one.rmdir()
-
-
-def _as_paths(what: str, work: Path) -> list[str]:
-    """The path of `what` within the workspace, taken from there and from this folder."""
-    given = [Path(os.path.normpath(what)).as_posix()]
-    with suppress(ValueError):
-        given.append(Path(what).resolve().relative_to(work.resolve()).as_posix())
-    return given
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

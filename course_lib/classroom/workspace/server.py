@@ -1,7 +1,7 @@
 """JupyterLab's server: refused where it would stand open, and with a port that is its own.
 
 The stock one looks for a free port and takes it later: of twenty people who start together, two may
-find the same. No lesson derives it.
+find the same. Its kernels know from their start what `%%ranks` needs.
 """
 
 from __future__ import annotations
@@ -10,15 +10,27 @@ import asyncio
 import secrets
 from pathlib import Path
 
+from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_server.serverapp import ServerApp
 from jupyterlab.labapp import LabApp
 from traitlets import default
 
+from course_lib.classroom.unloaded import EXTENSION
 from course_lib.classroom.workspace.place import Refused
 
 STYLE = Path(__file__).resolve().parents[1] / "jupyter" / "style"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 TRIES = 20
+
+
+class LearnersKernels(KernelSpecManager):
+    """Jupyter's kernels as they are installed; those of IPython load one extension more."""
+
+    def get_kernel_spec(self, kernel_name: str) -> KernelSpec:
+        spec = super().get_kernel_spec(kernel_name)
+        if "ipykernel_launcher" in spec.argv:
+            spec.argv = [*spec.argv, f"--InteractiveShellApp.extra_extensions={EXTENSION}"]
+        return spec
 
 
 class CourseServer(ServerApp):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from course_lib.classroom.outcomes import MARKS, RIGHT
-from course_lib.classroom.standing import times, when
+from course_lib.classroom.agreement import counted
+from course_lib.classroom.progress import RIGHT
+from course_lib.classroom.standing import Row, when
 from course_lib.classroom.workspace.handed_out import called, capital
 
 
@@ -24,40 +25,20 @@ def own(found: dict, everything: bool = False) -> str:
         head = f"{capital(called(one['lesson']))}  {one['title']}: {opened}"
         if one["of"]:
             head += f", {one['points']} of {one['of']} points"
-        lines += [head + _predictions(one["predictions"]), *map(_exercise, one["exercises"])]
-    lines += [_sums(lessons), *_left_out(len(lessons) - len(shown)), *damaged(found)]
-    return "\n".join(lines)
-
-
-def _sums(lessons: list[dict]) -> str:
-    """The course as a whole in a line."""
+        told = one["predictions"]
+        if told["made"]:
+            made = counted(told["made"], "prediction")
+            head += f", {made} written down, {told['compared']} compared"
+        rows = (Row(one["lesson"], **exercise) for exercise in one["exercises"])
+        lines += [head, *(row.as_text(f"{row.outcome}, ") for row in rows)]
     outcomes = [exercise["outcome"] for one in lessons for exercise in one["exercises"]]
     points, of = (sum(one[name] for one in lessons) for name in ("points", "of"))
     right = f"{outcomes.count(RIGHT)} of {len(outcomes)} exercises right"
-    return f"In all: {points} of {of} points, {right}"
-
-
-def _left_out(lessons: int) -> list[str]:
-    if not lessons:
-        return []
-    are = "lesson or appendix is" if lessons == 1 else "lessons and appendices are"
-    return [f"{lessons} {are} not opened yet; `course status --everything` lists them too."]
-
-
-def _predictions(told: dict) -> str:
-    if not told["made"]:
-        return ""
-    word = "prediction" if told["made"] == 1 else "predictions"
-    return f", {told['made']} {word} written down, {told['compared']} compared"
-
-
-def _exercise(one: dict) -> str:
-    hints = f", {one['hints']} hint{'s' * (one['hints'] > 1)}" if one["hints"] else ""
-    last = times(*(one[name] for name in ("outcome", "since", "last", "last_outcome")))
-    points = f"{one['points']} of {one['of']}"
-    return (
-        f"  {MARKS[one['outcome']]} {one['exercise']:<22} {one['outcome']}, {points}{hints}{last}"
-    )
+    lines.append(f"In all: {points} of {of} points, {right}")
+    if left := len(lessons) - len(shown):
+        are = "lesson or appendix is" if left == 1 else "lessons and appendices are"
+        lines.append(f"{left} {are} not opened yet; `course status --everything` lists them too.")
+    return "\n".join([*lines, *damaged(found)])
 
 
 def damaged(found: dict) -> list[str]:
@@ -113,7 +94,6 @@ def _cell(lesson: dict) -> str:
 
 
 def on_node(node: dict) -> list[str]:
-    """Who holds which GPUs, cores and memory of this machine."""
     lines = ["", "This node:"]
     if node["problem"]:
         lines.append(f"  leases are off: {node['problem']}")
