@@ -1,8 +1,7 @@
 """Confine this process, for good: what it may read, where it may write, and nobody else's process.
 
 Landlock (Linux 5.13 and later) asks for no privilege, binds root as well, and what a confined
-process starts is confined too. Grading puts the ranks behind it, and with them the answers. No
-lesson derives it.
+process starts is confined too. Grading puts the ranks behind it, and with them the answers.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import struct
 import sys
 import sysconfig
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 PLACES = "COURSE_CONFINED"  # a variable: the places of a process that confines itself at its start
@@ -37,47 +36,36 @@ _ETC += ("ssl", "alternatives", "fonts", "mime.types", "timezone", "OpenCL", "py
 _DEVICES = ("null", "zero", "full", "random", "urandom")  # no disk, no terminal, no shared memory
 
 
-@dataclass(frozen=True)
-class Places:
-    """What a confined process may read and run, and where it may write as well."""
-
-    read: tuple[str, ...]
-    write: tuple[str, ...]
-
-    def as_variable(self) -> dict[str, str]:
-        return {PLACES: json.dumps(asdict(self))}
-
-
 class NotConfined(RuntimeError):
     """The system could not do what was asked of it, and why."""
 
 
 def version() -> int:
-    """The release of Landlock that this system has; 0 where it has none."""
     if not sys.platform.startswith("linux"):
         return 0
     return max(0, _libc().syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)))
 
 
-def around(*write: Path | str) -> Places:
-    """The system, this Python with its packages and this library; `write` are a process's own."""
+def around(*write: Path | str) -> dict[str, str]:
+    """The variable for a process that may read and run the system, this Python with its packages
+    and this library, and may write to its own places as well."""
     paths = sysconfig.get_paths()
     python = [sys.prefix, sys.base_prefix, *(paths[n] for n in ("stdlib", "purelib", "platlib"))]
     ours = Path(__file__).resolve().parents[1]
     packages = [place for place in sys.path if place.endswith(("site-packages", "dist-packages"))]
     read = [*_SYSTEM, *(f"/etc/{name}" for name in _ETC), *python, *packages, str(ours)]
     devices = [f"/dev/{name}" for name in _DEVICES]
-    return Places(tuple(dict.fromkeys(read)), (*map(str, write), *devices))
+    return {PLACES: json.dumps({"read": read, "write": [*map(str, write), *devices]})}
 
 
 def from_environment() -> None:
     """Confine this process where its environment says so. Called before it has a second thread."""
     told = os.environ.get(PLACES)
     if told:
-        confine(Places(**{name: tuple(each) for name, each in json.loads(told).items()}))
+        confine(**json.loads(told))
 
 
-def confine(places: Places) -> None:
+def confine(read: Sequence[str], write: Sequence[str]) -> None:
     """Keep this thread, and all that it starts, to these places. There is no way back.
 
     It also gives up the means of root: capabilities, and programs that would give new ones.
@@ -94,9 +82,9 @@ def confine(places: Places) -> None:
     known = 24 if release >= 6 else 16 if release >= 4 else 8  # bytes that the system expects
     rules = _called(_CREATE, struct.pack("=QQQ", handled, 0, scopes)[:known], known, 0)
     try:
-        for path in places.read:
+        for path in read:
             _allow(rules, path, _READ & handled)
-        for path in places.write:
+        for path in write:
             _allow(rules, path, handled)
         if _libc().prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
             raise NotConfined("this system cannot refuse new privileges")

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from course_lib.cli.base import ROOT, Json, app, need_the_course
+from course_lib.cli.base import ROOT, Json, app, need_the_course, stop
 
-_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 UNJUDGED = 3  # the exit code where nothing was wrong, and not everything could be judged
 LEAST_MEMORY = 1_500_000_000  # bytes: the judge and its three ranks alone
 WITH_ANSWERS = ("solutions", "tests", ".git")
@@ -38,7 +36,6 @@ def grade(
     as_json: Json = False,
     limit: Annotated[float, typer.Option(help="Seconds for each notebook.", min=1)] = 60.0,
     memory: Annotated[str, typer.Option(help="For each notebook, such as 4GB.")] = "4GB",
-    jobs: Annotated[int, typer.Option(help="Notebooks at a time; 0: by cores.", min=0)] = 0,
     sandboxed: Annotated[
         bool, typer.Option("--sandboxed", envvar="COURSE_SANDBOX", help="This is a sandbox.")
     ] = False,
@@ -50,24 +47,27 @@ def grade(
     """
     from course_lib.classroom.grading import discover, handouts, intact, marking, rows, walls
     from course_lib.classroom.grading.watch import Limits
+    from course_lib.deepspeed_config.walk import nbytes
 
     try:
-        limits = Limits(seconds=limit, memory=_bytes(memory))
+        limits = Limits(seconds=limit, memory=nbytes(memory, "--memory"))
+        if limits.memory < LEAST_MEMORY:
+            least = f"{LEAST_MEMORY / 1e9:g}GB"
+            raise ValueError(f"--memory {memory}: the judge's own ranks need {least} or more")
     except ValueError as error:
-        raise _wrong(str(error)) from None
+        stop(f"{error}.")
     if not folder.is_dir():
-        raise _wrong(f"{folder} is not a folder: name the one that holds the submissions")
-    if _is_the_course(folder):
-        raise _wrong(f"{folder} is the course's own: name the folder that holds the submissions")
+        stop(f"{folder} is not a folder: name the one that holds the submissions.")
     try:
         given = intact.intact(ROOT)
     except intact.Unfit as error:
-        raise _refused(f"{error}; nothing was graded") from None
+        _refused(f"{error}; nothing was graded")
     chosen = handouts.of_lesson(given, lesson) if lesson else given
     if not chosen:
-        raise _wrong(f"there is no lesson {lesson} with exercises; there are {_lessons(given)}")
+        lessons = ", ".join(sorted({one.lesson for one in given}))
+        stop(f"there is no lesson {lesson} with exercises; there are {lessons}.")
     if os.geteuid() == 0 and not sandboxed:
-        raise _refused(
+        _refused(
             "this runs strangers' code and will not do so as root. Use another account, or a "
             "container, and say --sandboxed there (docs/instructors.md shows one)"
         )
@@ -75,7 +75,7 @@ def grade(
         rows.check_target(csv)
         marking.Grading.check_place()
     except rows.Refused as error:
-        raise _refused(str(error)) from None
+        _refused(str(error))
     submissions, aside = discover.find(folder)
     wanted = chosen[0].lesson if lesson else ""
     if wanted:
@@ -86,13 +86,13 @@ def grade(
     for text in [WARNING.format(user=_user()), str(standing), *bare, *aside]:
         _aside(text)
     if not submissions:
-        raise _refused(f"there is nothing to grade in {folder}")
-    jobs = jobs or marking.default_jobs(limits)
+        _refused(f"there is nothing to grade in {folder}")
+    jobs = marking.default_jobs(limits)
     grading = marking.Grading(given, limits, wanted, jobs, _aside, walls=standing)
     try:
         found = grading.grade(submissions)
     except KeyboardInterrupt:
-        raise _refused("stopped; what was running has been ended, and nothing is written") from None
+        _refused("stopped; what was running has been ended, and nothing is written")
     if wanted:
         found = rows.with_missing(found, chosen)
     trouble = ""
@@ -109,7 +109,7 @@ def grade(
         print(f"{len(found)} row(s), {failed} of them could not be graded.", end=" ")
         print("" if trouble else f"They are in {csv}.")
     if trouble:
-        raise _refused(trouble)
+        _refused(trouble)
     raise typer.Exit(1 if failed else 0)
 
 
@@ -125,13 +125,14 @@ def check(
     Exit code 0 where all are right, 3 where the others could not be judged, else 1.
     """
     need_the_course("check", ROOT)
+    from course_lib.classroom import workspace
     from course_lib.classroom.checks.frame import NOT_JUDGED, RIGHT
     from course_lib.classroom.grading import recheck
 
     try:
-        notebooks = recheck.find(what, ROOT, recheck.workspace(ROOT))
-    except recheck.Unknown as error:
-        raise _wrong(str(error)) from None
+        notebooks = recheck.find(what, ROOT, workspace.current(ROOT))
+    except (recheck.Unknown, workspace.Refused) as error:
+        stop(f"{error}.")
     found = []
     for verdict in recheck.check(notebooks, ROOT):
         found.append(verdict)
@@ -151,13 +152,6 @@ def check(
     raise typer.Exit(0 if not others else UNJUDGED if others == {NOT_JUDGED} else 1)
 
 
-def _is_the_course(folder: Path) -> bool:
-    """Whether this is a copy of the course, or its exercises or solutions, and nobody's work."""
-    place = folder.resolve()
-    whole = place.parent if place.name in ("exercises", "solutions") else place
-    return (whole / "course_lib").is_dir() and (whole / "exercises").is_dir()
-
-
 def _readable_answers(root: Path) -> list[str]:
     """A line where answers lie in the course that grades, in reach of what is graded."""
     there = [f"{name}/" for name in WITH_ANSWERS if (root / name).exists()]
@@ -167,24 +161,6 @@ def _readable_answers(root: Path) -> list[str]:
         f"The code that is graded can read the answers in {root}: {', '.join(there)}. Grading does "
         "not need them: grade in a copy that `course handout` made, or keep them elsewhere."
     ]
-
-
-def _bytes(text: str) -> int:
-    """`4GB`, `4 GiB` or `4000000000`, or a ValueError that shows how to write it."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?I?)B?", text.strip().upper())
-    if not found or found[2] not in _UNITS:
-        raise ValueError(f"--memory {text} is no amount of memory; write it like 4GB")
-    amount = int(float(found[1]) * _UNITS[found[2]])
-    if amount < LEAST_MEMORY:
-        raise ValueError(
-            f"--memory {text} is less than the judge's own ranks need; give it "
-            f"{LEAST_MEMORY / 1e9:g}GB or more"
-        )
-    return amount
-
-
-def _lessons(given) -> str:
-    return ", ".join(sorted({one.lesson for one in given}))
 
 
 def _user() -> str:
@@ -200,11 +176,5 @@ def _aside(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _refused(text: str) -> typer.Exit:
-    _aside(f"course: {text}.")
-    return typer.Exit(1)
-
-
-def _wrong(text: str) -> typer.Exit:
-    _aside(f"course: {text}.")
-    return typer.Exit(2)
+def _refused(text: str) -> NoReturn:
+    stop(f"{text}.", 1)

@@ -38,7 +38,6 @@ def course(tmp_path, monkeypatch):
     ("words", "said"),
     [
         (["none"], "none is not a folder"),
-        *(([str(ROOT / part)], "is the course's own") for part in ("", "exercises", "solutions")),
         (["in", "--lesson", "77"], "01_collectives"),
         *((["in", f"--memory={one}"], one) for one in ("lots", "4 bananas", "100MB", "-4GB")),
     ],

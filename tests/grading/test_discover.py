@@ -26,27 +26,12 @@ def test_three_layouts_side_by_side(tmp_path):
     ]
 
 
-def test_only_a_folder_of_the_students_own_lends_its_files(tmp_path):
-    put(tmp_path, "cem.ipynb", "dee.ipynb", "bob/ring.ipynb", "bob/data.csv")
-    files = {one.student: one.files for one in discover.find(tmp_path)[0]}
-    assert files == {"bob": tmp_path / "bob", "cem": None, "dee": None}
-
-
 def test_a_folder_without_a_notebook_is_said(tmp_path):
     put(tmp_path, "ana/answer.docx", "ana/timestamp.txt")
     (tmp_path / "bob").mkdir()
     told = {one.student: one.trouble for one in discover.find(tmp_path)[0]}
     assert told["ana"] == "not a notebook: no notebook, but answer.docx"
     assert told["bob"].startswith("empty: ")
-
-
-def test_one_name_twice_is_kept_apart_and_said(tmp_path):
-    put(tmp_path, "Anna.ipynb", "anna/ring.ipynb", "anna/mean.ipynb", "bob.ipynb")
-    found, _ = discover.find(tmp_path)
-    also = {one.shown: one.also for one in found}
-    assert also["Anna.ipynb"] == ("anna",)
-    assert also["anna/ring.ipynb"] == also["anna/mean.ipynb"] == ("Anna.ipynb",)
-    assert also["bob.ipynb"] == ()
 
 
 def test_links_hidden_files_and_checkpoints_are_left_aside(tmp_path):

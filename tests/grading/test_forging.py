@@ -1,6 +1,6 @@
 """Points that were not earned: what a submission says of itself, brings along or bends is no use.
 
-And what an honest one brings along is there for it. One run of `course grade`, with real ranks.
+One run of `course grade`, with real ranks.
 """
 
 from __future__ import annotations
@@ -31,14 +31,6 @@ def bent(function, x, group):
 
 inner.report = bent
 {RIGHT.removeprefix("%%ranks")}"""
-HELPED = """%%ranks
-from mine import divide
-
-def mean_over_ranks(x, group):
-    y = x.clone()
-    dist.all_reduce(y, group=group)
-    return divide(y, group.size() * int(open("one.txt").read()))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +41,6 @@ def rows(tmp_path_factory) -> dict[str, dict]:
         (home / name).parent.mkdir(exist_ok=True)
         (home / name).write_text(FAKE)
     save(answered(BENT), cwd / "in" / "ned.ipynb")
-    home = save(answered(HELPED), cwd / "in" / "oda" / f"{MEAN}.ipynb").parent
-    (home / "mine.py").write_text("def divide(a, b):\n    return a / b\n")
-    (home / "one.txt").write_text("1")
     save(with_cell(answered(WHO_RIGHT, WHO), "while True:\n    pass"), cwd / "in" / "pia.ipynb")
     save(answered(body("held = torch.ones(2**33)")), cwd / "in" / "qiu.ipynb")
     done = grade("in", "--sandboxed", "--json", cwd=cwd)
@@ -66,10 +55,6 @@ def test_modules_that_a_submission_brings_stand_in_for_nothing(rows):
 def test_an_answer_that_bends_its_measuring_is_left_to_a_person(rows):
     assert (rows["ned"]["outcome"], rows["ned"]["points"]) == ("by hand", 0)
     assert "uses course_lib.classroom.checks.bench" in rows["ned"]["note"]
-
-
-def test_files_and_helpers_of_ones_own_are_there(rows):
-    assert rows["oda"]["outcome"] == "right", rows["oda"]
 
 
 def test_a_cell_that_never_ends_costs_nothing_beside_a_right_answer(rows):

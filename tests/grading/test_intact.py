@@ -106,7 +106,6 @@ DAMAGE = {
     "another check": (lambda path: edit(path, write(CHECK, "4")), f"{CHECK}, was changed"),
     "no check": (lambda path: edit(path, without(CHECK)), f"{RING} of lesson 01 (4 points) is"),
     "not graded": (lambda path: edit(path, set_check(grade=False), sealed=True), "is missing"),
-    "no blank": (lambda path: edit(path, without(ANSWER)), "no cell for its answer"),
     "fewer points, sealed": (
         lambda path: edit(path, set_check(points=1), sealed=True),
         f"{RING} gives 1 points, and its check 4",
@@ -114,10 +113,6 @@ DAMAGE = {
     "a check that is none, sealed": (
         lambda path: edit(path, write(CHECK, "4"), sealed=True),
         f"{RING} of lesson 01 (4 points) is missing",
-    ),
-    "the check of none": (
-        lambda path: edit(path, write(CHECK, 'check("ring")'), sealed=True),
-        "asks for the check ring, which there is not",
     ),
     "a copy": (
         lambda path: shutil.copy(path, path.with_name("copy.ipynb")),
@@ -127,10 +122,6 @@ DAMAGE = {
     "in another lesson": (
         lambda path: path.rename(path.parents[1] / "02_one_product" / path.name),
         "is checked in 02_one_product",
-    ),
-    "something else": (
-        lambda path: save(nbformat.v4.new_notebook(), path.with_name("notes.ipynb")),
-        "01_collectives/notes.ipynb holds nothing that is graded",
     ),
 }
 

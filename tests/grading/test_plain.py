@@ -18,6 +18,8 @@ BEYOND = {  # what an answer may say on the way to points that it has not earned
     "the judge's pipe": ("import os\nos.write(7, b'right')", "os"),
     "its parent's descriptors": ("open('/proc/1/fd/7', 'w').write('right')", "open"),
     "a file above": ("open('../../solutions/x.ipynb').read()", "open"),
+    "a file of its own": ("open('one.txt').read()", "open"),
+    "a module of its own": ("from mine import divide", "mine"),
     "a file by a computed name": ("open('/' + 'etc/passwd').read()", "open"),
     "the measuring": ("import course_lib.classroom.checks.bench as b", "course_lib.classroom"),
     "the measuring, from above": ("from course_lib import classroom", "classroom"),
@@ -89,9 +91,6 @@ def test_what_is_more_than_plain_code_is_named(name):
     for cell in (source, f"def f(x, group):\n{indented(source)}\n    return x\n"):
         found = plain.odd([cell])
         assert any(named in one for one in found), (cell, found)
-    # The same in a module that came with the answer.
-    found = plain.odd(["from mine import f"], {"mine": [source.encode()]})
-    assert any(named in one for one in found), found
 
 
 def indented(source: str) -> str:
@@ -156,7 +155,6 @@ HONEST = [
     "class Sum(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
     "        ctx.save_for_backward(x)\n        ctx.n = 3\n        return x\n",
     "def f(p):\n    p.grad = torch.zeros_like(p)\n    p.data = p.data * 2\n    return p\n",
-    "text = open('one.txt').read()",
     "def f(x):\n    with torch.no_grad():\n        return getattr(x, 'grad', None)\n",
     "print(f'{x.shape=}')\nhandles = [dist.isend(x, group_dst=1, group=group)]\nhandles[0].wait()",
     "from course_lib import collectives, ranks\nfrom course_lib.ledger import ledger\n"
@@ -173,24 +171,3 @@ def test_what_honest_answers_say_is_plain(source):
 
 def test_what_cannot_be_parsed_is_the_check_s_to_refuse():
     assert plain.odd(["def f(x)\n"]) == []
-
-
-def test_modules_that_were_brought_are_read_where_they_are_imported(tmp_path):
-    (tmp_path / "mine.py").write_text("import os\n")
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "deep.py").write_text("import gc\n")
-    brought = plain.brought(tmp_path)
-    assert plain.odd(["import mine"], brought) == ["os"]
-    assert plain.odd(["from more.deep import x"], brought) == ["gc"]
-    assert plain.odd(["def f(x):\n    return x\n"], brought) == []
-    assert plain.odd(["import another"], brought) == ["another"]
-
-
-def test_a_brought_module_is_read_as_python_reads_it(tmp_path):
-    (tmp_path / "mine.py").write_bytes(b"# coding: utf-7\n# +AAo-import os\n")
-    (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "__init__.py").write_text("import gc\n")
-    (tmp_path / "more" / "broken.py").write_text("def (\n")
-    brought = plain.brought(tmp_path)
-    assert plain.odd(["import mine"], brought) == ["os"]
-    assert plain.odd(["import more"], brought) == ["a module that cannot be read", "gc"]

@@ -129,11 +129,6 @@ def test_the_folder_of_another_lesson_is_said():
     assert "lay in" not in found.note
 
 
-def test_who_hands_in_twice_is_told_apart():
-    (found,) = of([READ], also=("Anna.ipynb",))
-    assert "the same name hands in Anna.ipynb too" in found.note
-
-
 def test_exercises_not_handed_in_have_a_row_without_points():
     found = rows.with_missing([row(), row("bob")], GIVEN[:1] + [
         Handout("00_x", "h", (Cell("h-check", "code", "", "", True, False, 3.0, "h"),))

@@ -113,7 +113,7 @@ def program(tmp_path: Path, start: str) -> dict:
         pipe, ours = os.pipe()
         inode = os.fstat(ours).st_ino
         confine.unreadable_by_others()
-        os.environ.update(confine.around(home / "mine", home / "r").as_variable())
+        os.environ.update(confine.around(home / "mine", home / "r"))
         judge = Judge(idle_minutes=0)
         judge.ready()
         try:
@@ -152,11 +152,12 @@ def test_without_walls_it_would_reach_some_of_it(tmp_path):
 
 
 CONFINED_THREAD = """
-import threading, time
+import os, threading, time
 from course_lib.classroom import confine
+os.environ.update(confine.around())
 threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 try:
-    confine.confine(confine.around())
+    confine.from_environment()
 except confine.NotConfined as error:
     print(error, flush=True)
 __import__("os")._exit(0)

@@ -74,7 +74,7 @@ def test_what_leads_to_a_number_is_confined_where_grading_is(tmp_path, monkeypat
     (tmp_path / "theirs").write_text("42")
     cells = [f"n = int(open({str(tmp_path / 'theirs')!r}).read())"]
     assert worked_out("n", cells, tmp_path / "own") == (42.0, "")
-    for name, text in confine.around(tmp_path / "own").as_variable().items():
+    for name, text in confine.around(tmp_path / "own").items():
         monkeypatch.setenv(name, text)
     value, note = worked_out("n", cells, tmp_path / "own")
     assert value is ... and "PermissionError" in note

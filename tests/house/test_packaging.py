@@ -131,13 +131,6 @@ def test_one_version() -> None:
     assert f"## [{versions[0]}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_licence_is_whole() -> None:
-    text = (ROOT / "LICENSE").read_text()
-    assert "Apache License\n                           Version 2.0, January 2004" in text
-    assert "END OF TERMS AND CONDITIONS" in text
-    assert project()["license"] == "Apache-2.0"
-
-
 def clone(folder: Path) -> None:
     for name in ("pyproject.toml", "constraints.txt"):
         (folder / name).write_text((ROOT / name).read_text())

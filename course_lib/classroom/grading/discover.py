@@ -1,14 +1,11 @@
 """Which submissions a folder holds: nbgrader's layout, a folder a student, or a file a student.
 
-Nothing is opened here, and no link is followed: a link could lead to somebody else's work. No
-lesson derives it.
+Nothing is opened here, and no link is followed: a link could lead to somebody else's work.
 """
 
 from __future__ import annotations
 
 import os
-import unicodedata
-from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,8 +22,6 @@ class Submission:
     shown: str  # the path as it is written into the results
     lesson: str = ""  # the folder that nbgrader's layout names a lesson with
     trouble: str = ""  # why there is nothing to read
-    files: Path | None = None  # a folder of the student's own, with files beside the notebook
-    also: tuple[str, ...] = ()  # where else the same student's name is found
 
 
 def find(folder: Path) -> tuple[list[Submission], list[str]]:
@@ -40,7 +35,7 @@ def find(folder: Path) -> tuple[list[Submission], list[str]]:
             found.append(Submission(_text(entry.stem), entry, _text(entry.name)))
         else:
             aside.append(f"{_text(entry.name)} is no notebook and belongs to no student's folder")
-    return sorted(_with_doubles(found), key=lambda one: (_key(one.student), one.shown)), aside
+    return sorted(found, key=lambda one: (one.student.casefold(), one.shown)), aside
 
 
 def _of_student(home: Path, folder: Path, aside: list[str]) -> list[Submission]:
@@ -59,7 +54,6 @@ def _of_student(home: Path, folder: Path, aside: list[str]) -> list[Submission]:
             path,
             _shown(path, folder),
             lesson=path.relative_to(home).parts[0] if path.parent != home else "",
-            files=path.parent,
         )
         for path in notebooks
     ]
@@ -78,7 +72,6 @@ def _files(folder: Path, aside: list[str], deeper: int) -> list[Path]:
 
 
 def _entries(folder: Path, aside: list[str]) -> list[Path]:
-    """What lies in a folder and may be work, by name."""
     try:
         entries = sorted(folder.iterdir())
     except OSError as error:
@@ -93,26 +86,6 @@ def _entries(folder: Path, aside: list[str]) -> list[Path]:
             continue
         kept.append(entry)
     return kept
-
-
-def _with_doubles(found: list[Submission]) -> list[Submission]:
-    """Name on each submission the other places that hold work under the same name."""
-    places: dict[str, set[str]] = defaultdict(set)
-    for one in found:
-        places[_key(one.student)].add(_place(one))
-    told = []
-    for one in found:
-        others = tuple(sorted(places[_key(one.student)] - {_place(one)}))
-        told.append(Submission(**{**one.__dict__, "also": others}))
-    return told
-
-
-def _place(one: Submission) -> str:
-    return one.shown.split("/")[0]
-
-
-def _key(student: str) -> str:
-    return unicodedata.normalize("NFC", student).casefold()
 
 
 def _shown(path: Path, folder: Path) -> str:

@@ -1,7 +1,6 @@
 """What was handed out: the exercises of today, cell by cell, in the form that learners get.
 
 It is what a submission is held against: its check cells count, those of the submission never do.
-No lesson derives it.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ def from_exercises(root: Path) -> list[Handout]:
 
 
 def from_notebook(notebook: NotebookNode, path: Path) -> Handout:
-    """The exercise in a notebook that lies at `path`."""
     cells = tuple(_cell(cell) for cell in notebook.cells if "nbgrader" in cell.metadata)
     return Handout(path.parent.name, path.stem, cells)
 

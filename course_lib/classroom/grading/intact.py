@@ -1,7 +1,7 @@
 """exercises/ held against what the checks know, before anybody is graded by it.
 
 The checks say which exercises a lesson has and what each is worth, nbgrader's checksums whether a
-cell is as it was released. solutions/ is not looked at. No lesson derives it.
+cell is as it was released. solutions/ is not looked at.
 """
 
 from __future__ import annotations
@@ -82,13 +82,3 @@ def _against_the_checks(found: Sequence[Handout]) -> Iterator[str]:
             yield f"{name} of lesson {lesson} is checked in {handout.lesson}/{handout.name}.ipynb"
         if cell.points != exercise.points:
             yield f"{name} gives {cell.points:g} points, and its check {exercise.points}"
-        if not any(one.solution for one in handout.cells):
-            yield f"{name} has no cell for its answer"
-    names = {name for _, name in known}
-    for handout in found:
-        file = f"{handout.lesson}/{handout.name}.ipynb"
-        if not handout.checks:
-            yield f"{file} holds nothing that is graded"
-        for cell in handout.checks:
-            if cell.exercise and cell.exercise not in names:
-                yield f"{file} asks for the check {cell.exercise}, which there is not"

@@ -1,7 +1,6 @@
 """All submissions of a folder to rows: a few at a time, each in a process group of its own.
 
-Whatever one of them does, the others are graded, and the rows stand in the order of the names. No
-lesson derives it.
+Whatever one of them does, the others are graded, and the rows stand in the order of the names.
 """
 
 from __future__ import annotations
@@ -25,13 +24,10 @@ from course_lib.classroom.grading.rows import Refused, Row, rows_from
 from course_lib.classroom.grading.supervisor import remove
 from course_lib.classroom.grading.walls import Walls
 from course_lib.classroom.grading.watch import END, MARK, Limits, sweep
-from course_lib.classroom.grading.worker import TASK
+from course_lib.classroom.grading.worker import OWN, TASK
 
-MOST_FILES = 64 << 20  # bytes of a submission's own files that are given to it
 # All that an answer learns of the instructor's environment. No token is among these.
 _LET_THROUGH = ("PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "LD_LIBRARY_PATH", "GLOO_SOCKET_IFNAME")
-# A notebook is read by itself; compiled code would run in the place of a source that is read.
-_NOT_COPIED = {".ipynb", ".pyc", ".pyo", ".so", ".pyd", ".pth"}
 PREFIX = "grade-"  # of the temporary folder; short, as the paths of the ranks' sockets have to be
 SUPERVISOR = "course_lib.classroom.grading.supervisor"
 LONGEST_PLACE = 50  # characters
@@ -88,7 +84,6 @@ class Grading:
             )
 
     def _one(self, folder: Path, submission: Submission) -> list[Row]:
-        """One submission to an end within its limits."""
         if submission.trouble or self._stopped.is_set():
             return rows_from(submission, [], self.handouts, confined=self.walls.confined)
         mark = f"{os.getpid()}-{folder.parent.name}-{folder.name}"
@@ -103,17 +98,14 @@ class Grading:
         return rows_from(submission, events, self.handouts, confined=self.walls.confined)
 
     def _prepare(self, folder: Path, submission: Submission) -> None:
-        """A private folder with a copy of the notebook, of what lay beside it, and the task."""
-        for name in ("home", "tmp", "r", "files"):
+        """A private folder with a copy of the notebook and the task."""
+        for name in OWN:
             (folder / name).mkdir(parents=True, mode=0o700)
         shutil.copyfile(submission.path, folder / "notebook")
-        if submission.files:
-            copy_files(submission.files, folder / "files")
         task = {
             "notebook": str(folder / "notebook"),
-            "name": submission.path.stem,
-            "files": str(folder / "files"),
-            "lesson": self.lesson,
+            "name": submission.path.stem,  # in the submission
+            "lesson": self.lesson,  # the only one asked for; empty for any
             "handouts": [one.as_json() for one in self.handouts],
             "memory": self.limits.memory,
             "confined": self.walls.confined,
@@ -162,20 +154,6 @@ def environment(folder: Path, mark: str) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         MARK: mark,
     }
-
-
-def copy_files(source: Path, target: Path) -> None:
-    """Copies, not to be written to, of what lay beside a notebook; plain files, up to a bound."""
-    room = MOST_FILES
-    for path in sorted(source.rglob("*")):
-        size = path.lstat().st_size
-        if path.is_symlink() or not path.is_file() or path.suffix in _NOT_COPIED or size > room:
-            continue
-        room -= size
-        copy = target / path.relative_to(source)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-        copy.chmod(0o444)
 
 
 def default_jobs(limits: Limits) -> int:

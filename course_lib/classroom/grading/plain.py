@@ -2,7 +2,7 @@
 
 A check measures an answer in the answer's own process. Python has many ways from any object to any
 other, so what is let in is told, and not what is kept out; who writes anything else is read by a
-person, and loses nothing by it. No lesson derives it.
+person, and loses nothing by it.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import ast
 import builtins
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+
+from course_lib.classroom.grading.worked_out import base_of
 
 _IMPORTS = {
     *("torch", "numpy", "math", "cmath", "typing", "functools", "itertools", "collections"),
@@ -84,32 +85,19 @@ _METHODS = {
 _OBJECTS = re.compile(r"object")  # all_gather_object and its like read what others have pickled
 
 
-def odd(cells: Iterable[str], brought: Mapping[str, Sequence[bytes]] | None = None) -> list[str]:
+def odd(cells: Iterable[str]) -> list[str]:
     """What in these cells is not plain, in words; empty where all is.
 
     The cells are Python as it will run, without a notebook's own lines: what is left out here and
-    runs there would be the way in. `brought` are the modules that came with the answer, by name:
-    what it imports is read as well.
+    runs there would be the way in.
     """
     found: set[str] = set()
-    waiting: list[str | bytes] = list(cells)
-    seen: set[str | bytes] = set()
-    while waiting:
-        source = waiting.pop()
-        if source in seen:
-            continue
-        seen.add(source)
+    for source in cells:
         try:
             tree = ast.parse(source)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            if isinstance(source, bytes):
-                found.add("a module that cannot be read")
-            continue  # of a cell the check says so: it will not run
-        for kind, name in _uses(tree):
-            if kind == "import" and name.split(".")[0] in (brought or {}):
-                waiting.extend(brought[name.split(".")[0]])
-            elif not _is_plain(kind, name):
-                found.add(name)
+            continue  # the check says so: it will not run
+        found |= {name for kind, name in _uses(tree) if not _is_plain(kind, name)}
     return sorted(found)
 
 
@@ -138,12 +126,9 @@ def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 yield from (("import", f"course_lib.{name}") for name in names)
             if module.split(".")[0] in _IMPORTS | {"course_lib"}:
                 yield from (("attribute", alias.name) for alias in node.names)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if _by_a_plain_text(node):
-                plain_calls.add(node.func)
-                yield "attribute", node.args[1].value if len(node.args) > 1 else ""
-            elif node.func.id == "open" and _own_file(node):
-                plain_calls.add(node.func)
+        elif isinstance(node, ast.Call) and _by_a_plain_text(node):
+            plain_calls.add(node.func)
+            yield "attribute", node.args[1].value
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node not in plain_calls:
             yield "name", node.id
@@ -154,7 +139,7 @@ def _uses(tree: ast.AST) -> Iterator[tuple[str, str]]:
                 continue  # a pattern, which runs nothing
             own = isinstance(node.value, ast.Name) and node.value.id in ("self", "ctx", "cls")
             yield ("own" if own else "attribute"), node.attr
-            root = _root(node)
+            root = base_of(node)
             if not isinstance(node.ctx, ast.Load) and root in imported | taken:
                 yield "whole", f"{root}.….{node.attr} ="
         elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -211,35 +196,9 @@ def _binds_re_alone(tree: ast.AST) -> bool:
     return any(alias.name == "re" for node in imports for alias in node.names)
 
 
-def _root(node: ast.expr) -> str:
-    """The name with which a chain of attributes begins."""
-    while isinstance(node, ast.Attribute):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
 def _by_a_plain_text(call: ast.Call) -> bool:
     """getattr(x, "weight") says as much as x.weight."""
     second = call.args[1] if len(call.args) > 1 else None
     text = isinstance(second, ast.Constant) and isinstance(second.value, str)
-    return call.func.id in ("getattr", "hasattr") and text
-
-
-def _own_file(call: ast.Call) -> bool:
-    """open("mine.txt"): a file that came with the answer, read."""
-    name = call.args[0] if len(call.args) == 1 and not call.keywords else None
-    if not isinstance(name, ast.Constant) or not isinstance(name.value, str):
-        return False
-    return not name.value.startswith(("/", "~")) and ".." not in name.value
-
-
-def brought(folder: Path) -> dict[str, list[bytes]]:
-    """The modules that came with an answer, by the name that imports them.
-
-    As bytes: their first line may say in which letters Python is to read them.
-    """
-    found: dict[str, list[bytes]] = {}
-    for path in sorted(folder.rglob("*.py")):
-        name = path.relative_to(folder).parts[0].removesuffix(".py")
-        found.setdefault(name, []).append(path.read_bytes())
-    return found
+    named = isinstance(call.func, ast.Name) and call.func.id in ("getattr", "hasattr")
+    return named and text

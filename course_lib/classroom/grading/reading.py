@@ -1,7 +1,7 @@
 """A notebook as a learner saved it: which exercise it is, what answers it holds, what is odd in it.
 
 The text alone is read, nothing is run: a notebook that prints its own marks, or replaces `check`,
-says nothing here. No lesson derives it.
+says nothing here.
 """
 
 from __future__ import annotations
@@ -37,12 +37,9 @@ class Written(NamedTuple):
 
 @dataclass
 class Reading:
-    """What one notebook answers."""
-
     handout: Handout
     cells: list[Written]
     notes: list[str] = field(default_factory=list)
-    previous: bool = False  # made from an older release
 
 
 def read(path: Path, handouts: Sequence[Handout], name: str = "") -> Reading:
@@ -98,7 +95,6 @@ def _defined(cells: Sequence[Written]) -> dict[str, str]:
 
 
 def _load(path: Path) -> list:
-    """The cells as they lie in the file; or Unreadable."""
     size = path.stat().st_size
     if size == 0:
         raise Unreadable(EMPTY, "a file without a single byte")
@@ -158,33 +154,26 @@ def _recognised(cells: Sequence[Written], handouts: Sequence[Handout], name: str
 
 
 def _compare(reading: Reading) -> None:
-    """Note what is not as it was handed out."""
     here: dict[str, Written] = {cell.id: cell for cell in reading.cells if cell.id}
     ours = {cell.id: cell for cell in reading.handout.cells}
-    stale = [i for i in here.keys() & ours if here[i].checksum and _is_stale(here[i], ours[i])]
+    sums = [(here[i].checksum, ours[i].checksum) for i in here.keys() & ours]
+    stale = any(all(pair) and len(set(pair)) > 1 for pair in sums)
     unknown = sorted(here.keys() - ours.keys())
-    reading.previous = bool(stale)
     if stale:
         reading.notes.append("made from a previous version; graded with today's check cells")
     for cell in reading.handout.cells:
         written = here.get(cell.id)
-        counts = cell.grade or cell.solution
+        if not (cell.grade or cell.solution):
+            continue
         if written is None:
-            if counts:
-                reading.notes.append(f"the cell {cell.id} is missing")
-        elif cell.grade and written.source.strip() != cell.source.strip() and not stale:
+            reading.notes.append(f"the cell {cell.id} is missing")
+            continue
+        if cell.grade and written.source.strip() != cell.source.strip() and not stale:
             reading.notes.append(f"the check cell {cell.id} was edited; graded with the original")
-        if written is not None and written.kind != cell.kind and counts:
+        if written.kind != cell.kind:
             reading.notes.append(f"the cell {cell.id} was made a {written.kind} cell")
     if unknown:
-        reading.notes.append(f"cells with ids that are not of this exercise: {_some(unknown)}")
+        named = ", ".join(unknown[:3])
+        reading.notes.append(f"cells with ids that are not of this exercise: {named}")
     if not here:
         reading.notes.append("none of its cells has an id; recognised by the file's name")
-
-
-def _is_stale(written: Written, cell: Cell) -> bool:
-    return bool(cell.checksum) and written.checksum != cell.checksum
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -38,16 +38,6 @@ class Checked:
     not_recorded: str = ""
 
 
-def workspace(root: Path) -> Path:
-    """The folder of the learner's own copies."""
-    from course_lib.classroom.workspace.place import Refused, current
-
-    try:
-        return current(root)
-    except Refused as error:
-        raise Unknown(str(error)) from None
-
-
 def find(what: str, root: Path, work: Path) -> list[Path]:
     """The notebooks that `what` asks for: a path, a lesson or an exercise; or Unknown."""
     if what.endswith(".ipynb"):
@@ -82,16 +72,17 @@ def check(notebooks: Sequence[Path], root: Path) -> Iterator[Checked]:
 def _checked(path: Path, given: Sequence[handouts.Handout], judge) -> Iterator[Checked]:
     from course_lib.classroom.checks import frame
 
-    lesson, name = path.parent.name, path.stem
+    def not_read(outcome: str, text: str) -> Checked:
+        return Checked(path.parent.name, path.stem, outcome, "", 0, 0, text, str(path))
+
     if not path.is_file():
         text = f"There is no {path} yet: `make lab` puts it there. Save your notebook, then check."
-        yield Checked(lesson, name, NOT_OPENED, "", 0, 0, text, str(path))
+        yield not_read(NOT_OPENED, text)
         return
     try:
         reading = read(path, given)
     except Unreadable as why:
-        text = f"{path}: {why.outcome}, {why.text}."
-        yield Checked(lesson, name, why.outcome, "", 0, 0, text, str(path))
+        yield not_read(why.outcome, f"{path}: {why.outcome}, {why.text}.")
         return
     book = progress.here(path.parent)
     for cell in reading.handout.checks:

@@ -1,7 +1,7 @@
 """The results of grading: one row a student and exercise, as a table, as CSV and as JSON.
 
 A name is a stranger's text too: none of it becomes a formula in a spreadsheet or a command to a
-terminal. No lesson derives it.
+terminal.
 """
 
 from __future__ import annotations
@@ -27,8 +27,6 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 @dataclass(frozen=True)
 class Row:
-    """One exercise of one student."""
-
     student: str
     lesson: str
     exercise: str
@@ -59,7 +57,8 @@ def rows_from(
     confined: bool = True,
 ) -> list[Row]:
     """The rows of one submission, from what its worker and its supervisor said."""
-    told = {kind: [e for e in events if e.get("event") == kind] for kind in _KINDS}
+    kinds = ("unreadable", "read", "verdict", "end")
+    told = {kind: [e for e in events if e.get("event") == kind] for kind in kinds}
     if submission.trouble:
         outcome, _, text = submission.trouble.partition(": ")
         return _bare(submission, handouts, outcome, text)
@@ -90,9 +89,6 @@ def rows_from(
     return rows
 
 
-_KINDS = ("unreadable", "read", "verdict", "end")
-
-
 def _handout(read: Sequence[dict], handouts: Sequence[Handout]) -> Handout | None:
     if not read:
         return None
@@ -101,7 +97,6 @@ def _handout(read: Sequence[dict], handouts: Sequence[Handout]) -> Handout | Non
 
 
 def _how_it_ended(end: dict) -> tuple[str, str]:
-    """An outcome for what has no verdict."""
     if end.get("why"):
         return str(end["why"]), str(end.get("told", ""))
     if not end or end.get("code", 0) < 0:
@@ -125,7 +120,7 @@ def _row(submission, handout: Handout, cell: Cell, verdict: dict, shared: list[s
         max=cell.points,
         outcome=plain(str(verdict["outcome"])),
         misconception=plain(str(verdict.get("name", ""))),
-        note=_note(submission, [*notes, text]),
+        note=_note([*notes, text]),
         file=plain(submission.shown),
     )
 
@@ -135,17 +130,15 @@ def _bare(
 ) -> list[Row]:
     """Rows without a verdict; which exercise it should have been, the file's name may still say."""
     name = submission.path.stem.casefold()
-    named = next((h for h in handouts if h.name.casefold() == name), None)
-    told = {"outcome": outcome, "text": text}
-    if named:
-        return [_row(submission, named, cell, told, []) for cell in named.checks]
+    named = [h for h in handouts if h.name.casefold() == name][:1]
+    cells = [(h.lesson, c.exercise or c.id, 0, c.points) for h in named for c in h.checks]
     student, shown = plain(submission.student), plain(submission.shown)
-    return [Row(student, "", "", 0, 0, plain(outcome), "", _note(submission, [text]), shown)]
+    rest = plain(outcome), "", _note([text]), shown
+    return [Row(student, *cell, *rest) for cell in cells or [("", "", 0, 0)]]
 
 
-def _note(submission: Submission, parts: Sequence[str]) -> str:
-    also = [f"the same name hands in {place} too" for place in submission.also]
-    return plain("; ".join(part for part in [*also, *parts] if part))[:LONGEST]
+def _note(parts: Sequence[str]) -> str:
+    return plain("; ".join(filter(None, parts)))[:LONGEST]
 
 
 def plain(text: str) -> str:

@@ -1,7 +1,7 @@
 """Lines that only one process can have written: each is sealed with a key, and counted.
 
 An answer may find the pipe on which its judge tells the verdicts; it has no key, and what is
-written twice, or by anybody else, is refused and mentioned. No lesson derives it.
+written twice, or by anybody else, is refused and mentioned.
 """
 
 from __future__ import annotations

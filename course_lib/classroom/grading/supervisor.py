@@ -1,7 +1,7 @@
 """One submission's keeper: starts what judges it, watches the whole tree, and leaves nothing of it.
 
 Runs as a process of its own, so that every process of the submission is below it. What the judging
-process says, line by line, it passes on; the last line is its own. No lesson derives it.
+process says, line by line, it passes on; the last line is its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from course_lib.classroom import confine
 from course_lib.classroom.grading import sealed, walls
-from course_lib.classroom.grading.watch import MARK, Limits, Tree, reap
+from course_lib.classroom.grading.watch import Limits, Tree, reap
 
 _LOOK = 0.1  # seconds between two looks at the tree
 _LONGEST = 1 << 20  # bytes of what a judging process may say in all
@@ -29,7 +29,7 @@ class Keeper:
 
     def __init__(self, command: list[str], folder: Path, limits: Limits):
         self.folder, self.limits = folder, limits
-        self.tree = Tree(os.environ[MARK])
+        self.tree = Tree()
         self._pipe, write = os.pipe()
         with open(folder / "log", "wb") as log:
             self._judging = subprocess.Popen(

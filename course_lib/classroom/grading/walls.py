@@ -1,7 +1,6 @@
 """The walls round a submission: what this system gives, tried out, and told in words.
 
-Process numbers and a network of its own (namespaces), and for its ranks Landlock. No lesson
-derives it.
+Process numbers and a network of its own (namespaces), and for its ranks Landlock.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ _UP, _GET_FLAGS, _SET_FLAGS = 0x1, 0x8913, 0x8914  # an interface's flag, and th
 
 @dataclass(frozen=True)
 class Walls:
-    """What holds on this system."""
-
     landlock: int = 0  # its release; 0: none
     numbers: bool = False
     network: bool = False

@@ -1,7 +1,7 @@
 """A tree of processes and its limits: how many, how large, how long; and its end, to the last one.
 
 Counted are all processes below one, however they were orphaned: their ancestor takes orphans in
-(Linux), and a mark in their environment is looked for as well. No lesson derives it.
+(Linux), and a mark in their environment is looked for as well.
 """
 
 from __future__ import annotations
@@ -24,8 +24,6 @@ END = 10.0  # seconds within which all processes of a tree have to be gone
 
 @dataclass(frozen=True)
 class Limits:
-    """What one submission may take."""
-
     seconds: float = 60.0  # from the moment its ranks are ready
     memory: int = 4_000_000_000  # bytes, of all its processes together
     processes: int = 64
@@ -33,47 +31,30 @@ class Limits:
     start: float = 180.0  # seconds to get ready: our own work, on a busy machine
 
 
-@dataclass(frozen=True)
-class Taken:
-    """What a tree holds right now."""
-
-    processes: int
-    threads: int
-    memory: int
-
-
 class Tree:
-    """All processes that came from the present one, and those that carry `mark`."""
+    """All processes that came from the present one, its orphans too (Linux)."""
 
-    def __init__(self, mark: str):
-        self.mark = mark
+    def __init__(self):
         self._me = psutil.Process()
-        self.adopts = adopt_orphans()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
     def members(self) -> list[psutil.Process]:
-        found = {p.pid: p for p in self._me.children(recursive=True) if _lives(p)}
-        if not self.adopts:
-            found.update({p.pid: p for p in marked(self.mark) if p.pid != self._me.pid})
-        return list(found.values())
-
-    def taken(self) -> Taken:
-        members = [_status(process) for process in self.members()]
-        threads, memory = (sum(one[i] for one in members) for i in (0, 1))
-        return Taken(len(members), threads, memory)
-
-    def held(self) -> int:
-        """Bytes, with what forked processes share counted once: exact, and slow to find out."""
-        return sum(_share(process) for process in self.members())
+        return [p for p in self._me.children(recursive=True) if _lives(p)]
 
     def over(self, limits: Limits) -> tuple[str, str]:
         """What has been taken too much of: an outcome and the numbers; empty while all is well."""
-        now = self.taken()
-        if now.processes > limits.processes:
-            return "too many processes", f"{now.processes}, allowed are {limits.processes}"
-        if now.threads > limits.threads:
-            return "too many processes", f"{now.threads} threads, allowed are {limits.threads}"
-        if now.memory > limits.memory and (held := self.held()) > limits.memory:
-            told = f"{held / 1e9:.1f} GB, allowed are {limits.memory / 1e9:.1f} GB"
+        members = self.members()
+        taken = [_status(process) for process in members]
+        threads, memory = (sum(one[i] for one in taken) for i in (0, 1))
+        if len(members) > limits.processes:
+            return "too many processes", f"{len(members)}, allowed are {limits.processes}"
+        if threads > limits.threads:
+            return "too many processes", f"{threads} threads, allowed are {limits.threads}"
+        if memory > limits.memory:
+            # What forked processes share is counted once: exact, and slow to find out.
+            memory = sum(map(_share, members))
+        if memory > limits.memory:
+            told = f"{memory / 1e9:.1f} GB, allowed are {limits.memory / 1e9:.1f} GB"
             return "out of memory", told
         return "", ""
 
@@ -90,11 +71,6 @@ class Tree:
             time.sleep(0.01)
         reap()
         return first
-
-
-def adopt_orphans() -> bool:
-    """Become the parent of every orphan among one's descendants; False where that cannot be."""
-    return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def end_with_parent() -> None:
@@ -116,7 +92,6 @@ def reap() -> dict[int, int]:
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """The living processes whose environment carries the mark."""
     found = []
     for process in psutil.process_iter():
         try:

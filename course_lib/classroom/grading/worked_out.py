@@ -1,7 +1,7 @@
 """The numbers that a thought question was answered with, worked out from the notebook's text.
 
 Only the statements that lead to them are run, in a process of its own that ends after seconds: a
-number may be written as a product, and a product is a stranger's code. No lesson derives it.
+number may be written as a product, and a product is a stranger's code.
 """
 
 from __future__ import annotations
@@ -93,12 +93,13 @@ def _touches(node: ast.stmt, names: set[str]) -> bool:
             return True
         stored = isinstance(part, ast.Subscript) and not isinstance(part.ctx, ast.Load)
         method = isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute)
-        if (stored and _base(part.value) in names) or (method and _base(part.func) in names):
+        if (stored and base_of(part.value) in names) or (method and base_of(part.func) in names):
             return True
     return False
 
 
-def _base(node: ast.expr) -> str:
+def base_of(node: ast.expr) -> str:
+    """The name with which a chain of attributes and items begins; empty where there is none."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""
@@ -109,7 +110,6 @@ def _loaded(node: ast.AST) -> set[str]:
 
 
 def _back(told: dict) -> object:
-    """The value as the other process described it."""
     kind, it = told["kind"], told["it"]
     if kind == "dict":
         return {ast.literal_eval(key): _back(value) for key, value in it}

@@ -1,7 +1,7 @@
 """One submission judged: its notebook read, its answers tried on ranks, a line said for each.
 
 Runs below a supervisor, in a private folder and with an environment of a few names. Marks are made
-here, by today's checks; nothing that the submission prints is read. No lesson derives it.
+here, by today's checks; nothing that the submission prints is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 import resource
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,57 +25,34 @@ if TYPE_CHECKING:
     from course_lib.classroom.checks.frame import Verdict
     from course_lib.classroom.checks.judge import Judge
 
-TASK = "task.json"
+TASK = "task.json"  # what the worker is asked, by marking.py
 LARGEST_FILE = 1 << 30  # bytes that one file of a submission may grow to
-OWN = ("home", "tmp", "r", "files")  # folders of a submission that its processes may write to
+OWN = ("home", "tmp", "r")  # folders of a submission that its processes may write to
 _NO_MEMORY = ("MemoryError", "can't allocate memory", "Cannot allocate memory")
 
 
-@dataclass(frozen=True)
-class Task:
-    """What the worker is asked, as it lies in its folder."""
-
-    notebook: Path
-    name: str  # the notebook's name in the submission, without .ipynb
-    files: Path  # where the answers run: the submission's own files
-    lesson: str  # the only lesson asked for; empty for any
-    handouts: list[Handout]
-    memory: int
-    confined: bool = False  # whether its processes are to be kept to their own places
-
-    @classmethod
-    def load(cls, folder: Path) -> Task:
-        told = json.loads((folder / TASK).read_text())
-        told["handouts"] = [Handout.from_json(one) for one in told["handouts"]]
-        told["notebook"], told["files"] = Path(told["notebook"]), Path(told["files"])
-        return cls(**told)
-
-
-def work(task: Task, say: Callable[[dict], None]) -> None:
+def work(task: dict, say: Callable[[dict], None]) -> None:
     """Read and judge; every finding is said as soon as it is there."""
     try:
-        reading = read(task.notebook, task.handouts, task.name)
-        if task.lesson and reading.handout.lesson != task.lesson:
-            told = f"{reading.handout.name} of {reading.handout.lesson}, not of {task.lesson}"
+        given = [Handout.from_json(one) for one in task["handouts"]]
+        reading = read(Path(task["notebook"]), given, task["name"])
+        if task["lesson"] not in ("", reading.handout.lesson):
+            told = f"{reading.handout.name} of {reading.handout.lesson}, not of {task['lesson']}"
             raise Unreadable("wrong lesson", f"it is {told}")
     except Unreadable as why:
         say({"event": "unreadable", "outcome": why.outcome, "text": why.text})
         return
-    judge = None
-    found = {cell.id: answers(reading, cell) for cell in reading.handout.checks}
-    brought = plain.brought(task.files)
-    inner = {
-        cell.id: beyond(reading, cell, found[cell.id], brought) for cell in reading.handout.checks
-    }
-    handout, notes = reading.handout, reading.notes
+    judge, handout, notes = None, reading.handout, reading.notes
+    found = {cell.id: answers(reading, cell) for cell in handout.checks}
+    inner = {cell.id: beyond(reading, cell, found[cell.id]) for cell in handout.checks}
     say({"event": "read", "lesson": handout.lesson, "name": handout.name, "notes": notes})
     try:
-        judge = _judge_for([c for c in handout.checks if not inner[c.id]], found, task.files)
+        judge = _judge_for([c for c in handout.checks if not inner[c.id]], found)
         say({"event": "ready"})
         for cell in handout.checks:
             told = by_hand(cell, inner[cell.id])
             if not told:
-                numbers = given_numbers(reading, cell, task.files)
+                numbers = given_numbers(reading, cell, Path(os.environ["HOME"]))
                 told = _verdict(cell, found[cell.id], numbers, judge)
             say({"event": "verdict", "cell": cell.id, **told})
     finally:
@@ -84,27 +60,13 @@ def work(task: Task, say: Callable[[dict], None]) -> None:
             judge.stop()
 
 
-def _judge_for(checks: list[Cell], found: dict[str, dict[str, str]], files: Path) -> Judge:
+def _judge_for(checks: list[Cell], found: dict[str, dict[str, str]]) -> Judge:
     """A judge with its ranks running, where there is an answer for them."""
     from course_lib.classroom.checks import answer
     from course_lib.classroom.checks.finding import NotJudged
     from course_lib.classroom.checks.judge import Judge
-    from course_lib.classroom.crew import START_LIMIT
 
-    class Among(Judge):
-        """Its ranks work among the submission's files, which come last where they import."""
-
-        def start(self, *args, **kwargs) -> None:
-            super().start(*args, **kwargs)
-            here = str(files)
-            code = (
-                f"__import__('os').chdir({here!r})\n"
-                "__path__ = __import__('sys').path\n"
-                f"__path__[:] = [place for place in __path__ if place] + [{here!r}]"
-            )
-            self.everywhere(lambda r: code, START_LIMIT)
-
-    judge = Among(idle_minutes=0)
+    judge = Judge(idle_minutes=0)
     for cell in checks:
         try:
             if answer.read(cell.exercise, found[cell.id]).attempted:
@@ -128,14 +90,14 @@ def by_hand(cell: Cell, inner: list[str]) -> dict:
     return {"outcome": "by hand", "name": "", "text": text, "points": 0} if text else {}
 
 
-def given_numbers(reading: Reading, cell: Cell, files: Path) -> tuple[object, str]:
+def given_numbers(reading: Reading, cell: Cell, folder: Path) -> tuple[object, str]:
     """What a thought question was answered with, and a note; None for every other exercise."""
     from course_lib.classroom.checks import frame
     from course_lib.classroom.checks.thought import Thought
 
     if not isinstance(frame.find(cell.exercise), Thought):
         return None, ""
-    return worked_out(cell.exercise, plain_cells(reading, cell), files)
+    return worked_out(cell.exercise, plain_cells(reading, cell), folder)
 
 
 def _verdict(
@@ -163,17 +125,15 @@ def judged(
     return frame.judge(exercise, sources, {cell.exercise: value}, judge)
 
 
-def beyond(
-    reading: Reading, cell: Cell, sources: dict[str, str], brought: dict[str, list[bytes]]
-) -> list[str]:
+def beyond(reading: Reading, cell: Cell, sources: dict[str, str]) -> list[str]:
     """What in an answer, or in what its numbers come from, is more than plain code."""
     from course_lib.classroom.checks import answer, frame
     from course_lib.classroom.checks.thought import Thought
 
     if cell.exercise and isinstance(frame.find(cell.exercise), Thought):
-        return plain.odd(leading_to(cell.exercise, plain_cells(reading, cell)), brought)
+        return plain.odd(leading_to(cell.exercise, plain_cells(reading, cell)))
     try:
-        return plain.odd(answer.read(cell.exercise, sources).cells, brought)
+        return plain.odd(answer.read(cell.exercise, sources).cells)
     except SyntaxError:
         return []  # the verdict will say so
 
@@ -196,11 +156,11 @@ def main() -> None:
     os.set_inheritable(pipe, False)
     confine.unreadable_by_others()
     seal = sealed.Seal(sys.stdin.buffer.read(sealed.KEY))
-    task = Task.load(Path.cwd())
-    if task.confined:
+    task = json.loads(Path(TASK).read_text())
+    if task["confined"]:
         own = (Path.cwd() / name for name in OWN)
-        os.environ.update(confine.around(*own).as_variable())  # the ranks' and `worked_out`'s
-    limit_this_process(task.memory)
+        os.environ.update(confine.around(*own))  # the ranks' and `worked_out`'s
+    limit_this_process(task["memory"])
     os.chdir("/")  # ranks import from where they start: not from what a submission brings or writes
     with os.fdopen(pipe, "wb", buffering=0) as out:
         work(task, lambda event: out.write(seal.closed(event) + b"\n"))
