@@ -7,12 +7,16 @@ faults stay, the values are drawn anew for every check. Lesson 13.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from course_lib.classroom.checks.lesson_13.triple import MICRO, TIMES, TRAIN
+from course_lib.deepspeed_config.auto import SIZES, ZERO
+
 PRINTED = 13  # the seed of the eight that the exercise prints
+BUCKETS = "reduce_bucket_size", "allgather_bucket_size"
+AUTO = tuple(path.removeprefix(f"{ZERO}.") for path in SIZES)  # what the Trainer works out
 
 
 class Case(NamedTuple):
@@ -24,7 +28,7 @@ class Case(NamedTuple):
     meant: str
 
 
-def facts(r: Random) -> dict:
+def _facts(r: Random) -> dict:
     """Numbers that no config holds: of the job, the model, the GPU and the training."""
     return {
         "world": r.choice((4, 8, 16)),  # ranks
@@ -34,11 +38,12 @@ def facts(r: Random) -> dict:
     }
 
 
-def _start(r: Random) -> dict:
+def _start(r: Random, **more: dict) -> dict:
     return {
-        "train_micro_batch_size_per_gpu": r.choice((1, 2, 4)),
-        "gradient_accumulation_steps": r.choice((2, 4, 8)),
+        MICRO: r.choice((1, 2, 4)),
+        TIMES: r.choice((2, 4, 8)),
         "gradient_clipping": r.choice((0.3, 0.5, 0.7)),
+        **more,
         "bf16": {"enabled": True},
     }
 
@@ -52,125 +57,87 @@ def _bucket(r: Random) -> int:
     return 1_000_000 * r.randint(10, 50)
 
 
+# ---- the eight, with their authors' words
 def stage(r: Random, facts: dict) -> dict:
-    section = {"stage": r.choice((2, 3)), "overlap_comm": True, "reduce_bucket_size": _bucket(r)}
+    """ZeRO at the stage that the file names, with these settings."""
+    section = {"stage": r.choice((2, 3)), "overlap_comm": True, BUCKETS[0]: _bucket(r)}
     return {**_start(r), "zero_optimisation": section}
 
 
 def offload(r: Random, facts: dict) -> dict:
+    """ZeRO at the stage that the file names, with the optimizer's states on the host."""
     return {
         **_start(r),
         "optimizer": _adamw(r),
-        "zero_optimization": {"stage": r.choice((2, 3)), "reduce_bucket_size": _bucket(r)},
+        ZERO: {"stage": r.choice((2, 3)), BUCKETS[0]: _bucket(r)},
         "offload_optimizer": {"device": "cpu", "pin_memory": r.choice((True, False))},
     }
 
 
 def precision(r: Random, facts: dict) -> dict:
+    """bf16. The fp16 section is left over from an older GPU."""
     scale = {"loss_scale": 0, "initial_scale_power": r.randint(12, 18), "hysteresis": 2}
-    start = _start(r)
-    bf16 = start.pop("bf16")
-    section = {"stage": r.choice((1, 2)), "reduce_bucket_size": _bucket(r)}
-    return {**start, "fp16": {"enabled": True, **scale}, "bf16": bf16, "zero_optimization": section}
+    start = _start(r, fp16={"enabled": True, **scale})
+    return {**start, ZERO: {"stage": r.choice((1, 2)), BUCKETS[0]: _bucket(r)}}
 
 
 def parameters(r: Random, facts: dict) -> dict:
-    pinned = r.choice((True, False))
-    section = {
-        "stage": 2,
-        "offload_optimizer": {"device": "cpu", "pin_memory": pinned},
-        "offload_param": {"device": "cpu", "pin_memory": pinned},
-        "reduce_bucket_size": _bucket(r),
-    }
-    return {**_start(r), "optimizer": _adamw(r), "zero_optimization": section}
+    """The parameters on the host while they are not used, the optimizer's states too."""
+    host = {"device": "cpu", "pin_memory": r.choice((True, False))}
+    away = {"offload_optimizer": host, "offload_param": {**host}}
+    section = {"stage": 2, **away, BUCKETS[0]: _bucket(r)}
+    return {**_start(r), "optimizer": _adamw(r), ZERO: section}
 
 
 def batch(r: Random, facts: dict) -> dict:
-    micro, accumulate = r.choice((1, 2, 4)), r.choice((2, 4, 8))
-    sizes = {
-        "train_batch_size": micro * accumulate * facts["world"],
-        "train_micro_batch_size_per_gpu": micro,
-        "gradient_accumulation_steps": accumulate * r.choice((2, 4)),
-    }
-    section = {"stage": 2, "reduce_bucket_size": _bucket(r)}
-    return {**_start(r), **sizes, "optimizer": _adamw(r), "zero_optimization": section}
-
-
-AUTO = (
-    "reduce_bucket_size",
-    "stage3_prefetch_bucket_size",
-    "stage3_param_persistence_threshold",
-)
+    """The batch size is the paper's, the micro-batch is what fits: accumulate as often as that
+    takes on `world` ranks."""
+    micro, times = r.choice((1, 2, 4)), r.choice((2, 4, 8))
+    more = {TRAIN: micro * times * facts["world"], MICRO: micro, TIMES: times * r.choice((2, 4))}
+    section = {"stage": 2, BUCKETS[0]: _bucket(r)}
+    return {**_start(r), **more, "optimizer": _adamw(r), ZERO: section}
 
 
 def auto(r: Random, facts: dict) -> dict:
-    section = {
-        "stage": 3,
-        **dict.fromkeys(AUTO, "auto"),
-        "stage3_max_live_parameters": 1_000_000 * r.randint(100, 900),
-    }
-    return {**_start(r), "optimizer": _adamw(r), "zero_optimization": section}
+    """A loop of my own, without the Trainer. For `auto`: what the Trainer would put there, for a
+    model of this `hidden` size."""
+    most = {"stage3_max_live_parameters": 1_000_000 * r.randint(100, 900)}
+    section = {"stage": 3, **dict.fromkeys(AUTO, "auto"), **most}
+    return {**_start(r), "optimizer": _adamw(r), ZERO: section}
 
 
 def buckets(r: Random, facts: dict) -> dict:
-    size = 100_000_000 * r.randint(4, 6)
-    section = {
-        "stage": 2,
-        "overlap_comm": True,
-        "reduce_bucket_size": size,
-        "allgather_bucket_size": size,
-    }
-    return {**_start(r), "zero_optimization": section}
+    """Communication under the backward, with buckets as large as `room` bytes allow: all of their
+    memory together at most that, and at least half of it. Elements have 2 bytes."""
+    sizes = dict.fromkeys(BUCKETS, 100_000_000 * r.randint(4, 6))
+    return {**_start(r), ZERO: {"stage": 2, "overlap_comm": True, **sizes}}
 
 
 def schedule(r: Random, facts: dict) -> dict:
-    optimizer = _adamw(r)
-    params = {
-        "warmup_min_lr": 0,
-        "warmup_max_lr": optimizer["params"]["lr"],
-        "warmup_num_steps": 10 * r.randint(5, 30),
-    }
-    section = {"stage": r.choice((1, 2)), "reduce_bucket_size": _bucket(r)}
-    start = {**_start(r), "optimizer": optimizer}
+    """Warm-up, then linearly down to zero at the last of `steps` optimizer steps."""
+    adamw = _adamw(r)
+    rates = {"warmup_min_lr": 0, "warmup_max_lr": adamw["params"]["lr"]}
+    params = {**rates, "warmup_num_steps": 10 * r.randint(5, 30)}
+    section = {"stage": r.choice((1, 2)), BUCKETS[0]: _bucket(r)}
     scheduler = {"type": "WarmupDecayLR", "params": params}
-    return {**start, "scheduler": scheduler, "zero_optimization": section}
+    return {**_start(r), "optimizer": adamw, "scheduler": scheduler, ZERO: section}
 
 
-MEANT: dict[Callable[[Random, dict], dict], str] = {
-    stage: "ZeRO at the stage that the file names, with these settings.",
-    offload: "ZeRO at the stage that the file names, with the optimizer's states on the host.",
-    precision: "bf16. The fp16 section is left over from an older GPU.",
-    parameters: "The parameters on the host while they are not used, the optimizer's states too.",
-    batch: (
-        "The batch size is the paper's, the micro-batch is what fits: accumulate as often as that "
-        "takes on `world` ranks."
-    ),
-    auto: (
-        "A loop of my own, without the Trainer. For `auto`: what the Trainer would put there, for "
-        "a model of this `hidden` size."
-    ),
-    buckets: (
-        "Communication under the backward, with buckets as large as `room` bytes allow: all of "
-        "their memory together at most that, and at least half of it. Elements have 2 bytes."
-    ),
-    schedule: "Warm-up, then linearly down to zero at the last of `steps` optimizer steps.",
-}
-NAMES = tuple(draw.__name__ for draw in MEANT)
+BROKEN = (stage, offload, precision, parameters, batch, auto, buckets, schedule)
 
 
 def drawn(seed: int) -> list[Case]:
     """All eight, with the values that belong to a seed."""
-    r = Random(seed)
-    made = []
-    for draw, meant in MEANT.items():
-        known = facts(r)
+    r, made = Random(seed), []
+    for draw in BROKEN:
+        known = _facts(r)
         if seed != PRINTED:  # what is printed is in round numbers
             known["room"] += 1_000_000 * (1 + seed % 8)
             known["hidden"] += 64 * (known["hidden"] % 320 == 0)  # 0.9 h² is not whole
         config = draw(r, known)
         if seed != PRINTED and draw is auto:  # one is a number that its author has chosen
-            config["zero_optimization"][r.choice(AUTO[::2])] = _bucket(r)  # not the prefetch
-        made.append(Case(draw.__name__, config, known, meant))
+            config[ZERO][r.choice(AUTO[::2])] = _bucket(r)  # not the prefetch
+        made.append(Case(draw.__name__, config, known, " ".join(draw.__doc__.split())))
     return made
 
 
@@ -183,11 +150,7 @@ def as_text(case: Case) -> str:
 
 def still_wrong(config: dict, world: int) -> list[str]:
     """What `course ds-check` calls an error or a warning in a config, by the release it ships."""
-    from course_lib.deepspeed_config import (
-        check,
-        schema,
-        source,
-    )  # where it is asked, and not before
+    from course_lib.deepspeed_config import check, schema, source  # where it is asked
 
     document = source.Document(Path("config.json"))
     source.read_content(json.dumps(config).encode(), document)
